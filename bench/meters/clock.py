@@ -1,0 +1,32 @@
+"""Wall time of a window: the one reading that every machine can give."""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar
+
+from gatherbench.bench.meters.base import Reading
+
+
+class WallClockMeter:
+    """Seconds between ``start`` and ``stop``. Units: s.
+
+    The clock knows nothing of an accelerator: whoever closes a window over device work
+    synchronises first.
+    """
+
+    name: ClassVar[str] = "clock"
+    summary: ClassVar[str] = "wall time of the window (monotonic clock)"
+
+    def __init__(self) -> None:
+        self._opened_s = 0.0
+
+    def probe(self) -> str | None:
+        return None
+
+    def start(self) -> None:
+        self._opened_s = time.perf_counter()
+
+    def stop(self) -> list[Reading]:
+        elapsed_s = time.perf_counter() - self._opened_s
+        return [Reading("wall_time", "s", elapsed_s, "time.perf_counter", samples=2)]

@@ -1,0 +1,178 @@
+"""What the host's processor did in a window: the cost that zero-copy is meant to save.
+
+Everything is a difference of cumulative counters. The process tree comes from ``getrusage``, whose
+clock is finer than the 10 ms tick of ``/proc/<pid>/stat`` and which sees every thread
+(``/proc/<pid>/status`` counts the context switches of the main thread alone). The whole system is
+read too, because work done for us by kernel threads or drivers is charged to no process of ours.
+"""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import psutil
+
+from gatherbench.bench.meters.base import Reading
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+
+_TREE_CPU = "getrusage(self, ended children) + psutil.cpu_times(live children)"
+_TREE_COUNTS = "getrusage(self, ended children)"
+_SYSTEM = "psutil.cpu_times, every core of the host"
+_WENT_BACK = "unsupported: the counter went backwards, a process left the tree during the window"
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """Totals of this process, its ended children and its live descendants."""
+
+    user_s: float
+    system_s: float
+    switches_voluntary: int
+    switches_involuntary: int
+    faults_minor: int
+    faults_major: int
+
+
+class CpuMeter:
+    """Core-seconds, context switches, page faults and peak memory of the process tree; system load.
+
+    Units: ``cpu_user``, ``cpu_system`` (the tree, live and ended children included),
+    ``system_cpu_busy`` and ``system_cpu_steal`` (the whole host) in core-seconds;
+    ``context_switches_*`` and ``page_faults_*`` (this process and its ended children) in 1;
+    ``peak_rss`` (this process) in B, over the window where the kernel lets the high-water mark be
+    reset, since the start of the process otherwise: its source says which.
+    """
+
+    name: ClassVar[str] = "cpu"
+    summary: ClassVar[str] = "core-seconds, context switches, page faults, peak memory"
+
+    def __init__(self) -> None:
+        self._tree = _Tree(0.0, 0.0, 0, 0, 0, 0)
+        self._system = psutil.cpu_times()
+        self._peak_reset = False
+
+    def probe(self) -> str | None:
+        return None
+
+    def start(self) -> None:
+        # The meter's own work stays outside of the window: usage is read last here, first below.
+        self._peak_reset = _reset_peak_rss()
+        self._system = psutil.cpu_times()
+        self._tree = _tree(live_s=_live_descendants())
+
+    def stop(self) -> list[Reading]:
+        now = _tree(live_s=(0.0, 0.0))
+        peak = _peak_rss()
+        system = psutil.cpu_times()
+        live_user_s, live_system_s = _live_descendants()
+        then = self._tree
+        user_s = now.user_s + live_user_s - then.user_s
+        system_s = now.system_s + live_system_s - then.system_s
+        readings = [
+            _difference("cpu_user", "s", user_s, _TREE_CPU),
+            _difference("cpu_system", "s", system_s, _TREE_CPU),
+        ]
+        for metric, late, early in (
+            ("context_switches_voluntary", now.switches_voluntary, then.switches_voluntary),
+            (
+                "context_switches_involuntary",
+                now.switches_involuntary,
+                then.switches_involuntary,
+            ),
+            ("page_faults_minor", now.faults_minor, then.faults_minor),
+            ("page_faults_major", now.faults_major, then.faults_major),
+        ):
+            readings.append(_difference(metric, "1", late - early, _TREE_COUNTS))
+        readings += _system_readings(self._system, system)
+        readings.append(_peak_reading(peak, self._peak_reset))
+        return readings
+
+
+def _tree(live_s: tuple[float, float]) -> _Tree:
+    """Totals now, given the user and system core-seconds of the live descendants."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    gone = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return _Tree(
+        user_s=own.ru_utime + gone.ru_utime + live_s[0],
+        system_s=own.ru_stime + gone.ru_stime + live_s[1],
+        switches_voluntary=own.ru_nvcsw + gone.ru_nvcsw,
+        switches_involuntary=own.ru_nivcsw + gone.ru_nivcsw,
+        faults_minor=own.ru_minflt + gone.ru_minflt,
+        faults_major=own.ru_majflt + gone.ru_majflt,
+    )
+
+
+def _live_descendants() -> tuple[float, float]:
+    """User and system core-seconds of all live descendants and of the children they waited for.
+
+    A child that ends inside the window moves from here to ``RUSAGE_CHILDREN`` with all of its
+    time, so the difference of the two sums charges the window with just its share.
+    """
+    user_s = system_s = 0.0
+    for child in psutil.Process().children(recursive=True):
+        try:
+            times = child.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        user_s += times.user + times.children_user
+        system_s += times.system + times.children_system
+    return user_s, system_s
+
+
+def _difference(metric: str, unit: str, value: float, source: str) -> Reading:
+    if value < 0:
+        return Reading(metric, unit, None, source, reason=_WENT_BACK, samples=2)
+    return Reading(metric, unit, float(value), source, samples=2)
+
+
+def _system_readings(early: object, late: object) -> list[Reading]:
+    """Busy and stolen core-seconds of the host; waiting for input or output is idle."""
+
+    def delta(*fields: str) -> float:
+        # A field that this kernel does not report counts nothing. `user` includes guests already.
+        return sum(getattr(late, f, 0.0) - getattr(early, f, 0.0) for f in fields)
+
+    busy_s = delta("user", "nice", "system", "irq", "softirq")
+    steal_s = delta("steal")
+    readings = []
+    for metric, value in (("system_cpu_busy", busy_s), ("system_cpu_steal", steal_s)):
+        if busy_s + steal_s + delta("idle", "iowait") <= 0:
+            reason = "unsupported: /proc/stat did not advance (tick: 10 ms); use longer epochs"
+            readings.append(Reading(metric, "s", None, _SYSTEM, reason=reason, samples=2))
+        else:
+            readings.append(_difference(metric, "s", round(value, 6), _SYSTEM))
+    return readings
+
+
+def _reset_peak_rss() -> bool:
+    """Ask the kernel to forget the high-water mark (proc(5), ``clear_refs``, value 5)."""
+    try:
+        _CLEAR_REFS.write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _peak_rss() -> int | None:
+    """``VmHWM`` in bytes, or ``None`` where the kernel does not report it."""
+    try:
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        return None
+    return None
+
+
+def _peak_reading(peak: int | None, reset: bool) -> Reading:
+    scope = "over the window" if reset else "since process start, it cannot be reset here"
+    source = f"/proc/self/status VmHWM, {scope}"
+    if peak is None:
+        reason = "unsupported: this kernel reports no VmHWM; run on Linux with /proc mounted"
+        return Reading("peak_rss", "B", None, source, reason=reason)
+    return Reading("peak_rss", "B", float(peak), source, samples=1)

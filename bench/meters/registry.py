@@ -1,0 +1,34 @@
+"""The meters there are: one explicit list, in the order in which their windows open."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from gatherbench.bench.meters.base import Meter
+from gatherbench.bench.meters.clock import WallClockMeter
+from gatherbench.bench.meters.cpu import CpuMeter
+from gatherbench.bench.meters.nvml import GpuPowerMeter, PcieMeter
+from gatherbench.bench.meters.rapl import RaplMeter
+
+#: From the outermost window to the innermost: the clock opens last and closes first, so that the
+#: time it reads holds nothing of the other meters' work.
+METERS: tuple[type[Meter], ...] = (RaplMeter, PcieMeter, GpuPowerMeter, CpuMeter, WallClockMeter)
+
+
+def open_meters(names: Iterable[str] | None = None) -> list[Meter]:
+    """The meters of these names (all of them for ``None``), in the order of :data:`METERS`.
+
+    Meters that cannot read here are among them: their readings carry the reason.
+
+    Raises:
+        ValueError: no meter has this name.
+    """
+    known = {meter.name: meter for meter in METERS}
+    wanted = list(known) if names is None else list(names)
+    for name in wanted:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise ValueError(f"no meter is called {name!r}: {hint}")
+    return [meter() for name, meter in known.items() if name in wanted]
