@@ -1,0 +1,135 @@
+"""The files of a dataset folder, and ``spec.json``, the one that is written last and read first.
+
+A folder holds seven ``.npy`` files and ``spec.json``. The spec repeats every file's dtype, shape
+and length, so that a file which was cut short, or which belongs to another dataset, is seen before
+anything is mapped; and a SHA-256 of its own content, so that a damaged spec is never believed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gatherbench.datasets.dataset import FORMAT_VERSION, DatasetSpec
+
+SPEC_FILE = "spec.json"
+SPLITS = ("train", "val", "test")
+ARRAYS = ("indptr", "indices", "features", "labels", *(f"{s}_ids" for s in SPLITS))
+
+#: Length of every ``.npy`` header that the writer makes. NumPy pads its headers so that one which
+#: is rewritten for a longer array keeps its length, and a multiple of 128 keeps the first row of
+#: the feature table on a 128 B boundary of the mapping.
+HEADER_BYTES = 128
+
+
+class DatasetError(ValueError):
+    """A dataset that cannot be had, written or trusted; the message names the file and a remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFile:
+    """What the spec says of one ``.npy`` file; ``bytes`` counts the header too."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+
+
+def array_path(folder: Path, array: str) -> Path:
+    """Where an array of :data:`ARRAYS` lies."""
+    return folder / f"{array}.npy"
+
+
+def index_dtype(num_nodes: int) -> np.dtype[Any]:
+    """The narrowest dtype of ``indices``: int32 while every node id fits."""
+    return np.dtype(np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64)
+
+
+def folder_bytes(spec: DatasetSpec) -> int:
+    """Bytes that a folder of these sizes takes on disk, splits reckoned at their largest."""
+    graph = 8 * (spec.num_nodes + 1) + index_dtype(spec.num_nodes).itemsize * spec.num_edges
+    per_node = 8 + 8  # a label, and an id in one of the splits
+    headers = (len(ARRAYS) + 32) * HEADER_BYTES  # and a few KB for the spec
+    return graph + spec.table_bytes + per_node * spec.num_nodes + headers
+
+
+def remedy(folder: Path) -> str:
+    """What to do about a broken folder, as the end of a sentence."""
+    name, _, scale = folder.name.partition("@")
+    option = f" --scale {scale}" if scale else ""
+    return (
+        f"make it anew with `gatherbench datasets prepare {name}{option} --force` "
+        f"(or import it again, if that is where it came from)"
+    )
+
+
+def write_spec(folder: Path, spec: DatasetSpec, files: dict[str, ArrayFile]) -> None:
+    """Write ``spec.json``, sealed with its checksum."""
+    content: dict[str, Any] = {
+        "spec": dataclasses.asdict(spec),
+        "files": {array: dataclasses.asdict(file) for array, file in files.items()},
+    }
+    content["sha256"] = _digest(content)
+    (folder / SPEC_FILE).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def read_spec(folder: Path) -> tuple[DatasetSpec, dict[str, ArrayFile]]:
+    """Read ``spec.json`` and believe it only if it is whole.
+
+    Raises:
+        DatasetError: no dataset folder, another format version, or a damaged spec.
+    """
+    path = folder / SPEC_FILE
+    if not folder.is_dir():
+        raise DatasetError(f"{folder}: no such dataset folder; {remedy(folder)}")
+    try:
+        content = json.loads(path.read_bytes())
+        version = content["spec"]["format_version"]
+    except FileNotFoundError:
+        raise DatasetError(
+            f"{path}: missing, so the folder was never finished or is no dataset; {remedy(folder)}"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DatasetError(f"{path}: unreadable ({error}); {remedy(folder)}") from error
+    if version != FORMAT_VERSION:
+        raise DatasetError(
+            f"{path}: format version {version!r}, and this program reads version "
+            f"{FORMAT_VERSION}; {remedy(folder)}"
+        )
+    if content.pop("sha256", None) != _digest(content):
+        raise DatasetError(
+            f"{path}: its checksum does not match: the file was damaged or edited; {remedy(folder)}"
+        )
+    try:
+        return _parse(content)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DatasetError(f"{path}: not a dataset's spec ({error}); {remedy(folder)}") from error
+
+
+def _parse(content: dict[str, Any]) -> tuple[DatasetSpec, dict[str, ArrayFile]]:
+    fields = content["spec"]
+    spec = DatasetSpec(**{**fields, "notes": tuple(fields["notes"])})
+    files = {
+        array: ArrayFile(entry["dtype"], tuple(entry["shape"]), entry["bytes"])
+        for array, entry in content["files"].items()
+    }
+    if set(files) != set(ARRAYS):
+        raise ValueError(f"expected the files {', '.join(ARRAYS)}")
+    return spec, files
+
+
+def _digest(content: dict[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def array_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """Bytes of a ``.npy`` file of this dtype and shape, header included."""
+    return HEADER_BYTES + math.prod(shape) * dtype.itemsize

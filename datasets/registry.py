@@ -1,0 +1,73 @@
+"""The graphs that can be had by name, and the way from a name to a folder that opens.
+
+Adding a source is one file with one class, and one entry in :data:`SOURCES`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.source import GraphSource, Progress, silent
+from gatherbench.datasets.staging import exclusive
+from gatherbench.datasets.store import dataset_folder, open_dataset
+
+SOURCES: tuple[GraphSource, ...] = ()
+
+
+def list_sources() -> tuple[GraphSource, ...]:
+    """Every source, in the order in which they are listed to the user."""
+    return SOURCES
+
+
+def get_source(name: str) -> GraphSource:
+    """The source called ``name``.
+
+    Raises:
+        DatasetError: there is none; the message names the nearest one.
+    """
+    sources = {source.name: source for source in SOURCES}
+    if name in sources:
+        return sources[name]
+    near = difflib.get_close_matches(name, sources, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise DatasetError(f"no dataset called {name!r}; {hint}There are: {', '.join(sources)}")
+
+
+def prepare_dataset(
+    name: str,
+    scale: float = 1.0,
+    root: Path | None = None,
+    progress: Progress | None = None,
+    force: bool = False,
+) -> Path:
+    """The folder of a dataset that is ready to be opened; made first where it is not there yet.
+
+    A folder that is there and opens is returned at once. A second process that asks for the same
+    dataset waits for the first and then finds it there.
+
+    Args:
+        name: a source of :data:`SOURCES`, or a graph that was imported under this name.
+        scale: multiplies the numbers of nodes and edges; 1 is the graph as it is.
+        root: instead of ``data_root()``.
+        progress: called with what is being done and the fraction of it that is done.
+        force: make it anew even so.
+
+    Raises:
+        DatasetError: unknown name; a scale that this source does not have; a folder that is there
+            but broken (``force`` replaces it); or the source cannot be had here.
+    """
+    report = silent if progress is None else progress
+    folder = dataset_folder(name, scale, root)
+    if folder.exists() and not force:
+        open_dataset(folder)
+        return folder
+    source = get_source(name)
+    if scale != 1 and not source.scalable:
+        raise DatasetError(f"{name} is one fixed graph: it has no scale {scale:g}, only 1")
+    with exclusive(folder):
+        if force or not folder.exists():
+            source.prepare(folder, scale, report)
+            open_dataset(folder, check="full", progress=report)
+    return folder

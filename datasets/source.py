@@ -1,0 +1,56 @@
+"""The contract of everything that graphs come from: a name, a size known beforehand, and the work.
+
+A source turns what it knows (a generator, a download, a shipped file) into one dataset folder.
+The registry lists the sources; :func:`gatherbench.datasets.registry.prepare_dataset` runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from gatherbench.datasets.dataset import DatasetSpec
+
+#: Called now and then during long work with what is being done and how much of *that* is done,
+#: from 0 to 1.
+Progress = Callable[[str, float], None]
+
+
+def silent(_what: str, _fraction: float) -> None:
+    """The progress callback of a caller who does not want to know."""
+
+
+class GraphSource(Protocol):
+    """One way of getting a graph with features, labels and splits."""
+
+    @property
+    def name(self) -> str:
+        """What a plan and the command line call it."""
+        ...
+
+    @property
+    def summary(self) -> str:
+        """One line for ``gatherbench list datasets``."""
+        ...
+
+    @property
+    def scalable(self) -> bool:
+        """Whether sizes other than ``scale=1`` can be made."""
+        ...
+
+    def estimate(self, scale: float) -> DatasetSpec:
+        """The sizes before any work is done; the number of edges may be off by a little.
+
+        Raises:
+            DatasetError: no such graph can be made, e.g. the scale leaves too few nodes.
+        """
+        ...
+
+    def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
+        """Make the graph and write it to ``folder`` with a ``DatasetWriter``.
+
+        Raises:
+            DatasetError: it cannot be had here; the message says why and what would help.
+        """
+        ...

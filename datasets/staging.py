@@ -1,0 +1,108 @@
+"""Folders that appear whole or not at all: hidden siblings, their locks, and the final rename.
+
+A writer works in a hidden folder beside its target and holds a lock on it. The lock dies with the
+process, so a hidden folder that nobody has locked is the leftover of a killed writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from gatherbench.datasets.layout import DatasetError
+
+
+def check_free_space(place: Path, needed: int, name: str) -> None:
+    """Refuse to begin what the disk of the folder ``place`` cannot hold.
+
+    Raises:
+        DatasetError: fewer than ``needed`` bytes are free.
+    """
+    if shutil.disk_usage(place).free < needed:
+        raise no_space(place, needed, name)
+
+
+def no_space(place: Path, needed: int, name: str) -> DatasetError:
+    """The error of a disk that is too full for the ``needed`` bytes of ``name``."""
+    return DatasetError(
+        f"{place}: {name} needs {needed:,} bytes and {shutil.disk_usage(place).free:,} are free; "
+        f"free some space, choose a smaller --scale, or set GATHERBENCH_DATA to a folder on a "
+        f"larger disk"
+    )
+
+
+def remove_leftovers(folder: Path) -> list[Path]:
+    """Remove what killed writers of ``folder`` have left beside it; returns what was removed."""
+    removed = []
+    for leftover in folder.parent.glob(f"{_prefix(folder)}*"):
+        try:
+            lock = os.open(leftover, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue  # published or removed in the meantime
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(leftover, ignore_errors=True)
+            removed.append(leftover)
+        except BlockingIOError:
+            pass  # its writer lives
+        finally:
+            os.close(lock)
+    return removed
+
+
+def locked_sibling(folder: Path) -> tuple[Path, int]:
+    """A new hidden folder beside ``folder``, and the descriptor whose closing unlocks it."""
+    while True:
+        path = folder.with_name(_prefix(folder) + secrets.token_hex(4))
+        path.mkdir()
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():  # another writer may have tidied it away before it was locked
+            return path, lock
+        os.close(lock)
+
+
+def publish(staged: Path, folder: Path) -> None:
+    """Give the finished folder ``staged`` the name ``folder``, replacing what has that name.
+
+    Everything is on the disk before the rename, so that a power cut cannot leave a folder with
+    its right name and wrong content.
+    """
+    for path in staged.iterdir():
+        _sync(path)
+    _sync(staged)
+    if folder.exists():  # a folder can be renamed onto an empty one only: put the old one aside
+        old = folder.with_name(_prefix(folder) + secrets.token_hex(4))
+        folder.rename(old)
+        staged.rename(folder)
+        shutil.rmtree(old)
+    else:
+        staged.rename(folder)
+    _sync(folder.parent)
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Wait until no other process prepares ``folder``, and keep others waiting meanwhile."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # The lock file stays: removing it would let two processes lock two files of one name.
+    with folder.with_name(f".{folder.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _prefix(folder: Path) -> str:
+    return f".{folder.name}.writing-"
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,263 @@
+"""Writing a dataset folder so that it is either whole or not there.
+
+Everything goes to a hidden folder beside the target, which takes the target's name by one rename
+once its spec is written; whatever goes wrong before, a full disk or Ctrl-C, leaves nothing behind.
+A killed process cannot tidy up, but its lock on the hidden folder dies with it: the next writer
+sees an unlocked leftover and removes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from gatherbench.datasets.dataset import DatasetSpec
+from gatherbench.datasets.layout import (
+    ARRAYS,
+    HEADER_BYTES,
+    SPLITS,
+    ArrayFile,
+    DatasetError,
+    array_bytes,
+    array_path,
+    folder_bytes,
+    index_dtype,
+    write_spec,
+)
+from gatherbench.datasets.staging import (
+    check_free_space,
+    locked_sibling,
+    no_space,
+    publish,
+    remove_leftovers,
+)
+
+#: Elements handled at a time where an array is copied or converted: 32 MiB of int64.
+_CHUNK = 1 << 22
+
+
+class DatasetWriter:
+    """Writes one dataset folder; a context manager that publishes the folder when it is left.
+
+    Each of :meth:`write_graph` (or :meth:`write_columns`), :meth:`write_features` (or
+    :meth:`features_file`), :meth:`write_labels` and :meth:`write_splits` is called once, in any
+    order. An existing folder is replaced.
+
+    Args:
+        folder: where the dataset shall lie, e.g. from ``dataset_folder``.
+        spec: its sizes. ``num_edges`` may be an estimate: the number written takes its place.
+
+    Raises:
+        DatasetError: too little space on the disk (on entering, or while writing); on leaving,
+            a part that was not written, or sizes other than the spec's.
+    """
+
+    def __init__(self, folder: Path, spec: DatasetSpec) -> None:
+        self.folder = folder
+        self.spec = spec
+        self._files: dict[str, ArrayFile] = {}
+        self._notes: list[str] = []
+        self._features: np.memmap[Any, Any] | None = None
+
+    def __enter__(self) -> Self:
+        parent = self.folder.parent
+        parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self.folder)
+        check_free_space(parent, folder_bytes(self.spec), self.spec.name)
+        self._temporary, self._lock = locked_sibling(self.folder)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if exc is None:
+                self._publish()
+        except OSError as error:
+            self._explain_full_disk(error)
+            raise
+        finally:
+            self._features = None
+            shutil.rmtree(self._temporary, ignore_errors=True)  # gone already when published
+            os.close(self._lock)
+        if isinstance(exc, OSError):
+            self._explain_full_disk(exc)
+
+    def note(self, text: str) -> None:
+        """Add a sentence to the spec's notes, e.g. what the work has shown."""
+        self._notes.append(text)
+
+    def write_graph(
+        self, indptr: NDArray[np.integer[Any]], indices: NDArray[np.integer[Any]]
+    ) -> None:
+        """Write a graph in CSC: ``indptr`` ``[N + 1]``, ``indices`` ``[E]``, of any integer dtype.
+
+        ``indices`` may be a memory map: it is read and converted piece by piece.
+        """
+        if indptr.shape != (self.spec.num_nodes + 1,) or indptr[0] != 0:
+            raise DatasetError(
+                f"{self.folder}: indptr must have {self.spec.num_nodes + 1} entries and begin "
+                f"with 0, got shape {indptr.shape}"
+            )
+        if int(indptr[-1]) != len(indices):
+            raise DatasetError(
+                f"{self.folder}: indptr ends with {indptr[-1]}, but there are {len(indices)} "
+                f"indices"
+            )
+        self._write("indptr", np.int64, (indptr[i : i + _CHUNK] for i in _starts(len(indptr))))
+        self._write(
+            "indices",
+            index_dtype(self.spec.num_nodes),
+            (indices[i : i + _CHUNK] for i in _starts(len(indices))),
+        )
+
+    def write_columns(
+        self, columns: Iterable[tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]]
+    ) -> None:
+        """Write a graph column by column, without ever holding all of it.
+
+        Args:
+            columns: in order, runs of columns: how many in-neighbours each has (``[n]``), and
+                those in-neighbours one after the other (``[sum]``).
+        """
+        degrees: list[NDArray[np.int64]] = []
+
+        def indices() -> Iterable[NDArray[np.integer[Any]]]:
+            for degree, rows in columns:
+                if int(degree.sum()) != len(rows):
+                    raise DatasetError(f"{self.folder}: degrees and in-neighbours disagree")
+                degrees.append(degree.astype(np.int64))
+                yield rows
+
+        self._write("indices", index_dtype(self.spec.num_nodes), indices())
+        indptr = np.concatenate([np.zeros(1, np.int64), *degrees])
+        np.cumsum(indptr, out=indptr)
+        self._write("indptr", np.int64, (indptr,))
+
+    def features_file(
+        self, dtype: DTypeLike | None = None, shape: tuple[int, int] | None = None
+    ) -> np.memmap[Any, np.dtype[Any]]:
+        """The feature table ``[N, D]`` as a writable map, to be filled in any order.
+
+        Its blocks are reserved on the disk first, because a full disk would otherwise kill the
+        process with SIGBUS in the middle of an assignment.
+        """
+        real = np.dtype(self.spec.feature_dtype if dtype is None else dtype)
+        size = (self.spec.num_nodes, self.spec.feature_dim) if shape is None else shape
+        path = array_path(self._temporary, "features")
+        with path.open("wb") as file:
+            _write_header(file, real, size)
+            os.posix_fallocate(file.fileno(), 0, array_bytes(real, size))
+        self._features = np.memmap(path, real, "r+", offset=HEADER_BYTES, shape=size)
+        self._files["features"] = ArrayFile(real.str, size, array_bytes(real, size))
+        return self._features
+
+    def write_features(self, features: NDArray[Any] | Iterable[NDArray[Any]]) -> None:
+        """Write the feature table: one array ``[N, D]``, or an iterable of runs of rows."""
+        dtype = np.dtype(self.spec.feature_dtype)
+        if isinstance(features, np.ndarray):
+            rows = max(1, _CHUNK // max(1, self.spec.feature_dim))
+            features = (features[i : i + rows] for i in _starts(len(features), rows))
+        self._write("features", dtype, features, width=self.spec.feature_dim)
+
+    def write_labels(self, labels: NDArray[np.integer[Any]]) -> None:
+        """Write the labels ``[N]``: classes from 0, or -1 for a node without one."""
+        self._write("labels", np.int64, (labels,))
+
+    def write_splits(
+        self,
+        train: NDArray[np.integer[Any]],
+        val: NDArray[np.integer[Any]],
+        test: NDArray[np.integer[Any]],
+    ) -> None:
+        """Write the node ids of the three splits, each of any length, disjoint."""
+        for split, ids in zip(SPLITS, (train, val, test), strict=True):
+            self._write(f"{split}_ids", np.int64, (ids,))
+
+    def _write(
+        self, array: str, dtype: DTypeLike, chunks: Iterable[NDArray[Any]], width: int | None = None
+    ) -> None:
+        """Write one array chunk by chunk; its header is written again once its length is known."""
+        real, tail = np.dtype(dtype), () if width is None else (width,)
+        length = 0
+        with array_path(self._temporary, array).open("wb") as file:
+            _write_header(file, real, (0, *tail))
+            for chunk in chunks:
+                if chunk.shape[1:] != tail:
+                    raise DatasetError(
+                        f"{self.folder}: {array} has rows of shape {chunk.shape[1:]}, expected "
+                        f"{tail}"
+                    )
+                if array == "indices":  # before a narrower dtype could hide a bad id
+                    self._check_ids(chunk, length)
+                length += len(chunk)
+                file.write(np.ascontiguousarray(chunk, real).data)
+            file.seek(0)
+            _write_header(file, real, (length, *tail))
+        shape = (length, *tail)
+        self._files[array] = ArrayFile(real.str, shape, array_bytes(real, shape))
+
+    def _check_ids(self, ids: NDArray[Any], offset: int) -> None:
+        bad = (ids < 0) | (ids >= self.spec.num_nodes)
+        if bad.any():
+            where = int(bad.argmax())
+            raise DatasetError(
+                f"{self.folder}: indices[{offset + where}] = {ids[where]} is no node of "
+                f"0..{self.spec.num_nodes - 1}"
+            )
+
+    def _publish(self) -> None:
+        missing = [array for array in ARRAYS if array not in self._files]
+        if missing:
+            raise DatasetError(f"{self.folder}: never written: {', '.join(missing)}")
+        spec = dataclasses.replace(
+            self.spec,
+            num_edges=self._files["indices"].shape[0],
+            notes=(*self.spec.notes, *self._notes),
+        )
+        expected = {
+            "indptr": (spec.num_nodes + 1,),
+            "features": (spec.num_nodes, spec.feature_dim),
+            "labels": (spec.num_nodes,),
+        }
+        for array, shape in expected.items():
+            if self._files[array].shape != shape:
+                raise DatasetError(
+                    f"{self.folder}: {array} was written with shape {self._files[array].shape}, "
+                    f"expected {shape}"
+                )
+        if np.dtype(self._files["features"].dtype) != np.dtype(spec.feature_dtype):
+            raise DatasetError(f"{self.folder}: features are not {spec.feature_dtype}")
+        if self._features is not None:
+            self._features.flush()
+        write_spec(self._temporary, spec, self._files)
+        publish(self._temporary, self.folder)
+
+    def _explain_full_disk(self, error: OSError) -> None:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            needed = folder_bytes(self.spec)
+            raise no_space(self.folder.parent, needed, self.spec.name) from error
+
+
+def _write_header(file: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    )
+    if file.tell() != HEADER_BYTES:
+        raise AssertionError(f"NumPy wrote a header of {file.tell()} bytes, not {HEADER_BYTES}")
+
+
+def _starts(length: int, step: int = _CHUNK) -> range:
+    return range(0, length, step)
