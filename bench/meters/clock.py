@@ -1,4 +1,7 @@
-"""Wall time of a window: the one reading that every machine can give."""
+"""Wall time of the metered window, by which core-seconds and joules become cores and watts.
+
+An epoch's own time is taken by the loop; this clock says how long the meters watched.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class WallClockMeter:
     """
 
     name: ClassVar[str] = "clock"
-    summary: ClassVar[str] = "wall time of the window (monotonic clock)"
+    summary: ClassVar[str] = "how long the meters watched (monotonic clock)"
 
     def __init__(self) -> None:
         self._opened_s = 0.0
@@ -29,4 +32,4 @@ class WallClockMeter:
 
     def stop(self) -> list[Reading]:
         elapsed_s = time.perf_counter() - self._opened_s
-        return [Reading("wall_time", "s", elapsed_s, "time.perf_counter", samples=2)]
+        return [Reading("window_time", "s", elapsed_s, "time.perf_counter", samples=2)]

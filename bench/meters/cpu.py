@@ -9,7 +9,6 @@ read too, because work done for us by kernel threads or drivers is charged to no
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,22 +19,11 @@ from gatherbench.bench.meters.base import Reading
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 
+_CPU = ("cpu_user", "cpu_system")
 _TREE_CPU = "getrusage(self, ended children) + psutil.cpu_times(live children)"
 _TREE_COUNTS = "getrusage(self, ended children)"
 _SYSTEM = "psutil.cpu_times, every core of the host"
 _WENT_BACK = "unsupported: the counter went backwards, a process left the tree during the window"
-
-
-@dataclass(frozen=True, slots=True)
-class _Tree:
-    """Totals of this process, its ended children and its live descendants."""
-
-    user_s: float
-    system_s: float
-    switches_voluntary: int
-    switches_involuntary: int
-    faults_minor: int
-    faults_major: int
 
 
 class CpuMeter:
@@ -52,7 +40,8 @@ class CpuMeter:
     summary: ClassVar[str] = "core-seconds, context switches, page faults, peak memory"
 
     def __init__(self) -> None:
-        self._tree = _Tree(0.0, 0.0, 0, 0, 0, 0)
+        self._totals = _totals()
+        self._live_s = (0.0, 0.0)
         self._system = psutil.cpu_times()
         self._peak_reset = False
 
@@ -60,51 +49,40 @@ class CpuMeter:
         return None
 
     def start(self) -> None:
-        # The meter's own work stays outside of the window: usage is read last here, first below.
+        # The meter's own work stays outside of the window: totals are read last here, first below.
         self._peak_reset = _reset_peak_rss()
         self._system = psutil.cpu_times()
-        self._tree = _tree(live_s=_live_descendants())
+        self._live_s = _live_descendants()
+        self._totals = _totals()
 
     def stop(self) -> list[Reading]:
-        now = _tree(live_s=(0.0, 0.0))
+        totals = _totals()
         peak = _peak_rss()
         system = psutil.cpu_times()
-        live_user_s, live_system_s = _live_descendants()
-        then = self._tree
-        user_s = now.user_s + live_user_s - then.user_s
-        system_s = now.system_s + live_system_s - then.system_s
-        readings = [
-            _difference("cpu_user", "s", user_s, _TREE_CPU),
-            _difference("cpu_system", "s", system_s, _TREE_CPU),
+        live_s = _live_descendants()
+        change = {metric: totals[metric] - self._totals[metric] for metric in totals}
+        for metric, late, early in zip(_CPU, live_s, self._live_s, strict=True):
+            change[metric] += late - early
+        return [
+            *(_difference(metric, "s", change.pop(metric), _TREE_CPU) for metric in _CPU),
+            *(_difference(metric, "1", value, _TREE_COUNTS) for metric, value in change.items()),
+            *_system_readings(self._system, system),
+            _peak_reading(peak, self._peak_reset),
         ]
-        for metric, late, early in (
-            ("context_switches_voluntary", now.switches_voluntary, then.switches_voluntary),
-            (
-                "context_switches_involuntary",
-                now.switches_involuntary,
-                then.switches_involuntary,
-            ),
-            ("page_faults_minor", now.faults_minor, then.faults_minor),
-            ("page_faults_major", now.faults_major, then.faults_major),
-        ):
-            readings.append(_difference(metric, "1", late - early, _TREE_COUNTS))
-        readings += _system_readings(self._system, system)
-        readings.append(_peak_reading(peak, self._peak_reset))
-        return readings
 
 
-def _tree(live_s: tuple[float, float]) -> _Tree:
-    """Totals now, given the user and system core-seconds of the live descendants."""
+def _totals() -> dict[str, float]:
+    """What this process and its ended children have used since they began, by metric."""
     own = resource.getrusage(resource.RUSAGE_SELF)
-    gone = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return _Tree(
-        user_s=own.ru_utime + gone.ru_utime + live_s[0],
-        system_s=own.ru_stime + gone.ru_stime + live_s[1],
-        switches_voluntary=own.ru_nvcsw + gone.ru_nvcsw,
-        switches_involuntary=own.ru_nivcsw + gone.ru_nivcsw,
-        faults_minor=own.ru_minflt + gone.ru_minflt,
-        faults_major=own.ru_majflt + gone.ru_majflt,
-    )
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "cpu_user": own.ru_utime + ended.ru_utime,
+        "cpu_system": own.ru_stime + ended.ru_stime,
+        "context_switches_voluntary": own.ru_nvcsw + ended.ru_nvcsw,
+        "context_switches_involuntary": own.ru_nivcsw + ended.ru_nivcsw,
+        "page_faults_minor": own.ru_minflt + ended.ru_minflt,
+        "page_faults_major": own.ru_majflt + ended.ru_majflt,
+    }
 
 
 def _live_descendants() -> tuple[float, float]:
@@ -125,9 +103,10 @@ def _live_descendants() -> tuple[float, float]:
 
 
 def _difference(metric: str, unit: str, value: float, source: str) -> Reading:
+    value = round(float(value), 6)  # the clocks count microseconds; the rest is binary rounding
     if value < 0:
         return Reading(metric, unit, None, source, reason=_WENT_BACK, samples=2)
-    return Reading(metric, unit, float(value), source, samples=2)
+    return Reading(metric, unit, value, source, samples=2)
 
 
 def _system_readings(early: object, late: object) -> list[Reading]:
@@ -145,7 +124,7 @@ def _system_readings(early: object, late: object) -> list[Reading]:
             reason = "unsupported: /proc/stat did not advance (tick: 10 ms); use longer epochs"
             readings.append(Reading(metric, "s", None, _SYSTEM, reason=reason, samples=2))
         else:
-            readings.append(_difference(metric, "s", round(value, 6), _SYSTEM))
+            readings.append(_difference(metric, "s", value, _SYSTEM))
     return readings
 
 
