@@ -12,8 +12,9 @@ from gatherbench.datasets.layout import DatasetError
 from gatherbench.datasets.source import GraphSource, Progress, silent
 from gatherbench.datasets.staging import exclusive
 from gatherbench.datasets.store import dataset_folder, open_dataset
+from gatherbench.datasets.synthetic import named_shapes
 
-SOURCES: tuple[GraphSource, ...] = ()
+SOURCES: tuple[GraphSource, ...] = (*named_shapes(),)
 
 
 def list_sources() -> tuple[GraphSource, ...]:

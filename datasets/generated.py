@@ -1,0 +1,94 @@
+"""Features, labels and splits by seed, for graphs that have none of their own.
+
+A gather does not look at the values it moves, so random ones serve for measuring; nothing can be
+learnt from them, and the notes of such a dataset say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.parallel import in_order, worker_count
+from gatherbench.datasets.source import Progress, silent
+
+#: Dtypes that can be generated.
+FEATURE_DTYPES = ("float32", "float16", "float64", "int8", "uint8")
+
+#: Values made in one piece; part of what the seed means.
+_CHUNK_VALUES = 1 << 20
+
+
+def feature_rows(
+    num_nodes: int,
+    dim: int,
+    dtype: str,
+    seed: int,
+    threads: int | None = None,
+    progress: Progress = silent,
+) -> Iterator[NDArray[Any]]:
+    """A table ``[num_nodes, dim]`` as runs of rows, for ``DatasetWriter.write_features``.
+
+    Standard normal values, or the full range of an integer dtype; all finite. The same for every
+    number of threads.
+
+    Raises:
+        DatasetError: a dtype that is none of :data:`FEATURE_DTYPES`, or a width below 1.
+    """
+    check_features(dim, dtype)
+    real = np.dtype(dtype)
+    rows = max(1, _CHUNK_VALUES // dim)
+
+    def chunk(number: int) -> NDArray[Any]:
+        shape = (min(rows, num_nodes - number * rows), dim)
+        random = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, number])))
+        if real.kind == "f":
+            wide = np.float64 if real == np.float64 else np.float32
+            return random.standard_normal(shape, wide).astype(real, copy=False)
+        limits = np.iinfo(dtype)
+        return random.integers(limits.min, limits.max, shape, real.type, endpoint=True)
+
+    chunks = -(-num_nodes // rows)
+    tasks = ((number,) for number in range(chunks))
+    for number, values in enumerate(in_order(chunk, tasks, worker_count(threads))):
+        progress("write features", number / chunks)
+        yield values
+
+
+def check_features(dim: int, dtype: str) -> None:
+    """Refuse a width or dtype that :func:`feature_rows` cannot make.
+
+    Raises:
+        DatasetError: naming what can be had.
+    """
+    if dtype not in FEATURE_DTYPES:
+        raise DatasetError(f"feature dtype {dtype!r}: expected one of {', '.join(FEATURE_DTYPES)}")
+    if dim < 1:
+        raise DatasetError(f"feature width {dim}: expected 1 or more")
+
+
+def random_labels(num_nodes: int, num_classes: int, seed: int) -> NDArray[np.int64]:
+    """A class for each node, uniformly at random; int64 ``[num_nodes]``."""
+    return np.random.default_rng([seed, 1]).integers(0, num_classes, num_nodes)
+
+
+def random_splits(
+    degrees: NDArray[np.int64], sizes: tuple[int, int, int], seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Disjoint train, validation and test ids, sorted, drawn from nodes that have in-neighbours.
+
+    ``degrees`` (``[N]``) counts these. A seed node without any would make a minibatch of nothing,
+    and RMAT has many such nodes. Sizes that ask for more than there are shrink in proportion; no
+    training set is empty while one node has an in-neighbour.
+    """
+    candidates = np.flatnonzero(degrees)
+    shrink = min(1.0, len(candidates) / max(1, sum(sizes)))
+    train, val, test = (int(size * shrink) for size in sizes)
+    train = max(train, min(1, len(candidates) - val - test))
+    chosen = np.random.default_rng([seed, 2]).choice(candidates, train + val + test, replace=False)
+    parts = np.split(chosen, [train, train + val])
+    return np.sort(parts[0]), np.sort(parts[1]), np.sort(parts[2])

@@ -1,0 +1,124 @@
+"""The RMAT (Kronecker) graph as a law: which edges are how likely, and how many draws they take.
+
+RMAT draws an edge by descending level by level into one of four quadrants of the adjacency matrix
+(Chakrabarti, Zhan and Faloutsos, SDM 2004). The default weights are those of the Graph500
+specification (section 3.2, "Kronecker generator"): A = 0.57, B = C = 0.19, D = 0.05. The matrix
+has a power of two of rows; a graph of any ``N`` nodes is its restriction to the first ``N``, so
+draws that fall outside are dropped, as are self-loops, and draws of one edge count once.
+
+Because of what is dropped, the number of draws is not the number of edges. Their relation is known
+exactly (the chance of an edge depends only on how often each quadrant was entered), so the number
+of draws that is expected to give the wanted edges is computed beforehand, not searched for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatherbench.datasets.layout import DatasetError
+
+#: Above this many draws for each edge wanted the generator would mostly draw what it has.
+MAX_DRAWS_PER_EDGE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Rmat:
+    """The law of a graph of ``num_nodes`` nodes.
+
+    Attributes:
+        undirected: an edge and its reverse are one edge, which is stored both ways.
+        a, b: weights of the upper left and of the upper right quadrant. The lower left weighs
+            ``b`` too, as in Graph500, and the lower right the rest.
+    """
+
+    num_nodes: int
+    undirected: bool
+    a: float = 0.57
+    b: float = 0.19
+
+    def __post_init__(self) -> None:
+        if self.num_nodes < 2:
+            raise DatasetError(f"an RMAT graph needs 2 nodes or more, not {self.num_nodes}")
+        if min(self.a, self.b, self.d) <= 0:
+            raise DatasetError(f"RMAT weights a={self.a}, b=c={self.b}, d={self.d}: all must be >0")
+
+    @property
+    def d(self) -> float:
+        """Weight of the lower right quadrant."""
+        return 1 - self.a - 2 * self.b
+
+    @property
+    def levels(self) -> int:
+        """Levels of the recursion: the matrix has ``2 ** levels`` rows, at least ``num_nodes``."""
+        return (self.num_nodes - 1).bit_length()
+
+    @property
+    def most_edges(self) -> int:
+        """Entries of the complete graph, both directions counted."""
+        return self.num_nodes * (self.num_nodes - 1)
+
+    def cells(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The chances that one draw gives an edge, and how many edges have each chance.
+
+        Directed edges between different nodes below ``num_nodes``, both ``[n]``. Walks down the
+        levels, counting the cells by how often ``a`` and ``b`` or ``c`` were chosen; a cell is
+        "tight" in its row (column) while the row's (column's) bits so far are those of
+        ``num_nodes``, so that it may still turn out to lie outside.
+        """
+        count: Counter[tuple[bool, bool, bool, int, int]] = Counter({(True, True, True, 0, 0): 1})
+        for level in reversed(range(self.levels)):
+            limit = self.num_nodes >> level & 1 if self.num_nodes < 1 << self.levels else 2
+            deeper: Counter[tuple[bool, bool, bool, int, int]] = Counter()
+            for (tight_u, tight_v, loop, n_a, n_b), cells in count.items():
+                for u, v in ((0, 0), (0, 1), (1, 0), (1, 1)):
+                    if (tight_u and u > limit) or (tight_v and v > limit):
+                        continue
+                    deeper[
+                        tight_u and u == limit,
+                        tight_v and v == limit,
+                        loop and u == v,
+                        n_a + (u == v == 0),
+                        n_b + (u != v),
+                    ] += cells
+            count = deeper
+        inside = Counter[tuple[int, int]]()
+        for (tight_u, tight_v, loop, n_a, n_b), cells in count.items():
+            if not (tight_u or tight_v or loop):
+                inside[n_a, n_b] += cells
+        powers = np.array(list(inside), np.float64)
+        n_d = self.levels - powers.sum(axis=1)
+        chance = self.a ** powers[:, 0] * self.b ** powers[:, 1] * self.d**n_d
+        return chance, np.array(list(inside.values()), np.float64)
+
+    def draws_for(self, num_edges: int) -> int:
+        """The number of draws whose expected number of stored edges is ``num_edges``.
+
+        For undirected graphs both directions of an edge are counted, as in the file.
+
+        Raises:
+            DatasetError: the graph would be so dense that nearly every draw is a repetition.
+        """
+        chance, cells = self.cells()
+        per_draw = np.log1p(-np.minimum(2 * chance if self.undirected else chance, 1 - 1e-16))
+        low, high = 0, num_edges * MAX_DRAWS_PER_EDGE
+        if _expected(per_draw, cells, high) < num_edges:
+            raise DatasetError(
+                f"{num_edges:,} edges among {self.num_nodes:,} nodes are too dense for RMAT (a "
+                f"complete graph has {self.most_edges:,}); choose a larger scale"
+            )
+        while low < high:
+            middle = (low + high) // 2
+            if _expected(per_draw, cells, middle) < num_edges:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+def _expected(log_miss: NDArray[np.float64], cells: NDArray[np.float64], draws: int) -> float:
+    """Expected number of different edges after ``draws`` draws."""
+    return float(-(cells * np.expm1(draws * log_miss)).sum())
