@@ -74,3 +74,69 @@ class Row:
 
 
 HEADER: tuple[str, ...] = tuple(f.name for f in fields(Row))
+
+
+@dataclass(frozen=True, slots=True)
+class RowMaker:
+    """The coordinates that all rows of a case share; its methods add the rest."""
+
+    run_id: str
+    commit: str
+    machine: str
+    backend: str
+    workload: str
+    dataset: str
+    strategy: str
+    variant: str
+    repeat: int
+
+    def ok(
+        self, stage: str, metric: str, unit: str, value: float, source: str, epoch: int = -1
+    ) -> Row:
+        """A value."""
+        return self._row(epoch, stage, metric, unit, value, source, "ok", None)
+
+    def missing(
+        self,
+        stage: str,
+        metric: str,
+        unit: str,
+        source: str,
+        reason: str,
+        status: str = "skipped",
+        epoch: int = -1,
+    ) -> Row:
+        """No value, and why."""
+        return self._row(epoch, stage, metric, unit, None, source, status, reason)
+
+    def _row(
+        self,
+        epoch: int,
+        stage: str,
+        metric: str,
+        unit: str,
+        value: float | None,
+        source: str,
+        status: str,
+        reason: str | None,
+    ) -> Row:
+        return Row(
+            run_id=self.run_id,
+            schema_version=SCHEMA_VERSION,
+            commit=self.commit,
+            machine=self.machine,
+            backend=self.backend,
+            workload=self.workload,
+            dataset=self.dataset,
+            strategy=self.strategy,
+            variant=self.variant,
+            repeat=self.repeat,
+            epoch=epoch,
+            stage=stage,
+            metric=metric,
+            unit=unit,
+            value=value,
+            source=source,
+            status=status,
+            reason=reason,
+        )

@@ -1,0 +1,58 @@
+# gatherbench: `make bench` and `make test` each work as the first command on a bare machine.
+#
+#   PLAN=quick         which plan `make bench` runs
+#   VENV=.venv         where the environment lives; VENV=system uses the interpreter at hand
+#   PYTHON=python3     the interpreter that makes the environment (>= 3.11)
+#   RESULTS=results    where runs are kept
+
+PLAN    ?= quick
+VENV    ?= .venv
+RESULTS ?= results
+PYTHON  ?= $(firstword $(foreach p,python3 python3.11 python3.12 python3.13 python3.14,\
+             $(if $(shell $(p) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(p))))
+
+ifeq ($(VENV),system)
+  PY    := PYTHONPATH=src$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTHON)
+  READY :=
+else
+  PY    := $(VENV)/bin/python
+  READY := $(VENV)/.ready
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup bench test lint figures regress clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+setup: $(READY) ## make the environment (exact versions of constraints.txt)
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo 'error: no Python >= 3.11 found; name one with PYTHON=…' >&2; exit 2; }
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
+	  echo 'error: $(PYTHON) cannot make a virtual environment (Debian and Ubuntu: apt-get install python3-venv)' >&2; \
+	  rm -rf $(VENV); exit 2; }
+	$(VENV)/bin/python -m pip install -q -c constraints.txt -e '.[ogb,dev]'
+	@touch $@
+
+bench: $(READY) ## measure every strategy (plan PLAN=quick), print table and pictures
+	$(PY) -m gatherbench run $(PLAN) --results $(RESULTS)
+
+test: $(READY) ## the test suite
+	$(PY) -m pytest
+
+lint: $(READY) ## ruff (check and format) and mypy, strict
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+figures: $(READY) ## draw the newest run's figures again
+	$(PY) -m gatherbench plot --results $(RESULTS)
+
+regress: $(READY) ## host-side benchmarks, as ratios within one run
+	$(PY) -m pytest bench/regress -o python_files='bench_*.py' -o addopts='--import-mode=importlib' --benchmark-only
+
+clean: ## remove the environment, caches and build outputs (never results)
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	find . -name '*.egg-info' -prune -exec rm -rf {} +
+	find . -name __pycache__ -prune -exec rm -rf {} +

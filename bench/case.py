@@ -1,0 +1,78 @@
+"""One case, and the job that hands it to a process of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gatherbench.bench.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One workload run once with one strategy, in a process of its own."""
+
+    workload: Workload
+    strategy: str
+    variant: str
+    params: dict[str, Any] = field(hash=False)
+    repeat: int
+
+    @property
+    def id(self) -> str:
+        """Names the case in file names and messages."""
+        variant = re.sub(r"[^A-Za-z0-9]+", "-", self.variant)
+        return f"{self.workload.id}.{self.strategy}.{variant}.r{self.repeat}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The case with its workload by id, as ``plan.json`` lists it."""
+        return {
+            "workload": self.workload.id,
+            "strategy": self.strategy,
+            "variant": self.variant,
+            "params": self.params,
+            "repeat": self.repeat,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One case to measure, and where.
+
+    Attributes:
+        case: what to measure.
+        measure: the plan's ``[measure]`` table.
+        device: ``cpu`` or ``cuda``.
+        run_id, commit, machine: what the rows say of the run.
+        dataset: the dataset's folder.
+        trace: the folder of the workload's minibatches.
+        part: the file that the case writes.
+    """
+
+    case: Case
+    measure: dict[str, Any]
+    device: str
+    run_id: str
+    commit: str
+    machine: str
+    dataset: Path
+    trace: Path
+    part: Path
+
+    def dump(self, path: Path) -> None:
+        """Write the job for the process that will do it."""
+        path.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Job:
+        """The inverse of :meth:`dump`."""
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        case = fields.pop("case")
+        workload = case.pop("workload")
+        workload["fanouts"] = tuple(workload["fanouts"])
+        for name in ("dataset", "trace", "part"):
+            fields[name] = Path(fields[name])
+        return cls(case=Case(workload=Workload(**workload), **case), **fields)

@@ -1,0 +1,157 @@
+"""From a plan on the command line to a table and pictures: what ``gatherbench run`` does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from gatherbench.bench.case import Case
+from gatherbench.bench.figures.all import save_all
+from gatherbench.bench.machine import commit_id, describe_machine, machine_slug
+from gatherbench.bench.plan import PlanError, cases_from_json, load_plan, resolved
+from gatherbench.bench.progress import progress_bar
+from gatherbench.bench.runner import Progress, Runner, RunStopped
+from gatherbench.bench.show import render
+from gatherbench.bench.store import RunStore, StoreError
+from gatherbench.bench.tables import load_run
+from gatherbench.bench.workload import Workload
+
+OK, FAILED, INTERRUPTED = 0, 1, 130
+
+
+class BadRunError(ValueError):
+    """What was asked for cannot be run; the message says why and what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A run folder with cases to measure."""
+
+    store: RunStore
+    cases: list[Case]
+    plan: dict[str, Any]
+    device: str
+    machine: str
+
+
+def new_run(plan_name: str, results: Path, device: str) -> PreparedRun:
+    """A folder for a new run of the plan.
+
+    Raises:
+        BadRunError: the plan is wrong, or asks for a device that is not there.
+    """
+    try:
+        plan = load_plan(plan_name)
+        if device:
+            plan = plan.model_copy(update={"device": device})
+        chosen = _device(plan.device)
+        plan = plan.model_copy(update={"device": chosen})
+        cases = plan.cases()
+    except PlanError as error:
+        raise BadRunError(str(error)) from error
+    env = describe_machine()
+    machine = machine_slug(env)
+    text = resolved(plan, cases)
+    try:
+        store = RunStore.create(results, machine, text, env)
+    except OSError as error:
+        raise BadRunError(f"{results}: no run can be kept there: {error}") from error
+    return PreparedRun(store, cases, text, chosen, machine)
+
+
+def reopen(folder: Path) -> PreparedRun:
+    """An earlier run, to be completed.
+
+    Raises:
+        BadRunError: no run folder, or one of another machine.
+    """
+    try:
+        store = RunStore.open(folder)
+        text, env = store.plan(), store.env()
+    except StoreError as error:
+        raise BadRunError(str(error)) from error
+    machine, here = machine_slug(env), machine_slug(describe_machine())
+    if machine != here:
+        raise BadRunError(f"{folder}: measured on {machine}, and this is {here}: start a new run")
+    return PreparedRun(store, cases_from_json(text), text, _device(text["device"]), machine)
+
+
+def execute(run: PreparedRun, out: Console, err: Console) -> int:
+    """Measure what is missing, then print the table and where everything is; the exit status."""
+    folder = run.store.folder
+    out.print(f"{len(run.cases)} cases on {run.machine} ({run.device}); rows go to {folder}")
+    again = f"gatherbench run --resume {folder}"
+    with progress_bar(err) as bar:
+        runner = Runner(
+            run.store,
+            run.cases,
+            run.plan["measure"],
+            run.device,
+            commit_id(),
+            run.machine,
+            _reporter(bar, len(run.cases), out),
+        )
+        try:
+            failed = runner.run()
+        except RunStopped as stop:
+            err.print(f"[red]stopped:[/] {escape(str(stop))}; what was measured is safe.")
+            err.print(f"When there is room again: {again}")
+            return FAILED
+        except StoreError as error:
+            raise BadRunError(str(error)) from error
+        except KeyboardInterrupt:
+            err.print(f"interrupted; what was measured is safe. Go on with: {again}")
+            return INTERRUPTED
+    measured = load_run(folder)
+    pictures = save_all(measured, folder / "figures")
+    out.print(render(measured))
+    out.print(f"table     {folder / 'rows.csv'}")
+    out.print(f"samples   {folder / 'samples.parquet'}")
+    for picture in pictures:
+        out.print(f"picture   {picture}")
+    if failed:
+        err.print(f"[red]{failed} of {len(run.cases)} cases failed[/]; the table says why")
+    return FAILED if failed else OK
+
+
+def _device(wanted: str) -> str:
+    """``cpu`` or ``cuda`` for what the plan or the user asked for."""
+    import torch
+
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise BadRunError(f"device {wanted!r}: one of auto, cpu, cuda")
+    available = torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        raise BadRunError("device cuda: torch sees no GPU here; `gatherbench doctor` says more")
+    if wanted == "auto":
+        return "cuda" if available else "cpu"
+    return wanted
+
+
+def _reporter(bar: Any, total: int, out: Console) -> Progress:
+    """Draws the runner's progress: a bar for the run, and a line for each case that ended."""
+    task = bar.add_task("starting", total=total)
+
+    def preparing(workload: Workload, what: str, fraction: float) -> None:
+        bar.update(task, description=f"{workload.dataset}: {what} {fraction:.0%}")
+
+    def starting(number: int, _total: int, case: Case) -> None:
+        what = f"{case.workload.id} {case.strategy} {case.variant} r{case.repeat}"
+        bar.update(task, description=what, completed=number - 1)
+
+    def ended(
+        number: int, total: int, case: Case, status: str, reason: str | None, seconds: float
+    ) -> None:
+        bar.update(task, completed=number)
+        colour = {"ok": "green", "skipped": "yellow", "failed": "red"}[status]
+        said = f"{seconds:.1f} s" if reason is None else escape(reason)
+        out.print(
+            f"[{number}/{total}] {case.workload.id} {case.strategy} {case.variant}"
+            f" r{case.repeat} [{colour}]{status}[/] {said}"
+        )
+
+    return Progress(preparing, starting, ended)

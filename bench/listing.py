@@ -1,0 +1,76 @@
+"""Tables for ``gatherbench list`` and ``gatherbench datasets info``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.table import Table
+
+
+def strategies() -> Table:
+    """Every registered strategy, with what its parameters may be."""
+    from gatherbench.strategies.registry import STRATEGIES, parameters
+
+    table = Table("strategy", "data path", "parameters (default first)")
+    for strategy in STRATEGIES:
+        params = "; ".join(f"{k}: {', '.join(v)}" for k, v in parameters(strategy).items())
+        table.add_row(strategy.name, strategy.summary, params or "none")
+    return table
+
+
+def datasets() -> Table:
+    """Every dataset source, with its size at full scale."""
+    from gatherbench.datasets.registry import list_sources
+
+    table = Table("dataset", "nodes", "edges", "row", "what it is")
+    for source in list_sources():
+        spec = source.estimate(1.0)
+        table.add_row(
+            source.name,
+            f"{spec.num_nodes:,}",
+            f"{spec.num_edges:,}",
+            f"{spec.feature_dim} × {spec.feature_dtype}",
+            source.summary,
+        )
+    return table
+
+
+def plans() -> Table:
+    """Every shipped plan."""
+    from gatherbench.bench.plan import load_plan, plan_names
+
+    table = Table("plan", "what it measures")
+    for name in plan_names():
+        table.add_row(name, load_plan(name).description)
+    return table
+
+
+def meters() -> Table:
+    """Every meter, and whether it reads here."""
+    from gatherbench.bench.meters.registry import METERS
+
+    table = Table("meter", "what it reads", "here")
+    for kind in METERS:
+        meter = kind()
+        table.add_row(meter.name, meter.summary, meter.probe() or "reads")
+    return table
+
+
+LISTINGS: dict[str, Callable[[], Table]] = {
+    "strategies": strategies,
+    "datasets": datasets,
+    "plans": plans,
+    "meters": meters,
+}
+
+
+def description(folder: Path) -> Table:
+    """What ``gatherbench datasets info`` says of a prepared dataset."""
+    from gatherbench.datasets.store import describe
+
+    table = Table(show_header=False, title=folder.name)
+    for name, value in describe(folder).items():
+        text = f"{value:,}" if isinstance(value, int) else str(value)
+        table.add_row(name, text)
+    return table

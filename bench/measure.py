@@ -1,0 +1,251 @@
+"""Measure one case: open the data path, prove it right, then train and record.
+
+Nothing is timed before the fetched rows have been compared, bit for bit, with a plain gather.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+
+from gatherbench.bench.case import Job
+from gatherbench.bench.loop import STAGES, CudaClock, EpochTimes, HostClock, run_epoch
+from gatherbench.bench.meters.recorder import Recorder
+from gatherbench.bench.meters.registry import open_meters
+from gatherbench.bench.models import Trainer, build_model
+from gatherbench.bench.rows import RowMaker
+from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.store import PartWriter
+from gatherbench.bench.trace import Trace
+from gatherbench.bench.workload import Workload
+from gatherbench.datasets.dataset import GraphDataset
+from gatherbench.datasets.store import open_dataset
+from gatherbench.kernels.host_memory import resident_copy
+from gatherbench.kernels.reference import reference_gather, same_bytes
+from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.registry import build
+
+#: Share of the available memory up to which the table is brought into anonymous memory; a larger
+#: one is read through its memory map.
+RESIDENT_SHARE = 0.6
+
+
+class WrongRowsError(RuntimeError):
+    """A data path delivered other bytes than the table holds."""
+
+
+def backend_of(device: str) -> str:
+    """The rows' ``backend`` for a torch device type."""
+    return "cuda" if device == "cuda" else "host"
+
+
+def row_maker(job: Job) -> RowMaker:
+    """What all rows of the case share."""
+    case = job.case
+    return RowMaker(
+        run_id=job.run_id,
+        commit=job.commit,
+        machine=job.machine,
+        backend=backend_of(job.device),
+        workload=case.workload.id,
+        dataset=case.workload.dataset,
+        strategy=case.strategy,
+        variant=case.variant,
+        repeat=case.repeat,
+    )
+
+
+def measure(job: Job, out: PartWriter) -> str | None:
+    """Measure the case and write its rows and samples to ``out`` as they are known.
+
+    Returns:
+        Why the strategy cannot run here, or ``None`` when the case has been measured.
+
+    Raises:
+        WrongRowsError: the rows fetched differ from the table's.
+        Exception: whatever went wrong; what was measured before is in ``out``.
+    """
+    device = torch.device(job.device)
+    strategy = build(job.case.strategy, job.case.params)
+    reason = strategy.skip(device)
+    if reason is not None:
+        return reason
+    dataset = open_dataset(job.dataset)
+    trace = Trace.open(job.trace)
+    make = row_maker(job)
+
+    begin = time.perf_counter()
+    table, where = load_table(dataset)
+    loaded = time.perf_counter()
+    with strategy.open(table, device) as fetcher:
+        opened = time.perf_counter()
+        clock = "time.perf_counter"
+        out.row(make.ok("setup", "table_load_time", "s", loaded - begin, f"{clock}; {where}"))
+        out.row(make.ok("setup", "open_time", "s", opened - loaded, clock))
+        out.row(make.ok("setup", "table", "B", table.nbytes, "tensor.nbytes"))
+
+        checked = check_rows(fetcher, table, trace, job.measure["check_batches"])
+        source = "fetched rows compared bit for bit with a plain gather"
+        out.row(make.ok("check", "batches", "1", checked, source))
+        if job.case.repeat == 0:
+            _declare_data_path(strategy, trace, dataset, make, out)
+
+        _train(job, dataset, table, trace, fetcher, make, out)
+    return None
+
+
+def load_table(dataset: GraphDataset) -> tuple[Tensor, str]:
+    """The feature table ``[N, D]`` in host memory, and in words where it lies.
+
+    In anonymous memory, where huge pages serve it, as long as it fits comfortably.
+    """
+    free = psutil.virtual_memory().available
+    if dataset.spec.table_bytes < RESIDENT_SHARE * free:
+        return resident_copy(dataset.features), "copied into anonymous memory"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # read-only memory: torch warns, and nothing writes to it
+        return torch.from_numpy(dataset.features), "memory-mapped file, paged in on demand"
+
+
+def check_rows(fetcher: Fetcher, table: Tensor, trace: Trace, batches: int) -> int:
+    """Compare the first minibatches' rows with a plain gather; how many were compared.
+
+    They are kept in flight as the loop keeps them, so that buffers are reused as in the run.
+
+    Raises:
+        WrongRowsError: names the minibatch, the row and the column of the first difference.
+    """
+    ids = [trace.input_ids(i) for i in range(min(len(trace), max(batches, fetcher.lookahead + 2)))]
+    tickets: list[Ticket] = []
+    for i, wanted in enumerate(ids):
+        while len(tickets) <= min(i + fetcher.lookahead, len(ids) - 1):
+            tickets.append(fetcher.submit(ids[len(tickets)].to(fetcher.ids_device)))
+        got = tickets[i].result()
+        if got.device.type != fetcher.device.type:
+            raise WrongRowsError(f"minibatch {i} lies on {got.device}, not on {fetcher.device}")
+        difference = same_bytes(got.cpu(), reference_gather(table, wanted))
+        if difference is not None:
+            raise WrongRowsError(f"minibatch {i} of the trace: {difference}")
+    return len(ids)
+
+
+def live_batches(
+    workload: Workload, dataset: GraphDataset, sampler: NeighborSampler
+) -> Iterator[MiniBatch]:
+    """The trace's minibatches, drawn anew: the same bytes, at the cost of sampling them."""
+    seeds = epoch_seeds(
+        dataset.train_ids, workload.batch_size, workload.seed, 0, workload.max_batches
+    )
+    for i, batch in enumerate(seeds):
+        yield sampler.sample(batch, batch_seed(workload.seed, 0, i))
+
+
+def _train(
+    job: Job,
+    dataset: GraphDataset,
+    table: Tensor,
+    trace: Trace,
+    fetcher: Fetcher,
+    make: RowMaker,
+    out: PartWriter,
+) -> None:
+    """Warm-up epochs, measured epochs, and the score of the trained model."""
+    plan, case = job.measure, job.case
+    model = build_model(case.workload, dataset.spec.feature_dim, dataset.spec.num_classes)
+    trainer = Trainer(model, torch.from_numpy(np.array(dataset.labels)), fetcher.device)
+    sampler = NeighborSampler(dataset.indptr, dataset.indices, case.workload.fanouts)
+    recorder = Recorder(open_meters())
+    for number in range(-plan["warmup_epochs"], plan["epochs"]):
+        if plan["sampling"] == "live":
+            batches = live_batches(case.workload, dataset, sampler)
+        else:
+            batches = iter(trace)
+        if number < 0:
+            run_epoch(batches, fetcher, trainer)
+            continue
+        with recorder:
+            times = run_epoch(batches, fetcher, trainer)
+        _write_epoch(job, times, dataset.spec.row_bytes, number, make, out)
+        for reading in recorder.readings:
+            if reading.value is not None:
+                row = make.ok(
+                    "epoch", reading.metric, reading.unit, reading.value, reading.source, number
+                )
+            else:
+                row = make.missing(
+                    "epoch",
+                    reading.metric,
+                    reading.unit,
+                    reading.source,
+                    reading.reason or "no reading",
+                    epoch=number,
+                )
+            out.row(row)
+    if plan["eval_batches"]:
+        right, seen = _score(case.workload, dataset, table, trainer, sampler, plan["eval_batches"])
+        if seen:
+            source = f"{seen} test nodes"
+            out.row(make.ok("eval", "test_accuracy", "1", right / seen, source))
+
+
+def _write_epoch(
+    job: Job, times: EpochTimes, row_bytes: int, epoch: int, make: RowMaker, out: PartWriter
+) -> None:
+    clock = (CudaClock if job.device == "cuda" else HostClock).source
+    out.row(make.ok("epoch", "wall_time", "s", times.wall_s, "time.perf_counter", epoch))
+    for stage in STAGES:
+        out.row(make.ok(stage, "wall_time", "s", sum(times.stages[stage]), clock, epoch))
+        out.samples(job.case, epoch, stage, times.stages[stage])
+    batches = len(times.losses)
+    out.row(make.ok("epoch", "minibatches", "1", batches, "count", epoch))
+    payload = times.payload_rows * row_bytes
+    out.row(make.ok("fetch", "payload", "B", payload, "rows fetched × bytes of a row", epoch))
+    loss = sum(times.losses) / batches
+    out.row(make.ok("train", "loss", "1", loss, "mean cross entropy of the minibatches", epoch))
+    if job.device != "cuda":
+        overhead = (times.wall_s - times.host_s) / batches
+        source = "epoch wall time less its stages, per minibatch"
+        out.row(make.ok("harness", "overhead", "s", overhead, source, epoch))
+
+
+def _declare_data_path(
+    strategy: Strategy, trace: Trace, dataset: GraphDataset, make: RowMaker, out: PartWriter
+) -> None:
+    """What the strategy says of the bytes of an epoch: declared, so ``backend`` is ``model``."""
+    totals: dict[str, int] = {}
+    for i in range(len(trace)):
+        path = strategy.data_path(trace.input_ids(i), dataset.spec.row_bytes)
+        for name in ("cpu_read", "cpu_write", "copy_engine", "gpu_link_read"):
+            totals[name] = totals.get(name, 0) + getattr(path, f"{name}_bytes")
+    modelled = dataclasses.replace(make, backend="model")
+    source = "Strategy.data_path over the trace"
+    for name, total in totals.items():
+        out.row(modelled.ok("fetch", name, "B", total, source))
+
+
+def _score(
+    workload: Workload,
+    dataset: GraphDataset,
+    table: Tensor,
+    trainer: Trainer,
+    sampler: NeighborSampler,
+    batches: int,
+) -> tuple[int, int]:
+    """Test nodes classified rightly, and how many were looked at; drawn from the seed."""
+    seeds = epoch_seeds(dataset.test_ids, workload.batch_size, workload.seed, 0, batches)
+    right = seen = 0
+    for i, batch_seeds in enumerate(seeds):
+        batch = sampler.sample(batch_seeds, batch_seed(workload.seed, -1, i))
+        x = reference_gather(table, batch.input_ids).to(trainer.device)
+        right += trainer.correct(x, batch)
+        seen += batch_seeds.numel()
+    return right, seen

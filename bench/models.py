@@ -1,0 +1,105 @@
+"""The models that are trained on the fetched rows: GraphSAGE and GAT from PyG's own layers.
+
+Both run on message-flow blocks: layer ``k`` turns the rows of its source nodes into rows of its
+target nodes, so the outermost layer reads every fetched row and the last one yields the seeds.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, dropout, relu
+from torch_geometric.nn import GATConv, SAGEConv
+
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.workload import Workload
+
+#: Heads of the hidden GAT layers, each ``hidden`` wide (DGL's and PyG's GAT examples use 8 × 8;
+#: the paper names none). The output layer has one.
+GAT_HEADS = 4
+#: The paper's training script (EVIDENCE: Min et al. 2021, ``train_sampling_pytorch_direct.py``).
+DROPOUT = 0.5
+LEARNING_RATE = 0.003
+
+
+class BlockGNN(nn.Module):
+    """A stack of bipartite PyG convolutions over the blocks of a minibatch.
+
+    Args:
+        convs: one layer each, input layer first; called as ``conv((x_source, x_target), edges)``.
+    """
+
+    def __init__(self, convs: list[nn.Module]) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(convs)
+
+    def forward(self, x: Tensor, batch: MiniBatch) -> Tensor:
+        """Logits ``[S, classes]`` of the seeds from the fetched rows ``x`` ``[B, D]``."""
+        for conv, block in zip(self.convs, reversed(range(len(batch.edges))), strict=True):
+            x = conv((x, x[: batch.num_nodes[block]]), batch.edges[block])
+            if block > 0:
+                x = dropout(relu(x), DROPOUT, self.training)
+        return x
+
+
+def build_model(workload: Workload, in_dim: int, num_classes: int) -> BlockGNN:
+    """The workload's model with weights drawn from the workload's seed."""
+    torch.manual_seed(workload.seed)
+    hidden, layers = workload.hidden, workload.layers
+    if workload.model == "sage":
+        widths = [in_dim, *[hidden] * (layers - 1), num_classes]
+        return BlockGNN([SAGEConv(a, b) for a, b in pairwise(widths)])
+    if workload.model == "gat":
+        inputs = [in_dim, *[hidden * GAT_HEADS] * (layers - 1)]
+        convs = [GATConv((i, i), hidden, heads=GAT_HEADS) for i in inputs[:-1]]
+        return BlockGNN([*convs, GATConv((inputs[-1], inputs[-1]), num_classes, heads=1)])
+    raise ValueError(f"unknown model {workload.model!r}: sage or gat")
+
+
+class Trainer:
+    """A model with its optimiser and the labels: one step a minibatch.
+
+    Args:
+        labels: int64 ``[N]`` in host memory.
+    """
+
+    def __init__(self, model: BlockGNN, labels: Tensor, device: torch.device) -> None:
+        self.model = model.to(device)
+        self.labels = labels.to(device)
+        self.device = device
+        self.optimiser = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+
+    def step(self, x: Tensor, batch: MiniBatch) -> Tensor:
+        """Train on the fetched rows ``x`` ``[B, D]``; the loss, a scalar left on the device.
+
+        Half-precision and integer features are widened to float32 here, on the device, so that
+        they travel narrow.
+        """
+        self.model.train()
+        batch = to_device(batch, self.device)
+        loss = cross_entropy(self.model(x.float(), batch), self.labels[batch.seeds])
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        return loss.detach()
+
+    @torch.no_grad()
+    def correct(self, x: Tensor, batch: MiniBatch) -> int:
+        """How many of the batch's seeds the model classifies rightly."""
+        self.model.eval()
+        batch = to_device(batch, self.device)
+        guess = self.model(x.float(), batch).argmax(dim=1)
+        return int((guess == self.labels[batch.seeds]).sum())
+
+
+def to_device(batch: MiniBatch, device: torch.device) -> MiniBatch:
+    """The minibatch's ids and edges on ``device`` (itself where it is there already)."""
+    if batch.input_ids.device == device:
+        return batch
+    return MiniBatch(
+        batch.input_ids.to(device, non_blocking=True),
+        tuple(e.to(device, non_blocking=True) for e in batch.edges),
+        batch.num_nodes,
+    )

@@ -1,0 +1,286 @@
+"""A plan: which strategies are measured on which workloads, how often, and where.
+
+Plans are TOML files. They are checked before anything runs, so that a typo costs a second and not
+a night: an unknown key or name is answered with the nearest right one. Lists in a workload or a
+strategy expand to every combination, and every combination times ``repeats`` is a :class:`Case`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import random
+import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from gatherbench.bench.case import Case
+from gatherbench.bench.workload import Workload
+
+PLANS_FOLDER = Path(__file__).parent / "plans"
+
+T = TypeVar("T")
+
+
+class PlanError(ValueError):
+    """A plan that cannot be run as it is written."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Measure(_Table):
+    """How each case is measured."""
+
+    repeats: int = Field(default=3, ge=1)
+    warmup_epochs: int = Field(default=1, ge=0)
+    epochs: int = Field(default=2, ge=1)
+    #: ``live`` draws the trace's minibatches anew in every epoch, so that sampling is part of
+    #: the epoch; ``replay`` reads them back, so that the data path is seen alone.
+    sampling: Literal["live", "replay"] = "live"
+    check_batches: int = Field(default=2, ge=1)
+    #: Minibatches of test nodes on which the trained model is scored at the end (0: none).
+    eval_batches: int = Field(default=0, ge=0)
+    timeout_s: float = Field(default=3600, gt=0)
+    #: CPU threads of torch, the sampler and the gather (0: every core the process may use).
+    threads: int = Field(default=0, ge=0)
+    order_seed: int = 0
+
+
+class WorkloadTable(_Table):
+    """``[[workload]]``: scalars or lists; lists expand."""
+
+    dataset: str | list[str]
+    scale: float | list[float] = 1.0
+    model: str | list[str] = "sage"
+    hidden: int | list[int] = 16
+    fanouts: list[list[int]] = [[25, 10]]
+    batch_size: int | list[int] = 1000
+    max_batches: int = Field(default=0, ge=0)
+    seed: int | list[int] = 0
+
+    @field_validator("model")
+    @classmethod
+    def _known_model(cls, value: str | list[str]) -> str | list[str]:
+        for name in _as_list(value):
+            if name not in ("sage", "gat"):
+                raise ValueError(f"unknown model {name!r}{_nearest(name, ['sage', 'gat'])}")
+        return value
+
+    @field_validator("fanouts", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [value] if isinstance(value, list) and value and isinstance(value[0], int) else value
+
+    @field_validator("fanouts")
+    @classmethod
+    def _positive(cls, value: list[list[int]]) -> list[list[int]]:
+        if not value or any(not fan or any(f < 1 for f in fan) for fan in value):
+            raise ValueError("each list of fan-outs holds one positive number a layer")
+        return value
+
+    @field_validator("batch_size", "hidden")
+    @classmethod
+    def _at_least_one(cls, value: int | list[int]) -> int | list[int]:
+        if any(v < 1 for v in _as_list(value)):
+            raise ValueError("must be at least 1")
+        return value
+
+    @field_validator("scale")
+    @classmethod
+    def _above_zero(cls, value: float | list[float]) -> float | list[float]:
+        if any(v <= 0 for v in _as_list(value)):
+            raise ValueError("must be above 0")
+        return value
+
+    def expand(self) -> Iterator[Workload]:
+        for dataset, scale, model, hidden, fanouts, batch_size, seed in itertools.product(
+            _as_list(self.dataset),
+            _as_list(self.scale),
+            _as_list(self.model),
+            _as_list(self.hidden),
+            self.fanouts,
+            _as_list(self.batch_size),
+            _as_list(self.seed),
+        ):
+            yield Workload(
+                dataset=dataset,
+                scale=scale,
+                model=model,
+                hidden=hidden,
+                fanouts=tuple(fanouts),
+                batch_size=batch_size,
+                max_batches=self.max_batches,
+                seed=seed,
+            )
+
+
+class StrategyTable(BaseModel):
+    """``[[strategy]]``: a name and the strategy's own parameters; lists expand."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+    def expand(self) -> Iterator[dict[str, Any]]:
+        params = self.model_extra or {}
+        for values in itertools.product(*(_as_list(v) for v in params.values())):
+            yield dict(zip(params, values, strict=True))
+
+
+class Plan(_Table):
+    """A checked plan; see the TOML files in ``bench/plans`` for the format."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")
+    description: str = ""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    measure: Measure = Measure()
+    workload: list[WorkloadTable] = Field(min_length=1)
+    strategy: list[StrategyTable] = Field(min_length=1)
+
+    def workloads(self) -> list[Workload]:
+        """Every workload of the plan, each once, in the order written."""
+        return list(dict.fromkeys(w for table in self.workload for w in table.expand()))
+
+    def cases(self) -> list[Case]:
+        """Every case in the order in which it is run.
+
+        Repeats are outermost and the strategies are shuffled anew within each, so that a drift of
+        the machine (heat, a neighbour) falls on all strategies alike.
+
+        Raises:
+            PlanError: a strategy, one of its parameters or a dataset is not known.
+        """
+        from gatherbench.datasets.registry import get_source
+        from gatherbench.strategies.registry import build
+
+        chosen: dict[tuple[str, str], dict[str, Any]] = {}
+        for table in self.strategy:
+            for params in table.expand():
+                try:
+                    variant = build(table.name, params).variant
+                except (ValueError, TypeError, KeyError) as error:
+                    raise PlanError(f"plan {self.name}: strategy: {_words(error)}") from error
+                chosen[table.name, variant] = params
+        for workload in self.workloads():
+            try:
+                get_source(workload.dataset)
+            except (ValueError, KeyError) as error:
+                raise PlanError(f"plan {self.name}: workload: {_words(error)}") from error
+        rng = random.Random(self.measure.order_seed)
+        cases = []
+        for repeat in range(self.measure.repeats):
+            for workload in self.workloads():
+                keys = list(chosen)
+                rng.shuffle(keys)
+                cases += [
+                    Case(workload, name, variant, chosen[name, variant], repeat)
+                    for name, variant in keys
+                ]
+        return cases
+
+
+def resolved(plan: Plan, cases: list[Case]) -> dict[str, Any]:
+    """The plan as ``plan.json`` keeps it: every case spelled out, workloads by their id."""
+    workloads = {}
+    for workload in plan.workloads():
+        fields = asdict(workload)
+        fields["fanouts"] = list(workload.fanouts)
+        workloads[workload.id] = fields
+    return {
+        "name": plan.name,
+        "description": plan.description,
+        "device": plan.device,
+        "measure": plan.measure.model_dump(),
+        "workloads": workloads,
+        "cases": [case.to_json() for case in cases],
+    }
+
+
+def cases_from_json(text: dict[str, Any]) -> list[Case]:
+    """The inverse of :func:`resolved` for the cases: what ``--resume`` goes by."""
+    workloads = {
+        key: Workload(**{**fields, "fanouts": tuple(fields["fanouts"])})
+        for key, fields in text["workloads"].items()
+    }
+    return [
+        Case(workloads[c["workload"]], c["strategy"], c["variant"], c["params"], c["repeat"])
+        for c in text["cases"]
+    ]
+
+
+def plan_names() -> list[str]:
+    """The plans that come with the package."""
+    return sorted(path.stem for path in PLANS_FOLDER.glob("*.toml"))
+
+
+_TABLES: dict[str, type[BaseModel]] = {
+    "measure": Measure,
+    "workload": WorkloadTable,
+    "strategy": StrategyTable,
+}
+
+
+def load_plan(name_or_path: str) -> Plan:
+    """Read and check a plan: the name of a shipped one, or a path to a TOML file.
+
+    Raises:
+        PlanError: no such plan, no valid TOML, or a key or value that is not right; the message
+            names it and, where one is near, the right one.
+    """
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = PLANS_FOLDER / f"{name_or_path}.toml"
+        if not path.is_file():
+            hint = _nearest(name_or_path, plan_names())
+            raise PlanError(
+                f"no plan {name_or_path!r}{hint}; shipped: {', '.join(plan_names())};"
+                " a plan of your own is given as a path that ends in .toml"
+            )
+    try:
+        text = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PlanError(f"{name_or_path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path.name}: cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError(f"{path.name}: not valid TOML: {error}") from error
+    try:
+        return Plan.model_validate({"name": path.stem, **text})
+    except ValidationError as error:
+        problems = "\n  ".join(_explain(e) for e in error.errors())
+        raise PlanError(f"{path.name}:\n  {problems}") from None
+
+
+def _explain(error: Any) -> str:
+    """One pydantic error as ``workload[0].modle: unknown key; did you mean 'model'?``."""
+    where = ""
+    table: type[BaseModel] = Plan
+    for part in error["loc"]:
+        if isinstance(part, int):
+            where += f"[{part}]"
+            continue
+        where += f".{part}" if where else str(part)
+        table = _TABLES.get(part, table)
+    if error["type"] == "extra_forbidden":
+        return f"{where}: unknown key{_nearest(str(error['loc'][-1]), list(table.model_fields))}"
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}"
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(known)})"
+
+
+def _as_list(value: T | list[T]) -> list[T]:
+    return value if isinstance(value, list) else [value]
+
+
+def _words(error: BaseException) -> str:
+    """A message without the quotes that ``str(KeyError)`` adds."""
+    return str(error.args[0]) if error.args else type(error).__name__

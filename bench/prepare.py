@@ -1,0 +1,46 @@
+"""Make a workload ready: its dataset on disk and its minibatches drawn.
+
+Both are kept under the data folder and used again by later runs. The trace is named after the
+dataset's ``spec.json`` too, so that a dataset that was made anew never meets an old trace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from gatherbench.bench.workload import Workload
+
+Progress = Callable[[str, float], None]
+
+
+def prepare(workload: Workload, progress: Progress | None = None) -> tuple[Path, Path]:
+    """The folders of the workload's dataset and of its trace, made where they are missing.
+
+    Args:
+        progress: called with what is being done and the fraction of it that is done.
+
+    Raises:
+        DatasetError: the dataset cannot be had or is broken.
+        TraceError: the trace on disk is broken.
+    """
+    from gatherbench.bench.sampling.epoch import epoch_seeds
+    from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+    from gatherbench.bench.trace import Trace, draw_trace
+    from gatherbench.datasets.registry import prepare_dataset
+    from gatherbench.datasets.store import data_root, open_dataset
+
+    folder = prepare_dataset(workload.dataset, workload.scale, progress=progress)
+    spec = hashlib.sha256((folder / "spec.json").read_bytes()).hexdigest()[:8]
+    trace = data_root() / "traces" / f"{workload.trace_id}-{spec}"
+    if trace.is_dir():
+        Trace.open(trace)
+        return folder, trace
+    dataset = open_dataset(folder)
+    seeds = epoch_seeds(
+        dataset.train_ids, workload.batch_size, workload.seed, 0, workload.max_batches
+    )
+    sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
+    draw_trace(trace, sampler, list(seeds), workload.seed, progress=progress)
+    return folder, trace

@@ -1,0 +1,268 @@
+"""Run a plan: a fresh process for each case, every outcome a row, nothing lost on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from gatherbench.bench.case import Case, Job
+from gatherbench.bench.rows import Row, RowMaker
+from gatherbench.bench.store import (
+    CASE_METRIC,
+    CASE_STAGE,
+    RunStore,
+    StoreError,
+    key_of,
+    read_part,
+    rows_of,
+)
+from gatherbench.bench.worker import DISK_FULL
+from gatherbench.bench.workload import Workload
+
+WORKER = (sys.executable, "-m", "gatherbench.bench.worker")
+
+
+class RunStopped(RuntimeError):  # noqa: N818 - not a fault of the program
+    """The run cannot go on now; what was measured is safe, and it can be resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the runner tells of its work; the command line draws it."""
+
+    preparing: Callable[[Workload, str, float], None] = lambda _w, _what, _f: None
+    starting: Callable[[int, int, Case], None] = lambda _i, _n, _c: None
+    ended: Callable[[int, int, Case, str, str | None, float], None] = (
+        lambda _i, _n, _c, _status, _reason, _s: None
+    )
+
+
+class Runner:
+    """Runs the cases of a run's folder that are not in its table yet.
+
+    Args:
+        store: the run's folder.
+        cases: in the order in which they are run.
+        measure: the plan's ``[measure]`` table.
+        device: ``cpu`` or ``cuda``.
+        commit, machine: what the rows say of the run.
+        worker: the command that measures (tests give one that knows wrong strategies).
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        cases: list[Case],
+        measure: dict[str, Any],
+        device: str,
+        commit: str,
+        machine: str,
+        progress: Progress | None = None,
+        worker: tuple[str, ...] = WORKER,
+    ) -> None:
+        self.store, self.cases, self.measure = store, cases, measure
+        self.device, self.commit, self.machine = device, commit, machine
+        self.progress = progress or Progress()
+        self.worker = worker
+        self._ready: dict[Workload, tuple[Path, Path] | str] = {}
+
+    def run(self) -> int:
+        """Run what is missing; the number of failed cases of the whole run.
+
+        Raises:
+            StoreError: another process runs this folder, or its table cannot be read.
+            RunStopped: the disk is full.
+            KeyboardInterrupt: Ctrl-C, after the case in flight has been stopped.
+        """
+        with _only_one(self.store.folder), _terminate_as_interrupt():
+            try:
+                self._run_missing()
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise RunStopped(f"no space left for {self.store.folder}") from error
+            finally:
+                with contextlib.suppress(OSError):  # a full disk has its own message
+                    self.store.write_samples(finished=False)
+            self.store.write_samples(finished=True)
+            return sum(
+                r.status == "failed"
+                for r in self.store.rows()
+                if (r.stage, r.metric) == (CASE_STAGE, CASE_METRIC)
+            )
+
+    def _run_missing(self) -> None:
+        done = self.store.recover()
+        self.store.parts.mkdir(exist_ok=True)
+        for number, case in enumerate(self.cases, start=1):
+            if key_of(case) in done:
+                continue
+            part = self.store.part(case)
+            if part.exists() and not _has_ended(part):
+                self.store.set_aside(part)
+            if not part.exists():
+                self.progress.starting(number, len(self.cases), case)
+                failure = self._measure(case, part)
+            else:  # measured, but the runner was killed before it folded the part
+                failure = None
+            status, reason, seconds = self._fold(case, part, failure)
+            self.progress.ended(number, len(self.cases), case, status, reason, seconds)
+
+    def _measure(self, case: Case, part: Path) -> str | None:
+        """Measure the case in a process of its own; why it failed if the part does not say."""
+        ready = self._prepare(case.workload)
+        if isinstance(ready, str):
+            return ready
+        job = Job(
+            case,
+            self.measure,
+            self.device,
+            self.store.run_id,
+            self.commit,
+            self.machine,
+            *ready,
+            part.absolute(),
+        )
+        with tempfile.TemporaryDirectory(prefix="gatherbench-") as scratch:
+            file = Path(scratch) / "job.json"
+            job.dump(file)
+            with (Path(scratch) / "log").open("w+") as log:
+                with self._process("measure", file, stdout=log, stderr=log) as process:
+                    try:
+                        code = process.wait(self.measure["timeout_s"])
+                    except subprocess.TimeoutExpired:
+                        return f"timed out after {self.measure['timeout_s']:g} s"
+                log.seek(0)
+                return _death(code, log.read())
+
+    def _prepare(self, workload: Workload) -> tuple[Path, Path] | str:
+        """The folders of dataset and trace, or why they cannot be had; done once a workload."""
+        if workload not in self._ready:
+            self._ready[workload] = self._prepare_now(workload)
+        return self._ready[workload]
+
+    def _prepare_now(self, workload: Workload) -> tuple[Path, Path] | str:
+        with tempfile.TemporaryDirectory(prefix="gatherbench-") as scratch:
+            file = Path(scratch) / "workload.json"
+            file.write_text(json.dumps(asdict(workload)), encoding="utf-8")
+            answer: dict[str, Any] = {}
+            with (
+                (Path(scratch) / "log").open("w+") as log,
+                self._process("prepare", file, stdout=subprocess.PIPE, stderr=log) as process,
+            ):
+                for line in process.stdout or ():
+                    answer = json.loads(line)
+                    if "what" in answer:
+                        self.progress.preparing(workload, answer["what"], answer["fraction"])
+                code = process.wait()
+                log.seek(0)
+                death = _death(code, log.read())
+        if "dataset" in answer:
+            return Path(answer["dataset"]), Path(answer["trace"])
+        return f"{workload.dataset} could not be prepared: {answer.get('error') or death}"
+
+    @contextlib.contextmanager
+    def _process(
+        self, verb: str, file: Path, stdout: int | IO[str], stderr: IO[str]
+    ) -> Iterator[subprocess.Popen[str]]:
+        """A worker that does not outlive the block, whatever ends it."""
+        command = [*self.worker, verb, str(file), str(os.getpid())]
+        process = subprocess.Popen(
+            command, stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL, text=True
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            if process.stdout:
+                process.stdout.close()
+
+    def _fold(self, case: Case, part: Path, failure: str | None) -> tuple[str, str | None, float]:
+        """Append what the case measured and how it ended to the table."""
+        records = list(read_part(part)) if part.exists() else []
+        end = next((r for r in records if r["kind"] == "end"), None)
+        if end is None:
+            end = {"status": "failed", "reason": failure, "wall_time_s": 0.0}
+        make = RowMaker(
+            self.store.run_id,
+            self.commit,
+            self.machine,
+            "cuda" if self.device == "cuda" else "host",
+            case.workload.id,
+            case.workload.dataset,
+            case.strategy,
+            case.variant,
+            case.repeat,
+        )
+        status, reason, seconds = end["status"], end["reason"], end["wall_time_s"]
+        what = (CASE_STAGE, CASE_METRIC, "s")
+        last: Row
+        if status == "ok":
+            last = make.ok(*what, seconds, "time.perf_counter")
+        else:
+            reason = reason or "ended without a word"
+            last = make.missing(*what, "time.perf_counter", reason, status)
+        self.store.append([*rows_of(records), last])
+        return status, reason, seconds
+
+
+def _has_ended(part: Path) -> bool:
+    return any(r["kind"] == "end" for r in read_part(part))
+
+
+def _death(code: int, log: str) -> str | None:
+    """Why a worker that said nothing died, in words; ``None`` if it ended well."""
+    if code == 0:
+        return None
+    if code == DISK_FULL:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    last = next((x.strip() for x in reversed(log.splitlines()) if x.strip()), "it printed nothing")
+    if code < 0:
+        name = signal.Signals(-code).name
+        hint = " (most likely out of memory)" if name == "SIGKILL" else ""
+        return f"killed by {name}{hint}; last words: {last}"
+    return f"exit status {code}; last words: {last}"
+
+
+@contextlib.contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Refuse a second runner on the same folder: it would measure cases twice."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise StoreError(f"{folder}: another process is running this folder") from error
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Answer SIGTERM as Ctrl-C: stop the case in flight and keep what there is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,101 @@
+"""The process of one case or one preparation: started by the runner, gone when it is done.
+
+    python -m gatherbench.bench.worker prepare WORKLOAD.json    progress and result on stdout
+    python -m gatherbench.bench.worker measure JOB.json         rows into the job's part
+
+A process of its own means that a crash, a CUDA error or a lack of memory costs one case, and that
+no strategy meets the allocator, the caches or the threads that another one left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from gatherbench.bench.case import Job
+from gatherbench.bench.workload import Workload
+
+#: Exit status that tells the runner that the disk is full (EX_IOERR of sysexits.h): no case can
+#: be measured until there is room, so the run stops where a failed case would not stop it.
+DISK_FULL = 74
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the runner dies, however it dies (Linux)."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the call
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def limit_threads(threads: int) -> None:
+    """Bind the process to ``threads`` cores (0: all it has), before torch counts them."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if threads:
+        os.sched_setaffinity(0, allowed[:threads])
+
+
+def prepare_workload(path: Path) -> None:
+    """Prepare the workload; one JSON object a line on stdout, the last with the folders."""
+    from gatherbench.bench.prepare import prepare
+
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    fields["fanouts"] = tuple(fields["fanouts"])
+
+    def progress(what: str, fraction: float) -> None:
+        print(json.dumps({"what": what, "fraction": fraction}), flush=True)
+
+    try:
+        dataset, trace = prepare(Workload(**fields), progress)
+    except Exception as error:
+        traceback.print_exc()
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+        sys.exit(1)
+    print(json.dumps({"dataset": str(dataset), "trace": str(trace)}), flush=True)
+
+
+def measure_case(path: Path) -> None:
+    """Measure the job's case into its part; the last record says how it ended."""
+    job = Job.load(path)
+    limit_threads(job.measure["threads"])
+    begin = time.perf_counter()
+    try:
+        from gatherbench.bench.measure import measure
+        from gatherbench.bench.store import PartWriter
+
+        with contextlib.closing(PartWriter(job.part)) as out:
+            try:
+                skipped = measure(job, out)
+                status, reason = ("skipped", skipped) if skipped else ("ok", None)
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                traceback.print_exc()
+                status, reason = "failed", f"{type(error).__name__}: {error}"
+            out.end(status, reason, time.perf_counter() - begin)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            sys.exit(DISK_FULL)
+        raise
+
+
+def main(arguments: list[str]) -> None:
+    """Do what the runner asks: a verb, a file, and the runner's process id."""
+    verb, path, parent = arguments
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the runner's to answer
+    die_with_parent(int(parent))
+    {"prepare": prepare_workload, "measure": measure_case}[verb](Path(path))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

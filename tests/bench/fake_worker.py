@@ -1,0 +1,72 @@
+"""A worker that speaks the runner's protocol and misbehaves as its case's variant says.
+
+It stands where the real one does, at the edge of the runner: a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from gatherbench.bench.case import Job
+from gatherbench.bench.rows import RowMaker
+from gatherbench.bench.store import PartWriter
+from gatherbench.bench.worker import DISK_FULL, die_with_parent
+
+
+def main() -> None:
+    verb, path, parent = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent(int(parent))
+    if verb == "prepare":
+        if json.loads(Path(path).read_text())["dataset"] == "broken":
+            print(json.dumps({"error": "DatasetError: features.npy is half written"}))
+            sys.exit(1)
+        print(json.dumps({"what": "drawing", "fraction": 0.5}))
+        print(json.dumps({"dataset": "/nowhere", "trace": "/nowhere"}))
+        return
+    job = Job.load(Path(path))
+    case = job.case
+    with (job.part.parent.parent / "executions").open("a") as log:
+        log.write(case.id + "\n")
+    out = PartWriter(job.part)
+    make = RowMaker(
+        job.run_id, job.commit, job.machine, "host", case.workload.id, case.workload.dataset,
+        case.strategy, case.variant, case.repeat,
+    )  # fmt: skip
+    out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", epoch=0))
+    out.samples(case, 0, "fetch", [0.1, 0.2])
+    match case.variant:
+        case "crash":
+            print("the driver says: unspecified launch failure", file=sys.stderr)
+            os._exit(3)
+        case "segfault":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "hang":
+            time.sleep(60)
+        case "slow":
+            time.sleep(0.5)
+        case "disk_full":
+            sys.exit(DISK_FULL)
+        case "raises":
+            out.end("failed", "RuntimeError: wrong\nrows", 0.1)
+            return
+        case "skips":
+            out.end("skipped", "no GPU here", 0.1)
+            return
+        case "full_table":
+            table = job.part.parent.parent / "rows.csv"
+            if not table.with_suffix(".kept").exists():
+                table.rename(table.with_suffix(".kept"))
+                table.symlink_to("/dev/full")
+    out.end("ok", None, 0.2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""The runner: whatever ends a case, or the run, nothing measured is lost and nothing runs twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from gatherbench.bench.case import Case
+from gatherbench.bench.runner import Progress, Runner, RunStopped
+from gatherbench.bench.store import PartWriter, RunStore, StoreError
+from gatherbench.bench.workload import Workload
+
+FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
+WORKLOAD = Workload("tiny")
+
+
+def cases(*variants: str, workload: Workload = WORKLOAD) -> list[Case]:
+    return [Case(workload, "cpu_gather", v, {}, i) for i, v in enumerate(variants)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    return RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
+
+
+def runner(store: RunStore, wanted: list[Case], timeout_s: float = 30, **more) -> Runner:
+    return Runner(store, wanted, {"timeout_s": timeout_s}, "cpu", "abc", "box", worker=FAKE, **more)
+
+
+def outcomes(store: RunStore) -> dict[str, tuple[str, str | None]]:
+    return {r.variant: (r.status, r.reason) for r in store.rows() if r.stage == "case"}
+
+
+def executions(store: RunStore) -> Counter[str]:
+    return Counter((store.folder / "executions").read_text().split())
+
+
+def test_every_outcome_becomes_a_row_and_the_plan_goes_on(store: RunStore) -> None:
+    wanted = cases("good", "crash", "segfault", "killed", "hang", "raises", "skips", "last")
+    failed = runner(store, wanted, timeout_s=1.5).run()
+    said = outcomes(store)
+    assert failed == 5
+    assert said["good"] == said["last"] == ("ok", None)
+    assert said["skips"] == ("skipped", "no GPU here")
+    assert said["raises"] == ("failed", "RuntimeError: wrong | rows")
+    assert said["hang"] == ("failed", "timed out after 1.5 s")
+    assert "exit status 3" in said["crash"][1]
+    assert "unspecified launch failure" in said["crash"][1]
+    assert "SIGSEGV" in said["segfault"][1]
+    assert "SIGKILL" in said["killed"][1]
+    assert "out of memory" in said["killed"][1]
+
+
+def test_what_a_case_measured_before_it_died_is_kept(store: RunStore) -> None:
+    runner(store, cases("crash")).run()
+    assert [r.value for r in store.rows() if r.stage == "epoch"] == [0.5]
+    assert pq.read_table(store.folder / "samples.parquet").num_rows == 2
+
+
+def test_a_dataset_that_cannot_be_prepared_fails_its_cases_alone(store: RunStore) -> None:
+    broken = cases("good", workload=Workload("broken"))
+    assert runner(store, broken + cases("fine")).run() == 1
+    said = outcomes(store)
+    assert "features.npy is half written" in said["good"][1]
+    assert said["fine"] == ("ok", None)
+
+
+def test_a_second_run_of_a_complete_folder_runs_nothing(store: RunStore) -> None:
+    wanted = cases("good", "crash")
+    assert runner(store, wanted).run() == 1
+    before = store.rows_file.read_bytes()
+    assert runner(store, wanted).run() == 1
+    assert store.rows_file.read_bytes() == before
+    assert set(executions(store).values()) == {1}
+
+
+def test_progress_tells_of_every_case(store: RunStore) -> None:
+    told: list[tuple[str, str]] = []
+    progress = Progress(
+        preparing=lambda w, what, _f: told.append(("prepare", what)),
+        starting=lambda _i, _n, c: told.append(("start", c.variant)),
+        ended=lambda _i, _n, c, status, _r, _s: told.append(("end", status)),
+    )
+    runner(store, cases("good", "skips"), progress=progress).run()
+    assert told == [
+        ("start", "good"), ("prepare", "drawing"), ("end", "ok"), ("start", "skips"),
+        ("end", "skipped"),
+    ]  # fmt: skip
+
+
+def test_interrupt_stops_the_case_in_flight_and_resume_completes(store: RunStore) -> None:
+    wanted = cases("good", "hang", "last")
+    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        runner(store, wanted).run()
+    timer.join()
+    assert outcomes(store) == {"good": ("ok", None)}
+    assert pq.read_table(store.folder / "samples.parquet").num_rows >= 2
+    runner(store, wanted, timeout_s=1).run()
+    assert set(outcomes(store)) == {"good", "hang", "last"}
+    assert executions(store)[wanted[0].id] == 1
+    assert len(list(store.interrupted.iterdir())) == 1
+
+
+def test_sigterm_is_answered_like_an_interrupt(store: RunStore) -> None:
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        runner(store, cases("hang")).run()
+    timer.join()
+    assert store.part(cases("hang")[0]).exists()
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_runner import cases, runner
+from gatherbench.bench.store import RunStore
+runner(RunStore.open(Path({folder!r})), cases(*["slow"] * 6)).run()
+"""
+
+
+def test_a_killed_runner_loses_nothing_and_runs_nothing_twice(store: RunStore) -> None:
+    script = DRIVER.format(tests=str(Path(__file__).parent), folder=str(store.folder))
+    ended: dict[str, int] = {}
+    wanted = cases(*["slow"] * 6)
+    for _ in range(2):
+        process = subprocess.Popen([sys.executable, "-c", script])
+        done = len(store.rows())
+        deadline = time.monotonic() + 60
+        while len(store.rows_file.read_text().splitlines()) < done + 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.3)
+        process.kill()
+        process.wait()
+        store.recover()
+        for row in store.rows():
+            if row.stage == "case":
+                case_id = wanted[row.repeat].id
+                ended.setdefault(case_id, executions(store)[case_id])
+    assert ended
+    assert runner(store, wanted).run() == 0
+    assert [r.repeat for r in store.rows() if r.stage == "case"] == list(range(6))
+    counts = executions(store)
+    assert {case: counts[case] for case in ended} == ended, "a complete case was run again"
+    aside = len(list(store.interrupted.iterdir())) if store.interrupted.exists() else 0
+    assert sum(counts.values()) == 6 + aside
+
+
+def test_a_worker_dies_with_its_runner(store: RunStore) -> None:
+    script = DRIVER.replace('["slow"] * 6', '["hang"]').format(
+        tests=str(Path(__file__).parent), folder=str(store.folder)
+    )
+    process = subprocess.Popen([sys.executable, "-c", script])
+    part = store.part(cases("hang")[0])
+    deadline = time.monotonic() + 60
+    while not part.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    import psutil
+
+    children = psutil.Process(process.pid).children()
+    assert children
+    process.kill()
+    process.wait()
+    gone, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    assert len(gone) == len(children)
+
+
+def test_a_part_that_ended_but_was_not_folded_is_not_run_again(store: RunStore) -> None:
+    wanted = cases("good")
+    out = PartWriter(store.part(wanted[0]))
+    out.end("ok", None, 4.5)
+    out.close()
+    assert runner(store, wanted).run() == 0
+    assert [r.value for r in store.rows() if r.stage == "case"] == [4.5]
+    assert not (store.folder / "executions").exists()
+
+
+def test_a_full_disk_in_the_case_stops_the_run_and_it_resumes(store: RunStore) -> None:
+    wanted = cases("good", "disk_full", "last")
+    with pytest.raises(RunStopped, match="no space left"):
+        runner(store, wanted).run()
+    assert outcomes(store) == {"good": ("ok", None)}
+    roomy = [wanted[0], Case(WORKLOAD, "cpu_gather", "fits", {}, 1), wanted[2]]
+    assert runner(store, roomy).run() == 0
+    assert set(outcomes(store)) == {"good", "fits", "last"}
+    assert executions(store)[wanted[0].id] == 1
+
+
+def test_a_full_disk_under_the_table_stops_the_run_and_it_resumes(store: RunStore) -> None:
+    wanted = cases("good", "full_table", "last")
+    with pytest.raises(RunStopped, match="no space left"):
+        runner(store, wanted).run()
+    store.rows_file.unlink()
+    store.rows_file.with_suffix(".kept").rename(store.rows_file)
+    store.rows_file.with_suffix(".kept").touch()
+    assert runner(store, wanted).run() == 0
+    assert set(outcomes(store)) == {"good", "full_table", "last"}
+    assert set(executions(store).values()) == {1}, "a case that had been measured was run again"
+
+
+def test_two_runners_on_one_folder_are_refused(store: RunStore) -> None:
+    second: list[BaseException] = []
+
+    def start_another(*_: object) -> None:
+        try:
+            runner(store, cases("good")).run()
+        except StoreError as error:
+            second.append(error)
+
+    runner(store, cases("good"), progress=Progress(starting=start_another)).run()
+    assert "another process is running" in str(second[0])
