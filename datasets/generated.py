@@ -82,13 +82,13 @@ def random_splits(
     """Disjoint train, validation and test ids, sorted, drawn from nodes that have in-neighbours.
 
     ``degrees`` (``[N]``) counts these. A seed node without any would make a minibatch of nothing,
-    and RMAT has many such nodes. Sizes that ask for more than there are shrink in proportion; no
-    training set is empty while one node has an in-neighbour.
+    and RMAT has many such nodes. Where there are too few for all three sizes, the training set is
+    filled first and the test set last.
     """
     candidates = np.flatnonzero(degrees)
-    shrink = min(1.0, len(candidates) / max(1, sum(sizes)))
-    train, val, test = (int(size * shrink) for size in sizes)
-    train = max(train, min(1, len(candidates) - val - test))
+    train = min(sizes[0], len(candidates))
+    val = min(sizes[1], len(candidates) - train)
+    test = min(sizes[2], len(candidates) - train - val)
     chosen = np.random.default_rng([seed, 2]).choice(candidates, train + val + test, replace=False)
     parts = np.split(chosen, [train, train + val])
     return np.sort(parts[0]), np.sort(parts[1]), np.sort(parts[2])
