@@ -1,0 +1,130 @@
+"""Host memory for large tables: anonymous, backed by huge pages where the kernel grants them.
+
+A random gather touches a new page with almost every row. With pages of 4 KiB each touch also
+misses the TLB, and the walk costs about as much as the row itself; with pages of 2 MiB it mostly
+hits. ``torch.empty`` asks for no huge pages, so this module maps the memory itself. Pages are
+touched here, once, so that no later gather pays for their faults.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+#: The size of a transparent huge page on x86-64 and on arm64 with 4 KiB base pages.
+HUGE_PAGE = 2 << 20
+_COPY_BYTES = 64 << 20
+
+#: Called with (bytes done, bytes in all).
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class HugePages:
+    """How many bytes of a tensor lie in huge pages, or the reason why that is not known."""
+
+    bytes: int | None
+    reason: str | None = None
+
+
+def empty_table(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """A zeroed table ``[N, D]`` in anonymous memory, every page present.
+
+    Tables of at least one huge page start at a huge-page boundary and ask for transparent huge
+    pages; where those are switched off (``never`` in
+    ``/sys/kernel/mm/transparent_hugepage/enabled``) they get ordinary pages. :func:`huge_pages`
+    tells what came of it. The memory is returned when the last tensor that uses it dies.
+
+    Raises:
+        ValueError: a negative extent.
+        MemoryError: the machine will not map that much.
+    """
+    rows, width = shape
+    if rows < 0 or width < 0:
+        raise ValueError(f"shape {shape}: expected two extents of 0 or more")
+    size = rows * width * dtype.itemsize
+    if size < HUGE_PAGE:
+        return torch.zeros(shape, dtype=dtype)
+    flat = _map(size)
+    flat[:: mmap.PAGESIZE] = 0  # one write a page: all faults happen here
+    return flat.view(dtype).view(rows, width)
+
+
+def resident_copy(table: Tensor | NDArray[np.generic], progress: Progress | None = None) -> Tensor:
+    """A copy of ``table`` ``[N, D]`` made by :func:`empty_table`.
+
+    Meant for memory-mapped feature files: they are read once, in order and in pieces, and later
+    gathers find every row in memory. Takes NumPy arrays (read-only maps too) and host tensors.
+    """
+    source = _as_bytes(table)
+    dtype = table.dtype if isinstance(table, Tensor) else _torch_dtype(table.dtype)
+    copy = empty_table((int(table.shape[0]), int(table.shape[1])), dtype)
+    target = copy.view(torch.uint8).numpy().reshape(-1)
+    for start in range(0, target.size, _COPY_BYTES):
+        stop = min(start + _COPY_BYTES, target.size)
+        target[start:stop] = source[start:stop]
+        if progress is not None:
+            progress(stop, target.size)
+    return copy
+
+
+def huge_pages(tensor: Tensor, smaps: Path = Path("/proc/self/smaps")) -> HugePages:
+    """How much of a host ``tensor`` lies in huge pages, from ``AnonHugePages`` in ``smaps``.
+
+    The kernel counts by mapping, and merges neighbouring mappings, so the answer is exact for
+    tensors of :func:`empty_table` and an upper bound (cut at the tensor's size) for others.
+    """
+    start = tensor.data_ptr()
+    size = tensor.numel() * tensor.element_size()
+    if size == 0:
+        return HugePages(0)
+    try:
+        text = smaps.read_text()
+    except OSError as error:
+        return HugePages(None, f"{smaps} cannot be read: {error.strerror}")
+    found, inside, total = False, False, 0
+    for line in text.splitlines():
+        if head := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            low, high = (int(x, 16) for x in head.groups())
+            inside = low < start + size and start < high
+            found = found or inside
+        elif inside and (amount := re.match(r"AnonHugePages:\s+(\d+) kB", line)):
+            total += int(amount[1]) * 1024
+    if not found:
+        return HugePages(None, f"{smaps} lists no mapping that holds the tensor")
+    return HugePages(min(total, size))
+
+
+def _map(size: int) -> Tensor:
+    """``size`` anonymous bytes at a huge-page boundary; the tensor keeps the mapping alive."""
+    try:
+        # MAP_PRIVATE: Python's default, MAP_SHARED, would be shared memory, which gets no
+        # transparent huge pages on most systems.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=flags)
+    except OSError as error:
+        raise MemoryError(f"cannot map {size / 2**30:.1f} GiB: {error.strerror}") from error
+    with contextlib.suppress(OSError):  # a kernel built without them: ordinary pages
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    whole = torch.frombuffer(mapping, dtype=torch.uint8)
+    skip = -whole.data_ptr() % HUGE_PAGE
+    return whole[skip : skip + size]
+
+
+def _as_bytes(table: Tensor | NDArray[np.generic]) -> NDArray[np.uint8]:
+    if isinstance(table, Tensor):
+        return table.contiguous().view(-1).view(torch.uint8).numpy()
+    return np.ascontiguousarray(table).reshape(-1).view(np.uint8)
+
+
+def _torch_dtype(dtype: np.dtype[np.generic]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype

@@ -1,0 +1,47 @@
+"""The gather that every kernel and every strategy is compared with, and the comparison itself.
+
+It is as plain as a gather can be, because its only virtue is to be right. The comparison is by
+bytes: a NaN equals itself only if its payload survived, and -0.0 is not 0.0.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def reference_gather(table: Tensor, ids: Tensor) -> Tensor:
+    """The rows ``ids`` (``[B]``, int32 or int64) of ``table`` (``[N, D]``), a fresh ``[B, D]``."""
+    rows = table.new_empty((ids.numel(), table.shape[1]))
+    if ids.numel():
+        torch.index_select(byte_rows(table), 0, ids, out=byte_rows(rows))
+    return rows
+
+
+def byte_rows(table: Tensor) -> Tensor:
+    """``table`` ``[N, D]`` of any dtype as uint8 ``[N, row bytes]``, without a copy."""
+    return table.view(torch.uint8).view(table.shape[0], table.shape[1] * table.element_size())
+
+
+def same_bytes(a: Tensor, b: Tensor) -> str | None:
+    """``None`` if the ``[B, D]`` tensors ``a`` and ``b`` are equal byte for byte.
+
+    Otherwise a sentence that says what differs: dtype, shape, or the first row and column that do
+    and how many rows there are of them. The tensors may lie on any device and need not be
+    contiguous.
+    """
+    if a.dtype != b.dtype:
+        return f"dtype {a.dtype} is not {b.dtype}"
+    if a.shape != b.shape:
+        return f"shape {tuple(a.shape)} is not {tuple(b.shape)}"
+    if a.numel() == 0:
+        return None
+    a, b = a.detach().cpu().contiguous(), b.detach().cpu().contiguous()
+    differs = (byte_rows(a) != byte_rows(b)).view(*a.shape, a.element_size()).any(dim=2)
+    if not bool(differs.any()):
+        return None
+    row, column = (int(x) for x in differs.nonzero()[0])
+    return (
+        f"row {row}, column {column}: {a[row, column].item()!r} is not "
+        f"{b[row, column].item()!r} ({int(differs.any(dim=1).sum())} of {a.shape[0]} rows differ)"
+    )
