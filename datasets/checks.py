@@ -37,6 +37,9 @@ _CHUNK_BYTES = 32 << 20
 #: The quick check looks at this many pieces of this many bytes, evenly spaced, of each array.
 _SAMPLES, _SAMPLE_BYTES = 64, 16 << 10
 
+#: Marks the bad elements of a piece of an array.
+_Look = Callable[[NDArray[Any]], NDArray[np.bool_]]
+
 
 def map_array(folder: Path, array: str, file: ArrayFile) -> NDArray[Any]:
     """Map one ``.npy`` file, read-only, if it is what the spec says.
@@ -107,40 +110,32 @@ def check_values(data: GraphDataset, *, full: bool, progress: Progress = silent)
         _refuse(data, "indptr", f"begins with {data.indptr[0]}, expected 0")
     if data.indptr[-1] != spec.num_edges:
         _refuse(data, "indptr", f"ends with {data.indptr[-1]}, expected {spec.num_edges} edges")
-    nodes = (0, n, "is no node")
-    bounds = {
-        "indices": nodes,
-        "labels": (-1, spec.num_classes, "is no class"),
-        **{f"{s}_ids": nodes for s in SPLITS},
+    looks: dict[str, tuple[_Look, str]] = {
+        "indptr": (_descents, "is smaller than the entry before it"),
+        "indices": (_outside(0, n), "is no node"),
+        "labels": (_outside(-1, spec.num_classes), "is no class"),
     }
-    for array in ARRAYS:
+    if data.features.dtype.kind == "f":
+        looks["features"] = (_not_finite, "is not finite")
+    for array, (look, what) in looks.items():
         values: NDArray[Any] = getattr(data, array)
-        looks: Callable[[NDArray[Any]], NDArray[np.bool_]]
-        if array == "indptr":
-            looks, what = _descents, "is smaller than the entry before it"
-        elif array == "features":
-            if values.dtype.kind not in "fc":
-                continue
-            looks, what = _not_finite, "is not finite"
-        else:
-            low, high, what = bounds[array]
-            looks = _outside(low, high)
         for start, piece in _pieces(values, full=full, overlap=int(array == "indptr")):
             progress(f"check {array}", start / len(values))
-            bad = looks(piece)
+            bad = look(piece)
             if bad.any():
                 where = tuple(int(x) for x in np.argwhere(bad)[0])
                 at = ", ".join(str(x) for x in (start + where[0], *where[1:]))
                 _refuse(data, array, f"[{at}] = {piece[where]} {what}")
-    _check_disjoint(data)  # the splits are looked at whole: they are small
+    _check_splits(data)
 
 
-def _check_disjoint(data: GraphDataset) -> None:
+def _check_splits(data: GraphDataset) -> None:
+    """Looks at every id: a mask of the nodes costs little beside the rest."""
     seen = np.zeros(data.spec.num_nodes, np.bool_)
     total = 0
     for split in SPLITS:
         ids: NDArray[np.int64] = getattr(data, f"{split}_ids")
-        if len(ids) and not (0 <= ids.min() and ids.max() < len(seen)):
+        if len(ids) and (ids.min() < 0 or ids.max() >= len(seen)):
             _refuse(data, f"{split}_ids", "holds an id that is no node")
         seen[ids] = True
         total += len(ids)
@@ -170,7 +165,7 @@ def _not_finite(piece: NDArray[Any]) -> NDArray[np.bool_]:
     return ~np.isfinite(piece)
 
 
-def _outside(low: int, high: int) -> Callable[[NDArray[Any]], NDArray[np.bool_]]:
+def _outside(low: int, high: int) -> _Look:
     return lambda piece: (piece < low) | (piece >= high)
 
 

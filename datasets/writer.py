@@ -12,7 +12,7 @@ import dataclasses
 import errno
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -116,12 +116,8 @@ class DatasetWriter:
                 f"{self.folder}: indptr ends with {indptr[-1]}, but there are {len(indices)} "
                 f"indices"
             )
-        self._write("indptr", np.int64, (indptr[i : i + _CHUNK] for i in _starts(len(indptr))))
-        self._write(
-            "indices",
-            index_dtype(self.spec.num_nodes),
-            (indices[i : i + _CHUNK] for i in _starts(len(indices))),
-        )
+        self._write("indptr", np.int64, _slices(indptr))
+        self._write("indices", index_dtype(self.spec.num_nodes), _slices(indices))
 
     def write_columns(
         self, columns: Iterable[tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]]
@@ -169,7 +165,7 @@ class DatasetWriter:
         dtype = np.dtype(self.spec.feature_dtype)
         if isinstance(features, np.ndarray):
             rows = max(1, _CHUNK // max(1, self.spec.feature_dim))
-            features = (features[i : i + rows] for i in _starts(len(features), rows))
+            features = _slices(features, rows)
         self._write("features", dtype, features, width=self.spec.feature_dim)
 
     def write_labels(self, labels: NDArray[np.integer[Any]]) -> None:
@@ -242,7 +238,7 @@ class DatasetWriter:
             raise DatasetError(f"{self.folder}: features are not {spec.feature_dtype}")
         if self._features is not None:
             self._features.flush()
-        write_spec(self._temporary, spec, self._files)
+        write_spec(self._temporary, spec, {array: self._files[array] for array in ARRAYS})
         publish(self._temporary, self.folder)
 
     def _explain_full_disk(self, error: OSError) -> None:
@@ -259,5 +255,5 @@ def _write_header(file: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) 
         raise AssertionError(f"NumPy wrote a header of {file.tell()} bytes, not {HEADER_BYTES}")
 
 
-def _starts(length: int, step: int = _CHUNK) -> range:
-    return range(0, length, step)
+def _slices(array: NDArray[Any], rows: int = _CHUNK) -> Iterator[NDArray[Any]]:
+    return (array[i : i + rows] for i in range(0, len(array), rows))

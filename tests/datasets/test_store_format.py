@@ -1,0 +1,477 @@
+"""The on-disk format: what is written is read back, and nothing broken is ever opened."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gatherbench.datasets import staging, writer
+from gatherbench.datasets.dataset import DatasetSpec
+from gatherbench.datasets.layout import HEADER_BYTES, SPEC_FILE, read_spec, write_spec
+from gatherbench.datasets.store import (
+    DatasetError,
+    DatasetWriter,
+    data_root,
+    dataset_folder,
+    folder_bytes,
+    open_dataset,
+)
+
+N, D, CLASSES = 400, 7, 3
+SPEC = DatasetSpec("tiny", 1.0, N, 0, D, "float32", CLASSES, "a test", "none", ("first note",))
+
+
+class Arrays(NamedTuple):
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    features: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    splits: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+
+
+def make_arrays() -> Arrays:
+    rng = np.random.default_rng(5)
+    degree = rng.integers(0, 6, N)
+    indptr = np.concatenate([[0], np.cumsum(degree)])
+    order = rng.permutation(N)
+    return Arrays(
+        indptr,
+        rng.integers(0, N, indptr[-1]),
+        rng.standard_normal((N, D), np.float32),
+        rng.integers(-1, CLASSES, N),
+        (order[:100], order[100:150], order[150:300]),
+    )
+
+
+def write(folder: Path, spec: DatasetSpec = SPEC, arrays: Arrays | None = None) -> Arrays:
+    arrays = arrays or make_arrays()
+    with DatasetWriter(folder, spec) as out:
+        out.write_graph(arrays.indptr, arrays.indices)
+        out.write_features(arrays.features)
+        out.write_labels(arrays.labels)
+        out.write_splits(*arrays.splits)
+    return arrays
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    arrays = write(tmp_path / "tiny")
+    for check in ("quick", "full"):
+        data = open_dataset(tmp_path / "tiny", check=check)
+        np.testing.assert_array_equal(data.indptr, arrays.indptr)
+        np.testing.assert_array_equal(data.indices, arrays.indices)
+        np.testing.assert_array_equal(data.features, arrays.features)
+        np.testing.assert_array_equal(data.labels, arrays.labels)
+        for got, expected in zip(
+            (data.train_ids, data.val_ids, data.test_ids), arrays.splits, strict=True
+        ):
+            np.testing.assert_array_equal(got, expected)
+    assert data.spec.num_edges == len(arrays.indices)
+    assert data.indices.dtype == np.int32
+    assert data.name == "tiny"
+
+
+def test_arrays_are_read_only_maps_whose_rows_begin_on_a_line(tmp_path: Path) -> None:
+    write(tmp_path / "tiny")
+    data = open_dataset(tmp_path / "tiny")
+    assert data.features.ctypes.data % 128 == 0
+    with pytest.raises(ValueError, match="read-only"):
+        data.features[0, 0] = 1.0
+
+
+def test_every_way_of_writing_gives_the_same_files(tmp_path: Path) -> None:
+    arrays = write(tmp_path / "whole")
+    degree = np.diff(arrays.indptr)
+    with DatasetWriter(tmp_path / "pieces", SPEC) as out:
+        out.write_splits(*arrays.splits)
+        table = out.features_file("float32", (N, D))
+        for row in range(N - 1, -1, -1):
+            table[row] = arrays.features[row]
+        out.write_labels(arrays.labels.astype(np.int8))
+        out.write_columns(
+            (degree[i : i + 90], arrays.indices[arrays.indptr[i] : arrays.indptr[min(i + 90, N)]])
+            for i in range(0, N, 90)
+        )
+    with DatasetWriter(tmp_path / "chunks", SPEC) as out:
+        out.write_graph(arrays.indptr.astype(np.uint32), arrays.indices)
+        out.write_features(arrays.features[i : i + 33] for i in range(0, N, 33))
+        out.write_labels(arrays.labels)
+        out.write_splits(*arrays.splits)
+    for other in ("pieces", "chunks"):
+        for file in (tmp_path / "whole").iterdir():
+            assert (tmp_path / other / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int8"])
+def test_every_feature_dtype_and_empty_splits(tmp_path: Path, dtype: str) -> None:
+    spec = DatasetSpec("d", 1.0, 2, 0, 3, dtype, 1, "s", "l")
+    none = np.empty(0, np.int64)
+    features = np.arange(6).reshape(2, 3).astype(dtype)
+    write(tmp_path / "d", spec, Arrays(np.zeros(3, int), none, features, none[:0].repeat(0), (
+        none, none, none))._replace(labels=np.zeros(2, int)))  # fmt: skip
+    data = open_dataset(tmp_path / "d", check="full")
+    np.testing.assert_array_equal(data.features, features)
+    assert data.features.dtype == np.dtype(dtype)
+    assert data.indices.shape == data.train_ids.shape == (0,)
+
+
+def test_features_that_need_the_writers_dtype_are_converted(tmp_path: Path) -> None:
+    arrays = make_arrays()
+    write(tmp_path / "t", SPEC, arrays._replace(features=arrays.features.astype(np.float64)))
+    np.testing.assert_array_equal(open_dataset(tmp_path / "t").features, arrays.features)
+
+
+def test_notes_are_kept_and_added(tmp_path: Path) -> None:
+    arrays = make_arrays()
+    with DatasetWriter(tmp_path / "t", SPEC) as out:
+        out.note("second note")
+        out.write_graph(arrays.indptr, arrays.indices)
+        out.write_features(arrays.features)
+        out.write_labels(arrays.labels)
+        out.write_splits(*arrays.splits)
+    assert open_dataset(tmp_path / "t").spec.notes == ("first note", "second note")
+
+
+# --- files that are broken ------------------------------------------------------------------------
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def extend(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def garble_magic(path: Path) -> None:
+    path.write_bytes(b"garbage!" + path.read_bytes()[8:])
+
+
+def garble_header(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:12] + b"\xff" * 40 + content[52:])
+
+
+def relabel_dtype(path: Path) -> None:
+    content = path.read_bytes()
+    old = content[:HEADER_BYTES]
+    path.write_bytes(old.replace(b"<", b">") + content[HEADER_BYTES:])
+
+
+@pytest.mark.parametrize("array", ["indptr", "indices", "features", "labels", "test_ids"])
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, truncate, extend, garble_magic, garble_header, relabel_dtype]
+)
+def test_a_damaged_file_is_refused_by_name_with_the_remedy(
+    tmp_path: Path, array: str, damage: Callable[[Path], None]
+) -> None:
+    write(tmp_path / "tiny@0.5")
+    damage(tmp_path / "tiny@0.5" / f"{array}.npy")
+    with pytest.raises(DatasetError, match=rf"{array}\.npy") as refusal:
+        open_dataset(tmp_path / "tiny@0.5")
+    assert "gatherbench datasets prepare tiny --scale 0.5 --force" in str(refusal.value)
+
+
+def patch_value(index: int | tuple[int, int], value: float) -> Callable[[NDArray[Any]], None]:
+    def patch(array: NDArray[Any]) -> None:
+        array[index] = value
+
+    return patch
+
+
+BAD_VALUES: list[tuple[str, Callable[[NDArray[Any]], None], str]] = [
+    ("indptr", patch_value(0, 1), "begins with 1"),
+    ("indptr", patch_value(-1, 10**6), "ends with 1000000"),
+    ("indptr", patch_value(200, 10**6), r"\[201\].*smaller"),
+    ("indptr", patch_value(200, -1), r"\[200\].*smaller"),
+    ("indices", patch_value(3, N), rf"\[3\] = {N} is no node"),
+    ("indices", patch_value(3, -1), r"\[3\] = -1 is no node"),
+    ("features", patch_value((17, 2), np.nan), r"\[17, 2\] = nan is not finite"),
+    ("features", patch_value((N - 1, D - 1), np.inf), "not finite"),
+    ("labels", patch_value(5, CLASSES), r"\[5\] = 3 is no class"),
+    ("labels", patch_value(5, -2), r"\[5\] = -2 is no class"),
+    ("train_ids", patch_value(5, N), "no node"),
+    ("val_ids", patch_value(5, -1), "no node"),
+]
+
+
+@pytest.mark.parametrize("check", ["quick", "full"])
+@pytest.mark.parametrize(("array", "patch", "complaint"), BAD_VALUES)
+def test_bad_values_are_refused(
+    tmp_path: Path,
+    array: str,
+    patch: Callable[[NDArray[Any]], None],
+    complaint: str,
+    check: Any,
+) -> None:
+    write(tmp_path / "tiny")
+    patch(np.load(tmp_path / "tiny" / f"{array}.npy", mmap_mode="r+"))
+    with pytest.raises(DatasetError, match=rf"{array}\.npy: .*{complaint}"):
+        open_dataset(tmp_path / "tiny", check=check)
+
+
+def test_splits_that_overlap_or_repeat_are_refused(tmp_path: Path) -> None:
+    arrays = make_arrays()
+    train, val, test = arrays.splits
+    for name, splits in {
+        "val_ids": (train, np.append(val, train[3]), test),
+        "test_ids": (train, val, np.append(test, test[0])),
+    }.items():
+        write(tmp_path / "tiny", SPEC, arrays._replace(splits=splits))
+        with pytest.raises(DatasetError, match=rf"{name}\.npy: names a node twice"):
+            open_dataset(tmp_path / "tiny")
+
+
+# --- the spec -------------------------------------------------------------------------------------
+
+
+def test_any_flipped_bit_in_the_spec_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "tiny")
+    path = tmp_path / "tiny" / SPEC_FILE
+    whole = path.read_bytes()
+    for position in range(0, len(whole), 7):
+        broken = bytearray(whole)
+        broken[position] ^= 1
+        if json_or_none(bytes(broken)) == json.loads(whole):
+            continue  # white space
+        path.write_bytes(bytes(broken))
+        with pytest.raises(DatasetError, match=r"spec\.json"):
+            open_dataset(tmp_path / "tiny")
+
+
+def json_or_none(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def test_another_format_version_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "tiny")
+    spec, files = read_spec(tmp_path / "tiny")
+    newer = DatasetSpec(
+        **{f: getattr(spec, f) for f in spec.__slots__ if f != "format_version"},
+        format_version=99,
+    )
+    write_spec(tmp_path / "tiny", newer, files)
+    with pytest.raises(DatasetError, match="format version 99"):
+        open_dataset(tmp_path / "tiny")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"spec": 3}', "\x00\x01"])
+def test_a_spec_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "tiny")
+    (tmp_path / "tiny" / SPEC_FILE).write_text(text)
+    with pytest.raises(DatasetError, match=r"spec\.json: unreadable"):
+        open_dataset(tmp_path / "tiny")
+
+
+def test_a_missing_and_a_half_written_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no such dataset folder"):
+        open_dataset(tmp_path / "nowhere")
+    write(tmp_path / "tiny")
+    (tmp_path / "tiny" / SPEC_FILE).unlink()
+    with pytest.raises(DatasetError, match=r"spec\.json: missing, so the folder was never"):
+        open_dataset(tmp_path / "tiny")
+
+
+def test_a_spec_that_its_arrays_contradict_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "tiny")
+    spec, files = read_spec(tmp_path / "tiny")
+    fields = {f: getattr(spec, f) for f in spec.__slots__}
+    for change in ({"num_nodes": N - 1}, {"num_edges": 3}, {"feature_dim": D + 1}):
+        write_spec(tmp_path / "tiny", DatasetSpec(**{**fields, **change}), files)
+        with pytest.raises(DatasetError, match=r"\.npy"):
+            open_dataset(tmp_path / "tiny")
+
+
+# --- the memory of a full check -------------------------------------------------------------------
+
+
+def test_a_passed_full_check_is_not_repeated_until_a_file_changes(tmp_path: Path) -> None:
+    write(tmp_path / "tiny")
+    looked: list[str] = []
+    open_dataset(tmp_path / "tiny", "full", lambda what, _: looked.append(what))
+    assert "check features" in looked
+    looked.clear()
+    open_dataset(tmp_path / "tiny", "full", lambda what, _: looked.append(what))
+    assert looked == []
+    np.load(tmp_path / "tiny" / "features.npy", mmap_mode="r+")[3, 3] = np.nan
+    os.utime(tmp_path / "tiny" / "features.npy")  # a map's write changes the time at leisure
+    with pytest.raises(DatasetError, match="not finite"):
+        open_dataset(tmp_path / "tiny", "full")
+
+
+def test_a_quick_check_does_not_pass_for_a_full_one(tmp_path: Path) -> None:
+    write(tmp_path / "tiny")
+    open_dataset(tmp_path / "tiny", "quick")
+    looked: list[str] = []
+    open_dataset(tmp_path / "tiny", "full", lambda what, _: looked.append(what))
+    assert looked
+
+
+def test_quick_reads_little_of_a_large_table_and_full_sees_all(tmp_path: Path) -> None:
+    n = 1_000_000
+    spec = DatasetSpec("big", 1.0, n, 0, 8, "float32", 1, "s", "l")
+    none = np.empty(0, np.int64)
+    table = np.zeros((n, 8), np.float32)
+    table[n // 2 + 1001, 3] = np.nan  # between the places that the quick check looks at
+    write(tmp_path / "b", spec, Arrays(np.zeros(n + 1, int), none, table, np.zeros(n, int), (
+        none, none, none)))  # fmt: skip
+    assert open_dataset(tmp_path / "b", "quick").spec.num_nodes == n
+    with pytest.raises(DatasetError, match=rf"features\.npy: \[{n // 2 + 1001}, 3\] = nan"):
+        open_dataset(tmp_path / "b", "full")
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def leftovers(root: Path) -> list[str]:
+    return [p.name for p in root.iterdir() if ".writing-" in p.name]
+
+
+def interrupted(failure: BaseException) -> Any:
+    yield np.zeros((1, D))
+    raise failure
+
+
+def test_a_failure_leaves_nothing_and_keeps_the_old_folder(tmp_path: Path) -> None:
+    arrays = write(tmp_path / "tiny")
+    for failure in (RuntimeError("mid-way"), KeyboardInterrupt()):
+        with pytest.raises(type(failure)):
+            write(tmp_path / "tiny", SPEC, arrays._replace(features=interrupted(failure)))
+        assert leftovers(tmp_path) == []
+    np.testing.assert_array_equal(open_dataset(tmp_path / "tiny").labels, arrays.labels)
+
+
+def test_what_was_never_written_or_has_the_wrong_size_is_refused(tmp_path: Path) -> None:
+    arrays = make_arrays()
+    with (
+        pytest.raises(DatasetError, match="never written: indptr, indices, features, train_ids"),
+        DatasetWriter(tmp_path / "t", SPEC) as out,
+    ):
+        out.write_labels(arrays.labels)
+    for wrong in (
+        arrays._replace(labels=arrays.labels[1:]),
+        arrays._replace(features=arrays.features[1:]),
+        arrays._replace(features=arrays.features[:, 1:]),
+        arrays._replace(indptr=arrays.indptr[1:]),
+        arrays._replace(indices=arrays.indices[1:]),
+        arrays._replace(indices=np.where(arrays.indices == 7, N, arrays.indices)),
+        arrays._replace(indices=np.where(arrays.indices == 7, 7 + 2**32, arrays.indices)),
+    ):
+        with pytest.raises(DatasetError, match="/t: "):
+            write(tmp_path / "t", SPEC, wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_replacing_a_folder_leaves_only_the_new_one(tmp_path: Path) -> None:
+    write(tmp_path / "tiny")
+    arrays = make_arrays()
+    write(tmp_path / "tiny", SPEC, arrays._replace(labels=np.zeros(N, np.int64)))
+    assert not open_dataset(tmp_path / "tiny").labels.any()
+    assert [p.name for p in tmp_path.iterdir()] == ["tiny"]
+
+
+def test_too_little_space_is_said_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type("Usage", (), {"free": 12_345})
+    monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(DatasetError, match=f"needs {folder_bytes(SPEC):,} bytes and 12,345 are"):
+        write(tmp_path / "tiny")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", ["write_labels", "features_file"])
+def test_a_disk_that_fills_up_meanwhile_is_said_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(writer, "_write_header", full)
+    monkeypatch.setattr(writer.os, "posix_fallocate", full)
+    with (
+        pytest.raises(DatasetError, match=r"needs [\d,]+ bytes and [\d,]+ are free"),
+        DatasetWriter(tmp_path / "tiny", SPEC) as out,
+    ):
+        getattr(out, call)(*((np.zeros(N, int),) if call == "write_labels" else ()))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_estimate_of_bytes_is_no_less_than_the_folder(tmp_path: Path) -> None:
+    write(tmp_path / "tiny")
+    spec = open_dataset(tmp_path / "tiny").spec
+    real = sum(file.stat().st_size for file in (tmp_path / "tiny").iterdir())
+    assert real <= folder_bytes(spec) <= real + 16 * N + 5000
+
+
+KILLED = """
+    import sys, time
+    from pathlib import Path
+    from gatherbench.datasets.dataset import DatasetSpec
+    from gatherbench.datasets.store import DatasetWriter
+    import numpy as np
+    spec = DatasetSpec("tiny", 1.0, 9, 0, 2, "float32", 1, "s", "l")
+    with DatasetWriter(Path(sys.argv[1]), spec) as out:
+        out.write_labels(np.zeros(9, int))
+        print("writing", flush=True)
+        time.sleep(60)
+"""
+
+
+def test_the_leftover_of_a_killed_writer_is_removed_and_a_living_one_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "tiny")],
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == b"writing\n"
+        write(tmp_path / "tiny")
+        assert len(leftovers(tmp_path)) == 1, "a living writer's folder was removed"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert len(leftovers(tmp_path)) == 1
+    write(tmp_path / "tiny")
+    assert leftovers(tmp_path) == []
+
+
+# --- names and places -----------------------------------------------------------------------------
+
+
+def test_where_folders_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
+    assert data_root() == tmp_path
+    assert dataset_folder("products-like", 0.01) == tmp_path / "products-like@0.01"
+    assert dataset_folder("wordnet") == tmp_path / "wordnet"
+    assert dataset_folder("a", 2, Path("/x")) == Path("/x/a@2")
+    monkeypatch.delenv("GATHERBENCH_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert data_root() == tmp_path / "cache" / "gatherbench"
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".hidden", "a b", "a@b"])
+def test_a_name_that_is_no_folder_name_is_refused(name: str) -> None:
+    with pytest.raises(DatasetError, match="dataset name"):
+        dataset_folder(name)
+
+
+@pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf")])
+def test_a_scale_that_is_none_is_refused(scale: float) -> None:
+    with pytest.raises(DatasetError, match="scale"):
+        dataset_folder("x", scale)
