@@ -1,0 +1,126 @@
+"""Read a run's folder into tables: the one door for figures, the terminal and notebooks.
+
+What is derived from the rows (medians, ratios, rates) is computed by
+:mod:`gatherbench.bench.derive` and never stored.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from gatherbench.bench.rows import HEADER, SCHEMA_VERSION, Row
+from gatherbench.bench.store import SAMPLE_COLUMNS, RunStore, StoreError
+
+
+class RunError(ValueError):
+    """A run's folder that cannot be read; the message names the file and the remedy."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One run, as its folder holds it.
+
+    Attributes:
+        folder: where it lies.
+        plan: the resolved plan.
+        env: the machine, see :func:`gatherbench.bench.machine.describe_machine`.
+        rows: the table (columns :data:`gatherbench.bench.rows.HEADER`), each row joined with the
+            fields of its workload (``scale``, ``model``, ``hidden``, ``fanouts``, ...).
+        samples: seconds of every stage of every minibatch; empty while the run has not ended.
+    """
+
+    folder: Path
+    plan: dict[str, Any]
+    env: dict[str, Any]
+    rows: pd.DataFrame
+    samples: pd.DataFrame
+
+    @property
+    def run_id(self) -> str:
+        return self.folder.name
+
+    @property
+    def workloads(self) -> list[str]:
+        """Ids of the workloads, in the order of the plan."""
+        return list(self.plan["workloads"])
+
+
+def load_run(folder: Path) -> Run:
+    """Read a run's folder.
+
+    Raises:
+        RunError: it is no run folder, was written with another schema version, or holds a file
+            that cannot be read; the message names the file and the remedy.
+    """
+    try:
+        store = RunStore.open(folder)
+        plan, env, rows = store.plan(), store.env(), store.rows()
+    except (StoreError, OSError, UnicodeDecodeError) as error:
+        remedy = "a run that was cut off is completed with `gatherbench run --resume FOLDER`"
+        raise RunError(f"{folder} cannot be read: {error}; {remedy}") from error
+    _check(folder, plan, rows)
+    table = pd.DataFrame([asdict(row) for row in rows], columns=list(HEADER))
+    table["value"] = table["value"].astype(float)
+    fields = pd.DataFrame(
+        [
+            {**workload, "workload": name, "fanouts": ",".join(map(str, workload["fanouts"]))}
+            for name, workload in plan["workloads"].items()
+        ]
+    ).drop(columns="dataset")
+    table = table.merge(fields, on="workload", how="left", validate="many_to_one")
+    return Run(folder, plan, env, table, _samples(folder / "samples.parquet"))
+
+
+def newest_run(root: Path) -> Path:
+    """The folder of the newest run under ``root`` (``results/``): by date, then by last change.
+
+    Raises:
+        RunError: there is none.
+    """
+    found = [table for table in root.glob("*/*/rows.csv") if _date(table)]
+    if not found:
+        raise RunError(f"{root}: holds no run; make one with `gatherbench run quick`")
+    return max(found, key=lambda table: (_date(table), table.stat().st_mtime)).parent
+
+
+def _check(folder: Path, plan: dict[str, Any], rows: list[Row]) -> None:
+    """Refuse a plan without its tables, rows of another schema, and rows of another plan."""
+    for name in ("workloads", "cases", "measure"):
+        if name not in plan:
+            raise RunError(f"{folder / 'plan.json'}: has no {name!r}; run the plan again")
+    for row in rows:
+        if row.schema_version != SCHEMA_VERSION:
+            raise RunError(
+                f"{folder / 'rows.csv'}: schema version {row.schema_version}, expected"
+                f" {SCHEMA_VERSION}; read it with the gatherbench version that wrote it"
+            )
+        if row.workload not in plan["workloads"]:
+            raise RunError(
+                f"{folder / 'rows.csv'}: workload {row.workload!r} does not stand in plan.json;"
+                " the two files belong to different runs"
+            )
+
+
+def _samples(path: Path) -> pd.DataFrame:
+    if not path.is_file():  # the run has not ended: its samples still lie with its cases
+        return pd.DataFrame({name: [] for name in SAMPLE_COLUMNS})
+    try:
+        samples = pd.read_parquet(path)
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(f"{path}: cannot be read ({error}); delete it and resume the run") from error
+    missing = set(SAMPLE_COLUMNS) - set(samples.columns)
+    if missing:
+        raise RunError(f"{path}: has no column {sorted(missing)[0]!r}; it is no samples file")
+    return samples
+
+
+def _date(table: Path) -> str:
+    """The date with which the name of a table's folder begins, as digits; empty without one."""
+    found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", table.parent.name)
+    return "".join(found.groups()) if found else ""
