@@ -1,0 +1,175 @@
+"""The grid of launch policies: every way in which the one gather kernel can be specialised.
+
+A :class:`GridPoint` is complete: with the size of the batch it fixes the macros the kernel is
+compiled with and the shape of its launch. What other systems do (``policies.py``), what our
+strategies choose, what the host execution runs and what the request accounting counts are all
+points of this grid. Nothing here needs a GPU, a compiler or torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Shift = Literal["none", "idle", "circular"]
+
+#: Bytes of a GPU cache line, the unit of alignment (Min et al., PVLDB 14(11) 2021, section 4).
+LINE_BYTES = 128
+#: Bytes of a sector, the smallest part of a line that is fetched (CUDA C++ Best Practices Guide,
+#: "Coalesced Access to Global Memory").
+SECTOR_BYTES = 32
+WARP_LANES = 32
+SHIFTS: tuple[Shift, ...] = ("none", "idle", "circular")
+WIDTHS = (1, 2, 4, 8, 16)
+#: (rows, loads) that a lane has in flight; more of both at once would spill.
+IN_FLIGHT = ((1, 1), (1, 4), (4, 1))
+#: The largest gridDim.x (CUDA C++ Programming Guide, "Technical Specifications").
+MAX_GRID = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GridPoint:
+    """One specialisation of the gather kernel and the shape of its launch.
+
+    Attributes:
+        shift: how lanes are placed in a row that does not begin on a line of 128 B; see
+            ``gather.cu``.
+        width: bytes that a lane loads at once.
+        lanes: lanes that share a row, a power of two up to ``block_threads``; 0 for the flat
+            mapping (one thread a unit, rows end to end).
+        rows: rows that a lane has in flight at once (1 in the flat mapping).
+        loads: loads of one row that a lane has in flight at once.
+        index_bytes: bytes of an id, 4 or 8.
+        block_threads: threads of a block, a multiple of 32 up to 1024.
+        max_blocks: the grid's cap; ``None`` starts as many blocks as there is work for.
+    """
+
+    shift: Shift = "circular"
+    width: int = 4
+    lanes: int = 32
+    rows: int = 1
+    loads: int = 1
+    index_bytes: int = 8
+    block_threads: int = 256
+    max_blocks: int | None = None
+
+    def __post_init__(self) -> None:
+        for field, value, allowed in (
+            ("shift", self.shift, SHIFTS),
+            ("width", self.width, WIDTHS),
+            ("index_bytes", self.index_bytes, (4, 8)),
+            ("(rows, loads)", (self.rows, self.loads), IN_FLIGHT),
+        ):
+            if value not in allowed:
+                raise ValueError(f"GridPoint.{field} = {value!r}: expected one of {allowed}")
+        if not 32 <= self.block_threads <= 1024 or self.block_threads % WARP_LANES:
+            raise ValueError(
+                f"GridPoint.block_threads = {self.block_threads}: expected a multiple of 32 "
+                "between 32 and 1024"
+            )
+        if self.lanes and (
+            self.lanes < 0 or self.lanes & (self.lanes - 1) or self.block_threads % self.lanes
+        ):
+            raise ValueError(
+                f"GridPoint.lanes = {self.lanes}: expected 0 (flat) or a power of two that "
+                f"divides block_threads = {self.block_threads}"
+            )
+        if self.flat and self.rows != 1:
+            raise ValueError("GridPoint.rows: the flat mapping has no rows in flight; use loads")
+        if self.max_blocks is not None and self.max_blocks < 1:
+            raise ValueError(f"GridPoint.max_blocks = {self.max_blocks}: at least 1, or None")
+
+    @property
+    def flat(self) -> bool:
+        return self.lanes == 0
+
+    @property
+    def mapping(self) -> str:
+        """``flat``, ``sub-warp``, ``warp`` or ``block`` (several warps for one row)."""
+        if self.flat:
+            return "flat"
+        if self.lanes < WARP_LANES:
+            return "sub-warp"
+        return "warp" if self.lanes == WARP_LANES else "block"
+
+    @property
+    def kernel(self) -> str:
+        """Names the compiled kernel; points that differ only in their launch share it."""
+        mapping = "flat" if self.flat else "rows"
+        in_flight = f"r{self.rows}l{self.loads}"
+        return f"{self.shift}-{mapping}-{self.width}B-{in_flight}-i{8 * self.index_bytes}"
+
+    @property
+    def macros(self) -> tuple[tuple[str, str], ...]:
+        """What the kernel is compiled with."""
+        return (
+            ("GATHER_SHIFT", str(SHIFTS.index(self.shift))),
+            ("GATHER_WIDTH", str(self.width)),
+            ("GATHER_FLAT", str(int(self.flat))),
+            ("GATHER_ROWS", str(self.rows)),
+            ("GATHER_LOADS", str(self.loads)),
+            ("GATHER_INDEX", str(self.index_bytes)),
+        )
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """blockDim.x and blockDim.y."""
+        if self.flat:
+            return self.block_threads, 1
+        return self.lanes, self.block_threads // self.lanes
+
+    def slots(self, row_bytes: int) -> int:
+        """Places for lanes in one row of ``row_bytes``: its units, and idle places before them.
+
+        In the flat mapping with idle lanes, a row owns as many whole lines as it can touch.
+        """
+        units, line_units = row_bytes // self.width, LINE_BYTES // self.width
+        if self.shift != "idle":
+            return units
+        if self.flat:
+            return (units + 2 * line_units - 2) // line_units * line_units
+        return units + line_units - 1
+
+    def blocks(self, num_ids: int, row_bytes: int) -> int:
+        """gridDim.x for ``num_ids`` rows of ``row_bytes``; 0 when there is nothing to do."""
+        if self.flat:
+            work, tile = num_ids * self.slots(row_bytes), self.block_threads * self.loads
+        else:
+            work, tile = num_ids, self.block[1] * self.rows
+        return min(-(-work // tile), self.max_blocks or MAX_GRID, MAX_GRID)
+
+    def check(self, row_bytes: int, *multiples: int) -> None:
+        """Refuse a table that this point cannot read.
+
+        Args:
+            row_bytes: bytes of a row.
+            multiples: addresses of table and output, and the row stride, in bytes.
+
+        Raises:
+            ValueError: the row is empty or longer than 2³¹ - 1 - 128 bytes, or something is no
+                multiple of ``width``.
+        """
+        if not 0 < row_bytes < 2**31 - LINE_BYTES:
+            raise ValueError(f"row_bytes = {row_bytes}: expected 1 to {2**31 - LINE_BYTES - 1}")
+        if access_width(row_bytes, *multiples) < self.width:
+            raise ValueError(
+                f"GridPoint.width = {self.width} does not divide row bytes, row stride and "
+                f"addresses {(row_bytes, *multiples)}; access_width(...) gives the widest that does"
+            )
+
+
+def access_width(*multiples: int, at_most: int = 16) -> int:
+    """The widest access (1, 2, 4, 8 or 16 B) that is aligned for rows, strides and addresses."""
+    return math.gcd(at_most, *multiples)
+
+
+def kernel_points() -> Iterator[GridPoint]:
+    """A point for each kernel that can be compiled: shift x width x mapping x in flight x ids."""
+    for shift, width, lanes, (rows, loads), index_bytes in itertools.product(
+        SHIFTS, WIDTHS, (32, 0), IN_FLIGHT, (4, 8)
+    ):
+        if lanes or rows == 1:
+            yield GridPoint(shift, width, lanes, rows, loads, index_bytes)
