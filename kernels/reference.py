@@ -20,7 +20,7 @@ def reference_gather(table: Tensor, ids: Tensor) -> Tensor:
 
 def byte_rows(table: Tensor) -> Tensor:
     """``table`` ``[N, D]`` of any dtype as uint8 ``[N, row bytes]``, without a copy."""
-    return table.view(torch.uint8).view(table.shape[0], table.shape[1] * table.element_size())
+    return table.view(torch.uint8)
 
 
 def same_bytes(a: Tensor, b: Tensor) -> str | None:

@@ -9,11 +9,12 @@ the same code.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -23,9 +24,15 @@ from torch import Tensor
 class DataPath:
     """How the bytes of one minibatch travel from the feature table to the model.
 
-    All fields are bytes except ``page_faults``. ``gpu_requests`` maps the size of a read request
-    on the link (bytes) to its count; it is ``None`` where no request accounting exists for the
-    path, which is different from an empty mapping (no requests at all).
+    Declared for a GPU behind a link, whatever backend runs the path: on the host backend the CPU
+    plays the copy engine and the GPU. Feature bytes are counted wherever they pass, the ids only
+    where they cross the link. A cache line that is read for part of its bytes counts those bytes
+    only: what the hardware reads beside them is in ``gpu_requests``.
+
+    All fields are bytes except ``page_faults``, which counts pages that the GPU has migrated on
+    demand. ``gpu_requests`` maps the size of a read request on the link (bytes) to its count; it
+    is ``None`` where no request accounting exists for the path, which is different from an empty
+    mapping (no requests at all).
     """
 
     payload_bytes: int
@@ -46,6 +53,11 @@ class Ticket(Protocol):
         Ordered after the work already queued on the current stream. Calling it again returns the
         same tensor. The tensor may be overwritten once ``lookahead + 1`` further fetches have
         been submitted: clone it to keep it longer.
+
+        Raises:
+            RuntimeError: so many fetches have been submitted since that the rows may be
+                overwritten, or the fetcher is closed.
+            Exception: whatever went wrong during the fetch.
         """
         ...
 
@@ -72,22 +84,25 @@ class Fetcher(ABC):
         self.ids_device = torch.device("cpu")
 
     def submit(self, ids: Tensor) -> Ticket:
-        """Start fetching the rows ``ids`` (``[B]``, int32 or int64, contiguous).
+        """Start fetching the rows ``ids`` (``[B]``, int32 or int64).
+
+        The ids may be changed as soon as this returns: a fetch that goes on holds a copy.
 
         Raises:
             TypeError: ids are no tensor of int32 or int64.
             ValueError: ids are not one-dimensional or lie on the wrong device.
             IndexError: an id is negative or not below ``num_rows``.
-            RuntimeError: the fetcher is closed.
+            RuntimeError: the fetcher is closed, or ``lookahead + 1`` fetches are in flight whose
+                results have not been taken.
         """
         if self._closed:
             raise RuntimeError(f"{type(self).__name__} is closed: open the strategy again")
         check_ids(ids, self.num_rows, self.ids_device)
-        return self._submit(ids)
+        return self._submit(ids.contiguous())
 
     @abstractmethod
     def _submit(self, ids: Tensor) -> Ticket:
-        """Start the fetch; ``ids`` have been checked."""
+        """Start the fetch; ``ids`` have been checked and are contiguous."""
 
     def close(self) -> None:
         """Free buffers, join threads, undo registrations. Safe to call twice."""
@@ -112,12 +127,24 @@ class Fetcher(ABC):
 
 @dataclass(frozen=True)
 class Strategy(ABC):
-    """A data path and its parameters (the fields of the subclass)."""
+    """A data path and its parameters: the fields of the subclass, each a ``Literal`` of words.
+
+    Every field has a default, and the first word of each ``Literal`` is that default.
+    """
 
     #: The strategy's name in plans, rows and plots.
     name: ClassVar[str]
     #: One line for ``gatherbench list strategies`` and the README's table.
     summary: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for name, allowed in parameters(type(self)).items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(
+                    f"{self.name}: {name} = {value!r} is none of {', '.join(allowed)}"
+                    + nearest(value, allowed)
+                )
 
     @property
     def variant(self) -> str:
@@ -129,16 +156,48 @@ class Strategy(ABC):
         return ",".join(values) or "default"
 
     @abstractmethod
-    def skip(self, device: torch.device) -> str | None:
-        """Why this strategy cannot run on ``device``, or ``None`` when it can."""
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        """Why this strategy cannot run on ``device``, or ``None`` when it can.
+
+        ``table_bytes`` is the size of the feature table, 0 where it is not known yet: a strategy
+        that needs room for the table answers for that size.
+        """
 
     @abstractmethod
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         """How one minibatch travels: ``ids`` ``[B]``, rows of ``row_bytes`` bytes."""
 
-    @abstractmethod
     def open(self, features: Tensor, device: torch.device) -> Fetcher:
-        """Make the path ready for ``features`` ``[N, D]`` (host memory) towards ``device``."""
+        """Make the path ready for ``features`` ``[N, D]`` (host memory) towards ``device``.
+
+        The table is used in place where the path allows it: it must live, unchanged, until the
+        fetcher is closed. A table without rows is allowed; no id is valid for it.
+
+        Raises:
+            TypeError, ValueError: a table that cannot be read row by row, see
+                :func:`check_features`, or a device on which the strategy says ``skip``.
+        """
+        check_features(features)
+        reason = self.skip(device, features.numel() * features.element_size())
+        if reason is not None:
+            raise ValueError(f"{self.name} ({self.variant}) cannot run on {device}: {reason}")
+        return self._open(features, device)
+
+    @abstractmethod
+    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+        """Open the path; table and device have been checked."""
+
+
+def parameters(strategy: type[Strategy]) -> dict[str, tuple[str, ...]]:
+    """The parameters of a strategy and the words that each may be, the default first."""
+    hints = get_type_hints(strategy)
+    return {f.name: get_args(hints[f.name]) for f in dataclasses.fields(strategy)}
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for the known word that is like ``word``, else nothing."""
+    close = difflib.get_close_matches(str(word), list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def check_features(features: Tensor) -> None:
@@ -174,6 +233,8 @@ def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:
         return
     low, high = (int(x) for x in torch.aminmax(ids))
     if low < 0 or high >= num_rows:
-        bad = low if low < 0 else high
-        where = int((ids == bad).nonzero()[0])
-        raise IndexError(f"ids[{where}] = {bad} is outside the table's rows 0..{num_rows - 1}")
+        where = int(((ids < 0) | (ids >= num_rows)).nonzero()[0])
+        raise IndexError(
+            f"ids[{where}] = {int(ids[where])}: the table has "
+            + (f"rows 0..{num_rows - 1}" if num_rows else "no rows")
+        )

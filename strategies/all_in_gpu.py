@@ -1,0 +1,57 @@
+"""The whole table on the device: the upper bound that every other path is measured against.
+
+Only the ids travel. On the host the "device" table is a second copy in host memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import psutil
+import torch
+from torch import Tensor
+
+from gatherbench.kernels.host_memory import resident_copy
+from gatherbench.strategies.base import DataPath, Fetcher, Strategy
+from gatherbench.strategies.cuda_fetcher import CudaResidentFetcher, cuda_skip
+from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
+from gatherbench.strategies.places import no_path_to
+
+#: Share of the free memory that the table may take: the model and the batches need some too.
+TABLE_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class AllInGpu(Strategy):
+    """Copies the table to the device once, when it is opened."""
+
+    name: ClassVar[str] = "all_in_gpu"
+    summary: ClassVar[str] = "the table in GPU memory: the upper bound"
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        reason = cuda_skip(device) if device.type == "cuda" else no_path_to(device)
+        if reason is not None:
+            return reason
+        if device.type == "cuda":
+            free = torch.cuda.mem_get_info(device)[0]
+        else:
+            free = psutil.virtual_memory().available
+        if table_bytes > TABLE_SHARE * free:
+            return (
+                f"no_memory: the table takes {table_bytes / 2**30:.1f} GiB and {device} has "
+                f"{free / 2**30:.1f} GiB free, of which it may take {TABLE_SHARE:.0%}"
+            )
+        return None
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return DataPath(
+            payload_bytes=ids.numel() * row_bytes,
+            copy_engine_bytes=ids.numel() * torch.int64.itemsize,
+            gpu_requests={},
+        )
+
+    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+        if device.type == "cuda":
+            return CudaResidentFetcher(features, device)
+        return HostFetcher(DirectPath(resident_copy(features)), features, lookahead=0)

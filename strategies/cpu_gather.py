@@ -1,0 +1,75 @@
+"""The conventional path: the CPU gathers scattered rows into a dense batch, which is then copied.
+
+It touches host memory three times for each byte that the GPU gets (Min et al., PVLDB 14(11) 2021,
+section 2). ``naive`` is the paper's baseline, ``table[ids].to(device)``, fresh pageable memory
+and all. A fair comparison also needs the path at its best: ``pinned`` reuses page-locked staging
+and gathers on every core with prefetching, ``prefetch`` does so one batch ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gatherbench.strategies.base import DataPath, Fetcher, Strategy, Ticket
+from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher, cuda_skip
+from gatherbench.strategies.host_fetcher import HostFetcher, StagedPath
+from gatherbench.strategies.places import no_path_to
+from gatherbench.strategies.ticket_ring import TicketRing
+
+
+@dataclass(frozen=True)
+class CpuGather(Strategy):
+    """``mode``: ``pinned``, ``prefetch`` (pinned, one batch ahead) or ``naive``."""
+
+    name: ClassVar[str] = "cpu_gather"
+    summary: ClassVar[str] = "the CPU gathers rows into staging memory, then one copy to the GPU"
+
+    mode: Literal["pinned", "prefetch", "naive"] = "pinned"
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        if device.type == "cuda":
+            return cuda_skip(device)
+        return no_path_to(device)
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        payload = ids.numel() * row_bytes
+        return DataPath(
+            payload_bytes=payload,
+            cpu_read_bytes=payload,
+            cpu_write_bytes=payload,
+            copy_engine_bytes=payload,
+            gpu_requests={},
+        )
+
+    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+        if self.mode == "naive":
+            return NaiveFetcher(features, device)
+        lookahead = 1 if self.mode == "prefetch" else 0
+        if device.type == "cuda":
+            return CudaStagedFetcher(features, device, lookahead)
+        return HostFetcher(StagedPath(features), features, lookahead)
+
+
+class NaiveFetcher(Fetcher):
+    """``table[ids].to(device)``: two fresh tensors a batch, as in the paper's baseline.
+
+    To the host the copy is forced, so that the path moves the same bytes as towards a GPU.
+    """
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self._table = features
+        self._ring = TicketRing(1)
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        self._ring.claim()
+        rows = self._table[ids].to(self.device, copy=True)
+        return self._ring.issue(lambda: rows)
+
+    def _close(self) -> None:
+        self._ring.close()
+        del self._table

@@ -1,0 +1,187 @@
+"""Data paths to a GPU that plain torch can express: the staged copy and the resident table.
+
+The hazards are all of one kind: a buffer is reused while a copy that was only *queued* still reads
+or writes it. Two rules keep them out. A staging buffer is filled again only after the event behind
+its last copy has passed: the host waits. A device buffer is written again only after an event
+recorded on the caller's stream during ``submit``, when by the contract of ``Ticket`` all work on
+its earlier rows has been queued there: the copy stream waits, the host does not.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from gatherbench.kernels.host_gather import HostGather
+from gatherbench.strategies.base import Fetcher, Ticket
+from gatherbench.strategies.row_buffer import RowBuffer
+from gatherbench.strategies.ticket_ring import TicketRing
+
+#: While the copy engine reads one staging buffer, the CPU fills the other.
+_STAGING_BUFFERS = 2
+
+
+def cuda_skip(device: torch.device) -> str | None:
+    """Why nothing can run on the CUDA ``device`` here, or ``None``."""
+    if not torch.cuda.is_available():
+        return f"no_device: torch {torch.__version__} sees no CUDA GPU"
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        return f"no_device: this machine has {torch.cuda.device_count()} CUDA GPUs"
+    return None
+
+
+class Staging:
+    """Reusable page-locked host memory and the event behind the last copy that read it.
+
+    torch rounds page-locked allocations up to a power of two bytes.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self._buffer = RowBuffer(
+            lambda count: torch.empty((count, *shape), dtype=dtype, pin_memory=True)
+        )
+        self._read = _event()
+
+    def rows(self, count: int) -> Tensor:
+        """Room for ``count`` rows; waits until the last copy has read what was here."""
+        self._read.synchronize()  # returns at once when nothing was recorded
+        return self._buffer.rows(count)
+
+    def copy_to(self, out: Tensor, stream: torch.cuda.Stream) -> None:
+        """Queue the copy of the first rows to ``out`` on ``stream``."""
+        with torch.cuda.stream(stream):
+            out.copy_(self._buffer.rows(out.shape[0]), non_blocking=True)
+        self._read.record(stream)
+
+
+class CudaStagedFetcher(Fetcher):
+    """Gather on every core into pinned staging, then one asynchronous copy to the GPU.
+
+    With ``lookahead`` 0 the calling thread gathers and queues the copy; with 1 another thread
+    does, while the caller trains on the batch before. The copies have a stream of their own.
+    """
+
+    def __init__(self, features: Tensor, device: torch.device, lookahead: int) -> None:
+        super().__init__(features, with_index(device))
+        self.lookahead = lookahead
+        self._table = features
+        self._cpu = HostGather()
+        self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self._staging = [Staging((self.row_width,), self.dtype) for _ in range(_STAGING_BUFFERS)]
+        self._rows = [
+            device_rows((self.row_width,), self.dtype, self.device) for _ in range(lookahead + 1)
+        ]
+        self._copied = [_event() for _ in range(lookahead + 1)]
+        self._ring = TicketRing(lookahead + 1)
+        self._submitted = 0
+        self._worker = ThreadPoolExecutor(1, "gatherbench-fetch") if lookahead else None
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        place = self._ring.claim()
+        out = self._rows[place].rows(ids.numel())
+        # Fresh memory of `out` belongs to the caller's stream: without this mark the allocator
+        # could hand it on, once freed, while the copy stream still writes it.
+        out.record_stream(self._stream)
+        free = torch.cuda.current_stream(self.device).record_event()
+        staging = self._staging[self._submitted % _STAGING_BUFFERS]
+        copied = self._copied[place]
+        self._submitted += 1
+
+        if self._worker is None:
+            self._fetch(ids, staging, out, free, copied)
+            return self._ring.issue(lambda: _after(copied, out))
+        future = self._worker.submit(self._fetch, ids.clone(), staging, out, free, copied)
+        return self._ring.issue(lambda: _finished(future, copied, out))
+
+    def _fetch(
+        self,
+        ids: Tensor,
+        staging: Staging,
+        out: Tensor,
+        free: torch.cuda.Event,
+        copied: torch.cuda.Event,
+    ) -> None:
+        with torch.cuda.device(self.device):  # a thread starts on device 0
+            self._cpu.gather(self._table, ids, staging.rows(ids.numel()))
+            self._stream.wait_event(free)
+            staging.copy_to(out, self._stream)
+            copied.record(self._stream)
+
+    def _close(self) -> None:
+        self._ring.close()
+        if self._worker is not None:
+            self._worker.shutdown(wait=True, cancel_futures=True)
+        self._stream.synchronize()  # page-locked memory is freed below
+        self._cpu.close()
+        self._staging.clear()
+        self._rows.clear()
+
+
+class CudaResidentFetcher(Fetcher):
+    """The whole table in GPU memory: only the ids travel (as int64), and the GPU gathers.
+
+    All on the caller's stream, whose order protects the device buffers.
+    """
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, with_index(device))
+        self._table = features.to(self.device)
+        self._rows = device_rows((self.row_width,), self.dtype, self.device)
+        self._ids = device_rows((), torch.int64, self.device)
+        self._staging = [Staging((), torch.int64) for _ in range(_STAGING_BUFFERS)]
+        self._gathered = _event()
+        self._ring = TicketRing(1)
+        self._submitted = 0
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        self._ring.claim()
+        count = ids.numel()
+        staging = self._staging[self._submitted % _STAGING_BUFFERS]
+        self._submitted += 1
+        staging.rows(count).copy_(ids)
+        on_device, out = self._ids.rows(count), self._rows.rows(count)
+        stream = torch.cuda.current_stream(self.device)
+        staging.copy_to(on_device, stream)
+        with torch.cuda.device(self.device):
+            torch.index_select(self._table, 0, on_device, out=out)
+        self._gathered.record(stream)
+        return self._ring.issue(lambda: _after(self._gathered, out))
+
+    def _close(self) -> None:
+        self._ring.close()
+        torch.cuda.current_stream(self.device).synchronize()
+        self._staging.clear()
+        del self._table, self._rows, self._ids
+
+
+def with_index(device: torch.device) -> torch.device:
+    """``cuda`` as the device it means now: another thread's current device may be another."""
+    if device.index is not None:
+        return device
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def device_rows(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> RowBuffer:
+    """A reusable buffer in the memory of ``device`` for rows of ``shape``."""
+    return RowBuffer(lambda count: torch.empty((count, *shape), dtype=dtype, device=device))
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+
+def _after(event: torch.cuda.Event, rows: Tensor) -> Tensor:
+    """``rows``, once the current stream waits for ``event``."""
+    torch.cuda.current_stream(rows.device).wait_event(event)
+    return rows
+
+
+def _finished(future: Future[None], event: torch.cuda.Event, rows: Tensor) -> Tensor:
+    """``rows`` as :func:`_after`, once the thread that fetches them has queued its copy."""
+    try:
+        future.result()
+    except CancelledError:
+        raise RuntimeError("the fetcher was closed before this fetch began") from None
+    return _after(event, rows)

@@ -1,0 +1,47 @@
+"""Zero-copy as it comes: GPU threads read the scattered rows in host memory themselves.
+
+The CPU only sends the ids, and each byte crosses host memory once (Min et al., PVLDB 14(11)
+2021). A warp starts wherever its row starts, so a row that begins inside a 128 B line is read in
+more and smaller requests. On the host the path is one pass from the table into the output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gatherbench.strategies.base import DataPath, Fetcher, Strategy
+from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
+from gatherbench.strategies.places import zero_copy_skip
+
+
+@dataclass(frozen=True)
+class UnifiedZeroCopy(Strategy):
+    """``memory``: how the GPU comes to see the table.
+
+    ``registered`` page-locks and maps it (cudaHostRegister); ``managed`` is unified memory with
+    the CPU as preferred location and the GPU as one that accesses it.
+    """
+
+    name: ClassVar[str] = "unified_zero_copy"
+    summary: ClassVar[str] = "GPU threads read the rows in host memory, unaligned"
+
+    memory: Literal["registered", "managed"] = "registered"
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        managed = "memory = managed" if self.memory == "managed" else None
+        return zero_copy_skip(device, managed)
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        payload = ids.numel() * row_bytes
+        return DataPath(
+            payload_bytes=payload,
+            copy_engine_bytes=ids.numel() * ids.element_size(),
+            gpu_link_read_bytes=payload,
+        )
+
+    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+        return HostFetcher(DirectPath(features), features, lookahead=0)
