@@ -1,0 +1,37 @@
+"""Every figure of a run, by the name of its file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from gatherbench.bench.figures.cpu_seconds import cpu_core_seconds
+from gatherbench.bench.figures.epoch_breakdown import epoch_breakdown
+from gatherbench.bench.figures.speedup import speedup
+from gatherbench.bench.figures.style import RC
+from gatherbench.bench.tables import Run
+
+FIGURES: dict[str, Callable[[Run], Figure]] = {
+    "epoch_breakdown": epoch_breakdown,
+    "speedup": speedup,
+    "cpu_seconds": cpu_core_seconds,
+}
+
+
+def save_all(run: Run, folder: Path, formats: Iterable[str] = ("png", "svg")) -> list[Path]:
+    """Draw every figure into ``folder`` (made if need be); returns the files written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, draw in FIGURES.items():
+        figure = draw(run)
+        for extension in formats:
+            path = folder / f"{name}.{extension}"
+            # Without its date the same run gives the same SVG.
+            metadata = {"Date": None} if extension == "svg" else None
+            with mpl.rc_context(RC):
+                figure.savefig(path, metadata=metadata)
+            written.append(path)
+    return written

@@ -1,0 +1,43 @@
+"""Where an epoch's time goes: the first question that a strategy has to answer."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from gatherbench.bench.derive import SERIES, STAGES, epoch_times, stage_times
+from gatherbench.bench.figures.bars import Line, draw_stack, draw_whiskers
+from gatherbench.bench.figures.sheet import draw_sheet
+from gatherbench.bench.figures.style import STAGE_COLOURS, time_unit
+from gatherbench.bench.tables import Run
+
+
+def epoch_breakdown(run: Run) -> Figure:
+    """Epoch time of each series, stacked by stage.
+
+    The stages are medians of their own; ``other`` is what is left to the median of the epoch. The
+    stage ``fetch`` is the time that the loop waited for rows, so a strategy that fetches ahead
+    shows only what it could not hide. A modelled epoch without stages is drawn as ``other``.
+    """
+    values = epoch_times(run)
+    for stage, table in stage_times(run).items():
+        part = table[[*SERIES, "median"]].rename(columns={"median": stage})
+        values = values.merge(part, on=SERIES, how="left")
+    values[list(STAGES)] = values[list(STAGES)].fillna(0.0)
+    values["other"] = (values["median"] - values[list(STAGES)].sum(axis=1)).clip(lower=0.0)
+    return draw_sheet(
+        run,
+        values,
+        _draw,
+        title="Epoch time by stage",
+        legend=[Patch(facecolor=c, label=stage) for stage, c in STAGE_COLOURS.items()],
+        reading="Bars: medians by stage; whiskers: quartiles of the whole epoch.",
+    )
+
+
+def _draw(axes: Axes, lines: list[Line]) -> tuple[str, list[tuple[float, str]]]:
+    unit, factor = time_unit(max((line.row["high"] for line in lines), default=1.0))
+    ends = draw_stack(axes, lines, STAGE_COLOURS, factor)
+    labels = draw_whiskers(axes, lines, ends, "median", factor)
+    return f"time per epoch ({unit})", [(end, f"{number} {unit}") for end, number in labels]

@@ -1,0 +1,193 @@
+"""The frame that all figures share: a panel for each workload, a line for each series, a footer.
+
+A series that failed or was skipped keeps its line and says why; a figure without a GPU says so in
+its head; the footer says what was measured, on what, how often.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from gatherbench.bench.derive import epoch_times, problems, sort_series
+from gatherbench.bench.figures.bars import Line
+from gatherbench.bench.figures.style import FAINT, MODEL_HATCH, RC, VERMILION, Series
+from gatherbench.bench.tables import Run
+
+#: Inches. A line holds two rows of label; above each panel stands its name, below it its axis.
+LINE, NAME, AXIS, FOOT = 0.36, 0.32, 0.58, 0.45
+LABELS, PANEL, MARGIN = 1.95, {1: 6.3, 2: 4.4}, 0.12
+HEAD_LINE, HEAD_TITLE = 0.22, 0.32
+
+#: Draws the lines of one panel; returns the label of its axis and, for each line, where to write
+#: its number and the number.
+DrawPanel = Callable[[Axes, list[Line]], tuple[str, list[tuple[float, str]]]]
+
+
+def draw_sheet(
+    run: Run,
+    values: pd.DataFrame,
+    draw: DrawPanel,
+    *,
+    title: str,
+    legend: Sequence[Patch],
+    reading: str,
+    absent: str = "no measurement",
+) -> Figure:
+    """Lay out the figure of ``values`` (one row for each bar) and have ``draw`` fill its panels.
+
+    Args:
+        run: what is drawn.
+        values: a derived table with the columns :data:`gatherbench.bench.derive.SERIES`.
+        draw: fills one panel.
+        title: of the figure.
+        legend: patches that explain colours.
+        reading: how bars and whiskers are to be read, for the footer.
+        absent: what to write for a series that has no value although it was run.
+    """
+    series = all_series(run)
+    banner = "" if _has_gpu(run) else "Host memory only: no GPU and no PCIe link took part"
+    patches = list(legend)
+    if any(s.backend == "model" for s in series):
+        hatched = Patch(fc="white", ec="black", hatch=MODEL_HATCH, label="modelled, not measured")
+        patches.append(hatched)
+    columns = min(len(run.workloads), 2)
+    rows = -(-len(run.workloads) // columns)
+    tall = LINE * max(len(series), 1)
+    head = MARGIN + HEAD_TITLE + HEAD_LINE * (bool(banner) + bool(patches))
+    width = LABELS + PANEL[columns] * columns
+    height = head + (NAME + tall + AXIS) * rows + FOOT
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
+        _head(figure, title, banner, patches)
+        _foot(figure, f"{reading} {provenance(run)}")
+        for number, workload in enumerate(run.workloads):
+            row, column = divmod(number, columns)
+            left = LABELS + PANEL[columns] * column
+            bottom = FOOT + (NAME + tall + AXIS) * (rows - 1 - row) + AXIS
+            wide = PANEL[columns] - 0.25
+            axes = figure.add_axes((left / width, bottom / height, wide / width, tall / height))
+            axes.set_title(textwrap.shorten(workload, int(wide * 12), placeholder="…"))
+            axes.set_ylim(len(series) - 0.5, -0.5)
+            axes.set_yticks(range(len(series)), [s.label for s in series] if column == 0 else [])
+            _fill(axes, run, workload, series, values, draw, absent, int(wide * 15))
+    return figure
+
+
+def all_series(run: Run) -> list[Series]:
+    """Every series of the run in reading order, with those that were never measured."""
+    keys = ["strategy", "variant", "backend"]
+    measured = epoch_times(run)[keys]
+    bad = problems(run)[keys[:2]].assign(backend="")
+    known = set(zip(measured["strategy"], measured["variant"], strict=True))
+    bad = bad[[(s, v) not in known for s, v in zip(bad["strategy"], bad["variant"], strict=True)]]
+    table = sort_series(pd.concat([measured, bad]).drop_duplicates())
+    return [Series(str(a), str(b), str(c)) for a, b, c in table[keys].itertuples(index=False)]
+
+
+def _fill(
+    axes: Axes,
+    run: Run,
+    workload: str,
+    series: list[Series],
+    values: pd.DataFrame,
+    draw: DrawPanel,
+    absent: str,
+    room: int,
+) -> None:
+    """Draw what there is, and write why the rest is missing; ``room`` is in characters."""
+    here = values[values["workload"] == workload]
+    rows = {Series(r["strategy"], r["variant"], r["backend"]): r for r in here.to_dict("records")}
+    bad = problems(run)
+    bad = bad[bad["workload"] == workload]
+    why = {(b["strategy"], b["variant"]): b for b in bad.to_dict("records")}
+    lines = [Line(y, one, rows[one]) for y, one in enumerate(series) if one in rows]
+    x_label, labels = draw(axes, lines)
+    axes.set_xlabel(x_label)
+    axes.set_xlim(0, 1.2 * max((end for end, _ in labels), default=1.0))
+    for line, (end, number) in zip(lines, labels, strict=True):
+        problem = why.get((line.series.strategy, line.series.variant))
+        text = number
+        if problem is not None and line.series.backend != "model":
+            text += f"\n{problem['repeats']} of {problem['of']} {problem['status']}"
+        axes.annotate(
+            text, (end, line.y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
+        )
+    for y, one in enumerate(series):
+        if one in rows:
+            continue
+        problem = why.get((one.strategy, one.variant))
+        text = absent if problem is None else f"{problem['status']}: {problem['reason']}"
+        text = "\n".join(textwrap.wrap(text, room, max_lines=2, placeholder=" …"))
+        axes.text(
+            0.01,
+            y,
+            text,
+            transform=axes.get_yaxis_transform(),
+            va="center",
+            fontsize=7.5,
+            style="italic",
+            color=FAINT,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+        )
+
+
+def _has_gpu(run: Run) -> bool:
+    return bool((run.rows["backend"] == "cuda").any())
+
+
+def _head(figure: Figure, title: str, banner: str, patches: list[Patch]) -> None:
+    width, height = figure.get_size_inches()
+    left, top = MARGIN / width, height - MARGIN
+    figure.text(left, top / height, title, va="top", fontsize=12.5, fontweight="bold")
+    top -= HEAD_TITLE
+    if banner:
+        figure.text(left, top / height, banner, va="top", color=VERMILION, fontweight="bold")
+        top -= HEAD_LINE
+    if patches:
+        figure.legend(
+            handles=patches,
+            loc="upper left",
+            bbox_to_anchor=(left, top / height),
+            ncols=len(patches),
+            frameon=False,
+            borderpad=0,
+            borderaxespad=0,
+            handlelength=1.4,
+            columnspacing=1.4,
+        )
+
+
+def _foot(figure: Figure, text: str) -> None:
+    width, height = figure.get_size_inches()
+    text = "\n".join(textwrap.wrap(text, int(width * 16), break_on_hyphens=False))
+    figure.text(MARGIN / width, MARGIN / height, text, fontsize=7.5, color=FAINT)
+
+
+def provenance(run: Run) -> str:
+    """What was measured on what, in two sentences."""
+    measure = run.plan["measure"]
+    counts = [
+        f"{measure[key]} {name}{'' if measure[key] == 1 else 's'}"
+        for key, name in (
+            ("repeats", "repeat"),
+            ("epochs", "epoch"),
+            ("warmup_epochs", "warm-up epoch"),
+        )
+    ]
+    processor = run.env.get("cpu", {}).get("model", "unknown processor")
+    names = {
+        column: ", ".join(sorted(set(run.rows[column]))) or "unknown"
+        for column in ("machine", "commit")
+    }
+    backends = ", ".join(sorted(set(run.rows["backend"][run.rows["epoch"] >= 0]))) or "none"
+    return (
+        f"{counts[0]} × {counts[1]}, {counts[2]} dropped. Machine {names['machine']}"
+        f" ({processor}), backend {backends}, commit {names['commit']}, run {run.run_id}."
+    )

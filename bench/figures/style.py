@@ -1,0 +1,77 @@
+"""How every figure looks: colours, labels, and how measured, modelled and missing are told apart.
+
+Colours are those of Okabe and Ito ("Color Universal Design", 2008), which people with any common
+colour vision can tell apart. Modelled values are hatched and called so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gatherbench.bench.derive import READING_ORDER
+
+BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+SKY, PURPLE, YELLOW, GREY = "#56B4E9", "#CC79A7", "#F0E442", "#BBBBBB"
+FAINT = "#666666"
+
+STAGE_COLOURS = {"sample": SKY, "fetch": VERMILION, "train": GREEN, "other": GREY}
+CPU_COLOURS = {"user": BLUE, "system": ORANGE}
+STRATEGY_COLOURS = dict(zip(READING_ORDER, (ORANGE, SKY, BLUE, GREEN, PURPLE), strict=True))
+
+MODEL_HATCH = "////"
+BAR_HEIGHT = 0.68
+
+#: Settings of matplotlib that hold while a figure is drawn and saved.
+RC: Any = {  # matplotlib's stubs list every key there is
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "x",
+    "axes.axisbelow": True,
+    "ytick.left": False,
+    "ytick.labelsize": 8,
+    "grid.color": "#E4E4E4",
+    "hatch.linewidth": 0.7,
+    "svg.hashsalt": "gatherbench",  # the same numbers give the same file
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What one bar stands for; ``backend`` is empty where nothing was measured at all."""
+
+    strategy: str
+    variant: str
+    backend: str
+
+    @property
+    def label(self) -> str:
+        name = self.strategy if self.variant == "default" else f"{self.strategy}\n{self.variant}"
+        return f"{name} (modelled)" if self.backend == "model" else name
+
+    @property
+    def colour(self) -> str:
+        return STRATEGY_COLOURS.get(self.strategy, YELLOW)
+
+    @property
+    def hatch(self) -> str:
+        return MODEL_HATCH if self.backend == "model" else ""
+
+
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """The unit in which times up to ``longest_s`` read well, and how many make a second."""
+    if longest_s >= 1:
+        return "s", 1.0
+    return ("ms", 1e3) if longest_s >= 1e-3 else ("µs", 1e6)
+
+
+def three_digits(value: float) -> str:
+    """A number with three significant digits and no exponent."""
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - int(f"{value:e}".rpartition("e")[2]))
+    return f"{value:.{digits}f}"
