@@ -9,12 +9,22 @@ import difflib
 from pathlib import Path
 
 from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.ogb_source import OgbSource
+from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import GraphSource, Progress, silent
 from gatherbench.datasets.staging import exclusive
 from gatherbench.datasets.store import dataset_folder, open_dataset
 from gatherbench.datasets.synthetic import named_shapes
+from gatherbench.datasets.wordnet.source import WordnetSource
 
-SOURCES: tuple[GraphSource, ...] = (*named_shapes(),)
+SOURCES: tuple[GraphSource, ...] = (
+    WordnetSource(),
+    *named_shapes(),
+    OgbSource("ogbn-arxiv"),
+    OgbSource("ogbn-products"),
+    OgbSource("ogbn-papers100M"),
+    RedditSource(),
+)
 
 
 def list_sources() -> tuple[GraphSource, ...]:

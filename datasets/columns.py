@@ -1,0 +1,82 @@
+"""From the edge lists that graphs are published as to the columns of the on-disk format.
+
+An edge ``source -> target`` among ``N`` nodes becomes the key ``target * N + source``; sorting the
+keys in place gives compressed sparse columns with ascending rows, and equal neighbours are
+repetitions. That takes 8 bytes an edge and no second copy, which is what lets the 1.6 billion
+edges of ogbn-papers100M be sorted beside nothing else in 13 GB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatherbench.datasets.layout import DatasetError
+
+_CHUNK = 1 << 22
+
+
+def check_nodes(ids: NDArray[np.integer[Any]], num_nodes: int, what: str) -> None:
+    """Raise ``DatasetError`` if any of ``ids`` is no node of ``0..num_nodes - 1``."""
+    if len(ids) and (ids.min() < 0 or ids.max() >= num_nodes):
+        bad = ids[(ids < 0) | (ids >= num_nodes)][0]
+        raise DatasetError(f"{what}: an edge names node {bad}, but there are {num_nodes:,} nodes")
+
+
+def edge_keys(
+    source: NDArray[np.integer[Any]],
+    target: NDArray[np.integer[Any]],
+    num_nodes: int,
+    what: str,
+    undirected: bool = False,
+) -> NDArray[np.int64]:
+    """The keys of an edge list, ``[E]``, or ``[2E]`` with both directions if ``undirected``.
+
+    Raises:
+        DatasetError: an id outside ``0..num_nodes - 1``; names ``what``.
+    """
+    check_nodes(source, num_nodes, what)
+    check_nodes(target, num_nodes, what)
+    edges = len(source)
+    keys = np.empty(2 * edges if undirected else edges, np.int64)
+    np.multiply(target, num_nodes, out=keys[:edges], dtype=np.int64)
+    keys[:edges] += source
+    if undirected:
+        np.multiply(source, num_nodes, out=keys[edges:], dtype=np.int64)
+        keys[edges:] += target
+    return keys
+
+
+def columns(
+    keys: NDArray[np.int64], num_nodes: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yields the graph for ``DatasetWriter.write_columns``: runs of degrees and their rows.
+
+    Rows ascend within a column, repeated edges count once, self-loops stay. ``keys`` is sorted in
+    place and worthless afterwards.
+    """
+    keys.sort()
+    keys = keys[: _drop_repetitions(keys)]
+    step = max(1, int(_CHUNK * num_nodes / max(1, len(keys))))
+    for first in range(0, num_nodes, step):
+        bounds = np.arange(first, min(first + step, num_nodes) + 1, dtype=np.int64) * num_nodes
+        offsets = np.searchsorted(keys, bounds)
+        yield np.diff(offsets), keys[offsets[0] : offsets[-1]] % num_nodes
+
+
+def _drop_repetitions(keys: NDArray[np.int64]) -> int:
+    """Moves the different ones of sorted ``keys`` to the front; returns how many they are."""
+    kept = 0
+    for start in range(0, len(keys), _CHUNK):
+        chunk = keys[start : start + _CHUNK]
+        new = np.ones(len(chunk), bool)
+        new[1:] = chunk[1:] != chunk[:-1]
+        # ``kept <= start``, so the last key kept is never overwritten before it is compared.
+        new[0] = kept == 0 or chunk[0] != keys[kept - 1]
+        different = chunk[new]
+        keys[kept : kept + len(different)] = different
+        kept += len(different)
+    return kept
