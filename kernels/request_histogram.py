@@ -1,0 +1,255 @@
+"""The closed form of the request accounting: sector masks of a whole trace without running it.
+
+A warp instruction touches some lines of 128 B, and in each line some of its four sectors. This
+module counts (instruction, line) pairs by that four-bit mask, which is all that sectors, lines
+and requests are made of (``requests.py``). It follows ``gather.cu`` lane for lane: the tests
+compare it with the loads recorded in the kernel's own execution.
+
+Two facts make it fast. What a row costs depends on nothing but its address modulo 128, as long as
+no other row that the same warp reads shares a line with it: rows are counted by that residue, and
+each residue is worked out once. In the flat mapping the same holds for instructions inside one
+row, with the row's place in its warp as second key. Only instructions in which rows meet are
+worked out one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from gatherbench.kernels.grid import LINE_BYTES, SHIFTS, WARP_LANES, GridPoint
+
+_NONE, _IDLE, _CIRCULAR = (SHIFTS.index(s) for s in ("none", "idle", "circular"))
+#: Room for the lines of one warp instruction: each of its 32 loads lies in one line.
+_MAX_LINES = WARP_LANES
+_ROWS_PER_TASK = 1 << 16
+
+_jit = numba.njit(nogil=True, cache=True, boundscheck=False)
+
+
+def mask_histogram(
+    point: GridPoint, ids: npt.NDArray[np.integer[Any]], row_bytes: int, stride: int, base: int
+) -> npt.NDArray[np.int64]:
+    """Count the (instruction, line) pairs of a batch by sector mask: int64 ``[16]``.
+
+    Args:
+        ids: ``[B]`` row ids in the order in which the kernel gets them.
+        row_bytes, stride: bytes of a row and from row to row.
+        base: address of the table (only its value modulo 128 matters).
+    """
+    shape = (SHIFTS.index(point.shift), point.width, row_bytes // point.width)
+    slots, base = point.slots(row_bytes), base % LINE_BYTES
+    if point.flat:
+        return _flat(ids, shape, slots, stride, base)
+    lanes, histogram = min(point.lanes, WARP_LANES), np.zeros(16, np.int64)
+    group = WARP_LANES // lanes
+    bins = _over_tasks(
+        lambda begin, end, counts: _groups(
+            ids, begin, end, counts, *shape, slots, stride, base, lanes
+        ),
+        -(-ids.size // group),
+        _ROWS_PER_TASK // group,
+        16 + LINE_BYTES,
+    )
+    histogram += bins[:16]
+    _rows_by_residue(bins[16:], histogram, *shape, slots, lanes)
+    return histogram
+
+
+def _flat(
+    ids: npt.NDArray[np.integer[Any]],
+    shape: tuple[int, int, int],
+    slots: int,
+    stride: int,
+    base: int,
+) -> npt.NDArray[np.int64]:
+    spanning = slots if slots < WARP_LANES else 0  # 0: only the instructions at row ends
+    histogram = _over_tasks(
+        lambda begin, end, counts: _flat_spanning(
+            ids, begin, end, counts, *shape, slots, stride, base
+        ),
+        -(-ids.size * slots // WARP_LANES) if spanning else ids.size,
+        _ROWS_PER_TASK,
+    )
+    if not spanning:
+        keys = _over_tasks(
+            lambda begin, end, counts: _count_phases(ids, begin, end, counts, slots, stride, base),
+            ids.size,
+            _ROWS_PER_TASK,
+            LINE_BYTES * LINE_BYTES,
+        )
+        _flat_inside(keys, histogram, *shape, slots)
+    return histogram
+
+
+def _over_tasks(
+    work: Callable[[int, int, npt.NDArray[np.int64]], None],
+    count: int,
+    step: int,
+    bins: int = 16,
+) -> npt.NDArray[np.int64]:
+    """Sum ``work(begin, end, counts)`` over ``range(count)`` in steps, on every core."""
+
+    def task(begin: int) -> npt.NDArray[np.int64]:
+        counts = np.zeros(bins, np.int64)
+        work(begin, min(begin + step, count), counts)
+        return counts
+
+    begins = range(0, count, step)
+    if len(begins) < 2:
+        return sum(map(task, begins), start=np.zeros(bins, np.int64))
+    with ThreadPoolExecutor(numba.get_num_threads()) as pool:
+        return sum(pool.map(task, begins), start=np.zeros(bins, np.int64))
+
+
+@_jit
+def _touch(begin, end, lines, masks, n):  # type: ignore[no-untyped-def]
+    """Add the bytes ``[begin, end)`` to the lines of an instruction; returns their new number."""
+    for line in range(begin >> 7, ((end - 1) >> 7) + 1):
+        first = max(begin - (line << 7), 0) >> 5
+        last = min(end - 1 - (line << 7), 127) >> 5
+        mask = (2 << last) - (1 << first)
+        at = n - 1
+        while at >= 0 and lines[at] != line:
+            at -= 1
+        if at >= 0:
+            masks[at] |= mask
+        else:
+            lines[n], masks[n] = line, mask
+            n += 1
+    return n
+
+
+@_jit
+def _touch_slots(begin, end, address, offset, shift, width, units, lines, masks, n):  # type: ignore[no-untyped-def]
+    """Add the slots ``[begin, end)`` of the row at ``address``, as ``unit_of`` in gather.cu."""
+    if shift == _IDLE:
+        begin, end = max(begin - offset, 0), min(end - offset, units)
+    elif shift == _CIRCULAR:
+        begin, end = begin + offset, min(end, units) + offset
+        if end > units:
+            wrapped = max(begin, units) - units
+            if wrapped < end - units:
+                n = _touch(
+                    address + wrapped * width, address + (end - units) * width, lines, masks, n
+                )
+            end = units
+    else:
+        end = min(end, units)
+    if begin < end:
+        n = _touch(address + begin * width, address + end * width, lines, masks, n)
+    return n
+
+
+@_jit
+def _offset(address, phase, shift, width, units):  # type: ignore[no-untyped-def]
+    """``Row.shift`` in gather.cu; ``phase`` is 0 in the row mapping."""
+    if shift == _IDLE:
+        return (address & 127) // width
+    if shift == _CIRCULAR:
+        offset = ((phase - address) & 127) // width
+        return offset if offset < units else 0
+    return 0
+
+
+@_jit
+def _flush(masks, n, counts, weight):  # type: ignore[no-untyped-def]
+    for i in range(n):
+        counts[masks[i]] += weight
+
+
+@_jit
+def _rows_by_residue(keys, counts, shift, width, units, slots, lanes):  # type: ignore[no-untyped-def]
+    lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
+    for residue in range(128):
+        if keys[residue] == 0:
+            continue
+        offset = _offset(residue, 0, shift, width, units)
+        for slot in range(0, slots, lanes):
+            n = _touch_slots(
+                slot, slot + lanes, residue, offset, shift, width, units, lines, masks, 0
+            )
+            _flush(masks, n, counts, keys[residue])
+
+
+@_jit
+def _groups(ids, begin, end, counts, shift, width, units, slots, stride, base, lanes):  # type: ignore[no-untyped-def]
+    """The rows that a warp reads together: ``counts[16:]`` by residue where they share no line,
+    ``counts[:16]`` by mask where they might.
+    """
+    lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
+    teams, reach = 32 // lanes, units * width + 127
+    address, offset = np.empty(teams, np.int64), np.empty(teams, np.int64)
+    for group in range(begin, end):
+        first = group * teams
+        rows = min(teams, ids.size - first)
+        shared = False
+        for t in range(rows):
+            address[t] = base + np.int64(ids[first + t]) * stride
+            for u in range(t):
+                shared |= abs(address[t] - address[u]) < reach
+        if not shared:
+            for t in range(rows):
+                counts[16 + (address[t] & 127)] += 1
+            continue
+        for t in range(rows):
+            offset[t] = _offset(address[t], 0, shift, width, units)
+        for slot in range(0, slots, lanes):
+            n = 0
+            for t in range(rows):
+                n = _touch_slots(
+                    slot, slot + lanes, address[t], offset[t], shift, width, units, lines, masks, n
+                )
+            _flush(masks, n, counts, 1)
+
+
+@_jit
+def _flat_spanning(ids, begin, end, counts, shift, width, units, slots, stride, base):  # type: ignore[no-untyped-def]
+    """Instructions that are not inside one row: all of them, or those at the ends of long rows."""
+    lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
+    total = ids.size * slots
+    for index in range(begin, end):
+        if slots < 32:
+            item = index * 32
+        else:
+            row_end = (index + 1) * slots
+            if row_end & 31 == 0:
+                continue
+            item = row_end & ~31
+        last = min(item + 32, total)
+        n = 0
+        while item < last:
+            p = item // slots
+            slot = item - p * slots
+            stop = min(slots, slot + last - item)
+            address = base + np.int64(ids[p]) * stride
+            offset = _offset(address, p * units * width, shift, width, units)
+            n = _touch_slots(slot, stop, address, offset, shift, width, units, lines, masks, n)
+            item += stop - slot
+        _flush(masks, n, counts, 1)
+
+
+@_jit
+def _count_phases(ids, begin, end, counts, slots, stride, base):  # type: ignore[no-untyped-def]
+    for p in range(begin, end):
+        residue = (base + np.int64(ids[p]) * stride) & 127
+        counts[residue * 128 + ((p * slots) & 127)] += 1
+
+
+@_jit
+def _flat_inside(keys, counts, shift, width, units, slots):  # type: ignore[no-untyped-def]
+    """Instructions inside one row, for each residue of its address and place of its first slot."""
+    lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
+    for key in range(keys.size):
+        if keys[key] == 0:
+            continue
+        residue, phase = key >> 7, key & 127
+        offset = _offset(residue, phase * width, shift, width, units)
+        for slot in range(-phase & 31, slots - 31, 32):
+            n = _touch_slots(slot, slot + 32, residue, offset, shift, width, units, lines, masks, 0)
+            _flush(masks, n, counts, keys[key])

@@ -1,0 +1,169 @@
+"""Request accounting: what the link sees of a gather, counted instead of guessed.
+
+A GPU that reads host memory in place sends read requests over the link, and each carries a header
+whatever its size. How many requests a batch costs, and how large they are, follows from the
+addresses that the lanes load; that is the paper's whole argument for alignment. This module turns
+addresses into counts, for one batch or a whole trace, on any machine.
+
+The rule:
+
+1. The unit is the *warp instruction*: the loads that the 32 lanes of a warp make together. Their
+   bytes are joined: a sector of 32 B that several lanes touch is fetched once (CUDA C++ Best
+   Practices Guide, "Coalesced Access to Global Memory": as many 32-byte transactions as are
+   necessary to service all of the threads of the warp).
+2. Sectors belong to lines of 128 B. Consecutive sectors that one instruction wants of one line
+   become one request; a request never crosses a line. (EMOGI, Min et al., PVLDB 14(2) 2020,
+   section 3: zero-copy reads reach the link as requests of 32, 64, 96 and 128 B, and a misaligned
+   warp splits into two.)
+3. A run longer than ``max_request`` is cut into pieces of that size from its beginning. 128 is
+   what the papers observed; counters on newer GPUs suggest 64 B per read, so it is a parameter
+   that has to be measured and is never assumed.
+
+What the rule leaves out: caches between instructions (an L1 or L2 hit saves a request that is
+counted here, e.g. for a sector split between two instructions of one row, or a row that two warps
+read at the same time); the order and merging of requests in the memory system; page tables; and
+the split of one wide load into quarter-warps, which might turn one request into two when a line
+is shared between the quarters. It is exact about what the kernel asks for, and a model of what
+the hardware makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES, GridPoint
+
+#: Bytes that a PCIe read completion carries besides its payload: 12 B of header and 8 B of framing
+#: (Neugebauer et al., "Understanding PCIe performance for end host networking", SIGCOMM 2018).
+COMPLETION_HEADER_BYTES = 20
+_SECTORS_PER_LINE = LINE_BYTES // SECTOR_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCounts:
+    """What a batch of ``rows`` rows costs on the link.
+
+    Attributes:
+        rows: rows gathered, repeats included.
+        sectors: sectors of 32 B, counted once for each warp instruction that wants them.
+        lines: lines of 128 B, counted likewise.
+        requests: read requests by size in bytes; every size up to the largest is a key.
+    """
+
+    rows: int
+    sectors: int
+    lines: int
+    requests: Mapping[int, int]
+
+    @property
+    def num_requests(self) -> int:
+        return sum(self.requests.values())
+
+    @property
+    def read_bytes(self) -> int:
+        """Payload on the link: all sectors, wanted bytes or not."""
+        return self.sectors * SECTOR_BYTES
+
+    def link_bytes(self, header_bytes: int = COMPLETION_HEADER_BYTES) -> int:
+        """Payload and headers, one completion for each request."""
+        return self.read_bytes + self.num_requests * header_bytes
+
+
+def count_requests(
+    point: GridPoint,
+    ids: npt.NDArray[np.integer[Any]],
+    row_bytes: int,
+    table_address: int = 0,
+    max_request: int = LINE_BYTES,
+    *,
+    row_stride: int | None = None,
+) -> RequestCounts:
+    """Count the requests of gathering rows ``ids`` with the kernel of ``point``.
+
+    Neither table nor kernel is needed; the ids are not checked against a number of rows. The
+    grid's cap, the block's size and the loads in flight do not change the count.
+
+    Args:
+        ids: ``[B]``, integers, in the order in which the kernel gets them.
+        row_bytes: bytes of a row.
+        table_address: address of the table in bytes; only its value modulo 128 matters.
+        max_request: the largest read request on the link: 32, 64, 96 or 128 B.
+        row_stride: bytes from row to row where rows are padded; ``row_bytes`` if not given.
+
+    Raises:
+        ValueError: an id is negative, the batch is not one-dimensional, ``max_request`` is no
+            size of a request, or ``point`` cannot read such a table.
+        TypeError: ids are no integers.
+    """
+    from gatherbench.kernels.request_histogram import mask_histogram
+
+    stride = row_bytes if row_stride is None else row_stride
+    point.check(row_bytes, stride, table_address)
+    if ids.ndim != 1:
+        raise ValueError(f"ids: expected shape [B], got {ids.shape}")
+    if ids.dtype.kind not in "iu":
+        raise TypeError(f"ids: expected integers, got {ids.dtype}")
+    if ids.size and ids.min() < 0:
+        raise ValueError(f"ids: {ids.min()} is negative")
+    masks = mask_histogram(point, ids, row_bytes, stride, table_address)
+    return counts_of_masks(masks, ids.size, max_request)
+
+
+def count_recorded(
+    loads: npt.NDArray[np.void], rows: int, max_request: int = LINE_BYTES
+) -> RequestCounts:
+    """Count the requests of loads that were really made.
+
+    Args:
+        loads: records with the fields ``address`` (bytes), ``warp``, ``instruction`` and ``size``
+            (bytes), one for each load of each lane, as :class:`shim.execute.Execution` has them.
+            No load crosses a sector.
+        rows: rows that were gathered.
+    """
+    order = np.lexsort((loads["address"], loads["instruction"], loads["warp"]))
+    loads = loads[order]
+    line = loads["address"] // LINE_BYTES
+    sector = loads["address"] % LINE_BYTES // SECTOR_BYTES
+    starts = np.ones(loads.size, bool)
+    starts[1:] = (
+        (np.diff(loads["warp"]) != 0) | (np.diff(loads["instruction"]) != 0) | (np.diff(line) != 0)
+    )
+    bits = np.left_shift(1, sector.astype(np.int64))
+    masks = np.bitwise_or.reduceat(bits, np.flatnonzero(starts)) if loads.size else bits
+    return counts_of_masks(np.bincount(masks, minlength=16), rows, max_request)
+
+
+def counts_of_masks(
+    masks: npt.NDArray[np.integer[Any]], rows: int, max_request: int = LINE_BYTES
+) -> RequestCounts:
+    """Turn a histogram ``[16]`` of sector masks, one for each (instruction, line), into counts."""
+    if max_request not in range(SECTOR_BYTES, LINE_BYTES + 1, SECTOR_BYTES):
+        raise ValueError(f"max_request = {max_request}: expected 32, 64, 96 or 128 bytes")
+    pieces = masks @ _requests_of_mask(max_request // SECTOR_BYTES)
+    return RequestCounts(
+        rows=rows,
+        sectors=int(sum(int(masks[m]) * m.bit_count() for m in range(16))),
+        lines=int(masks[1:].sum()),
+        requests={SECTOR_BYTES * (i + 1): int(n) for i, n in enumerate(pieces)},
+    )
+
+
+@cache
+def _requests_of_mask(largest: int) -> npt.NDArray[np.int64]:
+    """Requests of 1 to ``largest`` sectors that each mask becomes: int64 ``[16, largest]``."""
+    table = np.zeros((16, largest), np.int64)
+    for mask in range(16):
+        run = 0
+        for sector in range(_SECTORS_PER_LINE + 1):
+            if mask >> sector & 1:
+                run += 1
+            if run == largest or (run and not mask >> sector & 1):
+                table[mask, run - 1] += 1
+                run = 0
+    return table

@@ -1,0 +1,190 @@
+"""The request accounting against the loads that the kernel really makes, and against arithmetic."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from gatherbench.kernels.grid import IN_FLIGHT, SHIFTS, GridPoint, access_width
+from gatherbench.kernels.requests import (
+    RequestCounts,
+    count_recorded,
+    count_requests,
+    counts_of_masks,
+)
+from gatherbench.kernels.shim.execute import KERNEL_SOURCE, Shim, build
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shim]:
+    with Shim(build(tmp_path_factory.mktemp("shim"), sanitize=False)) as running:
+        yield running
+
+
+@st.composite
+def points(draw: st.DrawFn) -> GridPoint:
+    lanes = draw(st.sampled_from([0, 1, 2, 4, 8, 16, 32, 64, 128]))
+    rows, loads = draw(st.sampled_from([f for f in IN_FLIGHT if lanes or f[0] == 1]))
+    return GridPoint(
+        draw(st.sampled_from(SHIFTS)),
+        draw(st.sampled_from([1, 2, 4, 8, 16])),
+        lanes,
+        rows,
+        loads,
+        draw(st.sampled_from([4, 8])),
+        block_threads=draw(st.sampled_from([128, 256])),
+        max_blocks=draw(st.sampled_from([None, 1, 3])),
+    )
+
+
+@needs_compiler
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    point=points(),
+    units=st.one_of(st.integers(1, 48), st.integers(49, 700)),
+    padding=st.sampled_from([0, 0, 1, 5]),
+    offset_units=st.integers(0, 127),
+    ids=st.one_of(
+        st.lists(st.integers(0, 60), min_size=1, max_size=90),
+        st.lists(st.integers(0, 5), min_size=1, max_size=40),
+        st.integers(1, 61).map(lambda n: list(range(n))),
+    ),
+    max_request=st.sampled_from([32, 64, 96, 128]),
+)
+@example(GridPoint("circular", 4, 0), 40, 0, 3, [0, 1, 1, 2, 0], 128)
+def test_the_closed_form_counts_what_the_kernel_does(
+    shim: Shim,
+    point: GridPoint,
+    units: int,
+    padding: int,
+    offset_units: int,
+    ids: list[int],
+    max_request: int,
+) -> None:
+    row_bytes, stride = units * point.width, (units + padding) * point.width
+    table = np.zeros((61, stride), np.uint8)
+    offset = offset_units * point.width % 256
+    run = shim.run(
+        point, table, np.array(ids), row_bytes=row_bytes, table_offset=offset, record=True
+    )
+    closed = count_requests(
+        point, np.array(ids), row_bytes, 4096 + offset, max_request, row_stride=stride
+    )
+    assert closed == count_recorded(run.loads, len(ids), max_request)
+
+
+@pytest.mark.parametrize("lanes", [0, 1, 8, 32, 256])
+@pytest.mark.parametrize("shift", SHIFTS)
+def test_long_traces_are_the_sum_of_their_parts(shift: str, lanes: int) -> None:
+    # 256 rows end on a whole number of warps in every mapping; long traces run on every core.
+    ids = np.random.default_rng(0).integers(0, 10**9, 2**18)
+    point = GridPoint(shift, 4, lanes)
+    whole = count_requests(point, ids, 100, 64)
+    parts = [count_requests(point, part, 100, 64) for part in np.split(ids, 2**10)]
+    assert whole.sectors == sum(p.sectors for p in parts)
+    assert whole.requests == {s: sum(p.requests[s] for p in parts) for s in (32, 64, 96, 128)}
+
+
+def test_an_aligned_table_costs_one_request_a_line() -> None:
+    ids = np.arange(1000)
+    for shift in SHIFTS:
+        got = count_requests(GridPoint(shift, 4), ids, 512)
+        assert got == RequestCounts(1000, 16_000, 4000, {32: 0, 64: 0, 96: 0, 128: 4000})
+
+
+def test_a_misaligned_row_splits_as_emogi_reports() -> None:
+    # Rows of 4 lines that begin 32 B into a line: a warp reads 96 B of one and 32 B of the next.
+    got = count_requests(GridPoint("none", 4), np.arange(100), 512, table_address=32)
+    assert got.requests == {32: 400, 64: 0, 96: 400, 128: 0}
+    idle = count_requests(GridPoint("idle", 4), np.arange(100), 512, table_address=32)
+    assert idle.requests == {32: 100, 64: 0, 96: 100, 128: 300}
+
+
+def test_the_circular_shift_halves_the_requests_of_reddits_rows() -> None:
+    ids = np.arange(10_000)
+    none = count_requests(GridPoint("none", 4), ids, 2408)
+    circular = count_requests(GridPoint("circular", 4), ids, 2408)
+    assert circular.num_requests < 0.6 * none.num_requests
+    assert circular.link_bytes() < none.link_bytes()
+    assert circular.requests[128] > 0.9 * circular.num_requests
+
+
+def test_repeats_within_one_instruction_are_fetched_once() -> None:
+    got = count_requests(GridPoint("none", 4, lanes=8), np.zeros(4, np.int64), 32)
+    assert got.requests == {32: 1, 64: 0, 96: 0, 128: 0}
+    apart = count_requests(GridPoint("none", 4, lanes=32), np.zeros(4, np.int64), 32)
+    assert apart.requests[32] == 4
+
+
+@pytest.mark.parametrize(
+    ("mask", "max_request", "expected"),
+    [
+        (0b1111, 128, {32: 0, 64: 0, 96: 0, 128: 1}),
+        (0b1111, 64, {32: 0, 64: 2}),
+        (0b0111, 64, {32: 1, 64: 1}),
+        (0b1011, 128, {32: 1, 64: 1, 96: 0, 128: 0}),
+        (0b1010, 64, {32: 2, 64: 0}),
+        (0b1111, 96, {32: 1, 64: 0, 96: 1}),
+        (0b1110, 32, {32: 3}),
+    ],
+)
+def test_a_line_becomes_requests(mask: int, max_request: int, expected: dict[int, int]) -> None:
+    got = counts_of_masks(np.eye(16, dtype=np.int64)[mask], 1, max_request)
+    assert got.requests == expected
+    assert sum(size * n for size, n in got.requests.items()) == got.read_bytes
+    assert got.link_bytes(20) == got.read_bytes + 20 * got.num_requests
+
+
+def test_an_empty_batch_costs_nothing() -> None:
+    for lanes in (0, 8, 32):
+        got = count_requests(GridPoint(lanes=lanes), np.array([], np.int32), 400)
+        assert got == RequestCounts(0, 0, 0, {32: 0, 64: 0, 96: 0, 128: 0})
+
+
+def test_bad_input_is_refused() -> None:
+    ids = np.array([0, 1])
+    with pytest.raises(ValueError, match="-1 is negative"):
+        count_requests(GridPoint(), np.array([3, -1]), 400)
+    with pytest.raises(ValueError, match="max_request = 100"):
+        count_requests(GridPoint(), ids, 400, max_request=100)
+    with pytest.raises(ValueError, match="expected shape"):
+        count_requests(GridPoint(), ids[None], 400)
+    with pytest.raises(TypeError, match="float64"):
+        count_requests(GridPoint(), ids.astype(float), 400)
+    with pytest.raises(ValueError, match="does not divide"):
+        count_requests(GridPoint(width=16), ids, 400, table_address=8)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("(phase - address) % kLine", "(phase - address + 64) % kLine"),
+        ("(phase - address) % kLine", "(phase + address) % kLine"),
+        ("address % kLine) / WIDTH;", "(address % kLine + 32)) / WIDTH;"),
+    ],
+    ids=["circular shift half a line off", "circular shift to the wrong side", "idle lanes late"],
+)
+def test_a_kernel_with_right_rows_and_wrong_alignment_is_rejected(
+    tmp_path_factory: pytest.TempPathFactory, right: str, wrong: str
+) -> None:
+    # Such a kernel may well gather the right bytes: only its requests give it away.
+    source = KERNEL_SOURCE.read_text()
+    assert right in source
+    folder = tmp_path_factory.mktemp("wrong")
+    (folder / "wrong.cu").write_text(source.replace(right, wrong))
+    ids, table = np.arange(41), np.zeros((41, 1412), np.uint8)
+    agree = []
+    with Shim(build(folder, folder / "wrong.cu", few=True, sanitize=False)) as shim:
+        for shift in SHIFTS:
+            point = GridPoint(shift, access_width(1412, at_most=4))
+            run = shim.run(point, table, ids, record=True)
+            agree.append(count_recorded(run.loads, 41) == count_requests(point, ids, 1412))
+    assert agree.count(False) == 1
