@@ -1,0 +1,365 @@
+"""Importing graphs: all kinds of files give the same graph; bad ones are named to the column."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatherbench.datasets import importers_text
+from gatherbench.datasets.dataset import GraphDataset
+from gatherbench.datasets.importers import import_graph
+from gatherbench.datasets.registry import prepare_dataset
+from gatherbench.datasets.store import DatasetError, open_dataset
+
+# 0 -> 1, 0 -> 2, 3 -> 2, 2 -> 2, 4 -> 0, and one of them twice
+EDGES = [(0, 1), (3, 2), (0, 2), (2, 2), (4, 0), (3, 2)]
+EXPECTED = {0: [4], 1: [0], 2: [0, 2, 3], 3: [], 4: []}
+
+
+def in_neighbours(data: GraphDataset) -> dict[int, list[int]]:
+    return {
+        v: data.indices[data.indptr[v] : data.indptr[v + 1]].tolist()
+        for v in range(data.spec.num_nodes)
+    }
+
+
+def load(path: Path, **options: Any) -> GraphDataset:
+    options.setdefault("dim", 3)
+    return open_dataset(import_graph(path, "mine", root=path.parent, force=True, **options), "full")
+
+
+def put(folder: Path, name: str, text: str | bytes) -> Path:
+    content = text.encode() if isinstance(text, str) else text
+    path = folder / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+def lines(edges: list[tuple[int, int]], separator: str = " ", base: int = 0) -> str:
+    return "".join(f"{u + base}{separator}{v + base}\n" for u, v in edges)
+
+
+EDGE_LISTS = {
+    "plain.txt": lines(EDGES),
+    "gzipped.txt.gz": lines(EDGES),
+    "tabs.tsv": "Source\tTarget\n" + lines(EDGES, "\t"),
+    "comma.csv": lines(EDGES, ","),
+    "header.csv": "source,target\n" + lines(EDGES, ","),
+    "header.csv.gz": "a,b\n" + lines(EDGES, ", "),
+    "semicolons.txt": lines(EDGES, " ; "),
+    "named-columns.csv": "id,to,weight,from\n" + "".join(f"7,{v},x y,{u}\n" for u, v in EDGES),
+    "comments.txt": "# SNAP says\n% KONECT says\n\n  # indented\n" + lines(EDGES) + "# end\n",
+    "windows.txt": lines(EDGES).replace("\n", "\r\n"),
+    "no-newline-at-the-end.txt": lines(EDGES).rstrip("\n"),
+    "leading-blanks.txt": "".join(f"   {u}   {v}  \n" for u, v in EDGES),
+    "weights.txt": "".join(f"{u} {v} 0.5 1e9 x\n" for u, v in EDGES),
+    "mark.csv": "\ufeff" + lines(EDGES, ","),
+    "mark-header.csv": "\ufeffsrc,dst\n" + lines(EDGES, ","),
+    "from-one.txt": lines(EDGES, base=1),
+    "leading-zeros.txt": "".join(f"{u:05d} {v:05d}\n" for u, v in EDGES),
+}
+
+
+@pytest.mark.parametrize("name", EDGE_LISTS)
+def test_edge_lists_of_every_kind(tmp_path: Path, name: str) -> None:
+    assert in_neighbours(load(put(tmp_path, name, EDGE_LISTS[name]))) == EXPECTED
+
+
+def test_undirected_edges_are_stored_both_ways(tmp_path: Path) -> None:
+    data = load(put(tmp_path, "e.txt", lines(EDGES)), undirected=True)
+    assert in_neighbours(data) == {0: [1, 2, 4], 1: [0], 2: [0, 2, 3], 3: [2], 4: [0]}
+    assert "undirected, stored both ways" in data.spec.notes
+
+
+def test_which_number_ids_count_from(tmp_path: Path) -> None:
+    path = put(tmp_path, "e.txt", "1 2\n2 3\n")
+    assert load(path).spec.num_nodes == 3
+    assert load(path, one_based=False).spec.num_nodes == 4
+    assert load(path, num_nodes=3).spec.num_nodes == 3  # id 3 can only be the third
+    assert in_neighbours(load(path, num_nodes=5)) == {0: [], 1: [], 2: [1], 3: [2], 4: []}
+    assert in_neighbours(load(path, num_nodes=5, one_based=True))[1] == [0]
+
+
+def test_a_header_may_be_asserted_or_denied(tmp_path: Path) -> None:
+    assert load(put(tmp_path, "e.txt", "u v\n0 1\n"), header=True).spec.num_edges == 1
+    assert load(put(tmp_path, "e.csv", "0,1\n1,2\n"), header=True).spec.num_edges == 1
+    with pytest.raises(DatasetError, match=r"line 1, column 1: expected a node id .* found 'u'"):
+        load(put(tmp_path, "e.csv", "u,v\n0,1\n"), header=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("e.txt", "0 1\n1 x2\n", r"line 2, column 3: expected a node id .*, found 'x2'"),
+        ("e.txt", "0 1\n# c\n\nabc 1\n", r"line 4, column 1: .* found 'abc'"),
+        ("e.txt", "0 1\n1 -2\n", r"line 2, column 3: .*negative '-2'"),
+        ("e.txt", "0 1\n17\n", r"line 2, column 3: expected 2 columns"),
+        ("e.txt", "0 1\n17 \n", r"line 2, column 4: expected 2 columns"),
+        ("e.txt", "0 1\n1.0 2.0\n", r"line 2, column 1: .* found '1\.0'"),
+        ("e.txt", "0 1\n1e3 2\n", r"line 2, column 1: .* found '1e3'"),
+        ("e.txt", "0 1\n1 99999999999999999999\n", r"line 2, column 3: .*too large"),
+        ("e.txt", "0 1\n1 2147483647\n", r"line 2, column 3: .*2147483647 is too large"),
+        ("e.txt", "0 1\n0x1 2\n", r"line 2, column 1: .* found '0x1'"),
+        ("e.txt", "0,1\n1 2\n", r"line 2, column 1: "),
+        ("e.txt", "0 1\n1,2\n", r"line 2, column 1: .* found '1,2'"),
+        ("e.csv", "0,1\n,2\n", r"line 2, column 1: .* found ''"),
+        ("e.csv", "0,1\n1,\n", r"line 2, column 3: expected 2 columns"),
+        ("e.csv", "0,1\n1;2\n", r"line 2, column 1: .* found '1;2'"),
+        ("e.csv", 'source,target\n"1","2"\n', r"line 2, column 1: "),
+        ("e.csv", "id,source,target\n1,0\n", r"line 2, column 4: expected 3 columns"),
+        ("e.csv.gz", "source,target\n1,q\n", r"line 2, column 3: .* found 'q'"),
+        ("e.txt", "", "holds no edges"),
+        ("e.txt", "# nothing\n\n", "holds no edges"),
+        ("e.csv", "source,target\n", "holds no edges"),
+        ("e.txt", "0 1\n\x00\xff\n", r"line 2, column 1: "),
+    ],
+)
+def test_the_first_bad_record_is_named(
+    tmp_path: Path, name: str, text: str, complaint: str
+) -> None:
+    path = put(tmp_path, name, text.encode("latin-1"))
+    with pytest.raises(DatasetError, match=complaint) as refusal:
+        load(path)
+    assert str(path) in str(refusal.value)
+    assert not (tmp_path / "mine").exists()
+
+
+def test_ids_beyond_a_known_number_of_nodes_are_named(tmp_path: Path) -> None:
+    for text, line in (("0 1\n1 3\n2 2\n", 2), ("0 1\n1 2\n7 2\n", 3)):
+        with pytest.raises(DatasetError, match=rf"line {line}, column .*the largest id is [23]"):
+            load(put(tmp_path, "e.txt", text), num_nodes=3)
+    with pytest.raises(DatasetError, match="line 1, column 1: node id 0 is too small"):
+        load(put(tmp_path, "e.txt", "0 1\n"), one_based=True)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 17, 1000])
+def test_pieces_of_any_size_give_the_same_edges_and_the_same_line_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(importers_text, "_CHUNK_BYTES", chunk)
+    for name in ("comments.txt", "header.csv.gz", "windows.txt", "no-newline-at-the-end.txt"):
+        assert in_neighbours(load(put(tmp_path, name, EDGE_LISTS[name]))) == EXPECTED
+    text = EDGE_LISTS["comments.txt"] + "\n5 oops\n"
+    line = text.count("\n")
+    with pytest.raises(DatasetError, match=rf"line {line}, column 3: .*'oops'"):
+        load(put(tmp_path, "e.txt", text))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    edges=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=60),
+    undirected=st.booleans(),
+)
+def test_any_edge_list_is_its_scipy_matrix(
+    tmp_path_factory: pytest.TempPathFactory, edges: list[tuple[int, int]], undirected: bool
+) -> None:
+    path = put(tmp_path_factory.mktemp("e"), "e.txt", lines(edges))
+    data = load(path, num_nodes=31, one_based=False, undirected=undirected)
+    source, target = np.array(edges).T
+    matrix = np.zeros((31, 31), bool)
+    matrix[source, target] = True
+    if undirected:
+        matrix |= matrix.T
+    expected = scipy.sparse.csc_array(matrix)
+    np.testing.assert_array_equal(data.indptr, expected.indptr)
+    np.testing.assert_array_equal(data.indices, expected.indices)
+
+
+def test_damaged_gzip_files(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    text = lines([(int(u), int(v)) for u, v in rng.integers(0, 999, (5000, 2))])
+    whole = gzip.compress(text.encode())
+    for content in (whole[: len(whole) // 2], whole[:-4], b"no gzip", whole[:500] + whole[600:]):
+        path = tmp_path / "e.txt.gz"
+        path.write_bytes(content)
+        with pytest.raises(DatasetError, match=r"e\.txt\.gz: the gzip file is cut short or dama"):
+            load(path)
+
+
+def test_a_binary_file_and_a_missing_one(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"longer than .* is this a text file"):
+        load(put(tmp_path, "e.txt", "0 1\n" + "1" * (40 << 20)))
+    with pytest.raises(DatasetError, match="cannot be read"):
+        load(tmp_path / "nowhere.txt")
+
+
+# --- MatrixMarket ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".mtx", ".mtx.gz"])
+@pytest.mark.parametrize("field", ["pattern", "real", "integer", "complex"])
+def test_matrix_market_as_scipy_writes_it(tmp_path: Path, field: str, suffix: str) -> None:
+    source, target = np.array(sorted(set(EDGES))).T
+    matrix = scipy.sparse.coo_array((np.ones(len(source)), (source, target)), shape=(5, 5))
+    plain = tmp_path / "m.mtx"
+    scipy.io.mmwrite(plain, matrix, field=field, comment="a comment", symmetry="general")
+    path = put(tmp_path, f"m{suffix}", plain.read_bytes())
+    assert in_neighbours(load(path)) == EXPECTED
+
+
+def test_a_symmetric_matrix_counts_both_ways(tmp_path: Path) -> None:
+    text = "%%MatrixMarket matrix coordinate pattern symmetric\n3 3 2\n2 1\n3 3\n"
+    assert in_neighbours(load(put(tmp_path, "m.mtx", text))) == {0: [1], 1: [0], 2: [2]}
+
+
+BANNER = "%%MatrixMarket matrix coordinate pattern general\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "line 0: expected '%%MatrixMarket"),
+        ("1 2\n", "line 1: expected '%%MatrixMarket"),
+        ("%%MatrixMarket matrix array real general\n", "found 'array'"),
+        ("%%MatrixMarket matrix coordinate odd general\n", "line 1: unknown kind"),
+        (BANNER, "expected 'rows columns entries'"),
+        (BANNER + "3 3\n", "line 2: expected 'rows columns entries'"),
+        (BANNER + "3 4 1\n1 1\n", "line 2: .* square, this one is 3 by 4"),
+        (BANNER + "% c\n3 3 2\n1 1\n", "line 4: the file ends after 1 entries of 2"),
+        (BANNER + "3 3 1\n1 1\n2 2\n", "after 2 entries of 1"),
+        (BANNER + "3 3 1\n% c\n4 1\n", "line 4, column 1: node id 4 is too large"),
+        (BANNER + "3 3 1\n1 0\n", "line 3, column 3: node id 0 is too small"),
+        (BANNER + "3 3 1\n1 q\n", "line 3, column 3: .* found 'q'"),
+        (BANNER + "3 3 1\n1\n", "line 3, column 2: expected 2 columns"),
+        (BANNER + "0 0 0\n", "cannot be a graph"),
+    ],
+)
+def test_bad_matrix_market_files(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(DatasetError, match=complaint):
+        load(put(tmp_path, "m.mtx", text))
+
+
+# --- NumPy ----------------------------------------------------------------------------------------
+
+
+def compressed(kind: Callable[..., Any]) -> Any:
+    source, target = np.array(sorted(set(EDGES))).T
+    return kind((np.ones(len(source)), (source, target)), shape=(5, 5))
+
+
+def test_numpy_files(tmp_path: Path) -> None:
+    for kind in (scipy.sparse.csc_array, scipy.sparse.csr_array):
+        scipy.sparse.save_npz(tmp_path / "m.npz", compressed(kind))
+        assert in_neighbours(load(tmp_path / "m.npz")) == EXPECTED
+    for orientation, kind in (("csc", scipy.sparse.csc_array), ("csr", scipy.sparse.csr_array)):
+        matrix = compressed(kind)
+        np.save(tmp_path / "g.indptr.npy", matrix.indptr)
+        np.save(tmp_path / "g.indices.npy", matrix.indices.astype(np.uint64))
+        data = load(tmp_path / "g.indptr.npy", orientation=orientation)
+        assert in_neighbours(data) == EXPECTED
+        np.savez(tmp_path / "plain.npz", indptr=matrix.indptr, indices=matrix.indices)
+        data = load(tmp_path / "plain.npz", orientation=orientation)
+        assert in_neighbours(data) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices", "complaint"),
+    [
+        ([0, 1, 2], [0], "indptr goes from 0 to 2, expected from 0 to the 1"),
+        ([1, 1], [0], "indptr goes from 1"),
+        ([0, 2, 1, 3], [0, 1, 2], r"indptr\[2\] = 1 is smaller"),
+        ([0, 1, 2], [0, 2], r"indices\[1\] = 2 is no node"),
+        ([0, 1, 2], [0, -1], r"indices\[1\] = -1 is no node"),
+        ([0.0, 1.0], [0], "indptr is float64"),
+        ([[0, 1]], [0], "indptr is int64"),
+        ([0], [], "indices is float64"),
+    ],
+)
+def test_bad_numpy_arrays(
+    tmp_path: Path, indptr: list[Any], indices: list[Any], complaint: str
+) -> None:
+    np.savez(tmp_path / "g.npz", indptr=np.array(indptr), indices=np.array(indices))
+    with pytest.raises(DatasetError, match=complaint):
+        load(tmp_path / "g.npz")
+
+
+def test_numpy_files_that_are_none(tmp_path: Path) -> None:
+    for name, complaint in (("g.npz", "cannot be read"), ("g.indptr.npy", "cannot be read")):
+        with pytest.raises(DatasetError, match=complaint):
+            load(put(tmp_path, name, b"garbage"))
+    np.savez(tmp_path / "other.npz", rows=np.zeros(3))
+    with pytest.raises(DatasetError, match="expected arrays indptr, indices"):
+        load(tmp_path / "other.npz")
+    np.save(tmp_path / "a.npy", np.zeros(3, int))
+    with pytest.raises(DatasetError, match="'indptr' in its name"):
+        load(tmp_path / "a.npy")
+    scipy.sparse.save_npz(tmp_path / "coo.npz", compressed(scipy.sparse.coo_array))
+    with pytest.raises(DatasetError, match="expected csc or csr"):
+        load(tmp_path / "coo.npz")
+
+
+# --- features, labels, names ----------------------------------------------------------------------
+
+
+def test_features_and_labels_from_files(tmp_path: Path) -> None:
+    path = put(tmp_path, "e.txt", lines(EDGES))
+    table = np.arange(35, dtype=np.float16).reshape(5, 7)
+    np.save(tmp_path / "x.npy", np.asfortranarray(table))
+    put(tmp_path, "y.txt", "# classes\n0\n2\n-1\n\n1\n0\n")
+    data = load(path, dim=None, features=tmp_path / "x.npy", labels=tmp_path / "y.txt")
+    np.testing.assert_array_equal(data.features, table)
+    assert data.features.dtype == np.float16
+    assert data.labels.tolist() == [0, 2, -1, 1, 0]
+    assert data.spec.num_classes == 3
+    np.save(tmp_path / "y.npy", np.array([[1], [0], [0], [0], [-1]], np.int8))
+    assert load(path, labels=tmp_path / "y.npy").labels.tolist() == [1, 0, 0, 0, -1]
+
+
+def test_bad_features_and_labels(tmp_path: Path) -> None:
+    path = put(tmp_path, "e.txt", lines(EDGES))
+    np.save(tmp_path / "short.npy", np.zeros((4, 2)))
+    np.save(tmp_path / "flat.npy", np.zeros(5))
+    table = np.zeros((5, 2))
+    table[3, 1] = np.nan
+    np.save(tmp_path / "nan.npy", table)
+    put(tmp_path, "y.txt", "0\n1\nsheep\n")
+    np.save(tmp_path / "y3.npy", np.zeros(3, int))
+    np.save(tmp_path / "y-2.npy", np.array([0, 0, 0, -2, 0]))
+    for options, complaint in (
+        ({"features": "short.npy"}, "node id 4 is too large"),
+        ({"features": "flat.npy"}, r"expected numbers of shape \[N, D\]"),
+        ({"features": "nan.npy"}, r"\[3, 1\] = nan is not finite"),
+        ({"features": "nowhere.npy"}, "cannot be read"),
+        ({"features": "e.txt"}, "cannot be read"),
+        ({"dim": 9, "features": "short.npy"}, "rows of width 2, but dim says 9"),
+        ({"dim": 2, "labels": "y.txt"}, "line 3, column 1: expected a class .* 'sheep'"),
+        ({"dim": 2, "labels": "y-2.npy"}, r"label 3 \(from 0\) is -2"),
+        ({"labels": "y3.npy", "features": "short.npy"}, "how many nodes"),
+        ({"dim": None}, "say the width"),
+        ({"dim": 0}, "width 0"),
+        ({"dim": 2, "dtype": "float3"}, "expected one of float32"),
+    ):
+        files = {k: tmp_path / v if isinstance(v, str) and k != "dtype" else v
+                 for k, v in options.items()}  # fmt: skip
+        with pytest.raises(DatasetError, match=complaint):
+            load(path, **{"dim": None, **files})
+
+
+def test_names_that_are_taken(tmp_path: Path) -> None:
+    path = put(tmp_path, "e.txt", lines(EDGES))
+    with pytest.raises(DatasetError, match="name of a built-in dataset"):
+        import_graph(path, "products-like", dim=2, root=tmp_path)
+    folder = import_graph(path, "mine", dim=2, root=tmp_path)
+    with pytest.raises(DatasetError, match="is there already"):
+        import_graph(path, "mine", dim=2, root=tmp_path)
+    assert prepare_dataset("mine", root=tmp_path) == folder
+
+
+def test_what_is_generated_depends_on_the_seed_alone(tmp_path: Path) -> None:
+    path = put(tmp_path, "e.txt", lines(EDGES))
+    first, again, other = (
+        {name: np.array(getattr(load(path, seed=seed), name)) for name in ("features", "labels")}
+        for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(first["features"], again["features"])
+    np.testing.assert_array_equal(first["labels"], again["labels"])
+    assert (first["features"] != other["features"]).all()
