@@ -1,0 +1,160 @@
+"""From a name to a folder that opens: names, folders that are there, broken or contested."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gatherbench.datasets import registry, store
+from gatherbench.datasets.dataset import DatasetSpec
+from gatherbench.datasets.describe import describe
+from gatherbench.datasets.registry import get_source, list_sources, prepare_dataset
+from gatherbench.datasets.source import Progress
+from gatherbench.datasets.store import DatasetError, DatasetWriter, open_dataset
+
+
+class CountingSource:
+    """A source of one tiny fixed graph that counts how often it was asked."""
+
+    name, summary, scalable = "counting", "a test", False
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def estimate(self, scale: float) -> DatasetSpec:
+        return DatasetSpec(self.name, scale, 4, 3, 32, "float32", 2, "a test", "none", ("a note",))
+
+    def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
+        self.made += 1
+        progress("make", 0.5)
+        with DatasetWriter(folder, self.estimate(scale)) as writer:
+            writer.write_graph(np.array([0, 0, 1, 1, 3]), np.array([0, 1, 2]))
+            writer.write_features(np.ones((4, 32), np.float32))
+            writer.write_labels(np.array([0, 1, -1, 0]))
+            writer.write_splits(np.array([0, 1]), np.array([3]), np.array([], int))
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> CountingSource:
+    source = CountingSource()
+    monkeypatch.setattr(registry, "SOURCES", (*registry.SOURCES, source))
+    return source
+
+
+def test_a_dataset_is_made_once_and_anew_when_forced(
+    tmp_path: Path, source: CountingSource
+) -> None:
+    said: list[str] = []
+    folder = prepare_dataset("counting", 1, tmp_path, lambda what, _: said.append(what))
+    assert folder == tmp_path / "counting"
+    assert said[0] == "make"
+    assert "check features" in said, "a prepared folder has been checked in full"
+    said.clear()
+    assert prepare_dataset("counting", root=tmp_path) == folder
+    assert source.made == 1
+    open_dataset(folder, "full", lambda what, _: said.append(what))
+    assert said == [], "the full check is remembered"
+    prepare_dataset("counting", root=tmp_path, force=True)
+    assert source.made == 2
+
+
+def test_the_default_root_is_the_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: CountingSource
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "data"))
+    assert prepare_dataset(source.name) == tmp_path / "data" / "counting"
+
+
+def test_a_broken_folder_is_refused_until_it_is_forced(
+    tmp_path: Path, source: CountingSource
+) -> None:
+    folder = prepare_dataset("counting", root=tmp_path)
+    (folder / "labels.npy").write_bytes(b"")
+    with pytest.raises(DatasetError, match=r"labels\.npy.*prepare counting --force"):
+        prepare_dataset("counting", root=tmp_path)
+    assert open_dataset(prepare_dataset("counting", root=tmp_path, force=True)).name == "counting"
+
+
+def test_unknown_names_and_scales(tmp_path: Path, source: CountingSource) -> None:
+    with pytest.raises(DatasetError, match="did you mean 'products-like'"):
+        get_source("product-like")
+    with pytest.raises(DatasetError, match="no dataset called 'zzz'; There are: "):
+        prepare_dataset("zzz", root=tmp_path)
+    with pytest.raises(DatasetError, match=r"no scale 0\.5"):
+        prepare_dataset("counting", 0.5, tmp_path)
+    with pytest.raises(DatasetError, match="scale 0"):
+        prepare_dataset("products-like", 0, tmp_path)
+
+
+def test_preparing_at_the_same_time_makes_it_once(tmp_path: Path, source: CountingSource) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda _: prepare_dataset("counting", root=tmp_path), range(8)))
+    assert set(folders) == {tmp_path / "counting"}
+    assert source.made == 1
+
+
+def test_two_processes_prepare_one_dataset(tmp_path: Path) -> None:
+    code = "from gatherbench.datasets.registry import prepare_dataset as p; p('wiki-like', 1e-3)"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], env={"GATHERBENCH_DATA": str(tmp_path)})
+        for _ in range(2)
+    ]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert open_dataset(tmp_path / "wiki-like@0.001", "full").spec.num_nodes == 13_600
+    assert [p.name for p in tmp_path.iterdir() if not p.name.endswith(".lock")] == [
+        "wiki-like@0.001"
+    ]
+
+
+def test_every_source_keeps_the_contract() -> None:
+    sources = list_sources()
+    assert len({source.name for source in sources}) == len(sources)
+    for source in sources:
+        assert get_source(source.name) is source
+        assert source.summary
+        spec = source.estimate(1.0)
+        assert spec.name == source.name
+        assert min(spec.num_nodes, spec.num_edges, spec.feature_dim, spec.num_classes) > 0
+        assert spec.source
+        assert spec.licence
+        assert store.folder_bytes(spec) > spec.table_bytes
+
+
+def test_importing_the_registry_is_cheap() -> None:
+    code = """
+        import sys
+        import gatherbench.datasets.registry
+        heavy = {"torch", "numba", "ogb", "torch_geometric", "pandas", "scipy"} & set(sys.modules)
+        assert not heavy, heavy
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
+    assert done.returncode == 0
+
+
+def test_describe(tmp_path: Path, source: CountingSource) -> None:
+    facts = describe(prepare_dataset("counting", root=tmp_path))
+    expected = {
+        "name": "counting",
+        "num_nodes": 4,
+        "num_edges": 3,
+        "degree_min": 0,
+        "degree_median": 0.5,
+        "degree_mean": 0.75,
+        "degree_max": 2,
+        "isolated_nodes": 2,
+        "row_bytes": 128,
+        "row_is_multiple_of_128_bytes": True,
+        "table_bytes": 512,
+        "labelled_nodes": 3,
+        "train_nodes": 2,
+        "licence": "none",
+        "notes": ["a note"],
+    }
+    assert {key: facts[key] for key in expected} == expected
+    assert facts["disk_bytes"] > 512
