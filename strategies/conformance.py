@@ -1,0 +1,234 @@
+"""What every strategy must do, as checks that any strategy can be put through.
+
+A benchmark of data paths is worth nothing if one of them fetches other rows, or skips the work
+that the rest do. Each check here has a deliberately wrong strategy in the tests that it must
+reject. The tests run all checks over the registry, so a new strategy is covered by being
+registered; :func:`check_strategy` runs them on a strategy that lives elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from gatherbench.kernels.reference import reference_gather, same_bytes
+from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float64)
+#: Bytes of a row: powers of two, either side of a 128 B line, and the widths of known datasets.
+ROW_BYTES = (1, 2, 4, 8, 16, 100, 127, 128, 129, 400, 353 * 4, 602 * 4, 4096, 8192)
+NUM_ROWS = 257
+
+
+class NonconformingError(AssertionError):
+    """A strategy that breaks the contract; says which strategy, what it was given, what it did."""
+
+
+def check_strategy(strategy: Strategy, device: torch.device) -> None:
+    """Run every check.
+
+    Raises:
+        NonconformingError: the first that fails.
+    """
+    for dtype in DTYPES:
+        for row_bytes in ROW_BYTES:
+            if row_bytes % dtype.itemsize == 0:
+                check_rows(strategy, device, dtype, row_bytes)
+    for check in CHECKS:
+        check(strategy, device)
+
+
+def random_table(rows: int, width: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
+    """``[rows, width]`` of random bytes: NaN payloads, infinities and -0.0 among them."""
+    generator = torch.Generator().manual_seed(seed)
+    size = (rows, width * dtype.itemsize)
+    return torch.randint(0, 256, size, dtype=torch.uint8, generator=generator).view(dtype)
+
+
+def id_patterns(num_rows: int) -> Iterator[tuple[str, Tensor]]:
+    """Named int64 ids for a table of ``num_rows`` (at least 1) rows."""
+    generator = torch.Generator().manual_seed(1)
+    ascending = torch.arange(num_rows)
+    yield "empty", torch.empty(0, dtype=torch.int64)
+    yield "one", torch.tensor([num_rows // 2])
+    yield "first", torch.zeros(1, dtype=torch.int64)
+    yield "last", torch.tensor([num_rows - 1])
+    yield "repeated", torch.full((33,), num_rows // 3)
+    yield "sorted", ascending
+    yield "reversed", ascending.flip(0)
+    yield "shuffled", torch.randperm(num_rows, generator=generator)
+    yield "random", torch.randint(0, num_rows, (num_rows + 44,), generator=generator)
+
+
+def check_rows(
+    strategy: Strategy, device: torch.device, dtype: torch.dtype, row_bytes: int
+) -> None:
+    """Every pattern of ids, int32 and int64, gives the reference's bytes."""
+    table = random_table(NUM_ROWS, row_bytes // dtype.itemsize, dtype)
+    untouched = table.clone()
+    with strategy.open(table, device) as fetcher:
+        for name, ids in id_patterns(NUM_ROWS):
+            for kind in (torch.int64, torch.int32):
+                rows = fetcher.submit(_on(fetcher, ids.to(kind))).result()
+                what = f"{name} {kind} ids, {dtype} rows of {row_bytes} B"
+                _same(strategy, rows, table, ids, device, what)
+    _require(strategy, same_bytes(table, untouched) is None, "the feature table was changed")
+
+
+def check_pipeline(strategy: Strategy, device: torch.device) -> None:
+    """``lookahead + 1`` fetches in flight, of changing size, from one ids tensor used again."""
+    table = random_table(NUM_ROWS, 37, torch.float32)
+    generator = torch.Generator().manual_seed(2)
+    with strategy.open(table, device) as fetcher:
+        _require(strategy, fetcher.lookahead >= 0, "lookahead is negative")
+        for count in (5, 200, 3, 0, 411, 410, 64):
+            flight: list[tuple[Tensor, Ticket]] = []
+            for more in range(fetcher.lookahead + 1):
+                ids = torch.randint(0, NUM_ROWS, (count + more,), generator=generator)
+                given = _on(fetcher, ids.clone())
+                flight.append((ids, fetcher.submit(given)))
+                given.zero_()
+            results = [ticket.result() for _, ticket in flight]
+            for k, ((ids, ticket), rows) in enumerate(zip(flight, results, strict=True)):
+                what = f"fetch {k + 1} of {len(flight)} in flight"
+                _same(strategy, rows, table, ids, device, what)
+                again = ticket.result()
+                _require(strategy, again is rows, "result() gave another tensor the second time")
+
+
+def check_flight_rules(strategy: Strategy, device: torch.device) -> None:
+    """Too many fetches in flight, rows that are gone and a closed fetcher raise RuntimeError."""
+    table = random_table(NUM_ROWS, 5, torch.float32)
+    with strategy.open(table, device) as fetcher:
+        ids = _on(fetcher, torch.arange(9))
+        tickets = [fetcher.submit(ids) for _ in range(fetcher.lookahead + 1)]
+        _raises(strategy, RuntimeError, lambda: fetcher.submit(ids), "one fetch too many in flight")
+        for ticket in tickets:
+            ticket.result()
+        for _ in tickets:
+            fetcher.submit(ids).result()
+        _raises(strategy, RuntimeError, tickets[0].result, "a result that was overwritten")
+        left = fetcher.submit(ids)  # closed in flight
+    fetcher.close()
+    _raises(strategy, RuntimeError, left.result, "a result after close()")
+    with strategy.open(table, device) as closed:
+        pass
+    _raises(strategy, RuntimeError, lambda: closed.submit(ids), "submit() after close()")
+
+
+def check_bad_ids(strategy: Strategy, device: torch.device) -> None:
+    """Bad ids raise, nothing that was handed out changes, and the fetcher goes on working."""
+    table = random_table(NUM_ROWS, 33, torch.float16)
+    good = torch.arange(NUM_ROWS)
+    with strategy.open(table, device) as fetcher:
+        for what, error, bad in _bad_ids(fetcher):
+            rows = fetcher.submit(_on(fetcher, good)).result()
+            _raises(strategy, error, lambda bad=bad: fetcher.submit(bad), what)  # type: ignore[misc]
+            _same(strategy, rows, table, good, device, f"rows handed out before {what}")
+
+
+def check_bad_tables(strategy: Strategy, device: torch.device) -> None:
+    """Tables that cannot be read row by row, and devices without a path, are refused."""
+    good = torch.zeros(4, 6)
+    bad: list[tuple[str, type[Exception], object]] = [
+        ("a list as table", TypeError, [[1.0]]),
+        ("a table of one dimension", ValueError, torch.zeros(4)),
+        ("a table of three dimensions", ValueError, torch.zeros(4, 2, 3)),
+        ("a table of width 0", ValueError, torch.zeros(4, 0)),
+        ("a transposed table", ValueError, good.t()),
+        ("a table with gaps", ValueError, good[:, :3]),
+        ("a table on meta", ValueError, good.to("meta")),
+    ]
+    for what, error, table in bad:
+        _raises(strategy, error, lambda table=table: strategy.open(table, device), what)  # type: ignore[misc]
+    meta = torch.device("meta")
+    _require(strategy, strategy.skip(meta) is not None, "skip() accepts the device meta")
+    _raises(strategy, ValueError, lambda: strategy.open(good, meta), "the device meta")
+
+
+def check_empty_table(strategy: Strategy, device: torch.device) -> None:
+    """A table without rows opens, serves empty ids and refuses every other id."""
+    with strategy.open(torch.empty(0, 3), device) as fetcher:
+        rows = fetcher.submit(_on(fetcher, torch.empty(0, dtype=torch.int64))).result()
+        _require(strategy, tuple(rows.shape) == (0, 3), f"an empty table gave {tuple(rows.shape)}")
+        zero = _on(fetcher, torch.zeros(1, dtype=torch.int64))
+        _raises(strategy, IndexError, lambda: fetcher.submit(zero), "id 0 of an empty table")
+
+
+def check_data_path(strategy: Strategy, device: torch.device) -> None:
+    """The declared bytes fit the batch: payload exact, nothing negative, some way to the device."""
+    for name, ids in id_patterns(NUM_ROWS):
+        path = strategy.data_path(ids, 129)
+        payload = ids.numel() * 129
+        _require(strategy, path.payload_bytes == payload, f"{name} ids: wrong payload_bytes")
+        moved = (
+            path.cpu_read_bytes,
+            path.cpu_write_bytes,
+            path.copy_engine_bytes,
+            path.gpu_link_read_bytes,
+            path.page_faults,
+        )
+        _require(strategy, min(moved) >= 0, f"{name} ids: negative bytes in {path}")
+        crosses = path.copy_engine_bytes + path.gpu_link_read_bytes > 0
+        _require(strategy, crosses or not payload, f"{name} ids: nothing crosses the link")
+
+
+#: The checks beside :func:`check_rows`, which also takes a dtype and a width.
+CHECKS: tuple[Callable[[Strategy, torch.device], None], ...] = (
+    check_pipeline,
+    check_flight_rules,
+    check_bad_ids,
+    check_bad_tables,
+    check_empty_table,
+    check_data_path,
+)
+
+
+def _bad_ids(fetcher: Fetcher) -> Iterator[tuple[str, type[Exception], object]]:
+    for kind in (torch.int32, torch.int64):
+        for value in (-1, NUM_ROWS, torch.iinfo(kind).max, torch.iinfo(kind).min):
+            ids = torch.arange(20, dtype=kind)
+            ids[13] = value
+            yield f"id {value} ({kind})", IndexError, _on(fetcher, ids)
+    for kind in (torch.float32, torch.int16, torch.bool):
+        yield f"{kind} ids", TypeError, _on(fetcher, torch.zeros(3, dtype=kind))
+    yield "a list of ids", TypeError, [0, 1, 2]
+    yield "ids of two dimensions", ValueError, _on(fetcher, torch.zeros(2, 2, dtype=torch.int64))
+    yield "ids on meta", ValueError, torch.zeros(3, dtype=torch.int64, device="meta")
+
+
+def _on(fetcher: Fetcher, ids: Tensor) -> Tensor:
+    return ids.to(fetcher.ids_device)
+
+
+def _same(
+    strategy: Strategy, rows: Tensor, table: Tensor, ids: Tensor, device: torch.device, what: str
+) -> None:
+    on = rows.device.type == device.type
+    _require(strategy, on, f"{what}: the rows lie on {rows.device}, not on {device}")
+    difference = same_bytes(rows, reference_gather(table, ids))
+    _require(strategy, difference is None, f"{what}: {difference}")
+
+
+def _raises(
+    strategy: Strategy, error: type[Exception], action: Callable[[], object], what: str
+) -> None:
+    try:
+        action()
+    except error as caught:
+        _require(strategy, bool(str(caught)), f"{what}: {error.__name__} without a message")
+    except Exception as caught:
+        raise _breach(strategy, f"{what}: {caught!r} instead of {error.__name__}") from caught
+    else:
+        raise _breach(strategy, f"{what}: accepted, {error.__name__} expected")
+
+
+def _require(strategy: Strategy, holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise _breach(strategy, otherwise)
+
+
+def _breach(strategy: Strategy, what: str) -> NonconformingError:
+    return NonconformingError(f"{strategy.name} ({strategy.variant}): {what}")

@@ -1,0 +1,45 @@
+"""Every registered strategy, in every variant that runs on the host, keeps the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from gatherbench.strategies import conformance
+from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.registry import STRATEGIES, variants
+
+HOST = torch.device("cpu")
+RUNNABLE = [
+    pytest.param(variant, id=f"{cls.name}-{variant.variant}")
+    for cls in STRATEGIES
+    for variant in variants(cls)
+    if variant.skip(HOST) is None
+]
+SHAPES = [
+    pytest.param(dtype, size, id=f"{str(dtype).removeprefix('torch.')}-{size}B")
+    for dtype in conformance.DTYPES
+    for size in conformance.ROW_BYTES
+    if size % dtype.itemsize == 0
+]
+
+
+@pytest.mark.parametrize("strategy", RUNNABLE)
+@pytest.mark.parametrize(("dtype", "row_bytes"), SHAPES)
+def test_rows_are_those_of_the_reference(
+    strategy: Strategy, dtype: torch.dtype, row_bytes: int
+) -> None:
+    conformance.check_rows(strategy, HOST, dtype, row_bytes)
+
+
+@pytest.mark.parametrize("strategy", RUNNABLE)
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda c: c.__name__)
+def test_contract(check: Callable[[Strategy, torch.device], None], strategy: Strategy) -> None:
+    check(strategy, HOST)
+
+
+def test_every_strategy_runs_its_default_variant_on_the_host() -> None:
+    skipped = {cls.name: cls().skip(HOST) for cls in STRATEGIES if cls().skip(HOST) is not None}
+    assert skipped == {}

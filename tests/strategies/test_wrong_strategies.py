@@ -1,0 +1,292 @@
+"""Strategies with one mistake each: the conformance checks must reject every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.strategies import conformance
+from gatherbench.strategies.base import DataPath, Fetcher, Strategy, Ticket, check_ids
+from gatherbench.strategies.conformance import NonconformingError, check_strategy
+from gatherbench.strategies.ticket_ring import TicketRing
+
+HOST = torch.device("cpu")
+
+
+class RightFetcher(Fetcher):
+    """A fetcher without mistakes, for the others to spoil one method of."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.table = features
+        self.ring = TicketRing(self.lookahead + 1)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.table[ids]
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        self.ring.claim()
+        rows = self.rows(ids)
+        return self.ring.issue(lambda: rows)
+
+    def _close(self) -> None:
+        self.ring.close()
+
+
+@dataclass(frozen=True)
+class Made(Strategy):
+    """Opens whatever fetcher its subclass names."""
+
+    name: ClassVar[str] = "made"
+    summary: ClassVar[str] = "for tests"
+    fetcher: ClassVar[type[Fetcher]] = RightFetcher
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        return None if device.type == "cpu" else "host only"
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        payload = ids.numel() * row_bytes
+        return DataPath(payload_bytes=payload, copy_engine_bytes=payload)
+
+    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+        return self.fetcher(features, device)
+
+
+class OffByOneRow(RightFetcher):
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.table[(ids + 1).clamp(max=self.num_rows - 1)]
+
+
+class LastRowMissed(RightFetcher):
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.table[ids.clamp(max=max(self.num_rows - 2, 0))]
+
+
+class TruncatedTail(RightFetcher):
+    """Copies whole 16 B vectors and forgets what is left of the row."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        whole = self.row_width * self.table.element_size() // 16 * 16
+        out = torch.zeros((ids.numel(), self.row_width), dtype=self.dtype)
+        out.view(torch.uint8)[:, :whole] = self.table[ids].view(torch.uint8)[:, :whole]
+        return out
+
+
+class TruncatedBatch(RightFetcher):
+    """Leaves out the batch's rows that do not fill a block of 32."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        out = torch.zeros((ids.numel(), self.row_width), dtype=self.dtype)
+        whole = ids.numel() // 32 * 32
+        out[:whole] = self.table[ids[:whole]]
+        return out
+
+
+class StalePingPong(RightFetcher):
+    """Has one batch ahead and one buffer for both."""
+
+    lookahead = 1
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.buffer = torch.empty((4096, self.row_width), dtype=self.dtype)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        out = self.buffer[: ids.numel()]
+        out.copy_(self.table[ids])
+        return out
+
+
+class LateGather(RightFetcher):
+    """Gathers when asked for the result, from ids that the caller has changed since."""
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        self.ring.claim()
+        done: list[Tensor] = []
+
+        def finish() -> Tensor:
+            if not done:
+                done.append(self.rows(ids))
+            return done[0]
+
+        return self.ring.issue(finish)
+
+
+class SortedAndLeftSo(RightFetcher):
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.table[torch.sort(ids).values]
+
+
+class UniqueAndLeftSo(RightFetcher):
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.table[torch.unique(ids)]
+
+
+class SwallowsBadIds(RightFetcher):
+    def submit(self, ids: Tensor) -> Ticket:
+        return super().submit(ids.clamp(0, max(self.num_rows - 1, 0)))
+
+
+class TouchesBeforeItChecks(RightFetcher):
+    """Raises as it should, after it has gathered the good ids into the buffer in use."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.buffer = torch.zeros((4096, self.row_width), dtype=self.dtype)
+
+    def submit(self, ids: Tensor) -> Ticket:
+        if isinstance(ids, Tensor) and ids.dtype in (torch.int32, torch.int64):
+            self.buffer.zero_()
+        return super().submit(ids)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        out = self.buffer[: ids.numel()]
+        out.copy_(self.table[ids])
+        return out
+
+
+class LosesNanPayloads(RightFetcher):
+    def rows(self, ids: Tensor) -> Tensor:
+        rows = self.table[ids]
+        if not rows.is_floating_point():
+            return rows
+        return torch.where(rows.isnan(), torch.full_like(rows, float("nan")), rows)
+
+
+class OtherDtype(RightFetcher):
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.table[ids].float()
+
+
+class WholeBuffer(RightFetcher):
+    """Returns its buffer with rows to spare."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return torch.cat([self.table[ids], torch.zeros(8, self.row_width, dtype=self.dtype)])
+
+
+class SpoilsTheTable(RightFetcher):
+    def rows(self, ids: Tensor) -> Tensor:
+        rows = self.table[ids]
+        if self.num_rows:
+            self.table.view(torch.uint8)[0, 0] += 1
+        return rows
+
+
+class NoTicketRules(RightFetcher):
+    """Lets any number of fetches be in flight and hands out rows for ever."""
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        rows = self.rows(ids)
+        return TicketRing(1).issue(lambda: rows)
+
+
+class FreshTensorEachTime(RightFetcher):
+    def _submit(self, ids: Tensor) -> Ticket:
+        self.ring.claim()
+        ids = ids.clone()
+        return self.ring.issue(lambda: self.rows(ids))
+
+
+class OpenAfterClose(RightFetcher):
+    def submit(self, ids: Tensor) -> Ticket:
+        check_ids(ids, self.num_rows, self.ids_device)
+        return self._submit(ids)
+
+
+class ElsewhereFetcher(RightFetcher):
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.table[ids].to("meta")
+
+
+WRONG_FETCHERS = [
+    OffByOneRow,
+    LastRowMissed,
+    TruncatedTail,
+    TruncatedBatch,
+    StalePingPong,
+    LateGather,
+    SortedAndLeftSo,
+    UniqueAndLeftSo,
+    SwallowsBadIds,
+    TouchesBeforeItChecks,
+    LosesNanPayloads,
+    OtherDtype,
+    WholeBuffer,
+    SpoilsTheTable,
+    NoTicketRules,
+    FreshTensorEachTime,
+    OpenAfterClose,
+    ElsewhereFetcher,
+]
+
+
+@dataclass(frozen=True)
+class PayloadOfOneRow(Made):
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return DataPath(payload_bytes=row_bytes, copy_engine_bytes=row_bytes)
+
+
+@dataclass(frozen=True)
+class NothingCrosses(Made):
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return DataPath(payload_bytes=ids.numel() * row_bytes)
+
+
+@dataclass(frozen=True)
+class AnyTable(Made):
+    """Takes a transposed table by copying it, unasked."""
+
+    def open(self, features: Tensor, device: torch.device) -> Fetcher:
+        if isinstance(features, Tensor):
+            features = features.contiguous()
+        return super().open(features, device)
+
+
+@dataclass(frozen=True)
+class AnyDevice(Made):
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        return None
+
+
+WRONG_STRATEGIES = [PayloadOfOneRow, NothingCrosses, AnyTable, AnyDevice]
+
+
+def test_the_fetcher_that_the_wrong_ones_spoil_is_right() -> None:
+    check_strategy(Made(), HOST)
+
+
+@pytest.mark.parametrize("fetcher", WRONG_FETCHERS)
+def test_wrong_fetcher_is_rejected(fetcher: type[Fetcher]) -> None:
+    wrong = type("Wrong", (Made,), {"fetcher": fetcher})
+    with pytest.raises(NonconformingError, match="made"):
+        check_strategy(wrong(), HOST)
+
+
+@pytest.mark.parametrize("strategy", WRONG_STRATEGIES)
+def test_wrong_strategy_is_rejected(strategy: type[Strategy]) -> None:
+    with pytest.raises(NonconformingError, match="made"):
+        check_strategy(strategy(), HOST)
+
+
+def test_every_check_is_needed() -> None:
+    """Each check rejects some wrong strategy by itself."""
+
+    def rejects(check: Callable[[Strategy, torch.device], None], strategy: Strategy) -> bool:
+        try:
+            check(strategy, HOST)
+        except NonconformingError:
+            return True
+        except Exception:
+            return False
+        return False
+
+    wrong: list[Strategy] = [type("Wrong", (Made,), {"fetcher": f})() for f in WRONG_FETCHERS]
+    wrong += [cls() for cls in WRONG_STRATEGIES]
+    idle = [c.__name__ for c in conformance.CHECKS if not any(rejects(c, w) for w in wrong)]
+    assert idle == []
