@@ -1,0 +1,68 @@
+"""What both samplers refuse, in the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def check_fanouts(fanouts: Sequence[int]) -> tuple[int, ...]:
+    """The fan-outs as a tuple; ``ValueError`` when there is none, a 0, or one below -1."""
+    out = tuple(int(fanout) for fanout in fanouts)
+    if not out:
+        raise ValueError("fanouts: expected one number for each layer, got none")
+    for layer, fanout in enumerate(out):
+        if fanout < -1 or fanout == 0:
+            raise ValueError(
+                f"fanouts[{layer}] = {fanout}: expected a positive number, or -1 (all)"
+            )
+    return out
+
+
+def check_graph(indptr: NDArray[np.int64], indices: NDArray[np.int32] | NDArray[np.int64]) -> int:
+    """The number of nodes of a graph in compressed sparse columns.
+
+    Does not read the lists: whoever samples them checks what it reads.
+
+    Raises:
+        TypeError: a dtype is wrong.
+        ValueError: the shapes do not fit, or the graph has no node.
+    """
+    if indptr.dtype != np.int64:
+        raise TypeError(f"indptr: expected int64, got {indptr.dtype}")
+    if indices.dtype not in (np.int32, np.int64):
+        raise TypeError(f"indices: expected int32 or int64, got {indices.dtype}")
+    if indptr.ndim != 1 or indices.ndim != 1:
+        raise ValueError(f"expected shapes [N + 1] and [E], got {indptr.shape} and {indices.shape}")
+    if len(indptr) < 2:
+        raise ValueError("indptr: a graph without nodes cannot be sampled")
+    if indptr[0] != 0 or indptr[-1] != len(indices):
+        raise ValueError(
+            f"indptr: runs from {indptr[0]} to {indptr[-1]}, expected from 0 to the"
+            f" {len(indices)} edges of indices"
+        )
+    return len(indptr) - 1
+
+
+def check_seeds(seeds: Tensor, device: str = "cpu") -> Tensor:
+    """The seeds, contiguous. Range and repetition are left to the sampler.
+
+    Raises:
+        TypeError: not a tensor of int64.
+        ValueError: empty, not one-dimensional, or on another kind of device.
+    """
+    if not isinstance(seeds, Tensor):
+        raise TypeError(f"seeds: expected a torch tensor, got {type(seeds).__name__}")
+    if seeds.dtype != torch.int64:
+        raise TypeError(f"seeds: expected int64, got {seeds.dtype}; use .long()")
+    if seeds.dim() != 1:
+        raise ValueError(f"seeds: expected shape [S], got {tuple(seeds.shape)}")
+    if seeds.numel() == 0:
+        raise ValueError("seeds: a minibatch needs at least one seed node, got none")
+    if seeds.device.type != device:
+        raise ValueError(f"seeds: expected on {device}, got {seeds.device}; move them first")
+    return seeds.contiguous()

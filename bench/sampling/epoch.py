@@ -1,0 +1,52 @@
+"""Which seed nodes an epoch's minibatches have, and with which seed each is sampled.
+
+Drawing live and drawing a trace both come here, which is why they give the same minibatches.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gatherbench.bench.sampling.splitmix import derive, stream
+
+# Apart from one another, so that the order of an epoch says nothing about its draws.
+_ORDER, _DRAWS = 1, 2
+
+
+def epoch_seeds(
+    train_ids: NDArray[np.int64] | Tensor,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    max_batches: int = 0,
+) -> list[Tensor]:
+    """The seed nodes of each minibatch of an epoch: int64 ``[batch_size]``, the last one shorter.
+
+    Args:
+        train_ids: distinct node ids, int64 ``[T]``; not changed.
+        batch_size: seed nodes a minibatch.
+        seed, epoch: decide the order, on every machine and for ever.
+        max_batches: cut the epoch short; 0: the whole epoch.
+
+    Raises:
+        ValueError: there is no node, or a size makes no sense.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size = {batch_size}: expected at least 1")
+    if max_batches < 0:
+        raise ValueError(f"max_batches = {max_batches}: expected 0 (the whole epoch) or more")
+    ids = np.asarray(train_ids, dtype=np.int64)
+    if len(ids) == 0:
+        raise ValueError("train_ids: an epoch needs at least one seed node, got none")
+    order = np.argsort(stream(derive(seed, epoch, _ORDER), len(ids)), kind="stable")
+    if max_batches:
+        order = order[: max_batches * batch_size]
+    return list(torch.split(torch.from_numpy(ids[order]), batch_size))
+
+
+def batch_seed(seed: int, epoch: int, batch: int) -> int:
+    """The seed that minibatch ``batch`` of an epoch is sampled with, below 2^64."""
+    return derive(seed, epoch, batch, _DRAWS)

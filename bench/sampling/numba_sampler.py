@@ -1,0 +1,183 @@
+"""Uniform neighbour sampling on the CPU: what every measured epoch draws its minibatches with.
+
+PyG's own ``NeighborLoader`` needs a compiled extension that has no wheel on the package index, and
+a benchmark of data movement must not wait for its sampler. So this one is ours, and its minibatches
+depend on the seed alone: not on the number of threads, not on what was sampled before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gatherbench.bench.sampling import kernels
+from gatherbench.bench.sampling.checks import check_fanouts, check_graph, check_seeds
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.splitmix import derive
+from gatherbench.bench.sampling.team import Team
+
+#: Below this many edges a layer is drawn by the calling thread: waking another takes longer.
+_EDGES_PER_THREAD = 4096
+
+
+class NeighborSampler:
+    """Draws the in-neighbours of seed nodes, layer by layer, uniformly without replacement.
+
+    Every layer samples anew for all its targets (see :mod:`.minibatch`). A target with no more
+    neighbours than the fan-out keeps them all. Parallel edges are edges of their own: a neighbour
+    that is listed twice is twice as likely and may be drawn twice. Self-loops are edges like any
+    other; a node without neighbours gets none.
+
+    The same seed gives the same minibatch, bit for bit, whatever the number of threads and on
+    every machine. Calls from several threads wait for one another (give each thread a sampler of
+    its own to run side by side); a fork may happen at any time.
+
+    Memory: 4 bytes for each node of the graph (a table of positions that is touched only where
+    nodes are sampled, and never cleared), and about 32 bytes for each edge of a minibatch.
+
+    Args:
+        indptr: int64 ``[N + 1]``; the in-neighbours of ``v`` are
+            ``indices[indptr[v]:indptr[v + 1]]``. May be a memory map; read once here.
+        indices: int32 or int64 ``[E]``. May be a memory map; only what is sampled is read.
+        fanouts: neighbours for each target, from the seeds outwards; -1 takes all.
+        threads: at most this many; ``None``: as many as torch uses at the time of the call, which
+            is every core in a training process and one in a ``DataLoader`` worker.
+
+    Raises:
+        TypeError: an array has the wrong dtype.
+        ValueError: the arrays are no graph, a fan-out is 0 or below -1, or threads is below 1.
+    """
+
+    def __init__(
+        self,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.int32] | NDArray[np.int64],
+        fanouts: Sequence[int],
+        threads: int | None = None,
+    ) -> None:
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads = {threads}: expected at least 1, or None")
+        self.fanouts = check_fanouts(fanouts)
+        self.threads = threads
+        self.num_nodes = check_graph(indptr, indices)
+        self._indptr = _read_only(indptr)
+        self._indices = _read_only(indices)
+        degree = int(kernels.max_degree(self._indptr))
+        if not 0 <= degree < 2**32:
+            raise ValueError(
+                "indptr: decreases, or a node has 2^32 neighbours or more; the graph is broken"
+            )
+        self._team = Team(words=degree // 64 + 1)
+        self._table = np.zeros(self.num_nodes, np.int32)
+        self._ids = np.zeros(1, np.int64)
+        self.sample(torch.zeros(1, dtype=torch.int64), 0)  # compiles: no timed call shall
+
+    def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
+        """Draw the minibatch of ``seeds``.
+
+        Args:
+            seeds: distinct node ids, int64 ``[S]`` on the CPU, ``S >= 1``.
+            seed: decides, with the seed nodes and the graph, every draw.
+
+        Raises:
+            TypeError: seeds are no int64 tensor.
+            ValueError: seeds are empty, not one-dimensional, not on the CPU, or hold a node twice.
+            IndexError: a seed node, or a neighbour in the graph, is outside the graph.
+        """
+        return self._sample(seeds, seed, frontiers=False)[0]
+
+    def sample_frontiers(self, seeds: Tensor, seed: int) -> tuple[MiniBatch, tuple[Tensor, ...]]:
+        """As :meth:`sample`, but layer ``k`` draws only for the nodes that layer ``k - 1`` added.
+
+        These are PyG's subgraphs: each node is expanded once, so that layer ``k``'s targets are
+        the local numbers from ``num_nodes[k - 1]`` to ``num_nodes[k] - 1``.
+
+        Returns:
+            The minibatch, and for each layer the places of its edges in ``indices``, int64.
+        """
+        return self._sample(seeds, seed, frontiers=True)
+
+    def _sample(
+        self, seeds: Tensor, seed: int, *, frontiers: bool
+    ) -> tuple[MiniBatch, tuple[Tensor, ...]]:
+        with self._team.alone():
+            first, known = 0, self._enter(seeds)
+            num_nodes, edges, places = [known], [], []
+            for layer, fanout in enumerate(self.fanouts):
+                key = np.uint64(derive(seed, layer))
+                drawn, place = self._draw(first, known, fanout, key, with_places=frontiers)
+                first = known if frontiers else 0
+                known = self._relabel(drawn[0], known)
+                num_nodes.append(known)
+                edges.append(torch.from_numpy(drawn))
+                places.append(torch.from_numpy(place))
+            input_ids = torch.from_numpy(self._ids[:known].copy())
+        return MiniBatch(input_ids, tuple(edges), tuple(num_nodes)), tuple(places)
+
+    def _enter(self, seeds: Tensor) -> int:
+        array = check_seeds(seeds).numpy()
+        self._reserve(0, len(array))
+        bad = int(kernels.enter_seeds(array, self._ids, self._table))
+        if bad != kernels.OK:
+            if 0 <= array[bad] < self.num_nodes:
+                raise ValueError(
+                    f"seeds[{bad}] = {array[bad]} stands there twice: make them unique"
+                )
+            raise IndexError(
+                f"seeds[{bad}] = {array[bad]} is outside the graph's nodes 0..{self.num_nodes - 1}"
+            )
+        return len(array)
+
+    def _draw(
+        self, first: int, last: int, fanout: int, key: np.uint64, *, with_places: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Edges ``[2, E]`` (global source, local target) of the known nodes ``first..last - 1``."""
+        nodes = self._ids[first:last]
+        begins = np.empty(last - first, np.int64)
+        offsets = np.empty(last - first + 1, np.int64)
+        total = int(kernels.count(self._indptr, nodes, fanout, begins, offsets))
+        edges = np.empty((2, total), np.int64)
+        places = np.empty(total if with_places else 0, np.int64)
+
+        def part(member: int, start: int, stop: int) -> None:
+            kernels.draw(
+                self._indptr, self._indices, nodes, first, begins, offsets, start, stop,
+                key, edges[0], edges[1], places, self._team.scratch(member),
+            )  # fmt: skip
+
+        threads = self.threads or torch.get_num_threads()
+        threads = max(1, min(threads, total // _EDGES_PER_THREAD))
+        # Cut where the edges are even, not the targets: one hub may have most of them.
+        cuts = np.searchsorted(offsets, np.linspace(0, total, threads + 1)[1:-1])
+        bounds = [0, *(int(c) for c in cuts), last - first]
+        self._team.run(part, bounds)
+        return edges, places
+
+    def _relabel(self, sources: NDArray[np.int64], known: int) -> int:
+        """Make the global ids in ``sources`` local; the number of nodes known after it."""
+        self._reserve(known, len(sources))
+        more, bad = kernels.relabel(sources, self._ids, known, self._table)
+        if bad != kernels.OK:
+            raise IndexError(
+                f"indices: holds node {sources[bad]}, outside the graph's 0..{self.num_nodes - 1};"
+                " the graph is broken, make it again"
+            )
+        return int(more)
+
+    def _reserve(self, known: int, more: int) -> None:
+        if known + more > len(self._ids):
+            ids = np.empty(2 * (known + more), np.int64)
+            ids[:known] = self._ids[:known]
+            self._ids = ids
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """A read-only view: numba compiles for writable arrays apart, and so needs to only once."""
+    view: NDArray[Any] = np.asarray(array).view()
+    view.flags.writeable = False
+    return view

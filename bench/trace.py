@@ -1,0 +1,272 @@
+"""An epoch's minibatches on disk: drawn once, replayed for every strategy.
+
+Strategies can only be compared on the same minibatches. Sampling them anew each time would give the
+same ones (the sampler depends on its seed alone) but at a cost that a measurement of data movement
+does not want beside it.
+
+A trace is a folder of flat little-endian arrays, all minibatches one after the other, and
+``trace.json``, which says where each begins. It is written under another name and renamed when
+complete, so that half a trace is never found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gatherbench.bench.sampling.epoch import batch_seed
+from gatherbench.bench.sampling.minibatch import MiniBatch
+
+FORMAT_VERSION = 1
+_MANIFEST = "trace.json"
+#: The files: node ids of all minibatches; sources and targets of all their layers.
+_ARRAYS = ("input_ids", "sources", "targets")
+_CHUNK = 1 << 24
+
+
+class TraceError(Exception):
+    """A trace that cannot be used; the message names the file and the remedy."""
+
+
+class Sampler(Protocol):
+    """What minibatches are drawn with."""
+
+    @property
+    def num_nodes(self) -> int: ...
+
+    def sample(self, seeds: Tensor, seed: int) -> MiniBatch: ...
+
+
+def draw_trace(
+    folder: Path,
+    sampler: Sampler,
+    seeds: Iterable[Tensor],
+    seed: int,
+    progress: Callable[[str, float], None] | None = None,
+    *,
+    epoch: int = 0,
+) -> None:
+    """Sample a minibatch for each of ``seeds`` and write them all to ``folder``.
+
+    Minibatch ``i`` is ``sampler.sample(seeds[i], batch_seed(seed, epoch, i))``. The same arguments
+    give the same bytes. A trace that is already there is replaced.
+
+    Args:
+        seeds: of :func:`~gatherbench.bench.sampling.epoch.epoch_seeds`.
+        seed: the workload's.
+        progress: called with what is being done and the fraction of it that is done.
+
+    Raises:
+        ValueError: there are no seeds.
+    """
+    batches = list(seeds)
+    if not batches:
+        raise ValueError("seeds: a trace needs at least one minibatch, got none")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    half_written = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _write(half_written, sampler, batches, seed, epoch, progress)
+        if folder.exists():
+            shutil.rmtree(folder)
+        half_written.rename(folder)
+    finally:
+        shutil.rmtree(half_written, ignore_errors=True)
+
+
+def _write(
+    folder: Path,
+    sampler: Sampler,
+    batches: list[Tensor],
+    seed: int,
+    epoch: int,
+    progress: Callable[[str, float], None] | None,
+) -> None:
+    dtypes = {"input_ids": _smallest(sampler.num_nodes), "sources": "<i4", "targets": "<i4"}
+    writers = {name: _Writer(folder / f"{name}.bin", dtypes[name]) for name in _ARRAYS}
+    num_nodes: list[tuple[int, ...]] = []
+    num_edges: list[tuple[int, ...]] = []
+    try:
+        for i, batch_seeds in enumerate(batches):
+            batch = sampler.sample(batch_seeds, batch_seed(seed, epoch, i))
+            writers["input_ids"].add(batch.input_ids)
+            for edges in batch.edges:
+                writers["sources"].add(edges[0])
+                writers["targets"].add(edges[1])
+            num_nodes.append(batch.num_nodes)
+            num_edges.append(tuple(edges.shape[1] for edges in batch.edges))
+            if progress is not None:
+                progress("draw the trace", (i + 1) / len(batches))
+    finally:
+        for writer in writers.values():
+            writer.close()
+    manifest: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "graph_nodes": sampler.num_nodes,
+        "seed": seed,
+        "epoch": epoch,
+        "num_nodes": num_nodes,
+        "num_edges": num_edges,
+        "arrays": {name: writer.describe() for name, writer in writers.items()},
+    }
+    manifest["sha256"] = _digest(manifest)
+    (folder / _MANIFEST).write_text(json.dumps(manifest) + "\n")
+
+
+class _Writer:
+    """Appends tensors to one file as ``dtype`` and knows what it wrote."""
+
+    def __init__(self, path: Path, dtype: str) -> None:
+        self._file = path.open("wb")
+        self._dtype = dtype
+        self._hash = hashlib.sha256()
+        self._length = 0
+
+    def add(self, values: Tensor) -> None:
+        data = values.numpy().astype(self._dtype).data
+        self._file.write(data)
+        self._hash.update(data)
+        self._length += values.numel()
+
+    def close(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def describe(self) -> dict[str, Any]:
+        return {"dtype": self._dtype, "length": self._length, "sha256": self._hash.hexdigest()}
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The minibatches of one epoch; ``len``, ``trace[i]`` and iteration give :class:`MiniBatch`.
+
+    The arrays are memory maps: a minibatch is read when it is asked for. Open one with
+    :meth:`open`.
+
+    Attributes:
+        folder: where the files lie.
+        graph_nodes: nodes of the graph that was sampled, for a check against the dataset.
+        seed, epoch: what :func:`draw_trace` was given.
+        num_nodes: int64 ``[batches, L + 1]``, :attr:`MiniBatch.num_nodes` of each.
+        num_edges: int64 ``[batches, L]``, edges of each layer.
+    """
+
+    folder: Path
+    graph_nodes: int
+    seed: int
+    epoch: int
+    num_nodes: NDArray[np.int64]
+    num_edges: NDArray[np.int64]
+    _arrays: dict[str, NDArray[np.int32]]
+    _node_offsets: NDArray[np.int64]
+    _edge_offsets: NDArray[np.int64]
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Open a trace, reading it once to check that it is whole (about a second a gigabyte).
+
+        Raises:
+            TraceError: the folder is no trace, is of another version, or a file is damaged.
+        """
+        manifest = _read_manifest(folder)
+        nodes = np.array(manifest["num_nodes"], np.int64)
+        edges = np.array(manifest["num_edges"], np.int64)
+        return cls(
+            folder=folder,
+            graph_nodes=manifest["graph_nodes"],
+            seed=manifest["seed"],
+            epoch=manifest["epoch"],
+            num_nodes=nodes,
+            num_edges=edges,
+            _arrays={name: _map(folder, name, manifest["arrays"][name]) for name in _ARRAYS},
+            _node_offsets=_offsets(nodes[:, -1]),
+            _edge_offsets=_offsets(edges.ravel()),
+        )
+
+    def __len__(self) -> int:
+        return len(self.num_nodes)
+
+    def __getitem__(self, i: int) -> MiniBatch:
+        """Minibatch ``i``, as it was drawn; ``IndexError`` past the end."""
+        layers = self.num_edges.shape[1]
+        ids, edges = self.input_ids(i), []
+        for layer in range(i * layers, (i + 1) * layers):
+            columns = slice(self._edge_offsets[layer], self._edge_offsets[layer + 1])
+            pair = np.empty((2, columns.stop - columns.start), np.int64)
+            pair[0] = self._arrays["sources"][columns]
+            pair[1] = self._arrays["targets"][columns]
+            edges.append(torch.from_numpy(pair))
+        return MiniBatch(ids, tuple(edges), tuple(int(n) for n in self.num_nodes[i]))
+
+    def __iter__(self) -> Iterator[MiniBatch]:
+        return (self[i] for i in range(len(self)))
+
+    def input_ids(self, i: int) -> Tensor:
+        """The node ids whose rows minibatch ``i`` needs, int64 ``[B]``."""
+        if not 0 <= i < len(self):
+            raise IndexError(f"trace[{i}]: it has minibatches 0..{len(self) - 1}")
+        flat = self._arrays["input_ids"][self._node_offsets[i] : self._node_offsets[i + 1]]
+        return torch.from_numpy(flat.astype(np.int64))
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / _MANIFEST
+    try:
+        manifest = json.loads(path.read_text())
+        digest = manifest.pop("sha256")
+        version = manifest["format_version"]
+    except FileNotFoundError:
+        raise TraceError(f"{path} is missing: {folder} is no trace; {_REMEDY}") from None
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise TraceError(f"{path} is damaged; {_REMEDY}") from None
+    if version != FORMAT_VERSION:
+        raise TraceError(f"{path}: format {version}, expected {FORMAT_VERSION}; {_REMEDY}")
+    if digest != _digest(manifest):
+        raise TraceError(f"{path} is damaged; {_REMEDY}")
+    return dict(manifest)
+
+
+def _map(folder: Path, name: str, expected: dict[str, Any]) -> NDArray[np.int32]:
+    path = folder / f"{name}.bin"
+    dtype = np.dtype(expected["dtype"])
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise TraceError(f"{path} is missing; {_REMEDY}") from None
+    if size != expected["length"] * dtype.itemsize:
+        raise TraceError(
+            f"{path}: {size} bytes, expected {expected['length'] * dtype.itemsize}; {_REMEDY}"
+        )
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
+            raise TraceError(f"{path} is damaged (wrong checksum); {_REMEDY}")
+    if size == 0:  # no edge in the whole epoch; an empty file cannot be mapped
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, "r").view(np.ndarray)
+
+
+_REMEDY = "delete the folder and draw the trace again"
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _smallest(bound: int) -> str:
+    return "<i4" if bound <= 2**31 else "<i8"
+
+
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
