@@ -20,8 +20,11 @@ from gatherbench.bench.figures.bars import Line
 from gatherbench.bench.figures.style import FAINT, MODEL_HATCH, RC, VERMILION, Series
 from gatherbench.bench.tables import Run
 
+#: What a run without a GPU has to say of itself.
+HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
+
 #: Inches. A line holds two rows of label; above each panel stands its name, below it its axis.
-LINE, NAME, AXIS, FOOT = 0.36, 0.32, 0.58, 0.45
+LINE, NAME, AXIS, FOOT = 0.36, 0.32, 0.58, 0.55
 LABELS, PANEL, MARGIN = 1.95, {1: 6.3, 2: 4.4}, 0.12
 HEAD_LINE, HEAD_TITLE = 0.22, 0.32
 
@@ -52,7 +55,7 @@ def draw_sheet(
         absent: what to write for a series that has no value although it was run.
     """
     series = all_series(run)
-    banner = "" if _has_gpu(run) else "Host memory only: no GPU and no PCIe link took part"
+    banner = "" if has_gpu(run) else HOST_ONLY
     patches = list(legend)
     if any(s.backend == "model" for s in series):
         hatched = Patch(fc="white", ec="black", hatch=MODEL_HATCH, label="modelled, not measured")
@@ -138,7 +141,8 @@ def _fill(
         )
 
 
-def _has_gpu(run: Run) -> bool:
+def has_gpu(run: Run) -> bool:
+    """Whether anything in the run was measured on a GPU."""
     return bool((run.rows["backend"] == "cuda").any())
 
 

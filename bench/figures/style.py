@@ -69,9 +69,11 @@ def time_unit(longest_s: float) -> tuple[str, float]:
     return ("ms", 1e3) if longest_s >= 1e-3 else ("µs", 1e6)
 
 
+def decimals(value: float) -> int:
+    """How many decimals show three significant digits of ``value``."""
+    return max(0, 2 - int(f"{value:.2e}".rpartition("e")[2])) if value else 0
+
+
 def three_digits(value: float) -> str:
     """A number with three significant digits and no exponent."""
-    if value == 0:
-        return "0"
-    digits = max(0, 2 - int(f"{value:e}".rpartition("e")[2]))
-    return f"{value:.{digits}f}"
+    return f"{value:.{decimals(value)}f}"

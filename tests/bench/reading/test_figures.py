@@ -1,0 +1,186 @@
+"""Figures: that each bar has the length it should, and that nothing goes missing in silence."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from gatherbench.bench.figures.all import FIGURES, save_all
+from gatherbench.bench.figures.cpu_seconds import cpu_core_seconds
+from gatherbench.bench.figures.epoch_breakdown import epoch_breakdown
+from gatherbench.bench.figures.speedup import speedup
+from gatherbench.bench.figures.style import MODEL_HATCH, RC, three_digits, time_unit
+from gatherbench.bench.tables import load_run
+
+MakeRun = Callable[..., Path]
+EIGHT = (
+    ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
+    ("cpu_gather", "pinned", (0.2, 0.6, 0.5)),
+    ("cpu_gather", "prefetch", (0.2, 0.45, 0.5)),
+    ("unified_zero_copy", "registered", (0.2, 0.4, 0.5)),
+    ("aligned_zero_copy", "registered,given", (0.2, 0.35, 0.5)),
+    ("aligned_zero_copy", "registered,sorted", (0.2, 0.3, 0.5)),
+    ("async_zero_copy", "green_context", (0.2, 0.05, 0.55)),
+    ("all_in_gpu", "default", (0.2, 0.1, 0.5)),
+)
+FOUR = (
+    "wordnet-sage16x2-b1000-1f2e3d4c",
+    "wordnet-gat16x2-b1000-1f2e3d4d",
+    "papers100M-like@0.01-sage16x2-b1000-1f2e3d4e",
+    "ogbn-products-sage256x3-b1024-aabbccdd",
+)
+
+
+def texts(figure: Figure) -> str:
+    return "\n".join(t.get_text() for t in figure.findobj(Text))
+
+
+def widths(figure: Figure, panel: int = 0) -> list[float]:
+    return [patch.get_width() for patch in figure.axes[panel].patches]
+
+
+def test_stages_stack_up_to_the_epoch(make_run: MakeRun) -> None:
+    drawn = widths(epoch_breakdown(load_run(make_run(series=EIGHT[:2]))))
+    sample, fetch, train, other = drawn[0::2]  # stage by stage, the two bars of each
+    assert (sample, fetch, train) == pytest.approx((0.2, 1.0, 0.5))
+    assert other == pytest.approx(0.01)
+    assert sum(drawn[1::2]) == pytest.approx(1.31)
+
+
+def test_speedup_bars_are_ratios_to_the_named_reference(make_run: MakeRun) -> None:
+    figure = speedup(load_run(make_run(series=EIGHT[:2])))
+    assert widths(figure) == pytest.approx([1.0, 1.71 / 1.31])
+    assert "Speed-up over cpu_gather naive" in texts(figure)
+
+
+def test_cpu_bars_are_user_and_system(make_run: MakeRun) -> None:
+    assert widths(cpu_core_seconds(load_run(make_run(series=EIGHT[:1])))) == pytest.approx(
+        [2.5, 0.1]
+    )
+
+
+@pytest.mark.parametrize("draw", FIGURES.values(), ids=list(FIGURES))
+def test_no_text_overlaps_or_leaves_the_paper(
+    make_run: MakeRun, draw: Callable[..., Figure]
+) -> None:
+    failures = {("async_zero_copy", "green_context"): ("failed", "out of memory " * 20)}
+    run = load_run(make_run(series=EIGHT, workloads=FOUR, failures=failures, jitter=0.1))
+    with mpl.rc_context(RC):
+        figure = draw(run)
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        shown = [t for t in figure.findobj(Text) if t.get_text() and t.get_visible()]
+        boxes = {t: t.get_window_extent(renderer) for t in shown}
+    for text, box in boxes.items():
+        assert figure.bbox.x0 <= box.x0, text
+        assert box.x1 <= figure.bbox.x1, text
+    for axes in figure.axes:
+        labels = [boxes[t] for t in axes.get_yticklabels() if t in boxes]
+        for above, below in itertools.pairwise(labels):
+            assert above.y0 >= below.y1
+
+
+@pytest.mark.parametrize("draw", FIGURES.values(), ids=list(FIGURES))
+def test_what_was_not_measured_is_named_in_its_place(
+    make_run: MakeRun, draw: Callable[..., Figure]
+) -> None:
+    failures = {
+        ("cpu_gather", "pinned"): ("failed", "out of memory"),
+        ("unified_zero_copy", "registered"): ("skipped", "no CUDA device"),
+    }
+    run = load_run(make_run(series=EIGHT, failures=failures, cut_off=[("all_in_gpu", "default")]))
+    figure = draw(run)
+    labels = [t.get_text() for t in figure.axes[0].get_yticklabels()]
+    assert labels[1] == "cpu_gather\npinned"
+    found = texts(figure)
+    assert "failed: out of memory" in found
+    assert "skipped: no CUDA device" in found
+    assert "not run: " in found
+
+
+@pytest.mark.parametrize("draw", FIGURES.values(), ids=list(FIGURES))
+def test_a_run_in_which_everything_failed_still_draws(
+    make_run: MakeRun, draw: Callable[..., Figure]
+) -> None:
+    failures = {(s, v): ("failed", "boom") for s, v, _ in EIGHT}
+    figure = draw(load_run(make_run(series=EIGHT, failures=failures)))
+    assert texts(figure).count("failed: boom") == len(EIGHT)
+    assert widths(figure) == []
+
+
+@pytest.mark.parametrize("draw", FIGURES.values(), ids=list(FIGURES))
+def test_host_figures_say_that_no_gpu_took_part(
+    make_run: MakeRun, draw: Callable[..., Figure]
+) -> None:
+    assert "no GPU" in texts(draw(load_run(make_run("20261121-a-1"))))
+    assert "no GPU" not in texts(draw(load_run(make_run("20261121-b-2", backend="cuda"))))
+
+
+@pytest.mark.parametrize("draw", FIGURES.values(), ids=list(FIGURES))
+def test_modelled_bars_are_hatched_and_called_so(
+    make_run: MakeRun, draw: Callable[..., Figure]
+) -> None:
+    modelled = draw(load_run(make_run("20261121-a-1", series=EIGHT[:1], modelled=EIGHT[:1])))
+    hatches = [patch.get_hatch() for patch in modelled.axes[0].patches]
+    assert hatches.count(MODEL_HATCH) == len(hatches) // 2  # one bar of the two
+    assert "naive (modelled)" in texts(modelled)
+    assert "modelled, not measured" in texts(modelled)
+    measured = draw(load_run(make_run("20261121-b-2", series=EIGHT[:1])))
+    assert "modelled" not in texts(measured)
+
+
+def test_a_series_without_reference_says_so(make_run: MakeRun) -> None:
+    figure = speedup(load_run(make_run(series=EIGHT[3:5])))
+    assert "no cpu_gather naive measured to compare with" in texts(figure)
+
+
+def test_the_footer_says_what_was_measured_on_what(make_run: MakeRun) -> None:
+    found = texts(epoch_breakdown(load_run(make_run(repeats=1)))).replace("\n", " ")
+    assert "1 repeat × 4 epochs, 1 warm-up epoch dropped" in found
+    assert "Machine cpu-amd-epyc-2c (AMD EPYC), backend host, commit 0123456789ab" in found
+
+
+def test_a_single_epoch_has_no_whisker(make_run: MakeRun) -> None:
+    one = epoch_breakdown(load_run(make_run("20261121-a-1", repeats=1, epochs=1)))
+    assert not one.axes[0].containers or not any(c.has_xerr for c in _errorbars(one))
+    many = epoch_breakdown(load_run(make_run("20261121-b-2", jitter=0.1)))
+    assert len(_errorbars(many)) == 3
+
+
+def _errorbars(figure: Figure) -> list[mpl.container.ErrorbarContainer]:
+    found = figure.axes[0].containers
+    return [c for c in found if isinstance(c, mpl.container.ErrorbarContainer)]
+
+
+def test_save_all_writes_every_figure_and_the_same_svg_again(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = load_run(make_run(jitter=0.1))
+    written = save_all(run, tmp_path / "one" / "figures")
+    assert {p.stem for p in written} == set(FIGURES)
+    assert {p.suffix for p in written} == {".png", ".svg"}
+    assert all(p.stat().st_size > 1000 for p in written)
+    again = save_all(run, tmp_path / "two", formats=["svg"])
+    digest = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in written}
+    assert all(hashlib.sha256(p.read_bytes()).hexdigest() == digest[p.name] for p in again)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0, "0"), (1234.5, "1234"), (12.345, "12.3"), (1.0, "1.00"), (0.0123456, "0.0123"),
+     (0.9999, "1.00"), (99.99, "100")],
+)  # fmt: skip
+def test_three_digits(value: float, shown: str) -> None:
+    assert three_digits(value) == shown
+
+
+@pytest.mark.parametrize(("longest", "unit"), [(2.0, "s"), (0.2, "ms"), (2e-4, "µs")])
+def test_time_unit(longest: float, unit: str) -> None:
+    assert time_unit(longest)[0] == unit

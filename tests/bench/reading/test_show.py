@@ -1,0 +1,85 @@
+"""The table of a run in the terminal: read as a person would read it in a pipe."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gatherbench.bench.show import render, summarise
+from gatherbench.bench.tables import load_run
+
+MakeRun = Callable[..., Path]
+SORTED = ("aligned_zero_copy", "registered,sorted", (0.2, 0.3, 0.5))
+NAIVE = ("cpu_gather", "naive", (0.2, 1.0, 0.5))
+
+
+def shown(folder: Path, width: int = 100) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None).print(render(load_run(folder)))
+    return out.getvalue()
+
+
+def line_of(text: str, *words: str) -> list[str]:
+    found = [line.split() for line in text.splitlines() if all(w in line for w in words)]
+    assert len(found) == 1, text
+    return found[0]
+
+
+def test_a_line_holds_the_numbers_and_what_is_derived(make_run: MakeRun) -> None:
+    text = shown(make_run(series=[NAIVE, SORTED]))
+    assert line_of(text, "aligned_zero_copy", "registered,sorted")[2:] == [
+        "1.01", "±0.00", "0.300", "0.500", "1.13", "6.67", "1.69",
+    ]  # fmt: skip
+    assert "speed-up over cpu_gather naive" in " ".join(text.split())
+
+
+def test_a_single_epoch_shows_no_spread(make_run: MakeRun) -> None:
+    text = shown(make_run(series=[NAIVE], repeats=1, epochs=1))
+    assert "±" not in " ".join(line_of(text, "cpu_gather", "1.71"))
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_no_line_is_wider_than_the_terminal_nor_cut(make_run: MakeRun, width: int) -> None:
+    failures = {("async_zero_copy", "stream"): ("failed", "a long reason " * 20)}
+    series = [NAIVE, SORTED, ("async_zero_copy", "stream", (0.1, 0.1, 0.1))]
+    text = shown(make_run(series=series, failures=failures, jitter=0.1), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+
+
+def test_short_epochs_are_shown_in_milliseconds(make_run: MakeRun) -> None:
+    text = shown(make_run(series=[("cpu_gather", "naive", (0.002, 0.01, 0.005))]))
+    assert "epoch, ms" in text
+    assert line_of(text, "cpu_gather", "27.0")[2] == "27.0"
+
+
+def test_a_failed_case_stands_in_its_place_and_its_reason_below(make_run: MakeRun) -> None:
+    failures = {("aligned_zero_copy", "registered,sorted"): ("failed", "out of memory")}
+    two = ("a-sage16x2-b1-00000000", "b-sage16x2-b1-00000000")
+    text = shown(make_run(series=[NAIVE, SORTED], failures=failures, workloads=two))
+    places = [line for line in text.splitlines() if line.rstrip().endswith("failed")]
+    assert len(places) == 2
+    assert text.count("failed: aligned_zero_copy registered,sorted: out of memory") == 1
+
+
+def test_modelled_lines_stand_apart(make_run: MakeRun) -> None:
+    text = shown(make_run(series=[NAIVE], modelled=[NAIVE, SORTED]))
+    measured, _, modelled = text.partition("modelled:")
+    assert "cpu_gather" in measured
+    assert "aligned_zero_copy" not in measured
+    assert "aligned_zero_copy" in modelled
+
+
+def test_a_host_run_says_that_no_gpu_took_part(make_run: MakeRun) -> None:
+    assert "no GPU" in shown(make_run("20261121-a-1"))
+    assert "no GPU" not in shown(make_run("20261121-b-2", backend="cuda"))
+
+
+def test_a_run_without_rows_can_be_shown(make_run: MakeRun) -> None:
+    text = shown(make_run(series=[NAIVE], cut_off=[NAIVE[:2]]))
+    assert "not run: cpu_gather naive" in text
+    assert summarise(load_run(make_run("20261121-b-2", series=[NAIVE]))).shape[0] == 1
