@@ -1,0 +1,142 @@
+"""The launch policies as data, the points they pick, and the tables made from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from gatherbench.kernels.grid import GridPoint
+from gatherbench.kernels.policies import POLICIES, Policy, policy
+from gatherbench.kernels.request_table import (
+    request_row,
+    request_table,
+    requests_by_row_width,
+    uniform_ids,
+)
+
+SYSTEMS = {
+    "PyTorch-Direct",
+    "DGL",
+    "GraphBolt",
+    "torch-quiver",
+    "GLT",
+    "WholeGraph",
+    "EMOGI",
+    "gatherbench",
+}
+
+
+def test_every_system_has_a_policy_with_its_source() -> None:
+    assert {p.system for p in POLICIES.values()} == SYSTEMS
+    for p in POLICIES.values():
+        assert p.source
+        assert p.label == (p.name if p.system == "gatherbench" else f"policy of {p.system}")
+    assert len({p.label for p in POLICIES.values()}) == len(POLICIES)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_has_a_point_for_every_table(name: str) -> None:
+    for row_bytes, item, address in itertools.product(
+        (1, 2, 4, 12, 16, 100, 128, 129, 256, 400, 1412, 2408, 8192), (1, 2, 4, 8), (0, 4, 16, 64)
+    ):
+        if row_bytes % item == 0 and address % item == 0:
+            p = policy(name)
+            point = p.point(row_bytes, item, table_address=address)
+            point.check(row_bytes, p.row_stride(row_bytes), address)
+            assert point.blocks(1000, row_bytes) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "row_bytes", "expected"),
+    [
+        ("pytorch-direct", 2408, GridPoint("circular", 4, 0, 1, 4, block_threads=128)),
+        ("pytorch-direct", 512, GridPoint("none", 4, 0, 1, 4, block_threads=128)),
+        ("pytorch-direct", 100, GridPoint("none", 4, 0, 1, 4, block_threads=128)),
+        ("dgl", 2408, GridPoint("idle", 4, 256, block_threads=256)),
+        ("dgl", 256, GridPoint("idle", 4, 64, block_threads=256)),
+        ("dgl", 252, GridPoint("none", 4, 64, block_threads=256)),
+        ("dgl", 4, GridPoint("none", 4, 1, block_threads=256)),
+        ("graphbolt", 2408, GridPoint("idle", 8, 512, block_threads=1024, max_blocks=10)),
+        ("graphbolt", 128, GridPoint("none", 16, 8, block_threads=1024, max_blocks=10)),
+        ("torch-quiver", 400, GridPoint("none", 1, 32, block_threads=1024)),
+        ("wholegraph", 400, GridPoint("none", 16, 32, block_threads=1024, max_blocks=1568)),
+        ("wholegraph", 64, GridPoint("none", 16, 4, block_threads=1024, max_blocks=1568)),
+        ("aligned", 2408, GridPoint("circular", 8, 32, 1, 4, block_threads=256)),
+        ("aligned", 400, GridPoint("circular", 16, 32, 4, 1, block_threads=256)),
+        ("aligned", 128, GridPoint("none", 16, 8, 4, 1, block_threads=256)),
+    ],
+)
+def test_the_points_are_what_the_sources_say(
+    name: str, row_bytes: int, expected: GridPoint
+) -> None:
+    assert policy(name).point(row_bytes, 4) == expected
+
+
+def test_order_and_padding_depend_on_the_row() -> None:
+    wholegraph = policy("wholegraph")
+    assert wholegraph.order_of(512) == "sorted"
+    assert wholegraph.order_of(513) == "given"
+    assert wholegraph.row_stride(2408) == 2416
+    assert policy("dgl").order_of(10_000) == "sorted"
+    assert policy("glt").row_stride(2408) == 2408
+
+
+def test_an_unknown_policy_names_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"'dlg': choose from pytorch-direct, dgl"):
+        policy("dlg")
+
+
+def test_a_typo_in_a_rule_is_an_error() -> None:
+    with pytest.raises(TypeError, match="shft"):
+        Policy(name="x", shft="idle", **{})  # type: ignore[call-arg]
+
+
+def test_the_table_tells_the_papers_story() -> None:
+    table = {row.policy.name: row for row in request_table(602, 4)}
+    assert table.keys() == POLICIES.keys()
+    assert table["unaligned"].requests_per_row > 1.3 * table["aligned"].requests_per_row
+    assert table["aligned"].link_efficiency > table["unaligned"].link_efficiency
+    # Idle lanes read each line once; the circular shift may read the row's head in two goes.
+    lines = (2408 + 126) / 128  # mean number of lines under a row at even 8 B offsets, rounded
+    assert table["aligned-idle"].requests_per_row == pytest.approx(lines, rel=0.01)
+    assert table["aligned-idle"].requests_per_row <= table["aligned"].requests_per_row
+    worst = max(table.values(), key=lambda row: row.requests_per_row)
+    assert worst.policy.name == "torch-quiver"
+    for row in table.values():
+        assert 32 <= row.mean_request_bytes <= 128
+        assert 0 < row.link_efficiency < 1
+
+
+def test_smaller_requests_cost_more_headers() -> None:
+    (at_128,) = request_table(602, 4, [policy("aligned")])
+    (at_64,) = request_table(602, 4, [policy("aligned")], max_request=64)
+    assert at_64.counts.sectors == at_128.counts.sectors
+    assert at_64.requests_per_row > 1.9 * at_128.requests_per_row
+    assert at_64.link_efficiency < at_128.link_efficiency
+
+
+def test_a_sorted_policy_reads_repeats_of_narrow_rows_once() -> None:
+    ids = np.repeat(np.arange(64), 4)
+    np.random.default_rng(0).shuffle(ids)
+    sorted_first = request_row(policy("graphbolt"), 32, 4, ids)
+    given = request_row(dataclasses.replace(policy("graphbolt"), order="given"), 32, 4, ids)
+    assert sorted_first.counts.num_requests < given.counts.num_requests / 2
+
+
+def test_the_figures_data_covers_every_policy_at_every_width() -> None:
+    rows = requests_by_row_width((128, 256, 1412), policies=[policy("aligned"), policy("glt")])
+    assert [(r.row_bytes, r.policy.name) for r in rows] == [
+        (w, n) for w in (128, 256, 1412) for n in ("aligned", "glt")
+    ]
+    assert [r.requests_per_row for r in rows[:4]] == [1, 1, 2, 2]
+
+
+def test_the_default_batch_is_always_the_same() -> None:
+    np.testing.assert_array_equal(uniform_ids(10, 100), uniform_ids(10, 100))
+    with pytest.raises(ValueError, match="empty batch"):
+        request_table(4, 4, ids=np.array([], np.int64))
+    with pytest.raises(ValueError, match="dim = 0"):
+        request_table(0, 4)
