@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -23,7 +23,7 @@ def check_fanouts(fanouts: Sequence[int]) -> tuple[int, ...]:
     return out
 
 
-def check_graph(indptr: NDArray[np.int64], indices: NDArray[np.int32] | NDArray[np.int64]) -> int:
+def check_graph(indptr: NDArray[Any] | Tensor, indices: NDArray[Any] | Tensor) -> int:
     """The number of nodes of a graph in compressed sparse columns.
 
     Does not read the lists: whoever samples them checks what it reads.
@@ -32,18 +32,22 @@ def check_graph(indptr: NDArray[np.int64], indices: NDArray[np.int32] | NDArray[
         TypeError: a dtype is wrong.
         ValueError: the shapes do not fit, or the graph has no node.
     """
-    if indptr.dtype != np.int64:
-        raise TypeError(f"indptr: expected int64, got {indptr.dtype}")
-    if indices.dtype not in (np.int32, np.int64):
-        raise TypeError(f"indices: expected int32 or int64, got {indices.dtype}")
-    if indptr.ndim != 1 or indices.ndim != 1:
-        raise ValueError(f"expected shapes [N + 1] and [E], got {indptr.shape} and {indices.shape}")
+    for name, array, allowed in (
+        ("indptr", indptr, ("int64",)),
+        ("indices", indices, ("int32", "int64")),
+    ):
+        dtype = str(array.dtype).removeprefix("torch.")
+        if dtype not in allowed:
+            raise TypeError(f"{name}: expected {' or '.join(allowed)}, got {dtype}")
+        if array.ndim != 1:
+            raise ValueError(f"{name}: expected one dimension, got shape {tuple(array.shape)}")
     if len(indptr) < 2:
         raise ValueError("indptr: a graph without nodes cannot be sampled")
-    if indptr[0] != 0 or indptr[-1] != len(indices):
+    first, last = int(indptr[0]), int(indptr[-1])
+    if first != 0 or last != len(indices):
         raise ValueError(
-            f"indptr: runs from {indptr[0]} to {indptr[-1]}, expected from 0 to the"
-            f" {len(indices)} edges of indices"
+            f"indptr: runs from {first} to {last}, expected from 0 to the {len(indices)} edges"
+            " of indices"
         )
     return len(indptr) - 1
 

@@ -8,7 +8,7 @@ depend on the seed alone: not on the number of threads, not on what was sampled 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -75,7 +75,10 @@ class NeighborSampler:
         self._team = Team(words=degree // 64 + 1)
         self._table = np.zeros(self.num_nodes, np.int32)
         self._ids = np.zeros(1, np.int64)
-        self.sample(torch.zeros(1, dtype=torch.int64), 0)  # compiles: no timed call shall
+        self._compile()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+        return type(self), (self._indptr, self._indices, self.fanouts, self.threads)
 
     def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
         """Draw the minibatch of ``seeds``.
@@ -118,6 +121,13 @@ class NeighborSampler:
                 places.append(torch.from_numpy(place))
             input_ids = torch.from_numpy(self._ids[:known].copy())
         return MiniBatch(input_ids, tuple(edges), tuple(num_nodes)), tuple(places)
+
+    def _compile(self) -> None:
+        """Have numba compile (or read from its cache) what no timed call shall wait for."""
+        nothing = np.empty(0, np.int64)
+        kernels.enter_seeds(nothing, self._ids, self._table)
+        self._draw(0, 0, 1, np.uint64(0), with_places=False)
+        self._relabel(nothing, 0)
 
     def _enter(self, seeds: Tensor) -> int:
         array = check_seeds(seeds).numpy()

@@ -1,0 +1,112 @@
+"""The CPU sampler for PyG's own loaders: ``NodeLoader`` and ``LinkLoader`` without pyg-lib.
+
+A user of PyG keeps the training loop and changes one argument; what is sampled is what PyG's
+``NeighborLoader`` samples (each node is expanded once, by the hop that first reaches it), so
+``trim_to_layer`` and ``num_sampled_nodes`` work as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    NegativeSampling,
+    NodeSamplerInput,
+    SamplerOutput,
+)
+from torch_geometric.sampler.neighbor_sampler import edge_sample
+
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+
+
+class PygNeighborSampler(BaseSampler):
+    """Uniform neighbour sampling without replacement on a homogeneous graph.
+
+    The draws follow torch's default generator: ``torch.manual_seed`` makes an epoch repeatable,
+    with loader workers too.
+
+    ``NodeLoader`` puts sampled edges only into a ``Data`` that has an ``edge_index``. For a graph
+    too large to be held twice an empty one will do: ``torch.empty(2, 0, dtype=torch.long)``.
+
+    Args:
+        indptr, indices, fanouts, threads: as for
+            :class:`~gatherbench.bench.sampling.numba_sampler.NeighborSampler`.
+        edge_permutation: int64 ``[E]``, the column in ``Data.edge_index`` of each place in
+            ``indices``, or ``None`` where they agree. Leads to edge attributes and ``e_id``.
+    """
+
+    def __init__(
+        self,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.int32] | NDArray[np.int64],
+        fanouts: Sequence[int],
+        threads: int | None = None,
+        edge_permutation: Tensor | None = None,
+    ) -> None:
+        self._sampler = NeighborSampler(indptr, indices, fanouts, threads)
+        self._edge_permutation = edge_permutation
+
+    @classmethod
+    def from_data(cls, data: Data, fanouts: Sequence[int], threads: int | None = None) -> Self:
+        """A sampler of the graph in ``data.edge_index`` (row 0 the sources, row 1 the targets)."""
+        sources, targets = data.edge_index.cpu()
+        order = torch.argsort(targets, stable=True)
+        indptr = torch.zeros(data.num_nodes + 1, dtype=torch.int64)
+        torch.cumsum(torch.bincount(targets, minlength=data.num_nodes), 0, out=indptr[1:])
+        return cls(indptr.numpy(), sources[order].numpy(), fanouts, threads, order)
+
+    def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput:
+        """The subgraph around ``index.node`` (distinct nodes).
+
+        Raises:
+            ValueError: the input has a node type or times, or a node twice.
+        """
+        _refuse_types_and_times(index)
+        out = self._subgraph(index.node)
+        out.metadata = (index.input_id, index.time)
+        return out
+
+    def sample_from_edges(
+        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
+    ) -> SamplerOutput:
+        """The subgraph around the ends of the edges in ``index``, with PyG's negative sampling.
+
+        Raises:
+            ValueError: the input has edge types or times.
+        """
+        _refuse_types_and_times(index)
+        num_nodes = self._sampler.num_nodes
+        return edge_sample(index, self._subgraph, num_nodes, False, None, neg_sampling)
+
+    @property
+    def edge_permutation(self) -> Tensor | None:
+        """What leads from places in ``indices`` to columns of ``Data.edge_index``."""
+        return self._edge_permutation
+
+    def _subgraph(self, seeds: Tensor, _times: Tensor | None = None) -> SamplerOutput:
+        seed = int(torch.randint(2**63 - 1, (1,)))
+        batch, places = self._sampler.sample_frontiers(seeds, seed)
+        sources, targets = torch.cat(batch.edges, dim=1)
+        return SamplerOutput(
+            node=batch.input_ids,
+            row=sources,
+            col=targets,
+            edge=torch.cat(places),
+            num_sampled_nodes=torch.tensor((0, *batch.num_nodes)).diff().tolist(),
+            num_sampled_edges=[edges.shape[1] for edges in batch.edges],
+        )
+
+
+def _refuse_types_and_times(index: NodeSamplerInput | EdgeSamplerInput) -> None:
+    if index.input_type is not None:
+        raise ValueError(f"input type {index.input_type!r}: only homogeneous graphs are sampled")
+    if index.time is not None:
+        raise ValueError("times: this sampler draws without regard to time; leave them out")

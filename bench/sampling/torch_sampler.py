@@ -1,0 +1,147 @@
+"""Neighbour sampling in torch operations: for graphs that are held on a GPU, or on any device.
+
+It draws the very numbers that the CPU sampler draws, so that for one seed both give the same
+minibatch, bit for bit: which sampler ran never changes what is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gatherbench.bench.sampling.checks import check_fanouts, check_graph, check_seeds
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.splitmix import GOLDEN, MULTIPLIER_1, MULTIPLIER_2, derive
+
+_LOW = 0xFFFFFFFF
+
+
+class TorchNeighborSampler:
+    """Draws what :class:`~gatherbench.bench.sampling.numba_sampler.NeighborSampler` draws.
+
+    The work of a layer grows with the square of its fan-out and not with the degrees. Minibatches
+    lie on the graph's device. Safe to call from several threads.
+
+    Args:
+        indptr: int64 ``[N + 1]``; the in-neighbours of ``v`` are
+            ``indices[indptr[v]:indptr[v + 1]]``.
+        indices: int32 or int64 ``[E]``, on the same device.
+        fanouts: neighbours for each target, from the seeds outwards; -1 takes all.
+
+    Raises:
+        TypeError: a tensor has the wrong dtype.
+        ValueError: the tensors are no graph, lie on different devices, or a fan-out is 0 or
+            below -1.
+        IndexError: a neighbour is outside the graph.
+    """
+
+    def __init__(self, indptr: Tensor, indices: Tensor, fanouts: Sequence[int]) -> None:
+        self.fanouts = check_fanouts(fanouts)
+        self.num_nodes = check_graph(indptr, indices)
+        if indptr.device != indices.device:
+            raise ValueError(f"indptr is on {indptr.device}, but indices on {indices.device}")
+        low, high = torch.aminmax(indptr.diff())
+        if int(low) < 0 or int(high) >= 2**31:
+            raise ValueError("indptr: decreases, or a node has 2^31 neighbours or more")
+        if indices.numel():
+            low, high = torch.aminmax(indices)
+            if int(low) < 0 or int(high) >= self.num_nodes:
+                raise IndexError(
+                    f"indices: holds nodes {int(low)}..{int(high)}, outside the graph's"
+                    f" 0..{self.num_nodes - 1}"
+                )
+        self._indptr, self._indices = indptr, indices
+
+    def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
+        """Draw the minibatch of ``seeds``, on the graph's device.
+
+        Args:
+            seeds: distinct node ids, int64 ``[S]`` on the graph's device, ``S >= 1``.
+            seed: decides, with the seed nodes and the graph, every draw.
+
+        Raises:
+            TypeError: seeds are no int64 tensor.
+            ValueError: seeds are empty, not one-dimensional, elsewhere, or hold a node twice.
+            IndexError: a seed node is outside the graph.
+        """
+        known = check_seeds(seeds, self._indptr.device.type)
+        low, high = (int(bound) for bound in torch.aminmax(known))
+        if low < 0 or high >= self.num_nodes:
+            raise IndexError(
+                f"seeds: hold {low if low < 0 else high}, outside the graph's nodes"
+                f" 0..{self.num_nodes - 1}"
+            )
+        if torch.unique(known).numel() != known.numel():
+            raise ValueError("seeds: a node stands there twice: make them unique")
+        num_nodes, edges = [known.numel()], []
+        for layer, fanout in enumerate(self.fanouts):
+            sources, targets = self._draw(known, fanout, derive(seed, layer))
+            known, local = _relabel(known, sources)
+            num_nodes.append(known.numel())
+            edges.append(torch.stack([local, targets]))
+        return MiniBatch(known, tuple(edges), tuple(num_nodes))
+
+    def _draw(self, nodes: Tensor, fanout: int, key: int) -> tuple[Tensor, Tensor]:
+        """Global sources and local targets of the edges drawn for ``nodes``."""
+        begins = self._indptr[nodes]
+        degrees = self._indptr[nodes + 1] - begins
+        taken = degrees if fanout < 0 else degrees.clamp(max=fanout)
+        ends = taken.cumsum(0)
+        targets = torch.repeat_interleave(taken)
+        first = ends - taken
+        places = torch.arange(targets.numel(), device=nodes.device) + (begins - first)[targets]
+        longer = (degrees > taken).nonzero()[:, 0]
+        if longer.numel():
+            states = _mix((nodes[longer] + 1) * _signed(GOLDEN) + _signed(key))
+            chosen = _choose(degrees[longer], fanout, states)
+            columns = first[longer, None] + torch.arange(fanout, device=nodes.device)
+            places[columns] = begins[longer, None] + chosen
+        return self._indices[places].to(torch.int64), targets
+
+
+def _choose(degrees: Tensor, taken: int, states: Tensor) -> Tensor:
+    """``[T, taken]`` distinct numbers below each degree, by Floyd's algorithm (see kernels)."""
+    chosen = torch.empty((degrees.numel(), taken), dtype=torch.int64, device=degrees.device)
+    for j in range(taken):
+        highest = degrees - taken + j
+        draw = _below(_mix(states + _signed(GOLDEN * (j + 1))), highest + 1)
+        repeated = (chosen[:, :j] == draw[:, None]).any(1)
+        chosen[:, j] = torch.where(repeated, highest, draw)
+    return chosen
+
+
+def _relabel(known: Tensor, sources: Tensor) -> tuple[Tensor, Tensor]:
+    """All nodes in the order of their first appearance, and the sources' places among them."""
+    both = torch.cat([known, sources])
+    nodes, group = torch.unique(both, return_inverse=True)
+    first = torch.full_like(nodes, both.numel())
+    first.scatter_reduce_(0, group, torch.arange(both.numel(), device=both.device), "amin")
+    order = first.argsort()
+    place = torch.empty_like(order)
+    place[order] = torch.arange(order.numel(), device=order.device)
+    return nodes[order], place[group[known.numel() :]]
+
+
+def _signed(word: int) -> int:
+    """The int64 with the bits of ``word``: torch wraps around on overflow, as uint64 does."""
+    word &= (1 << 64) - 1
+    return word - (1 << 64) if word >= 1 << 63 else word
+
+
+def _shifted(words: Tensor, bits: int) -> Tensor:
+    """A logical shift to the right; torch's own keeps the sign."""
+    return (words >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(words: Tensor) -> Tensor:
+    words = (words ^ _shifted(words, 30)) * _signed(MULTIPLIER_1)
+    words = (words ^ _shifted(words, 27)) * _signed(MULTIPLIER_2)
+    return words ^ _shifted(words, 31)
+
+
+def _below(words: Tensor, bound: Tensor) -> Tensor:
+    """Uniform integers in [0, bound), bound < 2^31."""
+    high = _shifted(words, 32) * bound
+    return (high + _shifted((words & _LOW) * bound, 32)) >> 32
