@@ -1,0 +1,403 @@
+"""Meters: what they count really happened, and what they cannot read they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import psutil
+import pynvml
+import pytest
+
+from gatherbench.bench.meters import cpu as cpu_module
+from gatherbench.bench.meters import nvml as nvml_module
+from gatherbench.bench.meters.base import Meter, Reading
+from gatherbench.bench.meters.clock import WallClockMeter
+from gatherbench.bench.meters.cpu import CpuMeter
+from gatherbench.bench.meters.nvml import GpuPowerMeter, PcieMeter, list_gpus
+from gatherbench.bench.meters.rapl import RaplMeter
+from gatherbench.bench.meters.recorder import Recorder
+from gatherbench.bench.meters.registry import METERS, open_meters
+from gatherbench.bench.rows import UNITS
+
+BURN = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass"
+
+
+def burn(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def by_metric(readings: list[Reading] | tuple[Reading, ...]) -> dict[str, Reading]:
+    found = {r.metric: r for r in readings}
+    assert len(found) == len(readings)
+    return found
+
+
+def value(readings: dict[str, Reading], metric: str) -> float:
+    number = readings[metric].value
+    assert number is not None, readings[metric].reason
+    return number
+
+
+def test_every_reading_has_a_unit_a_source_and_a_value_or_a_reason() -> None:
+    recorder = Recorder(open_meters())
+    with recorder:
+        burn(0.03)
+    metrics = by_metric(recorder.readings)
+    assert "window_time" in metrics
+    for reading in recorder.readings:
+        assert reading.unit in UNITS
+        assert reading.source
+        assert (reading.value is None) == (reading.reason is not None)
+
+
+def test_no_metric_is_the_epochs_own_time() -> None:
+    """The loop writes ``epoch.wall_time`` itself; a second row of that name would be ambiguous."""
+    recorder = Recorder(open_meters())
+    with recorder:
+        pass
+    assert "wall_time" not in by_metric(recorder.readings)
+
+
+def test_clock_counts_the_window() -> None:
+    meter = WallClockMeter()
+    meter.start()
+    time.sleep(0.05)
+    elapsed = value(by_metric(meter.stop()), "window_time")
+    assert elapsed >= 0.05
+
+
+def test_threads_count_and_sleep_does_not() -> None:
+    meter = CpuMeter()
+    threads = [threading.Thread(target=burn, args=(0.15,)) for _ in range(2)]
+    meter.start()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    busy = by_metric(meter.stop())
+    assert value(busy, "cpu_user") + value(busy, "cpu_system") >= 0.29
+    meter.start()
+    time.sleep(0.2)
+    idle = by_metric(meter.stop())
+    assert value(idle, "cpu_user") + value(idle, "cpu_system") < 0.15
+    assert value(idle, "context_switches_voluntary") >= 1
+
+
+def test_a_child_that_ends_in_the_window_counts() -> None:
+    meter = CpuMeter()
+    meter.start()
+    subprocess.run([sys.executable, "-c", BURN.format(0.2)], check=True)
+    readings = by_metric(meter.stop())
+    assert value(readings, "cpu_user") + value(readings, "cpu_system") >= 0.2
+
+
+def test_a_child_is_charged_with_its_share_of_the_window_alone() -> None:
+    """What it burnt before the window must not come back when it is reaped inside."""
+    script = BURN.format(0.5) + "\nprint(flush=True)\ninput()\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # has burnt half a second
+        meter = CpuMeter()
+        meter.start()
+        child.communicate(b"\n")
+        readings = by_metric(meter.stop())
+    assert value(readings, "cpu_user") + value(readings, "cpu_system") < 0.3
+
+
+def test_a_child_that_still_runs_counts() -> None:
+    script = "print(flush=True)\n" + BURN.format(0.3) + "\nprint(flush=True)\ninput()\n"
+    meter = CpuMeter()
+    meter.start()
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        child.stdout.readline()
+        readings = by_metric(meter.stop())
+        child.communicate(b"\n")
+    assert value(readings, "cpu_user") + value(readings, "cpu_system") >= 0.28
+
+
+def test_a_counter_that_goes_backwards_gives_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter = CpuMeter()
+    monkeypatch.setattr(cpu_module, "_live_descendants", lambda: (100.0, 0.0))
+    meter.start()
+    monkeypatch.setattr(cpu_module, "_live_descendants", lambda: (0.0, 0.0))
+    reading = by_metric(meter.stop())["cpu_user"]
+    assert reading.value is None
+    assert reading.reason is not None
+    assert "backwards" in reading.reason
+
+
+def test_page_faults_follow_fresh_memory() -> None:
+    meter = CpuMeter()
+    pages = 4096
+    meter.start()
+    fresh = np.empty(pages * 4096, dtype=np.uint8)
+    fresh[::4096] = 1
+    faults = value(by_metric(meter.stop()), "page_faults_minor")
+    huge = 2**21 // 4096  # transparent huge pages fault once for many
+    assert faults >= pages / huge
+
+
+def test_peak_memory_is_that_of_the_window() -> None:
+    big = np.ones(200 * 2**20, dtype=np.uint8)
+    with_big = psutil.Process().memory_info().rss
+    del big
+    meter = CpuMeter()
+    meter.start()
+    reading = by_metric(meter.stop())["peak_rss"]
+    assert reading.value is not None
+    if "over the window" in reading.source:
+        assert reading.value < with_big - 100 * 2**20
+    else:
+        assert reading.value >= with_big - 2**20
+
+
+def test_peak_memory_that_cannot_be_reset_says_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_module, "_CLEAR_REFS", Path("/nowhere/clear_refs"))
+    meter = CpuMeter()
+    meter.start()
+    assert "since process start" in by_metric(meter.stop())["peak_rss"].source
+    monkeypatch.setattr(cpu_module, "_STATUS", Path("/nowhere/status"))
+    reading = by_metric(meter.stop())["peak_rss"]
+    assert reading.value is None
+    assert reading.reason is not None
+
+
+def test_a_host_clock_that_stands_still_gives_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen = psutil.cpu_times()
+    monkeypatch.setattr(psutil, "cpu_times", lambda: frozen)
+    meter = CpuMeter()
+    meter.start()
+    readings = by_metric(meter.stop())
+    assert readings["system_cpu_busy"].value is None
+    assert "did not advance" in str(readings["system_cpu_busy"].reason)
+
+
+def test_the_host_is_at_least_as_busy_as_we_are() -> None:
+    meter = CpuMeter()
+    meter.start()
+    burn(0.3)
+    readings = by_metric(meter.stop())
+    tick = 0.1  # the host is sampled every 10 ms, on every core
+    ours = value(readings, "cpu_user") + value(readings, "cpu_system")
+    assert value(readings, "system_cpu_busy") + value(readings, "system_cpu_steal") >= ours - tick
+
+
+@pytest.mark.parametrize("meter", [PcieMeter(), GpuPowerMeter()], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no_device: "),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "no_device: "),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "no_permission: "),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "unsupported: "),
+    ],
+)
+def test_nvml_errors_become_reasons(
+    monkeypatch: pytest.MonkeyPatch, meter: Meter, code: int, kind: str
+) -> None:
+    def refuse() -> None:
+        raise pynvml.NVMLError(code)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", refuse)
+    reason = meter.probe()
+    assert reason is not None
+    assert reason.startswith(kind)
+    assert "; " in reason  # the remedy
+
+
+class FakeNvml:
+    """Stands for the library: counts its opening and closing, and answers for one GPU."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, gpus: int = 1) -> None:
+        self.opened = self.closed = 0
+
+        def unsupported(*_: object) -> None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+        answers = {
+            "nvmlInit": self.open,
+            "nvmlShutdown": self.close,
+            "nvmlDeviceGetCount": lambda: gpus,
+            "nvmlDeviceGetHandleByIndex": lambda i: i,
+            "nvmlDeviceGetName": lambda _: "NVIDIA H200",
+            "nvmlDeviceGetUUID": lambda i: f"GPU-secret-{i}",
+            "nvmlDeviceGetCudaComputeCapability": lambda _: (9, 0),
+            "nvmlDeviceGetMemoryInfo": unsupported,
+            "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_000,
+            "nvmlSystemGetCudaDriverVersion": lambda: 13010,
+            "nvmlSystemGetDriverVersion": lambda: "590.10",
+            "nvmlDeviceGetPciInfo": unsupported,
+            "nvmlDeviceGetCurrPcieLinkGeneration": lambda _: 1,
+            "nvmlDeviceGetMaxPcieLinkGeneration": lambda _: 5,
+            "nvmlDeviceGetCurrPcieLinkWidth": lambda _: 16,
+            "nvmlDeviceGetMaxPcieLinkWidth": lambda _: 16,
+        }
+        for name, answer in answers.items():
+            monkeypatch.setattr(pynvml, name, answer)
+
+    def open(self) -> None:
+        self.opened += 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_with_a_gpu_the_counters_are_not_invented(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FakeNvml(monkeypatch)
+    for meter in (PcieMeter(), GpuPowerMeter()):
+        assert str(meter.probe()).startswith("unsupported: ")
+        meter.start()
+        for reading in meter.stop():
+            assert reading.value is None
+            assert "later version" in str(reading.reason)
+    assert library.opened == library.closed > 0
+
+
+def test_a_driver_without_gpus_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FakeNvml(monkeypatch, gpus=0)
+    assert str(PcieMeter().probe()).startswith("no_device: ")
+    assert library.opened == library.closed == 1
+
+
+def test_gpus_are_described_without_their_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml(monkeypatch, gpus=2)
+    one, two = list_gpus()
+    assert one.name == "NVIDIA H200"
+    assert one.cuda_driver == "13.1"
+    assert one.compute_capability == "9.0"
+    assert (one.link_gen_current, one.link_gen_max) == (1, 5)
+    assert one.power_limit_w == 700.0
+    assert one.memory_bytes is None  # the driver did not say
+    assert one.uuid_hash != two.uuid_hash
+    assert "secret" not in repr(one)
+
+
+def test_numa_node_of_nothing_is_none() -> None:
+    assert nvml_module._numa_node(None) is None
+
+
+def packages(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).mkdir()
+        (folder / name / "energy_uj").write_text("123456\n")
+    return folder
+
+
+def test_rapl_absent(tmp_path: Path) -> None:
+    assert str(RaplMeter(tmp_path / "powercap").probe()).startswith("no_device: ")
+    # A part of a package alone is no package.
+    assert str(RaplMeter(packages(tmp_path, "intel-rapl:0:0")).probe()).startswith("no_device: ")
+
+
+def test_rapl_for_root_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    reason = str(RaplMeter(packages_unread(tmp_path)).probe())
+    assert reason.startswith("no_permission: ")
+    assert "; " in reason
+
+
+def packages_unread(folder: Path) -> Path:
+    (folder / "intel-rapl:0").mkdir()
+    return folder
+
+
+def test_rapl_present_is_not_read_yet(tmp_path: Path) -> None:
+    meter = RaplMeter(packages(tmp_path, "intel-rapl:0", "intel-rapl:1", "intel-rapl:0:0"))
+    assert str(meter.probe()).startswith("unsupported: ")
+    meter.start()
+    (reading,) = meter.stop()
+    assert reading.value is None
+    assert "later version" in str(reading.reason)
+
+
+def test_rapl_garbled(tmp_path: Path) -> None:
+    folder = packages(tmp_path, "intel-rapl:0")
+    (folder / "intel-rapl:0" / "energy_uj").write_text("what?")
+    assert str(RaplMeter(folder).probe()).startswith("unsupported: ")
+
+
+def test_open_meters_keeps_the_order_and_names_the_nearest() -> None:
+    assert [m.name for m in open_meters(["clock", "cpu"])] == ["cpu", "clock"]
+    assert [m.name for m in open_meters()] == [m.name for m in METERS]
+    assert METERS[-1] is WallClockMeter  # innermost: it times nothing of the others
+    with pytest.raises(ValueError, match="did you mean 'clock'"):
+        open_meters(["clok"])
+    with pytest.raises(ValueError, match="there are rapl"):
+        open_meters(["xyzzy"])
+    assert open_meters([]) == []
+
+
+class Noted:
+    """Writes down when it is opened and closed; breaks where told to."""
+
+    name: ClassVar[str] = "noted"
+    summary: ClassVar[str] = "a test"
+
+    def __init__(self, log: list[str], label: str, breaks: str = "") -> None:
+        self.log, self.label, self.breaks = log, label, breaks
+
+    def probe(self) -> str | None:
+        return None
+
+    def start(self) -> None:
+        self.log.append(f"start {self.label}")
+        if self.breaks == "start":
+            raise OSError("no such sensor")
+
+    def stop(self) -> list[Reading]:
+        self.log.append(f"stop {self.label}")
+        if self.breaks == "stop":
+            raise OSError("sensor gone")
+        return [Reading(self.label, "1", 1.0, "test")]
+
+
+def test_recorder_closes_in_the_reverse_order_and_reports_in_the_given_one() -> None:
+    log: list[str] = []
+    recorder = Recorder([Noted(log, "a"), Noted(log, "b")])
+    with recorder:
+        log.append("work")
+    assert log == ["start a", "start b", "work", "stop b", "stop a"]
+    assert [r.metric for r in recorder.readings] == ["a", "b"]
+
+
+@pytest.mark.parametrize("breaks", ["start", "stop"])
+def test_a_meter_that_raises_stops_nothing(breaks: str) -> None:
+    log: list[str] = []
+    recorder = Recorder([Noted(log, "a"), Noted(log, "bad", breaks), Noted(log, "c")])
+    with recorder:
+        pass
+    first, broken, last = recorder.readings
+    assert (first.value, last.value) == (1.0, 1.0)
+    assert broken.value is None
+    assert broken.reason == f"failed: {breaks} raised OSError: " + (
+        "no such sensor" if breaks == "start" else "sensor gone"
+    )
+    assert ("stop bad" in log) == (breaks == "stop")  # a window that never opened is not closed
+
+
+def test_recorder_does_not_swallow_what_the_window_raised() -> None:
+    log: list[str] = []
+    recorder = Recorder([Noted(log, "a")])
+    with pytest.raises(ZeroDivisionError), recorder:
+        raise ZeroDivisionError
+    assert log == ["start a", "stop a"]
+    with recorder:  # and can be used again
+        pass
+    assert len(recorder.readings) == 1
