@@ -76,10 +76,10 @@ def measure(job: Job, out: PartWriter) -> str | None:
     """
     device = torch.device(job.device)
     strategy = build(job.case.strategy, job.case.params)
-    reason = strategy.skip(device)
+    dataset = open_dataset(job.dataset)
+    reason = strategy.skip(device, dataset.spec.table_bytes)
     if reason is not None:
         return reason
-    dataset = open_dataset(job.dataset)
     trace = Trace.open(job.trace)
     make = row_maker(job)
 
