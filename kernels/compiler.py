@@ -1,0 +1,109 @@
+"""Compiles the gather kernel with NVRTC, once for each machine, without a driver and without nvcc.
+
+NVRTC comes as a Python wheel and makes a cubin for any architecture it knows, so a machine without
+a GPU compiles (and disassembles, see ``sass.py``) what another one runs. Compiled kernels are kept
+on disk under a key of source, options, architecture and compiler version; files appear whole or
+not at all, so processes that compile the same kernel at the same time do not disturb each other.
+``cuda.core`` is imported when something is compiled, never before.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import platformdirs
+
+from gatherbench.kernels.grid import GridPoint
+
+#: The name of the kernel in every cubin.
+KERNEL_NAME = "gather_kernel"
+#: Architectures whose cubins are guarded: Turing, Ampere, Hopper, Blackwell (data centre).
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
+_MAX_CACHE_BYTES = 64 << 20
+
+
+class CompilerError(RuntimeError):
+    """There is no compiler on this machine, or it refused the source."""
+
+
+@cache
+def kernel_source() -> str:
+    """The text of ``gather.cu``."""
+    return resources.files("gatherbench.kernels").joinpath("gather.cu").read_text()
+
+
+def cache_dir() -> Path:
+    """Where compiled kernels are kept: ``$GATHERBENCH_KERNEL_CACHE`` or the user's cache."""
+    chosen = os.environ.get("GATHERBENCH_KERNEL_CACHE")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("gatherbench")) / "kernels"
+
+
+def compiler_version() -> str:
+    """The version of NVRTC, e.g. ``13.0``.
+
+    Raises:
+        CompilerError: NVRTC is not installed; the message names the remedy.
+    """
+    try:
+        from cuda.bindings import nvrtc
+
+        status, major, minor = nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as missing:
+        raise CompilerError(
+            "no CUDA compiler: NVRTC could not be loaded. Install it with "
+            "`pip install cuda-core cuda-bindings nvidia-cuda-nvrtc`"
+        ) from missing
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompilerError(f"NVRTC does not tell its version: {status}")
+    return f"{major}.{minor}"
+
+
+def compile_gather(
+    point: GridPoint,
+    arch: str,
+    *,
+    source: str | None = None,
+    extra_options: tuple[str, ...] = (),
+    folder: Path | None = None,
+) -> bytes:
+    """The cubin of the kernel of ``point``, from the cache if it is there.
+
+    Args:
+        arch: the real architecture to compile for, e.g. ``sm_90``.
+        source: another source than ``gather.cu``.
+        extra_options: for ptxas, e.g. ``("--maxrregcount=32",)``.
+        folder: the cache's folder; ``cache_dir()`` if not given.
+
+    Raises:
+        CompilerError: there is no compiler, it does not know ``arch``, or it refused the source;
+            the message holds its log.
+        OSError: the cache's folder cannot be written.
+    """
+    compiler_version()  # says what to install, before anything else can fail
+    from cuda.core import Program, ProgramOptions
+    from cuda.core.utils import FileStreamProgramCache
+
+    options = ProgramOptions(
+        name="gather",
+        arch=arch,
+        std="c++17",
+        define_macro=list(point.macros),
+        ptxas_options=list(extra_options) or None,
+    )
+    code = kernel_source() if source is None else source
+    where = cache_dir() if folder is None else folder
+    with FileStreamProgramCache(where, max_size_bytes=_MAX_CACHE_BYTES) as store:
+        try:
+            program = Program(code, "c++", options)
+            return bytes(program.compile("cubin", cache=store).code)
+        # cuda.core's own error types are private: what is no OSError came from the compiler.
+        except OSError:
+            raise
+        except Exception as refused:
+            log = str(refused).rstrip("\n\0")
+            raise CompilerError(
+                f"NVRTC {compiler_version()} could not compile {point.kernel} for {arch}: {log}"
+            ) from refused
