@@ -24,7 +24,7 @@ from gatherbench.datasets.layout import DatasetError
 from gatherbench.datasets.registry import list_sources
 from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.staging import exclusive
-from gatherbench.datasets.store import dataset_folder, open_dataset
+from gatherbench.datasets.store import dataset_folder
 from gatherbench.datasets.writer import DatasetWriter
 
 #: Shares of the nodes (those with in-neighbours) in training, validation and test.
@@ -142,7 +142,6 @@ def import_graph(
     )
     with exclusive(folder):
         _write(folder, spec, edges, int(base), both_ways, table, classes, seed, report)
-        open_dataset(folder, check="full", progress=report)
     return folder
 
 
@@ -166,7 +165,7 @@ def _write(
             report("write edges", sum(map(len, degrees)) / nodes)
             yield degree, rows
 
-    with DatasetWriter(folder, spec) as writer:
+    with DatasetWriter(folder, spec, report) as writer:
         writer.write_columns(graph())
         writer.write_labels(classes)
         degree = np.concatenate(degrees)

@@ -74,6 +74,8 @@ def prepare_dataset(
     if folder.exists() and not force:
         open_dataset(folder)
         return folder
+    if folder.exists() and name not in {source.name for source in SOURCES}:
+        raise DatasetError(f"{name} is no built-in dataset: import it again to replace it")
     source = get_source(name)
     if scale != 1 and not source.scalable:
         raise DatasetError(f"{name} is one fixed graph: it has no scale {scale:g}, only 1")

@@ -17,6 +17,24 @@ from pathlib import Path
 from gatherbench.datasets.layout import DatasetError
 
 
+def make_parent(folder: Path) -> None:
+    """Make the folder in which ``folder`` shall lie.
+
+    Raises:
+        DatasetError: it cannot be made, or not be written to.
+    """
+    parent = folder.parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        problem = None if os.access(parent, os.W_OK | os.X_OK) else "no permission"
+    except OSError as error:
+        problem = str(error.strerror)
+    if problem:
+        raise DatasetError(
+            f"{parent}: cannot be written to ({problem}); set GATHERBENCH_DATA to another folder"
+        )
+
+
 def check_free_space(place: Path, needed: int, name: str) -> None:
     """Refuse to begin what the disk of the folder ``place`` cannot hold.
 
@@ -89,7 +107,7 @@ def publish(staged: Path, folder: Path) -> None:
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Wait until no other process prepares ``folder``, and keep others waiting meanwhile."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_parent(folder)
     # The lock file stays: removing it would let two processes lock two files of one name.
     with folder.with_name(f".{folder.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

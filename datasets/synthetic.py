@@ -56,11 +56,9 @@ class SyntheticSource:
         nodes, edges = round(self.nodes * scale), round(self.edges * scale)
         if nodes > np.iinfo(np.int32).max:
             raise DatasetError(f"{self.name} at scale {scale:g}: {nodes:,} nodes, at most 2^31 - 1")
-        if edges < 1 or self._law(nodes).most_edges < edges:
-            raise DatasetError(
-                f"{self.name} at scale {scale:g}: {nodes:,} nodes cannot have {edges:,} edges; "
-                f"choose a larger scale"
-            )
+        if nodes < 2 or edges < 1:
+            raise DatasetError(f"{self.name} at scale {scale:g}: too small, choose a larger scale")
+        self._law(nodes).draws_for(edges)  # refuses what is too dense
         return DatasetSpec(
             name=self.name,
             scale=scale,
@@ -95,7 +93,7 @@ class SyntheticSource:
                 degrees.append(degree)
                 yield degree, rows
 
-        with DatasetWriter(folder, spec) as writer:
+        with DatasetWriter(folder, spec, progress) as writer:
             writer.write_columns(graph())
             degree = np.concatenate(degrees)
             isolated = int(np.count_nonzero(degree == 0))

@@ -20,7 +20,8 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gatherbench.datasets.dataset import DatasetSpec
+from gatherbench.datasets.checks import check_shapes, check_values, map_array, remember
+from gatherbench.datasets.dataset import DatasetSpec, GraphDataset
 from gatherbench.datasets.layout import (
     ARRAYS,
     HEADER_BYTES,
@@ -33,9 +34,11 @@ from gatherbench.datasets.layout import (
     index_dtype,
     write_spec,
 )
+from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.staging import (
     check_free_space,
     locked_sibling,
+    make_parent,
     no_space,
     publish,
     remove_leftovers,
@@ -55,24 +58,26 @@ class DatasetWriter:
     Args:
         folder: where the dataset shall lie, e.g. from ``dataset_folder``.
         spec: its sizes. ``num_edges`` may be an estimate: the number written takes its place.
+        progress: told of the full check that comes before publishing.
 
     Raises:
-        DatasetError: too little space on the disk (on entering, or while writing); on leaving,
-            a part that was not written, or sizes other than the spec's.
+        DatasetError: a place that cannot be written to, or with too little space (on entering, or
+            while writing); on leaving, a part that was not written, has other sizes than the spec
+            says, or holds what no dataset may hold (see ``open_dataset``).
     """
 
-    def __init__(self, folder: Path, spec: DatasetSpec) -> None:
+    def __init__(self, folder: Path, spec: DatasetSpec, progress: Progress = silent) -> None:
         self.folder = folder
         self.spec = spec
+        self._progress = progress
         self._files: dict[str, ArrayFile] = {}
         self._notes: list[str] = []
         self._features: np.memmap[Any, Any] | None = None
 
     def __enter__(self) -> Self:
-        parent = self.folder.parent
-        parent.mkdir(parents=True, exist_ok=True)
+        make_parent(self.folder)
         remove_leftovers(self.folder)
-        check_free_space(parent, folder_bytes(self.spec), self.spec.name)
+        check_free_space(self.folder.parent, folder_bytes(self.spec), self.spec.name)
         self._temporary, self._lock = locked_sibling(self.folder)
         return self
 
@@ -134,7 +139,7 @@ class DatasetWriter:
             for degree, rows in columns:
                 if int(degree.sum()) != len(rows):
                     raise DatasetError(f"{self.folder}: degrees and in-neighbours disagree")
-                degrees.append(degree.astype(np.int64))
+                degrees.append(degree.astype(np.int64, copy=False))
                 yield rows
 
         self._write("indices", index_dtype(self.spec.num_nodes), indices())
@@ -218,27 +223,20 @@ class DatasetWriter:
         missing = [array for array in ARRAYS if array not in self._files]
         if missing:
             raise DatasetError(f"{self.folder}: never written: {', '.join(missing)}")
+        if self._features is not None:
+            self._features.flush()
         spec = dataclasses.replace(
             self.spec,
             num_edges=self._files["indices"].shape[0],
             notes=(*self.spec.notes, *self._notes),
         )
-        expected = {
-            "indptr": (spec.num_nodes + 1,),
-            "features": (spec.num_nodes, spec.feature_dim),
-            "labels": (spec.num_nodes,),
-        }
-        for array, shape in expected.items():
-            if self._files[array].shape != shape:
-                raise DatasetError(
-                    f"{self.folder}: {array} was written with shape {self._files[array].shape}, "
-                    f"expected {shape}"
-                )
-        if np.dtype(self._files["features"].dtype) != np.dtype(spec.feature_dtype):
-            raise DatasetError(f"{self.folder}: features are not {spec.feature_dtype}")
-        if self._features is not None:
-            self._features.flush()
+        arrays = {array: map_array(self._temporary, array, self._files[array]) for array in ARRAYS}
+        # Errors name the folder as the user knows it, not the hidden one.
+        data = GraphDataset(spec=spec, folder=self.folder, **arrays)
+        check_shapes(data)
+        check_values(data, full=True, progress=self._progress)
         write_spec(self._temporary, spec, {array: self._files[array] for array in ARRAYS})
+        remember(self._temporary)
         publish(self._temporary, self.folder)
 
     def _explain_full_disk(self, error: OSError) -> None:

@@ -342,6 +342,7 @@ def test_bad_features_and_labels(tmp_path: Path) -> None:
                  for k, v in options.items()}  # fmt: skip
         with pytest.raises(DatasetError, match=complaint):
             load(path, **{"dim": None, **files})
+        assert not (tmp_path / "mine").exists()
 
 
 def test_names_that_are_taken(tmp_path: Path) -> None:
@@ -352,6 +353,8 @@ def test_names_that_are_taken(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="is there already"):
         import_graph(path, "mine", dim=2, root=tmp_path)
     assert prepare_dataset("mine", root=tmp_path) == folder
+    with pytest.raises(DatasetError, match="import it again"):
+        prepare_dataset("mine", root=tmp_path, force=True)
 
 
 def test_what_is_generated_depends_on_the_seed_alone(tmp_path: Path) -> None:

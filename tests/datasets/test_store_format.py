@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gatherbench.datasets import staging, writer
+from gatherbench.datasets import checks, staging, writer
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.layout import HEADER_BYTES, SPEC_FILE, read_spec, write_spec
 from gatherbench.datasets.store import (
@@ -109,7 +109,7 @@ def test_every_way_of_writing_gives_the_same_files(tmp_path: Path) -> None:
         out.write_labels(arrays.labels)
         out.write_splits(*arrays.splits)
     for other in ("pieces", "chunks"):
-        for file in (tmp_path / "whole").iterdir():
+        for file in (tmp_path / "whole").glob("[!c]*"):  # but for checked.json
             assert (tmp_path / other / file.name).read_bytes() == file.read_bytes(), file.name
 
 
@@ -141,6 +141,15 @@ def test_notes_are_kept_and_added(tmp_path: Path) -> None:
         out.write_labels(arrays.labels)
         out.write_splits(*arrays.splits)
     assert open_dataset(tmp_path / "t").spec.notes == ("first note", "second note")
+
+
+def change(folder: Path, array: str, patch: Callable[[NDArray[Any]], Any]) -> None:
+    """Change a file's values behind the format's back, visibly later than it was checked."""
+    path = folder / f"{array}.npy"
+    values = np.load(path)
+    np.save(path, values if (other := patch(values)) is None else other)
+    later = path.stat().st_mtime_ns + 10**9
+    os.utime(path, ns=(later, later))
 
 
 # --- files that are broken ------------------------------------------------------------------------
@@ -216,20 +225,20 @@ def test_bad_values_are_refused(
     check: Any,
 ) -> None:
     write(tmp_path / "tiny")
-    patch(np.load(tmp_path / "tiny" / f"{array}.npy", mmap_mode="r+"))
+    change(tmp_path / "tiny", array, patch)
     with pytest.raises(DatasetError, match=rf"{array}\.npy: .*{complaint}"):
         open_dataset(tmp_path / "tiny", check=check)
 
 
 def test_splits_that_overlap_or_repeat_are_refused(tmp_path: Path) -> None:
-    arrays = make_arrays()
-    train, val, test = arrays.splits
-    for name, splits in {
-        "val_ids": (train, np.append(val, train[3]), test),
-        "test_ids": (train, val, np.append(test, test[0])),
-    }.items():
-        write(tmp_path / "tiny", SPEC, arrays._replace(splits=splits))
-        with pytest.raises(DatasetError, match=rf"{name}\.npy: names a node twice"):
+    train, _, test = write(tmp_path / "tiny").splits
+    for array, patch in (
+        ("val_ids", patch_value(7, int(train[3]))),
+        ("test_ids", patch_value(7, int(test[0]))),
+    ):
+        write(tmp_path / "tiny")
+        change(tmp_path / "tiny", array, patch)
+        with pytest.raises(DatasetError, match=rf"{array}\.npy: names a node twice"):
             open_dataset(tmp_path / "tiny")
 
 
@@ -299,26 +308,38 @@ def test_a_spec_that_its_arrays_contradict_is_refused(tmp_path: Path) -> None:
 # --- the memory of a full check -------------------------------------------------------------------
 
 
+def looks(folder: Path, check: Any) -> list[str]:
+    looked: list[str] = []
+    open_dataset(folder, check, lambda what, _: looked.append(what))
+    return looked
+
+
 def test_a_passed_full_check_is_not_repeated_until_a_file_changes(tmp_path: Path) -> None:
-    write(tmp_path / "tiny")
-    looked: list[str] = []
-    open_dataset(tmp_path / "tiny", "full", lambda what, _: looked.append(what))
-    assert "check features" in looked
-    looked.clear()
-    open_dataset(tmp_path / "tiny", "full", lambda what, _: looked.append(what))
-    assert looked == []
-    np.load(tmp_path / "tiny" / "features.npy", mmap_mode="r+")[3, 3] = np.nan
-    os.utime(tmp_path / "tiny" / "features.npy")  # a map's write changes the time at leisure
+    folder = tmp_path / "tiny"
+    write(folder)
+    assert looks(folder, "full") == looks(folder, "quick") == [], "the writer has checked it"
+    change(folder, "features", lambda features: features * 2)
+    assert "check features" in looks(folder, "quick")
+    assert "check features" in looks(folder, "full"), "a quick check passed for a full one"
+    assert looks(folder, "full") == []
+    change(folder, "features", patch_value((3, 3), np.nan))
     with pytest.raises(DatasetError, match="not finite"):
-        open_dataset(tmp_path / "tiny", "full")
+        open_dataset(folder, "full")
 
 
-def test_a_quick_check_does_not_pass_for_a_full_one(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_is_opened_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path / "tiny")
-    open_dataset(tmp_path / "tiny", "quick")
-    looked: list[str] = []
-    open_dataset(tmp_path / "tiny", "full", lambda what, _: looked.append(what))
-    assert looked
+    (tmp_path / "tiny" / checks.MARKER).unlink()
+    for number in (errno.EROFS, errno.EACCES):
+
+        def refuse(*_: object, number: int = number) -> None:
+            raise OSError(number, "read-only")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_text", refuse)
+            assert "check labels" in looks(tmp_path / "tiny", "full")
 
 
 def test_quick_reads_little_of_a_large_table_and_full_sees_all(tmp_path: Path) -> None:
@@ -326,9 +347,10 @@ def test_quick_reads_little_of_a_large_table_and_full_sees_all(tmp_path: Path) -
     spec = DatasetSpec("big", 1.0, n, 0, 8, "float32", 1, "s", "l")
     none = np.empty(0, np.int64)
     table = np.zeros((n, 8), np.float32)
-    table[n // 2 + 1001, 3] = np.nan  # between the places that the quick check looks at
     write(tmp_path / "b", spec, Arrays(np.zeros(n + 1, int), none, table, np.zeros(n, int), (
         none, none, none)))  # fmt: skip
+    between = (n // 2 + 1001, 3)  # the places that the quick check looks at
+    change(tmp_path / "b", "features", patch_value(between, np.nan))
     assert open_dataset(tmp_path / "b", "quick").spec.num_nodes == n
     with pytest.raises(DatasetError, match=rf"features\.npy: \[{n // 2 + 1001}, 3\] = nan"):
         open_dataset(tmp_path / "b", "full")
@@ -362,8 +384,13 @@ def test_what_was_never_written_or_has_the_wrong_size_is_refused(tmp_path: Path)
         DatasetWriter(tmp_path / "t", SPEC) as out,
     ):
         out.write_labels(arrays.labels)
+    train, val, _ = arrays.splits
     for wrong in (
         arrays._replace(labels=arrays.labels[1:]),
+        arrays._replace(labels=arrays.labels + 1),
+        arrays._replace(features=arrays.features * np.float32(np.inf)),
+        arrays._replace(splits=(train, val, train)),
+        arrays._replace(indptr=np.where(np.arange(N + 1) == 9, -1, arrays.indptr)),
         arrays._replace(features=arrays.features[1:]),
         arrays._replace(features=arrays.features[:, 1:]),
         arrays._replace(indptr=arrays.indptr[1:]),
@@ -371,7 +398,7 @@ def test_what_was_never_written_or_has_the_wrong_size_is_refused(tmp_path: Path)
         arrays._replace(indices=np.where(arrays.indices == 7, N, arrays.indices)),
         arrays._replace(indices=np.where(arrays.indices == 7, 7 + 2**32, arrays.indices)),
     ):
-        with pytest.raises(DatasetError, match="/t: "):
+        with pytest.raises(DatasetError, match=r"/t[:/]"):
             write(tmp_path / "t", SPEC, wrong)
     assert list(tmp_path.iterdir()) == []
 
@@ -416,6 +443,17 @@ def test_the_estimate_of_bytes_is_no_less_than_the_folder(tmp_path: Path) -> Non
     spec = open_dataset(tmp_path / "tiny").spec
     real = sum(file.stat().st_size for file in (tmp_path / "tiny").iterdir())
     assert real <= folder_bytes(spec) <= real + 16 * N + 5000
+
+
+def test_a_place_that_cannot_be_written_to_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DatasetError, match=r"cannot be written to .* set GATHERBENCH_DATA"):
+        write(tmp_path / "file" / "tiny")
+    monkeypatch.setattr(staging.os, "access", lambda *_: False)  # the tests may run as root
+    with pytest.raises(DatasetError, match="no permission"):
+        write(tmp_path / "tiny")
 
 
 KILLED = """
