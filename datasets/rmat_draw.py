@@ -147,25 +147,27 @@ def _draw(
                 word >>= _U64(32)
             else:
                 word = _hash(seed, counter + _U64(step >> 1))
-            slot = word & _U64(255)
-            outcome = _U64(slot)
-            if (word >> _U64(8)) & _U64(0xFFFFFF) >= chance[slot]:
-                outcome = _U64(other[slot])
+            slot = word & _U64(_OUTCOMES - 1)
+            alias = _U64(other[slot])  # loaded before the choice, which then needs no branch
+            outcome = slot if (word >> _U64(8)) & _U64(0xFFFFFF) < chance[slot] else alias
             row = (row << _U64(4)) | (outcome >> _U64(4))
             column = (column << _U64(4)) | (outcome & _U64(15))
         row >>= spare
         column >>= spare
         if row >= num_nodes or column >= num_nodes or row == column:
             continue
-        row = _scramble(row, num_nodes, levels, seed)
-        column = _scramble(column, num_nodes, levels, seed)
-        if low <= column < high:
+        new_column = _scramble(column, num_nodes, levels, seed)
+        here = low <= new_column < high
+        if not (here or undirected):
+            continue
+        new_row = _scramble(row, num_nodes, levels, seed)
+        if here:
             if found < len(keys):
-                keys[found] = (column - low) << _U64(32) | row
+                keys[found] = (new_column - low) << _U64(32) | new_row
             found += 1
-        if undirected and low <= row < high:
+        if undirected and low <= new_row < high:
             if found < len(keys):
-                keys[found] = (row - low) << _U64(32) | column
+                keys[found] = (new_row - low) << _U64(32) | new_column
             found += 1
     return found
 
