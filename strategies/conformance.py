@@ -32,12 +32,12 @@ def check_strategy(strategy: Strategy, device: torch.device) -> None:
     Raises:
         NonconformingError: the first that fails.
     """
+    for check in CHECKS:
+        check(strategy, device)
     for dtype in DTYPES:
         for row_bytes in ROW_BYTES:
             if row_bytes % dtype.itemsize == 0:
                 check_rows(strategy, device, dtype, row_bytes)
-    for check in CHECKS:
-        check(strategy, device)
 
 
 def random_table(rows: int, width: int, dtype: torch.dtype, seed: int = 0) -> Tensor:

@@ -1,0 +1,80 @@
+"""The CUDA paths keep the contract too, and never reuse a buffer that a queued copy still needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from gatherbench.kernels.reference import reference_gather, same_bytes
+from gatherbench.strategies import conformance
+from gatherbench.strategies.base import Strategy, Ticket
+from gatherbench.strategies.registry import STRATEGIES, build, variants
+
+CUDA = torch.device("cuda")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
+]
+VARIANTS = [
+    pytest.param(v, id=f"{v.name}-{v.variant}") for cls in STRATEGIES for v in variants(cls)
+]
+
+
+def runnable(strategy: Strategy) -> Strategy:
+    reason = strategy.skip(CUDA)
+    if reason is not None:
+        pytest.skip(reason)
+    return strategy
+
+
+@pytest.mark.parametrize("strategy", VARIANTS)
+@pytest.mark.parametrize("dtype", conformance.DTYPES)
+def test_rows_are_those_of_the_reference(strategy: Strategy, dtype: torch.dtype) -> None:
+    for row_bytes in conformance.ROW_BYTES:
+        if row_bytes % dtype.itemsize == 0:
+            conformance.check_rows(runnable(strategy), CUDA, dtype, row_bytes)
+
+
+@pytest.mark.parametrize("strategy", VARIANTS)
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda c: c.__name__)
+def test_contract(check: Callable[[Strategy, torch.device], None], strategy: Strategy) -> None:
+    check(runnable(strategy), CUDA)
+
+
+@pytest.mark.parametrize("strategy", VARIANTS)
+def test_no_buffer_is_overwritten_while_a_slow_consumer_reads_it(strategy: Strategy) -> None:
+    """The consumer is queued behind a long sleep; each batch must still see its own rows."""
+    table = conformance.random_table(50_000, 128, torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randint(0, 50_000, (20_000 - k,), generator=generator) for k in range(8)]
+    seen = []
+    flight: list[Ticket] = []
+    with runnable(strategy).open(table, CUDA) as fetcher:
+        for ids in batches:
+            flight.append(fetcher.submit(ids.to(fetcher.ids_device)))
+            if len(flight) > fetcher.lookahead:
+                rows = flight.pop(0).result()
+                torch.cuda._sleep(50_000_000)
+                seen.append(rows.clone())
+        seen += [ticket.result().clone() for ticket in flight]
+    for ids, rows in zip(batches, seen, strict=True):
+        assert same_bytes(rows, reference_gather(table, ids)) is None
+
+
+@pytest.mark.parametrize("strategy", VARIANTS)
+def test_results_may_be_used_on_another_stream(strategy: Strategy) -> None:
+    table = conformance.random_table(50_000, 128, torch.float32)
+    ids = torch.randint(0, 50_000, (30_000,))
+    with runnable(strategy).open(table, CUDA) as fetcher:
+        ticket = fetcher.submit(ids.to(fetcher.ids_device))
+        with torch.cuda.stream(torch.cuda.Stream()):
+            copy = ticket.result().clone()
+            torch.cuda.current_stream().synchronize()
+    assert same_bytes(copy, reference_gather(table, ids)) is None
+
+
+def test_a_table_larger_than_the_gpu_is_skipped_with_its_size() -> None:
+    reason = build("all_in_gpu").skip(CUDA, table_bytes=1 << 50)
+    assert str(reason).startswith("no_memory: the table takes")

@@ -1,0 +1,207 @@
+"""The host gather: right for every id, width and number of threads, and safe for every id."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gatherbench.kernels import host_gather
+from gatherbench.kernels.host_gather import HostGather, available_cores
+from gatherbench.kernels.reference import reference_gather, same_bytes
+
+ID_DTYPES = (torch.int32, torch.int64)
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[HostGather]:
+    with HostGather(threads=3) as gather:
+        yield gather
+
+
+@pytest.fixture
+def eager_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splits even the smallest gather over the threads."""
+    monkeypatch.setattr(host_gather, "MIN_SHARE_BYTES", 1)
+
+
+def random_bytes(rows: int, width: int, dtype: torch.dtype = torch.uint8) -> Tensor:
+    return torch.randint(0, 256, (rows, width * dtype.itemsize), dtype=torch.uint8).view(dtype)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    rows=st.integers(1, 300),
+    row_bytes=st.one_of(st.integers(1, 300), st.sampled_from([2408, 4096, 8192, 20_000])),
+    count=st.integers(0, 200),
+    kind=st.sampled_from(ID_DTYPES),
+    seed=st.integers(0, 2**31),
+    share=st.sampled_from([1, 4096, 1 << 40]),
+)
+def test_any_rows_any_width_any_split(
+    rows: int, row_bytes: int, count: int, kind: torch.dtype, seed: int, share: int
+) -> None:
+    torch.manual_seed(seed)
+    table = random_bytes(rows, row_bytes)
+    ids = torch.randint(0, rows, (count,), dtype=kind)
+    order = torch.randperm(count)
+    given_order, scattered = random_bytes(count, row_bytes), random_bytes(count, row_bytes)
+    with pytest.MonkeyPatch.context() as patch, HostGather(threads=3) as cpu:
+        patch.setattr(host_gather, "MIN_SHARE_BYTES", share)
+        cpu.gather(table, ids, given_order)
+        cpu.gather(table, ids[order].contiguous(), scattered, order)
+    expected = reference_gather(table, ids)
+    assert same_bytes(given_order, expected) is None
+    assert same_bytes(scattered, expected) is None
+
+
+def test_writes_nothing_around_the_output(cpu: HostGather, eager_threads: None) -> None:
+    table = random_bytes(50, 129)
+    around = torch.full((12, 129), 7, dtype=torch.uint8)
+    cpu.gather(table, torch.arange(10), around[1:11])
+    assert same_bytes(around[1:11], table[:10]) is None
+    assert bool((around[0] == 7).all())
+    assert bool((around[11] == 7).all())
+
+
+def test_rows_beyond_4_gib(cpu: HostGather) -> None:
+    rows, width = 1_100_000, 4096
+    table = torch.from_numpy(np.zeros((rows, width), np.uint8))  # 4.5 GB, hardly a page present
+    ids = torch.tensor([0, rows - 1, 1_048_576, 1_048_575], dtype=torch.int32)
+    table[ids.long()] = random_bytes(4, width)
+    out = torch.zeros((4, width), dtype=torch.uint8)
+    cpu.gather(table, ids, out)
+    assert same_bytes(out, reference_gather(table, ids)) is None
+
+
+@pytest.mark.parametrize("kind", ID_DTYPES)
+@pytest.mark.parametrize("bad", [-1, 40, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("where", [0, 17, 99])
+def test_bad_id_is_named_and_never_read(
+    cpu: HostGather, eager_threads: None, kind: torch.dtype, bad: int, where: int
+) -> None:
+    ids = torch.zeros(100, dtype=kind)
+    ids[where] = bad
+    with pytest.raises(IndexError, match=rf"ids\[{where}\] = {bad}: the table has rows 0..39"):
+        cpu.gather(random_bytes(40, 64), ids, random_bytes(100, 64))
+
+
+@pytest.mark.parametrize("bad", [-1, 5, 2**40])
+def test_bad_position_is_named_and_never_written(cpu: HostGather, bad: int) -> None:
+    positions = torch.tensor([0, 1, bad, 3, 4])
+    with pytest.raises(IndexError, match=rf"positions\[2\] = {bad} of 5"):
+        cpu.gather(random_bytes(5, 8), torch.arange(5), random_bytes(5, 8), positions)
+
+
+WRONG_ARGUMENTS = {
+    "table of one dimension": ({"table": torch.zeros(8)}, ValueError, r"table: .*\[N, D\]"),
+    "table on meta": ({"table": torch.zeros(8, 4, device="meta")}, ValueError, "table: .*meta"),
+    "table transposed": ({"table": torch.zeros(4, 8).t()}, ValueError, "table: .*contiguous"),
+    "ids of int16": ({"ids": torch.zeros(3, dtype=torch.int16)}, TypeError, "ids: .*int16"),
+    "ids of two dimensions": ({"ids": torch.zeros(3, 1).long()}, ValueError, r"ids: .*\[B\]"),
+    "ids with gaps": ({"ids": torch.zeros(6).long()[::2]}, ValueError, "ids: .*contiguous"),
+    "out of another dtype": ({"out": torch.zeros(3, 4).double()}, TypeError, "out: .*float64"),
+    "out too short": ({"out": torch.zeros(2, 4)}, ValueError, r"out: .*\(3, 4\)"),
+    "out too narrow": ({"out": torch.zeros(3, 3)}, ValueError, r"out: .*\(3, 4\)"),
+    "out on meta": ({"out": torch.zeros(3, 4, device="meta")}, ValueError, "out: .*meta"),
+    "positions of int32": ({"positions": torch.arange(3).int()}, TypeError, "positions: .*int64"),
+    "positions too few": ({"positions": torch.arange(2)}, ValueError, "positions: .*ids"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_ARGUMENTS)
+def test_wrong_arguments_are_refused(cpu: HostGather, case: str) -> None:
+    wrong, error, message = WRONG_ARGUMENTS[case]
+    right = {"table": torch.ones(8, 4), "ids": torch.arange(3), "out": torch.zeros(3, 4)}
+    with pytest.raises(error, match=message):
+        cpu.gather(**(right | wrong))
+    assert not bool(right["out"].any()), "written to in spite of the error"
+
+
+def test_copy(cpu: HostGather, eager_threads: None) -> None:
+    source, out = random_bytes(7, 1001), random_bytes(7, 1001)
+    cpu.copy(source, out)
+    assert same_bytes(out, source) is None
+    cpu.copy(source[:0], out[:0])
+    with pytest.raises(ValueError, match="expected 7007 bytes"):
+        cpu.copy(source, out[:6])
+    with pytest.raises(ValueError, match=r"out: .*contiguous"):
+        cpu.copy(source[:, :500].contiguous(), out[:, :500])
+
+
+def test_uses_at_most_as_many_threads_as_told(eager_threads: None) -> None:
+    before = set(threading.enumerate())
+    with HostGather(threads=3) as cpu:
+        cpu.gather(random_bytes(50, 8), torch.arange(50), random_bytes(50, 8))
+        started = set(threading.enumerate()) - before
+    assert 1 <= len(started) <= 2, "the caller takes the third share itself"
+    assert all(thread.name.startswith("gatherbench-gather") for thread in started)
+    assert set(threading.enumerate()) == before, "close() left threads"
+
+
+def test_small_gathers_start_no_thread() -> None:
+    before = threading.active_count()
+    with HostGather(threads=3) as cpu:
+        cpu.gather(random_bytes(50, 8), torch.arange(50), random_bytes(50, 8))
+        assert threading.active_count() == before
+
+
+def test_threads_default_to_the_cores_at_hand() -> None:
+    assert available_cores() == len(os.sched_getaffinity(0))
+    with HostGather() as cpu:
+        assert cpu.threads == available_cores()
+    with pytest.raises(ValueError, match="threads = 0"):
+        HostGather(0)
+
+
+def test_closed_gather_refuses() -> None:
+    cpu = HostGather(1)
+    cpu.close()
+    cpu.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        cpu.gather(random_bytes(5, 8), torch.arange(5), random_bytes(5, 8))
+
+
+def test_several_threads_may_gather_at_once(cpu: HostGather, eager_threads: None) -> None:
+    table = random_bytes(500, 100)
+
+    def work(seed: int) -> list[str | None]:
+        generator = torch.Generator().manual_seed(seed)
+        found = []
+        for _ in range(30):
+            ids = torch.randint(0, 500, (300,), generator=generator)
+            out = torch.empty((300, 100), dtype=torch.uint8)
+            cpu.gather(table, ids, out)
+            found.append(same_bytes(out, reference_gather(table, ids)))
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        assert {d for found in pool.map(work, range(4)) for d in found} == {None}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_works_in_a_forked_child(eager_threads: None) -> None:
+    """Runs without torch's own parallel operations, which no forked child may rely on."""
+    table, ids = random_bytes(500, 100), torch.arange(499, 99, -1)
+    out = torch.zeros((400, 100), dtype=torch.uint8)
+    with HostGather(threads=3) as cpu:
+        cpu.gather(table, ids, out)  # the parent's threads exist
+        expected = bytes(out.numpy())
+        out.zero_()
+        child = os.fork()
+        if child == 0:
+            cpu.gather(table, ids, out)
+            same = bytes(out.numpy()) == expected
+            cpu.close()
+            os._exit(0 if same else 1)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert not bool(out.any()), "the child wrote into the parent's memory"

@@ -1,0 +1,134 @@
+"""Tables in host memory: right contents, freed in time, honest about huge pages."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from gatherbench.kernels import host_memory
+from gatherbench.kernels.host_memory import (
+    HUGE_PAGE,
+    HugePages,
+    empty_table,
+    huge_pages,
+    resident_copy,
+)
+from gatherbench.kernels.reference import same_bytes
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(0, 5), (1, 1), (3, 0), (100, 129), (70_001, 31)])
+def test_empty_table_is_zeroed_and_writable(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    table = empty_table(shape, dtype)
+    assert tuple(table.shape) == shape
+    assert table.dtype == dtype
+    assert table.is_contiguous()
+    assert not bool(table.any())
+    table.fill_(3)
+    assert bool((table == 3).all())
+
+
+def test_large_tables_start_at_a_huge_page() -> None:
+    table = empty_table((HUGE_PAGE, 2), torch.uint8)
+    assert table.data_ptr() % HUGE_PAGE == 0
+
+
+def test_negative_extent_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(-1, 3\)"):
+        empty_table((-1, 3), torch.uint8)
+
+
+def test_impossible_size_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError, match="GiB"):
+        empty_table((1 << 60, 4), torch.uint8)
+
+
+def test_memory_is_returned_with_the_last_view() -> None:
+    process, size = psutil.Process(), 256 << 20
+    before = process.memory_info().rss
+    view = empty_table((1024, size // 1024), torch.uint8)[5:9]
+    held = process.memory_info().rss
+    assert held - before > size * 0.9, "pages are not present, or the view did not keep them"
+    del view
+    gc.collect()
+    assert process.memory_info().rss - before < size * 0.1
+
+
+@pytest.mark.parametrize("advice_fails", [False, True])
+def test_without_huge_pages_the_table_is_the_same(
+    monkeypatch: pytest.MonkeyPatch, advice_fails: bool
+) -> None:
+    class Mapping(mmap.mmap):
+        def madvise(self, option: int, *_: int) -> None:
+            assert option == mmap.MADV_HUGEPAGE
+            if advice_fails:
+                raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(host_memory.mmap, "mmap", Mapping)
+    table = empty_table((HUGE_PAGE, 3), torch.uint8)
+    assert not bool(table.any())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_resident_copy_of_a_tensor(dtype: torch.dtype) -> None:
+    size = (30_001, 100 * dtype.itemsize)
+    table = torch.randint(0, 256, size, dtype=torch.uint8).view(dtype)
+    copy = resident_copy(table)
+    assert same_bytes(copy, table) is None
+    assert copy.data_ptr() != table.data_ptr()
+
+
+def test_resident_copy_of_a_memory_map_reports_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = np.random.default_rng(0).standard_normal((10_000, 30), dtype=np.float32)
+    np.save(tmp_path / "features.npy", array)
+    monkeypatch.setattr(host_memory, "_COPY_BYTES", 500_000)
+    seen: list[tuple[int, int]] = []
+    copy = resident_copy(
+        np.load(tmp_path / "features.npy", mmap_mode="r"), lambda *done: seen.append(done)
+    )
+    assert same_bytes(copy, torch.from_numpy(array)) is None
+    assert seen == [(500_000, 1_200_000), (1_000_000, 1_200_000), (1_200_000, 1_200_000)]
+
+
+def test_resident_copy_of_an_empty_table() -> None:
+    assert tuple(resident_copy(np.empty((0, 7), np.float16)).shape) == (0, 7)
+
+
+def test_huge_pages_are_those_of_the_tensor(tmp_path: Path) -> None:
+    table = empty_table((HUGE_PAGE, 4), torch.uint8)
+    start, size = table.data_ptr(), table.numel()
+    smaps = tmp_path / "smaps"
+    smaps.write_text(
+        f"{start - 4096:x}-{start:x} rw-p 00000000 00:00 0 \nAnonHugePages:      2048 kB\n"
+        f"{start:x}-{start + size:x} rw-p 00000000 00:00 0 \n"
+        "Size:               8192 kB\nAnonHugePages:      4096 kB\nVmFlags: rd wr hg \n"
+        f"{start + size:x}-{start + 2 * size:x} r--p 00000000 08:01 77 /lib/libx.so\n"
+        "AnonHugePages:      2048 kB\n"
+    )
+    assert huge_pages(table, smaps) == HugePages(4096 * 1024)
+
+
+def test_huge_pages_unknown_has_a_reason(tmp_path: Path) -> None:
+    table = empty_table((10, 10), torch.uint8)
+    missing = huge_pages(table, tmp_path / "smaps")
+    assert missing.bytes is None
+    assert "No such file" in str(missing.reason)
+    (tmp_path / "smaps").write_text("")
+    assert "no mapping" in str(huge_pages(table, tmp_path / "smaps").reason)
+
+
+def test_huge_pages_read_here_are_within_the_tensor() -> None:
+    table = empty_table((HUGE_PAGE, 8), torch.uint8)
+    found = huge_pages(table)
+    assert (found.bytes is None) == (found.reason is not None)
+    assert 0 <= (found.bytes or 0) <= table.numel()

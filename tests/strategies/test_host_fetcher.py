@@ -1,0 +1,233 @@
+"""The host fetcher's threads and buffers: failures surface, nothing leaks, work overlaps."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+
+import psutil
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gatherbench.kernels.reference import reference_gather, same_bytes
+from gatherbench.strategies.base import Strategy, Ticket
+from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
+from gatherbench.strategies.registry import STRATEGIES, build, variants
+from gatherbench.strategies.row_buffer import RowBuffer
+from gatherbench.strategies.ticket_ring import TicketRing
+
+HOST = torch.device("cpu")
+TABLE = torch.arange(3000.0).view(300, 10)
+RUNNABLE = [
+    pytest.param(v, id=f"{v.name}-{v.variant}")
+    for cls in STRATEGIES
+    for v in variants(cls)
+    if v.skip(HOST) is None
+]
+
+
+class GatedPath(DirectPath):
+    """Waits at a gate before each gather, and fails when told to."""
+
+    def __init__(self, features: Tensor) -> None:
+        super().__init__(features)
+        self.gate, self.began = threading.Event(), threading.Event()
+        self.failure: BaseException | None = None
+
+    def fetch(self, ids: Tensor, out: Tensor) -> None:
+        self.began.set()
+        assert self.gate.wait(30)
+        if self.failure is not None:
+            raise self.failure
+        super().fetch(ids, out)
+
+
+def test_submit_returns_while_the_fetch_goes_on() -> None:
+    path = GatedPath(TABLE)
+    with HostFetcher(path, TABLE, lookahead=1) as fetcher:
+        ids = torch.tensor([7, 3])
+        ticket = fetcher.submit(ids)  # would hang here if submit did the work
+        assert path.began.wait(30)
+        path.gate.set()
+        assert same_bytes(ticket.result(), reference_gather(TABLE, ids)) is None
+
+
+@pytest.mark.parametrize("lookahead", [1, 2, 3])
+def test_a_failure_in_the_background_comes_out_of_its_ticket_only(lookahead: int) -> None:
+    path = GatedPath(TABLE)
+    path.gate.set()
+    ids = torch.tensor([7, 3])
+    with HostFetcher(path, TABLE, lookahead) as fetcher:
+        path.failure = OSError("the disk is gone")
+        ticket = fetcher.submit(ids)
+        for _ in range(2):
+            with pytest.raises(OSError, match="the disk is gone"):
+                ticket.result()
+        path.failure = None
+        for _ in range(2 * lookahead + 2):
+            assert same_bytes(fetcher.submit(ids).result(), TABLE[ids]) is None
+
+
+def test_a_failure_while_blocking_leaves_the_fetcher_usable() -> None:
+    path = GatedPath(TABLE)
+    path.gate.set()
+    with HostFetcher(path, TABLE, lookahead=0) as fetcher:
+        path.failure = OSError("the disk is gone")
+        with pytest.raises(OSError, match="the disk is gone"):
+            fetcher.submit(torch.tensor([1]))
+        path.failure = None
+        assert fetcher.submit(torch.tensor([1])).result().tolist() == TABLE[1:2].tolist()
+
+
+def test_close_in_flight_waits_for_what_runs_and_drops_what_waits() -> None:
+    path = GatedPath(TABLE)
+    fetcher = HostFetcher(path, TABLE, lookahead=2)
+    tickets = [fetcher.submit(torch.tensor([k])) for k in range(3)]
+    assert path.began.wait(30)
+    asking: list[str] = []
+
+    def ask() -> None:
+        try:
+            tickets[2].result()
+        except RuntimeError as error:
+            asking.append(str(error))
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    while not tickets[2].taken:  # type: ignore[attr-defined]
+        pass
+    closer = threading.Thread(target=fetcher.close)
+    closer.start()
+    closer.join(0.05)
+    assert closer.is_alive(), "close() did not wait for the fetch that runs"
+    path.gate.set()
+    closer.join(30)
+    asker.join(30)
+    assert asking == ["the fetcher was closed before this fetch began"]
+    with pytest.raises(RuntimeError, match="the fetcher is closed"):
+        tickets[0].result()
+
+
+@pytest.mark.parametrize("strategy", RUNNABLE)
+def test_close_leaves_no_thread(strategy: Strategy) -> None:
+    before = set(threading.enumerate())
+    with strategy.open(TABLE, HOST) as fetcher:
+        fetcher.submit(torch.arange(300))
+    assert set(threading.enumerate()) == before
+
+
+@pytest.mark.parametrize("strategy", RUNNABLE)
+def test_memory_is_constant_over_10_000_batches(strategy: Strategy) -> None:
+    table = torch.zeros((2000, 25))
+    sizes = [1500, 200, 2000, 1999, 3]
+    batches = [torch.randint(0, 2000, (size,)) for size in sizes]
+    with strategy.open(table, HOST) as fetcher:
+
+        def run(count: int) -> int:
+            flight: list[Ticket] = []
+            for k in range(count):
+                flight.append(fetcher.submit(batches[k % len(batches)]))
+                if len(flight) > fetcher.lookahead:
+                    flight.pop(0).result()
+            while flight:
+                flight.pop(0).result()
+            gc.collect()
+            return psutil.Process().memory_info().rss
+
+        settled = run(200)
+        grown = run(10_000) - settled
+    assert grown < 4 << 20, f"{grown} B more after 10 000 batches of at most 200 kB"
+
+
+@pytest.mark.parametrize("name", ["cpu_gather", "async_zero_copy", "aligned_zero_copy"])
+def test_outputs_reuse_their_buffers(name: str) -> None:
+    with build(name).open(TABLE, HOST) as fetcher:
+        first = [fetcher.submit(torch.arange(40)).result() for _ in range(fetcher.lookahead + 1)]
+        again = [fetcher.submit(torch.arange(30)).result() for _ in range(fetcher.lookahead + 1)]
+        assert [t.data_ptr() for t in again] == [t.data_ptr() for t in first]
+        assert len({t.data_ptr() for t in first}) == fetcher.lookahead + 1
+
+
+def test_a_buffer_that_grows_leaves_earlier_rows_alone() -> None:
+    with build("cpu_gather").open(TABLE, HOST) as fetcher:
+        small = fetcher.submit(torch.arange(3)).result()
+        fetcher.submit(torch.arange(299, -1, -1)).result()
+        assert same_bytes(small, TABLE[:3]) is None
+
+
+@given(st.lists(st.integers(0, 1000), max_size=40))
+def test_buffers_grow_to_the_largest_batch_in_few_steps(counts: list[int]) -> None:
+    made: list[int] = []
+
+    def allocate(count: int) -> Tensor:
+        made.append(count)
+        return torch.empty((count, 2))
+
+    buffer = RowBuffer(allocate)
+    for count in counts:
+        assert tuple(buffer.rows(count).shape) == (count, 2)
+    largest = max(counts, default=0)
+    assert largest <= made[-1] <= max(1.5 * largest, 1)
+    assert all(later >= 1.5 * earlier - 1 for earlier, later in pairwise(made))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_is_told_to_open_its_own() -> None:
+    with build("async_zero_copy").open(TABLE, HOST) as fetcher:
+        ids = torch.tensor([1])
+        fetcher.submit(ids).result()
+        child = os.fork()
+        if child == 0:
+            try:
+                fetcher.submit(ids)
+            except RuntimeError as error:
+                os._exit(0 if "parent process" in str(error) else 1)
+            os._exit(2)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    batches=st.lists(st.lists(st.integers(0, 299), max_size=50), min_size=1, max_size=12),
+    take=st.randoms(use_true_random=False),
+)
+@pytest.mark.parametrize("strategy", RUNNABLE)
+def test_any_batches_in_any_allowed_order_of_taking(
+    strategy: Strategy, batches: list[list[int]], take: object
+) -> None:
+    """Results are taken as late and in as odd an order as the contract allows."""
+    shuffle: Callable[[list[int]], None] = take.shuffle  # type: ignore[attr-defined]
+    with strategy.open(TABLE, HOST) as fetcher:
+        for start in range(0, len(batches), fetcher.lookahead + 1):
+            wanted = [
+                torch.tensor(b, dtype=torch.int64)
+                for b in batches[start : start + fetcher.lookahead + 1]
+            ]
+            tickets = [fetcher.submit(ids) for ids in wanted]
+            order = list(range(len(tickets)))
+            shuffle(order)
+            for k in order:
+                rows = tickets[k].result()
+                assert same_bytes(rows, reference_gather(TABLE, wanted[k])) is None
+
+
+def test_the_ring_names_both_mistakes() -> None:
+    ring = TicketRing(2)
+    tickets = []
+    for _ in range(2):
+        ring.claim()
+        tickets.append(ring.issue(lambda: TABLE))
+    with pytest.raises(RuntimeError, match="2 fetches are in flight"):
+        ring.claim()
+    tickets[0].result()
+    ring.claim()
+    with pytest.raises(RuntimeError, match="given to a later fetch"):
+        tickets[0].result()
+    assert tickets[1].result() is TABLE

@@ -1,0 +1,106 @@
+"""The registry: what a plan may ask for, and what it is told when it asks for something else."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from gatherbench.strategies import registry
+from gatherbench.strategies.cpu_gather import CpuGather
+from gatherbench.strategies.registry import STRATEGIES, build, default_variants, get, variants
+
+
+def test_the_five_strategies_of_the_paper() -> None:
+    assert [s.name for s in STRATEGIES] == [
+        "cpu_gather",
+        "unified_zero_copy",
+        "aligned_zero_copy",
+        "async_zero_copy",
+        "all_in_gpu",
+    ]
+
+
+def test_names_and_variants_identify_a_strategy() -> None:
+    keys = Counter((v.name, v.variant) for cls in STRATEGIES for v in variants(cls))
+    assert set(keys.values()) == {1}
+    assert {v.variant for v in variants(CpuGather)} == {"naive", "pinned", "prefetch"}
+    assert build("all_in_gpu").variant == "default"
+
+
+@pytest.mark.parametrize("cls", STRATEGIES)
+def test_the_first_value_of_each_parameter_is_its_default(cls: type[registry.Strategy]) -> None:
+    assert variants(cls)[0] == cls()
+    assert all(values for values in registry.parameters(cls).values())
+
+
+@pytest.mark.parametrize("cls", STRATEGIES)
+def test_strategies_are_plain_values(cls: type[registry.Strategy]) -> None:
+    assert build(cls.name) == cls()
+    assert hash(build(cls.name)) == hash(cls())
+    assert cls.summary
+    assert "\n" not in cls.summary
+
+
+def test_default_variants_are_one_of_each() -> None:
+    assert [v.name for v in default_variants()] == [s.name for s in STRATEGIES]
+    assert default_variants()[0].variant == "pinned"
+
+
+def test_build_takes_parameters() -> None:
+    assert build("cpu_gather", {"mode": "naive"}) == CpuGather("naive")
+    assert get("cpu_gather") is CpuGather
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("cpu_gathr", {}, "no strategy is called 'cpu_gathr'.*did you mean 'cpu_gather'"),
+        ("disk", {}, "there are cpu_gather, unified_zero_copy"),
+        ("cpu_gather", {"mod": "naive"}, "no parameter 'mod'.*did you mean 'mode'"),
+        ("cpu_gather", {"mode": "pined"}, "mode = 'pined' is none of.*did you mean 'pinned'"),
+        ("cpu_gather", {"mode": 3}, "mode = 3 is none of pinned, prefetch, naive$"),
+        ("aligned_zero_copy", {"order": ["given"]}, "order = .* is none of"),
+        ("all_in_gpu", {"mode": "pinned"}, "it has none"),
+    ],
+)
+def test_a_typo_is_named_with_the_nearest(
+    name: str, params: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(name, params)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("unified_zero_copy", {"memory": "managed"}),
+        ("async_zero_copy", {"provider": "green_context"}),
+        ("async_zero_copy", {"provider": "mps"}),
+    ],
+)
+def test_what_means_nothing_on_the_host_is_skipped_there(
+    name: str, params: dict[str, object]
+) -> None:
+    strategy = build(name, params)
+    assert "means nothing on the host" in str(strategy.skip(torch.device("cpu")))
+    with pytest.raises(ValueError, match="cannot run on cpu: unsupported"):
+        strategy.open(torch.zeros(2, 2), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", ["unified_zero_copy", "aligned_zero_copy", "async_zero_copy"])
+def test_zero_copy_says_that_its_cuda_kernels_are_missing(name: str) -> None:
+    assert "CUDA kernels" in str(build(name).skip(torch.device("cuda")))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+@pytest.mark.parametrize("name", ["cpu_gather", "all_in_gpu"])
+def test_without_a_gpu_the_cuda_paths_say_so(name: str) -> None:
+    assert str(build(name).skip(torch.device("cuda"))).startswith("no_device")
+
+
+def test_a_table_too_large_for_a_second_copy_is_refused_before_it_is_made() -> None:
+    reason = build("all_in_gpu").skip(torch.device("cpu"), table_bytes=1 << 60)
+    assert str(reason).startswith("no_memory: the table takes")
+    assert build("all_in_gpu").skip(torch.device("cpu")) is None
