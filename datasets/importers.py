@@ -6,7 +6,7 @@ sorted columns, each edge once. Features and labels come from files or are gener
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from gatherbench.datasets.staging import exclusive
 from gatherbench.datasets.store import dataset_folder
 from gatherbench.datasets.writer import DatasetWriter
 
-#: Shares of the nodes (those with in-neighbours) in training, validation and test.
+#: Shares of the labelled nodes with in-neighbours in training, validation and test.
 SPLIT_SHARES = (0.6, 0.2, 0.2)
 
 
@@ -85,14 +85,10 @@ def import_graph(
         raise DatasetError(f"{name!r} is the name of a built-in dataset: choose another")
     if folder.exists() and not force:
         raise DatasetError(f"{folder} is there already: choose another name, or replace it (force)")
-    table = None if features is None else map_features(features)
+    if num_classes < 1 or (num_nodes is not None and num_nodes < 1):
+        raise DatasetError(f"{num_nodes} nodes of {num_classes} classes: expected 1 or more")
+    table = _table(features, dim, dtype)
     classes = None if labels is None else read_labels(labels)
-    if table is None:
-        if dim is None:
-            raise DatasetError("say the width of the features to generate (dim), or give a file")
-        generated.check_features(dim, dtype)
-    elif dim is not None and dim != table.shape[1]:
-        raise DatasetError(f"{features}: rows of width {table.shape[1]}, but dim says {dim}")
     known = _agreed_nodes(
         {
             "num_nodes": num_nodes,
@@ -100,105 +96,115 @@ def import_graph(
             str(labels): None if classes is None else len(classes),
         }
     )
-
-    def read(base: bool | None) -> Edges:
-        if {".mtx"} & set(path.suffixes[-2:]):
-            return read_matrix_market(path, report)
-        if path.suffix in (".npz", ".npy"):
-            return read_numpy(path, orientation)
-        return read_edge_list(path, one_based=base, num_nodes=known, header=header, progress=report)
-
-    edges = read(one_based)
-    base = edges.one_based if edges.one_based is not None else _counts_from_one(edges, known)
-    nodes = _agreed_nodes({str(path): edges.num_nodes, "the other files": known})
-    if nodes is None:
-        nodes = max(1, edges.high + (not base))
-    elif edges.high - base >= nodes:
-        edges = read(base)  # now that the base is known, the record at fault can be named
-        raise DatasetError(f"{path}: id {edges.high} is too large for {nodes} nodes")
-
-    both_ways = undirected or edges.both_ways
+    graph = _read(path, one_based, known, header, orientation, report)
+    graph.both_ways |= undirected
     if classes is None:
-        classes = generated.random_labels(nodes, num_classes, seed)
+        classes = generated.random_labels(graph.nodes, num_classes, seed)
     else:
         num_classes = max(1, int(classes.max(initial=0)) + 1)
     spec = DatasetSpec(
         name=name,
         scale=1.0,
-        num_nodes=nodes,
-        num_edges=len(edges) * (2 if both_ways else 1),
+        num_nodes=graph.nodes,
+        num_edges=len(graph.edges) * (2 if graph.both_ways else 1),
         feature_dim=dim or 0 if table is None else table.shape[1],
         feature_dtype=dtype if table is None else table.dtype.name,
         num_classes=num_classes,
         source=f"imported from {path.name}",
         licence="that of the imported file",
         notes=(
-            f"ids counted from {int(base)} in the file",
-            "undirected, stored both ways" if both_ways else "directed",
+            f"ids counted from {graph.base} in the file",
+            "undirected, stored both ways" if graph.both_ways else "directed",
             "repeated edges merged, self-loops kept",
             f"features {_origin(features)}; labels {_origin(labels)}",
-            "splits drawn at random from nodes that have in-neighbours: 60 % / 20 % / 20 %",
+            "splits drawn at random from labelled nodes that have in-neighbours, "
+            + " / ".join(f"{share:.0%}" for share in SPLIT_SHARES),
         ),
     )
-    with exclusive(folder):
-        _write(folder, spec, edges, int(base), both_ways, table, classes, seed, report)
-    return folder
-
-
-def _write(
-    folder: Path,
-    spec: DatasetSpec,
-    edges: Edges,
-    base: int,
-    both_ways: bool,
-    table: NDArray[Any] | None,
-    classes: NDArray[np.int64],
-    seed: int,
-    report: Progress,
-) -> None:
-    nodes = spec.num_nodes
-    degrees: list[NDArray[np.int64]] = []
-
-    def graph() -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        for degree, rows in columns(_keys(edges, nodes, base, both_ways), nodes):
-            degrees.append(degree)
-            report("write edges", sum(map(len, degrees)) / nodes)
-            yield degree, rows
-
-    with DatasetWriter(folder, spec, report) as writer:
-        writer.write_columns(graph())
+    with exclusive(folder), DatasetWriter(folder, spec, report) as writer:
+        report("sort edges", 0.0)
+        degree = writer.write_columns(columns(_keys(graph), graph.nodes))
         writer.write_labels(classes)
-        degree = np.concatenate(degrees)
-        connected = int(np.count_nonzero(degree))
-        train, val = (int(share * connected) for share in SPLIT_SHARES[:2])
-        sizes = (max(1, train), val, connected - train - val)
-        writer.write_splits(*generated.random_splits(degree, sizes, seed))
+        writer.write_splits(*_splits(np.where(classes >= 0, degree, 0), seed))
         if table is None:
-            rows = generated.feature_rows(
-                nodes, spec.feature_dim, spec.feature_dtype, seed, progress=report
-            )
+            dim = spec.feature_dim
+            rows = generated.feature_rows(graph.nodes, dim, dtype, seed, progress=report)
             writer.write_features(rows)
         else:
             writer.write_features(table)
+    return folder
 
 
-def _keys(edges: Edges, nodes: int, base: int, both_ways: bool) -> NDArray[np.int64]:
+@dataclass(slots=True)
+class _Graph:
+    """A file that was read and understood; ids are still those of the file, from ``base``."""
+
+    edges: Edges
+    nodes: int
+    base: int
+    both_ways: bool
+
+
+def _read(
+    path: Path,
+    one_based: bool | None,
+    known_nodes: int | None,
+    header: bool | None,
+    orientation: Literal["csc", "csr"],
+    report: Progress,
+) -> _Graph:
+    """Read a file of any kind; ``known_nodes`` is what the other files say, if they do."""
+    if ".mtx" in path.suffixes[-2:]:
+        edges = read_matrix_market(path, report)
+    elif path.suffix in (".npz", ".npy"):
+        edges = read_numpy(path, orientation)
+    else:
+        edges = read_edge_list(path, one_based, known_nodes, header, report)
+    nodes = _agreed_nodes({str(path): edges.num_nodes, "the other files": known_nodes})
+    from_one = edges.one_based
+    if from_one is None:
+        from_one = edges.low == 1 if nodes is None else edges.low >= 1 and edges.high == nodes
+    if nodes is None:
+        nodes = edges.high + (not from_one)
+    elif edges.high - from_one >= nodes:
+        # Only now is it known that the largest id was one too many: find the record.
+        read_edge_list(path, from_one, nodes, header, report)
+    return _Graph(edges, nodes, int(from_one), edges.both_ways)
+
+
+def _keys(graph: _Graph) -> NDArray[np.int64]:
     """The sort keys of all edges; each chunk is let go once its keys are made."""
-    keys = np.empty(len(edges) * (2 if both_ways else 1), np.int64)
+    chunks, both = graph.edges.chunks, graph.both_ways
+    keys = np.empty(len(graph.edges) * (2 if both else 1), np.int64)
     filled = 0
-    while edges.chunks:
-        source, target = edges.chunks.pop()
-        part = edge_keys(source - base, target - base, nodes, "edges", both_ways)
+    while chunks:
+        source, target = chunks.pop()
+        part = edge_keys(source - graph.base, target - graph.base, graph.nodes, "edges", both)
         keys[filled : filled + len(part)] = part
         filled += len(part)
     return keys
 
 
-def _counts_from_one(edges: Edges, num_nodes: int | None) -> bool:
-    """See ``one_based`` of :func:`import_graph`."""
-    if num_nodes is None:
-        return edges.low == 1
-    return edges.low >= 1 and edges.high == num_nodes
+def _splits(
+    eligible: NDArray[np.int64], seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Splits by :data:`SPLIT_SHARES` among the nodes whose ``eligible`` ``[N]`` is not 0."""
+    count = int(np.count_nonzero(eligible))
+    train, val = (max(1, int(share * count)) for share in SPLIT_SHARES[:2])
+    return generated.random_splits(eligible, (train, val, count), seed)
+
+
+def _table(features: Path | None, dim: int | None, dtype: str) -> NDArray[Any] | None:
+    """The feature file, mapped; ``None`` if features of a valid ``dim`` are to be generated."""
+    if features is None:
+        if dim is None:
+            raise DatasetError("say the width of the features to generate (dim), or give a file")
+        generated.check_features(dim, dtype)
+        return None
+    table = map_features(features)
+    if dim not in (None, table.shape[1]):
+        raise DatasetError(f"{features}: rows of width {table.shape[1]}, but dim says {dim}")
+    return table
 
 
 def _agreed_nodes(claims: dict[str, int | None]) -> int | None:

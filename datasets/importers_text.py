@@ -202,7 +202,6 @@ def _describe(problem: int, text: bytes, position: int, records: Records) -> str
 
 def read_edge_list(
     path: Path,
-    *,
     one_based: bool | None,
     num_nodes: int | None,
     header: bool | None,

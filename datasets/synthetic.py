@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gatherbench.datasets import generated
 from gatherbench.datasets.dataset import DatasetSpec
@@ -86,16 +83,8 @@ class SyntheticSource:
         spec = self.estimate(scale)
         law = self._law(spec.num_nodes)
         draws = law.draws_for(spec.num_edges)
-        degrees: list[NDArray[np.int64]] = []
-
-        def graph() -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-            for degree, rows in columns(law, draws, self.seed, self.threads, progress):
-                degrees.append(degree)
-                yield degree, rows
-
         with DatasetWriter(folder, spec, progress) as writer:
-            writer.write_columns(graph())
-            degree = np.concatenate(degrees)
+            degree = writer.write_columns(columns(law, draws, self.seed, self.threads, progress))
             isolated = int(np.count_nonzero(degree == 0))
             writer.note(
                 f"{draws:,} draws gave {int(degree.sum()):,} edges of the {spec.num_edges:,} aimed "

@@ -126,8 +126,8 @@ class DatasetWriter:
 
     def write_columns(
         self, columns: Iterable[tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]]
-    ) -> None:
-        """Write a graph column by column, without ever holding all of it.
+    ) -> NDArray[np.int64]:
+        """Write a graph column by column, without ever holding all of it; returns the in-degrees.
 
         Args:
             columns: in order, runs of columns: how many in-neighbours each has (``[n]``), and
@@ -143,9 +143,9 @@ class DatasetWriter:
                 yield rows
 
         self._write("indices", index_dtype(self.spec.num_nodes), indices())
-        indptr = np.concatenate([np.zeros(1, np.int64), *degrees])
-        np.cumsum(indptr, out=indptr)
-        self._write("indptr", np.int64, (indptr,))
+        degree = np.concatenate(degrees)
+        self._write("indptr", np.int64, (np.zeros(1, np.int64), np.cumsum(degree)))
+        return degree
 
     def features_file(
         self, dtype: DTypeLike | None = None, shape: tuple[int, int] | None = None

@@ -310,6 +310,9 @@ def test_features_and_labels_from_files(tmp_path: Path) -> None:
     assert data.features.dtype == np.float16
     assert data.labels.tolist() == [0, 2, -1, 1, 0]
     assert data.spec.num_classes == 3
+    for ids in (data.train_ids, data.val_ids, data.test_ids):
+        assert (data.labels[ids] >= 0).all(), "a seed node without a label cannot be trained on"
+    assert len(data.train_ids) == 1
     np.save(tmp_path / "y.npy", np.array([[1], [0], [0], [0], [-1]], np.int8))
     assert load(path, labels=tmp_path / "y.npy").labels.tolist() == [1, 0, 0, 0, -1]
 
@@ -336,9 +339,11 @@ def test_bad_features_and_labels(tmp_path: Path) -> None:
         ({"labels": "y3.npy", "features": "short.npy"}, "how many nodes"),
         ({"dim": None}, "say the width"),
         ({"dim": 0}, "width 0"),
+        ({"dim": 2, "num_classes": 0}, "expected 1 or more"),
+        ({"dim": 2, "num_nodes": 0}, "expected 1 or more"),
         ({"dim": 2, "dtype": "float3"}, "expected one of float32"),
     ):
-        files = {k: tmp_path / v if isinstance(v, str) and k != "dtype" else v
+        files = {k: tmp_path / v if k in ("features", "labels") else v
                  for k, v in options.items()}  # fmt: skip
         with pytest.raises(DatasetError, match=complaint):
             load(path, **{"dim": None, **files})
