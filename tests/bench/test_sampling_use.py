@@ -1,0 +1,226 @@
+"""How a sampler is used: threads, forks, wrong input, and the order of an epoch."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.splitmix import derive, mix, stream
+from gatherbench.bench.sampling.team import Team
+from gatherbench.bench.sampling.torch_sampler import TorchNeighborSampler
+
+NODES, DEGREE = 3000, 40
+FORK = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def graph() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    rng = np.random.default_rng(0)
+    return np.arange(NODES + 1, dtype=np.int64) * DEGREE, rng.integers(0, NODES, NODES * DEGREE)
+
+
+def same(a: MiniBatch, b: MiniBatch) -> bool:
+    return (
+        a.num_nodes == b.num_nodes
+        and torch.equal(a.input_ids, b.input_ids)
+        and all(map(torch.equal, a.edges, b.edges))
+    )
+
+
+@pytest.mark.parametrize("threads", [2, 5, None])
+def test_the_number_of_threads_changes_nothing(graph, threads) -> None:
+    seeds = torch.randperm(NODES, generator=torch.Generator().manual_seed(0))[:1000]
+    one = NeighborSampler(*graph, (25, 10), threads=1)
+    many = NeighborSampler(*graph, (25, 10), threads)
+    for seed in range(5):
+        assert same(one.sample(seeds, seed), many.sample(seeds, seed))
+
+
+def test_seeds_of_a_minibatch_differ_and_repeat(graph) -> None:
+    sampler, seeds = NeighborSampler(*graph, (5,)), torch.arange(100)
+    assert same(sampler.sample(seeds, 1), sampler.sample(seeds, 1))
+    assert not same(sampler.sample(seeds, 1), sampler.sample(seeds, 2))
+
+
+def test_threads_of_the_caller_wait_for_one_another(graph) -> None:
+    sampler = NeighborSampler(*graph, (20, 10), threads=3)
+    seeds = torch.arange(1000)
+    alone = [sampler.sample(seeds, seed) for seed in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda seed: sampler.sample(seeds, seed), range(8)))
+    assert all(map(same, alone, together))
+
+
+def _sample_in_child(sampler: NeighborSampler, queue) -> None:
+    batch = sampler.sample(torch.arange(1000), 3)
+    queue.put((batch.num_nodes, int(batch.input_ids.sum()), int(batch.edges[1][0].sum())))
+
+
+@FORK
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_in_a_child_process(graph, method) -> None:
+    sampler = NeighborSampler(*graph, (20, 10), threads=2)
+    batch = sampler.sample(torch.arange(1000), 3)  # its threads live, and do not come along
+    context = multiprocessing.get_context(method)
+    queue = context.SimpleQueue()
+    with sampler._team.alone():  # forked in the middle of a minibatch
+        child = context.Process(target=_sample_in_child, args=(sampler, queue))
+        child.start()
+    child.join(100)
+    assert child.exitcode == 0
+    expected = (batch.num_nodes, int(batch.input_ids.sum()), int(batch.edges[1][0].sum()))
+    assert queue.get() == expected
+
+
+def test_pickled_and_back(graph) -> None:
+    sampler = NeighborSampler(*graph, (4, -1), threads=1)
+    copy = pickle.loads(pickle.dumps(sampler))
+    assert same(copy.sample(torch.arange(9), 1), sampler.sample(torch.arange(9), 1))
+
+
+def test_a_team_waits_for_all_when_one_fails() -> None:
+    team, ended = Team(1), threading.Event()
+
+    def part(member: int, _start: int, _stop: int) -> None:
+        if member == 0:
+            raise OSError("the caller's part")
+        threading.Event().wait(0.05)
+        ended.set()
+
+    with pytest.raises(OSError, match="the caller's part"):
+        team.run(part, [0, 1, 2])
+    assert ended.is_set()
+    with pytest.raises(OSError, match="a helper's part"):
+        team.run(_fail_in_helper, [0, 1, 2, 3])
+
+
+def _fail_in_helper(member: int, _start: int, _stop: int) -> None:
+    if member == 2:
+        raise OSError("a helper's part")
+
+
+SEEDS_REFUSED = [
+    (torch.tensor([], dtype=torch.int64), ValueError, "at least one seed node"),
+    (torch.tensor([4, 2, 4]), ValueError, "unique"),
+    (torch.tensor([0, -1]), IndexError, "-1, ?outside|-1 is outside"),
+    (torch.tensor([NODES]), IndexError, f"{NODES}.*outside the graph's nodes 0..{NODES - 1}"),
+    (torch.tensor([1], dtype=torch.int32), TypeError, "expected int64, got torch.int32"),
+    (torch.tensor([[1]]), ValueError, r"shape \[S\]"),
+    (torch.tensor([1], device="meta"), ValueError, "expected on cpu, got meta"),
+    ([1, 2], TypeError, "torch tensor, got list"),
+]
+
+
+@pytest.mark.parametrize(("seeds", "error", "message"), SEEDS_REFUSED)
+def test_wrong_seeds_and_then_right_ones(graph, seeds, error, message) -> None:
+    indptr, indices = (torch.from_numpy(array) for array in graph)
+    for sampler in (NeighborSampler(*graph, (3,)), TorchNeighborSampler(indptr, indices, (3,))):
+        before = sampler.sample(torch.arange(5), 0)
+        with pytest.raises(error, match=message):
+            sampler.sample(seeds, 0)
+        assert same(before, sampler.sample(torch.arange(5), 0))
+
+
+def test_a_strided_view_of_seeds_is_right(graph) -> None:
+    sampler = NeighborSampler(*graph, (3,))
+    assert same(sampler.sample(torch.arange(20)[::2], 0), sampler.sample(torch.arange(0, 20, 2), 0))
+
+
+I64 = np.int64
+GRAPHS_REFUSED = [
+    (np.array([0, 1], np.int32), np.array([0]), TypeError, "indptr: expected int64"),
+    (np.array([0, 1], I64), np.array([0.0]), TypeError, "indices: expected int32 or int64"),
+    (np.array([0, 1], I64), np.array([[0]]), ValueError, "indices: expected one dimension"),
+    (np.array([0], I64), np.array([], I64), ValueError, "without nodes"),
+    (np.array([0, 2], I64), np.array([0]), ValueError, "from 0 to 2, expected from 0 to the 1"),
+    (np.array([1, 1], I64), np.array([0]), ValueError, "from 1 to 1"),
+    (np.array([0, 2, 1, 3], I64), np.array([0, 1, 2]), ValueError, "decreases"),
+]
+
+
+@pytest.mark.parametrize(("indptr", "indices", "error", "message"), GRAPHS_REFUSED)
+def test_what_is_no_graph(indptr, indices, error, message) -> None:
+    with pytest.raises(error, match=message):
+        NeighborSampler(indptr, indices, (2,))
+    with pytest.raises(error, match=message):
+        TorchNeighborSampler(torch.from_numpy(indptr), torch.from_numpy(indices), (2,))
+
+
+@pytest.mark.parametrize("stranger", [-1, 2, 2**31 - 1])
+def test_a_neighbour_outside_the_graph(stranger) -> None:
+    indptr, indices = np.array([0, 1, 2], np.int64), np.array([1, stranger], np.int32)
+    sampler = NeighborSampler(indptr, indices, (2,))
+    assert sampler.sample(torch.tensor([0]), 0).num_nodes == (1, 2)
+    with pytest.raises(IndexError, match=f"holds node {stranger}, outside"):
+        sampler.sample(torch.tensor([1]), 0)
+    with pytest.raises(IndexError, match="outside the graph"):
+        TorchNeighborSampler(torch.from_numpy(indptr), torch.from_numpy(indices), (2,))
+
+
+@pytest.mark.parametrize("fanouts", [(), (5, 0), (-2,)])
+def test_fanouts_that_make_no_sense(graph, fanouts) -> None:
+    with pytest.raises(ValueError, match="fanouts"):
+        NeighborSampler(*graph, fanouts)
+
+
+def test_no_threads_at_all(graph) -> None:
+    with pytest.raises(ValueError, match="threads = 0"):
+        NeighborSampler(*graph, (2,), threads=0)
+
+
+def test_splitmix_gives_the_published_numbers() -> None:
+    """The first five numbers of the seed 1234567, as listed with many implementations."""
+    expected = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+    assert stream(1234567, 5).tolist() == expected
+    assert mix(1234567 + 0x9E3779B97F4A7C15) == expected[0]
+
+
+def test_derived_keys_are_all_different() -> None:
+    words = [(), (0,), (0, 0), (1, 0), (0, 1), (-1,), (2**63,), *((i, 7) for i in range(1000))]
+    assert len({derive(*w) for w in words}) == len(words)
+    assert (
+        len({batch_seed(s, e, b) for s in range(9) for e in range(-1, 9) for b in range(9)}) == 810
+    )
+
+
+def test_an_epoch_has_every_seed_node_once() -> None:
+    train = np.arange(1000, 0, -3)
+    batches = epoch_seeds(train, 64, 3, 0)
+    assert [len(batch) for batch in batches] == [64] * 5 + [14]
+    together = torch.cat(batches)
+    assert together.dtype == torch.int64
+    assert sorted(together.tolist()) == sorted(train.tolist())
+    assert together.tolist() != train.tolist()
+
+
+def test_order_of_an_epoch() -> None:
+    train = torch.arange(500)
+    first = torch.cat(epoch_seeds(train, 100, 3, 0))
+    assert torch.equal(first, torch.cat(epoch_seeds(train, 100, 3, 0)))
+    assert not torch.equal(first, torch.cat(epoch_seeds(train, 100, 3, 1)))
+    assert not torch.equal(first, torch.cat(epoch_seeds(train, 100, 4, 0)))
+    assert torch.equal(first[:200], torch.cat(epoch_seeds(train, 100, 3, 0, max_batches=2)))
+    assert torch.equal(first, torch.cat(epoch_seeds(train, 100, 3, 0, max_batches=9)))
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"max_batches": -1}, {"train_ids": []}])
+def test_epochs_that_make_no_sense(wrong) -> None:
+    right = {"train_ids": np.arange(5), "batch_size": 2, "seed": 0, "epoch": 0, "max_batches": 0}
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        epoch_seeds(**{**right, **wrong})
