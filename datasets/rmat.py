@@ -9,6 +9,9 @@ draws that fall outside are dropped, as are self-loops, and draws of one edge co
 Because of what is dropped, the number of draws is not the number of edges. Their relation is known
 exactly (the chance of an edge depends only on how often each quadrant was entered), so the number
 of draws that is expected to give the wanted edges is computed beforehand, not searched for.
+
+Many nodes get no edge at all. That lies in the law (Seshadhri, Pinar and Kolda, J. ACM 60(2), 2013)
+and is left as it is; a dataset's notes count them.
 """
 
 from __future__ import annotations

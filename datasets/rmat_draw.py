@@ -2,8 +2,8 @@
 
 Draw ``i`` is a function of the seed and ``i`` alone (splitmix64 as a counter-based generator), so
 nothing needs to be stored to be shared: the columns of the matrix are cut into blocks, and each
-block's worker goes through *all* draws and keeps those that fall into its columns. Drawing is
-cheaper than keeping, and memory is bounded by one block for each worker.
+block's worker goes through *all* draws and keeps those that fall into its columns. Drawing anew
+for every block costs time, but no memory: at most 64 M draws are held by each worker.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gatherbench.datasets.parallel import in_order, worker_count
 from gatherbench.datasets.rmat import Rmat
 from gatherbench.datasets.source import Progress, silent
 
-#: Entries of one block at most (8 B each in memory), and fewer if that gives each worker a block
-#: of at least the lower number.
+#: Draws that fall into one block at most, on average (8 B each in memory); fewer where that gives
+#: every worker a block, but no fewer than the second number.
 _BLOCK_ENTRIES, _SMALL_BLOCK = 1 << 26, 1 << 20
 _LEVELS_AT_ONCE = 4
 _OUTCOMES = 4**_LEVELS_AT_ONCE
 
-_U32, _U64 = np.uint32, np.uint64
+_U64 = np.uint64
 # splitmix64: Steele, Lea and Flood, OOPSLA 2014; constants as in Vigna's reference code.
 _GAMMA, _MIX1, _MIX2 = _U64(0x9E3779B97F4A7C15), _U64(0xBF58476D1CE4E5B9), _U64(0x94D049BB133111EB)
 

@@ -44,7 +44,7 @@ class SyntheticSource:
     scalable: bool = True
 
     def estimate(self, scale: float) -> DatasetSpec:
-        """The sizes at this scale; the edges made differ from these by about 0.1 % or less.
+        """The sizes at this scale. The edges made scatter about theirs: 0.1 % at a million edges.
 
         Raises:
             DatasetError: the scale leaves too few nodes for the mean degree, or more nodes than
