@@ -63,6 +63,18 @@ def bandwidth(run: Run) -> pd.DataFrame:
     return _spread(_epochs(run, "fetch", "payload") / _epochs(run, "fetch", "wall_time"))
 
 
+def other_load(run: Run) -> float | None:
+    """Cores of the host that were busy with other work than ours: the median over epochs.
+
+    Other processes, and kernel threads that work for us without being charged to us. ``None``
+    where the host's load was not metered. In a container the host may be larger than our share.
+    """
+    names = ("system_cpu_busy", "cpu_user", "cpu_system", "window_time")
+    busy, user, system, window = (_epochs(run, "epoch", name) for name in names)
+    cores = ((busy - user - system) / window).dropna()
+    return float(cores.median()) if len(cores) else None
+
+
 def reference_variant(run: Run) -> tuple[str, str] | None:
     """Strategy and variant that speed-ups refer to: ``cpu_gather`` ``naive``, the paper's baseline.
 

@@ -73,6 +73,9 @@ def _bars(
     colour: str | list[str],
 ) -> None:
     heights = [line.y for line in lines]
-    boxes = axes.barh(heights, lengths, BAR_HEIGHT, begin, color=colour, edgecolor="white")
+    # A thin edge: a wider one would hide a short stage.
+    boxes = axes.barh(
+        heights, lengths, BAR_HEIGHT, begin, color=colour, edgecolor="white", linewidth=0.4
+    )
     for box, line in zip(boxes, lines, strict=True):
         box.set_hatch(line.series.hatch)

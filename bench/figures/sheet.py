@@ -7,7 +7,8 @@ its head; the footer says what was measured, on what, how often.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
@@ -15,13 +16,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gatherbench.bench.derive import epoch_times, problems, sort_series
+from gatherbench.bench.derive import epoch_times, other_load, problems, sort_series
 from gatherbench.bench.figures.bars import Line
 from gatherbench.bench.figures.style import FAINT, MODEL_HATCH, RC, VERMILION, Series
 from gatherbench.bench.tables import Run
 
 #: What a run without a GPU has to say of itself.
 HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
+
+#: Up to so many cores of other work a machine counts as quiet: daemons and interrupts.
+QUIET_CORES = 0.2
 
 #: Inches. A line holds two rows of label; above each panel stands its name, below it its axis.
 LINE, NAME, AXIS, FOOT = 0.36, 0.32, 0.58, 0.55
@@ -113,12 +117,12 @@ def _fill(
     lines = [Line(y, one, rows[one]) for y, one in enumerate(series) if one in rows]
     x_label, labels = draw(axes, lines)
     axes.set_xlabel(x_label)
-    axes.set_xlim(0, 1.2 * max((end for end, _ in labels), default=1.0))
-    for line, (end, number) in zip(lines, labels, strict=True):
-        problem = why.get((line.series.strategy, line.series.variant))
-        text = number
-        if problem is not None and line.series.backend != "model":
-            text += f"\n{problem['repeats']} of {problem['of']} {problem['status']}"
+    if not lines:
+        axes.set_xticks([])
+    texts = [number + _note(line, why) for line, (_, number) in zip(lines, labels, strict=True)]
+    room_right = 1.4 if any("\n" in text for text in texts) else 1.2
+    axes.set_xlim(0, room_right * max((end for end, _ in labels), default=1.0))
+    for line, (end, _), text in zip(lines, labels, texts, strict=True):
         axes.annotate(
             text, (end, line.y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
         )
@@ -139,6 +143,14 @@ def _fill(
             color=FAINT,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
         )
+
+
+def _note(line: Line, why: Mapping[tuple[str, str], Mapping[Hashable, Any]]) -> str:
+    """How many repeats of a measured series went wrong; empty when none did."""
+    problem = why.get((line.series.strategy, line.series.variant))
+    if problem is None or line.series.backend == "model":
+        return ""
+    return f"\n{problem['repeats']} of {problem['of']} {problem['status']}"
 
 
 def has_gpu(run: Run) -> bool:
@@ -175,7 +187,7 @@ def _foot(figure: Figure, text: str) -> None:
 
 
 def provenance(run: Run) -> str:
-    """What was measured on what, in two sentences."""
+    """What was measured on what, and whether the machine was busy with other work meanwhile."""
     measure = run.plan["measure"]
     counts = [
         f"{measure[key]} {name}{'' if measure[key] == 1 else 's'}"
@@ -191,7 +203,9 @@ def provenance(run: Run) -> str:
         for column in ("machine", "commit")
     }
     backends = ", ".join(sorted(set(run.rows["backend"][run.rows["epoch"] >= 0]))) or "none"
+    load = other_load(run) or 0.0
+    disturbed = f" Disturbed: {load:.1f} cores of the host were busy with other work."
     return (
         f"{counts[0]} × {counts[1]}, {counts[2]} dropped. Machine {names['machine']}"
         f" ({processor}), backend {backends}, commit {names['commit']}, run {run.run_id}."
-    )
+    ) + (disturbed if load > QUIET_CORES else "")

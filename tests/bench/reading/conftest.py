@@ -45,6 +45,7 @@ def write_run(
     modelled: Sequence[tuple[str, str, tuple[float, float, float]]] = (),
     cut_off: Sequence[tuple[str, str]] = (),
     jitter: float = 0.0,
+    other_cores: float = 0.0,
     machine: str = "cpu-amd-epyc-2c",
     schema_version: int = 1,
 ) -> Path:
@@ -88,6 +89,8 @@ def write_run(
         row(at, "epoch", "wall_time", "s", sample + fetch + train + 0.01)
         row(at, "epoch", "cpu_user", "s", 2 * fetch + train)
         row(at, "epoch", "cpu_system", "s", 0.1 * fetch)
+        row(at, "epoch", "system_cpu_busy", "s", 2.1 * fetch + train + other_cores * 2.0)
+        row(at, "epoch", "window_time", "s", 2.0)
         reason = "no_device: none here"
         row(at, "epoch", "gpu_energy", "J", "", status="skipped", reason=reason)
         row(at, "fetch", "payload", "B", PAYLOAD_BYTES)

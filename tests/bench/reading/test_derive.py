@@ -14,6 +14,7 @@ from gatherbench.bench.derive import (
     bandwidth,
     cpu_seconds,
     epoch_times,
+    other_load,
     problems,
     reference_variant,
     speedup_over,
@@ -146,6 +147,12 @@ def test_cpu_seconds_add_user_and_system(make_run: MakeRun) -> None:
 def test_bandwidth_is_payload_over_fetch_time(make_run: MakeRun) -> None:
     table = bandwidth(load_run(make_run()))
     assert of(table, "unified_zero_copy", "registered")["median"] == pytest.approx(2.0e9 / 0.4)
+
+
+def test_other_load_is_what_the_host_did_beside_us(make_run: MakeRun) -> None:
+    busy = load_run(make_run("20261121-a-1", other_cores=1.5))
+    assert other_load(busy) == pytest.approx(1.5)
+    assert other_load(load_run(make_run("20261121-b-2", series=()))) is None
 
 
 def test_series_stand_in_reading_order(make_run: MakeRun) -> None:

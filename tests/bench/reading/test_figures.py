@@ -136,6 +136,17 @@ def test_modelled_bars_are_hatched_and_called_so(
     assert "modelled" not in texts(measured)
 
 
+def test_a_series_with_some_bad_repeats_is_drawn_and_says_so(make_run: MakeRun) -> None:
+    folder = make_run(series=EIGHT[:2])
+    lines = (folder / "rows.csv").read_text().splitlines(keepends=True)
+    last = max(i for i, line in enumerate(lines) if ",case,wall_time,s,10.0,test,ok," in line)
+    lines[last] = lines[last].replace("10.0,test,ok,", ",test,failed,timed out")
+    (folder / "rows.csv").write_text("".join(lines))
+    figure = epoch_breakdown(load_run(folder))
+    assert "1 of 3 failed" in texts(figure)
+    assert sum(widths(figure)[1::2]) == pytest.approx(1.31)
+
+
 def test_a_series_without_reference_says_so(make_run: MakeRun) -> None:
     figure = speedup(load_run(make_run(series=EIGHT[3:5])))
     assert "no cpu_gather naive measured to compare with" in texts(figure)
