@@ -77,10 +77,12 @@ class OgbSource:
             self._stream(raw / "raw", folder, splits, progress)
         else:
             progress(f"reading {raw}", 0.0)
-            self._load(raw / "raw", folder, splits, meta["add_inverse_edge"] == "True")
+            self._load(raw / "raw", folder, splits, meta["add_inverse_edge"] == "True", progress)
             progress(f"reading {raw}", 1.0)
 
-    def _load(self, raw: Path, folder: Path, splits: Splits, add_inverse_edge: bool) -> None:
+    def _load(
+        self, raw: Path, folder: Path, splits: Splits, add_inverse_edge: bool, progress: Progress
+    ) -> None:
         """Through OGB's reader of ``.csv.gz`` files, which holds the whole graph."""
         import pandas as pd
         from ogb.io.read_graph_raw import read_csv_graph_raw
@@ -90,10 +92,12 @@ class OgbSource:
             labels = classes(pd.read_csv(raw / "node-label.csv.gz", header=None).to_numpy())
         source, target = graph["edge_index"]
         features = graph["node_feat"]
+        if features is None:  # OGB's reader takes a missing file for a graph without features
+            raise DatasetError(f"{raw / 'node-feat.csv.gz'}: missing; remove {raw.parent}")
         spec = self._spec(features.shape)
         symmetrise = published(self.name)["symmetrise"]
         keys = edge_keys(source, target, spec.num_nodes, str(raw), symmetrise)
-        with DatasetWriter(folder, spec) as writer:
+        with DatasetWriter(folder, spec, progress) as writer:
             writer.write_columns(columns(keys, spec.num_nodes))
             writer.write_features(features)
             writer.write_labels(labels)
@@ -108,7 +112,7 @@ class OgbSource:
             spec = self._spec((table.shape[0], table.shape[1]))
         with _explained(raw), np.load(raw / "node-label.npz") as file:
             labels = classes(file["node_label"])
-        with DatasetWriter(folder, spec) as writer:
+        with DatasetWriter(folder, spec, progress) as writer:
             writer.write_labels(labels)
             writer.write_splits(*splits)
             with npz_member(data, "edge_index") as edges:

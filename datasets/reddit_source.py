@@ -82,7 +82,7 @@ class RedditSource:
             num_classes=int(data.y.max()) + 1,
         )
         masks = (data.train_mask, data.val_mask, data.test_mask)
-        with DatasetWriter(folder, spec) as writer:
+        with DatasetWriter(folder, spec, progress) as writer:
             writer.write_columns(
                 columns(edge_keys(source, target, spec.num_nodes, str(raw)), spec.num_nodes)
             )

@@ -58,7 +58,7 @@ class WordnetSource:
         low = np.repeat(np.arange(spec.num_nodes), arrays["pair_counts"])
         keys = edge_keys(low, arrays["pair_ends"], spec.num_nodes, self.name, undirected=True)
         split = arrays["split"]
-        with DatasetWriter(folder, spec) as writer:
+        with DatasetWriter(folder, spec, progress) as writer:
             writer.write_columns(columns(keys, spec.num_nodes))
             writer.write_features(
                 gloss_features(arrays["word_counts"], arrays["word_slots"], progress)

@@ -19,7 +19,7 @@ EDGES = st.integers(1, 9).flatmap(
 
 
 @given(graph=EDGES, undirected=st.booleans(), chunk=st.sampled_from([1, 3, 1 << 22]))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_columns_hold_each_edge_once_in_order(
     graph: tuple[int, list[tuple[int, int]]],
     undirected: bool,

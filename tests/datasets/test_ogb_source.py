@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -214,13 +215,29 @@ def test_a_cut_archive_of_papers_is_named_and_leaves_nothing(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 
+def test_papers_never_holds_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gatherbench.datasets import ogb_source
+
+    monkeypatch.setattr(ogb_source, "_CHUNK", 1 << 16)
+    raw = papers_folder(tmp_path / "raw")
+    table = np.ones((160_000, 128), np.float32)
+    np.savez(raw / "raw" / "data.npz", edge_index=EDGES, node_feat=table)
+    np.savez(raw / "raw" / "node-label.npz", node_label=np.zeros((160_000, 1)))
+    prepared(tmp_path, "ogbn-papers100M")  # imports what it needs
+    tracemalloc.start()
+    prepared(tmp_path, "ogbn-papers100M")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < table.nbytes / 3
+
+
 def test_an_edge_to_a_node_that_is_not_there_is_named(tmp_path: Path) -> None:
     papers_folder(tmp_path / "raw", np.array([[0, 1], [1, 5]]))
     with pytest.raises(DatasetError, match="names node 5, but there are 5 nodes"):
         prepared(tmp_path, "ogbn-papers100M")
 
 
-@pytest.mark.parametrize("missing", ["RELEASE_v1.txt", "raw/edge.csv.gz"])
+@pytest.mark.parametrize("missing", ["RELEASE_v1.txt", "raw/edge.csv.gz", "raw/node-feat.csv.gz"])
 def test_an_unfinished_download_is_refused_before_ogb_asks(tmp_path: Path, missing: str) -> None:
     folder = csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128)
     (folder / missing).unlink()

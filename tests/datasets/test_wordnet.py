@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatherbench.datasets import wordnet
@@ -205,6 +205,7 @@ def test_the_features_are_the_known_bits(prepared: GraphDataset) -> None:
     assert np.allclose(lengths[lengths > 0], 1, atol=1e-6)
 
 
+@settings(deadline=None)
 @given(
     glosses=st.lists(
         st.lists(st.sampled_from(["a", "of", "the", "cat", "dog"]), max_size=5, unique=True),
