@@ -10,6 +10,7 @@ not at all, so processes that compile the same kernel at the same time do not di
 from __future__ import annotations
 
 import os
+import threading
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -23,6 +24,8 @@ KERNEL_NAME = "gather_kernel"
 #: Architectures whose cubins are guarded: Turing, Ampere, Hopper, Blackwell (data centre).
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 _MAX_CACHE_BYTES = 64 << 20
+#: cuda.core swaps its own modules while it is imported: a second thread would see half of them.
+_importing = threading.Lock()
 
 
 class CompilerError(RuntimeError):
@@ -83,8 +86,9 @@ def compile_gather(
         OSError: the cache's folder cannot be written.
     """
     compiler_version()  # says what to install, before anything else can fail
-    from cuda.core import Program, ProgramOptions
-    from cuda.core.utils import FileStreamProgramCache
+    with _importing:
+        from cuda.core import Program, ProgramOptions
+        from cuda.core.utils import FileStreamProgramCache
 
     options = ProgramOptions(
         name="gather",

@@ -76,6 +76,26 @@ def test_two_processes_may_fill_one_cache(tmp_path: Path) -> None:
     assert all(path.read_bytes().startswith(ELF) for path in kept)
 
 
+COMPILE_IN_THREADS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from gatherbench.kernels.compiler import compile_gather
+from gatherbench.kernels.grid import GridPoint
+
+with ThreadPoolExecutor(4) as pool:
+    points = [GridPoint(width=w) for w in (4, 8, 16, 4)]
+    list(pool.map(lambda p: compile_gather(p, "sm_90", folder=Path(sys.argv[1])), points))
+"""
+
+
+def test_the_first_compilation_may_come_from_several_threads(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COMPILE_IN_THREADS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(entries(tmp_path)) == 3
+
+
 def test_errors_name_their_cause(tmp_path: Path) -> None:
     with pytest.raises(CompilerError, match=r"(?s)circular-rows-4B-r1l1-i64 for sm_70.*arch"):
         compile_gather(GridPoint(), "sm_70", folder=tmp_path)

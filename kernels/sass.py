@@ -1,0 +1,264 @@
+"""The regression guard that needs no GPU: what the compiler made of each kernel.
+
+A gather over the link lives from wide, independent loads and from enough resident warps. Both can
+be read from the machine code: registers, stack, and every memory instruction with its width. The
+code is deterministic for one compiler, so the comparison with a baseline is exact, and a verdict
+has a reason.
+
+    python -m gatherbench.kernels.sass --check     compare; exit code 1 on WORSE
+    python -m gatherbench.kernels.sass --update    write the baseline anew
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from gatherbench.kernels.compiler import (
+    ARCHITECTURES,
+    CompilerError,
+    compile_gather,
+    compiler_version,
+)
+from gatherbench.kernels.grid import GridPoint, kernel_points
+
+BASELINE = Path(__file__).resolve().with_name("sass_baseline.json")
+
+#: A load or store in SASS (CUDA Binary Utilities, "Instruction Set Reference"): LDG and STG reach
+#: global memory, LDL and STL local memory, which is where spilled registers go.
+_MEMORY = re.compile(r"\b(LDG|STG|LDL|STL|LD|ST|RED|REDG|ATOM|ATOMG)((?:\.\w+)*)\s")
+_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/", re.MULTILINE)
+_BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
+#: Registers of an SM, and the lanes and granularity by which warps get them (CUDA C++ Programming
+#: Guide, "Technical Specifications per Compute Capability"; the same from sm_75 to sm_100).
+_SM_REGISTERS, _REGISTER_UNIT = 65536, 256
+
+Status = Literal["SAME", "BETTER", "WORSE", "CHANGED"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCode:
+    """What the machine code of one kernel is made of.
+
+    Attributes:
+        registers: of a thread.
+        stack_bytes: of a thread; spilled registers lie here.
+        instructions: in the code, each counted once.
+        memory: memory instructions by kind and bits, e.g. ``LDG.EF.128``. EF (evict first) marks
+            the streaming accesses to table and output.
+    """
+
+    registers: int
+    stack_bytes: int
+    instructions: int
+    memory: Mapping[str, int]
+
+    @property
+    def spills(self) -> int:
+        """Loads and stores of local memory."""
+        return sum(n for kind, n in self.memory.items() if kind.startswith(("LDL", "STL")))
+
+    @property
+    def table_load_bits(self) -> int:
+        """Bits of the narrowest load of the table; 0 if there is none."""
+        widths = [int(kind.rsplit(".", 1)[1]) for kind in self.memory if kind.startswith("LDG.EF")]
+        return min(widths, default=0)
+
+    @property
+    def table_loads(self) -> int:
+        return sum(n for kind, n in self.memory.items() if kind.startswith("LDG.EF"))
+
+    @property
+    def resident_warps(self) -> int:
+        """Warps of an SM for which there are registers."""
+        unit = -(-self.registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
+        return min(64, _SM_REGISTERS // unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    kernel: str
+    status: Status
+    reason: str
+
+
+def disassemble(cubin: bytes) -> KernelCode:
+    """Read registers, stack and memory instructions from a cubin.
+
+    Raises:
+        CompilerError: nvdisasm or cuobjdump is missing, or cannot read the cubin.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        usage = _tool("cuobjdump", "-res-usage", str(path))
+        code = _tool("nvdisasm", "-c", str(path))
+    resources = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    if resources is None:
+        raise CompilerError(f"cuobjdump shows no resources of the kernel:\n{usage[:500]}")
+    memory = Counter(_kind(match[1], match[2].split(".")[1:]) for match in _MEMORY.finditer(code))
+    instructions = len(_INSTRUCTION.findall(code))
+    return KernelCode(
+        int(resources[1]), int(resources[2]), instructions, dict(sorted(memory.items()))
+    )
+
+
+def guarded_points() -> list[GridPoint]:
+    """The kernels that are guarded: int64 ids, and several loads in flight."""
+    return [p for p in kernel_points() if p.index_bytes == 8 and p.rows * p.loads > 1]
+
+
+def measure(
+    points: Iterable[GridPoint] | None = None,
+    architectures: Iterable[str] = ARCHITECTURES,
+    *,
+    source: str | None = None,
+    extra_options: tuple[str, ...] = (),
+    folder: Path | None = None,
+) -> dict[str, KernelCode]:
+    """Compile and disassemble kernels; the keys are ``architecture/kernel``.
+
+    The last three arguments are :func:`compile_gather`'s.
+    """
+    points = guarded_points() if points is None else list(points)
+
+    def one(job: tuple[str, GridPoint]) -> tuple[str, KernelCode]:
+        arch, point = job
+        cubin = compile_gather(
+            point, arch, source=source, extra_options=extra_options, folder=folder
+        )
+        return f"{arch}/{point.kernel}", disassemble(cubin)
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(pool.map(one, [(arch, point) for arch in architectures for point in points]))
+
+
+def compare(old: KernelCode | None, new: KernelCode) -> tuple[Status, str]:
+    """The verdict on one kernel and its reason."""
+    if old is None:
+        return "CHANGED", "not in the baseline"
+    if old == new:
+        return "SAME", ""
+    worse: list[str] = []
+    better: list[str] = []
+    for what, before, after, merit in (
+        ("spills", old.spills, new.spills, -1),
+        ("stack bytes", old.stack_bytes, new.stack_bytes, -1),
+        ("bits of the narrowest table load", old.table_load_bits, new.table_load_bits, 1),
+        ("warps that registers allow", old.resident_warps, new.resident_warps, 1),
+    ):
+        if before != after:
+            side = better if (after - before) * merit > 0 else worse
+            side.append(f"{what} {before} -> {after}")
+    # Fewer loads in the code are fewer in flight; more may be mere unrolling, which is no merit.
+    if new.table_loads < old.table_loads:
+        worse.append(f"table loads in the code {old.table_loads} -> {new.table_loads}")
+    if worse:
+        return "WORSE", "; ".join(worse)
+    if better:
+        return "BETTER", "; ".join(better)
+    return "CHANGED", "; ".join(_differences(old, new))
+
+
+def verdicts(old: Mapping[str, KernelCode], new: Mapping[str, KernelCode]) -> list[Verdict]:
+    """A verdict for each kernel of ``new``, then for each that is in ``old`` alone."""
+    compared = [Verdict(name, *compare(old.get(name), code)) for name, code in new.items()]
+    gone = [Verdict(name, "CHANGED", "no longer compiled") for name in old if name not in new]
+    return compared + gone
+
+
+def read_baseline(path: Path = BASELINE) -> tuple[str, dict[str, KernelCode]]:
+    """The compiler's version and the kernels of a baseline file.
+
+    Raises:
+        FileNotFoundError: there is none; ``--update`` writes it.
+    """
+    data = json.loads(path.read_text())
+    return data["compiler"], {name: KernelCode(**code) for name, code in data["kernels"].items()}
+
+
+def write_baseline(kernels: Mapping[str, KernelCode], path: Path = BASELINE) -> None:
+    """Write a baseline, one kernel a line, so that a diff shows which kernels changed."""
+    lines = (f'  "{name}": {json.dumps(asdict(code))}' for name, code in sorted(kernels.items()))
+    body = ",\n".join(lines)
+    path.write_text(f'{{"compiler": "NVRTC {compiler_version()}", "kernels": {{\n{body}\n}}}}\n')
+
+
+def report(found: Iterable[Verdict], compilers: tuple[str, str]) -> Iterator[str]:
+    """The lines that ``--check`` prints: a count of each status and the reasons."""
+    found = list(found)
+    if compilers[0] != compilers[1]:
+        yield f"the baseline was made by {compilers[0]}, this is {compilers[1]}"
+    for verdict in found:
+        if verdict.status != "SAME":
+            yield f"{verdict.status:8s}{verdict.kernel}: {verdict.reason}"
+    counts = Counter(verdict.status for verdict in found)
+    yield ", ".join(f"{counts[s]} {s}" for s in ("SAME", "BETTER", "CHANGED", "WORSE"))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; the exit code is 0, 1 for WORSE, 2 where nothing could be compared."""
+    parser = argparse.ArgumentParser(prog="python -m gatherbench.kernels.sass", description=__doc__)
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--check", action="store_true", help="compare with the baseline")
+    action.add_argument("--update", action="store_true", help="write the baseline anew")
+    parser.add_argument("--baseline", type=Path, default=BASELINE, metavar="FILE")
+    parser.add_argument("--arch", action="append", choices=ARCHITECTURES, help="only this one")
+    options = parser.parse_args(arguments)
+    try:
+        kernels = measure(architectures=options.arch or ARCHITECTURES)
+        if options.update:
+            write_baseline(kernels, options.baseline)
+            print(f"{len(kernels)} kernels written to {options.baseline}")
+            return 0
+        made_by, old = read_baseline(options.baseline)
+    except (CompilerError, FileNotFoundError) as missing:
+        print(f"cannot compare: {missing}", file=sys.stderr)
+        return 2
+    if options.arch:
+        old = {name: code for name, code in old.items() if name.split("/")[0] in options.arch}
+    found = verdicts(old, kernels)
+    print(*report(found, (made_by, f"NVRTC {compiler_version()}")), sep="\n")
+    return int(any(verdict.status == "WORSE" for verdict in found))
+
+
+def _kind(opcode: str, modifiers: list[str]) -> str:
+    bits = next((_BITS[m] for m in modifiers if m in _BITS), 32)
+    return ".".join([opcode, *(["EF"] if "EF" in modifiers else []), str(bits)])
+
+
+def _differences(old: KernelCode, new: KernelCode) -> Iterator[str]:
+    if old.registers != new.registers:
+        yield f"registers {old.registers} -> {new.registers}"
+    if old.instructions != new.instructions:
+        yield f"instructions {old.instructions} -> {new.instructions}"
+    for kind in sorted(old.memory.keys() | new.memory.keys()):
+        before, after = old.memory.get(kind, 0), new.memory.get(kind, 0)
+        if before != after:
+            yield f"{kind} {before} -> {after}"
+
+
+def _tool(name: str, *arguments: str) -> str:
+    from cuda.pathfinder import find_nvidia_binary_utility
+
+    path = find_nvidia_binary_utility(name)
+    if path is None:
+        raise CompilerError(f"{name} not found: install it with `pip install nvidia-cuda-{name}`")
+    done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CompilerError(f"{name} failed: {done.stderr[:1000]}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
