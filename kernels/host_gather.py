@@ -2,8 +2,8 @@
 
 A conventional pipeline is only as slow as its gather, and a benchmark that slows it down flatters
 everything it is compared with. So this one is measured against ``torch.index_select`` and against
-plain memcpy (``bench/regress/bench_gather.py``). Threads are our own and persistent: each gather
-hands out shares and takes one itself; small gathers stay in the calling thread.
+plain memcpy (``bench/regress/bench_gather.py``). Threads are our own and persistent: the
+caller begins at once, the others help, and a small gather stays in the calling thread.
 """
 
 from __future__ import annotations
@@ -12,16 +12,21 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.kernels.host_kernels import copy_bytes, gather_rows, gather_rows_to
+from gatherbench.kernels.host_kernels import LINE_BYTES, copy_bytes, gather_rows
 
-#: A share of less than this is not worth waking a thread for: measured, see `bench_gather.py`.
-MIN_SHARE_BYTES = 512 << 10
+T = TypeVar("T")
+_NO_POSITIONS = np.empty(0, np.int64)
+
+#: What a thread takes at a time. A gather of no more than this stays in the calling thread:
+#: waking another costs some 40 µs, in which one thread copies about as much.
+CHUNK_BYTES = 512 << 10
 #: Prefetch this much ahead, but no fewer and no more rows than the bounds that follow: measured
 #: at row sizes of 4 B to 8 KiB; about a third of an L1 cache, and few rows gain beyond 32.
 _AHEAD_BYTES, _MIN_AHEAD, _MAX_AHEAD = 16 << 10, 4, 32
@@ -43,9 +48,8 @@ class HostGather:
         if threads is not None and threads < 1:
             raise ValueError(f"threads = {threads}: expected at least 1")
         self.threads = threads or available_cores()
-        self._pool: ThreadPoolExecutor | None = None
-        self._pool_pid = 0
         self._closed = False
+        self._start_pool()
         _compile()
 
     def gather(
@@ -70,29 +74,29 @@ class HostGather:
         if count == 0 or row_bytes == 0:
             return
         ahead = max(_MIN_AHEAD, min(_MAX_AHEAD, _AHEAD_BYTES // row_bytes))
-        rows, source, target = table.shape[0], table.data_ptr(), out.data_ptr()
-        id_array = ids.numpy()
-        place = None if positions is None else positions.numpy()
-        failed = np.full(self.threads, -1, np.int64)
+        chunk = max(1, CHUNK_BYTES // max(row_bytes, LINE_BYTES))  # a row costs a line at least
+        rows, id_array, scatter = table.shape[0], ids.numpy(), positions is not None
+        place = _NO_POSITIONS if positions is None else positions.numpy()
 
-        def share(worker: int, start: int, stop: int) -> None:
-            part = id_array[start:stop]
-            if place is None:
-                to = target + start * row_bytes
-                bad = gather_rows(source, rows, row_bytes, part, to, ahead)
-            else:
-                bad = gather_rows_to(
-                    source, rows, row_bytes, part, place[start:stop], target, count, ahead
-                )
-            failed[worker] = bad if bad < 0 else start + bad
-
-        self._split(share, count, row_bytes)
-        if failed.max() >= 0:
-            at = int(failed[failed >= 0].min())
-            raise IndexError(
-                f"ids[{at}] = {int(id_array[at])}: the table has rows 0..{rows - 1}"
-                + ("" if place is None else f"; positions[{at}] = {place[at]} of {count}")
+        def work(counter: NDArray[np.int64]) -> int:
+            return gather_rows(
+                table.data_ptr(),
+                rows,
+                row_bytes,
+                id_array,
+                scatter,
+                place,
+                out.data_ptr(),
+                ahead,
+                chunk,
+                counter.ctypes.data,
             )
+
+        found = [at for at in self._share(work, -(-count // chunk)) if at >= 0]
+        if found:
+            at = min(found)
+            where = f"; positions[{at}] = {place[at]} of {count}" if scatter else ""
+            raise IndexError(f"ids[{at}] = {id_array[at]}: the table has rows 0..{rows - 1}{where}")
 
     def copy(self, source: Tensor, out: Tensor) -> None:
         """Copy ``source`` to ``out`` (same size in bytes, host, contiguous, no overlap).
@@ -104,19 +108,21 @@ class HostGather:
         if size != out.numel() * out.element_size():
             raise ValueError(f"out: expected {size} bytes as in the source")
         _check_host(source=source, out=out)
-        of, to = source.data_ptr(), out.data_ptr()
+        if size == 0:
+            return
+        # Long copies: the C library's memcpy writes past the caches only when it sees them whole.
+        chunk = max(CHUNK_BYTES, -(-size // self.threads))
 
-        def share(_worker: int, start: int, stop: int) -> None:
-            copy_bytes(of + start, to + start, stop - start)
+        def work(counter: NDArray[np.int64]) -> None:
+            copy_bytes(source.data_ptr(), out.data_ptr(), size, chunk, counter.ctypes.data)
 
-        self._split(share, size, 1)
+        self._share(work, -(-size // chunk))
 
     def close(self) -> None:
         """Join the threads. Safe to call twice."""
         self._closed = True
-        if self._pool is not None and self._pool_pid == os.getpid():
+        if self._pid == os.getpid():
             self._pool.shutdown(wait=True)
-        self._pool = None
 
     def __enter__(self) -> Self:
         return self
@@ -129,39 +135,46 @@ class HostGather:
     ) -> None:
         self.close()
 
-    def _split(self, share: Callable[[int, int, int], None], count: int, item_bytes: int) -> None:
-        """Run ``share(worker, start, stop)`` over ``count`` items, one share in this thread."""
+    def _share(self, work: Callable[[NDArray[np.int64]], T], chunks: int) -> list[T]:
+        """Run ``work(common counter)`` here and in other threads, for its results.
+
+        This thread begins at once and does not wait for those that have not begun when all is
+        done: in a busy process they may be late by several milliseconds. ``work`` itself must
+        hold the tensors whose addresses it passes on: should an interrupt end the wait for the
+        helpers, these go on for a moment.
+        """
         if self._closed:
             raise RuntimeError("HostGather is closed")
-        workers = max(1, min(self.threads, count, count * item_bytes // MIN_SHARE_BYTES))
-        bounds = [count * k // workers for k in range(workers + 1)]
-        if workers == 1:
-            share(0, 0, count)
-            return
-        pool = self._live_pool()
-        pending = [pool.submit(share, k, bounds[k], bounds[k + 1]) for k in range(1, workers)]
-        share(0, bounds[0], bounds[1])
-        for future in pending:
-            future.result()
+        counter = np.zeros(1, np.int64)
+        helpers = min(self.threads, chunks) - 1
+        pool = self._live_pool() if helpers else None
+        pending = [pool.submit(work, counter) for _ in range(helpers)] if pool else []
+        results = [work(counter)]
+        return results + [future.result() for future in pending if not future.cancel()]
+
+    def _start_pool(self) -> None:
+        # Starts no thread yet.
+        self._pool = ThreadPoolExecutor(
+            max(1, self.threads - 1), thread_name_prefix="gatherbench-gather"
+        )
+        self._pid = os.getpid()
 
     def _live_pool(self) -> ThreadPoolExecutor:
-        if self._pool is None or self._pool_pid != os.getpid():
+        if self._pid != os.getpid():
             # After a fork the parent's threads do not exist here and its pool would wait for them.
-            self._pool_pid = os.getpid()
-            self._pool = ThreadPoolExecutor(
-                max(1, self.threads - 1), thread_name_prefix="gatherbench-gather"
-            )
+            self._start_pool()
         return self._pool
 
 
 def _compile() -> None:
     """Compile (or load from numba's cache) every loop for every kind of ids."""
     source, out = np.zeros(1, np.uint8), np.zeros(1, np.uint8)
-    of, to, place = source.ctypes.data, out.ctypes.data, np.zeros(1, np.int64)
+    of, to = source.ctypes.data, out.ctypes.data
     for dtype in (np.int32, np.int64):
-        gather_rows(of, 1, 1, np.zeros(1, dtype), to, 1)
-        gather_rows_to(of, 1, 1, np.zeros(1, dtype), place, to, 1, 1)
-    copy_bytes(of, to, 1)
+        counter = np.zeros(1, np.int64)
+        ids = np.zeros(1, dtype)
+        gather_rows(of, 1, 1, ids, False, _NO_POSITIONS, to, 1, 1, counter.ctypes.data)
+    copy_bytes(of, to, 1, 1, np.ones(1, np.int64).ctypes.data)
 
 
 def _check_gather(table: Tensor, ids: Tensor, out: Tensor, positions: Tensor | None) -> None:

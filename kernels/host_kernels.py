@@ -8,7 +8,8 @@ tried and lost at every width but 602 floats, where they drew level.
 
 The loops hold no lock (``nogil``) and start no threads: numba's parallel loops abort the process
 when two Python threads enter them at once, which is what a background gather beside a sampler
-does.
+does. Threads that share a job take chunks of it from a common counter, without Python's lock:
+whoever comes late or is held up leaves more to the others.
 """
 
 from __future__ import annotations
@@ -56,8 +57,19 @@ def _define_memcpy(_typing: Any, _target: Any, _source: Any, _size: Any) -> Any:
     return types.void(types.intp, types.intp, types.intp), codegen
 
 
+def _define_take(_typing: Any, _counter: Any, _amount: Any) -> Any:
+    """Add ``amount`` to the int64 at address ``counter``, atomically; returns what it was."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        counter = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", counter, args[1], "monotonic")
+
+    return types.int64(types.intp, types.int64), codegen
+
+
 _prefetch: Any = intrinsic(_define_prefetch)
 _memcpy: Any = intrinsic(_define_memcpy)
+_take: Any = intrinsic(_define_take)
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -70,49 +82,50 @@ def _prefetch_row(address: Any, row_bytes: int) -> None:
 
 @njit(nogil=True, cache=True)
 def gather_rows(
-    table: int, num_rows: int, row_bytes: int, ids: Ids, out: int, distance: int
-) -> int:
-    """Copy row ``ids[i]`` of the table at address ``table`` to row ``i`` at address ``out``.
-
-    Prefetches the row ``distance`` ids ahead. Returns -1, or the position of the first id outside
-    ``0 .. num_rows - 1``, where it stops.
-    """
-    count = ids.shape[0]
-    for i in range(count):
-        if i + distance < count:
-            _prefetch_row(table + np.intp(ids[i + distance]) * row_bytes, row_bytes)
-        row = np.intp(ids[i])
-        if row < 0 or row >= num_rows:
-            return i
-        _memcpy(out + i * row_bytes, table + row * row_bytes, row_bytes)
-    return -1
-
-
-@njit(nogil=True, cache=True)
-def gather_rows_to(
     table: int,
     num_rows: int,
     row_bytes: int,
     ids: Ids,
+    scatter: bool,
     positions: NDArray[np.int64],
     out: int,
-    out_rows: int,
-    distance: int,
+    ahead: int,
+    chunk: int,
+    counter: int,
 ) -> int:
-    """As :func:`gather_rows`, but row ``ids[i]`` goes to row ``positions[i]`` of the output."""
+    """Copy row ``ids[i]`` of the table at address ``table`` to row ``i`` at address ``out``.
+
+    Takes ``chunk`` ids at a time from the int64 at address ``counter`` (0 at first) until there
+    are none, and prefetches the row ``ahead`` ids ahead. With ``scatter`` the row goes to
+    ``positions[i]`` (of as many as there are ids) instead. Returns -1, or the smallest ``i`` among
+    those it took whose id is outside ``0 .. num_rows - 1`` or whose position is outside the
+    output; these are neither read nor written.
+    """
     count = ids.shape[0]
-    for i in range(count):
-        if i + distance < count:
-            _prefetch_row(table + np.intp(ids[i + distance]) * row_bytes, row_bytes)
-        row = np.intp(ids[i])
-        to = np.intp(positions[i])
-        if row < 0 or row >= num_rows or to < 0 or to >= out_rows:
-            return i
-        _memcpy(out + to * row_bytes, table + row * row_bytes, row_bytes)
-    return -1
+    first_bad = -1
+    while True:
+        start = _take(counter, chunk)
+        if start >= count:
+            return first_bad
+        stop = min(start + chunk, count)
+        for i in range(start, min(start + ahead, stop)):
+            _prefetch_row(table + np.intp(ids[i]) * row_bytes, row_bytes)
+        for i in range(start, stop):
+            if i + ahead < stop:
+                _prefetch_row(table + np.intp(ids[i + ahead]) * row_bytes, row_bytes)
+            row = np.intp(ids[i])
+            to = np.intp(positions[i]) if scatter else i
+            if 0 <= row < num_rows and 0 <= to < count:
+                _memcpy(out + to * row_bytes, table + row * row_bytes, row_bytes)
+            elif first_bad < 0:
+                first_bad = i
 
 
 @njit(nogil=True, cache=True)
-def copy_bytes(source: int, out: int, size: int) -> None:
-    """Copy ``size`` bytes between two addresses."""
-    _memcpy(out, source, size)
+def copy_bytes(source: int, out: int, size: int, chunk: int, counter: int) -> None:
+    """Copy ``size`` bytes between two addresses, by chunks as :func:`gather_rows`."""
+    while True:
+        start = _take(counter, chunk)
+        if start >= size:
+            return
+        _memcpy(out + start, source + start, min(chunk, size - start))

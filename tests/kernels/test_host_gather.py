@@ -30,7 +30,7 @@ def cpu() -> Iterator[HostGather]:
 @pytest.fixture
 def eager_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Splits even the smallest gather over the threads."""
-    monkeypatch.setattr(host_gather, "MIN_SHARE_BYTES", 1)
+    monkeypatch.setattr(host_gather, "CHUNK_BYTES", 1)
 
 
 def random_bytes(rows: int, width: int, dtype: torch.dtype = torch.uint8) -> Tensor:
@@ -55,7 +55,7 @@ def test_any_rows_any_width_any_split(
     order = torch.randperm(count)
     given_order, scattered = random_bytes(count, row_bytes), random_bytes(count, row_bytes)
     with pytest.MonkeyPatch.context() as patch, HostGather(threads=3) as cpu:
-        patch.setattr(host_gather, "MIN_SHARE_BYTES", share)
+        patch.setattr(host_gather, "CHUNK_BYTES", share)
         cpu.gather(table, ids, given_order)
         cpu.gather(table, ids[order].contiguous(), scattered, order)
     expected = reference_gather(table, ids)

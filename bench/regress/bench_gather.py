@@ -1,0 +1,155 @@
+"""The host gather against ``torch.index_select``, plain indexing and memcpy, in one run.
+
+``cpu_gather`` is the baseline that everything else is compared with, so it must not be slower
+than what anybody gets from one line of torch. Run with::
+
+    pytest bench/regress -o python_files='bench_*.py' --benchmark-only --benchmark-group-by=group
+
+Each benchmark fetches 100 000 random rows from a table much larger than the caches, other rows
+each time, on as many threads as this process has cores, and checks what it fetched. The bytes it
+moved stand in ``extra_info``; dividing them by the time is left to the reader of the result.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+from torch import Tensor
+
+from gatherbench.kernels.host_gather import HostGather, available_cores
+from gatherbench.kernels.host_memory import empty_table, huge_pages
+from gatherbench.kernels.reference import reference_gather, same_bytes
+
+BATCH = 100_000
+TABLE_BYTES = 2 << 30
+#: Of the memory that is free: table, output and a copy of the output must fit.
+MEMORY_SHARE = 0.4
+WIDTHS = (100, 128, 602)  # ogbn-products, ogbn-papers100M, reddit
+ROUNDS = 25
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setting:
+    """A table, an output of ``BATCH`` rows on pages of the same kind, and several draws of ids."""
+
+    name: str
+    table: Tensor
+    out: Tensor
+    ids: tuple[Tensor, ...]
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.out.numel() * self.out.element_size()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def every_core() -> Iterator[None]:
+    """torch on as many threads as our own gather."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(available_cores())
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[HostGather]:
+    with HostGather() as gather:
+        yield gather
+
+
+@pytest.fixture(
+    scope="module",
+    params=list(itertools.product(WIDTHS, ("normal", "huge"))),
+    ids=lambda p: f"{p[0]}-{p[1]}",
+)
+def setting(request: pytest.FixtureRequest) -> Setting:
+    width, pages = request.param
+    size = min(TABLE_BYTES, int(psutil.virtual_memory().available * MEMORY_SHARE))
+    rows = size // (width * 4)
+    # float32 holds these row numbers exactly, so a wrong row shows.
+    assert rows < 1 << 24
+    make: Callable[[tuple[int, int], torch.dtype], Tensor]
+    make = empty_table if pages == "huge" else lambda shape, dtype: torch.zeros(shape, dtype=dtype)
+    table, out = make((rows, width), torch.float32), make((BATCH, width), torch.float32)
+    table.copy_(torch.arange(rows, dtype=torch.float32)[:, None])
+    generator = torch.Generator().manual_seed(0)
+    ids = tuple(torch.randint(0, rows, (BATCH,), generator=generator) for _ in range(8))
+    return Setting(f"{width} floats, {pages} pages", table, out, ids)
+
+
+def measure(
+    benchmark: BenchmarkFixture,
+    setting: Setting,
+    fetch: Callable[[Tensor], Tensor],
+    read_and_written: int,
+) -> None:
+    """Time ``fetch`` on changing ids, note the bytes, and check the rows that it got last."""
+    draws = itertools.cycle(setting.ids)
+    last: list[Tensor] = []
+
+    def setup() -> tuple[tuple[Tensor], dict[str, object]]:
+        last[:] = [next(draws)]
+        return (last[0],), {}
+
+    benchmark.group = setting.name
+    benchmark.extra_info.update(
+        payload_bytes=setting.payload_bytes,
+        bytes_read_and_written=read_and_written,
+        table_bytes=setting.table.nbytes,
+        table_huge_page_bytes=huge_pages(setting.table).bytes,
+        threads=available_cores(),
+    )
+    pedantic: Any = benchmark.pedantic
+    rows = pedantic(fetch, setup=setup, rounds=ROUNDS, warmup_rounds=3)
+    assert same_bytes(rows, reference_gather(setting.table, last[0])) is None
+
+
+def test_host_gather(benchmark: BenchmarkFixture, setting: Setting, cpu: HostGather) -> None:
+    """What ``cpu_gather`` (pinned) gathers with."""
+
+    def fetch(ids: Tensor) -> Tensor:
+        cpu.gather(setting.table, ids, setting.out)
+        return setting.out
+
+    measure(benchmark, setting, fetch, 2 * setting.payload_bytes)
+
+
+def test_index_select_out(benchmark: BenchmarkFixture, setting: Setting) -> None:
+    """torch's best: into memory that is reused."""
+
+    def fetch(ids: Tensor) -> Tensor:
+        return torch.index_select(setting.table, 0, ids, out=setting.out)
+
+    measure(benchmark, setting, fetch, 2 * setting.payload_bytes)
+
+
+def test_indexing(benchmark: BenchmarkFixture, setting: Setting) -> None:
+    """What ``cpu_gather`` (naive) gathers with: a fresh tensor, page faults and all."""
+    measure(benchmark, setting, lambda ids: setting.table[ids], 2 * setting.payload_bytes)
+
+
+def test_memcpy(benchmark: BenchmarkFixture, setting: Setting, cpu: HostGather) -> None:
+    """As many bytes from as many neighbouring rows, by the same threads: the roof of a gather."""
+    starts = itertools.cycle(range(0, setting.table.shape[0] - BATCH, 2 * BATCH))
+    begin = [0]
+
+    def setup() -> tuple[tuple[Tensor], dict[str, object]]:
+        begin[0] = next(starts)
+        return (setting.table[begin[0] : begin[0] + BATCH],), {}
+
+    benchmark.group = setting.name
+    benchmark.extra_info.update(
+        payload_bytes=setting.payload_bytes,
+        bytes_read_and_written=2 * setting.payload_bytes,
+        threads=available_cores(),
+    )
+    pedantic: Any = benchmark.pedantic
+    pedantic(lambda rows: cpu.copy(rows, setting.out), setup=setup, rounds=ROUNDS, warmup_rounds=3)
+    assert same_bytes(setting.out, setting.table[begin[0] : begin[0] + BATCH]) is None
