@@ -22,9 +22,9 @@
 // A bad id is never used as an address. Its row of the output becomes zero, and where first_bad
 // is given, the smallest position of a bad id is written there (set it to ~0 beforehand).
 //
-// The loops over the work are never unrolled by the compiler: GATHER_ROWS and GATHER_LOADS say how
-// much is in flight. Every loop bound is the same for all lanes of a warp, so the n-th load of each lane belongs to
-// one warp instruction: requests.py counts what the link sees on that footing.
+// GATHER_ROWS and GATHER_LOADS say how much is in flight, so the compiler may not unroll the loops
+// over the work. Every loop bound is the same for all lanes of a warp, so the n-th load of each
+// lane belongs to one warp instruction: requests.py counts what the link sees on that footing.
 
 namespace gather {
 
