@@ -144,8 +144,9 @@ class CudaResidentFetcher(Fetcher):
         on_device, out = self._ids.rows(count), self._rows.rows(count)
         stream = torch.cuda.current_stream(self.device)
         staging.copy_to(on_device, stream)
-        with torch.cuda.device(self.device):
-            torch.index_select(self._table, 0, on_device, out=out)
+        if count:  # a table without rows has none to select from
+            with torch.cuda.device(self.device):
+                torch.index_select(self._table, 0, on_device, out=out)
         self._gathered.record(stream)
         return self._ring.issue(lambda: _after(self._gathered, out))
 
