@@ -5,7 +5,6 @@ Exit status: 0 all went well, 1 a case failed or the run was stopped, 2 bad inpu
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -197,7 +196,9 @@ def _run_folder(folder: Path | None, results: Path) -> Path:
 def _console(stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(stderr=stderr, soft_wrap=not sys.stdout.isatty())
+    console = Console(stderr=stderr)
+    # Into a file or a pipe there is no width to fit: wide enough that tables do not fold.
+    return console if console.is_terminal else Console(stderr=stderr, width=120)
 
 
 def _fail(message: str) -> NoReturn:

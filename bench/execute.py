@@ -83,7 +83,8 @@ def reopen(folder: Path) -> PreparedRun:
 def execute(run: PreparedRun, out: Console, err: Console) -> int:
     """Measure what is missing, then print the table and where everything is; the exit status."""
     folder = run.store.folder
-    out.print(f"{len(run.cases)} cases on {run.machine} ({run.device}); rows go to {folder}")
+    where = f"{len(run.cases)} cases on {run.machine} ({run.device}); rows go to {folder}"
+    out.print(where, soft_wrap=True)
     again = f"gatherbench run --resume {folder}"
     with progress_bar(err) as bar:
         runner = Runner(
@@ -99,20 +100,21 @@ def execute(run: PreparedRun, out: Console, err: Console) -> int:
             failed = runner.run()
         except RunStopped as stop:
             err.print(f"[red]stopped:[/] {escape(str(stop))}; what was measured is safe.")
-            err.print(f"When there is room again: {again}")
+            err.print(f"When there is room again: {again}", soft_wrap=True)
             return FAILED
         except StoreError as error:
             raise BadRunError(str(error)) from error
         except KeyboardInterrupt:
-            err.print(f"interrupted; what was measured is safe. Go on with: {again}")
+            err.print(
+                f"interrupted; what was measured is safe. Go on with: {again}", soft_wrap=True
+            )
             return INTERRUPTED
     measured = load_run(folder)
     pictures = save_all(measured, folder / "figures")
     out.print(render(measured))
-    out.print(f"table     {folder / 'rows.csv'}")
-    out.print(f"samples   {folder / 'samples.parquet'}")
-    for picture in pictures:
-        out.print(f"picture   {picture}")
+    files = [("table", folder / "rows.csv"), ("samples", folder / "samples.parquet")]
+    for what, path in [*files, *(("picture", p) for p in pictures if p.suffix == ".png")]:
+        out.print(f"{what:10}{path}", soft_wrap=True, highlight=False)
     if failed:
         err.print(f"[red]{failed} of {len(run.cases)} cases failed[/]; the table says why")
     return FAILED if failed else OK
@@ -151,7 +153,9 @@ def _reporter(bar: Any, total: int, out: Console) -> Progress:
         said = f"{seconds:.1f} s" if reason is None else escape(reason)
         out.print(
             f"[{number}/{total}] {case.workload.id} {case.strategy} {case.variant}"
-            f" r{case.repeat} [{colour}]{status}[/] {said}"
+            f" r{case.repeat} [{colour}]{status}[/] {said}",
+            soft_wrap=True,
+            highlight=False,
         )
 
     return Progress(preparing, starting, ended)

@@ -67,7 +67,7 @@ LISTINGS: dict[str, Callable[[], Table]] = {
 
 def description(folder: Path) -> Table:
     """What ``gatherbench datasets info`` says of a prepared dataset."""
-    from gatherbench.datasets.store import describe
+    from gatherbench.datasets.describe import describe
 
     table = Table(show_header=False, title=folder.name)
     for name, value in describe(folder).items():

@@ -151,6 +151,7 @@ def run_epoch(batches: Iterable[MiniBatch], fetcher: Fetcher, trainer: Steps) ->
             x = ticket.result()
         with clock.stage("train", number):
             losses.append(trainer.step(x, batch))
+            del x, batch, ticket  # freeing a minibatch takes time: the step's, not the loop's
         advance()
     if on_cuda:
         torch.cuda.synchronize()

@@ -157,6 +157,7 @@ class Plan(_Table):
             PlanError: a strategy, one of its parameters or a dataset is not known.
         """
         from gatherbench.datasets.registry import get_source
+        from gatherbench.datasets.store import dataset_folder
         from gatherbench.strategies.registry import build
 
         chosen: dict[tuple[str, str], dict[str, Any]] = {}
@@ -168,8 +169,9 @@ class Plan(_Table):
                     raise PlanError(f"plan {self.name}: strategy: {_words(error)}") from error
                 chosen[table.name, variant] = params
         for workload in self.workloads():
-            try:
-                get_source(workload.dataset)
+            try:  # a graph of the user's own is known by its folder
+                if not dataset_folder(workload.dataset, workload.scale).exists():
+                    get_source(workload.dataset)
             except (ValueError, KeyError) as error:
                 raise PlanError(f"plan {self.name}: workload: {_words(error)}") from error
         rng = random.Random(self.measure.order_seed)

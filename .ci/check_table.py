@@ -1,0 +1,49 @@
+"""Check that the newest run below a results folder is complete: every case, metric and picture."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from gatherbench.bench.store import RunStore, key_of
+from gatherbench.bench.tables import newest_run
+from gatherbench.strategies.registry import STRATEGIES
+
+PER_EPOCH = {
+    ("sample", "wall_time"),
+    ("fetch", "wall_time"),
+    ("fetch", "payload"),
+    ("train", "wall_time"),
+    ("train", "loss"),
+    ("epoch", "wall_time"),
+    ("epoch", "cpu_user"),
+    ("epoch", "cpu_system"),
+}
+PICTURES = ("epoch_breakdown.png", "speedup.png", "cpu_seconds.png")
+
+
+def main(root: Path) -> None:
+    folder = newest_run(root)
+    store = RunStore.open(folder)
+    plan, rows = store.plan(), store.rows()
+    problems = []
+    for case in plan["cases"]:
+        key = (case["workload"], case["strategy"], case["variant"], case["repeat"])
+        mine = [r for r in rows if key_of(r) == key]
+        ends = [r for r in mine if r.stage == "case"]
+        if [r.status for r in ends] != ["ok"]:
+            problems.append(f"{key}: ended {[(r.status, r.reason) for r in ends]}")
+        for epoch in range(plan["measure"]["epochs"]):
+            have = {(r.stage, r.metric) for r in mine if r.epoch == epoch and r.status == "ok"}
+            problems += [f"{key}: epoch {epoch} lacks {m}" for m in sorted(PER_EPOCH - have)]
+    wanted = {(s.name, m) for s in STRATEGIES for m in ("sage", "gat")}
+    seen = {(c["strategy"], plan["workloads"][c["workload"]]["model"]) for c in plan["cases"]}
+    problems += [f"no case for {missing}" for missing in sorted(wanted - seen)]
+    problems += [f"no picture {p}" for p in PICTURES if not (folder / "figures" / p).is_file()]
+    if problems:
+        sys.exit("incomplete: " + "\n".join(problems))
+    print(f"complete: {len(plan['cases'])} cases, {len(rows)} rows")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,79 @@
+"""A tiny dataset on disk, and jobs on it, for the tests of the harness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gatherbench.bench.case import Case, Job
+from gatherbench.bench.prepare import prepare
+from gatherbench.bench.workload import Workload
+from gatherbench.datasets.dataset import DatasetSpec
+from gatherbench.datasets.store import DatasetWriter
+from gatherbench.strategies.registry import build
+
+NODES, DEGREE, WIDTH, CLASSES = 400, 6, 33, 3
+MEASURE: dict[str, Any] = {
+    "repeats": 1,
+    "warmup_epochs": 1,
+    "epochs": 2,
+    "sampling": "live",
+    "check_batches": 2,
+    "eval_batches": 2,
+    "timeout_s": 60,
+    "threads": 0,
+    "order_seed": 0,
+}
+
+JobMaker = Callable[..., Job]
+
+
+@pytest.fixture(scope="session")
+def tiny_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder that holds one prepared graph, ``tiny``."""
+    root = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    spec = DatasetSpec(
+        "tiny", 1.0, NODES, NODES * DEGREE, WIDTH, "float32", CLASSES, "made", "none"
+    )
+    labels = np.arange(NODES) % CLASSES
+    # Neighbours share the label: what a GNN learns from.
+    neighbours = (rng.integers(0, NODES, (NODES, DEGREE)) // CLASSES) * CLASSES + labels[:, None]
+    features = rng.standard_normal((NODES, WIDTH)).astype(np.float32)
+    features[:, :CLASSES] += 4 * np.eye(CLASSES, dtype=np.float32)[labels]
+    with DatasetWriter(root / "tiny", spec) as writer:
+        writer.write_graph(np.arange(0, NODES * DEGREE + 1, DEGREE), neighbours.ravel() % NODES)
+        writer.write_features(features)
+        writer.write_labels(labels)
+        order = rng.permutation(NODES)
+        writer.write_splits(order[:200], order[200:300], order[300:])
+    return root
+
+
+@pytest.fixture
+def make_job(tiny_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobMaker:
+    """Makes a job for a strategy on the tiny graph; keywords change the measure table."""
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+
+    def make(strategy: str = "cpu_gather", model: str = "sage", **changes: Any) -> Job:
+        params = changes.pop("params", {})
+        workload = Workload("tiny", model=model, fanouts=(4, 3), batch_size=32, max_batches=5)
+        dataset, trace = prepare(workload)
+        case = Case(workload, strategy, build(strategy, params).variant, params, 0)
+        return Job(
+            case,
+            {**MEASURE, **changes},
+            "cpu",
+            "run",
+            "abc",
+            "box",
+            dataset,
+            trace,
+            tmp_path / f"{case.id}.jsonl",
+        )
+
+    return make

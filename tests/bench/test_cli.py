@@ -1,0 +1,151 @@
+"""The command line as a user meets it: answers, exit statuses, and what it does not load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLAN = """
+description = "a plan for a test"
+[measure]
+repeats = 1
+warmup_epochs = 0
+epochs = 1
+[[workload]]
+dataset = "tiny"
+fanouts = [3, 2]
+batch_size = 50
+max_batches = 2
+[[strategy]]
+name = "cpu_gather"
+[[strategy]]
+name = "aligned_zero_copy"
+"""
+
+
+def gatherbench(*arguments: object, **more: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gatherbench", *map(str, arguments)]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=200, **more)
+
+
+@pytest.fixture
+def plan(tmp_path: Path, tiny_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+    path = tmp_path / "mine.toml"
+    path.write_text(PLAN)
+    return path
+
+
+@pytest.mark.parametrize("arguments", [[], ["run"], ["datasets", "import"], ["doctor"]])
+def test_help_loads_neither_torch_nor_pandas(arguments: list[str]) -> None:
+    script = (
+        "import sys; from gatherbench.bench.cli import main\n"
+        f"sys.argv = ['gatherbench', *{arguments!r}, '--help']\n"
+        "try: main()\n"
+        "except SystemExit as e: assert e.code == 0\n"
+        "heavy = {'torch', 'pandas', 'numpy', 'numba', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+def test_version() -> None:
+    from gatherbench import __version__
+
+    assert gatherbench("--version").stdout.strip() == f"gatherbench {__version__}"
+
+
+@pytest.mark.parametrize("what", ["strategies", "datasets", "plans", "meters"])
+def test_list(what: str) -> None:
+    done = gatherbench("list", what)
+    assert done.returncode == 0, done.stderr
+    expected = {
+        "strategies": "aligned_zero_copy",
+        "datasets": "wordnet",
+        "plans": "quick",
+        "meters": "no_device",
+    }
+    assert expected[what] in done.stdout
+
+
+def test_doctor_names_what_is_lost() -> None:
+    done = gatherbench("doctor")
+    assert done.returncode == 0, done.stderr
+    assert "GPU" in done.stdout
+
+
+def test_a_run_ends_with_its_table_and_pictures_and_can_be_shown(plan: Path, tmp_path) -> None:
+    done = gatherbench("run", plan, "--results", tmp_path / "results")
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "results").glob("*/*")
+    assert {p.name for p in folder.iterdir()} == {
+        "rows.csv", "samples.parquet", "plan.json", "env.json", "figures",
+    }  # fmt: skip
+    for name in ("rows.csv", "epoch_breakdown.png", "speedup.png", "cpu_seconds.png"):
+        assert name in done.stdout
+    assert "aligned_zero_copy" in done.stdout
+    shown = gatherbench("show", "--results", tmp_path / "results")
+    assert shown.returncode == 0
+    assert "aligned_zero_copy" in shown.stdout
+    plotted = gatherbench("plot", folder, "--out", tmp_path / "pictures")
+    assert plotted.returncode == 0
+    assert all(Path(line).is_file() for line in plotted.stdout.split())
+    before = (folder / "rows.csv").read_bytes()
+    resumed = gatherbench("run", "--resume", folder)
+    assert resumed.returncode == 0
+    assert (folder / "rows.csv").read_bytes() == before
+
+
+def test_a_failed_case_makes_the_exit_status_1(plan: Path, tmp_path: Path) -> None:
+    plan.write_text(PLAN.replace("repeats = 1", "repeats = 1\ntimeout_s = 0.01"))
+    done = gatherbench("run", plan, "--results", tmp_path / "results")
+    assert done.returncode == 1
+    assert "timed out" in done.stdout
+    assert "2 of 2 cases failed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "quik"], "did you mean 'quick'"),
+        (["run"], "give a plan"),
+        (["run", "none.toml"], "no such file"),
+        (["run", "--resume", "nowhere"], "no run folder"),
+        (["show", "nowhere"], "nowhere"),
+        (["plot", "--results", "nowhere"], "nowhere"),
+        (["list", "strategys"], "one of strategies"),
+        (["datasets", "info", "wordnett"], "wordnett"),
+        (["datasets", "prepare", "wordnett"], "wordnet"),
+        (["datasets", "prepare", "reddit-like", "--scale", "-1"], "scale"),
+        (["datasets", "import", "nowhere.txt", "--name", "x"], "nowhere.txt"),
+        (["run", "quick", "--device", "tpu"], "auto, cpu, cuda"),
+        (["run", "quick", "--results", "/dev/null/x"], "no run can be kept there"),
+    ],
+)
+def test_bad_input_is_named_with_exit_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
+    done = gatherbench(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_resuming_on_another_machine_is_refused(plan: Path, tmp_path: Path) -> None:
+    done = gatherbench("run", plan, "--results", tmp_path / "results")
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "results").glob("*/*")
+    env = json.loads((folder / "env.json").read_text())
+    env["cpu"]["model"] = "Another Processor 9000"
+    (folder / "env.json").write_text(json.dumps(env))
+    refused = gatherbench("run", "--resume", folder)
+    assert refused.returncode == 2
+    assert "start a new run" in refused.stderr

@@ -1,0 +1,164 @@
+"""One case, measured for real on a tiny graph: every strategy, and strategies that are wrong."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.bench import measure as measure_module
+from gatherbench.bench.case import Job
+from gatherbench.bench.loop import STAGES
+from gatherbench.bench.measure import WrongRowsError, measure
+from gatherbench.bench.rows import Row
+from gatherbench.bench.store import PartWriter, read_part, rows_of
+from gatherbench.strategies.base import DataPath, Fetcher, Strategy, Ticket
+from gatherbench.strategies.registry import STRATEGIES, default_variants
+
+
+def measured(job: Job) -> list[Row]:
+    with closing(PartWriter(job.part)) as out:
+        assert measure(job, out) is None
+    return rows_of(read_part(job.part))
+
+
+def value(rows: list[Row], stage: str, metric: str, epoch: int = -1) -> float:
+    found = [r.value for r in rows if (r.stage, r.metric, r.epoch) == (stage, metric, epoch)]
+    assert len(found) == 1
+    assert found[0] is not None
+    return found[0]
+
+
+@pytest.mark.parametrize("strategy", [s.name for s in STRATEGIES])
+def test_every_strategy_yields_complete_rows(make_job, strategy: str) -> None:
+    rows = measured(make_job(strategy))
+    for epoch in range(2):
+        total = value(rows, "epoch", "wall_time", epoch)
+        stages = sum(value(rows, stage, "wall_time", epoch) for stage in STAGES)
+        assert 0 < stages <= total
+        assert value(rows, "epoch", "minibatches", epoch) == 5
+        assert value(rows, "fetch", "payload", epoch) % (33 * 4) == 0
+        assert value(rows, "epoch", "cpu_user", epoch) >= 0
+        overhead = value(rows, "harness", "overhead", epoch)
+        assert overhead * 5 == pytest.approx(total - stages, abs=1e-6)
+    assert value(rows, "check", "batches") >= 2
+    assert value(rows, "setup", "table") == 400 * 33 * 4
+    assert 0 <= value(rows, "eval", "test_accuracy") <= 1
+    assert {r.backend for r in rows} == {"host", "model"}
+    assert {r.metric for r in rows if r.backend == "model"} == {
+        "cpu_read",
+        "cpu_write",
+        "copy_engine",
+        "gpu_link_read",
+    }
+
+
+def test_sensors_that_are_missing_give_a_reason_and_no_number(make_job) -> None:
+    rows = [r for r in measured(make_job()) if r.stage == "epoch" and r.value is None]
+    assert rows, "this machine reads every sensor there is?"
+    for row in rows:
+        assert row.reason is not None
+        assert row.reason.split(":")[0] in ("no_device", "unsupported", "no_permission")
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_all_strategies_train_to_the_same_bits(make_job, model: str) -> None:
+    outcomes = set()
+    for strategy in default_variants():
+        rows = measured(make_job(strategy.name, model))
+        losses = tuple(value(rows, "train", "loss", e) for e in range(2))
+        outcomes.add((losses, value(rows, "eval", "test_accuracy")))
+    assert len(outcomes) == 1
+    (first, second), accuracy = outcomes.pop()
+    assert second < first, "the loss does not fall"
+    assert accuracy > 0.5, "three classes, and labels that the features tell"
+
+
+def test_live_sampling_and_replay_train_on_the_same_minibatches(make_job) -> None:
+    live, replayed = (
+        [r.value for r in measured(make_job(sampling=how)) if r.metric in ("loss", "payload")]
+        for how in ("live", "replay")
+    )
+    assert live == replayed
+
+
+def test_samples_hold_every_minibatch_of_every_measured_epoch(make_job) -> None:
+    job = make_job()
+    rows = measured(job)
+    samples = [r for r in read_part(job.part) if r["kind"] == "samples"]
+    assert {(s["epoch"], s["stage"]) for s in samples} == {(e, s) for e in (0, 1) for s in STAGES}
+    for sample in samples:
+        assert len(sample["values"]) == 5
+        stored = value(rows, sample["stage"], "wall_time", sample["epoch"])
+        assert sum(sample["values"]) == pytest.approx(stored)
+
+
+class WrongFetcher(Fetcher):
+    """Delivers what ``spoil`` makes of the right rows, from the third minibatch on."""
+
+    def __init__(self, features: Tensor, spoil: Any) -> None:
+        super().__init__(features, torch.device("cpu"))
+        self.table, self.spoil, self.count = features, spoil, 0
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        self.count += 1
+        rows = self.table[ids]
+        rows = self.spoil(rows) if self.count > 1 else rows
+
+        class Done:
+            def result(self) -> Tensor:
+                return rows
+
+        return Done()
+
+
+def wrong_strategy(spoil: Any) -> Any:
+    class Wrong(Strategy):
+        name = "wrong"
+        summary = "wrong"
+
+        def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+            return None
+
+        def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+            return DataPath(0)
+
+        def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+            return WrongFetcher(features, spoil)
+
+    return Wrong()
+
+
+def last_byte_flipped(rows: Tensor) -> Tensor:
+    rows.view(torch.uint8)[-1, -1] ^= 1
+    return rows
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        last_byte_flipped,
+        lambda rows: rows.roll(1, 0),
+        lambda rows: rows[:-1],
+        lambda rows: rows.half(),
+        lambda rows: torch.cat([rows, rows[:1]]),
+    ],
+    ids=["last byte", "order", "truncated", "dtype", "too many"],
+)
+def test_wrong_rows_end_the_case_before_anything_is_timed(make_job, monkeypatch, spoil) -> None:
+    job = make_job()
+    monkeypatch.setattr(measure_module, "build", lambda *_: wrong_strategy(spoil))
+    with closing(PartWriter(job.part)) as out, pytest.raises(WrongRowsError, match="minibatch 1"):
+        measure(job, out)
+    assert {r.stage for r in rows_of(read_part(job.part))} == {"setup"}
+
+
+def test_a_strategy_that_cannot_run_here_says_why(make_job) -> None:
+    job = make_job("unified_zero_copy", params={"memory": "managed"})
+    with closing(PartWriter(job.part)) as out:
+        reason = measure(job, out)
+    assert reason
+    assert not rows_of(read_part(job.part))

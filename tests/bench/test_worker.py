@@ -1,0 +1,106 @@
+"""The real worker in a process of its own, driven by the real runner."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gatherbench.bench.runner import WORKER, Runner
+from gatherbench.bench.store import RunStore, read_part
+from gatherbench.bench.worker import DISK_FULL
+
+
+def work(verb: str, file: Path) -> subprocess.CompletedProcess[str]:
+    command = [*WORKER, verb, str(file), str(os.getpid())]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_runner_measures_cases_with_the_real_worker(make_job, tmp_path: Path) -> None:
+    jobs = [
+        make_job("async_zero_copy"),
+        make_job("unified_zero_copy", params={"memory": "managed"}),
+    ]
+    store = RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
+    assert Runner(store, [j.case for j in jobs], jobs[0].measure, "cpu", "abc", "box").run() == 0
+    ended = {r.variant: r for r in store.rows() if r.stage == "case"}
+    assert ended[jobs[0].case.variant].status == "ok"
+    assert ended[jobs[1].case.variant].status == "skipped"
+    assert ended[jobs[1].case.variant].reason
+
+
+def test_an_error_becomes_a_reason(make_job, tmp_path: Path) -> None:
+    job = replace(make_job(), dataset=tmp_path / "none")
+    job.dump(tmp_path / "job.json")
+    assert work("measure", tmp_path / "job.json").returncode == 0
+    (end,) = read_part(job.part)
+    assert end["status"] == "failed"
+    assert end["reason"].startswith("DatasetError")
+
+
+def test_a_full_disk_has_an_exit_status_of_its_own(make_job, tmp_path: Path) -> None:
+    job = replace(make_job(), part=Path("/dev/full"))
+    job.dump(tmp_path / "job.json")
+    assert work("measure", tmp_path / "job.json").returncode == DISK_FULL
+
+
+def test_lack_of_memory_fails_the_case_and_says_so(make_job, tmp_path: Path) -> None:
+    job = make_job()
+    job.dump(tmp_path / "job.json")
+    script = (
+        "import resource, sys; from gatherbench.bench import measure, worker;"
+        "resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30));"
+        "measure.resident_copy = lambda t: bytearray(1 << 40);"
+        "worker.main(sys.argv[1:])"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        script,
+        "measure",
+        str(tmp_path / "job.json"),
+        str(os.getpid()),
+    ]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    (end,) = read_part(job.part)
+    assert end["status"] == "failed"
+    assert end["reason"].startswith("MemoryError")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_process_keeps_to_the_cores_it_was_given(make_job, tmp_path: Path, threads) -> None:
+    if threads > len(os.sched_getaffinity(0)):
+        pytest.skip(f"this machine has fewer than {threads} cores")
+    job = make_job(threads=threads)
+    job.dump(tmp_path / "job.json")
+    script = (
+        "import os, sys; from gatherbench.bench import worker; worker.main(sys.argv[1:]);"
+        "import torch; print(len(os.sched_getaffinity(0)), torch.get_num_threads())"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        script,
+        "measure",
+        str(tmp_path / "job.json"),
+        str(os.getpid()),
+    ]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == [str(threads)] * 2
+
+
+def test_preparing_an_unknown_dataset_names_the_nearest(tmp_path: Path) -> None:
+    from dataclasses import asdict
+
+    from gatherbench.bench.workload import Workload
+
+    file = tmp_path / "workload.json"
+    file.write_text(json.dumps(asdict(Workload("wordnett"))))
+    done = work("prepare", file)
+    assert done.returncode == 1
+    assert "wordnet" in json.loads(done.stdout.splitlines()[-1])["error"]
