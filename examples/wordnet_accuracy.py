@@ -90,7 +90,7 @@ def graphsage(data: GraphDataset, workload: Workload, epochs: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--steps", type=int, default=100, help="L-BFGS iterations per penalty")
