@@ -1,0 +1,61 @@
+"""Neighbour sampling: the CPU sampler beside vectorised torch, on one graph and the same seeds.
+
+The two give the same minibatches, so their times compare directly. The comparison with another
+library's sampler is in ``peers/dgl_sampler.py``. Run with::
+
+    pytest bench/regress -o python_files='bench_*.py' --benchmark-only --benchmark-group-by=group
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from gatherbench.bench.regress.rmat_graph import rmat_graph
+from gatherbench.bench.sampling.epoch import epoch_seeds
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.torch_sampler import TorchNeighborSampler
+from gatherbench.bench.trace import Sampler
+
+NODES, EDGES = 300_000, 7_750_000  # the mean degree of ogbn-products
+FANOUTS, BATCH_SIZE, BATCHES = (25, 10), 1024, 60
+
+
+@pytest.fixture(scope="module")
+def graph() -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    return rmat_graph(NODES, EDGES)
+
+
+def measure(benchmark: BenchmarkFixture, graph: tuple[NDArray[Any], ...], sampler: Sampler) -> None:
+    """Time one minibatch after another, none of them twice."""
+    seeds = epoch_seeds(np.flatnonzero(np.diff(graph[0])), BATCH_SIZE, 0, 0, BATCHES)
+    batches = enumerate(itertools.cycle(seeds))
+
+    def setup() -> tuple[tuple[Any, ...], dict[str, Any]]:
+        seed, batch = next(batches)
+        return (batch, seed), {}
+
+    benchmark.group = "neighbour sampling, a minibatch"
+    batch = benchmark.pedantic(sampler.sample, setup=setup, rounds=BATCHES, warmup_rounds=5)  # type: ignore[no-untyped-call]
+    assert batch.num_nodes[0] == BATCH_SIZE
+    assert batch.num_nodes[-1] > 10 * BATCH_SIZE
+    benchmark.extra_info["input_nodes"] = batch.num_nodes[-1]
+    benchmark.extra_info["edges"] = [edges.shape[1] for edges in batch.edges]
+    benchmark.extra_info["torch_threads"] = torch.get_num_threads()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_numba(benchmark: BenchmarkFixture, graph: tuple[NDArray[Any], ...], threads: int) -> None:
+    indptr, indices = graph
+    measure(benchmark, graph, NeighborSampler(indptr, indices, FANOUTS, threads))
+
+
+def test_vectorised_torch(benchmark: BenchmarkFixture, graph: tuple[NDArray[Any], ...]) -> None:
+    indptr, indices = (torch.from_numpy(array) for array in graph)
+    measure(benchmark, graph, TorchNeighborSampler(indptr, indices, FANOUTS))
