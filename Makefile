@@ -32,7 +32,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo 'error: $(PYTHON) cannot make a virtual environment (Debian and Ubuntu: apt-get install python3-venv)' >&2; \
 	  rm -rf $(VENV); exit 2; }
-	$(VENV)/bin/python -m pip install -q -c constraints.txt -e '.[ogb,dev]'
+	$(VENV)/bin/python -m pip install -q -c constraints.txt -e '.[ogb,reddit,dev]'
 	@touch $@
 
 bench: $(READY) ## measure every strategy (plan PLAN=quick), print table and pictures
@@ -49,8 +49,9 @@ lint: $(READY) ## ruff (check and format) and mypy, strict
 figures: $(READY) ## draw the newest run's figures again
 	$(PY) -m gatherbench plot --results $(RESULTS)
 
-regress: $(READY) ## host-side benchmarks, as ratios within one run
+regress: $(READY) ## host-side benchmarks within one run, and the kernels' machine code against its baseline
 	$(PY) -m pytest bench/regress -o python_files='bench_*.py' -o addopts='--import-mode=importlib' --benchmark-only
+	$(PY) -m gatherbench.kernels.sass --check
 
 clean: ## remove the environment, caches and build outputs (never results)
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
