@@ -34,7 +34,7 @@ _27, _30, _31, _32, _LOW = _u(27), _u(30), _u(31), _u(32), _u(0xFFFFFFFF)
 #: Targets per block: enough to overlap cache misses, few enough to stay in the L1 cache.
 _BLOCK = _u(64)
 
-#: How many edges ahead :func:`relabel` asks for the table's cache lines.
+#: How many steps ahead :func:`count` and :func:`relabel` ask for the cache lines they will need.
 _AHEAD = 24
 
 #: What :func:`enter_seeds` and :func:`relabel` return when all is well.
@@ -89,6 +89,8 @@ def count(indptr: Ids, targets: Ids, fanout: int, begins: Ids, offsets: Ids) -> 
     total = np.int64(0)
     offsets[0] = total
     for t in range(len(targets)):
+        if t + _AHEAD < len(targets):
+            prefetch(indptr, _u(targets[t + _AHEAD]))
         v = _u(targets[t])
         begins[t] = indptr[v]
         total += min(indptr[v + _1] - indptr[v], most)
