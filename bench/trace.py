@@ -11,11 +11,11 @@ complete, so that half a trace is never found.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +28,13 @@ from torch import Tensor
 
 from gatherbench.bench.sampling.epoch import batch_seed
 from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.datasets import staging
 
 FORMAT_VERSION = 1
 _MANIFEST = "trace.json"
 #: The files: node ids of all minibatches; sources and targets of all their layers.
 _ARRAYS = ("input_ids", "sources", "targets")
-_CHUNK = 1 << 24
+_REMEDY = "delete the folder and draw the trace again"
 
 
 class TraceError(Exception):
@@ -70,19 +71,28 @@ def draw_trace(
 
     Raises:
         ValueError: there are no seeds.
+        DatasetError: the folder cannot be made there.
+        TraceError: the disk is full.
     """
     batches = list(seeds)
     if not batches:
         raise ValueError("seeds: a trace needs at least one minibatch, got none")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    half_written = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    staging.make_parent(folder)
+    staging.remove_leftovers(folder)
+    staged, lock = staging.locked_sibling(folder)
     try:
-        _write(half_written, sampler, batches, seed, epoch, progress)
-        if folder.exists():
-            shutil.rmtree(folder)
-        half_written.rename(folder)
+        _write(staged, sampler, batches, seed, epoch, progress)
+        staging.publish(staged, folder)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise TraceError(
+            f"{folder}: the disk is full; free some space, lower max_batches, or set"
+            " GATHERBENCH_DATA to a folder on a larger disk"
+        ) from None
     finally:
-        shutil.rmtree(half_written, ignore_errors=True)
+        shutil.rmtree(staged, ignore_errors=True)
+        os.close(lock)
 
 
 def _write(
@@ -134,14 +144,12 @@ class _Writer:
         self._length = 0
 
     def add(self, values: Tensor) -> None:
-        data = values.numpy().astype(self._dtype).data
+        data = values.cpu().numpy().astype(self._dtype).data
         self._file.write(data)
         self._hash.update(data)
         self._length += values.numel()
 
     def close(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
         self._file.close()
 
     def describe(self) -> dict[str, Any]:
@@ -255,9 +263,6 @@ def _map(folder: Path, name: str, expected: dict[str, Any]) -> NDArray[np.int32]
     if size == 0:  # no edge in the whole epoch; an empty file cannot be mapped
         return np.empty(0, dtype)
     return np.memmap(path, dtype, "r").view(np.ndarray)
-
-
-_REMEDY = "delete the folder and draw the trace again"
 
 
 def _digest(manifest: dict[str, Any]) -> str:

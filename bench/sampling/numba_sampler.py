@@ -38,7 +38,8 @@ class NeighborSampler:
     its own to run side by side); a fork may happen at any time.
 
     Memory: 4 bytes for each node of the graph (a table of positions that is touched only where
-    nodes are sampled, and never cleared), and about 32 bytes for each edge of a minibatch.
+    nodes are sampled, and never cleared), about 32 bytes for each edge of a minibatch, and a bit
+    for each neighbour of the largest hub and each thread.
 
     Args:
         indptr: int64 ``[N + 1]``; the in-neighbours of ``v`` are

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +135,21 @@ def test_a_trace_that_fails_midway_leaves_nothing(folder: Path) -> None:
         draw_trace(folder, make_sampler(), [*SEEDS, torch.tensor([NODES])], SEED)
     assert [path.name for path in folder.parent.iterdir()] == ["trace"]
     assert (folder / "trace.json").read_bytes() == before
+
+
+class FullDisk:
+    """Fails as a write to a full disk does, on the way."""
+
+    num_nodes = NODES
+
+    def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="the disk is full; free some space"):
+        draw_trace(tmp_path / "t", FullDisk(), SEEDS, SEED)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trace_is_replaced(folder: Path) -> None:
