@@ -93,8 +93,8 @@ class RowMaker:
     def ok(
         self, stage: str, metric: str, unit: str, value: float, source: str, epoch: int = -1
     ) -> Row:
-        """A value."""
-        return self._row(epoch, stage, metric, unit, value, source, "ok", None)
+        """A value. Counts become floats here, so that a row reads back as it was written."""
+        return self._row(epoch, stage, metric, unit, float(value), source, "ok", None)
 
     def missing(
         self,

@@ -108,12 +108,12 @@ class RunStore:
             os.fsync(file.fileno())
 
     def rows(self) -> list[Row]:
-        """All rows, in the order written.
+        """All rows, in the order written; a last line that is half written is none yet.
 
         Raises:
             StoreError: the file has another header, or a row that is none.
         """
-        return list(self._parse(tolerate_torn_tail=False))
+        return list(self._parse())
 
     def recover(self) -> set[Key]:
         """Drop what a killed run left half-written; returns the cases that are complete.
@@ -121,7 +121,7 @@ class RunStore:
         A case is complete when its last row stands in the table. Rows of any other case are
         dropped: its part still holds them.
         """
-        rows = list(self._parse(tolerate_torn_tail=True))
+        rows = self.rows()
         done = {key_of(r) for r in rows if (r.stage, r.metric) == (CASE_STAGE, CASE_METRIC)}
         kept = [r for r in rows if key_of(r) in done]
         write_atomically(self.rows_file, ",".join(HEADER) + "\n" + to_csv(kept))
@@ -158,7 +158,7 @@ class RunStore:
                 path.unlink()
             self.parts.rmdir()
 
-    def _parse(self, *, tolerate_torn_tail: bool) -> Iterator[Row]:
+    def _parse(self) -> Iterator[Row]:
         text = self.rows_file.read_text(encoding="utf-8")
         lines = list(csv.reader(io.StringIO(text, newline="")))
         if not lines or tuple(lines[0]) != HEADER:
@@ -168,8 +168,7 @@ class RunStore:
             )
         complete = text.endswith("\n")
         for number, cells in enumerate(lines[1:], start=2):
-            last = number == len(lines)
-            if last and not complete and tolerate_torn_tail:
+            if number == len(lines) and not complete:
                 return
             try:
                 yield _row(cells)

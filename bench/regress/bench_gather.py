@@ -9,9 +9,11 @@ Each benchmark fetches 100 000 random rows from a table much larger than the cac
 each time, on as many threads as this process has cores, and checks what it fetched. The bytes it
 moved stand in ``extra_info``; dividing them by the time is left to the reader of the result.
 
-The rounds of one method follow each other and are not interleaved with another's: after each
-parallel operation torch's OpenMP threads spin for some milliseconds, on cores that whatever comes
-next would have used. Run it on an idle machine.
+The rounds of one method follow each other and are not interleaved with another's. That favours
+whichever method does not share the cores with torch: interleaved round by round on two cores, ours
+fell behind ``index_select`` for rows of 100 and 128 floats, and was level again with
+``OMP_WAIT_POLICY=PASSIVE``. The likely cause is that OpenMP's threads spin for a while after each
+operation, on cores that the next method would have used. Run it on an idle machine.
 """
 
 from __future__ import annotations

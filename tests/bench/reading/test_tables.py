@@ -76,7 +76,6 @@ def two_values(folder: Path) -> None:
         (garble("plan.json"), "plan.json"),
         (garble("rows.csv"), "cannot be read"),
         (garble("samples.parquet"), "samples.parquet"),
-        (tear_last_line, "--resume"),
         (foreign_workload, "different runs"),
         (plan_without_cases, "'cases'"),
         (two_values, "line 2"),
@@ -89,6 +88,13 @@ def test_a_damaged_folder_is_refused_by_name(
     damage(folder)
     with pytest.raises(RunError, match=said):
         load_run(folder)
+
+
+def test_a_run_that_was_killed_in_mid_write_can_be_looked_at(make_run: MakeRun) -> None:
+    folder = make_run()
+    whole = load_run(folder).rows
+    tear_last_line(folder)
+    assert load_run(folder).rows.equals(whole.iloc[:-1])
 
 
 def test_another_schema_is_refused(make_run: MakeRun) -> None:
