@@ -69,8 +69,19 @@ def description(folder: Path) -> Table:
     """What ``gatherbench datasets info`` says of a prepared dataset."""
     from gatherbench.datasets.describe import describe
 
-    table = Table(show_header=False, title=folder.name)
+    table = Table(show_header=False)
     for name, value in describe(folder).items():
-        text = f"{value:,}" if isinstance(value, int) else str(value)
-        table.add_row(name, text)
+        table.add_row(name.replace("_", " "), _words(value))
     return table
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return "\n".join(f"- {item}" for item in value)
+    return str(value)
