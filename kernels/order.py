@@ -1,0 +1,54 @@
+"""The pass over the ids before a gather: in which order the table is read, and how often.
+
+Ascending ids keep neighbouring rows, and with them pages and DRAM rows, together; on a large table
+that gave DGL four times the bandwidth (DGL #6635). Each distinct id once saves the link every
+repeat. Both are plain torch operations, so that one code serves the host and the GPU; what comes
+out is exactly what the gather kernel takes: ids to read, and the output row of each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Order = Literal["given", "sorted", "unique"]
+ORDERS: tuple[Order, ...] = ("given", "sorted", "unique")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOrder:
+    """What to read, and where it belongs.
+
+    Attributes:
+        ids: ``[R]`` rows of the table in the order in which they are read, dtype of the batch's.
+        out_rows: int64 ``[R]``, the place of each in the batch, or ``None``: in order.
+        expand: int64 ``[B]``, for each place of the batch which of the ``R`` rows read stands
+            there; or ``None``, where the rows read are the batch.
+    """
+
+    ids: Tensor
+    out_rows: Tensor | None = None
+    expand: Tensor | None = None
+
+
+def read_order(ids: Tensor, order: Order) -> ReadOrder:
+    """Arrange a batch of ids (``[B]``, int32 or int64, on any device).
+
+    ``sorted`` queues its work; ``unique`` has to know how many there are, so on a GPU the host
+    waits for the current stream.
+
+    Raises:
+        ValueError: no such order.
+    """
+    if order == "given":
+        return ReadOrder(ids)
+    if order == "sorted":
+        ascending, places = torch.sort(ids)
+        return ReadOrder(ascending, out_rows=places)
+    if order == "unique":
+        distinct, inverse = torch.unique(ids, return_inverse=True)
+        return ReadOrder(distinct, expand=inverse)
+    raise ValueError(f"order = {order!r}: expected one of {', '.join(ORDERS)}")

@@ -1,0 +1,57 @@
+"""Whatever the order of reading, the batch is the one that was asked for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gatherbench.kernels.order import ORDERS, Order, ReadOrder, read_order
+
+BATCHES = st.lists(st.integers(0, 40), max_size=80)
+DTYPES = st.sampled_from([torch.int32, torch.int64])
+
+
+def carried_out(table: Tensor, order: ReadOrder, batch: int) -> Tensor:
+    """What a gather that obeys ``order`` delivers, written as plainly as can be."""
+    read = table[order.ids.long()]
+    if order.expand is not None:
+        return read[order.expand]
+    if order.out_rows is None:
+        return read
+    out = torch.full((batch,), -1)
+    out[order.out_rows] = read
+    return out
+
+
+@given(BATCHES, DTYPES, st.sampled_from(ORDERS))
+def test_every_order_delivers_the_batch(values: list[int], dtype: torch.dtype, name: Order) -> None:
+    ids = torch.tensor(values, dtype=dtype)
+    table = torch.arange(41) * 7
+    order = read_order(ids, name)
+    assert order.ids.dtype == dtype
+    assert carried_out(table, order, len(values)).tolist() == [7 * v for v in values]
+    for places in (order.out_rows, order.expand):
+        assert places is None or places.dtype == torch.int64
+
+
+@given(BATCHES, DTYPES)
+def test_sorted_reads_upwards_and_unique_reads_once(
+    values: list[int], dtype: torch.dtype
+) -> None:
+    ids = torch.tensor(values, dtype=dtype)
+    assert read_order(ids, "sorted").ids.tolist() == sorted(values)
+    assert read_order(ids, "unique").ids.tolist() == sorted(set(values))
+
+
+def test_given_is_the_batch_itself() -> None:
+    ids = torch.tensor([3, 1, 3])
+    assert read_order(ids, "given") == ReadOrder(ids)
+    assert ids.tolist() == [3, 1, 3]
+
+
+def test_an_unknown_order_is_refused() -> None:
+    with pytest.raises(ValueError, match="'random': expected one of given, sorted, unique"):
+        read_order(torch.tensor([1]), "random")  # type: ignore[arg-type]
