@@ -1,0 +1,175 @@
+"""A feature table that is indexed like a tensor and fetched by a strategy: two lines in any loop.
+
+    features = gatherbench.unified(x, strategy="async_zero_copy")
+    rows = features[n_id]
+
+Someone who has found the best data path for a graph wants it in their own training code, which
+knows tensors and no tickets. A strategy that overlaps needs to hear of the next batch early::
+
+    features.prefetch(next_ids)     # before the training step on this batch
+    rows = features[next_ids]       # after it: picks up what is on its way
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from gatherbench.strategies.base import Strategy, Ticket
+from gatherbench.strategies.registry import build
+
+
+def unified(
+    x: Tensor,
+    strategy: str = "aligned_zero_copy",
+    device: torch.device | str | None = None,
+    *,
+    copy: bool = True,
+    **params: str,
+) -> UnifiedTensor:
+    """Index ``x`` in host memory and get the rows on ``device``, moved by ``strategy``.
+
+    Args:
+        x: the feature table ``[N, D]``, any dtype, contiguous, in host memory. It is used in
+            place where the data path allows it: leave it unchanged until :meth:`close`.
+        strategy: a name of ``gatherbench list strategies``.
+        device: where the rows shall lie; by default the current GPU, or the host without one.
+        copy: see :class:`UnifiedTensor`.
+        params: the strategy's parameters, e.g. ``order="sorted"``.
+
+    Raises:
+        ValueError: no such strategy, parameter or word (the nearest is named); or the strategy
+            cannot run here (its reason is given); or ``x`` is no table, or wants a gradient,
+            which does not flow through a fetch.
+        TypeError: ``x`` is no tensor.
+    """
+    if isinstance(x, Tensor) and x.requires_grad:
+        raise ValueError("x requires a gradient, and none flows through a fetch: use x.detach()")
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return UnifiedTensor(x, build(strategy, params), torch.device(device), copy=copy)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ahead:
+    """A fetch that was started before its rows were asked for; ``number`` counts fetches."""
+
+    number: int
+    ids: Tensor
+    ticket: Ticket
+
+
+class UnifiedTensor:
+    """A feature table ``[N, D]`` whose rows a strategy brings to ``device``; see :func:`unified`.
+
+    **Who owns the rows.** With ``copy`` (the default) each ``features[ids]`` is a tensor of its
+    own, yours for ever; the copy is made on the device, where it costs little beside the link.
+    Without, it is the strategy's own buffer and is overwritten once ``lookahead + 1`` further
+    fetches (those of :meth:`prefetch` count) have been started: enough for a loop that uses a
+    batch up before it asks for the one after the next.
+
+    Not for several threads at once. Closed by :meth:`close`, by ``with``, when it is collected,
+    or when the program ends.
+
+    Attributes:
+        strategy: what moves the rows, with its parameters.
+        shape, dtype: of the table.
+        device: where the rows lie.
+        lookahead: how many batches ahead :meth:`prefetch` gets them moving; 0: it does nothing.
+    """
+
+    def __init__(
+        self, features: Tensor, strategy: Strategy, device: torch.device, *, copy: bool = True
+    ) -> None:
+        self._fetcher = strategy.open(features, device)
+        self._table = features  # the fetcher reads it in place
+        self._copy = copy
+        self._ahead: deque[_Ahead] = deque()
+        self._started = 0
+        self.strategy = strategy
+        self.shape = features.shape
+        self.dtype = features.dtype
+        self.device = self._fetcher.device
+        self.lookahead = self._fetcher.lookahead
+        # Registered memory must be let go of even by a program that forgets to close.
+        self._close = weakref.finalize(self, self._fetcher.close)
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __repr__(self) -> str:
+        of = f"{self.strategy.name} ({self.strategy.variant})"
+        return f"UnifiedTensor({list(self.shape)}, {self.dtype}, {of}, device={self.device})"
+
+    def __getitem__(self, ids: Tensor) -> Tensor:
+        """The rows ``ids`` (``[B]``, int32 or int64, not negative): ``[B, D]`` on the device.
+
+        Rows that were prefetched are picked up, in whatever order they are asked for. Ids on
+        another device than the strategy wants them (the host, as a rule) are moved first, which
+        makes the host wait for that device: hand over the sampler's own ids.
+
+        Raises:
+            TypeError, ValueError, IndexError: ids that are no ids of rows, see
+                :meth:`gatherbench.strategies.base.Fetcher.submit`.
+            RuntimeError: closed.
+        """
+        ids = self._placed(ids)
+        for ahead in self._ahead:
+            if ids.dtype == ahead.ids.dtype and torch.equal(ids, ahead.ids):
+                self._ahead.remove(ahead)
+                ticket = ahead.ticket
+                break
+        else:
+            ticket = self._start(ids)
+        rows = ticket.result()
+        return rows.clone() if self._copy else rows
+
+    def prefetch(self, ids: Tensor) -> None:
+        """Start fetching ``ids``, which ``features[ids]`` will ask for soon.
+
+        Does nothing where the strategy blocks (``lookahead`` 0), so that one loop serves all
+        strategies. The ids may be changed afterwards; what counts are their values now. Rows
+        that nobody asks for are dropped when their buffer's turn comes, ``lookahead + 1``
+        fetches later.
+
+        Raises:
+            As ``features[ids]``.
+        """
+        if self.lookahead:
+            ids = self._placed(ids)
+            ticket = self._start(ids)
+            self._ahead.append(_Ahead(self._started, ids.clone(), ticket))
+
+    def close(self) -> None:
+        """Free buffers, join threads, undo registrations. Safe to call twice."""
+        self._ahead.clear()
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _placed(self, ids: Tensor) -> Tensor:
+        """``ids`` where the fetcher wants them; what is no tensor is left for it to refuse."""
+        return ids.to(self._fetcher.ids_device) if isinstance(ids, Tensor) else ids
+
+    def _start(self, ids: Tensor) -> Ticket:
+        # The fetcher refuses to overwrite rows whose ticket was never taken: take it, in vain.
+        if self._ahead and self._ahead[0].number + self.lookahead <= self._started:
+            self._ahead.popleft().ticket.result()
+        ticket = self._fetcher.submit(ids)
+        self._started += 1
+        return ticket

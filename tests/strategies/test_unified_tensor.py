@@ -1,0 +1,261 @@
+"""``gatherbench.unified`` in somebody's own loop: right rows, whose they are, and what overlaps."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import gatherbench
+from gatherbench.strategies.base import DataPath, Fetcher, Strategy
+from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
+from gatherbench.strategies.registry import STRATEGIES, variants
+from gatherbench.strategies.unified_tensor import UnifiedTensor
+
+HOST = torch.device("cpu")
+TABLE = torch.randn(500, 7, generator=torch.Generator().manual_seed(0))
+RUNNABLE = [
+    pytest.param(v, id=f"{v.name}-{v.variant}")
+    for cls in STRATEGIES
+    for v in variants(cls)
+    if v.skip(HOST) is None
+]
+
+
+class GatedPath(DirectPath):
+    """Waits at a gate before each gather, and counts them."""
+
+    def __init__(self, features: Tensor) -> None:
+        super().__init__(features)
+        self.gate, self.fetched, self.closed = threading.Event(), 0, False
+        self.failure: Exception | None = None
+
+    def fetch(self, ids: Tensor, out: Tensor) -> None:
+        assert self.gate.wait(30)
+        self.fetched += 1
+        if self.failure is not None:
+            raise self.failure
+        super().fetch(ids, out)
+
+    def close(self) -> None:
+        self.closed = True
+        super().close()
+
+
+@dataclass(frozen=True)
+class Gated(Strategy):
+    name: ClassVar[str] = "gated"
+    summary: ClassVar[str] = "a background fetch behind a gate"
+    path: ClassVar[GatedPath]
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        return None
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return DataPath(ids.numel() * row_bytes)
+
+    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+        type(self).path = GatedPath(features)
+        return HostFetcher(self.path, features, lookahead=1)
+
+
+def draw(batches: int, seed: int = 1) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(len(TABLE), (40 + k,), generator=generator) for k in range(batches)]
+
+
+def test_two_lines_of_ones_own_loop() -> None:
+    features = gatherbench.unified(TABLE, strategy="async_zero_copy")
+    ids = torch.tensor([4, 499, 4, 0])
+    assert torch.equal(features[ids], TABLE[ids])
+    assert torch.equal(features[ids.int()], TABLE[ids])
+    assert (features.shape, features.dtype, len(features)) == (TABLE.shape, TABLE.dtype, 500)
+    assert "async_zero_copy (stream), device=" in repr(features)
+    features.close()
+
+
+@pytest.mark.parametrize("strategy", RUNNABLE)
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_rows_are_kept_while_later_batches_are_fetched(strategy: Strategy, prefetch: bool) -> None:
+    batches = draw(9)
+    kept = []
+    with UnifiedTensor(TABLE, strategy, HOST) as features:
+        for ids, following in zip(batches, [*batches[1:], None], strict=True):
+            kept.append(features[ids])
+            if prefetch and following is not None:
+                features.prefetch(following)
+    for ids, rows in zip(batches, kept, strict=True):
+        assert torch.equal(rows, TABLE[ids])
+
+
+@pytest.mark.parametrize("strategy", RUNNABLE)
+def test_borrowed_rows_live_through_the_fetch_of_the_next_batch(strategy: Strategy) -> None:
+    batches = draw(9)
+    with UnifiedTensor(TABLE, strategy, HOST, copy=False) as features:
+        for ids, following in zip(batches, [*batches[1:], None], strict=True):
+            rows = features[ids]
+            if following is not None:
+                features.prefetch(following)
+            assert torch.equal(rows, TABLE[ids])
+
+
+def test_without_a_copy_the_buffer_is_the_strategys_own() -> None:
+    with gatherbench.unified(TABLE, "aligned_zero_copy", copy=False) as features:
+        first = features[torch.arange(10)]
+        second = features[torch.arange(10, 20)]
+        assert first.data_ptr() == second.data_ptr()
+    with gatherbench.unified(TABLE, "aligned_zero_copy") as features:
+        assert features[torch.arange(10)].data_ptr() != features[torch.arange(10)].data_ptr()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    moves=st.lists(st.tuples(st.sampled_from(["prefetch", "get"]), st.integers(0, 4)), max_size=25),
+    strategy=st.sampled_from(["async_zero_copy", "aligned_zero_copy"]),
+    copy=st.booleans(),
+)
+def test_any_order_of_prefetches_and_fetches(
+    moves: list[tuple[str, int]], strategy: str, copy: bool
+) -> None:
+    """Never asked for, asked for twice, out of order, too many: the rows are right."""
+    batches = draw(5)
+    with gatherbench.unified(TABLE, strategy, "cpu", copy=copy) as features:
+        for move, k in moves:
+            if move == "prefetch":
+                features.prefetch(batches[k])
+            else:
+                assert torch.equal(features[batches[k]], TABLE[batches[k]])
+
+
+def test_prefetch_returns_at_once_and_its_fetch_is_the_only_one() -> None:
+    features = UnifiedTensor(TABLE, Gated(), HOST)
+    ids = draw(1)[0]
+    features.prefetch(ids)  # would hang here if it did the work
+    Gated.path.gate.set()
+    assert torch.equal(features[ids.clone()], TABLE[ids])
+    assert Gated.path.fetched == 1
+    assert torch.equal(features[ids], TABLE[ids])
+    assert Gated.path.fetched == 2
+    features.close()
+
+
+def test_ids_that_were_changed_after_their_prefetch_are_other_ids() -> None:
+    with gatherbench.unified(TABLE, "async_zero_copy", "cpu") as features:
+        ids = torch.arange(20)
+        features.prefetch(ids)
+        ids += 100
+        assert torch.equal(features[ids], TABLE[100:120])
+
+
+def test_a_failed_prefetch_is_not_forgotten() -> None:
+    features = UnifiedTensor(TABLE, Gated(), HOST)
+    Gated.path.failure = OSError("the disk is gone")
+    Gated.path.gate.set()
+    features.prefetch(torch.arange(3))
+    with pytest.raises(OSError, match="the disk is gone"):
+        _ = features[torch.arange(3)]
+    features.close()
+
+
+@pytest.mark.parametrize("end", ["close", "with", "collected"])
+def test_it_lets_go_of_what_the_path_holds(end: str) -> None:
+    features = UnifiedTensor(TABLE, Gated(), HOST)
+    path = Gated.path
+    path.gate.set()
+    features.prefetch(torch.arange(3))
+    assert not path.closed
+    if end == "close":
+        features.close()
+        features.close()
+    elif end == "with":
+        with features:
+            pass
+    if end == "collected":
+        del features
+        gc.collect()
+    else:
+        with pytest.raises(RuntimeError, match="closed"):
+            _ = features[torch.arange(3)]
+    assert path.closed
+
+
+def test_a_program_that_forgets_to_close_ends() -> None:
+    script = (
+        "import torch, gatherbench\n"
+        "f = gatherbench.unified(torch.ones(9, 2), 'async_zero_copy', 'cpu')\n"
+        "f.prefetch(torch.arange(4))\n"
+        "print(float(f[torch.arange(4)].sum()))"
+    )
+    command = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "8.0\n", "")
+
+
+def test_importing_the_package_loads_no_torch() -> None:
+    script = (
+        "import sys, gatherbench\nassert 'torch' not in sys.modules\n"
+        "from gatherbench import unified\nassert callable(unified)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(AttributeError, match="no attribute 'unifed'"):
+        _ = gatherbench.unifed  # type: ignore[attr-defined]
+
+
+def test_a_strategy_that_cannot_run_says_why() -> None:
+    with pytest.raises(ValueError, match=r"green_context\) cannot run on cpu: unsupported"):
+        gatherbench.unified(TABLE, "async_zero_copy", "cpu", provider="green_context")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="cannot run on cuda: no_device"):
+            gatherbench.unified(TABLE, "all_in_gpu", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("x", "strategy", "params", "error", "said"),
+    [
+        (TABLE, "async_zerocopy", {}, ValueError, "did you mean 'async_zero_copy'"),
+        (TABLE, "aligned_zero_copy", {"ordr": "given"}, ValueError, "did you mean 'order'"),
+        (TABLE, "aligned_zero_copy", {"order": "sorte"}, ValueError, "did you mean 'sorted'"),
+        (TABLE[:, 0], "aligned_zero_copy", {}, ValueError, r"expected shape \[N, D\]"),
+        (TABLE.T, "aligned_zero_copy", {}, ValueError, "contiguous"),
+        (TABLE.numpy(), "aligned_zero_copy", {}, TypeError, "got ndarray"),
+        (TABLE.clone().requires_grad_(), "aligned_zero_copy", {}, ValueError, "x.detach"),
+    ],
+)
+def test_what_is_no_table_or_no_strategy(
+    x: Tensor, strategy: str, params: dict[str, str], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        gatherbench.unified(x, strategy, "cpu", **params)
+
+
+@pytest.mark.parametrize(
+    ("ids", "error"),
+    [
+        (3, TypeError),
+        (slice(2), TypeError),
+        (torch.tensor([1.0]), TypeError),
+        (torch.tensor([True, False]), TypeError),
+        (torch.tensor([[1]]), ValueError),
+        (torch.tensor([-1]), IndexError),
+        (torch.tensor([500]), IndexError),
+    ],
+)
+@pytest.mark.parametrize("strategy", ["async_zero_copy", "cpu_gather"])
+def test_ids_that_name_no_rows(ids: Tensor, error: type[Exception], strategy: str) -> None:
+    with gatherbench.unified(TABLE, strategy, "cpu") as features:
+        with pytest.raises(error):
+            _ = features[ids]
+        if features.lookahead:
+            with pytest.raises(error):
+                features.prefetch(ids)
+        assert torch.equal(features[torch.arange(5)], TABLE[:5])
