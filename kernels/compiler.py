@@ -9,13 +9,14 @@ not at all, so processes that compile the same kernel at the same time do not di
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from pathlib import Path
-
-import platformdirs
+from typing import Any
 
 from gatherbench.kernels.grid import GridPoint
 
@@ -41,7 +42,11 @@ def kernel_source() -> str:
 def cache_dir() -> Path:
     """Where compiled kernels are kept: ``$GATHERBENCH_KERNEL_CACHE`` or the user's cache."""
     chosen = os.environ.get("GATHERBENCH_KERNEL_CACHE")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("gatherbench")) / "kernels"
+    if chosen:
+        return Path(chosen)
+    import platformdirs  # not needed where a folder is given, e.g. on a bare GPU machine
+
+    return Path(platformdirs.user_cache_dir("gatherbench")) / "kernels"
 
 
 def compiler_version() -> str:
@@ -87,8 +92,10 @@ def compile_gather(
     """
     compiler_version()  # says what to install, before anything else can fail
     with _importing:
-        from cuda.core import Program, ProgramOptions
-        from cuda.core.utils import FileStreamProgramCache
+        try:
+            from cuda.core import Program, ProgramOptions
+        except ImportError as missing:
+            raise CompilerError(f"cuda-core 1.0 or newer is needed: {missing}") from missing
 
     options = ProgramOptions(
         name="gather",
@@ -99,10 +106,10 @@ def compile_gather(
     )
     code = kernel_source() if source is None else source
     where = cache_dir() if folder is None else folder
-    with FileStreamProgramCache(where, max_size_bytes=_MAX_CACHE_BYTES) as store:
+    with _disk_cache(where) as kept:
         try:
             program = Program(code, "c++", options)
-            return bytes(program.compile("cubin", cache=store).code)
+            return bytes(program.compile("cubin", **kept).code)
         # cuda.core's own error types are private: what is no OSError came from the compiler.
         except OSError:
             raise
@@ -111,3 +118,18 @@ def compile_gather(
             raise CompilerError(
                 f"NVRTC {compiler_version()} could not compile {point.kernel} for {arch}: {log}"
             ) from refused
+
+
+@contextlib.contextmanager
+def _disk_cache(folder: Path) -> Iterator[dict[str, Any]]:
+    """What ``Program.compile`` takes to keep its output in ``folder``.
+
+    Nothing where cuda-core is too old to have a cache on disk: everything is compiled anew then.
+    """
+    try:
+        from cuda.core.utils import FileStreamProgramCache
+    except ImportError:
+        yield {}
+        return
+    with FileStreamProgramCache(folder, max_size_bytes=_MAX_CACHE_BYTES) as store:
+        yield {"cache": store}

@@ -14,9 +14,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from gatherbench.kernels.order import read_order
 from gatherbench.strategies.base import DataPath, Fetcher, Strategy
+from gatherbench.strategies.cuda_zero_copy import open_registered
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher, HostPath, host_buffer
 from gatherbench.strategies.places import zero_copy_skip
+from gatherbench.strategies.zero_copy_path import zero_copy_path
+
+#: The launch policy on a GPU.
+POLICY = "aligned"
 
 
 @dataclass(frozen=True)
@@ -32,14 +38,11 @@ class AlignedZeroCopy(Strategy):
         return zero_copy_skip(device, None)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        rows = torch.unique(ids).numel() if self.order == "unique" else ids.numel()
-        return DataPath(
-            payload_bytes=ids.numel() * row_bytes,
-            copy_engine_bytes=ids.numel() * ids.element_size(),
-            gpu_link_read_bytes=rows * row_bytes,
-        )
+        return zero_copy_path(ids, row_bytes, POLICY, self.order)
 
     def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+        if device.type == "cuda":
+            return open_registered(features, device, POLICY, self.order)
         paths: dict[str, type[HostPath]] = {
             "given": DirectPath,
             "sorted": SortedPath,
@@ -52,8 +55,8 @@ class SortedPath(HostPath):
     """Reads in ascending order of the ids, writes each row to the place it was asked for."""
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
-        ascending, positions = torch.sort(ids)
-        self.cpu.gather(self.table, ascending, out, positions)
+        order = read_order(ids, "sorted")
+        self.cpu.gather(self.table, order.ids, out, order.out_rows)
 
 
 class UniquePath(HostPath):
@@ -64,7 +67,8 @@ class UniquePath(HostPath):
         self._distinct = host_buffer(features)
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
-        distinct, inverse = torch.unique(ids, return_inverse=True)
-        rows = self._distinct.rows(distinct.numel())
-        self.cpu.gather(self.table, distinct, rows)
-        self.cpu.gather(rows, inverse, out)
+        order = read_order(ids, "unique")
+        assert order.expand is not None
+        rows = self._distinct.rows(order.ids.numel())
+        self.cpu.gather(self.table, order.ids, rows)
+        self.cpu.gather(rows, order.expand, out)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from gatherbench.kernels.host_memory import resident_copy
 from gatherbench.strategies.base import DataPath, Fetcher, Strategy
-from gatherbench.strategies.cuda_fetcher import CudaResidentFetcher, cuda_skip
+from gatherbench.strategies.cuda_zero_copy import open_resident
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
-from gatherbench.strategies.places import no_path_to
+from gatherbench.strategies.places import kernel_skip, no_path_to
 
 #: Share of the free memory that the table may take: the model and the batches need some too.
 TABLE_SHARE = 0.9
@@ -30,7 +30,7 @@ class AllInGpu(Strategy):
     summary: ClassVar[str] = "the table in GPU memory: the upper bound"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        reason = cuda_skip(device) if device.type == "cuda" else no_path_to(device)
+        reason = kernel_skip(device) if device.type == "cuda" else no_path_to(device)
         if reason is not None:
             return reason
         if device.type == "cuda":
@@ -47,11 +47,11 @@ class AllInGpu(Strategy):
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return DataPath(
             payload_bytes=ids.numel() * row_bytes,
-            copy_engine_bytes=ids.numel() * torch.int64.itemsize,
+            copy_engine_bytes=ids.numel() * ids.element_size(),
             gpu_requests={},
         )
 
     def _open(self, features: Tensor, device: torch.device) -> Fetcher:
         if device.type == "cuda":
-            return CudaResidentFetcher(features, device)
+            return open_resident(features, device, "unaligned")
         return HostFetcher(DirectPath(resident_copy(features)), features, lookahead=0)

@@ -44,6 +44,26 @@ class DataPath:
     page_faults: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class SetupStep:
+    """Something that opening a path cost, to be reported apart from the fetches.
+
+    Registering a table can take as long as copying it (DGL #3616), and a benchmark that leaves it
+    out, or hides it in the first epoch, misleads.
+
+    Attributes:
+        metric: what was observed, e.g. ``register_time``.
+        unit: ``s``, ``B`` or ``1``.
+        value: the observation.
+        source: the clock, call or formula that it comes from.
+    """
+
+    metric: str
+    unit: str
+    value: float
+    source: str
+
+
 class Ticket(Protocol):
     """A fetch in flight."""
 
@@ -82,6 +102,8 @@ class Fetcher(ABC):
         self._closed = False
         #: The device on which ``submit`` wants its ids. The host, unless a strategy says otherwise.
         self.ids_device = torch.device("cpu")
+        #: What opening cost, where the path has more to say than the time that ``open`` took.
+        self.setup: list[SetupStep] = []
 
     def submit(self, ids: Tensor) -> Ticket:
         """Start fetching the rows ``ids`` (``[B]``, int32 or int64).

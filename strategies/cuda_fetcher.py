@@ -1,4 +1,4 @@
-"""Data paths to a GPU that plain torch can express: the staged copy and the resident table.
+"""The data path to a GPU that plain torch can express: the copy from staging memory.
 
 The hazards are all of one kind: a buffer is reused while a copy that was only *queued* still reads
 or writes it. Two rules keep them out. A staging buffer is filled again only after the event behind
@@ -117,44 +117,6 @@ class CudaStagedFetcher(Fetcher):
         self._cpu.close()
         self._staging.clear()
         self._rows.clear()
-
-
-class CudaResidentFetcher(Fetcher):
-    """The whole table in GPU memory: only the ids travel (as int64), and the GPU gathers.
-
-    All on the caller's stream, whose order protects the device buffers.
-    """
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, with_index(device))
-        self._table = features.to(self.device)
-        self._rows = device_rows((self.row_width,), self.dtype, self.device)
-        self._ids = device_rows((), torch.int64, self.device)
-        self._staging = [Staging((), torch.int64) for _ in range(_STAGING_BUFFERS)]
-        self._gathered = _event()
-        self._ring = TicketRing(1)
-        self._submitted = 0
-
-    def _submit(self, ids: Tensor) -> Ticket:
-        self._ring.claim()
-        count = ids.numel()
-        staging = self._staging[self._submitted % _STAGING_BUFFERS]
-        self._submitted += 1
-        staging.rows(count).copy_(ids)
-        on_device, out = self._ids.rows(count), self._rows.rows(count)
-        stream = torch.cuda.current_stream(self.device)
-        staging.copy_to(on_device, stream)
-        if count:  # a table without rows has none to select from
-            with torch.cuda.device(self.device):
-                torch.index_select(self._table, 0, on_device, out=out)
-        self._gathered.record(stream)
-        return self._ring.issue(lambda: _after(self._gathered, out))
-
-    def _close(self) -> None:
-        self._ring.close()
-        torch.cuda.current_stream(self.device).synchronize()
-        self._staging.clear()
-        del self._table, self._rows, self._ids
 
 
 def with_index(device: torch.device) -> torch.device:

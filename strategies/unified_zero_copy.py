@@ -13,9 +13,16 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from gatherbench.kernels.host_registration import managed_refusal
 from gatherbench.strategies.base import DataPath, Fetcher, Strategy
+from gatherbench.strategies.cuda_fetcher import with_index
+from gatherbench.strategies.cuda_zero_copy import open_managed, open_registered
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.places import zero_copy_skip
+from gatherbench.strategies.zero_copy_path import zero_copy_path
+
+#: The launch policy on a GPU.
+POLICY = "unaligned"
 
 
 @dataclass(frozen=True)
@@ -32,16 +39,18 @@ class UnifiedZeroCopy(Strategy):
     memory: Literal["registered", "managed"] = "registered"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        managed = "memory = managed" if self.memory == "managed" else None
-        return zero_copy_skip(device, managed)
+        managed = self.memory == "managed"
+        reason = zero_copy_skip(device, "memory = managed" if managed else None)
+        if reason is None and managed:
+            return managed_refusal(table_bytes, with_index(device).index)
+        return reason
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        payload = ids.numel() * row_bytes
-        return DataPath(
-            payload_bytes=payload,
-            copy_engine_bytes=ids.numel() * ids.element_size(),
-            gpu_link_read_bytes=payload,
-        )
+        return zero_copy_path(ids, row_bytes, POLICY, "given")
 
     def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+        if device.type == "cuda":
+            if self.memory == "managed":
+                return open_managed(features, device, POLICY)
+            return open_registered(features, device, POLICY)
         return HostFetcher(DirectPath(features), features, lookahead=0)

@@ -38,9 +38,7 @@ def test_every_order_delivers_the_batch(values: list[int], dtype: torch.dtype, n
 
 
 @given(BATCHES, DTYPES)
-def test_sorted_reads_upwards_and_unique_reads_once(
-    values: list[int], dtype: torch.dtype
-) -> None:
+def test_sorted_reads_upwards_and_unique_reads_once(values: list[int], dtype: torch.dtype) -> None:
     ids = torch.tensor(values, dtype=dtype)
     assert read_order(ids, "sorted").ids.tolist() == sorted(values)
     assert read_order(ids, "unique").ids.tolist() == sorted(set(values))

@@ -79,7 +79,7 @@ def test_two_lines_of_ones_own_loop() -> None:
     assert torch.equal(features[ids], TABLE[ids])
     assert torch.equal(features[ids.int()], TABLE[ids])
     assert (features.shape, features.dtype, len(features)) == (TABLE.shape, TABLE.dtype, 500)
-    assert "async_zero_copy (stream), device=" in repr(features)
+    assert "async_zero_copy (stream,auto), device=" in repr(features)
     features.close()
 
 

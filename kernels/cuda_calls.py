@@ -1,0 +1,102 @@
+"""Calls into CUDA's own Python bindings, with every status turned into an error that says more.
+
+torch offers neither registration of existing memory with flags nor a launch of a cubin, so these
+calls go to ``cuda.bindings`` directly. The bindings are imported when something is called: a
+machine without a GPU imports everything and is told, on use, what is missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class CudaCallError(RuntimeError):
+    """A CUDA call failed; ``code`` is the name of its status, e.g. ``cudaErrorNotSupported``."""
+
+    def __init__(self, call: str, code: str, text: str, hint: str = "") -> None:
+        super().__init__(f"{call} failed: {code} ({text})" + (f". {hint}" if hint else ""))
+        self.code = code
+
+
+def runtime() -> Any:
+    """The module ``cuda.bindings.runtime``.
+
+    Raises:
+        CudaCallError: it is not installed.
+    """
+    try:
+        from cuda.bindings import runtime as module
+    except ImportError as missing:
+        raise CudaCallError(
+            "import cuda.bindings.runtime", "ImportError", str(missing), "pip install cuda-bindings"
+        ) from missing
+    return module
+
+
+def driver() -> Any:
+    """The module ``cuda.bindings.driver``.
+
+    Raises:
+        CudaCallError: it is not installed.
+    """
+    try:
+        from cuda.bindings import driver as module
+    except ImportError as missing:
+        raise CudaCallError(
+            "import cuda.bindings.driver", "ImportError", str(missing), "pip install cuda-bindings"
+        ) from missing
+    return module
+
+
+def call_runtime(name: str, *arguments: Any, hints: dict[str, str] | None = None) -> Any:
+    """Call ``cudaName(*arguments)``; its result without the status, ``None`` if there is none.
+
+    Raises:
+        CudaCallError: the status is not success; ``hints`` by status name say what to do.
+    """
+    module = runtime()
+    status, *rest = getattr(module, name)(*arguments)
+    if status != module.cudaError_t.cudaSuccess:
+        module.cudaGetLastError()  # reported here: nobody else shall meet it
+        text = _text(module.cudaGetErrorString(status))
+        raise CudaCallError(name, status.name, text, (hints or {}).get(status.name, ""))
+    return rest[0] if len(rest) == 1 else (tuple(rest) or None)
+
+
+def call_driver(name: str, *arguments: Any) -> Any:
+    """Call ``cuName(*arguments)`` like :func:`call_runtime`.
+
+    Raises:
+        CudaCallError: the status is not success, or there is no driver.
+    """
+    module = driver()
+    try:
+        status, *rest = getattr(module, name)(*arguments)
+    except RuntimeError as missing:  # the bindings load the driver at the first call
+        raise CudaCallError(
+            name, "no driver", str(missing).splitlines()[0], "install the NVIDIA driver"
+        ) from missing
+    if status != module.CUresult.CUDA_SUCCESS:
+        raise CudaCallError(name, status.name, _text(module.cuGetErrorString(status)))
+    return rest[0] if len(rest) == 1 else (tuple(rest) or None)
+
+
+def _text(answer: Any) -> str:
+    """What ``cudaGetErrorString`` and its like answer: (status, bytes or None)."""
+    text = answer[1]
+    return text.decode() if isinstance(text, bytes) else "no description"
+
+
+def device_attribute(name: str, device: int) -> int:
+    """The ``cudaDevAttr…`` called ``name`` of CUDA device ``device``."""
+    attribute = getattr(runtime().cudaDeviceAttr, name)
+    return int(call_runtime("cudaDeviceGetAttribute", attribute, device))
+
+
+def pointer_kind(address: int) -> str:
+    """Where CUDA believes ``address`` to lie: ``Unregistered``, ``Host``, ``Device``, ``Managed``.
+
+    From ``cudaPointerGetAttributes``; ``Host`` is page-locked or registered host memory.
+    """
+    kind: str = call_runtime("cudaPointerGetAttributes", address).type.name
+    return kind.removeprefix("cudaMemoryType")

@@ -1,0 +1,238 @@
+"""Data paths to a GPU on which our kernel gathers, wherever the table lies.
+
+The table is registered or managed host memory (zero-copy) or GPU memory; to the kernel that is an
+address. Only the ids travel by the copy engine. Two ways to run: blocking fetches are queued on the
+caller's stream, whose order protects every buffer; overlapped ones on a stream of their own, and
+events say what the order no longer does:
+
+- the gather waits for an event on the caller's stream, recorded at ``submit``: by the contract of
+  ``Ticket`` all readers of the buffer's earlier rows have been queued there by then, and so has
+  whatever made ids that lie on the GPU;
+- the caller's stream waits, in ``result``, for the event behind the gather;
+- every fetch waits for the one before, because fetches share the buffers of the order pass;
+- the host fills a page-locked id buffer again only when its last copy has passed.
+
+Ids are taken from the host, where checking them costs no wait. A sampler on the GPU sets
+``ids_device`` to the GPU: they are then checked by a reduction there, for which the host waits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gatherbench.kernels.grid import GridPoint
+from gatherbench.kernels.launch import (
+    Table,
+    architecture,
+    gather_into,
+    load_gather,
+    policy_point,
+)
+from gatherbench.kernels.order import Order, ReadOrder, read_order
+from gatherbench.strategies.base import Fetcher, SetupStep, Ticket
+from gatherbench.strategies.cuda_fetcher import Staging, device_rows, with_index
+from gatherbench.strategies.row_buffer import RowBuffer
+from gatherbench.strategies.ticket_ring import TicketRing
+
+#: For ids and rows that lie in GPU memory already.
+ON_DEVICE_POLICY = "unaligned"
+_ID_DTYPES = (torch.int32, torch.int64)
+
+
+class TableMemory(Protocol):
+    """Memory in which the GPU can read the table, e.g. a ``HostRegistration``.
+
+    ``address`` is the GPU's; ``seconds`` is what it took to have the memory ready.
+    """
+
+    address: int
+    size_bytes: int
+    seconds: float
+
+    def close(self) -> None: ...
+
+
+class DeviceCopy:
+    """The table copied into GPU memory: see :class:`TableMemory`."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        begin = time.perf_counter()
+        self.tensor = features.to(device)
+        torch.cuda.synchronize(device)
+        self.seconds = time.perf_counter() - begin
+        self.size_bytes = features.numel() * features.element_size()
+        self.address = self.tensor.data_ptr()
+
+    def close(self) -> None:
+        """Free the copy."""
+        self.tensor = torch.empty(0)
+
+
+class IdBuffer:
+    """Room for the ids of one fetch: page-locked on the host, and on the GPU."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._staging = Staging((), dtype)
+        self._on_device = device_rows((), dtype, device)
+
+    def send(self, ids: Tensor, stream: torch.cuda.Stream) -> Tensor:
+        """Queue the copy of host ``ids`` on ``stream``, the current one; where they will be."""
+        self._staging.rows(ids.numel()).copy_(ids)
+        on_device = self._on_device.rows(ids.numel())
+        on_device.record_stream(stream)
+        self._staging.copy_to(on_device, stream)
+        return on_device
+
+
+class KernelFetcher(Fetcher):
+    """Fetches with our kernel; see the module's head for the order of things.
+
+    Args:
+        features: the table in host memory.
+        device: a CUDA device.
+        memory: where the kernel reads the table; closed with the fetcher.
+        setup: what making ``memory`` cost.
+        policy: the launch policy on the table.
+        order: the pass over the ids.
+        overlapped: fetch on a stream of its own, one batch ahead.
+    """
+
+    def __init__(
+        self,
+        features: Tensor,
+        device: torch.device,
+        memory: TableMemory,
+        setup: list[SetupStep],
+        policy: str,
+        order: Order = "given",
+        *,
+        overlapped: bool = False,
+    ) -> None:
+        super().__init__(features, with_index(device))
+        self.lookahead = 1 if overlapped else 0
+        self.memory = memory
+        row_bytes = self.row_width * self.dtype.itemsize
+        self.table = Table(memory.address, self.num_rows, row_bytes, row_bytes)
+        self.points = {kind: self._point(policy, memory.address, kind) for kind in _ID_DTYPES}
+        self._expansion = self._point(ON_DEVICE_POLICY, 0, torch.int64)
+        self._order = order
+        self._side = _stream(self.device) if overlapped else None
+        self._ordering = _stream(self.device) if order == "unique" else None
+        places = self.lookahead + 1
+        self._rows = [self._buffer() for _ in range(places)]
+        self._distinct = self._buffer()
+        self._ids = [{k: IdBuffer(k, self.device) for k in _ID_DTYPES} for _ in range(2)]
+        self._gathered = [torch.cuda.Event() for _ in range(places)]  # type: ignore[no-untyped-call]
+        self._last: torch.cuda.Event | None = None
+        self._ring = TicketRing(places)
+        self._submitted = 0
+
+        begin = time.perf_counter()
+        for point in (*self.points.values(), self._expansion):
+            load_gather(point, architecture(self.device))
+        compiling = time.perf_counter() - begin
+        clock = "time.perf_counter around compiling (or finding) and loading the kernels"
+        self.setup = [*setup, SetupStep("kernel_load_time", "s", compiling, clock)]
+
+    def limit(self, max_blocks: int | None) -> None:
+        """Cap the grid of every later gather from the table."""
+        self.points = {
+            kind: dataclasses.replace(point, max_blocks=max_blocks)
+            for kind, point in self.points.items()
+        }
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        place = self._ring.claim()
+        current = torch.cuda.current_stream(self.device)
+        stream = current if self._side is None else self._side
+        out = self._rows[place].rows(ids.numel())
+        # Memory belongs to the stream on which it was allocated: without this mark it could be
+        # handed on, once freed, while another stream still writes it.
+        out.record_stream(stream)
+        if ids.is_cuda and stream != current:
+            ids = ids.clone()  # the caller may change them; queued before the event below
+            ids.record_stream(stream)
+        ready = current.record_event()
+        if stream != current:
+            stream.wait_event(ready)
+        if self._last is not None:
+            stream.wait_event(self._last)
+        buffer = self._ids[self._submitted % 2][ids.dtype]
+        self._submitted += 1
+        order = self._arrange(ids, buffer, stream, ready)
+        with torch.cuda.stream(stream):
+            self._gather(order, out)
+        gathered = self._gathered[place]
+        gathered.record(stream)
+        self._last = gathered
+        return self._ring.issue(lambda: _after(gathered, out))
+
+    def _arrange(
+        self, ids: Tensor, buffer: IdBuffer, stream: torch.cuda.Stream, ready: torch.cuda.Event
+    ) -> ReadOrder:
+        """Have the ids on the GPU in the order of reading, for use on ``stream``.
+
+        To find the distinct ids the host waits for the GPU. It waits for a stream that holds
+        nothing else, so it does not wait for the training that is queued.
+        """
+        if self._ordering is None:
+            with torch.cuda.stream(stream):
+                return read_order(ids if ids.is_cuda else buffer.send(ids, stream), self._order)
+        with torch.cuda.stream(self._ordering):
+            if ids.is_cuda:
+                self._ordering.wait_event(ready)
+                ids.record_stream(self._ordering)
+            on_device = ids if ids.is_cuda else buffer.send(ids, self._ordering)
+            order = read_order(on_device, self._order)
+            stream.wait_event(self._ordering.record_event())
+        for made in (order.ids, order.out_rows, order.expand):
+            if made is not None:
+                made.record_stream(stream)
+        return order
+
+    def _gather(self, order: ReadOrder, out: Tensor) -> None:
+        """Queue the gather on the current stream."""
+        point = self.points[order.ids.dtype]
+        if order.expand is None:
+            gather_into(out, self.table, order.ids, point, order.out_rows)
+            return
+        count = order.ids.numel()
+        distinct = self._distinct.rows(count)
+        distinct.record_stream(torch.cuda.current_stream(self.device))
+        gather_into(distinct, self.table, order.ids, point)
+        row_bytes = self.table.row_bytes
+        read = Table(distinct.data_ptr(), count, row_bytes, row_bytes)
+        gather_into(out, read, order.expand, self._expansion)
+
+    def _close(self) -> None:
+        self._ring.close()
+        try:
+            torch.cuda.synchronize(self.device)  # nothing may read table or ids from here on
+        finally:
+            self._rows.clear()
+            self._ids.clear()
+            self.memory.close()
+
+    def _buffer(self) -> RowBuffer:
+        return device_rows((self.row_width,), self.dtype, self.device)
+
+    def _point(self, policy: str, address: int, ids: torch.dtype) -> GridPoint:
+        """The launch on a table at ``address``; torch's own allocations are aligned to 256 B."""
+        item_bytes = self.dtype.itemsize
+        row_bytes = self.row_width * item_bytes
+        return policy_point(policy, row_bytes, item_bytes, address % 16, 0, ids.itemsize)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _after(event: torch.cuda.Event, rows: Tensor) -> Tensor:
+    """``rows``, once the current stream waits for ``event``."""
+    torch.cuda.current_stream(rows.device).wait_event(event)
+    return rows
