@@ -4,10 +4,14 @@
 #   VENV=.venv         where the environment lives; VENV=system uses the interpreter at hand
 #   PYTHON=python3     the interpreter that makes the environment (>= 3.11)
 #   RESULTS=results    where runs are kept
+#   OUT=gpu-out        where gpu-test and gpu-micro write
+#   BUDGET=500         seconds that gpu-micro may take
 
 PLAN    ?= quick
 VENV    ?= .venv
 RESULTS ?= results
+OUT     ?= gpu-out
+BUDGET  ?= 500
 PYTHON  ?= $(firstword $(foreach p,python3 python3.11 python3.12 python3.13 python3.14,\
              $(if $(shell $(p) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(p))))
 
@@ -20,7 +24,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test lint figures regress clean
+.PHONY: help setup bench test lint figures regress gpu-test gpu-micro clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -52,6 +56,16 @@ figures: $(READY) ## draw the newest run's figures again
 regress: $(READY) ## host-side benchmarks within one run, and the kernels' machine code against its baseline
 	$(PY) -m pytest bench/regress -o python_files='bench_*.py' -o addopts='--import-mode=importlib' --benchmark-only
 	$(PY) -m gatherbench.kernels.sass --check
+
+# Both need torch with CUDA, cuda-bindings and NVRTC only: VENV=system uses those at hand. Under ten
+# minutes each; what they find is in OUT even when they fail.
+gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors, sanitizer
+	@mkdir -p $(OUT)
+	$(PY) -m pytest -c tests/gpu/pytest.ini tests/gpu --junitxml=$(OUT)/gpu-test.xml \
+	  > $(OUT)/gpu-test.log 2>&1; status=$$?; tail -n 80 $(OUT)/gpu-test.log; exit $$status
+
+gpu-micro: $(READY) ## on a GPU: gather rates over row width, span, order, policy and grid, beside the roofs
+	$(PY) -m gatherbench.bench.gpu.micro --out $(OUT) --budget $(BUDGET)
 
 clean: ## remove the environment, caches and build outputs (never results)
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

@@ -212,7 +212,7 @@ def test_importing_the_package_loads_no_torch() -> None:
 
 
 def test_a_strategy_that_cannot_run_says_why() -> None:
-    with pytest.raises(ValueError, match=r"green_context\) cannot run on cpu: unsupported"):
+    with pytest.raises(ValueError, match=r"green_context,auto\) cannot run on cpu: unsupported"):
         gatherbench.unified(TABLE, "async_zero_copy", "cpu", provider="green_context")
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="cannot run on cuda: no_device"):

@@ -1,0 +1,101 @@
+"""The rows of the micro-benchmark, kept as they come, and the table that is derived from them."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from gatherbench.bench.gpu.micro_plan import Point
+
+
+@dataclass(frozen=True, slots=True)
+class MicroRow:
+    """One timed launch, or one thing that setting up cost; SI units, nothing derived."""
+
+    kind: str
+    policy: str
+    order: str
+    row_bytes: int
+    span_bytes: int
+    cap: int
+    round: int
+    payload_bytes: int
+    time_s: float
+    source: str
+
+
+class RowFile:
+    """``rows.csv``, on disk as soon as a row is known."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8", newline="")
+        self._writer = csv.DictWriter(self._file, [f.name for f in fields(MicroRow)])
+        self._writer.writeheader()
+        self.rows: list[MicroRow] = []
+
+    def add(self, row: MicroRow) -> None:
+        self.rows.append(row)
+        self._writer.writerow(asdict(row))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def row_of(point: Point, number: int, seconds: float) -> MicroRow:
+    """A timed launch as a row."""
+    return MicroRow(
+        point.kind,
+        point.policy,
+        point.order,
+        point.row_bytes,
+        point.span_bytes,
+        point.cap,
+        number,
+        point.payload_bytes,
+        seconds,
+        "torch.cuda.Event",
+    )
+
+
+def summary(rows: Sequence[MicroRow]) -> list[dict[str, Any]]:
+    """Median GB/s of each point with its extremes, and its share of the span's SM-read roof."""
+    times: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    payload: dict[tuple[Any, ...], int] = {}
+    for row in rows:
+        if row.kind in ("copy_engine", "sm_read", "gather"):
+            key = (row.kind, row.span_bytes, row.row_bytes, row.policy, row.order, row.cap)
+            times[key].append(row.time_s)
+            payload[key] = row.payload_bytes
+    rate = {key: payload[key] / statistics.median(values) / 1e9 for key, values in times.items()}
+    roofs: dict[int, float] = {}
+    for (kind, span, *_), value in rate.items():
+        if kind == "sm_read":
+            roofs[span] = max(roofs.get(span, 0.0), value)
+    names = ("kind", "span_bytes", "row_bytes", "policy", "order", "cap")
+    return [
+        dict(zip(names, key, strict=True))
+        | {
+            "launches": len(times[key]),
+            "payload_gb_per_s": value,
+            "slowest_gb_per_s": payload[key] / max(times[key]) / 1e9,
+            "fastest_gb_per_s": payload[key] / min(times[key]) / 1e9,
+            "of_sm_read_roof": value / roofs[key[1]] if key[1] in roofs else None,
+        }
+        for key, value in sorted(rate.items())
+    ]
+
+
+def write_summary(rows: Sequence[MicroRow], path: Path) -> list[dict[str, Any]]:
+    """:func:`summary` as a CSV file."""
+    table = summary(rows)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(table[0]) if table else ["kind"])
+        writer.writeheader()
+        writer.writerows(table)
+    return table
