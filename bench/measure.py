@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -92,6 +93,8 @@ def measure(job: Job, out: PartWriter) -> str | None:
         out.row(make.ok("setup", "table_load_time", "s", loaded - begin, f"{clock}; {where}"))
         out.row(make.ok("setup", "open_time", "s", opened - loaded, clock))
         out.row(make.ok("setup", "table", "B", table.nbytes, "tensor.nbytes"))
+        for step in fetcher.setup:
+            out.row(make.ok("setup", step.metric, step.unit, step.value, step.source))
 
         checked = check_rows(fetcher, table, trace, job.measure["check_batches"])
         source = "fetched rows compared bit for bit with a plain gather"
@@ -221,15 +224,20 @@ def _declare_data_path(
     strategy: Strategy, trace: Trace, dataset: GraphDataset, make: RowMaker, out: PartWriter
 ) -> None:
     """What the strategy says of the bytes of an epoch: declared, so ``backend`` is ``model``."""
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
+    requests: Counter[int] = Counter()
     for i in range(len(trace)):
         path = strategy.data_path(trace.input_ids(i), dataset.spec.row_bytes)
         for name in ("cpu_read", "cpu_write", "copy_engine", "gpu_link_read"):
-            totals[name] = totals.get(name, 0) + getattr(path, f"{name}_bytes")
+            totals[name] += getattr(path, f"{name}_bytes")
+        requests.update(path.gpu_requests or {})
     modelled = dataclasses.replace(make, backend="model")
     source = "Strategy.data_path over the trace"
     for name, total in totals.items():
         out.row(modelled.ok("fetch", name, "B", total, source))
+    for size, count in sorted(requests.items()):
+        source = "request accounting over the trace; the table begins at a page"
+        out.row(modelled.ok("fetch", f"gpu_requests_{size}_bytes", "1", count, source))
 
 
 def _score(
