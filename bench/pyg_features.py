@@ -1,0 +1,111 @@
+"""PyG's loaders with features that a strategy fetches, one batch ahead where it can.
+
+A PyG user keeps data, sampler, loader and loop, leaves ``x`` out of the data and wraps the loader::
+
+    features = gatherbench.unified(x, strategy="async_zero_copy")
+    loader = FeatureLoader(NodeLoader(data, sampler, batch_size=1024), features)
+    for batch in loader:          # batch.x is there, and everything lies on features.device
+
+It wraps as PyG's own ``PrefetchLoader`` does. PyG's ``FeatureStore`` and the loaders' ``transform``
+could bring the rows too, but both are called when a batch is already being waited for, and in a
+loader's worker processes by default, which may use neither the GPU nor the strategy's threads.
+:class:`FetchFeatures` is a ``transform`` for those who want no more than that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from torch.utils.data import get_worker_info
+from torch_geometric.data import Data
+
+from gatherbench.strategies.unified_tensor import UnifiedTensor
+
+
+class Loader(Protocol):
+    """``NodeLoader``, ``NeighborLoader``, ``LinkLoader``: a batch is a ``Data`` with ``n_id``."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __len__(self) -> int: ...
+
+
+class FeatureLoader:
+    """Goes through ``loader`` and gives each batch its ``x``, with everything on the device.
+
+    With a strategy that overlaps, the rows of the next ``features.lookahead`` batches are on
+    their way while the caller trains on this one. The loader's worker processes only sample.
+
+    Args:
+        loader: a PyG loader of a homogeneous graph whose data holds no ``x``.
+        features: the rows, by node id.
+    """
+
+    def __init__(self, loader: Loader, features: UnifiedTensor) -> None:
+        self.loader = loader
+        self.features = features
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Data]:
+        """
+        Raises:
+            TypeError: a batch is no ``Data`` with ``n_id``, as of a heterogeneous graph.
+            ValueError: a batch has features already.
+        """
+        ahead: deque[Data] = deque()
+        for batch in self.loader:
+            check_batch(batch)
+            self.features.prefetch(batch.n_id)
+            ahead.append(batch)
+            if len(ahead) > self.features.lookahead:
+                yield self._complete(ahead.popleft())
+        while ahead:
+            yield self._complete(ahead.popleft())
+
+    def _complete(self, batch: Data) -> Data:
+        batch.x = self.features[batch.n_id]
+        return batch.to(self.features.device, non_blocking=True)
+
+
+class FetchFeatures:
+    """``NodeLoader(…, transform=FetchFeatures(features), filter_per_worker=False)``.
+
+    Sets ``batch.x`` to the rows of ``batch.n_id`` on the features' device and waits for them; the
+    rest of the batch stays where it is. Without ``filter_per_worker=False`` PyG would call it in
+    the loader's worker processes, where it refuses.
+    """
+
+    def __init__(self, features: UnifiedTensor) -> None:
+        self.features = features
+
+    def __call__(self, batch: Data) -> Data:
+        """
+        Raises:
+            TypeError, ValueError: see :class:`FeatureLoader`.
+            RuntimeError: called in a worker process.
+        """
+        if get_worker_info() is not None:
+            raise RuntimeError(
+                "features are fetched in the main process: give the loader filter_per_worker=False"
+            )
+        check_batch(batch)
+        batch.x = self.features[batch.n_id]
+        return batch
+
+
+def check_batch(batch: Any) -> None:
+    """Refuse what a loader gives that has no place for fetched rows."""
+    if not isinstance(batch, Data) or "n_id" not in batch:
+        raise TypeError(
+            f"expected a torch_geometric.data.Data with n_id, got {type(batch).__name__}: only "
+            "PyG's loaders of homogeneous graphs are served"
+        )
+    if "x" in batch:
+        raise ValueError(
+            "the batch has features already, which the loader gathered: leave x out of its data "
+            "(and set num_nodes)"
+        )
