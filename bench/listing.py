@@ -19,6 +19,13 @@ def strategies() -> Table:
     return table
 
 
+def policies() -> Table:
+    """Every launch policy of the gather kernels."""
+    from gatherbench.bench.requests_table import policies_table
+
+    return policies_table()
+
+
 def datasets() -> Table:
     """Every dataset source, with its size at full scale."""
     from gatherbench.datasets.registry import list_sources
@@ -59,6 +66,7 @@ def meters() -> Table:
 
 LISTINGS: dict[str, Callable[[], Table]] = {
     "strategies": strategies,
+    "policies": policies,
     "datasets": datasets,
     "plans": plans,
     "meters": meters,

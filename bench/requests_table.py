@@ -1,0 +1,169 @@
+"""What ``gatherbench requests`` prints: each launch policy's requests on the link, row by row.
+
+Computed by request accounting from the addresses that a gather's lanes load. Nothing is measured
+and no GPU is needed, so the table can be had for a graph that one does not have yet.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from rich.table import Table
+
+from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES
+from gatherbench.kernels.policies import POLICIES, Policy
+from gatherbench.kernels.request_table import RequestRow, request_table
+
+COMPUTED = "computed by request accounting, not measured"
+#: Bytes of an element of each feature dtype, by torch's names.
+ITEM_BYTES: Mapping[str, int] = MappingProxyType(
+    {
+        "float32": 4,
+        "float16": 2,
+        "bfloat16": 2,
+        "float64": 8,
+        "float8_e4m3fn": 1,
+        "float8_e5m2": 1,
+        "int8": 1,
+        "uint8": 1,
+        "int16": 2,
+        "int32": 4,
+        "int64": 8,
+    }
+)
+MAX_REQUESTS = tuple(range(SECTOR_BYTES, LINE_BYTES + 1, SECTOR_BYTES))
+
+
+class BadRequestError(ValueError):
+    """What was asked for does not exist; the message names the nearest that does."""
+
+
+def rows_of(
+    dim: int, dtype: str, policies: Sequence[str] = (), max_request: int = LINE_BYTES
+) -> list[RequestRow]:
+    """The counts for rows of ``dim`` elements, uniform ids, a table on a line boundary.
+
+    Args:
+        policies: names; all for none.
+        max_request: the largest read request on the link, 32, 64, 96 or 128 B.
+
+    Raises:
+        BadRequestError: no such dtype, policy or size.
+    """
+    item_bytes = ITEM_BYTES[_known("dtype", dtype, ITEM_BYTES)]
+    chosen = [POLICIES[_known("policy", name, POLICIES)] for name in dict.fromkeys(policies)]
+    if max_request not in MAX_REQUESTS:
+        sizes = ", ".join(map(str, MAX_REQUESTS))
+        raise BadRequestError(f"--max-request {max_request}: choose from {sizes} bytes")
+    try:
+        return request_table(dim, item_bytes, chosen or None, max_request=max_request)
+    except ValueError as error:
+        raise BadRequestError(str(error)) from error
+
+
+def render(rows: Sequence[RequestRow], dim: int, dtype: str, max_request: int) -> Table:
+    """The table for a reader; everything is per gathered row."""
+    table = Table(
+        title=f"{dim} × {dtype} = {rows[0].row_bytes:,} B a row: reads on the link per row, "
+        f"of up to {max_request} B\n{COMPUTED}",
+        title_justify="left",
+    )
+    table.add_column("policy", no_wrap=True)
+    table.add_column("launch", no_wrap=True)
+    for name in ("sectors", "lines", "requests"):
+        table.add_column(name, justify="right")
+    sizes = list(rows[0].counts.requests)
+    for size in sizes:
+        table.add_column(f"{size} B", justify="right")
+    table.add_column("link bytes", justify="right")
+    table.add_column("overhead", justify="right")
+    for row in rows:
+        counts = row.counts
+        table.add_row(
+            row.policy.name,
+            launch(row),
+            *(
+                f"{n / counts.rows:.2f}"
+                for n in (
+                    counts.sectors,
+                    counts.lines,
+                    counts.num_requests,
+                    *(counts.requests[size] for size in sizes),
+                )
+            ),
+            f"{counts.link_bytes() / counts.rows:,.0f}",
+            f"{1 / row.link_efficiency - 1:+.1%}",
+        )
+    table.caption = (
+        "A policy is how a system launches its gather, on our kernel: `gatherbench list policies`. "
+        "A sector has 32 B, a line 128 B. Link bytes are the sectors that are read and 20 B of "
+        "header for each request; the overhead is what they exceed the row by."
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def launch(row: RequestRow) -> str:
+    """The point of the grid in words: bytes a lane loads, mapping, shift, order of the ids."""
+    point = row.point
+    words = [f"{point.width} B", point.mapping]
+    if point.shift != "none":
+        words.append(point.shift)
+    if row.policy.order_of(row.row_bytes) == "sorted":
+        words.append("sorted")
+    return ", ".join(words)
+
+
+def to_csv(rows: Sequence[RequestRow], dim: int, dtype: str, max_request: int) -> str:
+    """The same as CSV, with the counts undivided: ``rows`` says by what."""
+    sizes = list(rows[0].counts.requests)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        ["policy", "dim", "dtype", "row_bytes", "max_request_bytes", "access_bytes", "mapping"]
+        + ["shift", "order", "rows", "sectors", "lines", "requests"]
+        + [f"requests_{size}B" for size in sizes]
+        + ["link_bytes", "payload_bytes", "source"]
+    )
+    for row in rows:
+        counts, point = row.counts, row.point
+        order = row.policy.order_of(row.row_bytes)
+        writer.writerow(
+            [row.policy.name, dim, dtype, row.row_bytes, max_request, point.width, point.mapping]
+            + [point.shift, order, counts.rows, counts.sectors, counts.lines, counts.num_requests]
+            + [counts.requests[size] for size in sizes]
+            + [counts.link_bytes(), counts.rows * row.row_bytes, COMPUTED]
+        )
+    return text.getvalue()
+
+
+def policies_table() -> Table:
+    """Every launch policy, for ``gatherbench list policies``."""
+    table = Table("policy", "whose", "launch", "source")
+    for policy in POLICIES.values():
+        table.add_row(policy.name, policy.label, _rule(policy), policy.source)
+    return table
+
+
+def _rule(policy: Policy) -> str:
+    """What a policy decides before it has seen a table."""
+    width = f"{policy.width} B" if isinstance(policy.width, int) else policy.width
+    words = [f"{width} accesses", f"{policy.mapping} mapping"]
+    if policy.shift != "none":
+        words.append(f"{policy.shift} shift above {policy.shift_above} B")
+    if policy.order != "given":
+        words.append(policy.order)
+    return ", ".join(words)
+
+
+def _known(what: str, name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    if name in names:
+        return name
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise BadRequestError(f"no {what} is called {name!r}; there are {', '.join(names)}{hint}")
