@@ -1,0 +1,125 @@
+"""The kernel itself on the GPU: every policy, from device memory and over the link, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.kernels.host_registration import HostRegistration
+from gatherbench.kernels.launch import Table, gather_into, gather_rows, policy_point
+from gatherbench.kernels.policies import POLICIES
+
+CUDA = torch.device("cuda")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
+]
+ROWS = 1031
+ROW_BYTES = (1, 2, 4, 12, 16, 64, 100, 128, 129, 400, 512, 1412, 2408, 4096, 8192)
+
+
+def byte_table(rows: int, stride: int) -> Tensor:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randint(0, 256, (rows, stride), dtype=torch.uint8, generator=generator)
+
+
+@pytest.mark.parametrize("name", list(POLICIES))
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+@pytest.mark.parametrize("place", ["device", "link"])
+def test_every_policy_gathers_the_right_bytes(name: str, index: torch.dtype, place: str) -> None:
+    generator = torch.Generator().manual_seed(4)
+    for row_bytes in ROW_BYTES:
+        stride = POLICIES[name].row_stride(row_bytes)
+        table = byte_table(ROWS, stride)
+        ids = torch.randint(0, ROWS, (777,), generator=generator).to(index)
+        expected = table[ids.long(), :row_bytes]
+        places = torch.randperm(777, generator=generator)
+        scattered = torch.empty_like(expected)
+        scattered[places] = expected
+        with HostRegistration(table) as registered:
+            near = table.cuda()
+            address = near.data_ptr() if place == "device" else registered.address
+            seen = Table(address, ROWS, row_bytes, stride)
+            for to, wanted in ((None, expected), (places.cuda(), scattered)):
+                out = torch.full((777, row_bytes), 17, dtype=torch.uint8, device=CUDA)
+                point = policy_point(
+                    name, row_bytes, 1, address % 16, out.data_ptr() % 16, index.itemsize
+                )
+                gather_into(out, seen, ids.cuda(), point, to)
+                assert torch.equal(out.cpu(), wanted), f"rows of {row_bytes} B"
+
+
+@pytest.mark.parametrize("name", list(POLICIES))
+def test_a_bad_id_gives_zeros_and_its_position_and_harms_nobody(name: str) -> None:
+    table = byte_table(ROWS, POLICIES[name].row_stride(400))
+    ids = torch.arange(500)
+    ids[[44, 300]] = torch.tensor([ROWS, -1])
+    first_bad = torch.full((1,), -1, dtype=torch.int64, device=CUDA)
+    with HostRegistration(table) as registered:
+        out = torch.full((500, 400), 17, dtype=torch.uint8, device=CUDA)
+        point = policy_point(name, 400, 4, registered.address % 16, 0, 8)
+        seen = Table(registered.address, ROWS, 400, table.shape[1])
+        gather_into(out, seen, ids.cuda(), point, first_bad=first_bad)
+        rows = out.cpu()
+    assert int(first_bad) == 44
+    assert not rows[[44, 300]].any()
+    good = [k for k in range(500) if k not in (44, 300)]
+    assert torch.equal(rows[good], table[good, :400])
+
+
+def test_a_table_beyond_4_gib_and_2_to_the_31_elements() -> None:
+    free = torch.cuda.mem_get_info()[0]
+    if free < 8 << 30:
+        pytest.skip("less than 8 GiB of GPU memory are free")
+    rows, row_bytes = (5 << 30) // 512, 512
+    table = torch.empty((rows, row_bytes), dtype=torch.uint8, device=CUDA)
+    words = table.view(-1).view(torch.int64)
+    for start in range(0, words.numel(), 1 << 27):
+        part = words[start : start + (1 << 27)]
+        torch.arange(start, start + part.numel(), out=part)
+    ids = torch.tensor(
+        [0, rows - 1, rows // 2, (4 << 30) // 512, (1 << 31) // 512 - 1], device=CUDA
+    )
+    out = torch.empty((5, row_bytes), dtype=torch.uint8, device=CUDA)
+    for name in POLICIES:
+        point = policy_point(name, row_bytes, 1, 0, 0, 8)
+        gather_into(out.zero_(), Table(table.data_ptr(), rows, row_bytes, row_bytes), ids, point)
+        assert torch.equal(out, table[ids]), name
+
+
+def test_the_operator_keeps_torchs_rules_on_the_gpu() -> None:
+    table = torch.randn(100, 9, device=CUDA)
+    ids = torch.tensor([5, 99, 0], device=CUDA)
+    out = torch.empty(3, 9, device=CUDA)
+    torch.library.opcheck(gather_rows, (table, ids, out, None, 0, "aligned"))
+    gather_rows(table, ids, out, None, 0, "aligned")
+    assert torch.equal(out, table[ids])
+
+
+def test_the_operator_reads_a_registered_host_table() -> None:
+    table = torch.randn(100, 9)
+    ids, out = torch.tensor([5, 99, 0], device=CUDA), torch.empty(3, 9, device=CUDA)
+    with pytest.raises(ValueError, match="needs the address"):
+        gather_rows(table, ids, out, None, 0, "aligned")
+    with HostRegistration(table) as registered:
+        gather_rows(table, ids, out, None, registered.address, "aligned")
+        assert torch.equal(out.cpu(), table[ids.cpu()])
+
+
+def test_the_launch_goes_to_the_current_stream() -> None:
+    """Queued behind a sleep on another stream, the gather has not happened yet."""
+    table = torch.ones(1000, 64, device=CUDA)
+    ids = torch.arange(1000, device=CUDA)
+    out = torch.zeros(1000, 64, device=CUDA)
+    seen = Table(table.data_ptr(), 1000, 256, 256)
+    point = policy_point("aligned", 256, 4, 0, 0, 8)
+    gather_into(out.clone(), seen, ids, point)  # compiled and loaded
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(1_000_000_000)
+        gather_into(out, seen, ids, point)
+    assert not out.any()  # on the default stream, which waits for nobody
+    side.synchronize()
+    assert out.all()

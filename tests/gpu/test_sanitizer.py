@@ -1,0 +1,41 @@
+"""compute-sanitizer finds nothing: no access outside a buffer, no race in shared memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SANITIZER = shutil.which("compute-sanitizer") or shutil.which(
+    "compute-sanitizer", path="/usr/local/cuda/bin"
+)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
+    pytest.mark.skipif(SANITIZER is None, reason="compute-sanitizer is not installed"),
+]
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_the_sanitizer_finds_nothing(tool: str) -> None:
+    workload = Path(__file__).with_name("sanitizer_workload.py")
+    command = [str(SANITIZER), "--tool", tool, "--error-exitcode", "9", sys.executable]
+    done = subprocess.run(
+        [*command, str(workload)],
+        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    said = done.stdout[-4000:]
+    if "Device not supported" in said:
+        pytest.skip("compute-sanitizer does not support this machine's GPU or runtime")
+    assert done.returncode == 0, said
+    assert "workload done" in said

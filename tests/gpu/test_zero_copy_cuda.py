@@ -1,0 +1,303 @@
+"""Where the table lies, who waits for whom, what is left behind: what values alone do not show."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.kernels.cuda_calls import CudaCallError, pointer_kind
+from gatherbench.kernels.host_memory import empty_table
+from gatherbench.kernels.host_registration import HostRegistration
+from gatherbench.kernels.reference import reference_gather, same_bytes
+from gatherbench.strategies import conformance
+from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
+from gatherbench.strategies.registry import STRATEGIES, build, variants
+
+CUDA = torch.device("cuda")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
+]
+ZERO_COPY = ("unified_zero_copy", "aligned_zero_copy", "async_zero_copy")
+VARIANTS = [
+    pytest.param(v, id=f"{v.name}-{v.variant}") for cls in STRATEGIES for v in variants(cls)
+]
+
+
+def runnable(strategy: Strategy) -> Strategy:
+    reason = strategy.skip(CUDA, 1 << 20)
+    if reason is not None:
+        pytest.skip(reason)
+    return strategy
+
+
+def opened(name: str, table: Tensor, **params: str) -> KernelFetcher:
+    fetcher = runnable(build(name, params)).open(table, CUDA)
+    assert isinstance(fetcher, KernelFetcher)
+    return fetcher
+
+
+@pytest.mark.parametrize("name", ZERO_COPY)
+def test_a_registered_table_stays_where_it_is(name: str) -> None:
+    table = empty_table((1 << 20, 64), torch.float32)  # 256 MiB
+    assert pointer_kind(table.data_ptr()) == "Unregistered"
+    torch.cuda.synchronize()
+    free = torch.cuda.mem_get_info()[0]
+    with opened(name, table, **({"budget": "10"} if name == "async_zero_copy" else {})) as fetcher:
+        assert pointer_kind(fetcher.table.address) == "Host"
+        assert pointer_kind(table.data_ptr()) == "Host"
+        fetcher.submit(torch.arange(4)).result()
+        torch.cuda.synchronize()
+        assert free - torch.cuda.mem_get_info()[0] < 128 << 20, "the table went to the GPU"
+        named = {step.metric: step.value for step in fetcher.setup}
+        assert named["registered"] == table.nbytes
+        assert named["register_time"] > 0
+    assert pointer_kind(table.data_ptr()) == "Unregistered"
+
+
+def test_a_managed_table_stays_on_the_cpu() -> None:
+    table = conformance.random_table(100_000, 64, torch.float32)
+    with opened("unified_zero_copy", table, memory="managed") as fetcher:
+        assert pointer_kind(fetcher.table.address) == "Managed"
+        assert pointer_kind(table.data_ptr()) == "Unregistered"
+        ids = torch.randperm(100_000)
+        rows = fetcher.submit(ids).result()
+        assert same_bytes(rows, reference_gather(table, ids)) is None
+
+
+def test_the_resident_table_lies_in_gpu_memory() -> None:
+    with opened("all_in_gpu", torch.ones(100, 5)) as fetcher:
+        assert pointer_kind(fetcher.table.address) == "Device"
+
+
+def test_the_gather_waits_for_ids_that_the_gpu_is_still_making() -> None:
+    table = conformance.random_table(20_000, 64, torch.float32)
+    wanted = torch.randint(0, 20_000, (5000,))
+    for strategy in [v for cls in STRATEGIES for v in variants(cls) if v.skip(CUDA) is None]:
+        with strategy.open(table, CUDA) as fetcher:
+            if not isinstance(fetcher, KernelFetcher):
+                continue
+            fetcher.ids_device = fetcher.device
+            there = wanted.cuda()
+            ids = torch.zeros_like(there)
+            torch.cuda.synchronize()
+            torch.cuda._sleep(100_000_000)
+            ids.copy_(there)
+            ticket = fetcher.submit(ids)
+            ids.zero_()  # allowed as soon as submit has returned
+            rows = ticket.result().clone()
+        difference = same_bytes(rows, reference_gather(table, wanted))
+        assert difference is None, f"{strategy.name} {strategy.variant}: {difference}"
+
+
+def test_the_training_stream_waits_for_a_slow_gather() -> None:
+    table = conformance.random_table(20_000, 64, torch.float32)
+    ids = torch.randint(0, 20_000, (5000,))
+    with opened("async_zero_copy", table, budget="5") as fetcher:
+        fetcher.submit(ids.flip(0)).result().zero_()
+        assert fetcher._side is not None
+        with torch.cuda.stream(fetcher._side):
+            torch.cuda._sleep(200_000_000)
+        rows = fetcher.submit(ids).result().clone()
+        assert same_bytes(rows, reference_gather(table, ids)) is None
+
+
+def test_a_missing_wait_would_be_seen() -> None:
+    """The same without the wait of ``result``: the copy must see other rows, or tests see nothing.
+
+    The buffer is filled with zeros beforehand and the gather is held back by a sleep.
+    """
+    table = conformance.random_table(20_000, 64, torch.float32)
+    ids = torch.randint(0, 20_000, (5000,))
+    with opened("async_zero_copy", table, budget="5") as fetcher:
+        for _ in range(2):
+            fetcher.submit(ids).result().zero_()
+        torch.cuda.synchronize()
+        assert fetcher._side is not None
+        with torch.cuda.stream(fetcher._side):
+            torch.cuda._sleep(500_000_000)
+        place = fetcher._ring._next
+        ticket = fetcher.submit(ids)
+        early = fetcher._rows[place].rows(ids.numel()).clone()
+        difference = same_bytes(early, reference_gather(table, ids))
+        assert difference is not None
+        assert same_bytes(ticket.result(), reference_gather(table, ids)) is None
+
+
+@pytest.mark.parametrize("strategy", VARIANTS)
+def test_memory_is_constant_over_ten_thousand_batches(strategy: Strategy) -> None:
+    table = conformance.random_table(10_000, 32, torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randint(0, 10_000, (64 + 8 * k,), generator=generator) for k in range(16)]
+    process = psutil.Process()
+    with runnable(strategy).open(table, CUDA) as fetcher:
+        given = [ids.to(fetcher.ids_device) for ids in batches]
+
+        def run(count: int) -> tuple[int, int, int]:
+            flight = []
+            for k in range(count):
+                flight.append(fetcher.submit(given[k % 16]))
+                if len(flight) > fetcher.lookahead:
+                    flight.pop(0).result()
+            for ticket in flight:
+                ticket.result()
+            torch.cuda.synchronize()
+            used = torch.cuda.mem_get_info()[0]
+            return torch.cuda.memory_allocated(), -used, process.memory_info().rss
+
+        before = run(1000)
+        after = run(10_000)
+    assert after[0] <= before[0] + (1 << 20), "torch's allocations grew"
+    assert after[1] <= before[1] + (64 << 20), "GPU memory in use grew"
+    assert after[2] <= before[2] + (64 << 20), "host memory grew"
+
+
+@pytest.mark.parametrize("name", ZERO_COPY)
+def test_an_exception_leaves_nothing_registered(name: str) -> None:
+    table = torch.ones(5000, 64)
+
+    def interrupted() -> None:
+        with runnable(build(name)).open(table, CUDA) as fetcher:
+            fetcher.submit(torch.arange(100))
+            raise KeyError("mid-way")
+
+    with pytest.raises(KeyError, match="mid-way"):
+        interrupted()
+    assert pointer_kind(table.data_ptr()) == "Unregistered"
+
+
+def test_two_fetchers_share_one_registration() -> None:
+    table = torch.ones(5000, 64)
+    first, second = opened("unified_zero_copy", table), opened("aligned_zero_copy", table)
+    first.close()
+    assert pointer_kind(table.data_ptr()) == "Host"
+    assert second.submit(torch.arange(10)).result().all()
+    second.close()
+    assert pointer_kind(table.data_ptr()) == "Unregistered"
+
+
+def test_page_locked_memory_of_torch_is_used_as_it_is() -> None:
+    table = torch.ones(5000, 64).pin_memory()
+    with opened("aligned_zero_copy", table) as fetcher:
+        assert fetcher.submit(torch.arange(10)).result().all()
+    assert table.is_pinned()
+
+
+def test_a_registration_that_nobody_closes_dies_with_its_object() -> None:
+    table = torch.ones(5000, 64)
+    registration = HostRegistration(table)
+    assert pointer_kind(table.data_ptr()) == "Host"
+    del registration
+    assert pointer_kind(table.data_ptr()) == "Unregistered"
+
+
+def test_a_read_only_file_is_registered_or_the_remedy_is_named(tmp_path: Path) -> None:
+    rows = np.arange(64_000, dtype=np.float32).reshape(1000, 64)
+    np.save(tmp_path / "features.npy", rows)
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    with pytest.warns(UserWarning, match="not writable"):
+        table = torch.from_numpy(mapped)
+    refused = None
+    try:
+        registration = HostRegistration(table)
+    except CudaCallError as error:
+        refused = str(error)
+    if refused is not None:
+        assert "into memory first" in refused
+        pytest.skip(f"this machine registers no read-only file: {refused}")
+    assert registration.read_only
+    registration.close()
+    ids = torch.randperm(1000)
+    with opened("aligned_zero_copy", table) as fetcher:
+        assert torch.equal(fetcher.submit(ids).result().cpu(), torch.from_numpy(rows)[ids])
+
+
+DIES = """
+import torch
+from gatherbench.strategies.registry import build
+table = torch.ones(5000, 64)
+fetcher = build("async_zero_copy", {"budget": "10"}).open(table, torch.device("cuda"))
+fetcher.submit(torch.arange(100))
+raise RuntimeError("died on purpose")
+"""
+
+SHARES = """
+import sys
+import torch
+from gatherbench.strategies.registry import build
+table = torch.from_file(sys.argv[1], shared=True, size=64_000).view(1000, 64)
+with build("aligned_zero_copy").open(table, torch.device("cuda")) as fetcher:
+    rows = fetcher.submit(torch.arange(1000)).result().cpu()
+assert torch.equal(rows, torch.arange(64_000.0).view(1000, 64))
+print("same")
+"""
+
+
+def run_script(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_run_that_dies_by_an_exception_ends_like_one() -> None:
+    died = run_script(DIES)
+    assert died.returncode == 1, died.stderr  # no abort, no signal
+    assert died.stderr.count("Traceback") == 1, died.stderr
+    assert "died on purpose" in died.stderr
+
+
+def test_processes_share_one_table_and_each_registers_it() -> None:
+    path = Path(f"/dev/shm/gatherbench-test-{psutil.Process().pid}")
+    try:
+        table = torch.from_file(str(path), shared=True, size=64_000)
+        table.copy_(torch.arange(64_000.0))
+        with HostRegistration(table):
+            done = [run_script(SHARES, str(path)) for _ in range(2)]
+    finally:
+        path.unlink(missing_ok=True)
+    assert [(p.returncode, p.stdout.strip()) for p in done] == [(0, "same")] * 2, done
+
+
+@pytest.mark.parametrize(
+    ("action", "error"),
+    [
+        (lambda f: f.submit(torch.tensor([5000])), IndexError),
+        (lambda f: f.submit(torch.tensor([-1])), IndexError),
+        (lambda f: f.submit(torch.tensor([0], device="cuda")), ValueError),
+    ],
+)
+def test_errors_come_before_anything_is_launched(
+    action: Callable[[KernelFetcher], object], error: type[Exception]
+) -> None:
+    with opened("async_zero_copy", torch.ones(5000, 64), budget="10") as fetcher:
+        rows = fetcher.submit(torch.arange(9)).result()
+        with pytest.raises(error):
+            action(fetcher)
+        assert rows.all()
+        fetcher.ids_device = fetcher.device
+        with pytest.raises(IndexError, match=r"ids\[0\] = 5000"):
+            fetcher.submit(torch.tensor([5000], device="cuda"))
+
+
+def test_the_sweep_records_its_curve() -> None:
+    table = empty_table((1 << 19, 64), torch.float32)  # 128 MiB: large enough to be swept
+    with opened("async_zero_copy", table) as fetcher:
+        named = {step.metric: step.value for step in fetcher.setup}
+        curve = {k: v for k, v in named.items() if k.startswith("budget_")}
+        assert len(curve) == 5
+        assert all(v > 0 for v in curve.values())
+        assert named["budget"] in {0.05, 0.1, 0.15, 0.25, 0.5}
+        assert all(p.max_blocks for p in fetcher.points.values())

@@ -1,0 +1,219 @@
+"""Registration against a stand-in for CUDA: flags, errors, and that nothing stays registered."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from enum import IntEnum
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gatherbench.kernels import cuda_calls, host_registration
+from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
+from gatherbench.kernels.host_registration import HostRegistration, managed_refusal, writable
+
+
+class Status(IntEnum):
+    cudaSuccess = 0  # noqa: N815
+    cudaErrorMemoryAllocation = 2  # noqa: N815
+    cudaErrorNotSupported = 801  # noqa: N815
+    cudaErrorHostMemoryAlreadyRegistered = 712  # noqa: N815
+
+
+class FakeRuntime:
+    """Knows which memory is registered and answers like ``cuda.bindings.runtime``."""
+
+    cudaError_t = Status  # noqa: N815
+    cudaHostRegisterPortable, cudaHostRegisterMapped, cudaHostRegisterReadOnly = 1, 2, 8  # noqa: N815
+    cudaDeviceAttr = SimpleNamespace(  # noqa: N815
+        cudaDevAttrHostRegisterReadOnlySupported="read_only",
+        cudaDevAttrConcurrentManagedAccess="managed",
+    )
+
+    def __init__(self) -> None:
+        self.registered: dict[int, tuple[int, int]] = {}
+        self.attributes = {"read_only": 1, "managed": 1}
+        self.next_status = Status.cudaSuccess
+        self.kind = "Host"
+        self.reset_errors = 0
+
+    def cudaHostRegister(self, ptr: int, size: int, flags: int) -> tuple[Any, ...]:  # noqa: N802
+        if self.next_status == Status.cudaSuccess:
+            self.registered[ptr] = (size, flags)
+        return (self.next_status,)
+
+    def cudaHostUnregister(self, ptr: int) -> tuple[Any, ...]:  # noqa: N802
+        del self.registered[ptr]
+        return (Status.cudaSuccess,)
+
+    def cudaHostGetDevicePointer(self, ptr: int, flags: int) -> tuple[Any, ...]:  # noqa: N802
+        assert flags == 0
+        return (Status.cudaSuccess, ptr + (1 << 40))
+
+    def cudaDeviceGetAttribute(self, name: str, device: int) -> tuple[Any, ...]:  # noqa: N802
+        return (Status.cudaSuccess, self.attributes[name])
+
+    def cudaPointerGetAttributes(self, ptr: int) -> tuple[Any, ...]:  # noqa: N802
+        kind = SimpleNamespace(name=f"cudaMemoryType{self.kind}")
+        return (Status.cudaSuccess, SimpleNamespace(type=kind))
+
+    def cudaGetErrorString(self, status: Status) -> tuple[Any, ...]:  # noqa: N802
+        return (Status.cudaSuccess, b"what CUDA says")
+
+    def cudaGetLastError(self) -> tuple[Any, ...]:  # noqa: N802
+        self.reset_errors += 1
+        return (Status.cudaSuccess,)
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRuntime]:
+    fake = FakeRuntime()
+    monkeypatch.setattr(cuda_calls, "runtime", lambda: fake)
+    monkeypatch.setattr(host_registration, "runtime", lambda: fake)
+    yield fake
+    gc.collect()
+    assert fake.registered == {}
+    assert host_registration._held == {}
+    assert host_registration._foreign == set()
+
+
+def test_a_table_is_registered_and_let_go(cuda: FakeRuntime) -> None:
+    table = torch.ones(10, 6)
+    with HostRegistration(table) as registration:
+        assert cuda.registered == {table.data_ptr(): (240, 1 | 2)}
+        assert registration.address == table.data_ptr() + (1 << 40)
+        assert (registration.size_bytes, registration.read_only) == (240, False)
+        assert registration.seconds > 0
+    assert cuda.registered == {}
+    registration.close()
+    assert registration.address == 0
+
+
+def test_an_exception_lets_go(cuda: FakeRuntime) -> None:
+    with pytest.raises(KeyError), HostRegistration(torch.ones(3, 3)):
+        raise KeyError
+    assert cuda.registered == {}
+
+
+def test_an_object_that_is_forgotten_lets_go(cuda: FakeRuntime) -> None:
+    registration = HostRegistration(torch.ones(3, 3))
+    assert len(cuda.registered) == 1
+    del registration
+    gc.collect()
+    assert cuda.registered == {}
+
+
+def test_memory_outlives_its_registration(cuda: FakeRuntime) -> None:
+    table = torch.ones(3, 3)
+    registration = HostRegistration(table)
+    registration.tensor = table = torch.empty(0)  # nobody but the registration holds the memory
+    gc.collect()
+    (start,) = cuda.registered
+    assert list((ctypes.c_float * 9).from_address(start)) == [1.0] * 9
+    registration.close()
+
+
+def test_two_registrations_of_one_table_are_one(cuda: FakeRuntime) -> None:
+    table = torch.ones(4, 4)
+    first, second = HostRegistration(table), HostRegistration(table)
+    first.close()
+    assert len(cuda.registered) == 1
+    second.close()
+    assert cuda.registered == {}
+
+
+def test_memory_that_somebody_else_locked_is_used_and_left_alone(cuda: FakeRuntime) -> None:
+    cuda.next_status = Status.cudaErrorHostMemoryAlreadyRegistered
+    with HostRegistration(torch.ones(4, 4)) as registration:
+        assert registration.address
+    assert cuda.reset_errors == 1
+    cuda.kind = "Unregistered"  # only a part of it is: no use
+    with pytest.raises(CudaCallError, match="AlreadyRegistered"):
+        HostRegistration(torch.ones(4, 4))
+
+
+def test_a_table_without_bytes_needs_nothing(cuda: FakeRuntime) -> None:
+    with HostRegistration(torch.empty(0, 3)) as registration:
+        assert registration.address == 0
+
+
+def test_errors_say_what_to_do(cuda: FakeRuntime) -> None:
+    cuda.next_status = Status.cudaErrorMemoryAllocation
+    with pytest.raises(
+        CudaCallError, match=r"page-locked; RLIMIT_MEMLOCK is .*ulimit -l"
+    ) as caught:
+        HostRegistration(torch.ones(4, 4))
+    assert caught.value.code == "cudaErrorMemoryAllocation"
+    assert "what CUDA says" in str(caught.value)
+    with pytest.raises(ValueError, match="contiguous tensor in host memory"):
+        HostRegistration(torch.ones(4, 4).t()[:2])
+
+
+def test_read_only_files_are_registered_read_only(cuda: FakeRuntime, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((50, 4), np.float32))
+    with pytest.warns(UserWarning, match="not writable"):
+        table = torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    with HostRegistration(table) as registration:
+        assert registration.read_only
+        assert cuda.registered == {table.data_ptr(): (800, 1 | 2 | 8)}
+    cuda.attributes["read_only"] = 0
+    with pytest.raises(CudaCallError, match="Copy the table into memory first"):
+        HostRegistration(table)
+
+
+def test_writable_reads_the_kernels_list(tmp_path: Path) -> None:
+    maps = tmp_path / "maps"
+    maps.write_text(
+        "1000-2000 r--s 00000000 00:01 5   /table.npy\n2000-3000 rw-p 00000000 00:00 0\n"
+    )
+    assert not writable(0x1000, maps)
+    assert not writable(0x1FFF, maps)
+    assert writable(0x2000, maps)
+    assert writable(0x9000, maps)
+    assert writable(0x1000, tmp_path / "missing")
+    with mmap.mmap(-1, 4096) as memory:
+        assert writable(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
+
+
+def test_a_forked_child_unregisters_nothing(cuda: FakeRuntime) -> None:
+    table = torch.ones(4, 4)
+    with HostRegistration(table):
+        host_registration._give_up(table.data_ptr(), 64, os.getpid() + 1, table)
+        assert len(cuda.registered) == 1
+
+
+def test_managed_memory_stays_well_below_the_gpus(
+    cuda: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10 << 30, 20 << 30))
+    assert managed_refusal(5 << 30, 0) is None
+    assert str(managed_refusal((5 << 30) + 1, 0)).startswith("no_memory: managed memory of 5.0 GiB")
+    cuda.attributes["managed"] = 0
+    assert str(managed_refusal(1, 0)).startswith("unsupported")
+
+
+def test_a_call_without_a_result_gives_none(cuda: FakeRuntime) -> None:
+    assert call_runtime("cudaGetLastError") is None
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_without_a_driver_the_error_is_clear() -> None:
+    code = (
+        "import torch\n"
+        "from gatherbench.kernels.host_registration import HostRegistration\n"
+        "HostRegistration(torch.ones(4, 4))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "CudaCallError: cudaHostRegister failed" in done.stderr
+    assert "driver" in done.stderr
+    assert "nvidia-smi" in done.stderr

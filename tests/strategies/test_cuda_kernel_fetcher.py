@@ -1,0 +1,195 @@
+"""The fetcher of our kernel with streams and events that only take notes.
+
+What a GPU does with the notes is tested in ``tests/gpu``. Here: the bytes are right whatever the
+order pass, and no wait is missing from what was queued.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.kernels.grid import GridPoint
+from gatherbench.kernels.launch import Table
+from gatherbench.kernels.order import ORDERS, Order
+from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
+from gatherbench.strategies import conformance, cuda_kernel_fetcher
+from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
+
+HOST = torch.device("cpu")
+
+
+class Notes:
+    """What was queued, in order: (stream, what, event or address)."""
+
+    def __init__(self) -> None:
+        self.queue: list[tuple[str, str, object]] = []
+        self.current = Stream(self, "training")
+        self.sides = 0
+
+    def of(self, stream: str) -> list[tuple[str, object]]:
+        return [(what, which) for name, what, which in self.queue if name == stream]
+
+
+class Event:
+    def record(self, stream: Stream) -> None:
+        stream.notes.queue.append((stream.name, "record", self))
+
+    def synchronize(self) -> None: ...
+
+
+class Stream:
+    def __init__(self, notes: Notes, name: str) -> None:
+        self.notes, self.name = notes, name
+
+    def wait_event(self, event: Event) -> None:
+        self.notes.queue.append((self.name, "wait", event))
+
+    def record_event(self) -> Event:
+        event = Event()
+        event.record(self)
+        return event
+
+
+class Memory:
+    """Host memory as if a GPU saw it."""
+
+    def __init__(self, table: Tensor) -> None:
+        self.address, self.size_bytes, self.seconds = table.data_ptr(), table.nbytes, 0.0
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
+    """torch.cuda with streams that take notes and do their work at once, on the host."""
+    made = Notes()
+
+    @contextlib.contextmanager
+    def entered(stream: Stream) -> Iterator[None]:
+        before, made.current = made.current, stream
+        yield
+        made.current = before
+
+    def side(device: object) -> Stream:
+        made.sides += 1
+        return Stream(made, f"side{made.sides}")
+
+    def gather(
+        out: Tensor, table: Table, ids: Tensor, point: GridPoint, out_rows: Tensor | None = None
+    ) -> None:
+        assert ids.element_size() == point.index_bytes
+        made.queue.append((made.current.name, "gather", out.data_ptr()))
+        if ids.numel():
+            size = table.num_rows * table.row_bytes
+            raw = (ctypes.c_uint8 * size).from_address(table.address)
+            rows = torch.frombuffer(raw, dtype=torch.uint8).view(table.num_rows, -1)[ids.long()]
+            places = slice(None) if out_rows is None else out_rows
+            byte_rows(out)[places] = rows
+
+    empty = torch.empty
+
+    def unpinned(*shape: Any, pin_memory: bool = False, **kinds: Any) -> Tensor:
+        return empty(*shape, **kinds)
+
+    monkeypatch.setattr(torch, "empty", unpinned)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: made.current)
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+    monkeypatch.setattr(cuda_kernel_fetcher, "_stream", side)
+    monkeypatch.setattr(cuda_kernel_fetcher, "with_index", lambda device: device)
+    monkeypatch.setattr(cuda_kernel_fetcher, "gather_into", gather)
+    monkeypatch.setattr(cuda_kernel_fetcher, "architecture", lambda device: "sm_90")
+    monkeypatch.setattr(cuda_kernel_fetcher, "load_gather", lambda point, arch: None)
+    return made
+
+
+def opened(table: Tensor, order: Order = "given", *, overlapped: bool = False) -> KernelFetcher:
+    memory = Memory(table)
+    return KernelFetcher(table, HOST, memory, [], "aligned", order, overlapped=overlapped)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_the_rows_are_right_in_every_order(notes: Notes, order: Order, overlapped: bool) -> None:
+    table = conformance.random_table(conformance.NUM_ROWS, 37, torch.float16)
+    with opened(table, order, overlapped=overlapped) as fetcher:
+        for name, ids in conformance.id_patterns(conformance.NUM_ROWS):
+            for kind in (torch.int32, torch.int64):
+                rows = fetcher.submit(ids.to(kind)).result()
+                assert same_bytes(rows, reference_gather(table, ids)) is None, (name, kind)
+
+
+def test_a_blocking_fetch_stays_on_the_callers_stream(notes: Notes) -> None:
+    with opened(torch.randn(50, 4), "sorted") as fetcher:
+        fetcher.submit(torch.arange(9)).result()
+    assert {name for name, *_ in notes.queue} == {"training"}
+    assert fetcher.lookahead == 0
+
+
+def test_an_overlapped_fetch_waits_and_is_waited_for(notes: Notes) -> None:
+    with opened(torch.randn(50, 4), overlapped=True) as fetcher:
+        assert fetcher.lookahead == 1
+        tickets = [fetcher.submit(torch.arange(9)), fetcher.submit(torch.arange(5))]
+        recorded = [event for what, event in notes.of("training") if what == "record"]
+        side = notes.of("side1")
+        gathers = [k for k, (what, _) in enumerate(side) if what == "gather"]
+        assert len(gathers) == len(recorded) == 2
+        for k, free in zip(gathers, recorded, strict=True):
+            assert side.index(("wait", free)) < k, "the buffer's readers were not waited for"
+        done = [next(e for what, e in side[k:] if what == "record") for k in gathers]
+        assert side.index(("wait", done[0])) < gathers[1], "shared buffers were not waited for"
+        for ticket, event in zip(tickets, done, strict=True):
+            ticket.result()
+            assert notes.of("training")[-1] == ("wait", event), "training did not wait for rows"
+
+
+def test_buffers_are_used_in_turn(notes: Notes) -> None:
+    with opened(torch.randn(50, 4), overlapped=True) as fetcher:
+        places = []
+        for _ in range(4):
+            places.append(fetcher.submit(torch.arange(9)).result().data_ptr())
+    assert places[0] == places[2] != places[1] == places[3]
+
+
+def test_distinct_ids_are_found_beside_the_training_stream(notes: Notes) -> None:
+    with opened(torch.randn(50, 4), "unique") as fetcher:
+        rows = fetcher.submit(torch.tensor([7, 7, 3])).result()
+        assert torch.equal(rows[0], rows[1])
+    found = [event for what, event in notes.of("side1") if what == "record"][-1]
+    training = notes.of("training")
+    gathers = [k for k, (what, _) in enumerate(training) if what == "gather"]
+    assert len(gathers) == 2  # from the table, then the expansion
+    assert training.index(("wait", found)) < gathers[0]
+
+
+def test_the_table_is_let_go_even_if_the_gpu_has_failed(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetcher = opened(torch.randn(50, 4))
+
+    def broken(device: object = None) -> None:
+        raise RuntimeError("an illegal memory access")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", broken)
+    with pytest.raises(RuntimeError, match="illegal"):
+        fetcher.close()
+    assert isinstance(fetcher.memory, Memory)
+    assert fetcher.memory.closed
+
+
+def test_the_cap_holds_for_every_later_launch(notes: Notes) -> None:
+    with opened(torch.randn(50, 4)) as fetcher:
+        fetcher.limit(26)
+        assert {point.max_blocks for point in fetcher.points.values()} == {26}
+        assert [step.metric for step in fetcher.setup] == ["kernel_load_time"]
