@@ -186,9 +186,12 @@ def writable(address: int, maps: Path = Path("/proc/self/maps")) -> bool:
     return True
 
 
+#: How CUDA answers for memory that is page-locked already.
+_TAKEN = ("cudaErrorHostMemoryAlreadyRegistered", "cudaErrorInvalidValue")
 #: Registrations of this process by (address, bytes): how often each is held.
 _held: dict[tuple[int, int], int] = {}
-_lock = threading.Lock()
+#: Reentrant: a garbage collection inside the lock may run the finalizer of another registration.
+_lock = threading.RLock()
 #: Held, but page-locked by somebody else: nothing of ours to undo.
 _foreign: set[tuple[int, int]] = set()
 
@@ -218,8 +221,10 @@ def _acquire(start: int, size: int, flags: int) -> None:
             call_runtime("cudaHostRegister", start, size, flags, hints=_hints(size))
         except CudaCallError as error:
             # Somebody else's registration serves as well, if it covers all of the memory.
-            taken = error.code == "cudaErrorHostMemoryAlreadyRegistered"
-            if not taken or {pointer_kind(start), pointer_kind(start + size - 1)} != {"Host"}:
+            if error.code not in _TAKEN or {
+                pointer_kind(start),
+                pointer_kind(start + size - 1),
+            } != {"Host"}:
                 raise
             _foreign.add(key)
         _held[key] = 1

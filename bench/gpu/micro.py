@@ -67,7 +67,8 @@ def measure(options: argparse.Namespace, began: float) -> list[MicroRow]:
 
     device = torch.device("cuda", torch.cuda.current_device())
     (options.out / "env.json").write_text(json.dumps(describe(device), indent=2) + "\n")
-    spans = fitting([int(s * GIB) for s in options.spans], psutil.virtual_memory().available)
+    free = int(options.memory * GIB) or psutil.virtual_memory().available
+    spans = fitting([int(s * GIB) for s in options.spans], free)
     for span in options.spans:
         if int(span * GIB) not in spans:
             print(f"span {span:g} GiB left out: not enough free host memory", flush=True)
@@ -108,6 +109,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=0, help="stop after so many (0: the budget)")
     parser.add_argument(
         "--spans", type=float, nargs="+", default=[s / GIB for s in SPANS], help="GiB of table"
+    )
+    parser.add_argument(
+        "--memory", type=float, default=0.0, help="GiB of free host memory (0: ask the system)"
     )
     parser.add_argument("--row-bytes", type=int, nargs="+", default=list(ROW_BYTES))
     parser.add_argument("--policies", nargs="+", default=list(POLICIES))

@@ -24,14 +24,16 @@ pytestmark = [
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 def test_the_sanitizer_finds_nothing(tool: str) -> None:
     workload = Path(__file__).with_name("sanitizer_workload.py")
-    command = [str(SANITIZER), "--tool", tool, "--error-exitcode", "9", sys.executable]
+    command = [str(SANITIZER), "--tool", tool, "--error-exitcode", "9"]
+    if tool == "memcheck":  # torch asks for what some machines lack, and means to
+        command += ["--report-api-errors", "no"]
     done = subprocess.run(
-        [*command, str(workload)],
+        [*command, sys.executable, str(workload)],
         env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
+        timeout=150,
         check=False,
     )
     said = done.stdout[-4000:]
