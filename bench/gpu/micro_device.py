@@ -153,7 +153,8 @@ class Bench:
             for _ in range(2)
         )
         torch.cuda.synchronize(self.device)
-        torch.cuda._sleep(_SPIN_CYCLES)  # hides the time it takes to queue what follows
+        # Hides the time it takes to queue what follows.
+        torch.cuda._sleep(_SPIN_CYCLES)  # type: ignore[no-untyped-call]
         begin.record()
         work()
         end.record()
