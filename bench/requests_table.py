@@ -72,15 +72,15 @@ def render(rows: Sequence[RequestRow], dim: int, dtype: str, max_request: int) -
         f"of up to {max_request} B\n{COMPUTED}",
         title_justify="left",
     )
-    table.add_column("policy", no_wrap=True)
-    table.add_column("launch", no_wrap=True)
+    for name in ("policy", "launch"):
+        table.add_column(name, no_wrap=True)
     for name in ("sectors", "lines", "requests"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     sizes = list(rows[0].counts.requests)
     for size in sizes:
-        table.add_column(f"{size} B", justify="right")
-    table.add_column("link bytes", justify="right")
-    table.add_column("overhead", justify="right")
+        table.add_column(f"{size} B", justify="right", no_wrap=True)
+    table.add_column("link B", justify="right", no_wrap=True)
+    table.add_column("over", justify="right", no_wrap=True)
     for row in rows:
         counts = row.counts
         table.add_row(
@@ -96,12 +96,12 @@ def render(rows: Sequence[RequestRow], dim: int, dtype: str, max_request: int) -
                 )
             ),
             f"{counts.link_bytes() / counts.rows:,.0f}",
-            f"{1 / row.link_efficiency - 1:+.1%}",
+            f"{1 / row.link_efficiency - 1:+.0%}",
         )
     table.caption = (
         "A policy is how a system launches its gather, on our kernel: `gatherbench list policies`. "
         "A sector has 32 B, a line 128 B. Link bytes are the sectors that are read and 20 B of "
-        "header for each request; the overhead is what they exceed the row by."
+        "header for each request; “over” is by how much they exceed the row."
     )
     table.caption_justify = "left"
     return table
@@ -115,7 +115,7 @@ def launch(row: RequestRow) -> str:
         words.append(point.shift)
     if row.policy.order_of(row.row_bytes) == "sorted":
         words.append("sorted")
-    return ", ".join(words)
+    return " ".join(words)
 
 
 def to_csv(rows: Sequence[RequestRow], dim: int, dtype: str, max_request: int) -> str:

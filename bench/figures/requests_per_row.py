@@ -2,14 +2,15 @@
 
 One panel a policy, so that ten of them can be read. Each is drawn over the lines that lie under a
 row, which no launch can go below. Two kinds of rows are told apart, because the width of an access
-decides much: rows of an odd multiple of 16 B (100 floats are one), and rows of an odd number of floats,
-which forbid accesses of more than 4 B. Rows of whole lines need no alignment and are left out.
-Computed by request accounting, not measured.
+decides much: rows of an odd multiple of 16 B (100 floats are one), and rows of an odd number of
+floats, which forbid accesses of more than 4 B. Rows of whole lines need no alignment and are left
+out. Computed by request accounting, not measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -19,20 +20,25 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gatherbench.bench.figures.style import BLUE, FAINT, GREY, RC, VERMILION
-from gatherbench.kernels.grid import LINE_BYTES
+from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES
 from gatherbench.kernels.policies import POLICIES, Policy
 from gatherbench.kernels.request_table import RequestRow, requests_by_row_width
 
 FLOAT_BYTES = 4
 WIDEST_BYTES = 2560
 #: Name, row widths in bytes, colour and dashes of the two kinds of rows.
-KINDS = (
-    ("rows of an odd multiple of 16 B", range(16, WIDEST_BYTES + 1, 32), BLUE, "-"),
-    ("rows of an odd number of floats", range(12, WIDEST_BYTES + 1, 24), VERMILION, (0, (4, 1.2))),
+KINDS: tuple[tuple[str, range, str, tuple[float, tuple[float, ...]]], ...] = (
+    ("rows of an odd multiple of 16 B", range(16, WIDEST_BYTES + 1, 32), BLUE, (0.0, ())),
+    (
+        "rows of an odd number of floats",
+        range(12, WIDEST_BYTES + 1, 24),
+        VERMILION,
+        (0.0, (4.0, 1.2)),
+    ),
 )
 COLUMNS = 5
 #: Inches.
-WIDTH, PANEL, HEAD, FOOT, GAP = 12.5, 1.85, 0.95, 0.55, 0.3
+WIDTH, PANEL, HEAD, FOOT, GAP = 12.5, 1.85, 0.95, 0.68, 0.3
 
 
 def requests_per_row(policies: Sequence[Policy] = (), max_request: int = LINE_BYTES) -> Figure:
@@ -53,7 +59,7 @@ def requests_per_row(policies: Sequence[Policy] = (), max_request: int = LINE_BY
         figure = Figure(figsize=(WIDTH, height), dpi=150, facecolor="white")
         blocks = (
             ("Read requests per row", 0, _requests, None),
-            ("Link bytes beyond the row, as a share of it", 1, _overhead, 1.2),
+            ("Link bytes beyond the row, as a share of it", 1, _overhead, 2.0),
         )
         for name, block, value, top in blocks:
             upper = height - HEAD - block * (lines * PANEL + GAP)
@@ -107,29 +113,35 @@ def _highest(chosen: Sequence[Policy], counted: Sequence[Sequence[RequestRow]]) 
     return most[-2] if len(most) > 1 and most[-1] > 1.5 * most[-2] else most[-1]
 
 
-def floor_requests(row_bytes: float, step: int, max_request: int) -> float:
-    """Fewest requests of a row that begins anywhere at a multiple of ``step`` bytes, on average.
+def floor_requests(row_bytes: int, max_request: int) -> float:
+    """Fewest requests of a row of a table that begins on a line, on average over its rows.
 
-    Each line (or part of one of ``max_request`` bytes) that lies under the row is read once.
+    The sectors that lie under the row are read once, those of a line in as few requests as
+    ``max_request`` allows.
     """
-    offsets = np.arange(0, max_request, step)
-    return float(np.mean(np.ceil((offsets + row_bytes) / max_request)))
+    starts = np.arange(0, LINE_BYTES, math.gcd(row_bytes, LINE_BYTES))
+    first, last = starts // SECTOR_BYTES, (starts + row_bytes - 1) // SECTOR_BYTES
+    per_line, per_request = LINE_BYTES // SECTOR_BYTES, max_request // SECTOR_BYTES
+    requests = np.zeros(starts.size)
+    for line in range(int(last.max()) // per_line + 1):
+        sectors = np.minimum(last + 1, (line + 1) * per_line) - np.maximum(first, line * per_line)
+        requests += np.ceil(np.maximum(sectors, 0) / per_request)
+    return float(requests.mean())
 
 
 def _panel(
     axes: Axes,
     policy: Policy,
     counted: Sequence[Sequence[RequestRow]],
-    value: object,
+    value: Callable[[RequestRow], float],
     limit: float,
     max_request: int,
 ) -> None:
-    assert callable(value)
-    axes.set_title(policy.label, fontsize=8.5)
+    axes.set_title(policy.label, fontsize=8.5, loc="left")
     axes.grid(visible=True, axis="both")
-    if value is _requests and LINE_BYTES % max_request == 0:
-        widths = np.arange(16, WIDEST_BYTES + 1, 32)
-        floor = [floor_requests(w, FLOAT_BYTES, max_request) for w in widths]
+    if value is _requests:
+        widths = range(16, WIDEST_BYTES + 1, 32)
+        floor = [floor_requests(w, max_request) for w in widths]
         axes.fill_between(widths, floor, color=GREY, alpha=0.55, linewidth=0)
     clipped = []
     for (_, _, colour, dashes), rows in zip(KINDS, counted, strict=True):
