@@ -13,7 +13,6 @@ import pytest
 
 from gatherbench.bench.figures.requests_per_row import (
     KINDS,
-    WIDEST_BYTES,
     floor_requests,
     requests_per_row,
     save,

@@ -1,0 +1,54 @@
+"""The loop's own cost for each minibatch: it drives a fetcher and a trainer that do nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+from torch import Tensor
+
+from gatherbench.bench.loop import run_epoch
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.strategies.base import Fetcher, Ticket
+from gatherbench.strategies.ticket_ring import TicketRing
+
+MINIBATCHES = 1000
+
+
+class NoFetch(Fetcher):
+    """Tickets without a fetch; the checks of ``submit`` are a fetch's cost and stay."""
+
+    def __init__(self, lookahead: int) -> None:
+        self._rows = torch.zeros(4, 2)
+        super().__init__(self._rows, torch.device("cpu"))
+        self.lookahead = lookahead
+        self._ring = TicketRing(lookahead + 1)
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        self._ring.claim()
+        return self._ring.issue(lambda: self._rows)
+
+
+class NoTraining:
+    """A step that returns at once."""
+
+    def __init__(self) -> None:
+        self._loss = torch.zeros(())
+
+    def step(self, x: Tensor, batch: MiniBatch) -> Tensor:
+        return self._loss
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_run_epoch(benchmark: BenchmarkFixture, lookahead: int) -> None:
+    ids = torch.arange(4)
+    batches = [MiniBatch(ids, (), (4,))] * MINIBATCHES
+    trainer = NoTraining()
+    with NoFetch(lookahead) as fetcher:
+        benchmark.group = f"the loop's own cost for {MINIBATCHES} minibatches"
+        times = benchmark.pedantic(  # type: ignore[no-untyped-call]
+            run_epoch, args=(batches, fetcher, trainer), rounds=30, warmup_rounds=3
+        )
+    assert len(times.losses) == MINIBATCHES
+    assert times.payload_rows == 4 * MINIBATCHES
+    benchmark.extra_info["minibatches"] = MINIBATCHES

@@ -1,0 +1,29 @@
+"""The request counter: rows a second over a whole trace, which is to be 20 million on two cores.
+
+Each benchmark counts a trace's worth of ids; rows and requests stand in ``extra_info``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from gatherbench.kernels.policies import policy
+from gatherbench.kernels.request_table import request_row, uniform_ids
+
+ROWS = 4_000_000
+
+
+@pytest.mark.parametrize("name", ["aligned", "unaligned", "pytorch-direct", "dgl"])
+@pytest.mark.parametrize("width", [100, 353, 602])
+def test_count_requests(benchmark: BenchmarkFixture, name: str, width: int) -> None:
+    ids = uniform_ids(ROWS)
+    benchmark.group = f"count the requests of {ROWS:,} rows of {width} floats"
+    pedantic: Any = benchmark.pedantic
+    row = pedantic(request_row, args=(policy(name), 4 * width, 4, ids), rounds=15, warmup_rounds=1)
+    assert row.counts.rows == ROWS
+    assert row.requests_per_row >= np.ceil(4 * width / 128)
+    benchmark.extra_info.update(rows=ROWS, requests=row.counts.num_requests)

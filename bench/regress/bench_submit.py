@@ -1,0 +1,52 @@
+"""What a fetch costs beside its bytes: one row, through every strategy that runs on the host."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+from torch import Tensor
+
+from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.registry import STRATEGIES, variants
+from gatherbench.strategies.unified_tensor import UnifiedTensor
+
+HOST = torch.device("cpu")
+RUNNABLE = [v for cls in STRATEGIES for v in variants(cls) if v.skip(HOST) is None]
+PARAMS = [pytest.param(v, id=f"{v.name}-{v.variant}") for v in RUNNABLE]
+TABLE = torch.arange(4096.0)[:, None].repeat(1, 16)
+ROUNDS, CALLS = 40, 50
+
+
+@pytest.mark.parametrize("strategy", PARAMS)
+def test_submit_and_result(benchmark: BenchmarkFixture, strategy: Strategy) -> None:
+    """A round trip, nothing in flight beside it."""
+    ids = itertools.cycle(torch.split(torch.arange(4096), 1))
+    with strategy.open(TABLE, HOST) as fetcher:
+
+        def fetch() -> tuple[Tensor, Tensor]:
+            one = next(ids)
+            return one, fetcher.submit(one).result()
+
+        benchmark.group = f"submit + result of one row ({CALLS} calls a round)"
+        one, rows = benchmark.pedantic(fetch, rounds=ROUNDS, iterations=CALLS, warmup_rounds=3)  # type: ignore[no-untyped-call]
+        assert float(rows[0, 0]) == float(one)
+
+
+@pytest.mark.parametrize("name", ["aligned_zero_copy", "async_zero_copy"])
+def test_unified_tensor(benchmark: BenchmarkFixture, name: str) -> None:
+    """What ``features[ids]`` adds: the prefetch's bookkeeping and the copy."""
+    strategy = next(v for v in RUNNABLE if v.name == name)
+    ids = itertools.cycle(torch.split(torch.arange(4096), 1))
+    with UnifiedTensor(TABLE, strategy, HOST) as features:
+
+        def fetch() -> tuple[Tensor, Tensor]:
+            one = next(ids)
+            features.prefetch(one)
+            return one, features[one]
+
+        benchmark.group = f"features[ids] of one row ({CALLS} calls a round)"
+        one, rows = benchmark.pedantic(fetch, rounds=ROUNDS, iterations=CALLS, warmup_rounds=3)  # type: ignore[no-untyped-call]
+        assert float(rows[0, 0]) == float(one)
