@@ -60,6 +60,16 @@ regress: $(READY) ## host-side benchmarks against the run before (BASE=FILE: ano
 	$(PY) -m gatherbench.bench.regress.verdict --newest .benchmarks $(if $(BASE),--base $(BASE))
 	$(PY) -m gatherbench.kernels.sass --check
 
+# Both need torch with CUDA, cuda-bindings and NVRTC only: VENV=system uses those at hand. Under ten
+# minutes each; what they find is in OUT even when they fail.
+gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors, sanitizer
+	@mkdir -p $(OUT)
+	$(PY) -m pytest -c tests/gpu/pytest.ini tests/gpu --junitxml=$(OUT)/gpu-test.xml \
+	  > $(OUT)/gpu-test.log 2>&1; status=$$?; tail -n 80 $(OUT)/gpu-test.log; exit $$status
+
+gpu-micro: $(READY) ## on a GPU: gather rates over row width, span, order, policy and grid, beside the roofs
+	$(PY) -m gatherbench.bench.gpu.micro --out $(OUT) --budget $(BUDGET)
+
 clean: ## remove the environment, caches and build outputs (never results)
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name '*.egg-info' -prune -exec rm -rf {} +
