@@ -15,12 +15,16 @@ class ResultsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """One benchmark's rounds, in seconds. ``data`` is empty unless the rounds were saved."""
+    """One benchmark's rounds, in seconds. ``data`` is empty unless the rounds were saved.
+
+    ``other_cores``: cores that other work kept busy meanwhile; 0 where nobody looked.
+    """
 
     median_s: float
     iqr_s: float
     rounds: int
     data: tuple[float, ...] = ()
+    other_cores: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,10 @@ def read_results(path: Path) -> Results:
         raise ResultsError(f"{path} is no JSON, perhaps cut off ({error}): run it again") from error
     try:
         info = content["machine_info"]
-        times = {entry["fullname"]: _times(entry["stats"]) for entry in content["benchmarks"]}
+        times = {
+            entry["fullname"]: _times(entry["stats"], entry.get("extra_info", {}))
+            for entry in content["benchmarks"]
+        }
         return Results(path, _machine(info), _software(info), times)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ResultsError(
@@ -82,12 +89,13 @@ def newest_pair(folder: Path) -> tuple[Path | None, Path]:
     return None, files[-1]
 
 
-def _times(stats: Mapping[str, Any]) -> Times:
+def _times(stats: Mapping[str, Any], extra_info: Mapping[str, Any]) -> Times:
     times = Times(
         float(stats["median"]),
         float(stats["iqr"]),
         int(stats["rounds"]),
         tuple(map(float, stats.get("data") or ())),
+        float(extra_info.get("other_busy_cores", 0.0)),
     )
     if not times.median_s > 0:
         raise ValueError(f"a median of {times.median_s} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -76,6 +77,20 @@ def test_one_disturbed_round_changes_nothing() -> None:
     base, new = rounds(1e-3, 0.02), rounds(1e-3, 0.02, seed=1)
     new[7] = 1.0
     assert judge(NAME, times(base), times(new)).word == "SAME"
+
+
+@pytest.mark.parametrize("which", ["base", "new"])
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_a_busy_machine_proves_nothing(which: str, factor: float) -> None:
+    files = {"base": times(rounds(1e-3, 0.01)), "new": times(rounds(factor * 1e-3, 0.01, seed=1))}
+    quiet = {k: dataclasses.replace(v, other_cores=0.1) for k, v in files.items()}
+    assert judge(NAME, **quiet).word == ("SLOW" if factor > 1 else "FAST")
+    busy = {**quiet, which: dataclasses.replace(files[which], other_cores=0.9)}
+    verdict = judge(NAME, **busy)
+    assert verdict.word == "AMBIGUOUS"
+    assert "0.9" in verdict.reason
+    same = dataclasses.replace(times(rounds(1e-3, 0.01, seed=2)), other_cores=0.9)
+    assert judge(NAME, files["base"], same).word == "SAME"
 
 
 def test_the_threshold_decides_what_matters() -> None:
