@@ -70,6 +70,8 @@ def run(
 
     if bool(plan) == (resume is not None):
         _fail("give a plan, or --resume FOLDER to complete an earlier run")
+    if resume is not None and device:
+        _fail("--device goes with a new run: a resumed one keeps the device of its plan")
     out = _console()
     with _bad_input(BadRunError):
         prepared = reopen(resume) if resume is not None else new_run(plan, results, device)
@@ -185,6 +187,7 @@ def datasets_import(
         bool | None, typer.Option("--one-based/--zero-based", help="Numbering of an edge list.")
     ] = None,
     undirected: Annotated[bool, typer.Option(help="Store every edge both ways.")] = False,
+    force: Annotated[bool, typer.Option(help="Replace a dataset of this name.")] = False,
 ) -> None:
     """Import a graph of your own."""
     from gatherbench.bench.progress import step_bar
@@ -201,6 +204,7 @@ def datasets_import(
             features=features,
             one_based=one_based,
             undirected=undirected,
+            force=force,
             progress=progress,
         )
     typer.echo(folder)

@@ -223,7 +223,7 @@ def _libraries(versions: dict[str, str | None]) -> list[Finding]:
         findings.append(Finding("CUDA compiler", "ok", nvrtc))
     except importlib.metadata.PackageNotFoundError:
         lost = "gather kernels cannot be compiled on this machine"
-        remedy = "none yet: this version has no CUDA kernels of its own"
+        remedy = "pip install cuda-core cuda-bindings nvidia-cuda-nvrtc"
         findings.append(Finding("CUDA compiler", "missing", "no NVRTC (cuda-core)", lost, remedy))
     return findings
 

@@ -12,7 +12,8 @@ from rich.markup import escape
 from gatherbench.bench.case import Case
 from gatherbench.bench.figures.all import save_all
 from gatherbench.bench.machine import commit_id, describe_machine, machine_slug
-from gatherbench.bench.plan import PlanError, cases_from_json, load_plan, resolved
+from gatherbench.bench.plan import PlanError, cases_from_json, resolved
+from gatherbench.bench.plan_file import load_plan
 from gatherbench.bench.progress import progress_bar
 from gatherbench.bench.runner import Progress, Runner, RunStopped
 from gatherbench.bench.show import render
@@ -72,12 +73,15 @@ def reopen(folder: Path) -> PreparedRun:
     try:
         store = RunStore.open(folder)
         text, env = store.plan(), store.env()
+        cases, device = cases_from_json(text), text["device"]
     except StoreError as error:
         raise BadRunError(str(error)) from error
+    except (KeyError, TypeError) as error:
+        raise BadRunError(f"{folder / 'plan.json'}: not a run's plan ({error!r})") from error
     machine, here = machine_slug(env), machine_slug(describe_machine())
     if machine != here:
         raise BadRunError(f"{folder}: measured on {machine}, and this is {here}: start a new run")
-    return PreparedRun(store, cases_from_json(text), text, _device(text["device"]), machine)
+    return PreparedRun(store, cases, text, _device(device), machine)
 
 
 def execute(run: PreparedRun, out: Console, err: Console) -> int:
@@ -110,8 +114,13 @@ def execute(run: PreparedRun, out: Console, err: Console) -> int:
             )
             return INTERRUPTED
     measured = load_run(folder)
-    pictures = save_all(measured, folder / "figures")
     out.print(render(measured))
+    try:
+        pictures = save_all(measured, folder / "figures")
+    except OSError as error:
+        err.print(f"[red]no pictures:[/] {escape(str(error))}; every row is safe.")
+        err.print(f"When that is put right: gatherbench plot {folder}", soft_wrap=True)
+        return FAILED
     files = [("table", folder / "rows.csv"), ("samples", folder / "samples.parquet")]
     for what, path in [*files, *(("picture", p) for p in pictures if p.suffix == ".png")]:
         out.print(f"{what:10}{path}", soft_wrap=True, highlight=False)

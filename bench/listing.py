@@ -45,7 +45,7 @@ def datasets() -> Table:
 
 def plans() -> Table:
     """Every shipped plan."""
-    from gatherbench.bench.plan import load_plan, plan_names
+    from gatherbench.bench.plan_file import load_plan, plan_names
 
     table = Table("plan", "what it measures")
     for name in plan_names():

@@ -6,6 +6,7 @@ Nothing is timed before the fetched rows have been compared, bit for bit, with a
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 import warnings
 from collections import Counter
@@ -75,6 +76,7 @@ def measure(job: Job, out: PartWriter) -> str | None:
         WrongRowsError: the rows fetched differ from the table's.
         Exception: whatever went wrong; what was measured before is in ``out``.
     """
+    torch.set_num_threads(len(os.sched_getaffinity(0)))  # the plan's, whatever OMP_NUM_THREADS says
     device = torch.device(job.device)
     strategy = build(job.case.strategy, job.case.params)
     dataset = open_dataset(job.dataset)

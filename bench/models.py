@@ -19,7 +19,8 @@ from gatherbench.bench.workload import Workload
 #: Heads of the hidden GAT layers, each ``hidden`` wide (DGL's and PyG's GAT examples use 8 × 8;
 #: the paper names none). The output layer has one.
 GAT_HEADS = 4
-#: The paper's training script (EVIDENCE: Min et al. 2021, ``train_sampling_pytorch_direct.py``).
+#: As in the paper's training script (Min et al., PVLDB 14(11), 2021:
+#: ``train_sampling_pytorch_direct.py`` of its authors' fork of DGL).
 DROPOUT = 0.5
 LEARNING_RATE = 0.003
 

@@ -10,18 +10,20 @@ from __future__ import annotations
 import difflib
 import itertools
 import random
-import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from gatherbench.bench.case import Case
 from gatherbench.bench.workload import Workload
-
-PLANS_FOLDER = Path(__file__).parent / "plans"
 
 T = TypeVar("T")
 
@@ -69,7 +71,7 @@ class WorkloadTable(_Table):
     def _known_model(cls, value: str | list[str]) -> str | list[str]:
         for name in _as_list(value):
             if name not in ("sage", "gat"):
-                raise ValueError(f"unknown model {name!r}{_nearest(name, ['sage', 'gat'])}")
+                raise ValueError(f"unknown model {name!r}{nearest(name, ['sage', 'gat'])}")
         return value
 
     @field_validator("fanouts", mode="before")
@@ -83,6 +85,11 @@ class WorkloadTable(_Table):
         if not value or any(not fan or any(f < 1 for f in fan) for fan in value):
             raise ValueError("each list of fan-outs holds one positive number a layer")
         return value
+
+    @field_validator("dataset", "scale", "model", "hidden", "batch_size", "seed", mode="before")
+    @classmethod
+    def _something(cls, value: Any) -> Any:
+        return _refuse_nothing(value)
 
     @field_validator("batch_size", "hidden")
     @classmethod
@@ -126,6 +133,12 @@ class StrategyTable(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str
+
+    @model_validator(mode="after")
+    def _something(self) -> StrategyTable:
+        for value in (self.model_extra or {}).values():
+            _refuse_nothing(value)
+        return self
 
     def expand(self) -> Iterator[dict[str, Any]]:
         params = self.model_extra or {}
@@ -171,7 +184,9 @@ class Plan(_Table):
         for workload in self.workloads():
             try:  # a graph of the user's own is known by its folder
                 if not dataset_folder(workload.dataset, workload.scale).exists():
-                    get_source(workload.dataset)
+                    source = get_source(workload.dataset)
+                    if workload.scale != 1 and not source.scalable:
+                        raise ValueError(f"{source.name} is one fixed graph: its scale is 1")
             except (ValueError, KeyError) as error:
                 raise PlanError(f"plan {self.name}: workload: {_words(error)}") from error
         rng = random.Random(self.measure.order_seed)
@@ -216,67 +231,19 @@ def cases_from_json(text: dict[str, Any]) -> list[Case]:
     ]
 
 
-def plan_names() -> list[str]:
-    """The plans that come with the package."""
-    return sorted(path.stem for path in PLANS_FOLDER.glob("*.toml"))
-
-
-_TABLES: dict[str, type[BaseModel]] = {
-    "measure": Measure,
-    "workload": WorkloadTable,
-    "strategy": StrategyTable,
-}
-
-
-def load_plan(name_or_path: str) -> Plan:
-    """Read and check a plan: the name of a shipped one, or a path to a TOML file.
-
-    Raises:
-        PlanError: no such plan, no valid TOML, or a key or value that is not right; the message
-            names it and, where one is near, the right one.
-    """
-    path = Path(name_or_path)
-    if path.suffix != ".toml":
-        path = PLANS_FOLDER / f"{name_or_path}.toml"
-        if not path.is_file():
-            hint = _nearest(name_or_path, plan_names())
-            raise PlanError(
-                f"no plan {name_or_path!r}{hint}; shipped: {', '.join(plan_names())};"
-                " a plan of your own is given as a path that ends in .toml"
-            )
-    try:
-        text = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise PlanError(f"{name_or_path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path.name}: cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise PlanError(f"{path.name}: not valid TOML: {error}") from error
-    try:
-        return Plan.model_validate({"name": path.stem, **text})
-    except ValidationError as error:
-        problems = "\n  ".join(_explain(e) for e in error.errors())
-        raise PlanError(f"{path.name}:\n  {problems}") from None
-
-
-def _explain(error: Any) -> str:
-    """One pydantic error as ``workload[0].modle: unknown key; did you mean 'model'?``."""
-    where = ""
-    table: type[BaseModel] = Plan
-    for part in error["loc"]:
-        if isinstance(part, int):
-            where += f"[{part}]"
-            continue
-        where += f".{part}" if where else str(part)
-        table = _TABLES.get(part, table)
-    if error["type"] == "extra_forbidden":
-        return f"{where}: unknown key{_nearest(str(error['loc'][-1]), list(table.model_fields))}"
-    return f"{where}: {error['msg'].removeprefix('Value error, ')}"
-
-
-def _nearest(word: str, known: list[str]) -> str:
+def nearest(word: str, known: list[str]) -> str:
+    """What to say of a word that is not known: the nearest one, or all there are."""
     near = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(known)})"
+
+
+def _refuse_nothing(value: Any) -> Any:
+    """Refuse an empty list, which would leave no case, and ``true`` where a number belongs."""
+    if value == [] and isinstance(value, list):
+        raise ValueError("an empty list leaves nothing to measure")
+    if any(isinstance(item, bool) for item in _as_list(value)):
+        raise ValueError("true and false are no values here")
+    return value
 
 
 def _as_list(value: T | list[T]) -> list[T]:

@@ -28,8 +28,9 @@ from gatherbench.bench.store import (
     read_part,
     rows_of,
 )
-from gatherbench.bench.worker import DISK_FULL
+from gatherbench.bench.worker import DISK_FULL, is_disk_full
 from gatherbench.bench.workload import Workload
+from gatherbench.datasets.store import data_root
 
 WORKER = (sys.executable, "-m", "gatherbench.bench.worker")
 
@@ -88,15 +89,16 @@ class Runner:
         """
         with _only_one(self.store.folder), _terminate_as_interrupt():
             try:
-                self._run_missing()
+                try:
+                    self._run_missing()
+                finally:
+                    with contextlib.suppress(OSError):  # a full disk has its own message
+                        self.store.write_samples(finished=False)
+                self.store.write_samples(finished=True)
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if not is_disk_full(error):
                     raise
                 raise RunStopped(f"no space left for {self.store.folder}") from error
-            finally:
-                with contextlib.suppress(OSError):  # a full disk has its own message
-                    self.store.write_samples(finished=False)
-            self.store.write_samples(finished=True)
             return sum(
                 r.status == "failed"
                 for r in self.store.rows()
@@ -163,11 +165,15 @@ class Runner:
                 self._process("prepare", file, stdout=subprocess.PIPE, stderr=log) as process,
             ):
                 for line in process.stdout or ():
+                    if not line.startswith("{"):
+                        continue  # a library that prints
                     answer = json.loads(line)
                     if "what" in answer:
                         self.progress.preparing(workload, answer["what"], answer["fraction"])
                 code = process.wait()
                 log.seek(0)
+                if code == DISK_FULL:
+                    raise RunStopped(f"no space left to prepare {workload.dataset}: {data_root()}")
                 death = _death(code, log.read())
         if "dataset" in answer:
             return Path(answer["dataset"]), Path(answer["trace"])
@@ -232,7 +238,8 @@ def _death(code: int, log: str) -> str | None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     last = next((x.strip() for x in reversed(log.splitlines()) if x.strip()), "it printed nothing")
     if code < 0:
-        name = signal.Signals(-code).name
+        known = {int(s): s.name for s in signal.Signals}
+        name = known.get(-code, f"signal {-code}")
         hint = " (most likely out of memory)" if name == "SIGKILL" else ""
         return f"killed by {name}{hint}; last words: {last}"
     return f"exit status {code}; last words: {last}"
@@ -243,10 +250,11 @@ def _only_one(folder: Path) -> Iterator[None]:
     """Refuse a second runner on the same folder: it would measure cases twice."""
     lock = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreError(f"{folder}: another process is running this folder") from error
         yield
-    except BlockingIOError as error:
-        raise StoreError(f"{folder}: another process is running this folder") from error
     finally:
         os.close(lock)
 

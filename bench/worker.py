@@ -38,6 +38,15 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether a full disk is behind an error, however it has been worded since."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def limit_threads(threads: int) -> None:
     """Bind the process to ``threads`` cores (0: all it has), before torch counts them."""
     allowed = sorted(os.sched_getaffinity(0))
@@ -58,6 +67,8 @@ def prepare_workload(path: Path) -> None:
     try:
         dataset, trace = prepare(Workload(**fields), progress)
     except Exception as error:
+        if is_disk_full(error):
+            sys.exit(DISK_FULL)
         traceback.print_exc()
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
         sys.exit(1)
@@ -78,13 +89,13 @@ def measure_case(path: Path) -> None:
                 skipped = measure(job, out)
                 status, reason = ("skipped", skipped) if skipped else ("ok", None)
             except Exception as error:
-                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                if is_disk_full(error):
                     raise
                 traceback.print_exc()
                 status, reason = "failed", f"{type(error).__name__}: {error}"
             out.end(status, reason, time.perf_counter() - begin)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        if is_disk_full(error):
             sys.exit(DISK_FULL)
         raise
 

@@ -23,7 +23,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(int(parent))
     if verb == "prepare":
-        if json.loads(Path(path).read_text())["dataset"] == "broken":
+        print("some library has to say something")
+        dataset = json.loads(Path(path).read_text())["dataset"]
+        if dataset == "full":
+            sys.exit(DISK_FULL)
+        if dataset == "broken":
             print(json.dumps({"error": "DatasetError: features.npy is half written"}))
             sys.exit(1)
         print(json.dumps({"what": "drawing", "fraction": 0.5}))

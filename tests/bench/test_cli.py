@@ -118,6 +118,7 @@ def test_a_failed_case_makes_the_exit_status_1(plan: Path, tmp_path: Path) -> No
         (["run"], "give a plan"),
         (["run", "none.toml"], "no such file"),
         (["run", "--resume", "nowhere"], "no run folder"),
+        (["run", "--resume", "nowhere", "--device", "cpu"], "--device goes with a new run"),
         (["show", "nowhere"], "nowhere"),
         (["plot", "--results", "nowhere"], "nowhere"),
         (["list", "strategys"], "one of strategies"),
@@ -137,6 +138,14 @@ def test_bad_input_is_named_with_exit_status_2(
     assert done.returncode == 2, done.stdout + done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_resuming_a_damaged_plan_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "env.json").write_text("{}")
+    (tmp_path / "plan.json").write_text("{}")
+    done = gatherbench("run", "--resume", tmp_path)
+    assert done.returncode == 2
+    assert "not a run's plan" in done.stderr
 
 
 def test_resuming_on_another_machine_is_refused(plan: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from gatherbench.bench import measure as measure_module
 from gatherbench.bench.case import Job
-from gatherbench.bench.loop import STAGES
+from gatherbench.bench.loop import STAGES, run_epoch
 from gatherbench.bench.measure import WrongRowsError, measure
 from gatherbench.bench.rows import Row
 from gatherbench.bench.store import PartWriter, read_part, rows_of
@@ -57,6 +58,40 @@ def test_every_strategy_yields_complete_rows(make_job, strategy: str) -> None:
     )
     assert (requested > 0) == (declared["gpu_link_read"] > 0)
     assert requested >= declared["gpu_link_read"], "the link carries less than the payload"
+
+
+def test_warm_up_epochs_are_run_and_leave_no_rows(make_job, monkeypatch) -> None:
+    epochs = []
+
+    def counted(*arguments: Any) -> Any:
+        epochs.append(arguments)
+        return run_epoch(*arguments)
+
+    monkeypatch.setattr(measure_module, "run_epoch", counted)
+    rows = measured(make_job(warmup_epochs=3, epochs=2))
+    assert len(epochs) == 3 + 2
+    assert {r.epoch for r in rows} == {-1, 0, 1}
+
+
+def test_the_model_is_scored_on_test_nodes(make_job) -> None:
+    rows = measured(make_job(eval_batches=100))
+    assert [r.source for r in rows if r.stage == "eval"] == ["100 test nodes"]
+
+
+def test_the_table_is_brought_into_memory_and_the_row_says_so(make_job) -> None:
+    (source,) = [r.source for r in measured(make_job()) if r.metric == "table_load_time"]
+    assert source.endswith("copied into anonymous memory")
+
+
+def test_rows_are_checked_until_every_buffer_has_been_used_again(make_job) -> None:
+    overlapped = measured(make_job("async_zero_copy", check_batches=1))
+    assert value(overlapped, "check", "batches") == 3  # two buffers, and the first of them again
+
+
+def test_the_declared_path_is_written_once_for_all_repeats(make_job) -> None:
+    job = make_job()
+    rows = measured(replace(job, case=replace(job.case, repeat=1)))
+    assert {r.backend for r in rows} == {"host"}
 
 
 def test_sensors_that_are_missing_give_a_reason_and_no_number(make_job) -> None:

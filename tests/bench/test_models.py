@@ -60,6 +60,7 @@ def test_the_loss_falls(model: str, layers: int) -> None:
     losses = [float(trainer.step(x, batch)) for _ in range(60)]
     assert sum(losses[-10:]) < 0.7 * sum(losses[:10])
     assert trainer.correct(x, batch) == 2
+    assert not trainer.model.training, "scored with dropout"
 
 
 def test_narrow_features_are_widened_on_the_device() -> None:

@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.plan import (
-    Plan,
-    PlanError,
-    cases_from_json,
-    load_plan,
-    plan_names,
-    resolved,
-)
+from gatherbench.bench.plan import Plan, PlanError, cases_from_json, resolved
+from gatherbench.bench.plan_file import load_plan, plan_names
 
 SMALL = """
 [measure]
@@ -98,6 +92,9 @@ def test_quick_covers_every_strategy_and_both_models() -> None:
         ('dataset = "wordnet"', 'dataset = "wordnet"\nfanouts = [0]', "positive number"),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nbatch_size = 0', "at least 1"),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = -1', "above 0"),
+        ('dataset = "wordnet"', "dataset = []", "workload[0].dataset: an empty list"),
+        ('dataset = "wordnet"', 'dataset = "wordnet"\nbatch_size = true', "no values here"),
+        ('"naive", "pinned"', "", "strategy[0]: an empty list"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:
@@ -115,6 +112,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, said: s
         ("mode =", "mod =", "mode"),
         ('"naive", "pinned"', '"naive", "pined"', "pinned"),
         ('"wordnet"', '"wordnett"', "wordnet"),
+        ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = 0.5', "one fixed graph"),
     ],
 )
 def test_unknown_names_are_answered_with_the_nearest(
@@ -123,6 +121,12 @@ def test_unknown_names_are_answered_with_the_nearest(
     plan = load_plan(write(tmp_path, SMALL.replace(before, after)))
     with pytest.raises(PlanError, match=said):
         plan.cases()
+
+
+def test_a_file_name_becomes_a_name_that_folders_can_bear(tmp_path: Path) -> None:
+    path = tmp_path / "my plan (2).toml"
+    path.write_text(SMALL)
+    assert load_plan(str(path)).name == "my-plan-2-"
 
 
 def test_an_unknown_plan_names_the_nearest() -> None:

@@ -74,6 +74,14 @@ def test_a_dataset_that_cannot_be_prepared_fails_its_cases_alone(store: RunStore
     assert said["fine"] == ("ok", None)
 
 
+def test_a_full_disk_under_the_datasets_stops_the_run_and_it_resumes(store: RunStore) -> None:
+    full = cases("good", workload=Workload("full"))
+    with pytest.raises(RunStopped, match="no space left to prepare full"):
+        runner(store, full).run()
+    assert not store.rows()
+    assert runner(store, cases("good")).run() == 0
+
+
 def test_a_second_run_of_a_complete_folder_runs_nothing(store: RunStore) -> None:
     wanted = cases("good", "crash")
     assert runner(store, wanted).run() == 1
@@ -99,6 +107,8 @@ def test_progress_tells_of_every_case(store: RunStore) -> None:
 
 def test_interrupt_stops_the_case_in_flight_and_resume_completes(store: RunStore) -> None:
     wanted = cases("good", "hang", "last")
+    # Started in the background, pytest may have inherited a SIGINT that is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):

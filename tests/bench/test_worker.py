@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 
 from gatherbench.bench.runner import WORKER, Runner
 from gatherbench.bench.store import RunStore, read_part
-from gatherbench.bench.worker import DISK_FULL
+from gatherbench.bench.worker import DISK_FULL, is_disk_full
 
 
 def work(verb: str, file: Path) -> subprocess.CompletedProcess[str]:
@@ -47,6 +48,25 @@ def test_a_full_disk_has_an_exit_status_of_its_own(make_job, tmp_path: Path) -> 
     job = replace(make_job(), part=Path("/dev/full"))
     job.dump(tmp_path / "job.json")
     assert work("measure", tmp_path / "job.json").returncode == DISK_FULL
+
+
+def test_a_full_disk_under_the_datasets_is_known_however_it_is_worded() -> None:
+    def write() -> None:
+        try:
+            Path("/dev/full").write_text("x")
+        except OSError as error:
+            raise ValueError("the trace could not be written") from error
+
+    with pytest.raises(ValueError, match="trace") as caught:
+        write()
+    assert is_disk_full(caught.value)
+    assert not is_disk_full(ValueError("something else"))
+
+
+def test_a_worker_whose_runner_is_gone_does_nothing(make_job, tmp_path: Path) -> None:
+    make_job().dump(tmp_path / "job.json")
+    command = [*WORKER, "measure", str(tmp_path / "job.json"), "1"]
+    assert subprocess.run(command, check=False, timeout=120).returncode == -signal.SIGKILL
 
 
 def test_lack_of_memory_fails_the_case_and_says_so(make_job, tmp_path: Path) -> None:
