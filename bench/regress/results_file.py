@@ -18,6 +18,7 @@ class Times:
     """One benchmark's rounds, in seconds. ``data`` is empty unless the rounds were saved.
 
     ``other_cores``: cores that other work kept busy meanwhile; 0 where nobody looked.
+    ``threshold``: what two runs may differ by, where the benchmark asks for more than the usual.
     """
 
     median_s: float
@@ -25,6 +26,7 @@ class Times:
     rounds: int
     data: tuple[float, ...] = ()
     other_cores: float = 0.0
+    threshold: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ def _times(stats: Mapping[str, Any], extra_info: Mapping[str, Any]) -> Times:
         int(stats["rounds"]),
         tuple(map(float, stats.get("data") or ())),
         float(extra_info.get("other_busy_cores", 0.0)),
+        float(extra_info.get("threshold", 0.0)),
     )
     if not times.median_s > 0:
         raise ValueError(f"a median of {times.median_s} s")

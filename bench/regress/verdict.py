@@ -18,7 +18,8 @@ The interval is a bootstrap percentile interval over the rounds where both files
 and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13), else it follows from the
 notches of a box plot, median ± 1.57 IQR / √n (McGill, Tukey and Larsen, The American Statistician
 32(1), 1978). Both know the scatter within a run only. What differs between two runs of the same
-code (layout in memory, clock) is what the threshold t is for. SLOW and FAST become AMBIGUOUS where
+code (layout in memory, clock) is what the threshold t is for; a benchmark may ask for a wider one by
+``extra_info["threshold"]``. SLOW and FAST become AMBIGUOUS where
 other work kept more than 0.3 cores busy during either run (``conftest.py`` notes it).
 
 Exit status: 0, also for AMBIGUOUS, which is a warning; 1 for SLOW; 2 for files that cannot be
@@ -79,6 +80,7 @@ def judge(name: str, base: Times, new: Times, threshold: float = THRESHOLD) -> V
         return Verdict(name, "AMBIGUOUS", f"{fewest} rounds; {MIN_ROUNDS} are needed", ratio)
     low, high = ratio_interval(base, new)
     found = f"{ratio:.3f} × the base ({low:.3f} to {high:.3f})"
+    threshold = max(threshold, base.threshold, new.threshold)
     slow, fast = 1 + threshold, 1 / (1 + threshold)
     if max(base.other_cores, new.other_cores) > QUIET_CORES and (low > slow or high < fast):
         busy = f"other work took {base.other_cores:.1f} cores then, {new.other_cores:.1f} now"

@@ -98,6 +98,8 @@ def test_the_threshold_decides_what_matters() -> None:
     assert judge(NAME, base, new, 0.05).word == "SLOW"
     assert judge(NAME, base, new, 0.30).word == "SAME"
     assert "1.2" in judge(NAME, base, new).reason
+    asks = dataclasses.replace(new, threshold=0.5)
+    assert judge(NAME, base, asks).word == judge(NAME, asks, new).word == "SAME"
 
 
 @settings(max_examples=40, deadline=None)
