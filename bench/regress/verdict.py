@@ -18,9 +18,9 @@ The interval is a bootstrap percentile interval over the rounds where both files
 and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13), else it follows from the
 notches of a box plot, median ± 1.57 IQR / √n (McGill, Tukey and Larsen, The American Statistician
 32(1), 1978). Both know the scatter within a run only. What differs between two runs of the same
-code (layout in memory, clock) is what the threshold t is for; a benchmark may ask for a wider one by
-``extra_info["threshold"]``. SLOW and FAST become AMBIGUOUS where
-other work kept more than 0.3 cores busy during either run (``conftest.py`` notes it).
+code (layout in memory, clock) is what the threshold t is for; a benchmark may ask for a wider one
+by ``extra_info["threshold"]``. SLOW and FAST become AMBIGUOUS where other work kept more than 0.3
+cores busy during either run (``conftest.py`` notes it).
 
 Exit status: 0, also for AMBIGUOUS, which is a warning; 1 for SLOW; 2 for files that cannot be
 compared, as those of different machines.
