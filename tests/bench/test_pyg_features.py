@@ -37,10 +37,14 @@ class Journal:
 
     def __init__(self, lookahead: int) -> None:
         self.lookahead, self.lines = lookahead, list[str]()
-        self._numbers: dict[int, int] = {}
+        self._seen: list[Tensor] = []  # kept: the id() of a freed tensor may come again
 
     def _number(self, ids: Tensor) -> int:
-        return self._numbers.setdefault(id(ids), len(self._numbers))
+        for number, seen in enumerate(self._seen):
+            if seen is ids:
+                return number
+        self._seen.append(ids)
+        return len(self._seen) - 1
 
     def prefetch(self, ids: Tensor) -> None:
         self.lines.append(f"prefetch {self._number(ids)}")
