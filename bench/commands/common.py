@@ -1,0 +1,56 @@
+"""What the commands share: consoles, the options of a run's folder, and how bad input is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+BAD_INPUT = 2
+
+RunArgument = Annotated[
+    Path | None, typer.Argument(help="Folder of a run; without it the newest below --results.")
+]
+ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are kept.")]
+DEFAULT_RESULTS = Path("results")
+
+
+def run_folder(folder: Path | None, results: Path) -> Path:
+    """The folder given, or that of the newest run below ``results``.
+
+    Raises:
+        RunError: there is none.
+    """
+    from gatherbench.bench.tables import newest_run
+
+    return folder if folder is not None else newest_run(results)
+
+
+def console(stderr: bool = False) -> Console:
+    """A console as wide as the terminal; 120 columns into a file or a pipe."""
+    from rich.console import Console
+
+    found = Console(stderr=stderr)
+    # Into a file or a pipe there is no width to fit: wide enough that tables do not fold.
+    return found if found.is_terminal else Console(stderr=stderr, width=120)
+
+
+def fail(message: str) -> NoReturn:
+    """End with the message and exit status 2."""
+    typer.secho(f"error: {message}", err=True, fg=typer.colors.RED)
+    raise typer.Exit(BAD_INPUT)
+
+
+@contextmanager
+def bad_input(*kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of these kinds into a message and exit status 2."""
+    try:
+        yield
+    except kinds as error:
+        fail(str(error))

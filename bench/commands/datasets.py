@@ -1,0 +1,72 @@
+"""`gatherbench datasets`: prepare, import and describe graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gatherbench.bench.commands.common import bad_input, console
+
+
+def prepare(
+    name: Annotated[str, typer.Argument(help="See `gatherbench list datasets`.")],
+    scale: Annotated[float, typer.Option(help="Size of a synthetic graph, 1 = full.")] = 1.0,
+    force: Annotated[bool, typer.Option(help="Make it anew even if it is there.")] = False,
+) -> None:
+    """Make a dataset ready on disk, under $GATHERBENCH_DATA."""
+    from gatherbench.bench.progress import step_bar
+    from gatherbench.datasets.registry import prepare_dataset
+    from gatherbench.datasets.store import DatasetError
+
+    with bad_input(DatasetError), step_bar(console(stderr=True)) as progress:
+        folder = prepare_dataset(name, scale, progress=progress, force=force)
+    typer.echo(folder)
+
+
+def import_(
+    path: Annotated[Path, typer.Argument(help="Edge list, MatrixMarket or NumPy file.")],
+    name: Annotated[str, typer.Option(help="What the dataset shall be called.")],
+    dim: Annotated[int, typer.Option(help="Width of generated features.")] = 128,
+    dtype: Annotated[str, typer.Option(help="Of the features.")] = "float32",
+    labels: Annotated[Path | None, typer.Option(help=".npy of one label a node.")] = None,
+    features: Annotated[Path | None, typer.Option(help=".npy [N, D] instead of --dim.")] = None,
+    one_based: Annotated[
+        bool | None, typer.Option("--one-based/--zero-based", help="Numbering of an edge list.")
+    ] = None,
+    undirected: Annotated[bool, typer.Option(help="Store every edge both ways.")] = False,
+    force: Annotated[bool, typer.Option(help="Replace a dataset of this name.")] = False,
+) -> None:
+    """Import a graph of your own."""
+    from gatherbench.bench.progress import step_bar
+    from gatherbench.datasets.importers import import_graph
+    from gatherbench.datasets.store import DatasetError
+
+    with bad_input(DatasetError), step_bar(console(stderr=True)) as progress:
+        folder = import_graph(
+            path,
+            name,
+            dim=dim,
+            dtype=dtype,
+            labels=labels,
+            features=features,
+            one_based=one_based,
+            undirected=undirected,
+            force=force,
+            progress=progress,
+        )
+    typer.echo(folder)
+
+
+def info(
+    name: Annotated[str, typer.Argument(help="A dataset's name, or its folder.")],
+    scale: Annotated[float, typer.Option(help="Of a synthetic graph.")] = 1.0,
+) -> None:
+    """Describe a prepared dataset."""
+    from gatherbench.bench.listing import description
+    from gatherbench.datasets.store import DatasetError, dataset_folder
+
+    with bad_input(DatasetError):
+        folder = Path(name) if Path(name).is_dir() else dataset_folder(name, scale)
+        console().print(description(folder))

@@ -1,0 +1,12 @@
+"""`gatherbench doctor`: what this machine has and lacks."""
+
+from __future__ import annotations
+
+from gatherbench.bench.commands.common import console
+
+
+def doctor() -> None:
+    """Say what this machine has, and for each missing thing what is lost by it."""
+    from gatherbench.bench.doctor import print_doctor
+
+    print_doctor(console())

@@ -1,0 +1,33 @@
+"""`gatherbench plot`: a run's figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gatherbench.bench.commands.common import (
+    DEFAULT_RESULTS,
+    ResultsOption,
+    RunArgument,
+    bad_input,
+    run_folder,
+)
+
+
+def plot(
+    folder: RunArgument = None,
+    results: ResultsOption = DEFAULT_RESULTS,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the pictures; default: figures/ in the run's.")
+    ] = None,
+) -> None:
+    """Draw a run's figures."""
+    from gatherbench.bench.figures.all import save_all
+    from gatherbench.bench.tables import RunError, load_run
+
+    with bad_input(RunError):
+        where = run_folder(folder, results)
+        for path in save_all(load_run(where), out or where / "figures"):
+            typer.echo(path)

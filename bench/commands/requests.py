@@ -1,0 +1,42 @@
+"""`gatherbench requests`: what each launch policy's reads cost on the link, computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gatherbench.bench.commands.common import bad_input, console
+
+
+def requests(
+    dim: Annotated[int, typer.Option(help="Elements of a feature row.")] = 602,
+    dtype: Annotated[str, typer.Option(help="Of the features.")] = "float32",
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="A launch policy; repeat for several, leave out for all."),
+    ] = None,
+    max_request: Annotated[
+        int, typer.Option(help="Largest read request on the link: 32, 64, 96 or 128 B.")
+    ] = 128,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw requests against row width into this file instead.")
+    ] = None,
+) -> None:
+    """Compute what each launch policy's reads cost on the link; no GPU is needed."""
+    from gatherbench.bench.requests_table import BadRequestError, render, rows_of, to_csv
+
+    with bad_input(BadRequestError):
+        rows = rows_of(dim, dtype, policy or (), max_request)
+    if figure is not None:
+        from gatherbench.bench.figures.requests_per_row import requests_per_row, save
+
+        with bad_input(ValueError, OSError):
+            save(requests_per_row([row.policy for row in rows], max_request), figure)
+        typer.echo(figure)
+    elif csv:
+        typer.echo(to_csv(rows, dim, dtype, max_request), nl=False)
+    else:
+        console().print(render(rows, dim, dtype, max_request))

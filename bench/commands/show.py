@@ -1,0 +1,21 @@
+"""`gatherbench show`: a run as a table in the terminal."""
+
+from __future__ import annotations
+
+from gatherbench.bench.commands.common import (
+    DEFAULT_RESULTS,
+    ResultsOption,
+    RunArgument,
+    bad_input,
+    console,
+    run_folder,
+)
+
+
+def show(folder: RunArgument = None, results: ResultsOption = DEFAULT_RESULTS) -> None:
+    """Print a run's results as a table."""
+    from gatherbench.bench.show import render
+    from gatherbench.bench.tables import RunError, load_run
+
+    with bad_input(RunError):
+        console().print(render(load_run(run_folder(folder, results))))
