@@ -1,4 +1,5 @@
-// The little of CUDA that gather.cu needs, so that g++ compiles it for a machine without a GPU.
+// The little of CUDA that gather.cu and pointer_chase.cu need, so that g++ compiles them for a
+// machine without a GPU.
 //
 // Threads run one after another: the kernel has no barrier, no shared memory and no shuffle, and
 // its lanes stay in step (see the end of the comment in gather.cu). A load counts its place in the
@@ -12,6 +13,7 @@
 
 #define GATHER_SHIM 1
 #define __device__
+#define __global__
 #define __forceinline__ inline
 
 struct alignas(8) uint2 {
@@ -31,6 +33,9 @@ inline unsigned long long atomicMin(unsigned long long* at, unsigned long long v
   if (value < old) *at = value;
   return old;
 }
+
+// A load past the caches; the host has nothing to ask for.
+template <class Word> inline Word __ldcv(const Word* from) { return *from; }
 
 struct LoadRecord {
   std::uint64_t address;
