@@ -113,7 +113,7 @@ class RunStore:
         Raises:
             StoreError: the file has another header, or a row that is none.
         """
-        return list(self._parse())
+        return list(read_rows(self.rows_file))
 
     def recover(self) -> set[Key]:
         """Drop what a killed run left half-written; returns the cases that are complete.
@@ -158,23 +158,6 @@ class RunStore:
                 path.unlink()
             self.parts.rmdir()
 
-    def _parse(self) -> Iterator[Row]:
-        text = self.rows_file.read_text(encoding="utf-8")
-        lines = list(csv.reader(io.StringIO(text, newline="")))
-        if not lines or tuple(lines[0]) != HEADER:
-            raise StoreError(
-                f"{self.rows_file}: not a table of schema version {SCHEMA_VERSION}"
-                " (its header differs); read it with the version that wrote it"
-            )
-        complete = text.endswith("\n")
-        for number, cells in enumerate(lines[1:], start=2):
-            if number == len(lines) and not complete:
-                return
-            try:
-                yield _row(cells)
-            except (ValueError, TypeError) as error:
-                raise StoreError(f"{self.rows_file}: line {number}: {error}") from error
-
 
 SAMPLE_COLUMNS = ("workload", "strategy", "variant", "repeat", "epoch", "stage", "batch", "value_s")
 
@@ -214,6 +197,29 @@ def read_part(path: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             if line.endswith("\n"):
                 yield json.loads(line)
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a table on disk, in order; a last line that is half written is none yet.
+
+    Raises:
+        StoreError: the file has another header, or a row that is none.
+    """
+    text = path.read_text(encoding="utf-8")
+    lines = list(csv.reader(io.StringIO(text, newline="")))
+    if not lines or tuple(lines[0]) != HEADER:
+        raise StoreError(
+            f"{path}: not a table of schema version {SCHEMA_VERSION}"
+            " (its header differs); read it with the version that wrote it"
+        )
+    complete = text.endswith("\n")
+    for number, cells in enumerate(lines[1:], start=2):
+        if number == len(lines) and not complete:
+            return
+        try:
+            yield _row(cells)
+        except (ValueError, TypeError) as error:
+            raise StoreError(f"{path}: line {number}: {error}") from error
 
 
 def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
