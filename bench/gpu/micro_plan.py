@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from gatherbench.kernels.policies import POLICIES, Policy
 
@@ -31,6 +31,7 @@ ROOF_BYTES = 1 << 30
 ROOF_BLOCKS = (1, 2, 4, 8)
 SHARE_OF_MEMORY = 0.6
 
+T = TypeVar("T")
 Kind = Literal["copy_engine", "sm_read", "gather"]
 
 
@@ -111,7 +112,7 @@ def points(
     ]
 
 
-def rounds(plan: Sequence[Point], seed: int = 0) -> Iterator[tuple[int, Point]]:
+def rounds(plan: Sequence[T], seed: int = 0) -> Iterator[tuple[int, T]]:
     """``(round, point)`` without end: every point once a round, shuffled anew each time."""
     generator = random.Random(seed)
     number = 0
