@@ -19,10 +19,11 @@ from torch import Tensor
 
 from gatherbench.bench.case import Job
 from gatherbench.bench.loop import STAGES, CudaClock, EpochTimes, HostClock, run_epoch
+from gatherbench.bench.meters.base import Reading, cited
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.models import Trainer, build_model
-from gatherbench.bench.rows import RowMaker
+from gatherbench.bench.rows import Row, RowMaker
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
@@ -181,25 +182,22 @@ def _train(
             times = run_epoch(batches, fetcher, trainer)
         _write_epoch(job, times, dataset.spec.row_bytes, number, make, out)
         for reading in recorder.readings:
-            if reading.value is not None:
-                row = make.ok(
-                    "epoch", reading.metric, reading.unit, reading.value, reading.source, number
-                )
-            else:
-                row = make.missing(
-                    "epoch",
-                    reading.metric,
-                    reading.unit,
-                    reading.source,
-                    reading.reason or "no reading",
-                    epoch=number,
-                )
-            out.row(row)
+            out.row(_metered(reading, number, make))
     if plan["eval_batches"]:
         right, seen = _score(case.workload, dataset, table, trainer, sampler, plan["eval_batches"])
         if seen:
             source = f"{seen} test nodes"
             out.row(make.ok("eval", "test_accuracy", "1", right / seen, source))
+
+
+def _metered(reading: Reading, epoch: int, make: RowMaker) -> Row:
+    """A meter's reading as a row: a sensor that broke is ``failed``, one that lacks ``skipped``."""
+    what = ("epoch", reading.metric, reading.unit)
+    if reading.value is not None:
+        return make.ok(*what, reading.value, cited(reading), epoch)
+    reason = reading.reason or "unsupported: no reading"
+    status = "failed" if reason.startswith("failed:") else "skipped"
+    return make.missing(*what, cited(reading), reason, status, epoch)
 
 
 def _write_epoch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -21,6 +22,28 @@ class Reading:
     reason: str | None = None
     samples: int = 0
     period_s: float | None = None
+
+
+_SAMPLING = re.compile(r" \[samples=(\d+)(?:, period=([^ ]+) s)?\]$")
+
+
+def cited(reading: Reading) -> str:
+    """The source as a row keeps it: ``SOURCE [samples=N]`` or ``SOURCE [samples=N, period=S s]``.
+
+    A reading that was never sampled keeps its bare source.
+    """
+    if not reading.samples:
+        return reading.source
+    period = "" if reading.period_s is None else f", period={reading.period_s:g} s"
+    return f"{reading.source} [samples={reading.samples}{period}]"
+
+
+def sampling_of(source: str) -> tuple[int, float | None]:
+    """Sample count and period (s) that :func:`cited` wrote into a row's source; (0, None): none."""
+    found = _SAMPLING.search(source)
+    if found is None:
+        return 0, None
+    return int(found[1]), None if found[2] is None else float(found[2])
 
 
 class Meter(Protocol):

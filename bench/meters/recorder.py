@@ -1,36 +1,52 @@
-"""One window over several meters: opened and closed like brackets, and safe against any of them."""
+"""One window over several meters: opened and closed like brackets, and safe against any of them.
+
+A driver that has lost its device may answer with nonsense, with an error, or never. None of this
+may cost the run: meters are called in a thread of their own, which is left behind when a call does
+not return, and what they say is checked before it becomes a row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import queue
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from gatherbench.bench.meters.base import Meter, Reading
+from gatherbench.bench.rows import UNITS
+
+#: How long one call of a meter may take: far more than any sensor needs (NVML's slowest call
+#: blocks about 20 ms), far less than a run would wait.
+PATIENCE_S = 10.0
+
+Verb = Literal["start", "stop"]
+Answer = tuple[int, list[Reading] | Exception]
 
 
 class Recorder:
     """Opens the meters' windows in the order given and closes them in the reverse order.
 
-    A meter that raises yields a reading with a reason, named like the meter; the others go on and
-    so does the run. The recorder may be entered again: each time is a new window.
+    A meter that raises, does not return or reports what is no reading yields a reading with a
+    reason that begins with ``failed``; the others go on and so does the run. One that did not
+    return is not called again. The recorder may be entered again: each time is a new window.
 
     Attributes:
         readings: those of the last window that was closed, in the order of the meters.
     """
 
-    def __init__(self, meters: Sequence[Meter]) -> None:
+    def __init__(self, meters: Sequence[Meter], patience_s: float = PATIENCE_S) -> None:
         self._meters = tuple(meters)
+        self._patience_s = patience_s
         self._broken: dict[int, str] = {}
+        self._stuck: dict[int, str] = {}
         self.readings: tuple[Reading, ...] = ()
 
     def __enter__(self) -> Self:
-        self._broken = {}
-        for i, meter in enumerate(self._meters):
-            try:
-                meter.start()
-            except Exception as error:
-                self._broken[i] = f"start raised {type(error).__name__}: {error}"
+        self._broken = dict(self._stuck)
+        self._call("start", range(len(self._meters)))
         return self
 
     def __exit__(
@@ -39,18 +55,64 @@ class Recorder:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        seen: list[list[Reading]] = []
-        for i, meter in reversed(list(enumerate(self._meters))):
+        seen = self._call("stop", reversed(range(len(self._meters))))
+        for i, why in self._broken.items():
+            name = self._meters[i].name
+            seen[i] = [Reading(name, "1", None, f"meter {name}", reason=f"failed: {why}")]
+        self.readings = tuple(reading for i in sorted(seen) for reading in seen[i])
+
+    def _call(self, verb: Verb, order: Iterable[int]) -> dict[int, list[Reading]]:
+        """What each meter that is not broken answers; those that break are noted."""
+        waiting = [i for i in order if i not in self._broken]
+        answers: dict[int, list[Reading]] = {}
+        while waiting:
+            calls = _Calls([(i, self._meters[i]) for i in waiting], verb)
+            while waiting:
+                try:
+                    i, answer = calls.answers.get(timeout=self._patience_s)
+                except queue.Empty:
+                    calls.abandoned.set()
+                    stuck = waiting.pop(0)
+                    self._stuck[stuck] = f"{verb} did not return within {self._patience_s:g} s"
+                    self._broken[stuck] = self._stuck[stuck]
+                    break
+                waiting.remove(i)
+                if isinstance(answer, Exception):
+                    self._broken[i] = f"{verb} raised {type(answer).__name__}: {answer}"
+                else:
+                    answers[i] = answer
+        return answers
+
+
+class _Calls:
+    """Calls ``verb`` of each meter in a thread that may be left behind."""
+
+    def __init__(self, meters: Sequence[tuple[int, Meter]], verb: Verb) -> None:
+        self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self.abandoned = threading.Event()
+        name = f"gatherbench-meter-{verb}"
+        threading.Thread(target=self._run, args=(meters, verb), name=name, daemon=True).start()
+
+    def _run(self, meters: Sequence[tuple[int, Meter]], verb: Verb) -> None:
+        for i, meter in meters:
+            if self.abandoned.is_set():  # the call before returned after all, but too late
+                return
             try:
-                # A meter whose window never opened has nothing to close.
-                seen.append([] if i in self._broken else meter.stop())
+                if verb == "start":
+                    meter.start()
+                    self.answers.put((i, []))
+                else:
+                    self.answers.put((i, [_checked(reading) for reading in meter.stop()]))
             except Exception as error:
-                self._broken[i] = f"stop raised {type(error).__name__}: {error}"
-                seen.append([])
-            if i in self._broken:
-                seen[-1] = [_broken(meter, self._broken[i])]
-        self.readings = tuple(reading for group in reversed(seen) for reading in group)
+                self.answers.put((i, error))
 
 
-def _broken(meter: Meter, why: str) -> Reading:
-    return Reading(meter.name, "1", None, f"meter {meter.name}", reason=f"failed: {why}")
+def _checked(reading: Reading) -> Reading:
+    """The reading, or one without a value where the value is no measurement."""
+    if reading.unit not in UNITS:
+        raise ValueError(f"{reading.metric} has the unit {reading.unit!r}, none of {UNITS}")
+    if reading.value is None:
+        return reading if reading.reason else replace(reading, reason="failed: no value, no reason")
+    if not math.isfinite(reading.value) or reading.value < 0:
+        return replace(reading, value=None, reason=f"failed: the sensor said {reading.value}")
+    return replace(reading, reason=None)

@@ -1,0 +1,157 @@
+"""Meters that hang, raise or talk nonsense: a reason in the table, and the run goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatherbench.bench.meters.base import Reading, cited, sampling_of
+from gatherbench.bench.meters.recorder import Recorder
+
+
+class Scripted:
+    """Answers as told."""
+
+    name: ClassVar[str] = "scripted"
+    summary: ClassVar[str] = "a test"
+
+    def __init__(self, stop: Callable[[], Any], start: Callable[[], object] = lambda: None) -> None:
+        self._stop, self._start = stop, start
+
+    def probe(self) -> str | None:
+        return None
+
+    def start(self) -> None:
+        self._start()
+
+    def stop(self) -> list[Reading]:
+        return cast("list[Reading]", self._stop())
+
+
+def good(name: str = "good") -> Scripted:
+    return Scripted(lambda: [Reading(name, "1", 1.0, "test", samples=1)])
+
+
+@pytest.fixture
+def gate() -> Any:
+    """An event that a hanging meter waits for, set at the end so that no thread is left."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.mark.parametrize("verb", ["start", "stop"])
+def test_a_meter_that_hangs_is_left_behind_and_not_called_again(
+    verb: str, gate: threading.Event
+) -> None:
+    calls: list[str] = []
+
+    def hang() -> list[Reading]:
+        calls.append("called")
+        gate.wait()
+        return []
+
+    hanging = Scripted(hang) if verb == "stop" else Scripted(list, start=hang)
+    recorder = Recorder([good("a"), hanging, good("b")], patience_s=0.05)
+    for _ in range(2):
+        with recorder:
+            pass
+        a, hung, b = recorder.readings
+        assert (a.metric, a.value, b.metric, b.value) == ("a", 1.0, "b", 1.0)
+        assert hung.value is None
+        assert hung.reason == f"failed: {verb} did not return within 0.05 s"
+    assert calls == ["called"]
+
+
+def test_an_abandoned_thread_calls_no_further_meter_when_it_comes_back() -> None:
+    """Else two threads would call one meter at once."""
+    gate, came_back = threading.Event(), threading.Event()
+    started: list[str] = []
+    hung_in: list[threading.Thread] = []
+
+    def hang() -> None:
+        hung_in.append(threading.current_thread())
+        gate.wait()
+        came_back.set()
+
+    after = Scripted(list, start=lambda: started.append("after"))
+    recorder = Recorder([Scripted(list, start=hang), after], patience_s=0.05)
+    with recorder:
+        gate.set()
+        assert came_back.wait(10)
+        hung_in[0].join(10)
+    assert started == ["after"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -1.0])
+def test_a_value_that_is_no_measurement_is_not_written_down(value: float) -> None:
+    meter = Scripted(lambda: [Reading("energy", "J", value, "sensor", samples=2)])
+    recorder = Recorder([meter])
+    with recorder:
+        pass
+    (reading,) = recorder.readings
+    assert reading.value is None
+    assert reading.reason == f"failed: the sensor said {value}"
+    assert (reading.metric, reading.unit, reading.source) == ("energy", "J", "sensor")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, 7, ["text"], [Reading("x", "furlong", 1.0, "test")], [Reading("x", "1", "7", "test")]],  # type: ignore[arg-type]
+    ids=["nothing", "a number", "no reading", "unknown unit", "text for a value"],
+)
+def test_garbage_breaks_its_meter_alone(answer: Any) -> None:
+    recorder = Recorder([good("a"), Scripted(lambda: answer), good("b")])
+    with recorder:
+        pass
+    a, broken, b = recorder.readings
+    assert (a.value, b.value) == (1.0, 1.0)
+    assert broken.metric == "scripted"
+    assert str(broken.reason).startswith("failed: stop raised ")
+
+
+def test_a_reading_without_value_and_reason_gets_one() -> None:
+    recorder = Recorder([Scripted(lambda: [Reading("x", "1", None, "test")])])
+    with recorder:
+        pass
+    assert recorder.readings[0].reason
+
+
+def test_a_meter_that_raised_once_is_asked_again_in_the_next_window() -> None:
+    answers = iter([OSError("busy"), [Reading("x", "1", 2.0, "test")]])
+
+    def stop() -> Any:
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    recorder = Recorder([Scripted(stop)])
+    for expected in (None, 2.0):
+        with recorder:
+            pass
+        assert recorder.readings[0].value == expected
+
+
+@given(
+    st.text(max_size=40),
+    st.integers(1, 10**9),
+    st.none() | st.floats(1e-6, 1e6).map(lambda x: float(f"{x:.6g}")),
+)
+def test_what_a_source_says_of_sampling_reads_back(
+    source: str, samples: int, period_s: float | None
+) -> None:
+    reading = Reading("x", "1", 1.0, source, samples=samples, period_s=period_s)
+    assert cited(reading).startswith(source)
+    assert sampling_of(cited(reading)) == (samples, period_s)
+
+
+def test_a_source_without_samples_stays_as_it_is() -> None:
+    assert cited(Reading("x", "1", None, "counter", reason="no_device: none")) == "counter"
+    assert sampling_of("counter") == (0, None)
+    assert sampling_of("psutil [samples=x]") == (0, None)
