@@ -1,0 +1,148 @@
+"""All that ``results/`` holds, read at once for the notebooks: published, measured, micro.
+
+Notebooks ask "what is known of this question?", not "what did that run say?": of several runs the
+newest that answers is taken. What is not there is an empty table or ``None``, and the figures say
+so in its place.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import pandas as pd
+
+from gatherbench.bench.derive import SERIES, epoch_times
+from gatherbench.bench.gpu.micro_rows import MicroRow
+from gatherbench.bench.reference import load_reference
+from gatherbench.bench.tables import Run, load_run
+
+#: Names the folder of results that notebooks read; without it the repository's own.
+RESULTS_VARIABLE = "GATHERBENCH_RESULTS"
+MICRO_COLUMNS = [field.name for field in fields(MicroRow)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Findings:
+    """What is known.
+
+    Attributes:
+        published: rows of :func:`gatherbench.bench.reference.load_reference`.
+        runs: every run, the newest first.
+        micro: rows of the newest ``gpu-micro`` (columns :data:`MICRO_COLUMNS`) and its ``machine``.
+    """
+
+    published: pd.DataFrame
+    runs: list[Run]
+    micro: pd.DataFrame
+
+    def runs_on(self, backend: str) -> list[Run]:
+        """The runs with epochs measured on ``backend``, each cut down to what no newer one has.
+
+        For each machine and workload the newest run counts, so that a later plan with other
+        workloads adds to an earlier one and hides nothing of it.
+        """
+        known: set[tuple[str, str]] = set()
+        found = []
+        for run in self.runs:
+            rows = run.rows
+            epochs = rows[
+                (rows["backend"] == backend)
+                & (rows["epoch"] >= 0)
+                & (rows["metric"] == "wall_time")
+            ]
+            pairs = set(zip(epochs["machine"], epochs["workload"], strict=True)) - known
+            if pairs:
+                known |= pairs
+                found.append(only(run, workloads={w for _, w in pairs}, backends={backend}))
+        return found
+
+    def derived(self, backend: str, derive: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
+        """``derive`` (see :mod:`gatherbench.bench.derive`) over :meth:`runs_on`, as one table.
+
+        Columns: ``machine``, ``dataset``, ``model``, and those of ``derive``.
+        """
+        tables = []
+        for run in self.runs_on(backend):
+            fixed = run.rows.drop_duplicates("workload")[
+                ["workload", "machine", "dataset", "model"]
+            ]
+            tables.append(derive(run).merge(fixed, on="workload"))
+        if not tables:
+            names = [*SERIES, "median", "low", "high", "machine", "dataset", "model"]
+            return pd.DataFrame(columns=names)
+        return pd.concat(tables, ignore_index=True)
+
+    def epochs(self, backend: str) -> pd.DataFrame:
+        """Seconds per epoch, as :meth:`derived`."""
+        return self.derived(backend, epoch_times)
+
+
+def open_findings() -> Findings:
+    """What the repository's ``results/`` holds, or the folder that ``$GATHERBENCH_RESULTS`` names.
+
+    The published rows are always the repository's.
+
+    Raises:
+        FileNotFoundError: neither the working directory nor a folder above it holds ``results/``.
+        RunError, StoreError: a run or a table that cannot be read; the message names the file.
+    """
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "results" / "reference").is_dir():
+            own = folder / "results"
+            return load_findings(Path(os.environ.get(RESULTS_VARIABLE, own)), own / "reference")
+    raise FileNotFoundError(f"{here.name}: no folder above it holds results/reference")
+
+
+def load_findings(root: Path, reference: Path) -> Findings:
+    """What lies below ``root``, with the published rows in ``reference``.
+
+    Raises:
+        RunError, StoreError: as :func:`open_findings`.
+    """
+    folders = sorted({path.parent for path in root.rglob("rows.csv")}, key=_age, reverse=True)
+    runs = [load_run(folder) for folder in folders if (folder / "plan.json").is_file()]
+    micro = [folder for folder in folders if _is_micro(folder / "rows.csv")]
+    if not micro:
+        return Findings(load_reference(reference), runs, pd.DataFrame(columns=[*MICRO_COLUMNS]))
+    table = pd.read_csv(micro[0] / "rows.csv", keep_default_na=False)
+    return Findings(load_reference(reference), runs, table.assign(machine=micro[0].parent.name))
+
+
+def only(
+    run: Run,
+    *,
+    workloads: Collection[str] | None = None,
+    strategies: Collection[str] | None = None,
+    backends: Collection[str] | None = None,
+) -> Run:
+    """The run as if no other workloads, strategies and backends had been in its plan."""
+    cases = run.plan["cases"]
+    rows = run.rows
+    if workloads is not None:
+        cases = [case for case in cases if case["workload"] in workloads]
+        rows = rows[rows["workload"].isin(workloads)]
+    if strategies is not None:
+        cases = [case for case in cases if case["strategy"] in strategies]
+        rows = rows[rows["strategy"].isin(strategies)]
+    if backends is not None:
+        rows = rows[rows["backend"].isin(backends)]
+    kept = {case["workload"] for case in cases}
+    table = {name: fields for name, fields in run.plan["workloads"].items() if name in kept}
+    return replace(run, plan={**run.plan, "cases": cases, "workloads": table}, rows=rows)
+
+
+def _age(folder: Path) -> tuple[str, str]:
+    """By the date in its name, then by name; a folder without a date is older than any."""
+    found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", folder.name)
+    return ("".join(found.groups()) if found else "", folder.name)
+
+
+def _is_micro(path: Path) -> bool:
+    with path.open(newline="", encoding="utf-8") as file:
+        return set(MICRO_COLUMNS) <= set(next(csv.reader(file), []))
