@@ -1,0 +1,54 @@
+"""What a minibatch asks of a machine: the facts that the link model is fed with.
+
+They come from a strategy's ``DataPath`` and its declared overlap, from the request accounting of
+the kernels, from the trace, and from the model's operation counts; never from a strategy's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gatherbench.bench.linkmodel.estimate import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class MinibatchLoad:
+    """An average minibatch of an epoch with one strategy.
+
+    Bytes and counts are means over the minibatches, so they need not be whole.
+
+    Attributes:
+        payload_bytes: feature rows that the training needs.
+        cpu_read_bytes, cpu_write_bytes: what the CPU moves in host memory.
+        copy_engine_bytes: what the copy engine carries to the GPU.
+        pageable_bytes: of these, bytes that lie in freshly allocated pageable memory.
+        gpu_link_read_bytes: row bytes that multiprocessors read from host memory.
+        gpu_requests: request size in bytes → count of these reads; ``None`` where not accounted.
+        table_bytes: span of the feature table.
+        lookahead: minibatches that are fetched ahead of the one in training.
+        gpu_share: share of the multiprocessors that an overlapped gather takes from training.
+        sampled_edges: edges drawn.
+        train_operations, train_bytes, train_launches: float32 operations, bytes of GPU memory and
+            GPU operations of a training step (``compute.py``).
+        sample_s, gather_s, train_s: measured seconds; where given they take the place of the
+            model's for the whole stage (``gather_s``: of the CPU's gather).
+    """
+
+    payload_bytes: float
+    cpu_read_bytes: float = 0.0
+    cpu_write_bytes: float = 0.0
+    copy_engine_bytes: float = 0.0
+    pageable_bytes: float = 0.0
+    gpu_link_read_bytes: float = 0.0
+    gpu_requests: Mapping[int, float] | None = None
+    table_bytes: float = 0.0
+    lookahead: int = 0
+    gpu_share: float = 0.0
+    sampled_edges: float = 0.0
+    train_operations: float = 0.0
+    train_bytes: float = 0.0
+    train_launches: float = 0.0
+    sample_s: Estimate | None = field(default=None)
+    gather_s: Estimate | None = field(default=None)
+    train_s: Estimate | None = field(default=None)
