@@ -41,6 +41,21 @@ def stage_times(run: Run) -> dict[str, pd.DataFrame]:
     return {stage: _spread(_epochs(run, stage, "wall_time")) for stage in STAGES}
 
 
+def stage_breakdown(run: Run) -> pd.DataFrame:
+    """Epoch times, and beside them medians of each stage and of what is left (``other``), seconds.
+
+    Columns as :func:`epoch_times`, and :data:`STAGES`, ``other``. A modelled epoch without stages
+    is all ``other``.
+    """
+    values = epoch_times(run)
+    for stage, table in stage_times(run).items():
+        part = table[[*SERIES, "median"]].rename(columns={"median": stage})
+        values = values.merge(part, on=SERIES, how="left")
+    values[list(STAGES)] = values[list(STAGES)].fillna(0.0)
+    values["other"] = (values["median"] - values[list(STAGES)].sum(axis=1)).clip(lower=0.0)
+    return values
+
+
 def cpu_seconds(run: Run) -> pd.DataFrame:
     """Core-seconds per epoch of the process tree: spread of the total, and medians of its parts.
 

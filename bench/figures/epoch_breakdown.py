@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gatherbench.bench.derive import SERIES, STAGES, epoch_times, stage_times
+from gatherbench.bench.derive import stage_breakdown
 from gatherbench.bench.figures.bars import Line, draw_stack, draw_whiskers
 from gatherbench.bench.figures.sheet import draw_sheet
 from gatherbench.bench.figures.style import STAGE_COLOURS, time_unit
@@ -20,15 +20,9 @@ def epoch_breakdown(run: Run) -> Figure:
     stage ``fetch`` is the time that the loop waited for rows, so a strategy that fetches ahead
     shows only what it could not hide. A modelled epoch without stages is drawn as ``other``.
     """
-    values = epoch_times(run)
-    for stage, table in stage_times(run).items():
-        part = table[[*SERIES, "median"]].rename(columns={"median": stage})
-        values = values.merge(part, on=SERIES, how="left")
-    values[list(STAGES)] = values[list(STAGES)].fillna(0.0)
-    values["other"] = (values["median"] - values[list(STAGES)].sum(axis=1)).clip(lower=0.0)
     return draw_sheet(
         run,
-        values,
+        stage_breakdown(run),
         _draw,
         title="Epoch time by stage",
         legend=[Patch(facecolor=c, label=stage) for stage, c in STAGE_COLOURS.items()],
