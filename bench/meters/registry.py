@@ -10,10 +10,18 @@ from gatherbench.bench.meters.clock import WallClockMeter
 from gatherbench.bench.meters.cpu import CpuMeter
 from gatherbench.bench.meters.nvml import GpuPowerMeter, PcieMeter
 from gatherbench.bench.meters.rapl import RaplMeter
+from gatherbench.bench.meters.threads import ThreadMeter
 
 #: From the outermost window to the innermost: the clock opens last and closes first, so that the
 #: time it reads holds nothing of the other meters' work.
-METERS: tuple[type[Meter], ...] = (RaplMeter, PcieMeter, GpuPowerMeter, CpuMeter, WallClockMeter)
+METERS: tuple[type[Meter], ...] = (
+    RaplMeter,
+    PcieMeter,
+    GpuPowerMeter,
+    ThreadMeter,
+    CpuMeter,
+    WallClockMeter,
+)
 
 
 def open_meters(names: Iterable[str] | None = None) -> list[Meter]:

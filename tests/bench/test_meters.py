@@ -20,7 +20,6 @@ from gatherbench.bench.meters.base import Meter, Reading
 from gatherbench.bench.meters.clock import WallClockMeter
 from gatherbench.bench.meters.cpu import CpuMeter
 from gatherbench.bench.meters.nvml import GpuPowerMeter, PcieMeter, list_gpus
-from gatherbench.bench.meters.rapl import RaplMeter
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import METERS, open_meters
 from gatherbench.bench.rows import UNITS
@@ -288,49 +287,6 @@ def test_gpus_are_described_without_their_uuid(monkeypatch: pytest.MonkeyPatch) 
 
 def test_numa_node_of_nothing_is_none() -> None:
     assert nvml_module._numa_node(None) is None
-
-
-def packages(folder: Path, *names: str) -> Path:
-    for name in names:
-        (folder / name).mkdir()
-        (folder / name / "energy_uj").write_text("123456\n")
-    return folder
-
-
-def test_rapl_absent(tmp_path: Path) -> None:
-    assert str(RaplMeter(tmp_path / "powercap").probe()).startswith("no_device: ")
-    # A part of a package alone is no package.
-    assert str(RaplMeter(packages(tmp_path, "intel-rapl:0:0")).probe()).startswith("no_device: ")
-
-
-def test_rapl_for_root_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> str:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "read_text", refuse)
-    reason = str(RaplMeter(packages_unread(tmp_path)).probe())
-    assert reason.startswith("no_permission: ")
-    assert "; " in reason
-
-
-def packages_unread(folder: Path) -> Path:
-    (folder / "intel-rapl:0").mkdir()
-    return folder
-
-
-def test_rapl_present_is_not_read_yet(tmp_path: Path) -> None:
-    meter = RaplMeter(packages(tmp_path, "intel-rapl:0", "intel-rapl:1", "intel-rapl:0:0"))
-    assert str(meter.probe()).startswith("unsupported: ")
-    meter.start()
-    (reading,) = meter.stop()
-    assert reading.value is None
-    assert "later version" in str(reading.reason)
-
-
-def test_rapl_garbled(tmp_path: Path) -> None:
-    folder = packages(tmp_path, "intel-rapl:0")
-    (folder / "intel-rapl:0" / "energy_uj").write_text("what?")
-    assert str(RaplMeter(folder).probe()).startswith("unsupported: ")
 
 
 def test_open_meters_keeps_the_order_and_names_the_nearest() -> None:

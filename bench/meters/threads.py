@@ -1,0 +1,104 @@
+"""Core-seconds by what a thread is for: who gathers, who samples, who trains.
+
+The CPU's time as a whole does not say which work zero-copy saves. Threads are told apart by the
+names that the samplers and gatherers give theirs, and each one's own CPU clock is read at both
+ends of the window. What a thread did that ended inside the window is known only in sum.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import ClassVar
+
+from gatherbench.bench.meters.base import Reading
+
+#: Metric of a group, and how the names of its threads begin. The first that fits counts.
+GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("cpu_sampler_workers", ("gatherbench-sample",)),
+    ("cpu_gather_workers", ("gatherbench-gather", "gatherbench-fetch")),
+    ("cpu_meters", ("gatherbench-meter",)),
+)
+MAIN, NATIVE, OTHER, ENDED = "cpu_main", "cpu_torch_pool", "cpu_other_threads", "cpu_ended_threads"
+
+#: Every metric, in the order in which it is reported.
+METRICS = (MAIN, *(metric for metric, _ in GROUPS), NATIVE, OTHER, ENDED)
+
+_TASKS = Path("/proc/self/task")
+_SOURCE = "CPU clock of each thread (clock_gettime)"
+_SOURCE_ENDED = "process CPU clock less the clocks of its live threads"
+
+
+class ThreadMeter:
+    """Core-seconds (user and system together) of this process's threads by group. Units: s.
+
+    ``cpu_main``: the thread that runs the loop: it samples, gathers and trains as one of the team.
+    ``cpu_sampler_workers``, ``cpu_gather_workers``: the helpers beside it, and the thread that
+    fetches ahead. ``cpu_meters``: what the meters themselves used. ``cpu_torch_pool``: threads
+    that Python did not start, on the host torch's OpenMP and autograd pools, on a GPU machine the
+    driver's too. ``cpu_ended_threads``: threads that ended inside the window. The groups add up to
+    the process's own core-seconds; children are not among them.
+    """
+
+    name: ClassVar[str] = "threads"
+    summary: ClassVar[str] = "core-seconds of sampler, gather, torch and other threads"
+
+    def __init__(self) -> None:
+        self._clocks: dict[int, float] = {}
+        self._process_s = 0.0
+
+    def probe(self) -> str | None:
+        if not _TASKS.is_dir():
+            return "unsupported: threads are listed in /proc/self/task; run on Linux with /proc"
+        return None
+
+    def start(self) -> None:
+        if self.probe() is None:
+            self._clocks, self._process_s = _read_clocks()
+
+    def stop(self) -> list[Reading]:
+        reason = self.probe()
+        if reason is not None:
+            return [Reading(metric, "s", None, _SOURCE, reason=reason) for metric in METRICS]
+        groups = _groups_of_threads()
+        clocks, process_s = _read_clocks()
+        used_s = dict.fromkeys(METRICS, 0.0)
+        for thread, late_s in clocks.items():
+            early_s = self._clocks.get(thread, 0.0)
+            # A clock that fell is that of a new thread under an old one's number.
+            grown_s = late_s - early_s if late_s >= early_s else late_s
+            used_s[groups.get(thread, NATIVE)] += grown_s
+        lived_s = sum(used_s.values())
+        # The clocks are read one after the other: a rest below zero is that, and nothing else.
+        used_s[ENDED] = max(0.0, process_s - self._process_s - lived_s)
+        return [
+            Reading(metric, "s", value, _SOURCE_ENDED if metric == ENDED else _SOURCE, samples=2)
+            for metric, value in used_s.items()
+        ]
+
+
+def _groups_of_threads() -> dict[int, str]:
+    """The group of each thread that Python knows, by the kernel's number of it."""
+    main = threading.main_thread()
+    groups = {}
+    for thread in threading.enumerate():
+        if thread.native_id is not None:
+            groups[thread.native_id] = MAIN if thread is main else _group_of(thread.name)
+    return groups
+
+
+def _group_of(name: str) -> str:
+    return next((metric for metric, prefixes in GROUPS if name.startswith(prefixes)), OTHER)
+
+
+def _read_clocks() -> tuple[dict[int, float], float]:
+    """CPU seconds of each live thread of this process, and of the process with ended threads."""
+    clocks = {}
+    for thread in (int(task.name) for task in _TASKS.iterdir()):
+        # The kernel's number of a thread's CPU clock (pthread_getcpuclockid(3) makes the same).
+        try:
+            clocks[thread] = time.clock_gettime((~thread << 3) | 6)
+        except OSError:  # it has ended since it was listed
+            continue
+    return clocks, time.process_time()

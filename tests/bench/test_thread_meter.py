@@ -1,0 +1,180 @@
+"""Core-seconds by thread: each group gets what its threads burnt, and ended threads are told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from gatherbench.bench.meters import threads as threads_module
+from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.threads import METRICS, ThreadMeter
+from gatherbench.kernels.host_gather import CHUNK_BYTES, HostGather
+
+BURNT = 0.15
+LITTLE = 0.1
+
+
+def burn(seconds: float = BURNT) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def values(readings: list[Reading]) -> dict[str, float]:
+    assert [r.metric for r in readings] == list(METRICS)
+    found = {}
+    for reading in readings:
+        assert reading.unit == "s"
+        assert reading.value is not None, reading.reason
+        assert reading.value >= 0
+        found[reading.metric] = reading.value
+    return found
+
+
+@contextmanager
+def pool(prefix: str) -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1, thread_name_prefix=prefix) as executor:
+        executor.submit(int).result()  # the thread is there
+        yield executor
+
+
+@pytest.mark.parametrize(
+    ("prefix", "metric"),
+    [
+        ("gatherbench-sample", "cpu_sampler_workers"),
+        ("gatherbench-gather", "cpu_gather_workers"),
+        ("gatherbench-fetch", "cpu_gather_workers"),
+        ("gatherbench-meter-x", "cpu_meters"),
+        ("somebody", "cpu_other_threads"),
+    ],
+)
+def test_a_named_thread_is_charged_to_its_group(prefix: str, metric: str) -> None:
+    meter = ThreadMeter()
+    with pool(prefix) as executor:
+        executor.submit(burn).result()  # before the window: does not count
+        meter.start()
+        executor.submit(burn).result()
+        used = values(meter.stop())
+    assert BURNT <= used.pop(metric) < 2 * BURNT
+    used.pop("cpu_main")
+    assert sum(used.values()) < LITTLE
+
+
+def test_a_thread_started_in_the_window_counts_from_its_start() -> None:
+    meter = ThreadMeter()
+    meter.start()
+    with pool("gatherbench-sample") as executor:
+        executor.submit(burn).result()
+        used = values(meter.stop())
+    assert used["cpu_sampler_workers"] >= BURNT
+
+
+def test_the_main_thread_is_its_own_group() -> None:
+    meter = ThreadMeter()
+    meter.start()
+    burn()
+    assert values(meter.stop())["cpu_main"] >= BURNT
+
+
+def test_threads_that_ended_in_the_window_are_told_in_sum_and_never_lost() -> None:
+    meter = ThreadMeter()
+    before = threading.Event()
+    thread = threading.Thread(target=lambda: (burn(), before.wait(), burn()))
+    thread.start()
+    while sum(t.native_id is not None for t in threading.enumerate()) < 2:
+        pass
+    meter.start()
+    before.set()
+    thread.join()
+    brief = threading.Thread(target=burn, name="gatherbench-gather_0")
+    brief.start()
+    brief.join()
+    used = values(meter.stop())
+    assert used["cpu_ended_threads"] >= 2 * BURNT
+    assert used["cpu_gather_workers"] == 0
+
+
+def test_the_groups_add_up_to_the_process() -> None:
+    meter = ThreadMeter()
+    early = time.process_time()
+    meter.start()
+    with pool("gatherbench-gather") as executor:
+        work = executor.submit(burn)
+        burn()
+        work.result()
+        used = values(meter.stop())
+    late = time.process_time()
+    assert sum(used.values()) == pytest.approx(late - early, abs=0.05)
+
+
+def test_children_are_not_among_the_threads() -> None:
+    meter = ThreadMeter()
+    meter.start()
+    subprocess.run(
+        [sys.executable, "-c", "import time\nwhile time.process_time() < 0.4: pass"], check=True
+    )
+    assert sum(values(meter.stop()).values()) < 0.3
+
+
+def test_torch_pool_is_what_python_did_not_start() -> None:
+    """In a process of its own, where torch may have more than one thread."""
+    code = """
+import torch
+from gatherbench.bench.meters.threads import ThreadMeter
+torch.set_num_threads(2)
+a = torch.ones(1500, 1500)
+a @ a
+meter = ThreadMeter()
+meter.start()
+for _ in range(30):
+    a.add(1).exp()
+used = {r.metric: r.value for r in meter.stop()}
+print(used["cpu_torch_pool"] > 0 and used["cpu_other_threads"] == 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True", done.stderr
+
+
+def test_the_gatherers_helpers_carry_the_name_that_the_meter_looks_for() -> None:
+    rows = 4 * CHUNK_BYTES // 4096
+    table = torch.zeros(rows, 1024)
+    out, ids = torch.empty_like(table), torch.arange(rows)
+    meter = ThreadMeter()
+    with HostGather(threads=2) as gather:
+        gather.gather(table, ids, out)  # starts the helper
+        meter.start()
+        for _ in range(50):
+            gather.gather(table, ids, out)
+        used = values(meter.stop())
+    assert used["cpu_gather_workers"] > 0
+    assert used["cpu_other_threads"] == 0
+
+
+def test_a_thread_number_that_is_given_again_counts_from_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    meter = ThreadMeter()
+    clocks = iter([({7: 5.0, 8: 1.0}, 6.0), ({7: 0.25, 8: 1.0}, 6.5)])
+    monkeypatch.setattr(threads_module, "_read_clocks", lambda: next(clocks))
+    meter.start()
+    used = values(meter.stop())
+    assert used["cpu_torch_pool"] == 0.25
+    assert used["cpu_ended_threads"] == 0.25
+
+
+def test_without_proc_the_reason_stands_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads_module, "_TASKS", Path("/nowhere"))
+    meter = ThreadMeter()
+    meter.start()
+    readings = meter.stop()
+    assert [r.metric for r in readings] == list(METRICS)
+    assert {str(r.reason).split(":")[0] for r in readings} == {"unsupported"}
