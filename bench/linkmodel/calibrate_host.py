@@ -19,7 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.bench.linkmodel.calibrate_points import Point
+from gatherbench.bench.linkmodel.calibrate_points import Observation, Point
 from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.bench.sampling.epoch import epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
@@ -38,6 +38,7 @@ MAX_ROWS = 1 << 20
 #: The graph that is sampled has ogbn-products' mean degree and is larger than most caches.
 NODES, EDGES = 1_000_000, 25_000_000
 FANOUTS, BATCH_SIZE, BATCHES = (25, 10), 1000, 4
+CLOCK = "time.perf_counter"
 
 Graph = tuple[NDArray[np.int64], NDArray[np.int32]]
 
@@ -75,8 +76,6 @@ class HostStand:
     ``graph`` makes the graph that is sampled, ``indptr`` and ``indices``.
     """
 
-    source = "time.perf_counter"
-
     def __init__(
         self, table: Tensor, graph: Callable[[], Graph] = lambda: rmat_graph(NODES, EDGES)
     ) -> None:
@@ -90,28 +89,28 @@ class HostStand:
         self._pool = ThreadPoolExecutor(available_cores(), "gatherbench-read")
         self._drawn = 0
 
-    def measure(self, point: Point) -> tuple[float, float]:
-        """The amount and the seconds of one observation.
+    def measure(self, point: Point) -> Observation:
+        """One observation.
 
         Raises:
             CalibrationError: the gather delivered wrong rows.
         """
         return self._PARTS[point.kind](self, point)
 
-    def _copy(self, point: Point) -> tuple[float, float]:
+    def _copy(self, point: Point) -> Observation:
         gather, piece = self._gather(point.threads), self._piece(self._out.numel())
         begin = time.perf_counter()
         gather.copy(piece, self._out)
-        return self._out.numel(), time.perf_counter() - begin
+        return Observation(self._out.numel(), time.perf_counter() - begin, CLOCK)
 
-    def _read(self, point: Point) -> tuple[float, float]:
+    def _read(self, point: Point) -> Observation:
         piece = self._piece(self._out.numel()).view(torch.int64).numpy()
         parts = np.array_split(piece, point.threads)
         begin = time.perf_counter()
         list(self._pool.map(fold_words, parts))
-        return piece.nbytes, time.perf_counter() - begin
+        return Observation(piece.nbytes, time.perf_counter() - begin, CLOCK)
 
-    def _rows(self, point: Point) -> tuple[float, float]:
+    def _rows(self, point: Point) -> Observation:
         width = point.row_bytes
         rows = self._table[: self._table.numel() // width * width].view(-1, width)
         count = min(MAX_ROWS, GATHER_BYTES // width, self._out.numel() // width)
@@ -124,9 +123,9 @@ class HostStand:
         some = slice(None, None, max(1, count // 1000))
         if not torch.equal(out[some], rows[ids[some]]):
             raise CalibrationError(f"the gather of rows of {width} B delivered wrong rows")
-        return count * width, seconds
+        return Observation(count * width, seconds, CLOCK)
 
-    def _sample(self, point: Point) -> tuple[float, float]:
+    def _sample(self, point: Point) -> Observation:
         if point.threads not in self._samplers:
             sampler = NeighborSampler(*self._graph, FANOUTS, point.threads)
             self._samplers[point.threads] = sampler
@@ -136,9 +135,10 @@ class HostStand:
         begin = time.perf_counter()
         drawn = [sampler.sample(seeds, self._drawn) for seeds in batches]
         seconds = time.perf_counter() - begin
-        return sum(edges.shape[1] for batch in drawn for edges in batch.edges), seconds
+        edges = sum(edges.shape[1] for batch in drawn for edges in batch.edges)
+        return Observation(edges, seconds, CLOCK)
 
-    _PARTS: Mapping[str, Any] = MappingProxyType(
+    _PARTS: Mapping[str, Callable[[Any, Point], Observation]] = MappingProxyType(
         {"host_copy": _copy, "host_read": _read, "host_gather": _rows, "host_sample": _sample}
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from gatherbench.bench.gpu.micro_plan import rounds
 
@@ -84,25 +84,28 @@ class Point:
     held_out: bool = False
 
 
+class Observation(NamedTuple):
+    """``amount`` (see :data:`UNITS`) took ``seconds`` by ``clock``."""
+
+    amount: float
+    seconds: float
+    clock: str
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One observation: ``amount`` (see :data:`UNITS`) took ``seconds``."""
+    """One observation of a point."""
 
     point: Point
     round: int
-    amount: float
-    seconds: float
-    source: str
+    observed: Observation
 
 
 class Stand(Protocol):
     """What measures points: the host, a GPU, or a stand-in with known constants in a test."""
 
-    #: The clock that ``measure`` reads.
-    source: str
-
-    def measure(self, point: Point) -> tuple[float, float]:
-        """The amount and the seconds of one observation of ``point``."""
+    def measure(self, point: Point) -> Observation:
+        """One observation of ``point``."""
         ...
 
 
@@ -159,7 +162,7 @@ def gpu_points(spans: Sequence[int], cores: int) -> list[Point]:
         Point("gpu_copy"),
         Point("gpu_matmul"),
         Point("gpu_launch"),
-        Point("gpu_submit"),
+        Point("gpu_submit", USUAL_ROW_BYTES, span_bytes=most),
     ]
     for span in ordered:
         points.append(Point("round_trip", span_bytes=span))
@@ -198,9 +201,9 @@ def measure_all(
     for visited, (number, point) in enumerate(rounds(points)):
         if number > most_rounds or out_of_time():
             break
-        amount, seconds = stand.measure(point)
+        observed = stand.measure(point)
         if number:
-            report(Sample(point, number, amount, seconds, stand.source))
+            report(Sample(point, number, observed))
         whole = (visited + 1) // len(points) - 1
     return max(0, whole)
 
