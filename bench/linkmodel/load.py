@@ -7,7 +7,7 @@ the kernels, from the trace, and from the model's operation counts; never from a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gatherbench.bench.linkmodel.estimate import Estimate
 
@@ -31,6 +31,7 @@ class MinibatchLoad:
         sampled_edges: edges drawn.
         train_operations, train_bytes, train_launches: float32 operations, bytes of GPU memory and
             GPU operations of a training step (``compute.py``).
+        structure_bytes: edges that are copied to the GPU for the step.
         sample_s, gather_s, train_s: measured seconds; where given they take the place of the
             model's for the whole stage (``gather_s``: of the CPU's gather).
     """
@@ -49,6 +50,7 @@ class MinibatchLoad:
     train_operations: float = 0.0
     train_bytes: float = 0.0
     train_launches: float = 0.0
-    sample_s: Estimate | None = field(default=None)
-    gather_s: Estimate | None = field(default=None)
-    train_s: Estimate | None = field(default=None)
+    structure_bytes: float = 0.0
+    sample_s: Estimate | None = None
+    gather_s: Estimate | None = None
+    train_s: Estimate | None = None

@@ -1,0 +1,152 @@
+"""Predict an epoch from what its minibatches ask for and what the machine can do.
+
+This is the model's front door for anything that is not a run: advice, sweeps, notebooks. What a run
+has measured comes in through ``predict.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from gatherbench.bench.linkmodel.estimate import Estimate, combine
+from gatherbench.bench.linkmodel.load import MinibatchLoad
+from gatherbench.bench.linkmodel.physics import (
+    Part,
+    cpu_gather,
+    engine_copy,
+    gpu_reads,
+    local_gather,
+    sampling,
+    training,
+)
+from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.bench.linkmodel.schedule import Parts, Timeline, run_epoch
+
+#: By how much a part is shortened to see whether the epoch depends on it.
+_NUDGE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPrediction:
+    """An epoch as the model sees it.
+
+    Attributes:
+        epoch_s: wall time; unknown where a constant that it needs is.
+        sample_s, fetch_s, train_s: training, and what it waited for; they add up to ``epoch_s``.
+        bound: what the epoch would gain most from, e.g. ``link`` or ``training (launches)``.
+        parts: each part of a minibatch alone, by name (``sample``, ``gather``, ``transfer``,
+            ``expand``, ``train``).
+        link_share: share of the epoch in which the link is busy; ``None`` if nothing crosses it.
+    """
+
+    epoch_s: Estimate
+    sample_s: Estimate
+    fetch_s: Estimate
+    train_s: Estimate
+    bound: str
+    parts: Mapping[str, Part]
+    link_share: float | None
+
+
+def predict_batches(
+    load: MinibatchLoad,
+    profile: LinkProfile,
+    batches: int,
+    *,
+    gpus: int = 1,
+    nodes: int = 1,
+    sampled_by_fetcher: bool = False,
+) -> EpochPrediction:
+    """Predict an epoch of ``batches`` minibatches like ``load``.
+
+    Args:
+        gpus: of each node; they share its processor, host memory and ports.
+        nodes: alike, each with the whole feature table in its host memory. What the nodes send
+            each other is not modelled.
+        sampled_by_fetcher: see :class:`Parts`.
+
+    Raises:
+        ValueError: no minibatch, GPU or node.
+    """
+    if min(batches, gpus, nodes) < 1:
+        raise ValueError("an epoch needs at least one minibatch, one GPU and one node")
+    parts = minibatch_parts(load, profile, sampled_by_fetcher)
+    named = {
+        "sample": parts.sample,
+        "gather": parts.gather,
+        "transfer": parts.transfer,
+        "expand": parts.expand,
+        "train": parts.train,
+    }
+    alone = {name: part for name, part in named.items() if part is not None}
+    share = -(-batches // (gpus * nodes))
+    ports = profile.node.root_ports.value
+    per_port = 1 if ports is None else -(-gpus // int(ports))
+    remarks = []
+    if gpus > 1 and ports is None:
+        remarks.append(f"without shared ports (node.root_ports: {profile.node.root_ports.source})")
+    if nodes > 1:
+        remarks.append("without the traffic between nodes")
+
+    every = combine(lambda *_: 0.0, *(p.seconds for p in alone.values()), parts.submit_s)
+    if every.value is None:
+        return EpochPrediction(every, every, every, every, "unknown", alone, None)
+    timeline = run_epoch(parts, share, gpus, per_port)
+    seconds = {
+        f.name: Estimate(getattr(timeline, f.name)).remark(*every.remarks, *remarks)
+        for f in fields(Timeline)
+    }
+    bound = _bound(parts, alone, timeline, share, gpus, per_port)
+    link_share = None
+    if parts.transfer is not None and parts.transfer.seconds.value is not None:
+        busy = parts.transfer.seconds.value * parts.transfer.demands.get("link", 0.0) * share
+        link_share = min(1.0, busy / timeline.epoch_s) if timeline.epoch_s else 0.0
+    return EpochPrediction(**seconds, bound=bound, parts=alone, link_share=link_share)
+
+
+def minibatch_parts(
+    load: MinibatchLoad, profile: LinkProfile, sampled_by_fetcher: bool = False
+) -> Parts:
+    """The parts of a minibatch, from who moves its bytes."""
+    on_cpu = load.cpu_write_bytes > 0
+    if load.gpu_link_read_bytes > 0:
+        transfer: Part | None = gpu_reads(load, profile)
+    elif on_cpu:
+        transfer = engine_copy(load.copy_engine_bytes, profile)
+    else:
+        transfer = None
+    brought = max(load.gpu_link_read_bytes, load.cpu_write_bytes)
+    local = max(0.0, load.payload_bytes - brought)
+    return Parts(
+        sample=sampling(load, profile),
+        submit_s=Estimate.of(profile.gpu.submit, "gpu.submit"),
+        gather=cpu_gather(load, profile) if on_cpu else None,
+        staged=load.pageable_bytes > 0,
+        transfer=transfer,
+        by_kernel=load.gpu_link_read_bytes > 0,
+        expand=local_gather(local, profile) if local else None,
+        train=training(load, profile),
+        lookahead=load.lookahead,
+        gpu_share=load.gpu_share,
+        sampled_by_fetcher=sampled_by_fetcher,
+    )
+
+
+def _bound(
+    parts: Parts,
+    alone: Mapping[str, Part],
+    timeline: Timeline,
+    batches: int,
+    gpus: int,
+    per_port: int,
+) -> str:
+    """The limit of the part whose shortening shortens the epoch most."""
+    gains = {}
+    for name, part in alone.items():
+        shorter = replace(part, seconds=combine(lambda s: s * _NUDGE, part.seconds))
+        changed: Any = {name: shorter}
+        nudged = run_epoch(replace(parts, **changed), batches, gpus, per_port)
+        gains[name] = timeline.epoch_s - nudged.epoch_s
+    return alone[max(gains, key=lambda name: gains[name])].bound

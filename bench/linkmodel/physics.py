@@ -1,0 +1,220 @@
+"""How long each part of a minibatch takes alone, from its load and a profile's constants.
+
+Every time is the slowest of several limits, each a lower bound of its own: bytes on the link with
+their headers, requests in flight over the round trip (Little's law), the rate that multiprocessors
+were seen to read at, cores, host memory. The limit that holds gives the stage its bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gatherbench.bench.linkmodel.estimate import Estimate, combine, slowest
+from gatherbench.bench.linkmodel.load import MinibatchLoad
+from gatherbench.bench.linkmodel.profile import Constant, LinkProfile
+
+#: Transfers a second and lane, in units of 1e9 (PCI-SIG: PCIe 3.0 to 5.0, 128b/130b coding).
+_GIGATRANSFERS = {3: 8.0, 4: 16.0, 5: 32.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One activity of a minibatch, alone on the machine.
+
+    Attributes:
+        seconds: how long it takes.
+        bound: the limit that sets its length, in words.
+        demands: resource → share of it in use meanwhile (``cpu``, ``host memory``, ``link``,
+            ``multiprocessors``).
+    """
+
+    seconds: Estimate
+    bound: str
+    demands: Mapping[str, float] = field(default_factory=dict)
+
+
+def pcie_raw_rate(generation: int, lanes: int = 16) -> float:
+    """Bytes a second in one direction after 128b/130b coding, PCIe 3.0 to 5.0.
+
+    Raises:
+        ValueError: another generation, or a width that PCIe does not have.
+    """
+    if generation not in _GIGATRANSFERS:
+        raise ValueError(f"PCIe generation {generation}: expected 3, 4 or 5")
+    if lanes not in (1, 2, 4, 8, 16):
+        raise ValueError(f"PCIe x{lanes}: expected 1, 2, 4, 8 or 16 lanes")
+    return _GIGATRANSFERS[generation] * 1e9 * lanes * 128 / 130 / 8
+
+
+def split_requests(requests: Mapping[int, float], largest: float) -> dict[float, float]:
+    """The requests with those above ``largest`` bytes cut into pieces, from their beginning."""
+    pieces: dict[float, float] = {}
+    for size, count in requests.items():
+        whole, rest = divmod(size, largest)
+        for piece, times in ((largest, whole), (rest, 1 if rest else 0)):
+            if times:
+                pieces[piece] = pieces.get(piece, 0.0) + count * times
+    return pieces
+
+
+def link_time(requests: Mapping[float, float], profile: LinkProfile) -> Estimate:
+    """Seconds that the completions of these reads (size in bytes → count) occupy the link.
+
+    A completion of P bytes takes P + header + framing of the link (12 + 8 B; Neugebauer et al.,
+    SIGCOMM 2018); a read above the maximum payload is answered by several.
+    """
+    link = profile.link
+
+    def seconds(raw: float, dllp: float, header: float, framing: float, payload: float) -> float:
+        wire = sum(
+            count * (size + math.ceil(size / payload) * (header + framing))
+            for size, count in requests.items()
+        )
+        return wire / (raw * (1 - dllp))
+
+    names = ("raw_rate", "dllp_share", "header", "framing", "max_payload")
+    return combine(seconds, *(Estimate.of(getattr(link, n), f"link.{n}") for n in names))
+
+
+def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """Multiprocessors read rows in host memory."""
+    if load.gpu_requests is None:
+        missing = Estimate(None, ("requests on the link: not accounted for this path",))
+        return Part(missing, "unknown")
+    link = profile.link
+    largest = link.max_request.value
+    requests: dict[float, float] = {float(s): n for s, n in load.gpu_requests.items()}
+    if largest is not None:
+        requests = split_requests(load.gpu_requests, largest)
+    count = sum(requests.values())
+    read_bytes = sum(size * n for size, n in requests.items())
+    roof = profile.read.roof.at(load.table_bytes)
+    by_link = link_time(requests, profile)
+    by_requests = combine(
+        lambda trip, tags: count * trip / tags,
+        Estimate.of(link.round_trip, "link.round_trip"),
+        Estimate.of(link.outstanding_reads, "link.outstanding_reads"),
+    )
+    by_roof = (
+        Estimate(None, (f"read.roof: {profile.read.roof.source}",))
+        if roof is None
+        else Estimate(read_bytes / roof)
+    )
+    seconds, bound = slowest(
+        [
+            ("link", by_link),
+            ("requests in flight", by_requests),
+            ("reads by multiprocessors", by_roof),
+        ]
+    )
+    return _transfer(seconds, bound, by_link, read_bytes, profile)
+
+
+def engine_copy(num_bytes: float, profile: LinkProfile) -> Part:
+    """The copy engine carries page-locked host memory to the GPU."""
+    payload = profile.link.max_payload.value
+    packets = {payload: num_bytes / payload} if payload else {}
+    by_link = (
+        link_time(packets, profile)
+        if packets
+        else Estimate(None, (f"link.max_payload: {profile.link.max_payload.source}",))
+    )
+    rate = Estimate.of(profile.copy.to_device, "copy.to_device")
+    by_engine = combine(lambda r: num_bytes / r, rate)
+    seconds, bound = slowest([("link", by_link), ("copy engine", by_engine)])
+    return _transfer(seconds, bound, by_link, num_bytes, profile)
+
+
+def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """The CPU gathers rows on every core, into reused staging memory or into fresh tensors."""
+    host = profile.host
+    moved = load.cpu_read_bytes + load.cpu_write_bytes
+    if load.gather_s is not None:
+        by_cores = load.gather_s
+    elif load.pageable_bytes:
+        rate = Estimate.of(profile.copy.pageable, "copy.pageable")
+        by_cores = combine(lambda r: load.pageable_bytes / r, rate)
+    else:
+        by_cores = combine(
+            lambda rate, cores: load.cpu_write_bytes / (rate * cores),
+            Estimate.of(host.gather_rate, "host.gather_rate"),
+            Estimate.of(host.cores, "host.cores"),
+        )
+    if not by_cores.known:
+        return Part(by_cores, "cpu")
+    by_memory = combine(lambda r: moved / r, Estimate.of(host.memory_rate, "host.memory_rate"))
+    seconds, bound = slowest([("cpu", by_cores), ("host memory", by_memory)])
+    demands = {"cpu": _share(by_cores, seconds), **_memory_share(moved, seconds, profile)}
+    return Part(seconds, bound, demands)
+
+
+def local_gather(num_bytes: float, profile: LinkProfile) -> Part:
+    """Rows are read and written in the GPU's own memory."""
+    rate = Estimate.of(profile.gpu.memory_rate, "gpu.memory_rate")
+    return Part(combine(lambda r: 2 * num_bytes / r, rate), "GPU memory", {"multiprocessors": 1.0})
+
+
+def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """The host draws the minibatch on every core."""
+    seconds = load.sample_s
+    if seconds is None:
+        rate = Estimate.of(profile.host.sample_rate, "host.sample_rate")
+        seconds = combine(lambda r: load.sampled_edges / r, rate)
+    return Part(seconds, "cpu (sampling)", {"cpu": 1.0})
+
+
+def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """A training step: a roofline of operations and bytes, or the host's issuing of it.
+
+    The host issues operations ahead of the GPU, so the longer of the two counts. The minibatch's
+    edges are copied first.
+    """
+    demands = {"multiprocessors": 1.0}
+    if load.train_s is not None:
+        return Part(load.train_s, "training (measured)", demands)
+    gpu = profile.gpu
+    edges = engine_copy(load.structure_bytes, profile).seconds
+    limits = [
+        ("GPU operations", combine(lambda r: load.train_operations / r, _gpu(gpu.flops, "flops"))),
+        (
+            "GPU memory",
+            combine(lambda r: load.train_bytes / r, _gpu(gpu.memory_rate, "memory_rate")),
+        ),
+        ("launches", combine(lambda t: load.train_launches * t, _gpu(gpu.launch, "launch"))),
+    ]
+    # None of the three is a roof that may be left out.
+    together = combine(max, *(seconds for _, seconds in limits))
+    bound = slowest(limits)[1]
+    return Part(combine(lambda a, b: a + b, together, edges), f"training ({bound})", demands)
+
+
+def _gpu(constant: Constant, name: str) -> Estimate:
+    return Estimate.of(constant, f"gpu.{name}")
+
+
+def _transfer(
+    seconds: Estimate, bound: str, by_link: Estimate, num_bytes: float, profile: LinkProfile
+) -> Part:
+    """A transfer occupies its share of the link and reads the host's memory."""
+    demands = {"link": _share(by_link, seconds), **_memory_share(num_bytes, seconds, profile)}
+    return Part(seconds, bound, demands)
+
+
+def _share(limit: Estimate, seconds: Estimate) -> float:
+    """How much of a resource an activity uses whose length that resource alone would set.
+
+    All of it where that is not known: nothing is then predicted to run beside it.
+    """
+    if limit.value is None or not seconds.value:
+        return 1.0
+    return min(1.0, limit.value / seconds.value)
+
+
+def _memory_share(num_bytes: float, seconds: Estimate, profile: LinkProfile) -> dict[str, float]:
+    """The share of the host's memory rate in use; empty where that rate is not known."""
+    rate = profile.host.memory_rate.value
+    if rate is None or not seconds.value:
+        return {}
+    return {"host memory": min(1.0, num_bytes / rate / seconds.value)}
