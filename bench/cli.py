@@ -15,6 +15,7 @@ from gatherbench.bench.commands import datasets
 from gatherbench.bench.commands.doctor import doctor
 from gatherbench.bench.commands.listing import list_things
 from gatherbench.bench.commands.plot import plot
+from gatherbench.bench.commands.report import report
 from gatherbench.bench.commands.requests import requests
 from gatherbench.bench.commands.run import run
 from gatherbench.bench.commands.show import show
@@ -30,6 +31,7 @@ app.command()(run)
 app.command(name="list")(list_things)
 app.command()(show)
 app.command()(plot)
+app.command()(report)
 app.command()(requests)
 app.command()(doctor)
 

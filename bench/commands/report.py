@@ -1,0 +1,39 @@
+"""`gatherbench report`: a run as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gatherbench.bench.commands.common import (
+    DEFAULT_RESULTS,
+    ResultsOption,
+    RunArgument,
+    bad_input,
+    fail,
+    run_folder,
+)
+
+
+def report(
+    folder: RunArgument = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file; default: report.html in the run's folder.")
+    ] = None,
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Write a run's report: one HTML file that needs no network."""
+    from gatherbench.bench.report.page import FILE_NAME, write_report
+    from gatherbench.bench.tables import RunError, load_run
+
+    with bad_input(RunError):
+        where = run_folder(folder, results)
+        run = load_run(where)
+        path = out or where / FILE_NAME
+        try:
+            written = write_report(run, path)
+        except OSError as error:
+            fail(f"{path}: the report cannot be written there: {error}; choose a place with --out")
+    typer.echo(written)

@@ -1,0 +1,151 @@
+"""Tables of the report: what a reader sees, and beside it the number that sorts and goes into CSV.
+
+A column has one unit, chosen so that its largest value reads well; the CSV holds SI base units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from gatherbench.bench.figures.style import three_digits, time_unit
+
+#: Names longer than this are cut in the middle where they are shown; the CSV has them in full.
+LONGEST_NAME, LONGEST_TEXT = 64, 1200
+
+MISSING = "–"
+
+_PROSE = ("reason", "source")
+
+_BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field of a data frame: ``unit`` is that of its values, ``None`` for text."""
+
+    field: str
+    label: str
+    unit: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """How a cell is set: a number to the right, prose in lines, names in one."""
+        if self.unit is not None:
+            return "numeric"
+        return "prose" if self.field in _PROSE else "label"
+
+    @property
+    def csv(self) -> str:
+        """Name in the CSV's header, with the unit: ``median_s``."""
+        suffix = {None: "", "1": "", "×": "", "B/s": "_B_per_s"}.get(self.unit, f"_{self.unit}")
+        return f"{self.field}{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """``text`` is shown; ``value`` sorts and is exported, ``None`` where both are the text."""
+
+    text: str
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row; ``modelled`` ones are hatched."""
+
+    cells: list[Cell]
+    modelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table of the report. ``ident`` names it in the page and in its CSV's file name."""
+
+    ident: str
+    caption: str
+    columns: list[Column]
+    labels: list[str]
+    lines: list[Line]
+
+
+def grid(ident: str, caption: str, columns: Sequence[Column], frame: pd.DataFrame) -> Grid:
+    """The table of ``frame``'s fields; rows whose ``backend`` is ``model`` are marked as such."""
+    labels, cells = [], []
+    for column in columns:
+        suffix, show = _reader(column, frame[column.field])
+        labels.append(f"{column.label}, {suffix}" if suffix else column.label)
+        cells.append([_cell(column, value, show) for value in frame[column.field]])
+    modelled = [b == "model" for b in frame["backend"]] if "backend" in frame else [False] * 10**6
+    lines = [
+        Line(list(row), mark) for row, mark in zip(zip(*cells, strict=True), modelled, strict=False)
+    ]
+    return Grid(ident, caption, list(columns), labels, lines)
+
+
+def scale(unit: str, largest: float) -> tuple[str, float]:
+    """The unit in which values up to ``largest`` (in ``unit``) read well, and its factor."""
+    if unit == "s":
+        return time_unit(largest)
+    if unit in ("B", "B/s"):
+        name, size = next((p for p in _BYTES if largest >= p[1]), _BYTES[-1])
+        return name + unit[1:], 1 / size
+    return ("" if unit in ("1", "×") else unit), 1.0
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number with a unit that suits it: ``213 ms``, ``1.44×``."""
+    if pd.isna(value):
+        return MISSING
+    name, factor = scale(unit, abs(value))
+    if unit == "×":
+        return f"{number(value)}×"
+    return f"{number(value * factor)} {name}" if name else count(value)
+
+
+def number(value: float) -> str:
+    """Three significant digits, no exponent, thousands apart."""
+    return _thousands(value) if abs(value) >= 1e3 else three_digits(value)
+
+
+def count(value: float) -> str:
+    """A count whole, any other plain number as :func:`number` does."""
+    return _thousands(value) if float(value).is_integer() else number(value)
+
+
+def _thousands(value: float) -> str:
+    return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def short(text: object, longest: int = LONGEST_NAME) -> str:
+    """The text on one line, cut in its middle where it is longer than ``longest``."""
+    line = " ".join(str(text).split())
+    if len(line) <= longest:
+        return line
+    head = longest * 2 // 3
+    return f"{line[:head]}…{line[-(longest - head - 1) :]}"
+
+
+def _reader(column: Column, values: pd.Series[Any]) -> tuple[str, Callable[[Any], str]]:
+    """What to write behind the column's label, and how to write a value."""
+    if column.unit is None:
+        longest = LONGEST_TEXT if column.kind == "prose" else LONGEST_NAME
+        return "", lambda value: short(value, longest)
+    unit = column.unit
+    numbers = pd.to_numeric(values).dropna().abs()
+    name, factor = scale(unit, float(numbers.max()) if len(numbers) else 1.0)
+    if unit == "1":
+        return "", count
+    return name, lambda value: number(value * factor)
+
+
+def _cell(column: Column, value: Any, show: Callable[[Any], str]) -> Cell:
+    if value is None or value == "" or pd.isna(value):
+        return Cell(MISSING, "")
+    if column.unit is not None:
+        return Cell(show(value), repr(float(value)))
+    text, full = show(value), str(value)
+    return Cell(text, None if text == full else full)

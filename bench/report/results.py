@@ -1,0 +1,111 @@
+"""The measured part of the report: speed-ups, stages, processor time, and all of it as a table."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import pandas as pd
+
+from gatherbench.bench.derive import (
+    cpu_seconds,
+    reference_variant,
+    speedup_over,
+    stage_breakdown,
+)
+from gatherbench.bench.report.bars import BarChart, bar_chart
+from gatherbench.bench.report.grid import Column, Grid, grid
+from gatherbench.bench.show import summarise
+from gatherbench.bench.tables import Run
+
+#: Columns that say what a line of a table is about.
+WHAT = (
+    Column("workload", "workload"),
+    Column("strategy", "strategy"),
+    Column("variant", "variant"),
+    Column("kind", "kind"),
+)
+KINDS = MappingProxyType({"host": "measured, host", "cuda": "measured, GPU", "model": "modelled"})
+
+_STAGE_COLOURS = {"sample": "sample", "fetch": "fetch", "train": "train", "other": "other"}
+
+
+def with_kind(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with its backend in words."""
+    return frame.assign(kind=frame["backend"].map(KINDS))
+
+
+def speedups(run: Run) -> BarChart:
+    """Median epoch time of the baseline over that of each series."""
+    reference = reference_variant(run) or ("cpu_gather", "naive")
+    name = " ".join(reference)
+    return bar_chart(
+        run,
+        speedup_over(run, *reference),
+        ident="speedup",
+        title=f"Speed-up over {name}",
+        reading=f"Median epoch time of {name} over that of each strategy, on one workload. "
+        "Whiskers: 95\N{NARROW NO-BREAK SPACE}% bootstrap interval over repeats and epochs. "
+        "Longer is faster.",
+        total="speedup",
+        unit="×",
+        mark=1.0,
+        absent=f"no {name} measured to compare with",
+    )
+
+
+def stages(run: Run) -> BarChart:
+    """Epoch time by stage; ``other`` is what the stages' medians leave of the epoch's."""
+    return bar_chart(
+        run,
+        stage_breakdown(run),
+        ident="stages",
+        title="Where an epoch’s time goes",
+        reading="Medians of each stage; whiskers: quartiles of the whole epoch. “fetch” is the "
+        "time that the loop waited for rows: a strategy that fetches ahead shows what it could not "
+        "hide. Shorter is faster.",
+        total="median",
+        unit="s",
+        parts=_STAGE_COLOURS,
+    )
+
+
+def processor(run: Run) -> BarChart:
+    """Core-seconds of the process tree in an epoch."""
+    return bar_chart(
+        run,
+        cpu_seconds(run),
+        ident="cpu",
+        title="Processor time per epoch",
+        reading="Core-seconds of the process and its children: sampling, gather and training "
+        "alike. Medians of user and system; whiskers: quartiles of their sum.",
+        total="median",
+        unit="s",
+        parts={"user": "user", "system": "system"},
+        absent="processor time was not metered",
+    )
+
+
+def numbers(run: Run) -> Grid:
+    """One line a series: what the charts show, as numbers."""
+    return grid(
+        "numbers",
+        "Medians over repeats and epochs of each series",
+        [
+            *WHAT,
+            Column("speedup", "speed-up", "×"),
+            Column("median", "epoch", "s"),
+            Column("fetch", "fetch", "s"),
+            Column("train", "train", "s"),
+            Column("rate", "payload over fetch", "B/s"),
+            Column("cpu", "core-seconds", "s"),
+            Column("low", "epoch, lower quartile", "s"),
+            Column("high", "epoch, upper quartile", "s"),
+            Column("count", "epochs", "1"),
+        ],
+        with_kind(_in_plan_order(run, summarise(run))),
+    )
+
+
+def _in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
+    place = {workload: i for i, workload in enumerate(run.workloads)}
+    return frame.sort_values("workload", key=lambda w: w.map(place), kind="stable")
