@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.strategies.base import DataPath, Fetcher, Strategy
-from gatherbench.strategies.cuda_zero_copy import open_overlapped
+from gatherbench.strategies.cuda_zero_copy import USUAL_BUDGET, open_overlapped
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.places import zero_copy_skip
 from gatherbench.strategies.zero_copy_path import zero_copy_path
@@ -51,10 +51,18 @@ class AsyncZeroCopy(Strategy):
             return f"unsupported: provider = {self.provider} is not in this version; use stream"
         return reason
 
+    @property
+    def lookahead(self) -> int:
+        return 1
+
+    @property
+    def gpu_share(self) -> float:
+        return self._percent / 100
+
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return zero_copy_path(ids, row_bytes, POLICY, "given")
 
     def _open(self, features: Tensor, device: torch.device) -> Fetcher:
         if device.type == "cuda":
             return open_overlapped(features, device, POLICY, self.budget)
-        return HostFetcher(DirectPath(features), features, lookahead=1)
+        return HostFetcher(DirectPath(features), features, self.lookahead)

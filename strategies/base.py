@@ -32,7 +32,8 @@ class DataPath:
     All fields are bytes except ``page_faults``, which counts pages that the GPU has migrated on
     demand. ``gpu_requests`` maps the size of a read request on the link (bytes) to its count; it
     is ``None`` where no request accounting exists for the path, which is different from an empty
-    mapping (no requests at all).
+    mapping (no requests at all). ``pageable_bytes`` is the part of ``copy_engine_bytes`` that lies
+    in freshly allocated pageable memory, which the driver copies once more before it travels.
     """
 
     payload_bytes: int
@@ -42,6 +43,7 @@ class DataPath:
     gpu_link_read_bytes: int = 0
     gpu_requests: Mapping[int, int] | None = None
     page_faults: int = 0
+    pageable_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,16 @@ class Strategy(ABC):
         ``table_bytes`` is the size of the feature table, 0 where it is not known yet: a strategy
         that needs room for the table answers for that size.
         """
+
+    @property
+    def lookahead(self) -> int:
+        """How many minibatches the opened path fetches ahead: its :attr:`Fetcher.lookahead`."""
+        return 0
+
+    @property
+    def gpu_share(self) -> float:
+        """Share of a GPU that a fetch takes from the training beside it; 0 where nothing is."""
+        return 0.0
 
     @abstractmethod
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:

@@ -35,6 +35,10 @@ class CpuGather(Strategy):
             return cuda_skip(device)
         return no_path_to(device)
 
+    @property
+    def lookahead(self) -> int:
+        return 1 if self.mode == "prefetch" else 0
+
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         payload = ids.numel() * row_bytes
         return DataPath(
@@ -43,15 +47,15 @@ class CpuGather(Strategy):
             cpu_write_bytes=payload,
             copy_engine_bytes=payload,
             gpu_requests={},
+            pageable_bytes=payload if self.mode == "naive" else 0,
         )
 
     def _open(self, features: Tensor, device: torch.device) -> Fetcher:
         if self.mode == "naive":
             return NaiveFetcher(features, device)
-        lookahead = 1 if self.mode == "prefetch" else 0
         if device.type == "cuda":
-            return CudaStagedFetcher(features, device, lookahead)
-        return HostFetcher(StagedPath(features), features, lookahead)
+            return CudaStagedFetcher(features, device, self.lookahead)
+        return HostFetcher(StagedPath(features), features, self.lookahead)
 
 
 class NaiveFetcher(Fetcher):
