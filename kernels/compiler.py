@@ -94,8 +94,11 @@ def compile_gather(
     with _importing:
         try:
             from cuda.core import Program, ProgramOptions
-        except ImportError as missing:
-            raise CompilerError(f"cuda-core 1.0 or newer is needed: {missing}") from missing
+        except ImportError:
+            try:  # where it was before cuda-core 0.5
+                from cuda.core.experimental import Program, ProgramOptions
+            except ImportError as missing:
+                raise CompilerError(f"cuda-core is needed: {missing}") from missing
 
     options = ProgramOptions(
         name="gather",

@@ -243,7 +243,11 @@ def _give_up(start: int, size: int, pid: int, tensor: Tensor) -> None:
         if key in _foreign:
             _foreign.remove(key)
             return
-        call_runtime("cudaHostUnregister", start)
+        try:
+            # A program that dies may leave a gather in flight that still reads the memory.
+            call_runtime("cudaDeviceSynchronize")
+        finally:
+            call_runtime("cudaHostUnregister", start)
 
 
 def _free_managed(address: int, pid: int) -> None:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.kernels.compiler import KERNEL_NAME, compile_gather
-from gatherbench.kernels.cuda_calls import call_driver, driver
+from gatherbench.kernels.cuda_calls import call_driver, call_runtime, driver
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.reference import byte_rows
@@ -109,6 +109,7 @@ def launch_kernel(
         CudaCallError: the launch was refused.
     """
     with torch.cuda.device(device):
+        _bind_context(device)
         stream = torch.cuda.current_stream(device)
         call_driver(
             "cuLaunchKernel",
@@ -120,6 +121,18 @@ def launch_kernel(
             (values, kinds),
             0,
         )
+
+
+def _bind_context(device: torch.device) -> None:
+    """Give the calling thread the device's primary context, where it has none.
+
+    A launch on the default stream runs in the thread's context, and a thread that has only ever
+    asked torch which device is current has none: torch sets it when the device changes, and the
+    driver, unlike the runtime, never does. Without this the first launch of a loader's thread fails
+    with CUDA_ERROR_INVALID_CONTEXT.
+    """
+    if int(call_driver("cuCtxGetCurrent")) == 0:
+        call_runtime("cudaSetDevice", torch.cuda.current_device())
 
 
 def gather_into(

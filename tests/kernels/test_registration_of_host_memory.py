@@ -45,12 +45,17 @@ class FakeRuntime:
         self.attributes = {"read_only": 1, "managed": 1}
         self.next_status = Status.cudaSuccess
         self.kind = "Host"
-        self.reset_errors = 0
+        self.reset_errors = self.waited = 0
+        self.sync_status = Status.cudaSuccess
 
     def cudaHostRegister(self, ptr: int, size: int, flags: int) -> tuple[Any, ...]:  # noqa: N802
         if self.next_status == Status.cudaSuccess:
             self.registered[ptr] = (size, flags)
         return (self.next_status,)
+
+    def cudaDeviceSynchronize(self) -> tuple[Any, ...]:  # noqa: N802
+        self.waited += 1
+        return (self.sync_status,)
 
     def cudaHostUnregister(self, ptr: int) -> tuple[Any, ...]:  # noqa: N802
         del self.registered[ptr]
@@ -217,3 +222,14 @@ def test_without_a_driver_the_error_is_clear() -> None:
     assert "CudaCallError: cudaHostRegister failed" in done.stderr
     assert "driver" in done.stderr
     assert "nvidia-smi" in done.stderr
+
+
+def test_nothing_is_unregistered_while_a_gather_may_read_it(cuda: FakeRuntime) -> None:
+    registration = HostRegistration(torch.ones(4, 4))
+    registration.close()
+    assert cuda.waited == 1
+    broken = HostRegistration(torch.ones(4, 4))
+    cuda.sync_status = Status.cudaErrorNotSupported  # a context that has failed before
+    with pytest.raises(CudaCallError, match="cudaDeviceSynchronize"):
+        broken.close()
+    assert cuda.registered == {}

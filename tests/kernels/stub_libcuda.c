@@ -1,0 +1,120 @@
+// A CUDA driver that only takes notes: enough of libcuda.so.1 for the real bindings to load it and
+// pass their arguments, on a machine without a GPU. Every call is a line on stderr.
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int Result;
+typedef void* Handle;
+
+// The head of CUdevResource in cuda.h: a type, padding, then a union whose first word is the count
+// of multiprocessors.
+typedef struct {
+  int type;
+  unsigned char padding[92];
+  unsigned sm_count, min_partition, alignment, flags;
+} Resource;
+
+#define NOTE(...) (fprintf(stderr, "stub " __VA_ARGS__), fputc('\n', stderr))
+
+static Result cuInit(unsigned flags) { return NOTE("cuInit %u", flags), 0; }
+static Result cuDriverGetVersion(int* version) { return *version = 13000, 0; }
+static Handle current = 0;
+static Result cuCtxGetCurrent(Handle* context) { return *context = current, 0; }
+static Result cuDeviceGet(int* device, int ordinal) { return *device = ordinal, 0; }
+static Result cuDevicePrimaryCtxRetain(Handle* context, int device) {
+  NOTE("cuDevicePrimaryCtxRetain %d", device);
+  return *context = (Handle)0xC0, 0;
+}
+static Result cuCtxSetCurrent(Handle context) {
+  NOTE("cuCtxSetCurrent %p", context);
+  return current = context, 0;
+}
+static Result cuGetErrorString(Result status, const char** text) {
+  return *text = status == 801 ? "operation not supported" : "what the stub says", 0;
+}
+static Result cuLibraryLoadData(Handle* library, const void* code, Handle options, Handle values,
+                                unsigned count, Handle library_options, Handle library_values,
+                                unsigned library_count) {
+  NOTE("cuLibraryLoadData %.4s %u %u", (const char*)code + 1, count, library_count);
+  (void)options, (void)values, (void)library_options, (void)library_values;
+  return *library = (Handle)0x11B, 0;
+}
+static Result cuLibraryGetKernel(Handle* kernel, Handle library, const char* name) {
+  NOTE("cuLibraryGetKernel %p %s", library, name);
+  return *kernel = (Handle)0x4E1, 0;
+}
+static Result cuLaunchKernel(Handle function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                             unsigned by, unsigned bz, unsigned shared, Handle stream, void** p,
+                             void** extra) {
+  NOTE("cuLaunchKernel %p grid %u %u %u block %u %u %u shared %u stream %p extra %d", function, gx,
+       gy, gz, bx, by, bz, shared, stream, extra != 0);
+  NOTE("arguments %p %p %p %p %lld %lld %lld %d %p", *(void**)p[0], *(void**)p[1], *(void**)p[2],
+       *(void**)p[3], *(long long*)p[4], *(long long*)p[5], *(long long*)p[6], *(int*)p[7],
+       *(void**)p[8]);
+  return 0;
+}
+static Result cuDeviceGetDevResource(int device, Resource* resource, int type) {
+  NOTE("cuDeviceGetDevResource %d type %d", device, type);
+  resource->type = type;
+  resource->sm_count = 132;
+  return 0;
+}
+// Whole groups of 8, as compute capability 9.0 splits.
+static Result cuDevSmResourceSplitByCount(Resource* groups, unsigned* count, const Resource* input,
+                                          Resource* rest, unsigned flags, unsigned at_least) {
+  const char* refusal = getenv("STUB_REFUSES_TO_SPLIT");
+  if (refusal != 0) return atoi(refusal);
+  NOTE("cuDevSmResourceSplitByCount %u groups of %u from %u flags %u", *count, at_least,
+       input->sm_count, flags);
+  if (groups != 0) {
+    groups[0] = *input;
+    groups[0].sm_count = (at_least + 7) / 8 * 8;
+  }
+  if (rest != 0) {
+    *rest = *input;
+    rest->sm_count = input->sm_count - (at_least + 7) / 8 * 8;
+  }
+  return 0;
+}
+static Result cuDevResourceGenerateDesc(Handle* description, Resource* resources, unsigned count) {
+  NOTE("cuDevResourceGenerateDesc %u of %u", count, resources[0].sm_count);
+  return *description = (Handle)0xDE5, 0;
+}
+static Result cuGreenCtxCreate(Handle* context, Handle description, int device, unsigned flags) {
+  NOTE("cuGreenCtxCreate %p device %d flags %u", description, device, flags);
+  return *context = (Handle)0x64EE, 0;
+}
+static Result cuGreenCtxStreamCreate(Handle* stream, Handle context, unsigned flags, int priority) {
+  NOTE("cuGreenCtxStreamCreate %p flags %u priority %d", context, flags, priority);
+  return *stream = (Handle)0x57E4, 0;
+}
+static Result unknown(void) { return 801; }
+
+#define KNOWN(name) {#name, (void*)name}
+static const struct {
+  const char* name;
+  void* function;
+} table[] = {
+    KNOWN(cuInit), KNOWN(cuDriverGetVersion), KNOWN(cuCtxGetCurrent), KNOWN(cuDeviceGet),
+    KNOWN(cuDevicePrimaryCtxRetain), KNOWN(cuCtxSetCurrent), KNOWN(cuGetErrorString),
+    KNOWN(cuLibraryLoadData), KNOWN(cuLibraryGetKernel), KNOWN(cuLaunchKernel),
+    KNOWN(cuDeviceGetDevResource), KNOWN(cuDevSmResourceSplitByCount),
+    KNOWN(cuDevResourceGenerateDesc), KNOWN(cuGreenCtxCreate), KNOWN(cuGreenCtxStreamCreate)};
+
+Result cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t flags,
+                           int* status) {
+  (void)version, (void)flags;
+  *function = (void*)unknown;
+  if (status != 0) *status = 0;
+  if (strncmp(name, "cuGetProcAddress", 16) == 0) *function = (void*)cuGetProcAddress_v2;
+  for (unsigned k = 0; k < sizeof(table) / sizeof(table[0]); ++k) {
+    if (strcmp(name, table[k].name) == 0) *function = table[k].function;
+  }
+  return 0;
+}
+Result cuGetProcAddress(const char* name, void** function, int version, uint64_t flags) {
+  return cuGetProcAddress_v2(name, function, version, flags, 0);
+}
