@@ -8,6 +8,7 @@ kernel takes multiprocessors.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -15,8 +16,12 @@ import torch
 from torch import Tensor
 
 from gatherbench.strategies.base import DataPath, Fetcher, Strategy
-from gatherbench.strategies.cuda_zero_copy import USUAL_BUDGET, open_overlapped
+from gatherbench.strategies.cuda_fetcher import with_index
+from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, open_overlapped
+from gatherbench.strategies.green_context import green_skip
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
+from gatherbench.strategies.mps import open_mps, shared_copy_skip
+from gatherbench.strategies.mps_daemon import mps_client, mps_skip
 from gatherbench.strategies.places import zero_copy_skip
 from gatherbench.strategies.zero_copy_path import zero_copy_path
 
@@ -28,10 +33,12 @@ POLICY = "aligned"
 class AsyncZeroCopy(Strategy):
     """``provider``: who gives the gather its share of the GPU, and ``budget``: how much.
 
-    ``stream`` caps the kernel's grid, ``green_context`` reserves multiprocessors within the
-    process, ``mps`` runs the gather in a process of its own, as the paper does. ``budget`` is in
-    per cent; ``auto`` finds the smallest that suffices when the path is opened, and records what
-    each was worth. On the host, where the gather has one thread, it must be left at ``auto``.
+    ``stream`` caps the kernel's grid, ``green_context`` confines it to multiprocessors of its
+    own, ``mps`` runs the gather in a process of its own, as the paper does. ``budget`` is in per
+    cent; ``auto`` finds the smallest that suffices, when the path is opened and again beside the
+    training (``Fetcher.tune``), and records what each was worth. A process under MPS has its share
+    from its start: there ``auto`` is the paper's. On the host, where the gather has one thread, it
+    must be left at ``auto``.
     """
 
     name: ClassVar[str] = "async_zero_copy"
@@ -47,9 +54,21 @@ class AsyncZeroCopy(Strategy):
         elif self.budget != "auto":
             on_gpu_only = f"budget = {self.budget}"
         reason = zero_copy_skip(device, on_gpu_only)
-        if reason is None and self.provider != "stream":
-            return f"unsupported: provider = {self.provider} is not in this version; use stream"
-        return reason
+        if reason is not None or device.type != "cuda" or self.provider == "stream":
+            return reason
+        if self.provider == "green_context":
+            return green_skip(with_index(device))
+        return mps_skip(device) or shared_copy_skip(table_bytes)
+
+    def surroundings(self, device: torch.device) -> AbstractContextManager[object]:
+        if device.type == "cuda" and self.provider == "mps":
+            return mps_client(100 - self._percent)
+        return nullcontext()
+
+    @property
+    def _percent(self) -> int:
+        """The budget, where it has to be known before anything can be tried out."""
+        return USUAL_BUDGET if self.budget == "auto" else int(self.budget)
 
     @property
     def lookahead(self) -> int:
@@ -64,5 +83,8 @@ class AsyncZeroCopy(Strategy):
 
     def _open(self, features: Tensor, device: torch.device) -> Fetcher:
         if device.type == "cuda":
-            return open_overlapped(features, device, POLICY, self.budget)
+            if self.provider == "mps":
+                why = "the paper's 10:90" if self.budget == "auto" else "chosen by the user"
+                return open_mps(features, device, POLICY, self._percent, why)
+            return open_overlapped(features, device, POLICY, self.provider, self.budget)
         return HostFetcher(DirectPath(features), features, self.lookahead)

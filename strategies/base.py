@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import ClassVar, Protocol, Self, get_args, get_type_hints
@@ -95,6 +96,10 @@ class Fetcher(ABC):
     #: How many minibatches the loop may submit ahead of the one it trains on. 0 for a blocking
     #: strategy: its ``submit`` does the work.
     lookahead: int = 0
+    #: Whether ``ids_device`` may be set to ``device``, for ids that a sampler draws there.
+    takes_device_ids: bool = False
+    #: Whether :meth:`tune` has something to find out.
+    tunable: bool = False
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         check_features(features)
@@ -127,6 +132,17 @@ class Fetcher(ABC):
     @abstractmethod
     def _submit(self, ids: Tensor) -> Ticket:
         """Start the fetch; ``ids`` have been checked and are contiguous."""
+
+    def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
+        """Choose what depends on the work that runs beside the fetches; what was found.
+
+        Called at most once, before anything is timed, and only where ``tunable`` says so.
+
+        Args:
+            ids: of a typical minibatch, as for :meth:`submit`.
+            beside: does (on a GPU: queues) one training step.
+        """
+        return []
 
     def close(self) -> None:
         """Free buffers, join threads, undo registrations. Safe to call twice."""
@@ -186,6 +202,13 @@ class Strategy(ABC):
         ``table_bytes`` is the size of the feature table, 0 where it is not known yet: a strategy
         that needs room for the table answers for that size.
         """
+
+    def surroundings(self, device: torch.device) -> AbstractContextManager[object]:
+        """What has to be there before the process first touches ``device``; nothing, as a rule.
+
+        Entered before ``skip`` is asked. What cannot be had raises nothing: ``skip`` says why.
+        """
+        return nullcontext()
 
     @property
     def lookahead(self) -> int:

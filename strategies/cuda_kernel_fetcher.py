@@ -12,8 +12,9 @@ events say what the order no longer does:
 - every fetch waits for the one before, because fetches share the buffers of the order pass;
 - the host fills a page-locked id buffer again only when its last copy has passed.
 
-Ids are taken from the host, where checking them costs no wait. A sampler on the GPU sets
-``ids_device`` to the GPU: they are then checked by a reduction there, for which the host waits.
+Ids are taken from the host, where checking them costs no wait. Where a sampler draws on the GPU,
+``ids_device`` is set to the GPU: they are then checked by a reduction there, for which the host
+waits.
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ class KernelFetcher(Fetcher):
         overlapped: fetch on a stream of its own, one batch ahead.
     """
 
+    takes_device_ids = True
+
     def __init__(
         self,
         features: Tensor,
@@ -139,8 +142,12 @@ class KernelFetcher(Fetcher):
         clock = "time.perf_counter around compiling (or finding) and loading the kernels"
         self.setup = [*setup, SetupStep("kernel_load_time", "s", compiling, clock)]
 
-    def limit(self, max_blocks: int | None) -> None:
-        """Cap the grid of every later gather from the table."""
+    def limit(self, max_blocks: int | None, stream: torch.cuda.Stream | None = None) -> None:
+        """Cap the grid of every later gather from the table; overlapped ones may change stream."""
+        if stream is not None:
+            if self._side is None:
+                raise ValueError("a blocking fetch has no stream of its own to replace")
+            self._side = stream  # the event behind the last fetch orders the two
         self.points = {
             kind: dataclasses.replace(point, max_blocks=max_blocks)
             for kind, point in self.points.items()

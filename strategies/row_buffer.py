@@ -21,6 +21,11 @@ class RowBuffer:
         self._allocate = allocate
         self._whole = allocate(0)
 
+    @property
+    def whole(self) -> Tensor:
+        """All the room there is."""
+        return self._whole
+
     def rows(self, count: int) -> Tensor:
         """A view ``[count, D]`` with undefined contents.
 

@@ -29,7 +29,7 @@ from gatherbench.kernels.launch import (
     policy_point,
 )
 from gatherbench.kernels.policies import POLICIES
-from gatherbench.strategies.cuda_zero_copy import blocks_of
+from gatherbench.strategies.cuda_overlap import blocks_of
 
 _ROOF_BLOCK = 512
 _CHECKED_ROWS = 4099

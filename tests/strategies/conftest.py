@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+
+sys.path.append(str(Path(__file__).parent))  # for helpers that child processes import too
 
 
 @pytest.fixture(scope="module", autouse=True)

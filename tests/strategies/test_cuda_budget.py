@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from gatherbench.strategies.cuda_zero_copy import BUDGETS, blocks_of, smallest_good_budget
+from gatherbench.kernels.launch import Table
+from gatherbench.strategies import cuda_overlap
+from gatherbench.strategies.base import SetupStep
+from gatherbench.strategies.cuda_overlap import (
+    BUDGETS,
+    OverlappedFetcher,
+    Share,
+    blocks_of,
+    share_multiprocessors,
+    smallest_good_budget,
+)
+from gatherbench.strategies.green_context import GreenStream
 from gatherbench.strategies.registry import STRATEGIES, build, parameters, variants
 
 
@@ -39,3 +51,65 @@ def test_on_the_host_one_variant_of_each_parameter_remains() -> None:
     }
     assert runnable["async_zero_copy"] == ["stream,auto"]
     assert runnable["unified_zero_copy"] == ["registered"]
+
+
+class FakeFetcher(OverlappedFetcher):
+    """Knows only what tuning needs: how long a step takes with each share."""
+
+    def __init__(self, seconds: dict[int, float], alone: dict[int, float]) -> None:
+        self.setup: list[SetupStep] = []
+        self.taken: list[int] = []
+        self.seconds, self.alone = seconds, alone
+        self.table = Table(0, 1000, 64, 64)
+        self.num_rows, self.row_width, self.dtype = 1000, 16, torch.float32
+        self.device = torch.device("cpu")
+
+    @property
+    def share(self) -> Share:  # type: ignore[override]
+        return self._share
+
+    def _share(self, fetcher: object, percent: int) -> str:
+        self.taken.append(percent)
+        return "a share"
+
+    def _gather_seconds(self, ids: torch.Tensor, out: torch.Tensor) -> float:
+        return self.alone[self.taken[-1]]
+
+    def _step_seconds(self, ids: torch.Tensor, beside: Callable[[], object]) -> float:
+        beside()
+        return self.seconds[self.taken[-1]]
+
+
+def test_what_runs_beside_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    alone = dict(zip(BUDGETS, (9.0, 5.0, 3.0, 2.0, 1.0), strict=True))
+    beside = dict(zip(BUDGETS, (4.0, 2.0, 2.0, 3.0, 6.0), strict=True))
+    fetcher = FakeFetcher(beside, alone)
+    fetcher.tune_alone()
+    assert fetcher.taken[-1] == 50
+    steps = []
+    found = fetcher.tune(torch.arange(9), lambda: steps.append(1))
+    assert fetcher.taken[-1] == 10
+    assert steps
+    named = {step.metric: step for step in found}
+    assert [named[f"budget_{p}_step_time"].value for p in BUDGETS] == [4.0, 2.0, 2.0, 3.0, 6.0]
+    assert named["budget_beside_training"].value == 0.1
+    assert "a share; smallest" in named["budget_beside_training"].source
+    assert "train_alone_step_time" in named
+    everything = [step.metric for step in fetcher.setup]
+    assert len(everything) == len(set(everything)), "a row for each, and no row twice"
+    assert next(s for s in fetcher.setup if s.metric == "budget").value == 0.5
+
+
+def test_a_green_share_has_a_stream_and_a_grid_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimpleNamespace(multi_processor_count=132, max_threads_per_multi_processor=2048)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
+    monkeypatch.setattr(cuda_overlap, "green_stream", lambda device, percent: GreenStream("s", 16))
+    limits = []
+    fetcher = SimpleNamespace(
+        device=torch.device("cuda", 0),
+        points={torch.int64: SimpleNamespace(block_threads=256)},
+        limit=lambda *given: limits.append(given),
+    )
+    assert share_multiprocessors(fetcher, 10) == "green context of 16 of 132 SMs"
+    assert limits == [(16 * 2048 // 256, "s")]

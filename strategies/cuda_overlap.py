@@ -1,0 +1,173 @@
+"""The overlapped gather on CUDA, and how large a share of the GPU it should get.
+
+A ``stream`` share caps the grid, in threads of all those that the GPU can hold: the blocks spread
+over all multiprocessors and leave the rest of each to training. A ``green_context`` share is
+multiprocessors of the gather's own. How much is right depends on what runs beside it, so ``auto``
+is found twice: when the path is opened, gathering alone, and again by :meth:`tune`, beside the real
+training step, where a caller has one to offer.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gatherbench.kernels.launch import gather_into
+from gatherbench.strategies.base import SetupStep
+from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
+from gatherbench.strategies.cuda_zero_copy import open_registered
+from gatherbench.strategies.green_context import green_stream
+
+#: Per cent of the GPU that a sweep tries.
+BUDGETS = (5, 10, 15, 25, 50)
+#: What the paper used in the end, for tables too small to tell (10:90, its authors' script).
+USUAL_BUDGET = 10
+#: The least of the best rate that a smaller budget has to reach to be preferred.
+ENOUGH = 0.97
+#: Bytes that one gather of the sweep reads; a smaller table would be read from the caches.
+SWEEP_BYTES = 64 << 20
+_SWEEP_ROUNDS = 5
+_STEPS = 4
+
+#: Gives a fetcher so many per cent of the GPU; how it was done, for a row's source.
+Share = Callable[[KernelFetcher, int], str]
+
+
+def open_overlapped(
+    features: Tensor, device: torch.device, policy: str, provider: str, budget: str
+) -> OverlappedFetcher:
+    """The table registered, and gathered beside training within ``budget`` (per cent or auto)."""
+    fetcher = open_registered(features, device, policy, fetcher=OverlappedFetcher, overlapped=True)
+    assert isinstance(fetcher, OverlappedFetcher)
+    try:
+        fetcher.share = {"stream": share_threads, "green_context": share_multiprocessors}[provider]
+        if budget != "auto":
+            fetcher.take(int(budget), "chosen by the user")
+        elif fetcher.memory.size_bytes < SWEEP_BYTES:
+            small = f"the table is below {SWEEP_BYTES >> 20} MiB: too small to sweep"
+            fetcher.take(USUAL_BUDGET, small)
+        else:
+            fetcher.tune_alone()
+            fetcher.tunable = True
+    except BaseException:
+        fetcher.close()
+        raise
+    return fetcher
+
+
+class OverlappedFetcher(KernelFetcher):
+    """A :class:`KernelFetcher` on a stream of its own that knows what share of the GPU it has."""
+
+    share: Share
+
+    def take(self, percent: int, why: str, metric: str = "budget") -> None:
+        """Gather on ``percent`` of the GPU from now on, and say so in ``setup``."""
+        how = self.share(self, percent)
+        self.setup.append(SetupStep(metric, "1", percent / 100, f"{how}; {why}"))
+
+    def tune_alone(self) -> None:
+        """Take the smallest share that reaches :data:`ENOUGH` of the best rate of a gather."""
+        count = max(1, SWEEP_BYTES // self.table.row_bytes)
+        generator = torch.Generator().manual_seed(0)
+        ids = torch.randint(0, self.num_rows, (count,), generator=generator).to(self.device)
+        out = torch.empty((count, self.row_width), dtype=self.dtype, device=self.device)
+        seconds = self._sweep(lambda: self._gather_seconds(ids, out))
+        source = "median torch.cuda.Event time of one gather, no training beside it"
+        self._record("gather_time", seconds, source)
+        why = f"smallest that reaches {ENOUGH:.0%} of the best rate, gathering alone"
+        self.take(smallest_good_budget(seconds), why)
+
+    def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
+        """The same by the time of a whole step, in which the gather runs beside training."""
+        known = len(self.setup)
+        seconds = self._sweep(lambda: self._step_seconds(ids, beside))
+        source = f"median time.perf_counter of a step, training beside the fetch, {_STEPS} in a row"
+        self._record("step_time", seconds, source)
+        alone = statistics.median(_alone_seconds(self.device, beside) for _ in range(_SWEEP_ROUNDS))
+        source = "median time.perf_counter of a training step, no fetch beside it"
+        self.setup.append(SetupStep("train_alone_step_time", "s", alone, source))
+        why = f"smallest that reaches {ENOUGH:.0%} of the best step; replaces the one found alone"
+        self.take(smallest_good_budget(seconds), why, "budget_beside_training")
+        return self.setup[known:]
+
+    def _sweep(self, measure: Callable[[], float]) -> dict[int, float]:
+        """Median seconds for each of :data:`BUDGETS`, taken in turns; the first round warms up."""
+        times: dict[int, list[float]] = {percent: [] for percent in BUDGETS}
+        for _ in range(1 + _SWEEP_ROUNDS):
+            for percent, values in times.items():
+                self.share(self, percent)
+                values.append(measure())
+        return {percent: statistics.median(values[1:]) for percent, values in times.items()}
+
+    def _record(self, what: str, seconds: dict[int, float], source: str) -> None:
+        self.setup += [
+            SetupStep(f"budget_{percent}_{what}", "s", value, source)
+            for percent, value in seconds.items()
+        ]
+
+    def _gather_seconds(self, ids: Tensor, out: Tensor) -> float:
+        begin, end = (
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
+        torch.cuda.synchronize(self.device)  # ids and out were made on another stream
+        with torch.cuda.device(self.device), torch.cuda.stream(self._side):
+            begin.record()
+            gather_into(out, self.table, ids, self.points[torch.int64])
+            end.record()
+            end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+    def _step_seconds(self, ids: Tensor, beside: Callable[[], object]) -> float:
+        ticket = self.submit(ids)
+        torch.cuda.synchronize(self.device)
+        begin = time.perf_counter()
+        for _ in range(_STEPS):
+            ticket.result()
+            ticket = self.submit(ids)
+            beside()
+        ticket.result()
+        torch.cuda.synchronize(self.device)
+        return (time.perf_counter() - begin) / _STEPS
+
+
+def share_threads(fetcher: KernelFetcher, percent: int) -> str:
+    """A cap on the grid: ``percent`` of the threads that the GPU holds."""
+    fetcher.limit(blocks_of(percent, fetcher.points[torch.int64].block_threads, fetcher.device))
+    return "capped grid"
+
+
+def share_multiprocessors(fetcher: KernelFetcher, percent: int) -> str:
+    """A green context of ``percent`` of the multiprocessors, and a grid that fills them once."""
+    green = green_stream(fetcher.device, percent)
+    gpu = torch.cuda.get_device_properties(fetcher.device)
+    threads = green.multiprocessors * gpu.max_threads_per_multi_processor
+    blocks = max(1, threads // fetcher.points[torch.int64].block_threads)
+    fetcher.limit(blocks, green.stream)
+    return f"green context of {green.multiprocessors} of {gpu.multi_processor_count} SMs"
+
+
+def blocks_of(percent: int, block_threads: int, device: torch.device) -> int:
+    """Blocks that hold ``percent`` of the threads that fit on the GPU at once; at least 1."""
+    gpu = torch.cuda.get_device_properties(device)
+    threads = gpu.multi_processor_count * gpu.max_threads_per_multi_processor
+    return max(1, threads * percent // 100 // block_threads)
+
+
+def smallest_good_budget(seconds: dict[int, float]) -> int:
+    """The smallest budget whose time is within 1 / :data:`ENOUGH` of the shortest."""
+    best = min(seconds.values())
+    return min(percent for percent, value in seconds.items() if best >= ENOUGH * value)
+
+
+def _alone_seconds(device: torch.device, beside: Callable[[], object]) -> float:
+    torch.cuda.synchronize(device)
+    begin = time.perf_counter()
+    for _ in range(_STEPS):
+        beside()
+    torch.cuda.synchronize(device)
+    return (time.perf_counter() - begin) / _STEPS

@@ -1,0 +1,258 @@
+"""The paper's way to overlap: a process of its own gathers, within a share of the GPU under MPS.
+
+The producer registers the table for itself, because a registration belongs to a process. The rows
+lie in buffers of the training process, which the producer writes through CUDA IPC, so that nothing
+dangles when the producer dies. Order is kept by events that both can see. Waiting for such an event
+means waiting for its last ``record`` before the wait, so each message follows the record that it
+is about: the request follows that of "the buffer is free", the answer that of "the rows are there".
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from multiprocessing.reduction import ForkingPickler
+from typing import Protocol
+
+import psutil
+import torch
+import torch.multiprocessing  # registers how tensors on a GPU are handed to another process
+from torch import Tensor
+
+from gatherbench.kernels.launch import gather_into
+from gatherbench.strategies.base import Fetcher, SetupStep, Ticket
+from gatherbench.strategies.cuda_fetcher import device_rows, with_index
+from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
+from gatherbench.strategies.cuda_zero_copy import open_registered
+from gatherbench.strategies.mps_channel import MAX_IDS, Producer, SharedBytes, Start
+from gatherbench.strategies.mps_daemon import SHARE_VARIABLE
+from gatherbench.strategies.ticket_ring import TicketRing
+
+_PLACES = 2
+#: Share of the free host memory that the copy of the table may take.
+MEMORY_SHARE = 0.8
+
+
+class TrainingSide(Protocol):
+    """This process's half of what the two share on the device; see ``mps_channel.Side``.
+
+    ``rows`` gives room for ``count`` rows at a place, and what the producer has to be told of it if
+    it is new; ``free`` marks that all readers of the place have been queued; ``arrived`` has the
+    current stream wait for the rows.
+    """
+
+    def greeting(self) -> bytes: ...
+    def meet(self, greeting: bytes) -> None: ...
+    def rows(self, place: int, count: int) -> tuple[Tensor, bytes | None]: ...
+    def free(self, place: int) -> None: ...
+    def arrived(self, place: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class MpsFetcher(Fetcher):
+    """Fetches that another process does, one batch ahead.
+
+    Args:
+        features: the table; copied into memory that the producer can map.
+        side, producer_side: the two halves; the latter as ``module:class`` and its arguments.
+        environment: of the producer.
+    """
+
+    lookahead = _PLACES - 1
+
+    def __init__(
+        self,
+        features: Tensor,
+        device: torch.device,
+        side: TrainingSide,
+        producer_side: str,
+        arguments: dict[str, object],
+        environment: dict[str, str],
+    ) -> None:
+        super().__init__(features, device)
+        self._side = side
+        self._ring = TicketRing(_PLACES)
+        self._waiting = [False] * _PLACES
+        begin = time.perf_counter()
+        table = SharedBytes(features.nbytes)
+        ids = SharedBytes(_PLACES * MAX_IDS * 8)
+        try:
+            table.tensor[: features.nbytes].copy_(features.view(-1).view(torch.uint8))
+            shared = time.perf_counter()
+            shape = (self.num_rows, self.row_width)
+            start = Start(
+                producer_side, table.file, ids.file, shape, self.dtype, _PLACES, arguments
+            )
+            self._ids = ids.tensor.view(_PLACES, -1)
+            self._producer = Producer(start, environment)
+        finally:
+            table.close()
+            ids.close()
+        try:
+            side.meet(self._producer.greeting)
+            self._producer.send(("meet", side.greeting()))
+        except BaseException:
+            self._producer.close()
+            raise
+        clock = "time.perf_counter"
+        self.setup = [
+            SetupStep("share_time", "s", shared - begin, f"{clock}, copy into shared memory"),
+            SetupStep("shared", "B", features.nbytes, "bytes of the copy in shared memory"),
+            SetupStep(
+                "producer_start_time", "s", time.perf_counter() - shared, f"{clock}, until ready"
+            ),
+            *self._producer.steps,
+        ]
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        count = ids.numel()
+        if count > MAX_IDS:
+            raise ValueError(f"ids: {count} in one fetch, and {MAX_IDS} are the most")
+        place = self._ring.claim()
+        out, payload = self._side.rows(place, count)
+        if payload is not None:
+            self._producer.send(("buffer", place, payload))
+        size = count * ids.element_size()
+        self._ids[place, :size].copy_(ids.view(torch.uint8))
+        self._side.free(place)
+        self._producer.send(("fetch", place, count, ids.element_size()))
+        self._waiting[place] = True
+        return self._ring.issue(lambda: self._finish(place, out))
+
+    def _finish(self, place: int, out: Tensor) -> Tensor:
+        while self._waiting[place]:
+            self._waiting[self._producer.queued()] = False
+        self._side.arrived(place)
+        return out
+
+    def _close(self) -> None:
+        self._ring.close()
+        try:
+            self._producer.close()
+        finally:
+            self._side.close()
+            del self._ids
+
+
+def shared_copy_skip(table_bytes: int) -> str | None:
+    """Why a table of that size cannot be copied into memory for two processes, or ``None``."""
+    free = psutil.virtual_memory().available
+    if table_bytes > MEMORY_SHARE * free:
+        return (
+            f"no_memory: the copy that two processes share takes {table_bytes / 2**30:.1f} GiB, "
+            f"and {free / 2**30:.1f} GiB are free, of which it may take {MEMORY_SHARE:.0%}"
+        )
+    return None
+
+
+def open_mps(
+    features: Tensor, device: torch.device, policy: str, percent: int, why: str
+) -> MpsFetcher:
+    """A producer on ``percent`` of the GPU's threads."""
+    device = with_index(device)
+    fetcher = MpsFetcher(
+        features,
+        device,
+        CudaTrainingSide(features, device),
+        f"{CudaProducerSide.__module__}:{CudaProducerSide.__name__}",
+        {"ordinal": device.index, "policy": policy},
+        {**os.environ, SHARE_VARIABLE: str(percent)},
+    )
+    how = f"{SHARE_VARIABLE} of the producer process; {why}"
+    fetcher.setup.append(SetupStep("budget", "1", percent / 100, how))
+    return fetcher
+
+
+class CudaTrainingSide:
+    """Buffers in this process's GPU memory, an event for each that says when it is free."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        self._device = device
+        self._buffers = [
+            device_rows((int(features.shape[1]),), features.dtype, device) for _ in range(_PLACES)
+        ]
+        self._told = [0] * _PLACES
+        self._free = shared_events(device)
+        self._gathered: list[torch.cuda.Event] = []
+
+    def greeting(self) -> bytes:
+        return greeting_of(self._free)
+
+    def meet(self, greeting: bytes) -> None:
+        self._gathered = events_of(greeting, self._device)
+
+    def rows(self, place: int, count: int) -> tuple[Tensor, bytes | None]:
+        out = self._buffers[place].rows(count)
+        if count == 0 or self._told[place] == out.data_ptr():
+            return out, None
+        self._told[place] = out.data_ptr()
+        return out, bytes(ForkingPickler.dumps(self._buffers[place].whole))
+
+    def free(self, place: int) -> None:
+        self._free[place].record(torch.cuda.current_stream(self._device))
+
+    def arrived(self, place: int) -> None:
+        torch.cuda.current_stream(self._device).wait_event(self._gathered[place])
+
+    def close(self) -> None:
+        torch.cuda.synchronize(self._device)
+        self._gathered.clear()
+        self._buffers.clear()
+
+
+class CudaProducerSide:
+    """The producer's half: gathers on a stream of its own into buffers of the other process."""
+
+    def __init__(self, table: Tensor, ordinal: int, policy: str) -> None:
+        self._device = torch.device("cuda", ordinal)
+        torch.cuda.set_device(self._device)
+        self._fetcher: KernelFetcher = open_registered(table, self._device, policy)
+        self.steps = list(self._fetcher.setup)
+        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        kinds = (torch.int32, torch.int64)
+        self._ids = [{k: IdBuffer(k, self._device) for k in kinds} for _ in range(_PLACES)]
+        self._out: dict[int, Tensor] = {}
+        self._free: list[torch.cuda.Event] = []
+        self._gathered = shared_events(self._device)
+
+    def greeting(self) -> bytes:
+        return greeting_of(self._gathered)
+
+    def meet(self, greeting: bytes) -> None:
+        self._free = events_of(greeting, self._device)
+
+    def attach(self, place: int, payload: bytes) -> None:
+        self._stream.synchronize()  # nothing writes to the buffer that is let go of here
+        self._out[place] = pickle.loads(payload)
+
+    def gather(self, place: int, ids: Tensor) -> None:
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._free[place])
+            if ids.numel():
+                there = self._ids[place][ids.dtype].send(ids, self._stream)
+                out = self._out[place][: ids.numel()]
+                gather_into(out, self._fetcher.table, there, self._fetcher.points[ids.dtype])
+            self._gathered[place].record(self._stream)
+
+    def close(self) -> None:
+        self._stream.synchronize()
+        self._out.clear()
+        self._fetcher.close()
+
+
+def shared_events(device: torch.device) -> list[torch.cuda.Event]:
+    """An event for each place that another process can wait for."""
+    with torch.cuda.device(device):
+        return [torch.cuda.Event(interprocess=True) for _ in range(_PLACES)]  # type: ignore[no-untyped-call]
+
+
+def greeting_of(events: list[torch.cuda.Event]) -> bytes:
+    """What lets another process wait for these events."""
+    return pickle.dumps([event.ipc_handle() for event in events])  # type: ignore[no-untyped-call]
+
+
+def events_of(greeting: bytes, device: torch.device) -> list[torch.cuda.Event]:
+    """The other process's events."""
+    handles: list[bytes] = pickle.loads(greeting)
+    return [torch.cuda.Event.from_ipc_handle(device, handle) for handle in handles]  # type: ignore[no-untyped-call]

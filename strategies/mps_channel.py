@@ -1,0 +1,210 @@
+"""A process that gathers for this one: how the two are started, talk and end.
+
+The producer gets three inherited file descriptors: a socket, the feature table and room for ids.
+The last two are anonymous files (memfd): they have no name that could be left behind, both
+processes map the same pages, and the kernel frees them with the last of the two. The socket's end
+tells either side that the other is gone. Nothing here knows CUDA; what the two sides share on a
+device is the business of a :class:`Side`.
+
+    to the producer                        back
+    Start                                  ("ready", steps, greeting)
+    ("meet", greeting)
+    ("buffer", place, payload)
+    ("fetch", place, count, bytes)         ("queued", place)
+    anything that fails                    ("failed", words)
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from gatherbench.strategies.base import SetupStep
+
+#: More ids than one fetch may have. The room for them is a file with holes: only what is used
+#: takes memory.
+MAX_IDS = 1 << 26
+_ANSWER_S = 300.0
+_END_S = 10.0
+
+
+class ProducerError(RuntimeError):
+    """The producer process failed or is gone; says which, with its last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What the producer is to do.
+
+    Attributes:
+        side: ``module:class`` of its :class:`Side`.
+        table, ids: file descriptors.
+        shape, dtype: of the table.
+        places: fetches that may be in flight.
+        arguments: for the side.
+    """
+
+    side: str
+    table: int
+    ids: int
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    places: int
+    arguments: dict[str, Any]
+
+
+class Side(Protocol):
+    """The producer's half of what the two processes share on a device; made from a table.
+
+    ``steps`` is what opening it cost, ``greeting`` what the other half needs of it, ``meet`` what
+    it needs of the other half. ``attach`` takes a buffer to write to, ``gather`` queues the rows
+    ``ids`` into it, and returns when the ids may be overwritten and the order of things is fixed.
+    """
+
+    steps: list[SetupStep]
+
+    def greeting(self) -> bytes: ...
+    def meet(self, greeting: bytes) -> None: ...
+    def attach(self, place: int, payload: bytes) -> None: ...
+    def gather(self, place: int, ids: Tensor) -> None: ...
+    def close(self) -> None: ...
+
+
+class SharedBytes:
+    """Anonymous memory that another process can map: uint8 ``tensor``, and its ``file``."""
+
+    def __init__(self, size: int) -> None:
+        """Zeroed room for ``size`` bytes (at least 1).
+
+        Raises:
+            OSError: the system will not give that much.
+        """
+        self.file = os.memfd_create("gatherbench", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(self.file, max(1, size))
+            self.tensor = map_bytes(self.file, max(1, size))
+        except BaseException:
+            os.close(self.file)
+            raise
+
+    def close(self) -> None:
+        """Let go; the memory lives as long as the tensor or a mapping in another process."""
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+            self.tensor = torch.empty(0, dtype=torch.uint8)
+
+
+def map_bytes(file: int, size: int) -> Tensor:
+    """The ``size`` bytes of an open file as a uint8 tensor that keeps the mapping alive."""
+    return torch.frombuffer(mmap.mmap(file, size), dtype=torch.uint8)
+
+
+class Producer:
+    """The process, from this side; a context manager.
+
+    Args:
+        start: what it is to do; its two files are handed on.
+        environment: of the process.
+    """
+
+    def __init__(self, start: Start, environment: dict[str, str]) -> None:
+        """Start the process and wait until it is ready.
+
+        Raises:
+            ProducerError: it is not to be.
+        """
+        ours, theirs = socket.socketpair()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        with theirs:
+            self._connection = Connection(ours.detach())
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gatherbench.strategies.mps_producer", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(), start.table, start.ids),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+            )
+        try:
+            self.send(start)
+            self.steps, self.greeting = self._answer("ready")
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, message: Any) -> None:
+        """Send a message.
+
+        Raises:
+            ProducerError: nobody is there to read it.
+        """
+        try:
+            self._connection.send(message)
+        except OSError as gone:
+            raise self._gone() from gone
+
+    def queued(self) -> int:
+        """Wait until the oldest fetch whose answer has not been read is queued: its place.
+
+        Raises:
+            ProducerError: it failed, or takes longer than anything should.
+        """
+        (place,) = self._answer("queued")
+        return int(place)
+
+    def _answer(self, expected: str) -> tuple[Any, ...]:
+        try:
+            if not self._connection.poll(_ANSWER_S):
+                raise ProducerError(f"the producer process has not answered for {_ANSWER_S:g} s")
+            kind, *rest = self._connection.recv()
+        except (EOFError, OSError) as gone:
+            raise self._gone() from gone
+        if kind != expected:
+            raise ProducerError(f"the producer process failed: {rest[0]}")
+        return tuple(rest)
+
+    def _gone(self) -> ProducerError:
+        try:
+            status = self.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        self._log.seek(0)
+        said = [x for x in self._log.read().decode(errors="replace").splitlines() if x.strip()]
+        last = said[-1].strip() if said else "it printed nothing"
+        return ProducerError(
+            f"the producer process is gone (exit status {status}); last words: {last}"
+        )
+
+    def close(self) -> None:
+        """End the process: it stops when its socket closes, and is killed if it does not."""
+        self._connection.close()
+        try:
+            self.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

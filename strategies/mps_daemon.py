@@ -1,0 +1,144 @@
+"""The MPS daemon, without which two processes take turns on a GPU instead of sharing it.
+
+A process is a client of MPS from its first call into CUDA or never. So :func:`mps_client` is
+entered before that: it finds a daemon, or starts one of our own in a folder of its own, where it
+serves nobody else, and a watcher that has it quit when this process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from gatherbench.kernels.cuda_calls import CudaCallError, device_attribute
+from gatherbench.strategies.cuda_fetcher import with_index
+
+CONTROL = "nvidia-cuda-mps-control"
+#: Where clients look for the daemon (NVIDIA MPS documentation, "Environment Variables").
+PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
+SHARE_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+DEFAULT_PIPE_FOLDER = "/tmp/nvidia-mps"
+_START_S = 20
+
+#: Waits for the end of the process that holds the other end of its standard input.
+_WATCHER = f'read -r _; echo quit | {CONTROL}; rm -rf "$1"'
+#: The writing ends of our watchers' pipes: closed when this process ends, and not before.
+_watched: list[int] = []
+#: Why no daemon could be started.
+_refused: list[str] = []
+
+
+def mps_skip(device: torch.device) -> str | None:
+    """Why this process cannot share the CUDA ``device`` with another through MPS, or ``None``."""
+    if shutil.which(CONTROL) is None:
+        return f"unsupported: {CONTROL} is not on the PATH, so no MPS daemon can be started"
+    if _refused:
+        return f"unsupported: no MPS daemon ({_refused[-1]})"
+    try:
+        client = device_attribute("cudaDevAttrMpsEnabled", with_index(device).index)
+    except CudaCallError as error:
+        return f"unsupported: {error}"
+    if not client:
+        return (
+            "unsupported: this process is no client of MPS; the daemon must run before the process "
+            f"first uses the GPU: start it with `{CONTROL} -d`, then the program"
+        )
+    return None
+
+
+@contextlib.contextmanager
+def mps_client(percent: int) -> Iterator[None]:
+    """Make this process, which has not used the GPU yet, a client with ``percent`` of the SMs.
+
+    The setting holds for the block and for processes started in it. Raises nothing: where there is
+    no daemon and none can be started, :func:`mps_skip` says why.
+    """
+    settings = {SHARE_VARIABLE: str(percent)}
+    if shutil.which(CONTROL) is not None and not daemon_answers(os.environ):
+        try:
+            settings |= _start()
+            _refused.clear()
+        except (OSError, subprocess.SubprocessError) as error:
+            _refused.append(" ".join(str(error).split()))
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def daemon_answers(environment: os._Environ[str] | dict[str, str]) -> bool:
+    """Whether a daemon listens where ``environment`` says that clients look for it."""
+    folder = environment.get(PIPE_VARIABLE, DEFAULT_PIPE_FOLDER)
+    if not Path(folder, "control").exists():
+        return False
+    try:
+        _ask("get_server_list", {**environment, PIPE_VARIABLE: folder})
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
+
+
+def _start() -> dict[str, str]:
+    """Start a daemon of our own; the environment in which its clients find it.
+
+    Raises:
+        OSError, SubprocessError: it does not start.
+    """
+    folder = tempfile.mkdtemp(prefix="gatherbench-mps-")
+    settings = {PIPE_VARIABLE: folder, LOG_VARIABLE: folder}
+    environment = {**os.environ, **settings}
+    environment.pop(SHARE_VARIABLE, None)  # the daemon would make it everybody's
+    try:
+        subprocess.run(
+            [CONTROL, "-d"],
+            env=environment,
+            check=True,
+            timeout=_START_S,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        _ask("get_server_list", environment)
+    except (OSError, subprocess.SubprocessError):
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    ours, theirs = os.pipe()
+    try:
+        subprocess.Popen(
+            ["/bin/sh", "-c", _WATCHER, "sh", folder],
+            env=environment,
+            stdin=ours,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C and the end of a group are not for it
+        )
+    finally:
+        os.close(ours)
+    _watched.append(theirs)
+    return settings
+
+
+def _ask(question: str, environment: dict[str, str]) -> None:
+    subprocess.run(
+        [CONTROL],
+        input=question + "\n",
+        text=True,
+        env=environment,
+        check=True,
+        timeout=_START_S,
+        capture_output=True,
+    )
