@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import count_requests
-from gatherbench.strategies.base import DataPath
+from gatherbench.strategies.base import DataPath, Strategy
 from gatherbench.strategies.registry import STRATEGIES, build, variants
 from gatherbench.strategies.zero_copy_path import requested_bytes
 
@@ -28,7 +28,19 @@ def test_cpu_gather_touches_host_memory_three_times(mode: str) -> None:
         cpu_write_bytes=1600,
         copy_engine_bytes=1600,
         gpu_requests={},
+        pageable_bytes=1600 if mode == "naive" else 0,
     )
+
+
+@pytest.mark.parametrize("strategy", [v for s in STRATEGIES for v in variants(s)], ids=str)
+def test_a_path_fetches_as_far_ahead_as_its_strategy_says(strategy: Strategy) -> None:
+    host = torch.device("cpu")
+    if strategy.skip(host) is not None:
+        pytest.skip("does not run in host memory")
+    with strategy.open(torch.zeros(4, 3), host) as fetcher:
+        assert fetcher.lookahead == strategy.lookahead
+    assert 0 <= strategy.gpu_share < 1
+    assert strategy.gpu_share == 0 or strategy.lookahead > 0
 
 
 @pytest.mark.parametrize(
