@@ -26,6 +26,7 @@ class MinibatchLoad:
         gpu_link_read_bytes: row bytes that multiprocessors read from host memory.
         gpu_requests: request size in bytes → count of these reads; ``None`` where not accounted.
         table_bytes: span of the feature table.
+        row_bytes: of one feature row; 0 where it is not known (wide rows are then assumed).
         lookahead: minibatches that are fetched ahead of the one in training.
         gpu_share: share of the multiprocessors that an overlapped gather takes from training.
         sampled_edges: edges drawn.
@@ -44,6 +45,7 @@ class MinibatchLoad:
     gpu_link_read_bytes: float = 0.0
     gpu_requests: Mapping[int, float] | None = None
     table_bytes: float = 0.0
+    row_bytes: float = 0.0
     lookahead: int = 0
     gpu_share: float = 0.0
     sampled_edges: float = 0.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gatherbench.bench.linkmodel.estimate import Estimate, combine, slowest
 from gatherbench.bench.linkmodel.load import MinibatchLoad
-from gatherbench.bench.linkmodel.profile import Constant, LinkProfile
+from gatherbench.bench.linkmodel.profile import Constant, Curve, LinkProfile
 
 #: Transfers a second and lane, in units of 1e9 (PCI-SIG: PCIe 3.0 to 5.0, 128b/130b coding).
 _GIGATRANSFERS = {3: 8.0, 4: 16.0, 5: 32.0}
@@ -90,17 +90,14 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
         requests = split_requests(load.gpu_requests, largest)
     count = sum(requests.values())
     read_bytes = sum(size * n for size, n in requests.items())
-    roof = profile.read.roof.at(load.table_bytes)
     by_link = link_time(requests, profile)
     by_requests = combine(
         lambda trip, tags: count * trip / tags,
         Estimate.of(link.round_trip, "link.round_trip"),
         Estimate.of(link.outstanding_reads, "link.outstanding_reads"),
     )
-    by_roof = (
-        Estimate(None, (f"read.roof: {profile.read.roof.source}",))
-        if roof is None
-        else Estimate(read_bytes / roof)
+    by_roof = combine(
+        lambda rate: read_bytes / rate, _at(profile.read.roof, "read.roof", load.table_bytes)
     )
     seconds, bound = slowest(
         [
@@ -139,7 +136,7 @@ def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
     else:
         by_cores = combine(
             lambda rate, cores: load.cpu_write_bytes / (rate * cores),
-            Estimate.of(host.gather_rate, "host.gather_rate"),
+            _at(host.gather_rate, "host.gather_rate", load.row_bytes or math.inf),
             Estimate.of(host.cores, "host.cores"),
         )
     if not by_cores.known:
@@ -188,6 +185,12 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     together = combine(max, *(seconds for _, seconds in limits))
     bound = slowest(limits)[1]
     return Part(combine(lambda a, b: a + b, together, edges), f"training ({bound})", demands)
+
+
+def _at(curve: Curve, key: str, num_bytes: float) -> Estimate:
+    """A curve's rate; ``key`` names it where it has no points."""
+    rate = curve.at(num_bytes)
+    return Estimate(None, (f"{key}: {curve.source}",)) if rate is None else Estimate(rate)
 
 
 def _gpu(constant: Constant, name: str) -> Estimate:

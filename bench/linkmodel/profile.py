@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, get_args, get_type_hints
 
-#: A number, or for a curve ``((span in bytes, rate), …)``; ``None`` where it is not known.
+#: A number, or for a curve ``((bytes, rate), …)``; ``None`` where it is not known.
 Value = float | tuple[tuple[float, float], ...] | None
 
 
@@ -50,10 +50,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A rate over the span of the table that is read.
+    """A rate over bytes: of the table that is read (its span), or of a row.
 
     Attributes:
-        value: ``((span in bytes, rate), …)`` in ascending order of the span, or ``None``.
+        value: ``((bytes, rate), …)`` in ascending order of the bytes, or ``None``.
         unit, source: as of a :class:`Constant`.
     """
 
@@ -61,19 +61,19 @@ class Curve:
     unit: str
     source: str
 
-    def at(self, span_bytes: float) -> float | None:
-        """The rate for a table of ``span_bytes``, on straight lines over the span's logarithm.
+    def at(self, num_bytes: float) -> float | None:
+        """The rate for a span, or a row, of ``num_bytes``: straight lines over its logarithm.
 
-        Outside the spans that were measured the nearest holds.
+        Outside the points that were measured the nearest holds.
         """
         if self.value is None:
             return None
         (low, rate), *rest = self.value
         for high, rate_there in rest:
-            if span_bytes <= low:
+            if num_bytes <= low:
                 return rate
-            if span_bytes <= high:
-                return rate + (rate_there - rate) * math.log(span_bytes / low, high / low)
+            if num_bytes <= high:
+                return rate + (rate_there - rate) * math.log(num_bytes / low, high / low)
             low, rate = high, rate_there
         return rate
 
@@ -117,7 +117,9 @@ class Host:
 
     cores: Annotated[Constant, Spec("1", 1, 4096, "physical cores")]
     memory_rate: Annotated[Constant, Spec("B/s", 1e9, 1e13, "reads and writes together")]
-    gather_rate: Annotated[Constant, Spec("B/s", 1e7, 1e12, "payload that one core gathers")]
+    gather_rate: Annotated[
+        Curve, Spec("B/s", 1e7, 1e12, "payload that one core gathers, over the bytes of a row")
+    ]
     sample_rate: Annotated[Constant, Spec("1/s", 1e3, 1e12, "edges sampled by all cores")]
 
 
@@ -211,7 +213,7 @@ SPECS: dict[str, Spec] = {key: spec for key, (_, spec) in _HINTS.items()}
 def checked(key: str, value: Value, source: str, where: str = "") -> Constant | Curve:
     """The constant ``key``, if it may have this value.
 
-    For a curve one number stands for every span.
+    For a curve one number stands for every number of bytes.
 
     Raises:
         ProfileError: no such key, or a value that is no number or outside its range.
@@ -225,10 +227,10 @@ def checked(key: str, value: Value, source: str, where: str = "") -> Constant | 
     if isinstance(value, tuple) and is_curve:
         spans = [span for span, _ in value]
         if not spans or spans[0] <= 0 or spans != sorted(set(spans)):
-            raise ProfileError(f"{where}{key}: the spans (bytes) must be above 0 and ascend")
+            raise ProfileError(f"{where}{key}: the bytes must be above 0 and ascend")
         value = tuple((float(span), _in_range(rate, spec)) for span, rate in value)
         if any(math.isnan(rate) for _, rate in value):
-            raise ProfileError(f"{where}{key} = {value}: {allowed} at every span")
+            raise ProfileError(f"{where}{key} = {value}: {allowed} everywhere")
         return Curve(value, spec.unit, source)
     if value is None:
         return (Curve if is_curve else Constant)(None, spec.unit, source)
