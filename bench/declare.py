@@ -1,0 +1,80 @@
+"""What a case says of itself before it is measured: bytes, requests, operations; ``model`` rows.
+
+Nothing here is timed. The rows are what the link model predicts from, so that a run's table is
+enough to ask what another machine would do with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gatherbench.bench.linkmodel.compute import TrainingCost, training_cost, widths_of
+from gatherbench.bench.models import GAT_HEADS
+from gatherbench.bench.rows import Row, RowMaker
+from gatherbench.bench.trace import Trace
+from gatherbench.bench.workload import Workload
+from gatherbench.datasets.dataset import GraphDataset
+from gatherbench.strategies.base import Strategy
+
+#: Fields of a ``DataPath`` that are summed over the trace, and the rows' metric for each.
+_BYTES = {
+    "payload_bytes": "declared_payload",
+    "cpu_read_bytes": "cpu_read",
+    "cpu_write_bytes": "cpu_write",
+    "copy_engine_bytes": "copy_engine",
+    "pageable_bytes": "pageable",
+    "gpu_link_read_bytes": "gpu_link_read",
+}
+
+
+def declared_rows(
+    workload: Workload, strategy: Strategy, trace: Trace, dataset: GraphDataset, make: RowMaker
+) -> Iterator[Row]:
+    """What the strategy says of an epoch's bytes, and what its training asks of a GPU."""
+    make = replace(make, backend="model")
+    totals: Counter[str] = Counter()
+    requests: Counter[int] = Counter()
+    accounted = True
+    for i in range(len(trace)):
+        path = strategy.data_path(trace.input_ids(i), dataset.spec.row_bytes)
+        for name in _BYTES:
+            totals[name] += getattr(path, name)
+        requests.update(path.gpu_requests or {})
+        accounted = accounted and path.gpu_requests is not None
+    source = "Strategy.data_path over the trace"
+    for name, metric in _BYTES.items():
+        yield make.ok("fetch", metric, "B", totals[name], source)
+    if accounted:
+        source = "request accounting over the trace; the table begins at a page"
+        for size, count in sorted(requests.items()):
+            yield make.ok("fetch", f"gpu_requests_{size}_bytes", "1", count, source)
+    yield make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead")
+    yield make.ok("fetch", "gpu_share", "1", strategy.gpu_share, "Strategy.gpu_share")
+
+    yield make.ok("epoch", "trace_minibatches", "1", len(trace), "count of the trace")
+    yield make.ok("sample", "edges", "1", trace.num_edges.sum(), "count of the trace")
+    cost = training_of_trace(workload, trace, dataset)
+    source = "counted from the shapes of the trace's minibatches (linkmodel/compute.py)"
+    yield make.ok("train", "operations", "1", cost.operations, source)
+    yield make.ok("train", "gpu_memory", "B", cost.memory_bytes, source)
+    yield make.ok("train", "launches", "1", cost.launches, source)
+    yield make.ok("train", "structure", "B", cost.structure_bytes, source)
+
+
+def training_of_trace(workload: Workload, trace: Trace, dataset: GraphDataset) -> TrainingCost:
+    """The cost of training on the whole trace once."""
+    spec = dataset.spec
+    widths = widths_of(
+        workload.model,
+        spec.feature_dim,
+        workload.hidden,
+        workload.layers,
+        spec.num_classes,
+        GAT_HEADS,
+    )
+    # Every count is linear in nodes and edges, but for the launches.
+    nodes, edges = trace.num_nodes.sum(axis=0), trace.num_edges.sum(axis=0)
+    cost = training_cost(workload.model, widths, nodes.tolist(), edges.tolist(), GAT_HEADS)
+    return replace(cost, launches=cost.launches * len(trace))
