@@ -5,11 +5,9 @@ Nothing is timed before the fetched rows have been compared, bit for bit, with a
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.case import Job
+from gatherbench.bench.declare import declared_rows
 from gatherbench.bench.loop import STAGES, CudaClock, EpochTimes, HostClock, run_epoch
 from gatherbench.bench.meters.base import Reading, cited
 from gatherbench.bench.meters.recorder import Recorder
@@ -34,7 +33,7 @@ from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels.host_memory import resident_copy
 from gatherbench.kernels.reference import reference_gather, same_bytes
-from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.base import Fetcher, Ticket
 from gatherbench.strategies.registry import build
 
 #: Share of the available memory up to which the table is brought into anonymous memory; a larger
@@ -103,7 +102,8 @@ def measure(job: Job, out: PartWriter) -> str | None:
         source = "fetched rows compared bit for bit with a plain gather"
         out.row(make.ok("check", "batches", "1", checked, source))
         if job.case.repeat == 0:
-            _declare_data_path(strategy, trace, dataset, make, out)
+            for row in declared_rows(job.case.workload, strategy, trace, dataset, make):
+                out.row(row)
 
         _train(job, dataset, table, trace, fetcher, make, out)
     return None
@@ -218,26 +218,6 @@ def _write_epoch(
         overhead = (times.wall_s - times.host_s) / batches
         source = "epoch wall time less its stages, per minibatch"
         out.row(make.ok("harness", "overhead", "s", overhead, source, epoch))
-
-
-def _declare_data_path(
-    strategy: Strategy, trace: Trace, dataset: GraphDataset, make: RowMaker, out: PartWriter
-) -> None:
-    """What the strategy says of the bytes of an epoch: declared, so ``backend`` is ``model``."""
-    totals: Counter[str] = Counter()
-    requests: Counter[int] = Counter()
-    for i in range(len(trace)):
-        path = strategy.data_path(trace.input_ids(i), dataset.spec.row_bytes)
-        for name in ("cpu_read", "cpu_write", "copy_engine", "gpu_link_read"):
-            totals[name] += getattr(path, f"{name}_bytes")
-        requests.update(path.gpu_requests or {})
-    modelled = dataclasses.replace(make, backend="model")
-    source = "Strategy.data_path over the trace"
-    for name, total in totals.items():
-        out.row(modelled.ok("fetch", name, "B", total, source))
-    for size, count in sorted(requests.items()):
-        source = "request accounting over the trace; the table begins at a page"
-        out.row(modelled.ok("fetch", f"gpu_requests_{size}_bytes", "1", count, source))
 
 
 def _score(
