@@ -36,7 +36,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo 'error: $(PYTHON) cannot make a virtual environment (Debian and Ubuntu: apt-get install python3-venv)' >&2; \
 	  rm -rf $(VENV); exit 2; }
-	$(VENV)/bin/python -m pip install -q -c constraints.txt -e '.[ogb,reddit,dev]'
+	$(VENV)/bin/python -m pip install -q -c constraints.txt -e '.[ogb,reddit,notebooks,dev]'
 	@touch $@
 
 bench: $(READY) ## measure every strategy (plan PLAN=quick), print table and pictures
@@ -50,8 +50,8 @@ lint: $(READY) ## ruff (check and format) and mypy, strict
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-figures: $(READY) ## draw the newest run's figures again
-	$(PY) -m gatherbench plot --results $(RESULTS)
+figures: $(READY) ## execute the notebooks on what is in RESULTS (SYNC=1: after editing a .py of theirs)
+	$(PY) -m gatherbench.bench.notebooks --results $(RESULTS) $(if $(SYNC),--sync)
 
 regress: $(READY) ## host-side benchmarks against the run before (BASE=FILE: another), and the kernels' machine code
 	$(PY) -m pytest bench/regress -o python_files='bench_*.py' -o addopts='--import-mode=importlib' --benchmark-only \

@@ -113,6 +113,7 @@ def execute(source: Path, results: Path) -> Any:
 
         def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
             launch = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+            launch.append("--log-level=ERROR")
             return KernelSpec(argv=launch, language="python", display_name="Python 3")
 
     notebook = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
@@ -130,7 +131,7 @@ def execute(source: Path, results: Path) -> Any:
     }
     try:
         client.execute(env=environment)
-    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+    except (CellExecutionError, CellTimeoutError, DeadKernelError, RuntimeError) as error:
         text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
         raise NotebookError(f"{source.name}: {text}") from error
     for number, cell in enumerate(notebook.cells):
