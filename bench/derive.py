@@ -33,12 +33,12 @@ def epoch_times(run: Run) -> pd.DataFrame:
     Columns: :data:`SERIES`, ``median``, ``low`` and ``high`` (the quartiles), ``min``, ``max``,
     ``count``. The same columns come from :func:`stage_times` and :func:`bandwidth`.
     """
-    return _spread(_epochs(run, "epoch", "wall_time"))
+    return _spread(epoch_values(run, "epoch", "wall_time"))
 
 
 def stage_times(run: Run) -> dict[str, pd.DataFrame]:
     """Seconds per epoch that the loop spent in each stage, by stage, as :func:`epoch_times`."""
-    return {stage: _spread(_epochs(run, stage, "wall_time")) for stage in STAGES}
+    return {stage: _spread(epoch_values(run, stage, "wall_time")) for stage in STAGES}
 
 
 def stage_breakdown(run: Run) -> pd.DataFrame:
@@ -61,7 +61,7 @@ def cpu_seconds(run: Run) -> pd.DataFrame:
 
     Columns as :func:`epoch_times`, and ``user``, ``system``: the medians of the two parts.
     """
-    user, system = (_epochs(run, "epoch", metric) for metric in ("cpu_user", "cpu_system"))
+    user, system = (epoch_values(run, "epoch", metric) for metric in ("cpu_user", "cpu_system"))
     total = _spread(user + system)
     for name, part in (("user", user), ("system", system)):
         medians = part.groupby(SERIES).median().rename(name).reset_index()
@@ -75,7 +75,7 @@ def bandwidth(run: Run) -> pd.DataFrame:
     For a strategy that fetches ahead this is no rate of any link: the wait it hides makes the
     quotient large.
     """
-    return _spread(_epochs(run, "fetch", "payload") / _epochs(run, "fetch", "wall_time"))
+    return _spread(epoch_values(run, "fetch", "payload") / epoch_values(run, "fetch", "wall_time"))
 
 
 def other_load(run: Run) -> float | None:
@@ -85,7 +85,7 @@ def other_load(run: Run) -> float | None:
     where the host's load was not metered. In a container the host may be larger than our share.
     """
     names = ("system_cpu_busy", "cpu_user", "cpu_system", "window_time")
-    busy, user, system, window = (_epochs(run, "epoch", name) for name in names)
+    busy, user, system, window = (epoch_values(run, "epoch", name) for name in names)
     cores = ((busy - user - system) / window).dropna()
     return float(cores.median()) if len(cores) else None
 
@@ -113,8 +113,8 @@ def speedup_over(
     """
     rng = np.random.default_rng(0)
     draws = {
-        key: (float(times.median()), _bootstrap_medians(times, resamples, rng))
-        for key, times in _epochs(run, "epoch", "wall_time").groupby(SERIES, sort=False)
+        key: (float(times.median()), bootstrap_medians(times, resamples, rng))
+        for key, times in epoch_values(run, "epoch", "wall_time").groupby(SERIES, sort=False)
     }
     records: list[tuple[object, ...]] = []
     for (workload, name, kind, backend), (median, medians) in draws.items():
@@ -155,16 +155,12 @@ def problems(run: Run) -> pd.DataFrame:
     return sort_series(found)
 
 
-def sort_series(table: pd.DataFrame) -> pd.DataFrame:
-    """The table in :data:`READING_ORDER` of its strategies, then by variant and backend."""
-    rank = {name: i for i, name in enumerate(READING_ORDER)}
-    order = table.assign(_rank=[rank.get(s, len(rank)) for s in table["strategy"]])
-    by = ["_rank", "strategy", "variant", *(["backend"] if "backend" in table else [])]
-    return order.sort_values(by, kind="stable").drop(columns="_rank").reset_index(drop=True)
+def epoch_values(run: Run, stage: str, metric: str) -> pd.Series[float]:
+    """The observations of measured epochs, indexed by :data:`SERIES`, repeat and epoch.
 
-
-def _epochs(run: Run, stage: str, metric: str) -> pd.Series[float]:
-    """The observations of measured epochs, indexed by :data:`SERIES`, repeat and epoch."""
+    Raises:
+        RunError: an observation stands twice in the table.
+    """
     rows = run.rows
     wanted = (rows["stage"] == stage) & (rows["metric"] == metric)
     rows = rows[wanted & (rows["epoch"] >= 0) & (rows["status"] == "ok")]
@@ -173,6 +169,38 @@ def _epochs(run: Run, stage: str, metric: str) -> pd.Series[float]:
         twice = values.index[values.index.duplicated()][0]
         raise RunError(f"{run.folder / 'rows.csv'}: {stage}.{metric} stands twice for {twice}")
     return values
+
+
+def bootstrap_medians(
+    times: pd.Series[float], resamples: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Medians of ``resamples`` draws of repeats and of epochs within each drawn repeat.
+
+    Args:
+        times: one series' values, with the index level ``repeat``; not empty.
+
+    Returns:
+        float64 ``[resamples]``.
+    """
+    times = times.sort_index(level="repeat")  # rows of one repeat side by side
+    flat = times.to_numpy()
+    lengths = times.groupby("repeat", sort=False).size().to_numpy()
+    starts = np.cumsum(lengths) - lengths
+    drawn = rng.integers(len(lengths), size=(resamples, len(lengths)))
+    length, start = lengths[drawn][..., None], starts[drawn][..., None]
+    place = np.arange(lengths.max())
+    values = flat[start + rng.integers(length, size=(*drawn.shape, place.size))]
+    values[np.broadcast_to(place >= length, values.shape)] = np.nan  # a repeat with fewer epochs
+    medians: NDArray[np.float64] = np.nanmedian(values.reshape(resamples, -1), axis=1)
+    return medians
+
+
+def sort_series(table: pd.DataFrame) -> pd.DataFrame:
+    """The table in :data:`READING_ORDER` of its strategies, then by variant and backend."""
+    rank = {name: i for i, name in enumerate(READING_ORDER)}
+    order = table.assign(_rank=[rank.get(s, len(rank)) for s in table["strategy"]])
+    by = ["_rank", "strategy", "variant", *(["backend"] if "backend" in table else [])]
+    return order.sort_values(by, kind="stable").drop(columns="_rank").reset_index(drop=True)
 
 
 def _spread(values: pd.Series[float]) -> pd.DataFrame:
@@ -188,20 +216,3 @@ def _spread(values: pd.Series[float]) -> pd.DataFrame:
         }
     )
     return sort_series(table.reset_index())
-
-
-def _bootstrap_medians(
-    times: pd.Series[float], resamples: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Medians of ``resamples`` draws of repeats and of epochs within each drawn repeat."""
-    times = times.sort_index(level="repeat")  # rows of one repeat side by side
-    flat = times.to_numpy()
-    lengths = times.groupby("repeat", sort=False).size().to_numpy()
-    starts = np.cumsum(lengths) - lengths
-    drawn = rng.integers(len(lengths), size=(resamples, len(lengths)))
-    length, start = lengths[drawn][..., None], starts[drawn][..., None]
-    place = np.arange(lengths.max())
-    values = flat[start + rng.integers(length, size=(*drawn.shape, place.size))]
-    values[np.broadcast_to(place >= length, values.shape)] = np.nan  # a repeat with fewer epochs
-    medians: NDArray[np.float64] = np.nanmedian(values.reshape(resamples, -1), axis=1)
-    return medians
