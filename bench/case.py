@@ -50,6 +50,8 @@ class Job:
         dataset: the dataset's folder.
         trace: the folder of the workload's minibatches.
         part: the file that the case writes.
+        traces: folder for a trace of an epoch after the measured ones; ``None``: no trace.
+        nvtx: mark the measured epochs for Nsight.
     """
 
     case: Case
@@ -61,6 +63,8 @@ class Job:
     dataset: Path
     trace: Path
     part: Path
+    traces: Path | None = None
+    nvtx: bool = False
 
     def dump(self, path: Path) -> None:
         """Write the job for the process that will do it."""
@@ -73,6 +77,6 @@ class Job:
         case = fields.pop("case")
         workload = case.pop("workload")
         workload["fanouts"] = tuple(workload["fanouts"])
-        for name in ("dataset", "trace", "part"):
-            fields[name] = Path(fields[name])
+        for name in ("dataset", "trace", "part", "traces"):
+            fields[name] = None if fields[name] is None else Path(fields[name])
         return cls(case=Case(workload=Workload(**workload), **case), **fields)

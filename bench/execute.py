@@ -39,8 +39,10 @@ class PreparedRun:
     machine: str
 
 
-def new_run(plan_name: str, results: Path, device: str) -> PreparedRun:
-    """A folder for a new run of the plan.
+def new_run(
+    plan_name: str, results: Path, device: str, *, trace: bool = False, nvtx: bool = False
+) -> PreparedRun:
+    """A folder for a new run of the plan; ``trace`` and ``nvtx`` are asked for beside the plan's.
 
     Raises:
         BadRunError: the plan is wrong, or asks for a device that is not there.
@@ -50,7 +52,14 @@ def new_run(plan_name: str, results: Path, device: str) -> PreparedRun:
         if device:
             plan = plan.model_copy(update={"device": device})
         chosen = _device(plan.device)
-        plan = plan.model_copy(update={"device": chosen})
+        measure = plan.measure
+        asked = {"trace": trace or measure.trace, "nvtx": nvtx or measure.nvtx}
+        if asked["nvtx"] and chosen != "cuda":
+            raise BadRunError(
+                "nvtx marks epochs on a GPU for Nsight, and this run has none: --trace"
+            )
+        measure = measure.model_copy(update=asked)
+        plan = plan.model_copy(update={"device": chosen, "measure": measure})
         cases = plan.cases()
     except PlanError as error:
         raise BadRunError(str(error)) from error
@@ -122,6 +131,7 @@ def execute(run: PreparedRun, out: Console, err: Console) -> int:
         err.print(f"When that is put right: gatherbench plot {folder}", soft_wrap=True)
         return FAILED
     files = [("table", folder / "rows.csv"), ("samples", folder / "samples.parquet")]
+    files += [("trace", path) for path in sorted(folder.glob("traces/*.json.gz"))]
     for what, path in [*files, *(("picture", p) for p in pictures if p.suffix == ".png")]:
         out.print(f"{what:10}{path}", soft_wrap=True, highlight=False)
     if failed:

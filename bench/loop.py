@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gatherbench.bench.ranges import Mark, unmarked
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.strategies.base import Fetcher, Ticket
 
@@ -113,11 +114,14 @@ class CudaClock(HostClock):
         return self.seconds
 
 
-def run_epoch(batches: Iterable[MiniBatch], fetcher: Fetcher, trainer: Steps) -> EpochTimes:
+def run_epoch(
+    batches: Iterable[MiniBatch], fetcher: Fetcher, trainer: Steps, mark: Mark = unmarked
+) -> EpochTimes:
     """Fetch and train on every minibatch once.
 
     Args:
         batches: drawn as the loop goes, so the time to draw one counts as ``sample``.
+        mark: opens a range of each stage's name for a profiler.
     """
     on_cuda = fetcher.device.type == "cuda"
     clock = CudaClock() if on_cuda else HostClock()
@@ -129,11 +133,12 @@ def run_epoch(batches: Iterable[MiniBatch], fetcher: Fetcher, trainer: Steps) ->
     def advance() -> bool:
         nonlocal drawn, rows
         begin = time.perf_counter()
-        batch = next(source, None)
+        with mark("sample"):
+            batch = next(source, None)
         if batch is None:
             return False
         clock.add("sample", drawn, time.perf_counter() - begin)
-        with clock.stage("fetch", drawn):
+        with mark("fetch"), clock.stage("fetch", drawn):
             ticket = fetcher.submit(batch.input_ids.to(fetcher.ids_device))
         in_flight.append((drawn, batch, ticket))
         drawn += 1
@@ -147,9 +152,9 @@ def run_epoch(batches: Iterable[MiniBatch], fetcher: Fetcher, trainer: Steps) ->
         pass
     while in_flight:
         number, batch, ticket = in_flight.popleft()
-        with clock.stage("fetch", number):
+        with mark("fetch"), clock.stage("fetch", number):
             x = ticket.result()
-        with clock.stage("train", number):
+        with mark("train"), clock.stage("train", number):
             losses.append(trainer.step(x, batch))
             del x, batch, ticket  # freeing a minibatch takes time: the step's, not the loop's
         advance()

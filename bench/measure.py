@@ -5,10 +5,12 @@ Nothing is timed before the fetched rows have been compared, bit for bit, with a
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -22,6 +24,7 @@ from gatherbench.bench.meters.base import Reading, cited
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.models import Trainer, build_model
+from gatherbench.bench.ranges import TRACE_BATCHES, Mark, nvtx_session, write_trace
 from gatherbench.bench.rows import Row, RowMaker
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -170,24 +173,33 @@ def _train(
     trainer = Trainer(model, torch.from_numpy(np.array(dataset.labels)), fetcher.device)
     sampler = NeighborSampler(dataset.indptr, dataset.indices, case.workload.fanouts)
     recorder = Recorder(open_meters())
-    for number in range(-plan["warmup_epochs"], plan["epochs"]):
+
+    def minibatches() -> Iterator[MiniBatch]:
         if plan["sampling"] == "live":
-            batches = live_batches(case.workload, dataset, sampler)
-        else:
-            batches = iter(trace)
-        if number < 0:
-            run_epoch(batches, fetcher, trainer)
-            continue
-        with recorder:
-            times = run_epoch(batches, fetcher, trainer)
-        _write_epoch(job, times, dataset.spec.row_bytes, number, make, out)
-        for reading in recorder.readings:
-            out.row(_metered(reading, number, make))
+            return live_batches(case.workload, dataset, sampler)
+        return iter(trace)
+
+    for _ in range(plan["warmup_epochs"]):
+        run_epoch(minibatches(), fetcher, trainer)
+    with nvtx_session(job.nvtx) as mark:
+        for number in range(plan["epochs"]):
+            with recorder:
+                times = run_epoch(minibatches(), fetcher, trainer, mark)
+            _write_epoch(job, times, dataset.spec.row_bytes, number, make, out)
+            for reading in recorder.readings:
+                out.row(_metered(reading, number, make))
     if plan["eval_batches"]:
         right, seen = _score(case.workload, dataset, table, trainer, sampler, plan["eval_batches"])
         if seen:
             source = f"{seen} test nodes"
             out.row(make.ok("eval", "test_accuracy", "1", right / seen, source))
+    if job.traces is not None:
+        path = job.traces / f"{case.id}.json.gz"
+
+        def traced(mark: Mark) -> None:
+            run_epoch(itertools.islice(minibatches(), TRACE_BATCHES), fetcher, trainer, mark)
+
+        out.row(_traced(traced, path, fetcher.device, make))
 
 
 def _metered(reading: Reading, epoch: int, make: RowMaker) -> Row:
@@ -198,6 +210,16 @@ def _metered(reading: Reading, epoch: int, make: RowMaker) -> Row:
     reason = reading.reason or "unsupported: no reading"
     status = "failed" if reason.startswith("failed:") else "skipped"
     return make.missing(*what, cited(reading), reason, status, epoch)
+
+
+def _traced(epoch: Callable[[Mark], None], path: Path, device: torch.device, make: RowMaker) -> Row:
+    """Write the trace of an epoch that nothing else measures; its row says what became of it."""
+    what = ("harness", "trace", "B")
+    source = f"torch.profiler, traces/{path.name}, at most {TRACE_BATCHES} minibatches"
+    try:
+        return make.ok(*what, write_trace(epoch, path, device), source)
+    except Exception as error:  # a profiler that fails must not cost what was measured
+        return make.missing(*what, source, f"failed: {type(error).__name__}: {error}", "failed")
 
 
 def _write_epoch(

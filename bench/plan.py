@@ -52,6 +52,10 @@ class Measure(_Table):
     #: CPU threads of torch, the sampler and the gather (0: every core the process may use).
     threads: int = Field(default=0, ge=0)
     order_seed: int = 0
+    #: Write a Chrome trace of one more epoch of each strategy, after its measured ones.
+    trace: bool = False
+    #: Mark the measured epochs for Nsight Systems (on a GPU).
+    nvtx: bool = False
 
 
 class WorkloadTable(_Table):

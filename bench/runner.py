@@ -136,6 +136,8 @@ class Runner:
             self.machine,
             *ready,
             part.absolute(),
+            traces=self._traces_of(case),
+            nvtx=self.measure.get("nvtx", False),
         )
         with tempfile.TemporaryDirectory(prefix="gatherbench-") as scratch:
             file = Path(scratch) / "job.json"
@@ -148,6 +150,11 @@ class Runner:
                         return f"timed out after {self.measure['timeout_s']:g} s"
                 log.seek(0)
                 return _death(code, log.read())
+
+    def _traces_of(self, case: Case) -> Path | None:
+        """Where the case's trace goes; one repeat of a strategy is enough to look at."""
+        wanted = self.measure.get("trace", False) and case.repeat == 0
+        return self.store.folder.absolute() / "traces" if wanted else None
 
     def _prepare(self, workload: Workload) -> tuple[Path, Path] | str:
         """The folders of dataset and trace, or why they cannot be had; done once a workload."""

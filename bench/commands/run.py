@@ -23,15 +23,25 @@ def run(
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda; overrides the plan's.")] = "",
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Also write a Chrome trace of an epoch per strategy.")
+    ] = False,
+    nvtx: Annotated[
+        bool, typer.Option("--nvtx", help="Mark the measured epochs for Nsight Systems (GPU).")
+    ] = False,
 ) -> None:
     """Measure every case of a plan; print the table, and where table and pictures are."""
     from gatherbench.bench.execute import BadRunError, execute, new_run, reopen
 
     if bool(plan) == (resume is not None):
         fail("give a plan, or --resume FOLDER to complete an earlier run")
-    if resume is not None and device:
-        fail("--device goes with a new run: a resumed one keeps the device of its plan")
+    for option, given in (("--device", device), ("--trace", trace), ("--nvtx", nvtx)):
+        if resume is not None and given:
+            fail(f"{option} goes with a new run: a resumed one keeps what its plan says")
     out = console()
     with bad_input(BadRunError):
-        prepared = reopen(resume) if resume is not None else new_run(plan, results, device)
+        if resume is not None:
+            prepared = reopen(resume)
+        else:
+            prepared = new_run(plan, results, device, trace=trace, nvtx=nvtx)
         raise typer.Exit(execute(prepared, out, console(stderr=True)))

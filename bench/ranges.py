@@ -1,0 +1,84 @@
+"""Where an epoch's time goes, for a profiler's eyes: named ranges, and a trace to look at.
+
+Ranges carry the names of the loop's stages. Nothing is marked unless it is asked for: ``--nvtx``
+marks the measured epochs for Nsight Systems, ``--trace`` writes a Chrome trace of an epoch of its
+own, because recording a trace costs far more than what is measured.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+#: Opens a range of this name until the block is left.
+Mark = Callable[[str], AbstractContextManager[object]]
+
+#: Minibatches of a traced epoch at the most: a trace holds every operator of each of them, and a
+#: viewer of hundreds of MB is of no use.
+TRACE_BATCHES = 30
+
+_NOTHING = nullcontext()
+
+
+def unmarked(_name: str) -> AbstractContextManager[object]:
+    """No range at all."""
+    return _NOTHING
+
+
+@contextmanager
+def nvtx_session(wanted: bool) -> Iterator[Mark]:
+    """Ranges for Nsight, inside ``cudaProfilerStart`` and ``cudaProfilerStop``, where wanted.
+
+    ``nsys profile --capture-range=cudaProfilerApi`` records just the block.
+
+    Raises:
+        RuntimeError: torch is built without CUDA.
+    """
+    if not wanted:
+        yield unmarked
+        return
+    torch.cuda.synchronize()
+    with torch.cuda.profiler.profile():
+        try:
+            yield torch.cuda.nvtx.range
+        finally:
+            torch.cuda.synchronize()  # what was launched inside belongs inside
+
+
+def write_trace(epoch: Callable[[Mark], object], path: Path, device: torch.device) -> int:
+    """Run ``epoch`` under torch's profiler and write ``path`` (``.json.gz``); its size in bytes.
+
+    The trace opens in https://ui.perfetto.dev and in ``chrome://tracing``. It names no host, user
+    or path: what the profiler adds beside the events is dropped.
+    """
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as profiler:
+        epoch(torch.profiler.record_function)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    raw = path.with_suffix(".raw")
+    try:
+        profiler.export_chrome_trace(str(raw))
+        content = json.loads(raw.read_text(encoding="utf-8"))
+    finally:
+        raw.unlink(missing_ok=True)
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        json.dump(_published(content), file)
+    return path.stat().st_size
+
+
+#: What a viewer needs; the rest names files, hosts and processes.
+_KEPT = ("schemaVersion", "displayTimeUnit", "baseTimeNanoseconds", "traceEvents")
+
+
+def _published(content: dict[str, Any]) -> dict[str, Any]:
+    return {key: content[key] for key in _KEPT if key in content}
