@@ -63,9 +63,7 @@ regress: $(READY) ## host-side benchmarks against the run before (BASE=FILE: ano
 # Both need torch with CUDA, cuda-bindings and NVRTC only: VENV=system uses those at hand. Under ten
 # minutes each; what they find is in OUT even when they fail.
 gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors, sanitizer
-	@mkdir -p $(OUT)
-	$(PY) -m pytest -c tests/gpu/pytest.ini tests/gpu --junitxml=$(OUT)/gpu-test.xml \
-	  > $(OUT)/gpu-test.log 2>&1; status=$$?; tail -n 80 $(OUT)/gpu-test.log; exit $$status
+	$(PY) tests/gpu/suite.py --out $(OUT) --budget 560
 
 gpu-micro: $(READY) ## on a GPU: gather rates over row width, span, order, policy and grid, beside the roofs
 	$(PY) -m gatherbench.bench.gpu.micro --out $(OUT) --budget $(BUDGET)

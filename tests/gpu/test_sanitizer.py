@@ -23,17 +23,19 @@ pytestmark = [
 
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 def test_the_sanitizer_finds_nothing(tool: str) -> None:
-    workload = Path(__file__).with_name("sanitizer_workload.py")
+    """racecheck looks at shared memory only, of which the gather uses none."""
+    workload = [str(Path(__file__).with_name("sanitizer_workload.py"))]
+    workload += ["few"] if tool == "racecheck" else []
     command = [str(SANITIZER), "--tool", tool, "--error-exitcode", "9"]
     if tool == "memcheck":  # torch asks for what some machines lack, and means to
         command += ["--report-api-errors", "no"]
     done = subprocess.run(
-        [*command, sys.executable, str(workload)],
+        [*command, sys.executable, *workload],
         env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=150,
+        timeout=170,
         check=False,
     )
     said = done.stdout[-4000:]

@@ -6,19 +6,17 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from gpu_variants import VARIANTS
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Strategy, Ticket
-from gatherbench.strategies.registry import STRATEGIES, build, variants
+from gatherbench.strategies.registry import build
 
 CUDA = torch.device("cuda")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
-VARIANTS = [
-    pytest.param(v, id=f"{v.name}-{v.variant}") for cls in STRATEGIES for v in variants(cls)
 ]
 
 

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 import torch
+from gpu_variants import VARIANTS
 from torch import Tensor
 
+from gatherbench.kernels.compiler import compile_gather
 from gatherbench.kernels.cuda_calls import CudaCallError, pointer_kind
+from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.host_registration import HostRegistration
+from gatherbench.kernels.launch import architecture, launch_kernel, load_kernel
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
-from gatherbench.strategies.registry import STRATEGIES, build, variants
+from gatherbench.strategies.green_context import green_skip, green_stream
+from gatherbench.strategies.registry import build
 
 CUDA = torch.device("cuda")
 pytestmark = [
@@ -28,9 +35,6 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
 ]
 ZERO_COPY = ("unified_zero_copy", "aligned_zero_copy", "async_zero_copy")
-VARIANTS = [
-    pytest.param(v, id=f"{v.name}-{v.variant}") for cls in STRATEGIES for v in variants(cls)
-]
 
 
 def runnable(strategy: Strategy) -> Strategy:
@@ -79,24 +83,23 @@ def test_the_resident_table_lies_in_gpu_memory() -> None:
         assert pointer_kind(fetcher.table.address) == "Device"
 
 
-def test_the_gather_waits_for_ids_that_the_gpu_is_still_making() -> None:
+@pytest.mark.parametrize("strategy", VARIANTS)
+def test_the_gather_waits_for_ids_that_the_gpu_is_still_making(strategy: Strategy) -> None:
     table = conformance.random_table(20_000, 64, torch.float32)
     wanted = torch.randint(0, 20_000, (5000,))
-    for strategy in [v for cls in STRATEGIES for v in variants(cls) if v.skip(CUDA) is None]:
-        with strategy.open(table, CUDA) as fetcher:
-            if not isinstance(fetcher, KernelFetcher):
-                continue
-            fetcher.ids_device = fetcher.device
-            there = wanted.cuda()
-            ids = torch.zeros_like(there)
-            torch.cuda.synchronize()
-            torch.cuda._sleep(100_000_000)
-            ids.copy_(there)
-            ticket = fetcher.submit(ids)
-            ids.zero_()  # allowed as soon as submit has returned
-            rows = ticket.result().clone()
-        difference = same_bytes(rows, reference_gather(table, wanted))
-        assert difference is None, f"{strategy.name} {strategy.variant}: {difference}"
+    with runnable(strategy).open(table, CUDA) as fetcher:
+        if not fetcher.takes_device_ids:
+            pytest.skip("takes its ids from the host")
+        fetcher.ids_device = fetcher.device
+        there = wanted.cuda()
+        ids = torch.zeros_like(there)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(100_000_000)
+        ids.copy_(there)
+        ticket = fetcher.submit(ids)
+        ids.zero_()  # allowed as soon as submit has returned
+        rows = ticket.result().clone()
+    assert same_bytes(rows, reference_gather(table, wanted)) is None
 
 
 def test_the_training_stream_waits_for_a_slow_gather() -> None:
@@ -223,6 +226,7 @@ def test_a_read_only_file_is_registered_or_the_remedy_is_named(tmp_path: Path) -
 
 DIES = """
 import torch
+from gatherbench.strategies.green_context import green_skip, green_stream
 from gatherbench.strategies.registry import build
 table = torch.ones(5000, 64)
 fetcher = build("async_zero_copy", {"budget": "10"}).open(table, torch.device("cuda"))
@@ -233,6 +237,7 @@ raise RuntimeError("died on purpose")
 SHARES = """
 import sys
 import torch
+from gatherbench.strategies.green_context import green_skip, green_stream
 from gatherbench.strategies.registry import build
 table = torch.from_file(sys.argv[1], shared=True, size=64_000).view(1000, 64)
 with build("aligned_zero_copy").open(table, torch.device("cuda")) as fetcher:
@@ -301,3 +306,35 @@ def test_the_sweep_records_its_curve() -> None:
         assert all(v > 0 for v in curve.values())
         assert named["budget"] in {0.05, 0.1, 0.15, 0.25, 0.5}
         assert all(p.max_blocks for p in fetcher.points.values())
+        busy = torch.randn(2048, 2048, device=CUDA)
+        found = {s.metric: s.value for s in fetcher.tune(torch.arange(9999), lambda: busy @ busy)}
+        assert found["budget_beside_training"] in {0.05, 0.1, 0.15, 0.25, 0.5}
+        assert found["train_alone_step_time"] > 0
+        ids = torch.randperm(1 << 19)[:9999]
+        assert same_bytes(fetcher.submit(ids).result(), reference_gather(table, ids)) is None
+
+
+def test_a_gather_in_a_green_context_keeps_to_its_multiprocessors() -> None:
+    """Which multiprocessors ran is read from ``%smid`` by a kernel on the same stream."""
+    if (reason := green_skip(torch.device("cuda", 0))) is not None:
+        pytest.skip(reason)
+    device = torch.device("cuda", torch.cuda.current_device())
+    green = green_stream(device, 10)
+    source = """extern "C" __global__ void __launch_bounds__(1024) where(unsigned* seen) {
+      unsigned id; asm volatile("mov.u32 %0, %smid;" : "=r"(id)); seen[id] = 1; }"""
+    kernel = load_kernel(compile_gather(GridPoint(), architecture(device), source=source), "where")
+    seen = torch.zeros(1024, dtype=torch.int32, device=device)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(green.stream):
+        launch_kernel(kernel, 4096, (256, 1), (seen.data_ptr(),), (ctypes.c_void_p,), device)
+    torch.cuda.synchronize()
+    total = torch.cuda.get_device_properties(device).multi_processor_count
+    assert total // 10 <= int(seen.sum()) <= green.multiprocessors < total
+
+
+def test_a_thread_that_has_never_used_the_gpu_can_gather() -> None:
+    table = conformance.random_table(5000, 64, torch.float32)
+    ids = torch.randperm(5000)
+    with opened("aligned_zero_copy", table) as fetcher, ThreadPoolExecutor(1) as other:
+        rows = other.submit(lambda: fetcher.submit(ids).result().clone()).result()
+    assert same_bytes(rows, reference_gather(table, ids)) is None

@@ -1,0 +1,110 @@
+"""The runner of the GPU tests, on tests that crash, hang, fail and break what comes after."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+SUITE = Path(__file__).parents[1] / "gpu" / "suite.py"
+
+TOY = """
+import os, signal, threading, pytest
+
+broken = []
+
+@pytest.fixture(autouse=True)
+def a_context(monkeypatch):
+    import gpu_journal
+    gpu_journal.context_is_broken = lambda: bool(broken)
+
+def test_first(): pass
+
+@pytest.mark.parametrize("k", range(2))
+def test_poisons(k):
+    broken.append(k)
+    raise RuntimeError(f"illegal access {k}")
+
+def test_only_in_a_fresh_process(): assert not broken
+
+def test_crashes(): os.kill(os.getpid(), signal.SIGSEGV)
+
+def test_hangs(): threading.Event().wait()
+
+def test_fails(): assert 1 == 2, "plainly wrong"
+
+def test_is_skipped(): pytest.skip("no such sensor")
+
+def test_last(): pass
+"""
+
+
+def run(folder: Path, text: str, *more: str) -> subprocess.CompletedProcess[str]:
+    toy = folder / "test_toy.py"
+    toy.write_text(text)
+    command = [sys.executable, str(SUITE), str(toy), "--out", str(folder / "out"), *more]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=folder
+    )
+
+
+def outcomes(folder: Path) -> dict[str, tuple[str, str]]:
+    lines = (folder / "out" / "gpu-test.jsonl").read_text().splitlines()
+    return {
+        e["end"].rpartition("::")[2]: (e["outcome"], e["text"])
+        for e in map(json.loads, lines)
+        if "end" in e
+    }
+
+
+def test_one_bad_test_costs_one_test(tmp_path: Path) -> None:
+    done = run(tmp_path, TOY, "--timeout", "3")
+    assert done.returncode == 1, done.stderr
+    found = outcomes(tmp_path)
+    said = {name: outcome for name, (outcome, _) in found.items()}
+    assert said == {
+        "test_first": "passed",
+        "test_poisons[0]": "failed",
+        "test_poisons[1]": "failed",
+        "test_only_in_a_fresh_process": "passed",
+        "test_crashes": "failed",
+        "test_hangs": "failed",
+        "test_fails": "failed",
+        "test_is_skipped": "skipped",
+        "test_last": "passed",
+    }
+    assert "illegal access 1" in found["test_poisons[1]"][1]
+    assert "status -11" in found["test_crashes"][1]
+    assert "took longer than 3 s" in found["test_hangs"][1]
+    assert "plainly wrong" in found["test_fails"][1]
+    tree = ET.parse(tmp_path / "out" / "gpu-test.xml").getroot()
+    assert len(tree) == 9
+    assert len(tree.findall(".//failure")) == 5
+    assert "skipped 1: Skipped: no such sensor" in done.stdout
+    assert "5 failed, 3 passed, 1 skipped" in done.stdout
+    assert "Segmentation fault" in (tmp_path / "out" / "gpu-test.log").read_text()
+
+
+def test_what_there_was_no_time_for_is_named(tmp_path: Path) -> None:
+    hangs = "import threading\ndef test_hangs(): threading.Event().wait()\ndef test_late(): pass\n"
+    done = run(tmp_path, hangs, "--budget", "4")
+    assert done.returncode == 1
+    found = outcomes(tmp_path)
+    assert found["test_late"] == ("not run", "out of time")
+    assert "cut off" in found["test_hangs"][1]
+
+
+@pytest.mark.parametrize("text", ["import no_such_module\n", "# no tests at all\n"])
+def test_nothing_that_could_be_run_is_a_failure(tmp_path: Path, text: str) -> None:
+    done = run(tmp_path, text)
+    assert done.returncode == 1
+    assert "FAILED" in done.stdout
+
+
+def test_when_all_is_well_the_status_says_so(tmp_path: Path) -> None:
+    done = run(tmp_path, "def test_fine(): pass\n")
+    assert done.returncode == 0, done.stdout
