@@ -11,8 +11,9 @@ import csv
 import os
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_type_hints
 
 import pandas as pd
 
@@ -23,7 +24,7 @@ from gatherbench.bench.tables import Run, load_run
 
 #: Names the folder of results that notebooks read; without it the repository's own.
 RESULTS_VARIABLE = "GATHERBENCH_RESULTS"
-MICRO_COLUMNS = [field.name for field in fields(MicroRow)]
+MICRO_COLUMNS = get_type_hints(MicroRow)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +34,7 @@ class Findings:
     Attributes:
         published: rows of :func:`gatherbench.bench.reference.load_reference`.
         runs: every run, the newest first.
-        micro: rows of the newest ``gpu-micro`` (columns :data:`MICRO_COLUMNS`) and its ``machine``.
+        micro: rows of the newest ``gpu-micro``: :data:`MICRO_COLUMNS`, and its ``machine``.
     """
 
     published: pd.DataFrame
@@ -109,7 +110,9 @@ def load_findings(root: Path, reference: Path) -> Findings:
     runs = [load_run(folder) for folder in folders if (folder / "plan.json").is_file()]
     micro = [folder for folder in folders if _is_micro(folder / "rows.csv")]
     if not micro:
-        return Findings(load_reference(reference), runs, pd.DataFrame(columns=[*MICRO_COLUMNS]))
+        kinds = {name: "object" if kind is str else kind for name, kind in MICRO_COLUMNS.items()}
+        none = pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in kinds.items()})
+        return Findings(load_reference(reference), runs, none.assign(machine=""))
     table = pd.read_csv(micro[0] / "rows.csv", keep_default_na=False)
     return Findings(load_reference(reference), runs, table.assign(machine=micro[0].parent.name))
 
@@ -145,4 +148,4 @@ def _age(folder: Path) -> tuple[str, str]:
 
 def _is_micro(path: Path) -> bool:
     with path.open(newline="", encoding="utf-8") as file:
-        return set(MICRO_COLUMNS) <= set(next(csv.reader(file), []))
+        return MICRO_COLUMNS.keys() <= set(next(csv.reader(file), []))

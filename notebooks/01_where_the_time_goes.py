@@ -59,9 +59,9 @@ show(
 # %% [markdown]
 # ## In seconds, by variant
 #
-# The variants of the CPU gather beside each other, and the table in GPU memory as the bound: `naive`
-# makes a fresh pageable tensor for each minibatch, as the paper's baseline does; `pinned` reuses its
-# staging memory and uses all cores.
+# The variants of the CPU gather beside each other, and the table in GPU memory as the bound:
+# `naive` makes a fresh pageable tensor for each minibatch, as the paper's baseline does; `pinned`
+# reuses its staging memory and uses all cores.
 
 # %%
 for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from gatherbench.bench.figures.kinds import KINDS, Kind
-from gatherbench.bench.figures.panels import panel_row, say_absent
+from gatherbench.bench.figures.kinds import KINDS, MEASURED, Kind
+from gatherbench.bench.figures.panels import NOT_MEASURED, panel_row, say_absent
 from gatherbench.bench.figures.style import (
     BLUE,
     GREEN,
@@ -30,7 +30,7 @@ from gatherbench.bench.figures.style import (
 )
 
 #: Inches right of the panels for the names of the series.
-NAMES_ROOM = 2.1
+NAMES_ROOM = 2.55
 #: For series that are no strategies: the palette's colours, then darker ones.
 PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, "#000000", "#8C564B", "#7F7F00", "#17687A")
 
@@ -75,17 +75,18 @@ def curves(
     series = list(dict.fromkeys(table["series"]))
     colours = series_colours(series)
     titles = [(names or {}).get(kind.name, kind.name) for kind in kinds]
-    figure, panels = panel_row(title, titles, foot=foot, height=3.0, width=11.5, share_y=True)
+    figure, panels = panel_row(title, titles, foot=foot, height=3.0, width=12.0, share_y=True)
     roofs = pd.DataFrame(columns=["kind", "name", "y"]) if roofs is None else roofs
     with mpl.rc_context(RC):
         _make_room(figure, panels)
         for axes, kind in zip(panels, kinds, strict=True):
             mine = table[table["kind"] == kind.name]
             if mine.empty:
-                say_absent(axes, absent.get(kind.name, ""), f"not {kind.name}")
+                what = NOT_MEASURED if kind is MEASURED else f"not {kind.name}"
+                say_absent(axes, absent.get(kind.name, ""), what)
                 continue
             _panel(axes, mine, roofs[roofs["kind"] == kind.name], kind, colours)
-            _scale(axes, axes_text)
+            _scale(axes, axes_text, (float(table["x"].min()), float(table["x"].max())))
         panels[0].set_ylabel(axes_text.y)
         highest = [*table["y"], *roofs["y"]]
         panels[0].set_ylim(0, 1.1 * max(highest, default=1.0))
@@ -136,10 +137,16 @@ def _panel(
         )  # fmt: skip
 
 
-def _scale(axes: Axes, text: CurveAxes) -> None:
+def _scale(axes: Axes, text: CurveAxes, ends: tuple[float, float]) -> None:
+    """The same horizontal axis in every panel, a little wider than the values."""
     axes.set_xlabel(text.x)
+    low, high = ends
     if text.log_x:
         axes.set_xscale("log")
+        axes.set_xlim(low / 1.25, high * 1.25)
+    else:
+        room = 0.06 * (high - low) or 0.5
+        axes.set_xlim(low - room, high + room)
     if text.x_ticks:
         axes.xaxis.set_major_locator(FixedLocator(list(text.x_ticks)))
         axes.xaxis.set_minor_locator(NullLocator())

@@ -1,7 +1,7 @@
 """What was published, what is modelled and what was measured: one look for each, everywhere.
 
 Published values are outlined (as points: open diamonds), modelled ones hatched (as lines: dashed,
-without points), measured ones solid (as lines: solid, with points). Where something has not been
+with dots), measured ones solid (as lines: solid, with discs). Where something has not been
 measured yet its place says so.
 """
 
@@ -51,13 +51,13 @@ class Kind:
             "linestyle": style,
             "marker": marker,
             "fillstyle": filling,
-            "markersize": 4.5,
+            "markersize": 3.5 if marker == "." else 5,
             "linewidth": 1.5,
         }
 
 
 PUBLISHED = Kind("published", "", filled=False, line=("none", "D", "none"))
-MODELLED = Kind("modelled", MODEL_HATCH, filled=True, line=("--", "", "full"))
+MODELLED = Kind("modelled", MODEL_HATCH, filled=True, line=("--", ".", "full"))
 MEASURED = Kind("measured", "", filled=True, line=("-", "o", "full"))
 KINDS = (PUBLISHED, MODELLED, MEASURED)
 

@@ -40,7 +40,7 @@ def stage_shares(
         legend=[*stages, *bar_legend()],
         foot=foot,
         height=PITCH * len(labels),
-        labels=3.05,
+        labels=3.3,
         width=10.5,
         share_y=True,
     )

@@ -1,0 +1,66 @@
+"""What the link model expects, as tables that figures draw beside what was published and measured.
+
+Requests come from request accounting over the very ids, constants from a profile. A value that
+needs a constant nobody has published is left out here, and the notebook says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from gatherbench.bench.answers import policy_series
+from gatherbench.bench.linkmodel.load import MinibatchLoad
+from gatherbench.bench.linkmodel.physics import gpu_reads
+from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.kernels.policies import POLICIES
+from gatherbench.kernels.request_table import RequestRow, request_row, uniform_ids
+
+FLOAT_BYTES = 4
+
+
+def requests_at(
+    policies: Sequence[str], row_bytes: Sequence[int], max_request: int = 128
+) -> list[RequestRow]:
+    """Requests of these policies on uniform ids and float32 rows, by request accounting."""
+    ids = uniform_ids(1 << 14)
+    return [
+        request_row(POLICIES[name], width, FLOAT_BYTES, ids, max_request=max_request)
+        for name in policies
+        for width in row_bytes
+    ]
+
+
+def modelled_gather_rates(
+    policies: Sequence[str], row_bytes: Sequence[int], profile: LinkProfile, span_bytes: float
+) -> pd.DataFrame:
+    """GB/s of payload that multiprocessors read from host memory.
+
+    Columns: ``kind``, ``series``, ``policy``, ``x`` (row width in bytes), ``y`` (GB/s), ``bound``
+    (the limit that holds). The order of the ids does not
+    enter: the model knows no caches.
+    """
+    records = []
+    for row in requests_at(policies, row_bytes):
+        payload = float(row.counts.rows * row.row_bytes)
+        load = MinibatchLoad(
+            payload_bytes=payload,
+            gpu_link_read_bytes=payload,
+            gpu_requests=row.counts.requests,
+            table_bytes=span_bytes,
+            row_bytes=row.row_bytes,
+        )
+        part = gpu_reads(load, profile)
+        if part.seconds.value is not None:
+            rate = payload / part.seconds.value / 1e9
+            series = policy_series(row.policy.name, row.policy.order_of(row.row_bytes))
+            records.append(("modelled", series, row.policy.name, row.row_bytes, rate, part.bound))
+    return pd.DataFrame(records, columns=["kind", "series", "policy", "x", "y", "bound"])
+
+
+def modelled_roofs(profile: LinkProfile) -> pd.DataFrame:
+    """The link's raw rate in GB/s: ``kind``, ``name``, ``y``."""
+    raw = profile.link.raw_rate.value
+    rows = [] if raw is None else [("modelled", "raw link", raw / 1e9)]
+    return pd.DataFrame(rows, columns=["kind", "name", "y"])

@@ -1,0 +1,101 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 2. Requests and throughput against row width
+#
+# **Question.** What does it cost to read rows that do not start on a 128 B line, and what do
+# alignment, the width of an access and the order of the ids win back?
+#
+# **Claims checked.** A warp that starts in the middle of a line splits its reads into more and
+# smaller PCIe requests, each with its header; a circular shift avoids it (Min et al., PVLDB 14(11),
+# 2021). Alignment is worth 5 to 10 % (dmlc/dgl #3254); sorting the ids was worth 4.3 times on 188 B
+# rows (dmlc/dgl #5882, #6635).
+
+# %%
+import pandas as pd
+
+from gatherbench.bench.answers import measured_gather_rates, measured_roofs, published_order
+from gatherbench.bench.answers_modelled import modelled_gather_rates, modelled_roofs, requests_at
+from gatherbench.bench.figures.curves import CurveAxes, curves
+from gatherbench.bench.figures.requests_per_row import requests_per_row
+from gatherbench.bench.findings import open_findings
+from gatherbench.bench.linkmodel.profile_file import load_profile
+from gatherbench.bench.notebooks_show import say, show
+
+findings = open_findings()
+WIDTHS = [16, 32, 64, 100, 128, 188, 256, 400, 512, 1024, 1412, 2048, 2408, 4096]
+
+# %% [markdown]
+# ## Requests on the link, counted
+#
+# Counted from the addresses that every lane loads. No GPU is needed for it, and none took part.
+
+# %%
+show(
+    requests_per_row(),
+    "Requests per row and bytes on the link beyond the row, against row width, a panel a policy.",
+)
+
+# %% [markdown]
+# ## Payload per second
+#
+# The model turns the same requests into time on the link of the paper's machine. It knows no
+# caches, so it does not see what the order of the ids is worth.
+
+# %%
+profile = load_profile("rtx3090-pcie4")
+policies = ["unaligned", "aligned", "dgl", "pytorch-direct", "torch-quiver"]
+published = published_order(findings.published)
+modelled = modelled_gather_rates(policies, WIDTHS, profile, span_bytes=8 << 30)
+measured = measured_gather_rates(findings.micro, policies)
+show(
+    curves(
+        pd.concat([modelled, measured, published]),
+        {"measured": "`make gpu-micro` on a machine with a GPU"},
+        CurveAxes("row width (B)", "payload (GB/s)", [16, 64, 256, 1024, 4096], log_x=True),
+        title="Zero-copy: payload per second against row width",
+        foot="Published: a table of 100 M × 47 float32 read with DGL (dmlc/dgl #5882, #6635). "
+        "Modelled: request accounting on uniform ids, float32 rows, link of the profile. Measured: "
+        "medians, best grid cap, largest span of the table; whiskers: slowest and fastest launch.",
+        roofs=pd.concat([modelled_roofs(profile), measured_roofs(findings.micro)]),
+        names={"modelled": f"modelled, {profile.name}"},
+    ),
+    "Payload per second against row width: published, modelled and measured, a curve a policy.",
+)
+
+# %% [markdown]
+# ## What the data say
+
+# %%
+counted = {
+    (r.policy.name, r.row_bytes): r for r in requests_at(["unaligned", "aligned"], [400, 2408])
+}
+for width in (400, 2408):
+    plain, shifted = (counted[name, width] for name in ("unaligned", "aligned"))
+    saved = 1 - shifted.requests_per_row / plain.requests_per_row
+    say(
+        f"- Rows of {width} B: {plain.requests_per_row:.2f} requests unaligned,"
+        f" {shifted.requests_per_row:.2f} aligned ({saved:.0%} fewer, counted)."
+    )
+rates = modelled.set_index(["policy", "x"])["y"]
+gains = (rates["aligned"] / rates["unaligned"] - 1)[[400, 1412, 2408]]
+said = ", ".join(f"{gain:.1%} at {width} B" for width, gain in gains.items())
+say(f"- The model expects alignment to be worth {said} on {profile.name} (published: 5 to 10 %).")
+at = published.set_index("series")["y"]
+ratio = at["DGL, sorted"] / at["DGL, given"]
+say(f"- Published: sorting the ids was worth {ratio:.1f} times on rows of 188 B.")
+if measured.empty:
+    say("- On a GPU: **not measured yet**.")
+else:
+    best = measured.groupby(["policy", "x"])["y"].max()
+    for width in sorted(set(best["aligned"].index) & set(best["unaligned"].index)):
+        gain = best["aligned", width] / best["unaligned", width] - 1
+        say(f"- Measured at {width} B: alignment is worth {gain:+.1%}.")
