@@ -50,6 +50,7 @@ def declared_rows(
         source = "request accounting over the trace; the table begins at a page"
         for size, count in sorted(requests.items()):
             yield make.ok("fetch", f"gpu_requests_{size}_bytes", "1", count, source)
+    yield make.ok("fetch", "row", "B", dataset.spec.row_bytes, "bytes of a row of the table")
     yield make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead")
     yield make.ok("fetch", "gpu_share", "1", strategy.gpu_share, "Strategy.gpu_share")
 

@@ -57,7 +57,6 @@ def predict_batches(
     *,
     gpus: int = 1,
     nodes: int = 1,
-    sampled_by_fetcher: bool = False,
 ) -> EpochPrediction:
     """Predict an epoch of ``batches`` minibatches like ``load``.
 
@@ -65,14 +64,13 @@ def predict_batches(
         gpus: of each node; they share its processor, host memory and ports.
         nodes: alike, each with the whole feature table in its host memory. What the nodes send
             each other is not modelled.
-        sampled_by_fetcher: see :class:`Parts`.
 
     Raises:
         ValueError: no minibatch, GPU or node.
     """
     if min(batches, gpus, nodes) < 1:
         raise ValueError("an epoch needs at least one minibatch, one GPU and one node")
-    parts = minibatch_parts(load, profile, sampled_by_fetcher)
+    parts = minibatch_parts(load, profile)
     named = {
         "sample": parts.sample,
         "gather": parts.gather,
@@ -106,9 +104,7 @@ def predict_batches(
     return EpochPrediction(**seconds, bound=bound, parts=alone, link_share=link_share)
 
 
-def minibatch_parts(
-    load: MinibatchLoad, profile: LinkProfile, sampled_by_fetcher: bool = False
-) -> Parts:
+def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
     """The parts of a minibatch, from who moves its bytes."""
     on_cpu = load.cpu_write_bytes > 0
     if load.gpu_link_read_bytes > 0:
@@ -130,7 +126,6 @@ def minibatch_parts(
         train=training(load, profile),
         lookahead=load.lookahead,
         gpu_share=load.gpu_share,
-        sampled_by_fetcher=sampled_by_fetcher,
     )
 
 

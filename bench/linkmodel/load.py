@@ -33,8 +33,9 @@ class MinibatchLoad:
         train_operations, train_bytes, train_launches: float32 operations, bytes of GPU memory and
             GPU operations of a training step (``compute.py``).
         structure_bytes: edges that are copied to the GPU for the step.
+        handover_s: seconds that each transfer waits for another process, with the link idle.
         sample_s, gather_s, train_s: measured seconds; where given they take the place of the
-            model's for the whole stage (``gather_s``: of the CPU's gather).
+            model's for the whole part (``gather_s``: of the CPU's gather).
     """
 
     payload_bytes: float
@@ -53,6 +54,7 @@ class MinibatchLoad:
     train_bytes: float = 0.0
     train_launches: float = 0.0
     structure_bytes: float = 0.0
+    handover_s: float = 0.0
     sample_s: Estimate | None = None
     gather_s: Estimate | None = None
     train_s: Estimate | None = None

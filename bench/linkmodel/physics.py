@@ -106,6 +106,7 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
             ("reads by multiprocessors", by_roof),
         ]
     )
+    seconds = combine(lambda s: s + load.handover_s, seconds)
     return _transfer(seconds, bound, by_link, read_bytes, profile)
 
 

@@ -36,8 +36,6 @@ class Parts:
         train: the training step.
         lookahead: minibatches that are fetched ahead.
         gpu_share: of the multiprocessors, while a kernel transfers beside training.
-        sampled_by_fetcher: a process of its own samples and fetches, one after the other (the
-            paper's producer); else the loop samples.
     """
 
     sample: Part
@@ -50,7 +48,6 @@ class Parts:
     train: Part
     lookahead: int
     gpu_share: float
-    sampled_by_fetcher: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +109,7 @@ class _Program:
     def add_minibatch(self) -> None:
         """Sample, fetch and train on one more minibatch."""
         p, ahead = self.parts, self.parts.lookahead
-        if p.sampled_by_fetcher:
-            host_free = self._ended(self.fetches, 1)
-        else:
-            host_free = self._ended(self.fetches, ahead + 1) + self._ended(self.trains, ahead + 2)
+        host_free = self._ended(self.fetches, ahead + 1) + self._ended(self.trains, ahead + 2)
         sample = self._add(p.sample, host_free + self._ended(self.samples, 1))
         self.samples.append(sample)
         submit = self._append(Activity(_seconds(p.submit_s), {}, (sample,)))

@@ -1,0 +1,174 @@
+"""A run's series as loads: what each case declared of itself, and what the run's host measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from gatherbench.bench.linkmodel.estimate import Estimate
+from gatherbench.bench.linkmodel.load import MinibatchLoad
+from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.bench.tables import Run
+
+#: What a case has to have declared (``bench/declare.py``), as ``stage.metric``.
+_NEEDED = (
+    "fetch.declared_payload",
+    "fetch.row",
+    "fetch.lookahead",
+    "fetch.gpu_share",
+    "epoch.trace_minibatches",
+    "sample.edges",
+    "train.operations",
+    "train.gpu_memory",
+    "train.launches",
+    "train.structure",
+)
+_REQUESTS = "fetch.gpu_requests_"
+_KEYS = ["workload", "strategy", "variant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One strategy on one workload of a run.
+
+    Attributes:
+        workload, strategy, variant: as in the rows.
+        load: its average minibatch; ``None`` where the run says too little.
+        batches: minibatches of an epoch.
+        missing: why there is no load.
+    """
+
+    workload: str
+    strategy: str
+    variant: str
+    load: MinibatchLoad | None
+    batches: int
+    missing: str | None = None
+
+
+def series_of(run: Run, profile: LinkProfile) -> list[Series]:
+    """Every series of the run's plan, ready to be predicted with ``profile``."""
+    declared = _declared(run)
+    sizes = run.rows[(run.rows["stage"] == "setup") & (run.rows["metric"] == "table")]
+    tables = sizes.groupby("workload")["value"].max()
+    host = _Host(run, declared)
+    found = []
+    planned = pd.DataFrame(run.plan["cases"])[_KEYS].drop_duplicates()
+    for workload, strategy, variant in planned.itertuples(index=False, name=None):
+        key = (workload, strategy, variant)
+        facts = declared.get(key, {})
+        if any(name not in facts for name in _NEEDED) or key[0] not in tables:
+            found.append(Series(*key, None, 0, _why(run, key)))
+            continue
+        load = host.complete(key, load_of(facts, float(tables[key[0]])), profile)
+        found.append(Series(*key, load, int(facts["epoch.trace_minibatches"])))
+    return found
+
+
+def load_of(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
+    """The average minibatch of what a case declared (``stage.metric`` → total over the trace)."""
+    batches = declared["epoch.trace_minibatches"]
+
+    def mean(name: str) -> float:
+        return declared.get(name, 0.0) / batches
+
+    requests = {
+        int(name.removeprefix(_REQUESTS).removesuffix("_bytes")): count / batches
+        for name, count in declared.items()
+        if name.startswith(_REQUESTS)
+    }
+    read = mean("fetch.gpu_link_read")
+    return MinibatchLoad(
+        payload_bytes=mean("fetch.declared_payload"),
+        row_bytes=declared["fetch.row"],
+        cpu_read_bytes=mean("fetch.cpu_read"),
+        cpu_write_bytes=mean("fetch.cpu_write"),
+        copy_engine_bytes=mean("fetch.copy_engine"),
+        pageable_bytes=mean("fetch.pageable"),
+        gpu_link_read_bytes=read,
+        gpu_requests=requests if requests or not read else None,
+        table_bytes=table_bytes,
+        lookahead=int(declared["fetch.lookahead"]),
+        gpu_share=declared["fetch.gpu_share"],
+        sampled_edges=mean("sample.edges"),
+        train_operations=mean("train.operations"),
+        train_bytes=mean("train.gpu_memory"),
+        train_launches=mean("train.launches"),
+        structure_bytes=mean("train.structure"),
+    )
+
+
+class _Host:
+    """What the machine of a run measured, as far as a profile may have to borrow it."""
+
+    def __init__(self, run: Run, declared: Mapping[tuple[str, ...], Mapping[str, float]]) -> None:
+        rows = run.rows
+        self._live = run.plan["measure"].get("sampling") == "live"
+        measured = rows[(rows["backend"] != "model") & (rows["epoch"] >= 0)]
+        self._times = measured[(measured["metric"] == "wall_time") & (measured["status"] == "ok")]
+        self._on_host = self._times[self._times["backend"] == "host"]
+        self._declared = declared
+
+    def complete(
+        self, key: tuple[str, ...], load: MinibatchLoad, profile: LinkProfile
+    ) -> MinibatchLoad:
+        """The load with what the host measured and the profile does not know.
+
+        Sampling is that of the run wherever it drew its minibatches live: a profile's rate may be
+        another program's. The CPU's gather is the profile's where it knows its processor.
+        """
+        batches = self._declared[key]["epoch.trace_minibatches"]
+        sampled = self._times[
+            (self._times["workload"] == key[0]) & (self._times["stage"] == "sample")
+        ]
+        if self._live and len(sampled):
+            seconds = float(sampled["value"].median()) / batches
+            remark = "sampling as measured in the run, not scaled"
+            load = replace(load, sample_s=Estimate(seconds).remark(remark))
+        gathered = None
+        if load.pageable_bytes:
+            if profile.copy.pageable.value is None:
+                gathered = self._fetch_time([key])
+        elif load.cpu_write_bytes and profile.host.gather_rate.value is None:
+            gathered = self._fetch_time([k for k in self._declared if self._direct(k, key[0])])
+        if gathered is None:
+            return load
+        remark = "the CPU's gather as measured on the run's host"
+        return replace(load, gather_s=Estimate(gathered / batches).remark(remark))
+
+    def _direct(self, key: tuple[str, ...], workload: str) -> bool:
+        """Whether the host runs this series as one pass from the table into the output."""
+        facts = self._declared[key]
+        blocking = facts.get("fetch.lookahead") == 0
+        return key[0] == workload and blocking and facts.get("fetch.gpu_link_read", 0.0) > 0
+
+    def _fetch_time(self, keys: list[tuple[str, ...]]) -> float | None:
+        """Median seconds an epoch in the fetch stage of these series on the host."""
+        rows = self._on_host[self._on_host["stage"] == "fetch"]
+        names = zip(*(rows[k] for k in _KEYS), strict=True)
+        values = rows["value"][[name in keys for name in names]]
+        return float(values.median()) if len(values) else None
+
+
+def _declared(run: Run) -> dict[tuple[str, ...], dict[str, float]]:
+    """``stage.metric`` → value of what each series declared."""
+    rows = run.rows
+    rows = rows[(rows["backend"] == "model") & (rows["epoch"] == -1) & (rows["status"] == "ok")]
+    facts: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in rows[[*_KEYS, "stage", "metric", "value"]].itertuples(index=False, name=None):
+        facts.setdefault(row[:3], {})[f"{row[3]}.{row[4]}"] = float(row[5])
+    return facts
+
+
+def _why(run: Run, key: tuple[str, ...]) -> str:
+    """Why a series declared too little."""
+    rows = run.rows
+    mine = rows[(rows["stage"] == "case") & (rows[_KEYS] == list(key)).all(axis=1)]
+    said = mine["reason"].dropna()
+    if len(said):
+        return f"the case did not get so far: {said.iloc[0]}"
+    if not len(mine):
+        return "the case has not been run; --resume completes it"
+    return "the run is older than these predictions: make it again"
