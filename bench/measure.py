@@ -24,6 +24,7 @@ from gatherbench.bench.meters.base import Reading, cited
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.models import Trainer, build_model
+from gatherbench.bench.numa import Binding, bind_case, share_on_node
 from gatherbench.bench.ranges import TRACE_BATCHES, Mark, nvtx_session, write_trace
 from gatherbench.bench.rows import Row, RowMaker
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
@@ -79,8 +80,9 @@ def measure(job: Job, out: PartWriter) -> str | None:
         WrongRowsError: the rows fetched differ from the table's.
         Exception: whatever went wrong; what was measured before is in ``out``.
     """
-    torch.set_num_threads(len(os.sched_getaffinity(0)))  # the plan's, whatever OMP_NUM_THREADS says
     device = torch.device(job.device)
+    binding = bind_case(device, job.measure["threads"], job.measure.get("numa", "gpu"))
+    torch.set_num_threads(len(os.sched_getaffinity(0)))  # the plan's, whatever OMP_NUM_THREADS says
     strategy = build(job.case.strategy, job.case.params)
     dataset = open_dataset(job.dataset)
     reason = strategy.skip(device, dataset.spec.table_bytes)
@@ -98,6 +100,8 @@ def measure(job: Job, out: PartWriter) -> str | None:
         out.row(make.ok("setup", "table_load_time", "s", loaded - begin, f"{clock}; {where}"))
         out.row(make.ok("setup", "open_time", "s", opened - loaded, clock))
         out.row(make.ok("setup", "table", "B", table.nbytes, "tensor.nbytes"))
+        for row in _binding_rows(binding, table, make):
+            out.row(row)
         for step in fetcher.setup:
             out.row(make.ok("setup", step.metric, step.unit, step.value, step.source))
 
@@ -123,6 +127,21 @@ def load_table(dataset: GraphDataset) -> tuple[Tensor, str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # read-only memory: torch warns, and nothing writes to it
         return torch.from_numpy(dataset.features), "memory-mapped file, paged in on demand"
+
+
+def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[Row]:
+    """The NUMA node that threads and memory are bound to, and what of the table lies there."""
+    if binding.node is None:
+        reason = binding.reason or "unsupported: not bound"
+        yield make.missing("setup", "numa_node", "1", "NUMA node of the GPU", reason)
+        return
+    yield make.ok("setup", "numa_node", "1", binding.node, binding.how)
+    share, source = share_on_node(table, binding.node), "move_pages, pages spread over the table"
+    if share is None:
+        reason = "no_permission: move_pages is refused; give the container SYS_NICE"
+        yield make.missing("setup", "table_on_node", "1", source, reason)
+    else:
+        yield make.ok("setup", "table_on_node", "1", share, source)
 
 
 def check_rows(fetcher: Fetcher, table: Tensor, trace: Trace, batches: int) -> int:

@@ -51,6 +51,8 @@ class Measure(_Table):
     timeout_s: float = Field(default=3600, gt=0)
     #: CPU threads of torch, the sampler and the gather (0: every core the process may use).
     threads: int = Field(default=0, ge=0)
+    #: ``gpu`` binds threads and memory to the GPU's NUMA node, ``none`` leaves them unbound.
+    numa: Literal["gpu", "none"] = "gpu"
     order_seed: int = 0
     #: Write a Chrome trace of one more epoch of each strategy, after its measured ones.
     trace: bool = False

@@ -47,13 +47,6 @@ def is_disk_full(error: BaseException | None) -> bool:
     return False
 
 
-def limit_threads(threads: int) -> None:
-    """Bind the process to ``threads`` cores (0: all it has), before torch counts them."""
-    allowed = sorted(os.sched_getaffinity(0))
-    if threads:
-        os.sched_setaffinity(0, allowed[:threads])
-
-
 def prepare_workload(path: Path) -> None:
     """Prepare the workload; one JSON object a line on stdout, the last with the folders."""
     from gatherbench.bench.prepare import prepare
@@ -78,7 +71,6 @@ def prepare_workload(path: Path) -> None:
 def measure_case(path: Path) -> None:
     """Measure the job's case into its part; the last record says how it ended."""
     job = Job.load(path)
-    limit_threads(job.measure["threads"])
     begin = time.perf_counter()
     try:
         from gatherbench.bench.measure import measure

@@ -1,0 +1,158 @@
+"""Where a case runs on a machine with several NUMA nodes: on the GPU's, by default.
+
+A table on the far node is read through the link between the sockets as well, and threads that
+wander make times scatter. So a case's threads and its memory are bound to the node that the GPU
+hangs on, and its rows say so, or why not. This also takes cores away from the CPU's gather; a
+plan can leave the case unbound (``numa = "none"``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
+
+#: Numbers of the system calls that libc does not wrap (arch/*/entry/syscalls in Linux).
+_CALLS = {
+    "x86_64": {"set_mempolicy": 238, "move_pages": 279},
+    "aarch64": {"set_mempolicy": 237, "move_pages": 239},
+}
+#: A node that is full may not fail the case: memory then comes from another, and the share of the
+#: table that lies on the node is a row (linux/mempolicy.h).
+_MPOL_PREFERRED = 1
+_MAX_NODES = 1024
+_PAGE = os.sysconf("SC_PAGESIZE")
+
+ONE_NODE = "unsupported: not bound: the machine has one NUMA node"
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Where a case runs: bound to ``node`` in the way that ``how`` says, or not, for ``reason``."""
+
+    node: int | None
+    how: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The machine's NUMA nodes as the kernel lists them below ``sys``."""
+
+    sys: Path = Path("/sys")
+
+    def nodes(self) -> dict[int, set[int]]:
+        """The processors of each node; empty where the kernel names no nodes."""
+        found = {}
+        for folder in (self.sys / "devices/system/node").glob("node[0-9]*"):
+            try:
+                listed = (folder / "cpulist").read_text()
+            except OSError:
+                continue
+            found[int(folder.name.removeprefix("node"))] = parse_cpulist(listed)
+        return dict(sorted(found.items()))
+
+    def node_of_pci(self, address: str) -> int | None:
+        """The node of the device at a PCI address (``0000:65:00.0``); ``None``: not known."""
+        try:
+            node = int((self.sys / "bus/pci/devices" / address.lower() / "numa_node").read_text())
+        except (OSError, ValueError):
+            return None
+        return node if node >= 0 else None  # -1: the firmware does not say
+
+
+def parse_cpulist(text: str) -> set[int]:
+    """The numbers in the kernel's list format, e.g. ``0-3,8``."""
+    numbers: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            numbers.update(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def bind_case(
+    device: torch.device, threads: int, numa: str = "gpu", topology: Topology | None = None
+) -> Binding:
+    """Bind this process, and the threads it will start, for a case on ``device``.
+
+    Args:
+        threads: how many cores the case may use (0: all that are left).
+        numa: ``gpu`` binds to the node of the device, ``none`` to no node.
+    """
+    topology = topology or Topology()
+    allowed = os.sched_getaffinity(0)
+    node, reason = _node_for(device, numa, topology, allowed)
+    how = ""
+    if node is not None:
+        allowed &= topology.nodes()[node]
+        error = _prefer_memory_of(node)
+        memory = "set_mempolicy(MPOL_PREFERRED)" if error is None else f"first touch ({error})"
+        how = f"sched_setaffinity to {len(allowed)} processors, memory by {memory}"
+    os.sched_setaffinity(0, sorted(allowed)[: threads or None])
+    return Binding(node, how, reason)
+
+
+def share_on_node(table: Tensor, node: int, pages: int = 256) -> float | None:
+    """Share of the table's memory that lies on ``node``, from ``pages`` pages spread over it.
+
+    Pages that nothing has touched lie nowhere and are left out. ``None``: the kernel does not say.
+    """
+    first, size = table.data_ptr() // _PAGE * _PAGE, table.nbytes
+    count = min(pages, size // _PAGE + 1)
+    addresses = [first + i * (size // count) // _PAGE * _PAGE for i in range(count)]
+    where = (ctypes.c_int * count)()
+    if _call("move_pages", 0, count, (ctypes.c_void_p * count)(*addresses), None, where, 0):
+        return None
+    known = [at for at in where if at >= 0]
+    return sum(at == node for at in known) / len(known) if known else None
+
+
+def _node_for(
+    device: torch.device, numa: str, topology: Topology, allowed: set[int]
+) -> tuple[int | None, str | None]:
+    """The node to bind to, or why there is none."""
+    nodes = topology.nodes()
+    if numa == "none":
+        return None, "unsupported: not bound: the plan says numa = none"
+    if len(nodes) < 2:
+        return None, ONE_NODE
+    if device.type != "cuda":
+        return None, "no_device: not bound: the case runs on the host, no GPU to be near to"
+    try:
+        address = call_runtime("cudaDeviceGetPCIBusId", 16, device.index or 0)
+    except CudaCallError as error:
+        return None, f"unsupported: not bound: {error}"
+    node = topology.node_of_pci(address.decode().strip("\0"))
+    reason = None
+    if node is None or node not in nodes:
+        reason = "unsupported: not bound: the kernel does not say which node the GPU hangs on"
+    elif not nodes[node] & allowed:
+        reason = f"no_permission: not bound: no core of node {node} may be used; widen the set"
+    return (node, None) if reason is None else (None, reason)
+
+
+def _prefer_memory_of(node: int) -> str | None:
+    """Take memory from ``node`` while it has some; why that could not be asked for, or ``None``."""
+    mask = (ctypes.c_ulong * (_MAX_NODES // 64))()
+    mask[node // 64] = 1 << node % 64
+    error = _call("set_mempolicy", _MPOL_PREFERRED, mask, _MAX_NODES + 1)
+    return f"set_mempolicy: {os.strerror(error)}" if error else None
+
+
+def _call(name: str, *arguments: object) -> int:
+    """A system call by its name; 0, or the number of its error."""
+    numbers = _CALLS.get(platform.machine())
+    if sys.platform != "linux" or numbers is None:
+        return 38  # ENOSYS
+    libc = ctypes.CDLL(None, use_errno=True)
+    wide = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    return ctypes.get_errno() or 1 if libc.syscall(ctypes.c_long(numbers[name]), *wide) else 0
