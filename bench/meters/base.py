@@ -12,7 +12,9 @@ class Reading:
     """One number from one window, or the reason why there is none (never a made-up 0).
 
     ``samples`` counts the readings of the sensor behind the value (2 for a difference of two
-    counter readings) and ``period_s`` is their spacing where the sensor is polled.
+    counter readings) and ``period_s`` is their spacing where the sensor is polled. ``series`` keeps
+    what was polled, for a picture over time: (s since the window opened, value then); a counter's
+    values are those since the window opened.
     """
 
     metric: str
@@ -22,6 +24,7 @@ class Reading:
     reason: str | None = None
     samples: int = 0
     period_s: float | None = None
+    series: tuple[tuple[float, float], ...] = ()
 
 
 _SAMPLING = re.compile(r" \[samples=(\d+)(?:, period=([^ ]+) s)?\]$")

@@ -1,8 +1,6 @@
-"""The GPU's own sensors through NVML: whether they are there, and which GPUs there are.
+"""NVML, the door to the GPU's own sensors: whether it opens, and which GPUs stand behind it.
 
-This version asks NVML what the machine has and reads no byte or energy counters: those need a
-calibration against a known copy before anyone may trust them (drivers have been off by 1.67× and
-by 1000×), and a number that is not trusted is not written down.
+The sensors themselves are read by :mod:`gatherbench.bench.meters.nvml_device`.
 """
 
 from __future__ import annotations
@@ -12,11 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pynvml
-
-from gatherbench.bench.meters.base import Reading
 
 
 class SensorUnavailableError(Exception):
@@ -56,12 +52,12 @@ def nvml_session() -> Iterator[int]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise SensorUnavailableError(_reason(error)) from error
+        raise SensorUnavailableError(reason_of(error)) from error
     try:
         try:
             count = int(pynvml.nvmlDeviceGetCount())
         except pynvml.NVMLError as error:
-            raise SensorUnavailableError(_reason(error)) from error
+            raise SensorUnavailableError(reason_of(error)) from error
         if count == 0:
             raise SensorUnavailableError(
                 "no_device: NVML answers but lists no GPU; pass one into this container or VM"
@@ -81,69 +77,23 @@ def list_gpus() -> list[GpuInfo]:
         return [_describe(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)]
 
 
-class _NvmlCounters:
-    """What the meters of NVML share: a probe that asks NVML, and no readings yet."""
-
-    #: Metric, unit and NVML field of each reading.
-    _readings: ClassVar[tuple[tuple[str, str, str], ...]]
-    _what: ClassVar[str]
-
-    def __init__(self) -> None:
-        self._reason = ""
-
-    def probe(self) -> str | None:
-        try:
-            with nvml_session():
-                pass
-        except SensorUnavailableError as unavailable:
-            return str(unavailable)
-        return f"unsupported: a GPU is there; reading its {self._what} comes with a later version"
-
-    def start(self) -> None:
-        # Asked once: whether there is a driver does not change from window to window.
-        self._reason = self._reason or self.probe() or ""
-
-    def stop(self) -> list[Reading]:
-        return [
-            Reading(metric, unit, None, source, reason=self._reason)
-            for metric, unit, source in self._readings
-        ]
-
-
-class PcieMeter(_NvmlCounters):
-    """Bytes over the GPU's PCI Express link, by direction. Units: B."""
-
-    name: ClassVar[str] = "pcie"
-    summary: ClassVar[str] = "bytes over the GPU's PCI Express link (NVML)"
-    _what = "PCIe byte counters"
-    # NVML takes the GPU's view: what it receives travels from host to device.
-    _readings = (
-        ("pcie_host_to_device", "B", "NVML_FI_DEV_PCIE_COUNT_RX_BYTES"),
-        ("pcie_device_to_host", "B", "NVML_FI_DEV_PCIE_COUNT_TX_BYTES"),
-    )
-
-
-class GpuPowerMeter(_NvmlCounters):
-    """Energy that the GPU drew. Units: J."""
-
-    name: ClassVar[str] = "gpu_power"
-    summary: ClassVar[str] = "energy drawn by the GPU (NVML)"
-    _what = "energy counter"
-    _readings = (("gpu_energy", "J", "nvmlDeviceGetTotalEnergyConsumption"),)
-
-
-def _reason(error: pynvml.NVMLError) -> str:
+def reason_of(error: pynvml.NVMLError) -> str:
     """An NVML error as a reason with its remedy."""
+    said = f"NVML says '{error}'"
     absent = (
         pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
         pynvml.NVML_ERROR_NOT_FOUND,
     )
     if error.value in absent:
-        return f"no_device: NVML says '{error}'; install the NVIDIA driver on a machine with a GPU"
+        return f"no_device: {said}; install the NVIDIA driver on a machine with a GPU"
     if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
-        return f"no_permission: NVML says '{error}'; give this user access to /dev/nvidia*"
-    return f"unsupported: NVML says '{error}'; check that driver and NVML library match"
+        return f"no_permission: {said}; give this user access to /dev/nvidia*"
+    if error.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED):
+        return f"failed: {said}; look for Xid errors in the kernel's log and reset the GPU"
+    if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        return f"unsupported: {said}; restart after the driver's update"
+    return f"unsupported: {said}; check that GPU and driver have this sensor"
 
 
 def _describe(handle: Any) -> GpuInfo:

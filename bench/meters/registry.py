@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from gatherbench.bench.meters.base import Meter
 from gatherbench.bench.meters.clock import WallClockMeter
 from gatherbench.bench.meters.cpu import CpuMeter
-from gatherbench.bench.meters.nvml import GpuPowerMeter, PcieMeter
+from gatherbench.bench.meters.gpu_choice import GpuUnderTest
+from gatherbench.bench.meters.pcie import PcieMeter
+from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.rapl import RaplMeter
 from gatherbench.bench.meters.threads import ThreadMeter
 
@@ -24,10 +26,11 @@ METERS: tuple[type[Meter], ...] = (
 )
 
 
-def open_meters(names: Iterable[str] | None = None) -> list[Meter]:
+def open_meters(names: Iterable[str] | None = None, gpu: GpuUnderTest | None = None) -> list[Meter]:
     """The meters of these names (all of them for ``None``), in the order of :data:`METERS`.
 
-    Meters that cannot read here are among them: their readings carry the reason.
+    Those of a GPU watch ``gpu``. Meters that cannot read here, or have no GPU to watch, are among
+    them: their readings carry the reason.
 
     Raises:
         ValueError: no meter has this name.
@@ -39,4 +42,8 @@ def open_meters(names: Iterable[str] | None = None) -> list[Meter]:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
             raise ValueError(f"no meter is called {name!r}: {hint}")
-    return [meter() for name, meter in known.items() if name in wanted]
+    return [
+        meter(gpu) if issubclass(meter, (PcieMeter, GpuPowerMeter)) else meter()
+        for name, meter in known.items()
+        if name in wanted
+    ]

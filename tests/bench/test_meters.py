@@ -11,15 +11,12 @@ from typing import ClassVar
 
 import numpy as np
 import psutil
-import pynvml
 import pytest
 
 from gatherbench.bench.meters import cpu as cpu_module
-from gatherbench.bench.meters import nvml as nvml_module
-from gatherbench.bench.meters.base import Meter, Reading
+from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.clock import WallClockMeter
 from gatherbench.bench.meters.cpu import CpuMeter
-from gatherbench.bench.meters.nvml import GpuPowerMeter, PcieMeter, list_gpus
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import METERS, open_meters
 from gatherbench.bench.rows import UNITS
@@ -193,100 +190,6 @@ def test_the_host_is_at_least_as_busy_as_we_are() -> None:
     tick = 0.1  # the host is sampled every 10 ms, on every core
     ours = value(readings, "cpu_user") + value(readings, "cpu_system")
     assert value(readings, "system_cpu_busy") + value(readings, "system_cpu_steal") >= ours - tick
-
-
-@pytest.mark.parametrize("meter", [PcieMeter(), GpuPowerMeter()], ids=lambda m: m.name)
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no_device: "),
-        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "no_device: "),
-        (pynvml.NVML_ERROR_NO_PERMISSION, "no_permission: "),
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "unsupported: "),
-    ],
-)
-def test_nvml_errors_become_reasons(
-    monkeypatch: pytest.MonkeyPatch, meter: Meter, code: int, kind: str
-) -> None:
-    def refuse() -> None:
-        raise pynvml.NVMLError(code)
-
-    monkeypatch.setattr(pynvml, "nvmlInit", refuse)
-    reason = meter.probe()
-    assert reason is not None
-    assert reason.startswith(kind)
-    assert "; " in reason  # the remedy
-
-
-class FakeNvml:
-    """Stands for the library: counts its opening and closing, and answers for one GPU."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, gpus: int = 1) -> None:
-        self.opened = self.closed = 0
-
-        def unsupported(*_: object) -> None:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-
-        answers = {
-            "nvmlInit": self.open,
-            "nvmlShutdown": self.close,
-            "nvmlDeviceGetCount": lambda: gpus,
-            "nvmlDeviceGetHandleByIndex": lambda i: i,
-            "nvmlDeviceGetName": lambda _: "NVIDIA H200",
-            "nvmlDeviceGetUUID": lambda i: f"GPU-secret-{i}",
-            "nvmlDeviceGetCudaComputeCapability": lambda _: (9, 0),
-            "nvmlDeviceGetMemoryInfo": unsupported,
-            "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_000,
-            "nvmlSystemGetCudaDriverVersion": lambda: 13010,
-            "nvmlSystemGetDriverVersion": lambda: "590.10",
-            "nvmlDeviceGetPciInfo": unsupported,
-            "nvmlDeviceGetCurrPcieLinkGeneration": lambda _: 1,
-            "nvmlDeviceGetMaxPcieLinkGeneration": lambda _: 5,
-            "nvmlDeviceGetCurrPcieLinkWidth": lambda _: 16,
-            "nvmlDeviceGetMaxPcieLinkWidth": lambda _: 16,
-        }
-        for name, answer in answers.items():
-            monkeypatch.setattr(pynvml, name, answer)
-
-    def open(self) -> None:
-        self.opened += 1
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-def test_with_a_gpu_the_counters_are_not_invented(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = FakeNvml(monkeypatch)
-    for meter in (PcieMeter(), GpuPowerMeter()):
-        assert str(meter.probe()).startswith("unsupported: ")
-        meter.start()
-        for reading in meter.stop():
-            assert reading.value is None
-            assert "later version" in str(reading.reason)
-    assert library.opened == library.closed > 0
-
-
-def test_a_driver_without_gpus_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = FakeNvml(monkeypatch, gpus=0)
-    assert str(PcieMeter().probe()).startswith("no_device: ")
-    assert library.opened == library.closed == 1
-
-
-def test_gpus_are_described_without_their_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeNvml(monkeypatch, gpus=2)
-    one, two = list_gpus()
-    assert one.name == "NVIDIA H200"
-    assert one.cuda_driver == "13.1"
-    assert one.compute_capability == "9.0"
-    assert (one.link_gen_current, one.link_gen_max) == (1, 5)
-    assert one.power_limit_w == 700.0
-    assert one.memory_bytes is None  # the driver did not say
-    assert one.uuid_hash != two.uuid_hash
-    assert "secret" not in repr(one)
-
-
-def test_numa_node_of_nothing_is_none() -> None:
-    assert nvml_module._numa_node(None) is None
 
 
 def test_open_meters_keeps_the_order_and_names_the_nearest() -> None:

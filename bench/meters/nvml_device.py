@@ -1,0 +1,227 @@
+"""One GPU's sensors, asked by its UUID and never by an index.
+
+CUDA numbers the devices that ``CUDA_VISIBLE_DEVICES`` leaves, by default the fastest first; NVML
+numbers all of them, by PCI address. Only the UUID means the same GPU to both. Every getter raises
+:class:`SensorUnavailableError` with a reason where the driver has no answer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from gatherbench.bench.meters.nvml import SensorUnavailableError, reason_of
+
+#: What ``CUDA_VISIBLE_DEVICES`` says of MIG instances begins with this.
+MIG = "MIG-"
+NO_MIG_SENSORS = (
+    "unsupported: an instance of a partitioned GPU (MIG) has no link, energy or power sensor of"
+    " its own; measure on a whole GPU"
+)
+#: Union members of ``nvmlValue_t`` by ``nvmlValueType_t`` (nvml.h).
+_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+#: What each bit of the clocks' event reasons is called, where it slows the GPU down (nvml.h). Idle
+#: clocks, and clocks that an application or a user asked for, do not.
+_SLOWED_BY = {
+    pynvml.nvmlClocksEventReasonSwPowerCap: "power cap",
+    pynvml.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
+    pynvml.nvmlClocksEventReasonSwThermalSlowdown: "thermal (driver)",
+    pynvml.nvmlClocksEventReasonHwThermalSlowdown: "thermal (hardware)",
+    pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "power brake",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldValue:
+    """One field: its value, or why there is none; and when the driver took it.
+
+    ``taken_s`` is in seconds since 1970; ``None`` where the driver does not say.
+    """
+
+    value: int | float | None
+    taken_s: float | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A PCI Express link. The generation drops while the GPU idles."""
+
+    gen: int
+    gen_max: int
+    width: int
+    width_max: int
+
+
+def uuids_of(torch_index: int, uuid: str) -> tuple[str, ...]:
+    """The names under which NVML may know a CUDA device, the likeliest first.
+
+    Args:
+        torch_index: torch's number of the device, which counts the visible ones.
+        uuid: ``torch.cuda.get_device_properties(torch_index).uuid`` as text, without a prefix.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    named = visible[torch_index].strip() if torch_index < len(visible) else ""
+    if named.startswith(MIG):  # CUDA may report the UUID of the GPU that the instance is part of
+        return (named, MIG + uuid)
+    return ("GPU-" + uuid, MIG + uuid)
+
+
+class NvmlDevice:
+    """The sensors of one GPU. NVML stays open until the process ends.
+
+    Args:
+        uuids: names of the GPU; the first that NVML knows is taken.
+
+    Raises:
+        SensorUnavailableError: no driver, no such GPU, or an instance of a partitioned GPU.
+    """
+
+    def __init__(self, uuids: Sequence[str]) -> None:
+        with _worded():
+            pynvml.nvmlInit()
+        self._handle = self._find(uuids)
+
+    def _find(self, uuids: Sequence[str]) -> Any:
+        for uuid in uuids:
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+            except pynvml.NVMLError as error:
+                if error.value != pynvml.NVML_ERROR_NOT_FOUND:
+                    raise SensorUnavailableError(reason_of(error)) from error
+                continue
+            if uuid.startswith(MIG) or _is_partitioned(handle):
+                raise SensorUnavailableError(NO_MIG_SENSORS)
+            return handle
+        raise SensorUnavailableError(
+            "no_device: NVML knows no GPU by the UUID that CUDA reports;"
+            " pass the same GPUs to CUDA and to the driver's tools in this container"
+        )
+
+    def fields(self, *ids: int) -> list[FieldValue]:
+        """Values of fields (``NVML_FI_DEV_*``), all taken in one call."""
+        with _worded():
+            answers = pynvml.nvmlDeviceGetFieldValues(self._handle, ids)
+        return [_field(answer) for answer in answers]
+
+    def field(self, number: int) -> float:
+        """Value of one field."""
+        (answer,) = self.fields(number)
+        if answer.value is None:
+            raise SensorUnavailableError(answer.reason or "unsupported: the field has no value")
+        return float(answer.value)
+
+    def energy_j(self) -> float:
+        """Energy since the driver was loaded; refreshed about every 100 ms. Units: J."""
+        with _worded():
+            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
+
+    def temperature_k(self) -> float:
+        """Temperature of the GPU's chip. Units: K."""
+        with _worded():
+            try:
+                celsius = pynvml.nvmlDeviceGetTemperatureV(
+                    self._handle, pynvml.NVML_TEMPERATURE_GPU
+                )
+            except pynvml.NVMLError_FunctionNotFound:  # drivers before 565 know the older call only
+                celsius = pynvml.nvmlDeviceGetTemperature(self._handle, pynvml.NVML_TEMPERATURE_GPU)
+        return float(celsius) + 273.15
+
+    def clock_hz(self) -> float:
+        """Clock of the multiprocessors. Units: Hz."""
+        with _worded():
+            return 1e6 * float(pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM))
+
+    def slowed_by(self) -> tuple[str, ...]:
+        """What keeps the clocks down now; empty: nothing does."""
+        with _worded():
+            try:
+                bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
+            except pynvml.NVMLError_FunctionNotFound:  # its name before driver 535
+                bits = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+        return tuple(name for bit, name in _SLOWED_BY.items() if bits & bit)
+
+    def link(self) -> Link:
+        """Generation and width of the link, now and at most."""
+        getters: tuple[Callable[[Any], int], ...] = (
+            pynvml.nvmlDeviceGetCurrPcieLinkGeneration,
+            pynvml.nvmlDeviceGetMaxPcieLinkGeneration,
+            pynvml.nvmlDeviceGetCurrPcieLinkWidth,
+            pynvml.nvmlDeviceGetMaxPcieLinkWidth,
+        )
+        with _worded():
+            return Link(*(int(get(self._handle)) for get in getters))
+
+    def throughput(self, counter: int) -> float:
+        """Traffic during 20 ms, for which the call blocks. Units: B/s (NVML: kB/s)."""
+        with _worded():
+            return 1e3 * float(pynvml.nvmlDeviceGetPcieThroughput(self._handle, counter))
+
+    def gpm_supported(self) -> bool:
+        """Whether the GPU has performance metrics (Hopper and later)."""
+        with _worded():
+            return bool(pynvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice)
+
+    def gpm_sample(self) -> Any:
+        """A snapshot of the performance counters; :func:`free_gpm_sample` gives it back."""
+        with _worded():
+            sample = pynvml.nvmlGpmSampleAlloc()
+            try:
+                return pynvml.nvmlGpmSampleGet(self._handle, sample)
+            except pynvml.NVMLError:
+                pynvml.nvmlGpmSampleFree(sample)
+                raise
+
+
+def gpm_metrics(earlier: Any, later: Any, ids: Sequence[int]) -> list[float]:
+    """Values of GPM metrics between two snapshots, in NVML's units."""
+    request = pynvml.c_nvmlGpmMetricsGet_t()
+    request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+    request.numMetrics = len(ids)
+    request.sample1, request.sample2 = earlier, later
+    for i, number in enumerate(ids):
+        request.metrics[i].metricId = number
+    with _worded():
+        pynvml.nvmlGpmMetricsGet(request)
+        for i in range(len(ids)):
+            if request.metrics[i].nvmlReturn != pynvml.NVML_SUCCESS:
+                raise pynvml.NVMLError(request.metrics[i].nvmlReturn)
+    return [float(request.metrics[i].value) for i in range(len(ids))]
+
+
+def free_gpm_sample(sample: Any) -> None:
+    """Give a snapshot's memory back."""
+    pynvml.nvmlGpmSampleFree(sample)
+
+
+def _field(answer: ctypes.Structure) -> FieldValue:
+    taken_s = answer.timestamp / 1e6 if answer.timestamp > 0 else None
+    if answer.nvmlReturn != pynvml.NVML_SUCCESS:
+        return FieldValue(None, taken_s, reason_of(pynvml.NVMLError(answer.nvmlReturn)))
+    if answer.valueType >= len(_MEMBERS):
+        reason = f"unsupported: a field of value type {answer.valueType}; update nvidia-ml-py"
+        return FieldValue(None, taken_s, reason)
+    # Any other member of the union would read bytes that the driver has not written.
+    return FieldValue(getattr(answer.value, _MEMBERS[answer.valueType]), taken_s)
+
+
+def _is_partitioned(handle: Any) -> bool:
+    try:
+        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
+    except pynvml.NVMLError:  # a GPU that cannot be partitioned
+        return False
+
+
+@contextmanager
+def _worded() -> Iterator[None]:
+    """Turn NVML's errors into reasons."""
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        raise SensorUnavailableError(reason_of(error)) from error

@@ -1,0 +1,84 @@
+"""How fast a PCI Express link can be, and what can be made of a 32-bit counter of its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gatherbench.bench.meters.nvml_device import Link
+
+#: The byte counters are 32 bits wide: they start anew after 4 GiB.
+MODULUS = 2**32
+#: Transfers per second and lane by generation, and the share of them that the line code leaves
+#: (PCI Express Base Specification: 8b/10b, then 128b/130b; generation 6 loses nothing to a code).
+_GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+_CODE = {1: 0.8, 2: 0.8, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 1.0}
+#: What a link is taken for that the driver does not describe: no faster one is sold.
+_FASTEST = (6, 16)
+
+
+class CounterError(ValueError):
+    """A counter's readings make no sum; the message is a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A counter's value at a time (s, any epoch)."""
+
+    time_s: float
+    value: int
+
+
+def raw_rate(gen: int, width: int) -> float:
+    """What a link carries at most in one direction, headers included. Units: B/s."""
+    gen = max(g for g in _GT_PER_S if g <= max(gen, 1))
+    return _GT_PER_S[gen] * 1e9 * _CODE[gen] * width / 8
+
+
+def fastest_rate(link: Link | None) -> float:
+    """What no transfer over the link can exceed, also after it has trained up. Units: B/s."""
+    return raw_rate(link.gen_max, link.width_max) if link else raw_rate(*_FASTEST)
+
+
+def accumulate(counts: Sequence[Count], rate: float) -> list[tuple[float, int]]:
+    """Bytes since the first reading of a counter modulo :data:`MODULUS`, at each reading's time.
+
+    Readings that the driver has not refreshed since the one before are left out.
+
+    Args:
+        counts: in the order of time.
+        rate: what the link carries at most. Units: B/s.
+
+    Raises:
+        CounterError: the counter may have wrapped more than once between two readings, or its
+            time went backwards, or it rose faster than the link is.
+    """
+    if not counts:
+        raise CounterError("unsupported: the counter was never read; use longer epochs")
+    series = [(counts[0].time_s, 0)]
+    last = counts[0]
+    for count in counts[1:]:
+        gap_s = count.time_s - last.time_s
+        if gap_s < 0:
+            raise CounterError("failed: the counter's time went backwards; do not set the clock")
+        if gap_s == 0 and count.value == last.value:
+            continue
+        if gap_s * rate >= MODULUS:
+            raise CounterError(
+                f"unsupported: {1e3 * gap_s:.0f} ms between two readings, in which this link could"
+                f" wrap the 32-bit counter ({1e3 * MODULUS / rate:.0f} ms); leave a core free"
+            )
+        more = (count.value - last.value) % MODULUS
+        # Twice the link: a reading is stamped a little before or after it is taken.
+        if more > 2 * rate * max(gap_s, _STAMP_S):
+            raise CounterError(
+                f"failed: the counter rose by {more} B in {1e3 * gap_s:.1f} ms, more than the link"
+                " carries; it was reset or is no byte counter"
+            )
+        series.append((count.time_s, series[-1][1] + more))
+        last = count
+    return series
+
+
+#: How far apart the stamp and the reading of a counter may lie.
+_STAMP_S = 0.005

@@ -1,0 +1,186 @@
+"""What happens in a process whose NVML is the stub: ``python scenarios.py NAME``, JSON on stdout.
+
+The real ``nvidia-ml-py`` loads the stub because ``LD_LIBRARY_PATH`` leads there, which the dynamic
+linker reads once, when a process begins. Scenarios act; the tests judge.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gatherbench.bench.meters import power
+from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.calibration import calibrate, choose, verdict
+from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
+from gatherbench.bench.meters.nvml import SensorUnavailableError, list_gpus
+from gatherbench.bench.meters.nvml_device import NvmlDevice, uuids_of
+from gatherbench.bench.meters.pcie import PcieMeter
+from gatherbench.bench.meters.pcie_sources import SOURCES, FieldCounters
+from gatherbench.bench.meters.power import GpuPowerMeter
+
+FIRST, SECOND = "GPU-first", "GPU-second"
+SCRIPT = Path(os.environ["NVML_STUB_SCRIPT"])
+#: Bytes a second of the stub's transfers: below what its link (generation 1, x16) carries.
+RATE = 3e9
+
+
+def say(**changes: Any) -> None:
+    """Have the driver say something else from now on: ``gpu0__rx=5`` sets ``gpu0.rx``."""
+    lines = dict(line.split(" ", 1) for line in SCRIPT.read_text().splitlines())
+    lines |= {name.replace("__", "."): str(value) for name, value in changes.items()}
+    draft = SCRIPT.with_suffix(".new")
+    draft.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+    draft.replace(SCRIPT)
+
+
+def gpu(source: str | None = "counters", uuid: str = FIRST) -> GpuUnderTest:
+    return GpuUnderTest((uuid,), SensorChoice(source, "unsupported: none was chosen"))
+
+
+def as_json(readings: list[Reading]) -> dict[str, Any]:
+    found = {r.metric: r for r in readings}
+    assert len(found) == len(readings)
+    return {
+        name: {
+            "value": r.value, "unit": r.unit, "reason": r.reason, "source": r.source,
+            "samples": r.samples, "series": r.series,
+        }
+        for name, r in found.items()
+    }  # fmt: skip
+
+
+def watched(meter: Any, seconds: float, **meanwhile: Any) -> dict[str, Any]:
+    """Readings of a window of some length, in the middle of which the driver changes its words."""
+    meter.start()
+    time.sleep(seconds / 2)
+    if meanwhile:
+        say(**meanwhile)
+    time.sleep(seconds / 2)
+    return as_json(meter.stop())
+
+
+def transfer() -> dict[str, Any]:
+    say(gpu0__rx_rate=RATE, gpu0__tx_rate=RATE / 10, gpu0__from=time.monotonic())
+    return watched(PcieMeter(gpu()), 0.4)
+
+
+def lost_on_the_way() -> dict[str, Any]:
+    link = watched(PcieMeter(gpu()), 0.2, gpu0__lost=1)
+    say(gpu0__lost=0)
+    return link | watched(GpuPowerMeter(gpu()), 0.3, gpu0__lost=1)
+
+
+def lost_and_back() -> dict[str, Any]:
+    """A meter that failed in one window is asked again in the next."""
+    meter = PcieMeter(gpu())
+    watched(meter, 0.1, gpu0__lost=1)
+    say(gpu0__lost=0)
+    return watched(meter, 0.1)
+
+
+def counter_resets() -> dict[str, Any]:
+    return watched(PcieMeter(gpu()), 0.2, gpu0__rx=3_999_999_999)
+
+
+def second_gpu() -> dict[str, Any]:
+    say(gpu0__rx_rate=RATE / 2, gpu1__rx_rate=RATE, gpu1__from=time.monotonic())
+    return watched(PcieMeter(gpu(uuid=SECOND)), 0.2)
+
+
+def names() -> Any:
+    """What the UUIDs that torch would report lead to."""
+    found = {}
+    for index, uuid in ((0, "first"), (1, "second"), (0, "nobody"), (0, "slice")):
+        try:
+            device = NvmlDevice(uuids_of(index, uuid))
+            found[f"{index}:{uuid}"] = device.fields(198)[0].value
+        except SensorUnavailableError as unavailable:
+            found[f"{index}:{uuid}"] = str(unavailable)
+    return found
+
+
+def gpus() -> Any:
+    return [g.name for g in list_gpus()]
+
+
+def power_window() -> dict[str, Any]:
+    power.SHORTEST_ENERGY_WINDOW_S = 0.5
+    say(gpu0__from=time.monotonic())
+    begin = time.monotonic()
+    meter = GpuPowerMeter(gpu())
+    meter.start()
+    time.sleep(1.2)
+    readings = as_json(meter.stop())
+    return readings | {"elapsed_s": time.monotonic() - begin}
+
+
+def short_power_window() -> dict[str, Any]:
+    return watched(GpuPowerMeter(gpu()), 0.2)
+
+
+class StubCopier:
+    """Moves bytes by telling the stub that they move."""
+
+    def __init__(self) -> None:
+        self.moved = {"rx": 4e9, "tx": 0.0}  # as the script begins
+
+    def copy(self, direction: str, seconds: float, at_half: Callable[[], None]) -> float:
+        which = "rx" if direction == "host_to_device" else "tx"
+        begin = time.monotonic()
+        say(**{f"gpu0__{which}_rate": RATE, "gpu0__from": begin, "gpu0__gen": 1})
+        time.sleep(seconds)
+        at_half()
+        length_s = time.monotonic() - begin
+        self.moved[which] += RATE * length_s
+        # Rates fall before the sum is read: the bytes are those of the copy.
+        say(
+            gpu0__rx_rate=0, gpu0__tx_rate=0,
+            gpu0__rx=self.moved["rx"], gpu0__tx=self.moved["tx"],
+        )  # fmt: skip
+        return RATE * length_s
+
+
+def calibration() -> dict[str, Any]:
+    found = calibrate(NvmlDevice((FIRST,)), StubCopier(), 0.35)
+    return {
+        "choice": choose(found.comparisons).pcie,
+        "reason": choose(found.comparisons).pcie_reason,
+        "ratios": {f"{c.source}.{c.direction}": c.ratio for c in found.comparisons},
+        "verdicts": {f"{c.source}.{c.direction}": verdict(c) for c in found.comparisons},
+        "loaded": found.link_loaded and found.link_loaded.gen,
+    }
+
+
+def every_source() -> dict[str, Any]:
+    """Each source through the meter, timed and not."""
+    say(gpu0__rx_rate=RATE, gpu0__tx_rate=RATE, gpu0__from=time.monotonic())
+    return {
+        f"{kind.name}.{'timed' if timed else 'untimed'}": watched(
+            PcieMeter(gpu(kind.name), timed=timed), 0.5
+        )
+        for kind in SOURCES
+        for timed in (True, False)
+    }
+
+
+def short_gpm_window() -> dict[str, Any]:
+    return watched(PcieMeter(gpu("gpm")), 0.05)
+
+
+def polling_cost() -> Any:
+    """Core-seconds of one reading of both counters; the stub parses its script meanwhile."""
+    source = FieldCounters(NvmlDevice((FIRST,)))
+    begin = time.thread_time()
+    for _ in range(1000):
+        source._read()
+    return (time.thread_time() - begin) / 1000
+
+
+if __name__ == "__main__":
+    print(json.dumps(globals()[sys.argv[1]]()))
