@@ -93,8 +93,11 @@ def reopen(folder: Path) -> PreparedRun:
     return PreparedRun(store, cases, text, _device(device), machine)
 
 
-def execute(run: PreparedRun, out: Console, err: Console) -> int:
-    """Measure what is missing, then print the table and where everything is; the exit status."""
+def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None = None) -> int:
+    """Measure what is missing, then print the table and where everything is; the exit status.
+
+    ``budget_s`` seconds after the start no more is measured, and what there is is printed.
+    """
     folder = run.store.folder
     where = f"{len(run.cases)} cases on {run.machine} ({run.device}); rows go to {folder}"
     out.print(where, soft_wrap=True)
@@ -108,6 +111,7 @@ def execute(run: PreparedRun, out: Console, err: Console) -> int:
             commit_id(),
             run.machine,
             _reporter(bar, len(run.cases), out),
+            budget_s=budget_s,
         )
         try:
             failed = runner.run()
@@ -122,6 +126,8 @@ def execute(run: PreparedRun, out: Console, err: Console) -> int:
                 f"interrupted; what was measured is safe. Go on with: {again}", soft_wrap=True
             )
             return INTERRUPTED
+    if runner.left:
+        err.print(f"{runner.left} cases left when the time was up. Go on with: {again}")
     measured = load_run(folder)
     out.print(render(measured))
     try:

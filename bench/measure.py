@@ -5,6 +5,7 @@ Nothing is timed before the fetched rows have been compared, bit for bit, with a
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import time
@@ -23,21 +24,22 @@ from gatherbench.bench.loop import STAGES, CudaClock, EpochTimes, HostClock, run
 from gatherbench.bench.meters.base import Reading, cited
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
-from gatherbench.bench.models import Trainer, build_model
+from gatherbench.bench.models import Trainer, build_model, to_device
 from gatherbench.bench.numa import Binding, bind_case, share_on_node
 from gatherbench.bench.ranges import TRACE_BATCHES, Mark, nvtx_session, write_trace
 from gatherbench.bench.rows import Row, RowMaker
+from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.store import PartWriter
-from gatherbench.bench.trace import Trace
+from gatherbench.bench.trace import Sampler, Trace
 from gatherbench.bench.workload import Workload
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels.host_memory import resident_copy
 from gatherbench.kernels.reference import reference_gather, same_bytes
-from gatherbench.strategies.base import Fetcher, Ticket
+from gatherbench.strategies.base import Fetcher, SetupStep, Strategy, Ticket
 from gatherbench.strategies.registry import build
 
 #: Share of the available memory up to which the table is brought into anonymous memory; a larger
@@ -80,10 +82,15 @@ def measure(job: Job, out: PartWriter) -> str | None:
         WrongRowsError: the rows fetched differ from the table's.
         Exception: whatever went wrong; what was measured before is in ``out``.
     """
+    strategy = build(job.case.strategy, job.case.params)
+    with strategy.surroundings(torch.device(job.device)):
+        return _measure(job, strategy, out)
+
+
+def _measure(job: Job, strategy: Strategy, out: PartWriter) -> str | None:
     device = torch.device(job.device)
     binding = bind_case(device, job.measure["threads"], job.measure.get("numa", "gpu"))
     torch.set_num_threads(len(os.sched_getaffinity(0)))  # the plan's, whatever OMP_NUM_THREADS says
-    strategy = build(job.case.strategy, job.case.params)
     dataset = open_dataset(job.dataset)
     reason = strategy.skip(device, dataset.spec.table_bytes)
     if reason is not None:
@@ -167,7 +174,7 @@ def check_rows(fetcher: Fetcher, table: Tensor, trace: Trace, batches: int) -> i
 
 
 def live_batches(
-    workload: Workload, dataset: GraphDataset, sampler: NeighborSampler
+    workload: Workload, dataset: GraphDataset, sampler: Sampler
 ) -> Iterator[MiniBatch]:
     """The trace's minibatches, drawn anew: the same bytes, at the cost of sampling them."""
     seeds = epoch_seeds(
@@ -191,12 +198,21 @@ def _train(
     model = build_model(case.workload, dataset.spec.feature_dim, dataset.spec.num_classes)
     trainer = Trainer(model, torch.from_numpy(np.array(dataset.labels)), fetcher.device)
     sampler = NeighborSampler(dataset.indptr, dataset.indices, case.workload.fanouts)
+    drawing: Sampler = sampler
+    if plan["sampling"] == "gpu":
+        graph = (dataset.indptr, dataset.indices)
+        drawing = DeviceSampler(*graph, case.workload.fanouts, fetcher.device)
+        if fetcher.takes_device_ids:
+            fetcher.ids_device = fetcher.device
     recorder = Recorder(open_meters())
 
     def minibatches() -> Iterator[MiniBatch]:
-        if plan["sampling"] == "live":
-            return live_batches(case.workload, dataset, sampler)
-        return iter(trace)
+        if plan["sampling"] == "replay":
+            return iter(trace)
+        return live_batches(case.workload, dataset, drawing)
+
+    for step in _tuned(fetcher, trainer, trace[0], table):
+        out.row(make.ok("setup", step.metric, step.unit, step.value, step.source))
 
     for _ in range(plan["warmup_epochs"]):
         run_epoch(minibatches(), fetcher, trainer)
@@ -219,6 +235,18 @@ def _train(
             run_epoch(itertools.islice(minibatches(), TRACE_BATCHES), fetcher, trainer, mark)
 
         out.row(_traced(traced, path, fetcher.device, make))
+
+
+def _tuned(fetcher: Fetcher, trainer: Trainer, batch: MiniBatch, table: Tensor) -> list[SetupStep]:
+    """Have the fetcher find what depends on the training: beside a copy of it, then thrown away."""
+    if not fetcher.tunable:
+        return []
+    ids = batch.input_ids
+    x = reference_gather(table, ids).to(fetcher.device)
+    on_device = to_device(batch, fetcher.device)
+    with torch.random.fork_rng(devices=[fetcher.device] if fetcher.device.type == "cuda" else []):
+        spare = Trainer(copy.deepcopy(trainer.model), trainer.labels, fetcher.device)
+        return fetcher.tune(ids.to(fetcher.ids_device), lambda: spare.step(x, on_device))
 
 
 def _metered(reading: Reading, epoch: int, make: RowMaker) -> Row:

@@ -43,8 +43,9 @@ class Measure(_Table):
     warmup_epochs: int = Field(default=1, ge=0)
     epochs: int = Field(default=2, ge=1)
     #: ``live`` draws the trace's minibatches anew in every epoch, so that sampling is part of
-    #: the epoch; ``replay`` reads them back, so that the data path is seen alone.
-    sampling: Literal["live", "replay"] = "live"
+    #: the epoch; ``replay`` reads them back, so that the data path is seen alone; ``gpu`` draws
+    #: them on the device, so that the CPU's sampler does not hide the data path.
+    sampling: Literal["live", "replay", "gpu"] = "live"
     check_batches: int = Field(default=2, ge=1)
     #: Minibatches of test nodes on which the trained model is scored at the end (0: none).
     eval_batches: int = Field(default=0, ge=0)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gatherbench.bench.case import Case, Job
+from gatherbench.bench.deadline import Deadline, TimeUp
 from gatherbench.bench.rows import Row, RowMaker
 from gatherbench.bench.store import (
     CASE_METRIC,
@@ -60,6 +61,11 @@ class Runner:
         device: ``cpu`` or ``cuda``.
         commit, machine: what the rows say of the run.
         worker: the command that measures (tests give one that knows wrong strategies).
+        budget_s: seconds after which the run ends as it is, for a later one to go on with; a case
+            in flight is cut off. ``None``: as long as it takes.
+
+    Attributes:
+        left: cases that have not been measured yet.
     """
 
     def __init__(
@@ -72,11 +78,14 @@ class Runner:
         machine: str,
         progress: Progress | None = None,
         worker: tuple[str, ...] = WORKER,
+        budget_s: float | None = None,
     ) -> None:
         self.store, self.cases, self.measure = store, cases, measure
         self.device, self.commit, self.machine = device, commit, machine
         self.progress = progress or Progress()
         self.worker = worker
+        self.left = len(cases)
+        self._deadline = Deadline(budget_s)
         self._ready: dict[Workload, tuple[Path, Path] | str] = {}
 
     def run(self) -> int:
@@ -91,10 +100,13 @@ class Runner:
             try:
                 try:
                     self._run_missing()
+                except TimeUp:
+                    pass  # ``left`` says what was not measured
                 finally:
                     with contextlib.suppress(OSError):  # a full disk has its own message
                         self.store.write_samples(finished=False)
-                self.store.write_samples(finished=True)
+                if not self.left:
+                    self.store.write_samples(finished=True)
             except OSError as error:
                 if not is_disk_full(error):
                     raise
@@ -110,7 +122,9 @@ class Runner:
         self.store.parts.mkdir(exist_ok=True)
         for number, case in enumerate(self.cases, start=1):
             if key_of(case) in done:
+                self.left -= 1
                 continue
+            self._deadline.check()
             part = self.store.part(case)
             if part.exists() and not _has_ended(part):
                 self.store.set_aside(part)
@@ -120,6 +134,7 @@ class Runner:
             else:  # measured, but the runner was killed before it folded the part
                 failure = None
             status, reason, seconds = self._fold(case, part, failure)
+            self.left -= 1
             self.progress.ended(number, len(self.cases), case, status, reason, seconds)
 
     def _measure(self, case: Case, part: Path) -> str | None:
@@ -190,13 +205,14 @@ class Runner:
     def _process(
         self, verb: str, file: Path, stdout: int | IO[str], stderr: IO[str]
     ) -> Iterator[subprocess.Popen[str]]:
-        """A worker that does not outlive the block, whatever ends it."""
+        """A worker that does not outlive the block, whatever ends it, nor the run's deadline."""
         command = [*self.worker, verb, str(file), str(os.getpid())]
         process = subprocess.Popen(
             command, stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL, text=True
         )
         try:
-            yield process
+            with self._deadline.over(process):
+                yield process
         finally:
             if process.poll() is None:
                 process.kill()

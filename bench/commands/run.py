@@ -23,6 +23,10 @@ def run(
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda; overrides the plan's.")] = "",
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Seconds to measure for; what is left then waits for --resume.", min=0),
+    ] = None,
     trace: Annotated[
         bool, typer.Option("--trace", help="Also write a Chrome trace of an epoch per strategy.")
     ] = False,
@@ -44,4 +48,4 @@ def run(
             prepared = reopen(resume)
         else:
             prepared = new_run(plan, results, device, trace=trace, nvtx=nvtx)
-        raise typer.Exit(execute(prepared, out, console(stderr=True)))
+        raise typer.Exit(execute(prepared, out, console(stderr=True), budget))

@@ -1,0 +1,64 @@
+"""Sampling on the GPU, so that a slow sampler on the CPU does not hide the data path.
+
+It draws the minibatches that the CPU's sampler draws, bit for bit (``torch_sampler.py``), on a
+stream of its own: sampling has to wait for the GPU several times a minibatch, and waits for its own
+work only, not for the training that is queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.torch_sampler import TorchNeighborSampler
+
+
+class DeviceSampler:
+    """A copy of the graph on ``device``, and minibatches drawn there.
+
+    Args:
+        indptr, indices: as for :class:`TorchNeighborSampler`, on the host; may be memory maps.
+        fanouts: from the seeds outwards.
+        device: a GPU, or the host.
+    """
+
+    def __init__(
+        self,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.int32] | NDArray[np.int64],
+        fanouts: Sequence[int],
+        device: torch.device,
+    ) -> None:
+        lists, edges = (torch.from_numpy(np.array(part)).to(device) for part in (indptr, indices))
+        self._sampler = TorchNeighborSampler(lists, edges, fanouts)
+        self._device = device
+        self._stream = _stream(device) if device.type == "cuda" else None
+
+    @property
+    def num_nodes(self) -> int:
+        return self._sampler.num_nodes
+
+    def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
+        """Draw the minibatch of ``seeds`` (int64 ``[S]`` on the host), on the device.
+
+        What the current stream does from here on finds it there. Errors as
+        :meth:`TorchNeighborSampler.sample`.
+        """
+        if self._stream is None:
+            return self._sampler.sample(seeds.to(self._device), seed)
+        current = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._stream):
+            batch = self._sampler.sample(seeds.to(self._device), seed)
+        current.wait_stream(self._stream)
+        for made in (batch.input_ids, *batch.edges):
+            made.record_stream(current)  # or it could be handed on while the training reads it
+        return batch
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

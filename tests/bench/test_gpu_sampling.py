@@ -1,0 +1,96 @@
+"""Sampling on the device the model is on: the same minibatches, whatever draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.bench import measure as measure_module
+from gatherbench.bench.measure import measure
+from gatherbench.bench.rows import Row
+from gatherbench.bench.sampling.device_sampler import DeviceSampler
+from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
+from gatherbench.bench.store import PartWriter, read_part, rows_of
+from gatherbench.bench.trace import Trace
+from gatherbench.datasets.store import open_dataset
+from gatherbench.strategies.base import SetupStep
+from gatherbench.strategies.host_fetcher import HostFetcher
+
+HOST = torch.device("cpu")
+
+
+def measured(job: Any) -> list[Row]:
+    with closing(PartWriter(job.part)) as out:
+        assert measure(job, out) is None
+    return rows_of(read_part(job.part))
+
+
+def losses(rows: list[Row]) -> list[float | None]:
+    return [r.value for r in rows if (r.stage, r.metric) == ("train", "loss")]
+
+
+def test_the_minibatches_are_the_traces(make_job) -> None:
+    job = make_job()
+    workload, trace = job.case.workload, Trace.open(job.trace)
+    dataset = open_dataset(job.dataset)
+    sampler = DeviceSampler(dataset.indptr, dataset.indices, workload.fanouts, HOST)
+    assert sampler.num_nodes == trace.graph_nodes
+    seeds = epoch_seeds(dataset.train_ids, workload.batch_size, workload.seed, 0, 5)
+    for number, batch_seeds in enumerate(seeds):
+        drawn = sampler.sample(batch_seeds, batch_seed(workload.seed, 0, number))
+        assert torch.equal(drawn.input_ids, trace[number].input_ids)
+        assert all(map(torch.equal, drawn.edges, trace[number].edges))
+
+
+@pytest.mark.parametrize("strategy", ["cpu_gather", "async_zero_copy"])
+def test_where_it_is_drawn_changes_nothing_that_is_trained(make_job, strategy: str) -> None:
+    expected = losses(measured(make_job(strategy, sampling="replay")))
+    assert expected
+    assert losses(measured(make_job(strategy, sampling="gpu"))) == expected
+
+
+def test_a_path_that_can_be_tuned_is_tuned_beside_a_copy_of_the_training(
+    make_job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = losses(measured(make_job("async_zero_copy", sampling="replay")))
+    calls: list[Tensor] = []
+
+    def tune(self: HostFetcher, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
+        calls.append(ids)
+        for _ in range(3):
+            beside()
+        return [SetupStep("budget_beside_training", "1", 0.1, "found beside training")]
+
+    monkeypatch.setattr(HostFetcher, "tunable", True)
+    monkeypatch.setattr(HostFetcher, "tune", tune)
+    rows = measured(make_job("async_zero_copy", sampling="replay"))
+    assert losses(rows) == expected, "tuning trained the model that is measured"
+    assert len(calls) == 1
+    (row,) = [r for r in rows if r.metric == "budget_beside_training"]
+    assert (row.stage, row.value) == ("setup", 0.1)
+
+
+def test_surroundings_are_there_before_anything_asks_for_the_device(
+    make_job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    strategy = measure_module.build("cpu_gather", {})
+    kind = type(strategy)
+
+    class Around:
+        def __enter__(self) -> None:
+            events.append("enter")
+
+        def __exit__(self, *_: object) -> None:
+            events.append("exit")
+
+    monkeypatch.setattr(kind, "surroundings", lambda self, device: Around())
+    monkeypatch.setattr(kind, "skip", lambda *_: events.append("skip") or "unsupported: enough")
+    with closing(PartWriter(make_job().part)) as out:
+        assert measure(make_job(), out) == "unsupported: enough"
+    assert events == ["enter", "skip", "exit"]

@@ -1,0 +1,65 @@
+"""A run with a budget ends in time, loses nothing, and is completed by a later one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gatherbench.bench.case import Case
+from gatherbench.bench.deadline import Deadline, TimeUp
+from gatherbench.bench.runner import Runner
+from gatherbench.bench.store import RunStore
+from gatherbench.bench.workload import Workload
+
+FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    return RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
+
+
+def runner(store: RunStore, variants: list[str], budget_s: float | None) -> Runner:
+    cases = [Case(Workload("tiny"), "cpu_gather", v, {}, i) for i, v in enumerate(variants)]
+    measure = {"timeout_s": 30}
+    return Runner(store, cases, measure, "cpu", "abc", "box", worker=FAKE, budget_s=budget_s)
+
+
+def test_a_case_in_flight_is_cut_off_and_run_again_later(store: RunStore) -> None:
+    first = runner(store, ["good", "hang", "last"], budget_s=4)
+    began = time.monotonic()
+    assert first.run() == 0, "what was not measured has not failed"
+    assert time.monotonic() - began < 25, "the hanging case was not waited for"
+    assert first.left == 2
+    assert {r.variant for r in store.rows()} == {"good"}
+    assert store.parts.is_dir(), "the parts wait for the run that completes this one"
+
+    again = runner(store, ["good", "hang", "last"], budget_s=4)
+    again.run()
+    ran = Counter((store.folder / "executions").read_text().split())
+    assert sorted(ran.values()) == [1, 2], "the complete case was not run again"
+    assert len(list(store.interrupted.iterdir())) == 1
+
+
+def test_time_that_suffices_changes_nothing(store: RunStore) -> None:
+    run = runner(store, ["good", "raises"], budget_s=60)
+    assert run.run() == 1
+    assert run.left == 0
+    assert not store.parts.exists()
+
+
+def test_no_time_at_all_measures_nothing(store: RunStore) -> None:
+    run = runner(store, ["good"], budget_s=0)
+    assert run.run() == 0
+    assert run.left == 1
+    assert store.rows() == []
+
+
+def test_without_a_budget_there_is_always_time() -> None:
+    Deadline(None).check()
+    with pytest.raises(TimeUp):
+        Deadline(0).check()
