@@ -15,6 +15,7 @@ from gatherbench.bench.machine import commit_id, describe_machine, machine_slug
 from gatherbench.bench.plan import PlanError, cases_from_json, resolved
 from gatherbench.bench.plan_file import load_plan
 from gatherbench.bench.progress import progress_bar
+from gatherbench.bench.report.page import FILE_NAME, write_report
 from gatherbench.bench.runner import Progress, Runner, RunStopped
 from gatherbench.bench.show import render
 from gatherbench.bench.store import RunStore, StoreError
@@ -130,19 +131,30 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
         err.print(f"{runner.left} cases left when the time was up. Go on with: {again}")
     measured = load_run(folder)
     out.print(render(measured))
-    try:
-        pictures = save_all(measured, folder / "figures")
-    except OSError as error:
-        err.print(f"[red]no pictures:[/] {escape(str(error))}; every row is safe.")
-        err.print(f"When that is put right: gatherbench plot {folder}", soft_wrap=True)
-        return FAILED
     files = [("table", folder / "rows.csv"), ("samples", folder / "samples.parquet")]
     files += [("trace", path) for path in sorted(folder.glob("traces/*.json.gz"))]
-    for what, path in [*files, *(("picture", p) for p in pictures if p.suffix == ".png")]:
+    whole = True
+    try:
+        pictures = save_all(measured, folder / "figures")
+        files += [("picture", path) for path in pictures if path.suffix == ".png"]
+    except OSError as error:
+        whole = _unwritten(err, f"gatherbench plot {folder}", "pictures", error)
+    try:
+        files.append(("report", write_report(measured, folder / FILE_NAME)))
+    except OSError as error:
+        whole = _unwritten(err, f"gatherbench report {folder}", "report", error)
+    for what, path in files:
         out.print(f"{what:10}{path}", soft_wrap=True, highlight=False)
     if failed:
         err.print(f"[red]{failed} of {len(run.cases)} cases failed[/]; the table says why")
-    return FAILED if failed else OK
+    return FAILED if failed or not whole else OK
+
+
+def _unwritten(err: Console, remedy: str, what: str, error: OSError) -> bool:
+    """Say that there is no ``what``, and what makes it once there is room; returns ``False``."""
+    err.print(f"[red]no {what}:[/] {escape(str(error))}; every row is safe.")
+    err.print(f"When that is put right: {remedy}", soft_wrap=True)
+    return False
 
 
 def _device(wanted: str) -> str:

@@ -61,14 +61,14 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """A chart: ``legend`` holds names and colours, ``reading`` says how to read it."""
+    """A chart: ``legend`` holds names and colours, ``profiles`` whom its modelled bars are for."""
 
     ident: str
     title: str
     reading: str
     legend: list[tuple[str, str]]
     panels: list[Panel]
-    modelled: bool
+    profiles: str
 
 
 def bar_chart(
@@ -123,8 +123,13 @@ def bar_chart(
         place = mark * FULL / top if mark is not None and here else None
         panels.append(Panel(workload, bars, ticks, place))
     legend = list(parts.items()) if parts else []
-    modelled = any(bar.modelled for panel in panels for bar in panel.bars)
-    return BarChart(ident, title, reading, legend, panels, modelled)
+    return BarChart(ident, title, reading, legend, panels, ", ".join(profiles(run)))
+
+
+def profiles(run: Run) -> list[str]:
+    """The link profiles whose epochs were modelled."""
+    rows = run.rows
+    return sorted(set(rows["machine"][(rows["backend"] == "model") & (rows["stage"] == "epoch")]))
 
 
 def _ticks(top: float, unit: str, factor: float) -> list[tuple[float, str]]:

@@ -34,6 +34,8 @@ CONTENTS = (
     ("sensors", "Meters"),
     ("plan", "What was run on what"),
 )
+#: Workloads of a chart that are shown at once; the others are a click away.
+SHOWN = 6
 #: What the style sheet has a colour for; every other bar is grey.
 COLOURS = (*STAGE_COLOURS, *CPU_COLOURS, *STRATEGY_COLOURS)
 
@@ -60,7 +62,9 @@ def render_report(run: Run) -> str:
         .render(
             contents=CONTENTS,
             colours=COLOURS,
-            title=short(f"{run.plan.get('name', 'run')} on {_machine(run)}", 120),
+            plan=short(run.plan.get("name", "run")),
+            machine_name=short(_machine(run)),
+            shown=SHOWN,
             run_id=run.run_id,
             version=__version__,
             host_only=not has_gpu(run),

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from gatherbench.bench.derive import other_load, reference_variant, speedup_over
+from gatherbench.bench.derive import other_load, problems, reference_variant, speedup_over
 from gatherbench.bench.figures.sheet import QUIET_CORES
+from gatherbench.bench.report.bars import profiles
 from gatherbench.bench.report.grid import quantity, short
 from gatherbench.bench.tables import Run
 
@@ -97,10 +98,7 @@ def _where(run: Run, backend: str) -> str:
     if backend == "host":
         return "Measured in host memory only (no GPU, no PCIe link)"
     if backend == "model":
-        machines = run.rows.loc[
-            (run.rows["backend"] == "model") & (run.rows["stage"] == "epoch"), "machine"
-        ]
-        return f"Modelled, not measured, for {_listed(sorted(set(machines)))}"
+        return f"Modelled, not measured, for {_listed(profiles(run))}"
     names = sorted({str(gpu.get("name", "a GPU")) for gpu in run.env.get("gpus", [])})
     return f"Measured on {_listed(names) or 'a GPU'}"
 
@@ -110,7 +108,9 @@ def _nothing(run: Run) -> str:
     if counts["ok"]:
         return "No speed-up can be stated: no cpu_gather epoch was measured to compare with."
     said = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
-    return f"Nothing was measured: of {len(run.plan['cases'])} cases {said or 'none ended'}."
+    reasons = problems(run)["reason"]
+    first = f" The first: {short(reasons.iloc[0], 200)}." if len(reasons) else ""
+    return f"Nothing was measured: of {len(run.plan['cases'])} cases {said}.{first}"
 
 
 def _limits(run: Run) -> list[str]:
@@ -119,7 +119,7 @@ def _limits(run: Run) -> list[str]:
     if counts["not run"]:
         limits.append(
             f"The run is incomplete: {counts['not run']} of {len(run.plan['cases'])} cases have not"
-            f" been run. `gatherbench run --resume {short(run.folder, 120)}` completes it."
+            " been run. `gatherbench run --resume FOLDER` completes it."
         )
     if counts["ok"] and run.plan["measure"].get("repeats") == 1:
         limits.append("One repeat only: differences between processes are not in the intervals.")

@@ -86,7 +86,7 @@ def test_a_run_ends_with_its_table_and_pictures_and_can_be_shown(plan: Path, tmp
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "results").glob("*/*")
     assert {p.name for p in folder.iterdir()} == {
-        "rows.csv", "samples.parquet", "plan.json", "env.json", "figures",
+        "rows.csv", "samples.parquet", "plan.json", "env.json", "figures", "report.html",
     }  # fmt: skip
     for name in ("rows.csv", "epoch_breakdown.png", "speedup.png", "cpu_seconds.png"):
         assert name in done.stdout

@@ -1,0 +1,203 @@
+"""What the report claims, and what becomes of it when it cannot be written."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gatherbench.bench import store
+from gatherbench.bench.cli import app
+from gatherbench.bench.report.bars import nice_ticks
+from gatherbench.bench.report.facts import in_short
+from gatherbench.bench.report.grid import quantity, short
+from gatherbench.bench.report.page import render_report
+from gatherbench.bench.report.results import speedups
+from gatherbench.bench.report.verdict import Statement, cases_ended, verdict
+from gatherbench.bench.tables import load_run
+
+MakeRun = Callable[..., Path]
+
+NAIVE = ("cpu_gather", "naive", 2.0)
+PINNED = ("cpu_gather", "pinned", 1.5)
+ALIGNED = ("aligned_zero_copy", "given", 0.8)
+BOUND = ("all_in_gpu", "default", 0.5)
+
+
+def said(folder: Path) -> list[Statement]:
+    return verdict(load_run(folder))
+
+
+def test_a_clear_winner_is_named_with_its_place_and_the_bound(make_run: MakeRun) -> None:
+    assert said(make_run([NAIVE, PINNED, ALIGNED, BOUND])) == [
+        Statement(
+            "measured",
+            "Measured in host memory only (no GPU, no PCIe link): aligned_zero_copy given had the"
+            " shortest epochs, 2.50× as fast as cpu_gather naive; all_in_gpu, the upper bound,"
+            " reached 4.00×.",
+        )
+    ]
+
+
+def test_on_a_gpu_the_gpu_is_named(make_run: MakeRun) -> None:
+    (statement,) = said(make_run([NAIVE, ALIGNED], backend="cuda"))
+    assert statement.text.startswith("Measured on NVIDIA H200: aligned_zero_copy given had")
+
+
+def test_what_lies_within_the_interval_is_no_winner(make_run: MakeRun) -> None:
+    near = ("unified_zero_copy", "registered", 0.81)
+    (statement,) = said(make_run([NAIVE, ALIGNED, near], spread=0.1))
+    assert (
+        "too close to tell apart: aligned_zero_copy given and unified_zero_copy" in statement.text
+    )
+
+
+def test_nothing_faster_than_the_baseline(make_run: MakeRun) -> None:
+    slower = ("aligned_zero_copy", "given", 2.2)
+    (statement,) = said(make_run([NAIVE, slower]))
+    assert "nothing was measurably faster than cpu_gather naive" in statement.text
+
+
+def test_workloads_with_one_winner_share_a_clause(make_run: MakeRun) -> None:
+    (statement,) = said(make_run([NAIVE, ALIGNED], workloads=["a-sage", "b-sage", "c-gat"]))
+    assert "shortest epochs on 3 workloads, 2.50× as fast" in statement.text
+
+
+def test_modelled_epochs_have_a_sentence_of_their_own(make_run: MakeRun) -> None:
+    measured, modelled = said(make_run([NAIVE, ALIGNED], modelled=[NAIVE, ("x", "y", 0.1)]))
+    assert measured.kind == "measured"
+    assert "x y" not in measured.text
+    assert modelled == Statement(
+        "modelled",
+        "Modelled, not measured, for h200-sxm-pcie5: x y had the shortest epochs, 20.0× as fast as"
+        " cpu_gather naive.",
+    )
+
+
+def test_a_run_of_failures_says_so_and_why(make_run: MakeRun) -> None:
+    failures = {s[:2]: ("failed", "CUDA error: out of memory") for s in (NAIVE, ALIGNED)}
+    folder = make_run([NAIVE, ALIGNED], failures=failures)
+    (statement,) = said(folder)
+    assert statement.kind == "warning"
+    assert statement.text == (
+        "Nothing was measured: of 4 cases 4 failed. The first: CUDA error: out of memory."
+    )
+    html = render_report(load_run(folder))
+    assert "CUDA error: out of memory" in html
+    assert "no GPU result" not in html
+
+
+def test_without_a_baseline_no_speed_up_is_claimed(make_run: MakeRun) -> None:
+    (statement,) = said(make_run([ALIGNED, BOUND]))
+    assert statement.text.startswith("No speed-up can be stated")
+
+
+def test_an_incomplete_run_is_called_so(make_run: MakeRun) -> None:
+    folder = make_run([NAIVE, ALIGNED, BOUND], not_run=[BOUND[:2]])
+    texts = [s.text for s in said(folder) if s.kind == "warning"]
+    assert texts == [
+        "The run is incomplete: 2 of 6 cases have not been run. `gatherbench run --resume FOLDER`"
+        " completes it."
+    ]
+    run = load_run(folder)
+    assert cases_ended(run) == {"ok": 4, "failed": 0, "skipped": 0, "not run": 2}
+    assert ("Cases", "4 ok, 2 not run of 6") in in_short(run)
+    assert "the run was cut off" in render_report(run)
+
+
+def test_one_repeat_is_a_reservation(make_run: MakeRun) -> None:
+    assert any("One repeat only" in s.text for s in said(make_run(repeats=1)))
+    assert not any("One repeat only" in s.text for s in said(make_run(repeats=2)))
+
+
+def test_bars_are_as_long_as_their_numbers(make_run: MakeRun) -> None:
+    (panel,) = speedups(load_run(make_run([NAIVE, ALIGNED, BOUND]))).panels
+    lengths = {bar.strategy: sum(part.length for part in bar.parts) for bar in panel.bars}
+    assert lengths["aligned_zero_copy"] / lengths["cpu_gather"] == pytest.approx(2.5)
+    assert lengths["all_in_gpu"] / lengths["cpu_gather"] == pytest.approx(4.0)
+    assert panel.mark == pytest.approx(lengths["cpu_gather"])
+    assert max(bar.whisker[1] for bar in panel.bars if bar.whisker) <= 100
+
+
+@pytest.mark.parametrize("top", [0.0003, 0.9, 1.0, 7.3, 4200.0])
+def test_ticks_are_few_round_and_within_the_axis(top: float) -> None:
+    ticks = nice_ticks(top)
+    assert ticks[0] == 0
+    assert 2 <= len(ticks) <= 6
+    assert ticks[-1] <= top * (1 + 1e-9)
+    assert float(f"{ticks[1]:.0e}") == pytest.approx(ticks[1])
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.2134, "s", "213 ms"),
+        (1.5, "s", "1.50 s"),
+        (2.5e-5, "s", "25.0 µs"),
+        (141190800, "B", "141 MB"),
+        (1.144e10, "B/s", "11.4 GB/s"),
+        (1.4442, "×", "1.44×"),
+        (12345, "1", "12\N{NARROW NO-BREAK SPACE}345"),
+        (float("nan"), "s", "–"),
+    ],
+)
+def test_a_number_has_the_unit_that_suits_it(value: float, unit: str, text: str) -> None:
+    assert quantity(value, unit) == text
+
+
+def test_long_names_keep_their_ends() -> None:
+    assert short("a" * 50 + "\n" + "b" * 50, 20) == "a" * 13 + "…" + "b" * 6
+    assert short("two\nlines") == "two lines"
+
+
+def test_the_command_says_where_the_report_is(make_run: MakeRun, tmp_path: Path) -> None:
+    folder, out = make_run(), tmp_path / "mine.html"
+    assert CliRunner().invoke(app, ["report", str(folder)]).stdout.strip() == str(
+        folder / "report.html"
+    )
+    done = CliRunner().invoke(app, ["report", str(folder), "--out", str(out)])
+    assert done.exit_code == 0
+    assert out.read_text() == (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize("target", ["missing/report.html", "."])
+def test_a_place_that_cannot_be_written_is_named_with_a_remedy(
+    make_run: MakeRun, tmp_path: Path, target: str
+) -> None:
+    done = CliRunner().invoke(app, ["report", str(make_run()), "--out", str(tmp_path / target)])
+    assert done.exit_code == 2
+    assert str(tmp_path / target) in done.stderr
+    assert "--out" in done.stderr
+
+
+def test_a_full_disk_leaves_the_earlier_report(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run()
+    (folder / "report.html").write_text("the earlier one")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store.os, "fsync", full)
+    done = CliRunner().invoke(app, ["report", str(folder)])
+    assert done.exit_code == 2
+    assert "No space left on device" in done.stderr
+    assert (folder / "report.html").read_text() == "the earlier one"
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "env.json", "parts", "plan.json", "report.html", "rows.csv",
+    ]  # fmt: skip
+
+
+def test_no_run_is_bad_input(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "no run folder" in done.stderr
+
+
+def test_the_same_run_gives_the_same_file(make_run: MakeRun) -> None:
+    run = load_run(make_run(modelled=[NAIVE]))
+    assert render_report(run) == render_report(run)
