@@ -1,0 +1,135 @@
+"""How far the model is off: published and measured figures beside its predictions.
+
+    python -m gatherbench.bench.linkmodel.validate [RESULTS]
+
+Nothing here is tuned to what it is compared with; where the model has no mechanism for an effect it
+predicts none, and the table shows it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from gatherbench.bench.derive import epoch_times
+from gatherbench.bench.linkmodel.chart import BARS, Fitted, fit, predict_bar, uniform_rows
+from gatherbench.bench.linkmodel.physics import link_time
+from gatherbench.bench.linkmodel.predict import predictions
+from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.bench.linkmodel.profile_file import load_profile
+from gatherbench.bench.reference import load_reference
+from gatherbench.bench.tables import Run
+from gatherbench.kernels.policies import policy
+from gatherbench.kernels.request_table import uniform_ids
+from gatherbench.kernels.requests import count_requests
+
+FITTED_ON, PREDICTED = "rtx3090-pcie3", "rtx3090-pcie4"
+#: Launch policies without and with alignment: an element a lane (as DGL was before and is since
+#: #3254), and accesses as wide as possible.
+ALIGNMENT = {"an element a lane": ("glt", "dgl"), "widest": ("unaligned", "aligned")}
+
+
+def published_bars(reference: pd.DataFrame, machine: str) -> dict[tuple[str, str], float]:
+    """Seconds of the chart's bars for one machine, by strategy and variant."""
+    rows = reference[(reference["machine"] == machine) & (reference["metric"] == "wall_time")]
+    found = zip(rows["strategy"], rows["variant"], rows["value"], strict=True)
+    return {(strategy, variant): float(value) for strategy, variant, value in found}
+
+
+def fitted_chart(reference: pd.DataFrame) -> Fitted:
+    """The constants that the PCIe 3.0 bars determine."""
+    return fit(load_profile(FITTED_ON), published_bars(reference, FITTED_ON))
+
+
+def reddit_chart(reference: pd.DataFrame) -> pd.DataFrame:
+    """Every bar of the chart, published and modelled.
+
+    Columns: ``machine``, ``strategy``, ``variant``, ``published_s``, ``modelled_s``, ``error``
+    (modelled over published, less 1), ``fitted`` (whether the bar was used to fit).
+    """
+    constants = fitted_chart(reference)
+    records = []
+    for machine in (FITTED_ON, PREDICTED):
+        published = published_bars(reference, machine)
+        modelled = {bar: predict_bar(load_profile(machine), constants, bar) for bar in BARS}
+        records += [
+            (machine, *bar, published[bar], modelled[bar], modelled[bar] / published[bar] - 1)
+            for bar in BARS
+        ]
+    columns = ["machine", "strategy", "variant", "published_s", "modelled_s", "error"]
+    table = pd.DataFrame(records, columns=columns)
+    return table.assign(fitted=table["machine"] == FITTED_ON)
+
+
+def alignment_gain(profile: LinkProfile, dims: tuple[int, ...] = (100, 353, 602)) -> pd.DataFrame:
+    """How much longer the link is busy without alignment, for float32 rows of ``dims`` elements.
+
+    Columns: ``access``, ``dim``, ``gain``. Published: 0.05 to 0.10 (DGL #3254, width not stated).
+    """
+    records = [
+        (access, dim, _link_s(profile, off, dim) / _link_s(profile, on, dim) - 1)
+        for access, (off, on) in ALIGNMENT.items()
+        for dim in dims
+    ]
+    return pd.DataFrame(records, columns=["access", "dim", "gain"])
+
+
+def _link_s(
+    profile: LinkProfile, name: str, dim: int, ids: npt.NDArray[np.int64] | None = None
+) -> float:
+    """Seconds of link time of one batch (uniform ids unless given) with a launch policy."""
+    ids = uniform_ids(1 << 14) if ids is None else ids
+    point = policy(name).point(dim * 4, 4)
+    counts = count_requests(point, ids, dim * 4)
+    requests = {float(size): float(n) for size, n in counts.requests.items()}
+    return link_time(requests, profile).value or float("nan")
+
+
+def sorting_gain(profile: LinkProfile) -> float:
+    """How many times faster sorted ids are read, by the model (published: 4.3, DGL #6635).
+
+    100 M rows of 47 floats, 1 M of them read: the order changes no request, and the model knows no
+    page tables, so it predicts next to nothing.
+    """
+    ids = uniform_ids(1 << 20, 100_000_000)
+    return _link_s(profile, "dgl", 47, ids) / _link_s(profile, "dgl", 47, np.sort(ids))
+
+
+def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
+    """Median epochs of a run on a GPU beside the model's; empty without any.
+
+    Columns: ``workload``, ``strategy``, ``variant``, ``measured_s``, ``modelled_s``, ``error``,
+    ``bound``. A series that the model cannot predict has NaN.
+    """
+    measured = epoch_times(run).query("backend == 'cuda'")
+    keys = ["workload", "strategy", "variant"]
+    seconds = {tuple(r[:3]): r[3] for r in measured[[*keys, "median"]].itertuples(index=False)}
+    records = []
+    for one, epoch in predictions(run, profile):
+        key = (one.workload, one.strategy, one.variant)
+        if key in seconds:
+            value = epoch.epoch_s.value if epoch.epoch_s.value is not None else float("nan")
+            records.append((*key, seconds[key], value, value / seconds[key] - 1, epoch.bound))
+    columns = [*keys, "measured_s", "modelled_s", "error", "bound"]
+    return pd.DataFrame(records, columns=columns)
+
+
+def main(results: Path) -> None:
+    reference = load_reference(results / "reference")
+    fitted = fitted_chart(reference)
+    print(f"fitted to {FITTED_ON}: {fitted}")
+    print(f"rows of a minibatch if neighbours were uniform draws: {uniform_rows()[1]:.0f}\n")
+    with pd.option_context("display.width", 120, "display.float_format", "{:.3f}".format):
+        print(reddit_chart(reference).to_string(index=False), "\n")
+        for name in (FITTED_ON, PREDICTED):
+            print(name, "alignment (published 0.05 to 0.10)")
+            print(alignment_gain(load_profile(name)).to_string(index=False), "\n")
+    print(f"sorting: {sorting_gain(load_profile(FITTED_ON)):.2f} times (published 4.3)")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "results"))
