@@ -18,7 +18,7 @@ _NEEDED = (
     "fetch.row",
     "fetch.lookahead",
     "fetch.gpu_share",
-    "epoch.trace_minibatches",
+    "sample.minibatches",
     "sample.edges",
     "train.operations",
     "train.gpu_memory",
@@ -63,13 +63,13 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
             found.append(Series(*key, None, 0, _why(run, key)))
             continue
         load = host.complete(key, load_of(facts, float(tables[key[0]])), profile)
-        found.append(Series(*key, load, int(facts["epoch.trace_minibatches"])))
+        found.append(Series(*key, load, int(facts["sample.minibatches"])))
     return found
 
 
 def load_of(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
     """The average minibatch of what a case declared (``stage.metric`` → total over the trace)."""
-    batches = declared["epoch.trace_minibatches"]
+    batches = declared["sample.minibatches"]
 
     def mean(name: str) -> float:
         return declared.get(name, 0.0) / batches
@@ -119,7 +119,7 @@ class _Host:
         Sampling is that of the run wherever it drew its minibatches live: a profile's rate may be
         another program's. The CPU's gather is the profile's where it knows its processor.
         """
-        batches = self._declared[key]["epoch.trace_minibatches"]
+        batches = self._declared[key]["sample.minibatches"]
         sampled = self._times[
             (self._times["workload"] == key[0]) & (self._times["stage"] == "sample")
         ]
