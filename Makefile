@@ -4,6 +4,7 @@
 #   VENV=.venv         where the environment lives; VENV=system uses the interpreter at hand
 #   PYTHON=python3     the interpreter that makes the environment (>= 3.11)
 #   RESULTS=results    where runs are kept
+#   PROFILE=           machine that epochs are predicted for (`gatherbench list profiles`)
 #   OUT=gpu-out        where gpu-test and gpu-micro write
 #   BUDGET=500         seconds that gpu-micro may take
 
@@ -39,8 +40,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(VENV)/bin/python -m pip install -q -c constraints.txt -e '.[ogb,reddit,notebooks,dev]'
 	@touch $@
 
-bench: $(READY) ## measure every strategy (plan PLAN=quick), print table and pictures
-	$(PY) -m gatherbench run $(PLAN) --results $(RESULTS)
+bench: $(READY) ## measure every strategy (plan PLAN=quick), print table and pictures (no GPU: predict for PROFILE=)
+	$(PY) -m gatherbench run $(PLAN) --results $(RESULTS) $(if $(PROFILE),--profile $(PROFILE))
 
 test: $(READY) ## the test suite
 	$(PY) -m pytest

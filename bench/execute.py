@@ -11,6 +11,9 @@ from rich.markup import escape
 
 from gatherbench.bench.case import Case
 from gatherbench.bench.figures.all import save_all
+from gatherbench.bench.linkmodel.predict import is_prediction, predict
+from gatherbench.bench.linkmodel.profile import LinkProfile, ProfileError
+from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile
 from gatherbench.bench.machine import commit_id, describe_machine, machine_slug
 from gatherbench.bench.plan import PlanError, cases_from_json, resolved
 from gatherbench.bench.plan_file import load_plan
@@ -18,7 +21,7 @@ from gatherbench.bench.progress import progress_bar
 from gatherbench.bench.report.page import FILE_NAME, write_report
 from gatherbench.bench.runner import Progress, Runner, RunStopped
 from gatherbench.bench.show import render
-from gatherbench.bench.store import RunStore, StoreError
+from gatherbench.bench.store import RunStore, StoreError, write_atomically
 from gatherbench.bench.tables import load_run
 from gatherbench.bench.workload import Workload
 
@@ -38,15 +41,24 @@ class PreparedRun:
     plan: dict[str, Any]
     device: str
     machine: str
+    profile: LinkProfile | None = None
 
 
 def new_run(
-    plan_name: str, results: Path, device: str, *, trace: bool = False, nvtx: bool = False
+    plan_name: str,
+    results: Path,
+    device: str,
+    *,
+    profile: str = "",
+    trace: bool = False,
+    nvtx: bool = False,
 ) -> PreparedRun:
-    """A folder for a new run of the plan; ``trace`` and ``nvtx`` are asked for beside the plan's.
+    """A folder for a new run of the plan.
+
+    ``device`` and ``profile`` override the plan's; ``trace`` and ``nvtx`` are asked for beside it.
 
     Raises:
-        BadRunError: the plan is wrong, or asks for a device that is not there.
+        BadRunError: the plan is wrong, or asks for a device or a profile that is not there.
     """
     try:
         plan = load_plan(plan_name)
@@ -60,18 +72,22 @@ def new_run(
                 "nvtx marks epochs on a GPU for Nsight, and this run has none: --trace"
             )
         measure = measure.model_copy(update=asked)
-        plan = plan.model_copy(update={"device": chosen, "measure": measure})
+        named = profile or plan.profile or (DEFAULT_PROFILE if chosen == "cpu" else "")
+        plan = plan.model_copy(update={"device": chosen, "measure": measure, "profile": named})
+        other = load_profile(named) if named else None
         cases = plan.cases()
-    except PlanError as error:
+    except (PlanError, ProfileError) as error:
         raise BadRunError(str(error)) from error
     env = describe_machine()
     machine = machine_slug(env)
     text = resolved(plan, cases)
     try:
         store = RunStore.create(results, machine, text, env)
+        if other is not None:
+            write_atomically(store.profile_file, other.to_toml())
     except OSError as error:
         raise BadRunError(f"{results}: no run can be kept there: {error}") from error
-    return PreparedRun(store, cases, text, chosen, machine)
+    return PreparedRun(store, cases, text, chosen, machine, other)
 
 
 def reopen(folder: Path) -> PreparedRun:
@@ -84,14 +100,15 @@ def reopen(folder: Path) -> PreparedRun:
         store = RunStore.open(folder)
         text, env = store.plan(), store.env()
         cases, device = cases_from_json(text), text["device"]
-    except StoreError as error:
+        other = load_profile(store.profile_file) if store.profile_file.is_file() else None
+    except (StoreError, ProfileError) as error:
         raise BadRunError(str(error)) from error
     except (KeyError, TypeError) as error:
         raise BadRunError(f"{folder / 'plan.json'}: not a run's plan ({error!r})") from error
     machine, here = machine_slug(env), machine_slug(describe_machine())
     if machine != here:
         raise BadRunError(f"{folder}: measured on {machine}, and this is {here}: start a new run")
-    return PreparedRun(store, cases, text, _device(device), machine)
+    return PreparedRun(store, cases, text, _device(device), machine, other)
 
 
 def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None = None) -> int:
@@ -129,6 +146,11 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
             return INTERRUPTED
     if runner.left:
         err.print(f"{runner.left} cases left when the time was up. Go on with: {again}")
+    if run.profile is not None:
+        try:
+            run.store.replace(is_prediction, predict(load_run(folder), run.profile))
+        except OSError as error:
+            err.print(f"[red]no predictions:[/] {escape(str(error))}. Again with: {again}")
     measured = load_run(folder)
     out.print(render(measured))
     files = [("table", folder / "rows.csv"), ("samples", folder / "samples.parquet")]

@@ -159,6 +159,9 @@ class Plan(_Table):
     name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")
     description: str = ""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: Link profile (a shipped one's name, or a .toml file) that epochs are predicted for. Empty:
+    #: the paper's machine where there is no GPU, none where there is.
+    profile: str = ""
     measure: Measure = Measure()
     workload: list[WorkloadTable] = Field(min_length=1)
     strategy: list[StrategyTable] = Field(min_length=1)
@@ -220,6 +223,7 @@ def resolved(plan: Plan, cases: list[Case]) -> dict[str, Any]:
         "name": plan.name,
         "description": plan.description,
         "device": plan.device,
+        "profile": plan.profile,
         "measure": plan.measure.model_dump(),
         "workloads": workloads,
         "cases": [case.to_json() for case in cases],

@@ -7,6 +7,7 @@ are gathered from the parts into ``samples.parquet`` when the run ends, and then
 
     plan.json          the resolved plan: every workload and every case
     env.json           the machine
+    profile.toml       the machine that epochs are predicted for, if any
     rows.csv           the table (:class:`gatherbench.bench.rows.Row`)
     samples.parquet    seconds of every stage of every minibatch
     parts/             parts of the cases of a run that has not ended
@@ -20,7 +21,7 @@ import io
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -50,6 +51,7 @@ class RunStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.rows_file = folder / "rows.csv"
+        self.profile_file = folder / "profile.toml"
         self.parts = folder / "parts"
         self.interrupted = folder / "interrupted"
 
@@ -126,6 +128,11 @@ class RunStore:
         kept = [r for r in rows if key_of(r) in done]
         write_atomically(self.rows_file, ",".join(HEADER) + "\n" + to_csv(kept))
         return done
+
+    def replace(self, old: Callable[[Row], bool], new: list[Row]) -> None:
+        """Write the table anew: without the rows that ``old`` picks, with ``new`` at its end."""
+        kept = [row for row in self.rows() if not old(row)]
+        write_atomically(self.rows_file, ",".join(HEADER) + "\n" + to_csv([*kept, *new]))
 
     def set_aside(self, part: Path) -> None:
         """Keep the part of a case that was cut off before the case is run again."""

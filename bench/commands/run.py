@@ -23,6 +23,9 @@ def run(
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda; overrides the plan's.")] = "",
+    profile: Annotated[
+        str, typer.Option(help="Machine to predict epochs for: `gatherbench list profiles`.")
+    ] = "",
     budget: Annotated[
         float | None,
         typer.Option(help="Seconds to measure for; what is left then waits for --resume.", min=0),
@@ -39,7 +42,8 @@ def run(
 
     if bool(plan) == (resume is not None):
         fail("give a plan, or --resume FOLDER to complete an earlier run")
-    for option, given in (("--device", device), ("--trace", trace), ("--nvtx", nvtx)):
+    asked = {"--device": device, "--profile": profile, "--trace": trace, "--nvtx": nvtx}
+    for option, given in asked.items():
         if resume is not None and given:
             fail(f"{option} goes with a new run: a resumed one keeps what its plan says")
     out = console()
@@ -47,5 +51,5 @@ def run(
         if resume is not None:
             prepared = reopen(resume)
         else:
-            prepared = new_run(plan, results, device, trace=trace, nvtx=nvtx)
+            prepared = new_run(plan, results, device, profile=profile, trace=trace, nvtx=nvtx)
         raise typer.Exit(execute(prepared, out, console(stderr=True), budget))
