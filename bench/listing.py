@@ -64,12 +64,24 @@ def meters() -> Table:
     return table
 
 
+def profiles() -> Table:
+    """Every machine that comes as a link profile, and what is not known of it."""
+    from gatherbench.bench.linkmodel.profile_file import load_profile, profile_names
+
+    table = Table("profile", "machine", "not known")
+    for name in profile_names():
+        profile = load_profile(name)
+        table.add_row(name, profile.description, ", ".join(profile.unknown()) or "–")
+    return table
+
+
 LISTINGS: dict[str, Callable[[], Table]] = {
     "strategies": strategies,
     "policies": policies,
     "datasets": datasets,
     "plans": plans,
     "meters": meters,
+    "profiles": profiles,
 }
 
 
