@@ -5,19 +5,23 @@
 #   PYTHON=python3     the interpreter that makes the environment (>= 3.11)
 #   RESULTS=results    where runs are kept
 #   PROFILE=           machine that epochs are predicted for (`gatherbench list profiles`)
-#   OUT=gpu-out        where gpu-test and gpu-micro write
-#   BUDGET=500         seconds that gpu-micro may take
+#   OUT=gpu-out        where the gpu-… targets write
+#   BUDGET=500         seconds that gpu-micro and gpu-epoch may take
+#   GPU_PLAN=gpu-epoch which plan `make gpu-epoch` runs
+#   CARRY_PYTHON=3.12  the Python of a GPU machine without a network, for `make carry`
 
 PLAN    ?= quick
 VENV    ?= .venv
 RESULTS ?= results
 OUT     ?= gpu-out
 BUDGET  ?= 500
+GPU_PLAN ?= gpu-epoch
+CARRY_PYTHON ?= 3.12
 PYTHON  ?= $(firstword $(foreach p,python3 python3.11 python3.12 python3.13 python3.14,\
              $(if $(shell $(p) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(p))))
 
 ifeq ($(VENV),system)
-  PY    := PYTHONPATH=src$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTHON)
+  PY    := PYTHONPATH=src:.carry$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTHON)
   READY :=
 else
   PY    := $(VENV)/bin/python
@@ -25,7 +29,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test lint figures regress gpu-test gpu-micro clean
+.PHONY: help setup bench test lint figures regress gpu-test gpu-micro gpu-epoch carry clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -61,15 +65,24 @@ regress: $(READY) ## host-side benchmarks against the run before (BASE=FILE: ano
 	$(PY) -m gatherbench.bench.regress.verdict --newest .benchmarks $(if $(BASE),--base $(BASE))
 	$(PY) -m gatherbench.kernels.sass --check
 
-# Both need torch with CUDA, cuda-bindings and NVRTC only: VENV=system uses those at hand. Under ten
-# minutes each; what they find is in OUT even when they fail.
+# VENV=system uses what is at hand: gpu-test and gpu-micro need torch with CUDA, cuda-bindings and
+# NVRTC only; gpu-epoch needs the harness's packages too, and `make carry` brings the few that are
+# rarely there. Under ten minutes each; what they find is in OUT even when they fail or are cut off.
 gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors, sanitizer
 	$(PY) tests/gpu/suite.py --out $(OUT) --budget 560
 
 gpu-micro: $(READY) ## on a GPU: gather rates over row width, span, order, policy and grid, beside the roofs
 	$(PY) -m gatherbench.bench.gpu.micro --out $(OUT) --budget $(BUDGET)
 
+gpu-epoch: $(READY) ## on a GPU: whole epochs with every data path, for BUDGET seconds (GPU_PLAN=gpu-epoch)
+	$(PY) -m gatherbench run $(GPU_PLAN) --results $(OUT) --budget $(BUDGET)
+
+carry: $(READY) ## on any machine: unpack into .carry what a GPU machine without a network lacks
+	$(PY) -m pip install -q -c constraints.txt --no-deps --only-binary=:all: --upgrade --target .carry \
+	  --python-version $(CARRY_PYTHON) --implementation cp --platform manylinux2014_x86_64 \
+	  pydantic pydantic-core annotated-types typing-inspection platformdirs
+
 clean: ## remove the environment, caches and build outputs (never results)
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf .venv .carry build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name '*.egg-info' -prune -exec rm -rf {} +
 	find . -name __pycache__ -prune -exec rm -rf {} +
