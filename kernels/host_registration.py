@@ -128,6 +128,7 @@ class ManagedCopy:
         self.address = int(
             call_runtime("cudaMallocManaged", self.size_bytes, runtime().cudaMemAttachGlobal)
         )
+        _managed[self.address] = self.size_bytes
         self._release = weakref.finalize(self, _free_managed, self.address, os.getpid())
         try:
             _advise(self.address, self.size_bytes, device)
@@ -172,6 +173,17 @@ def managed_refusal(size_bytes: int, device: int) -> str | None:
     return None
 
 
+def registered_bytes() -> int:
+    """Bytes of host memory that this process holds registered, each counted once."""
+    with _lock:
+        return sum(size for start, size in _held if (start, size) not in _foreign)
+
+
+def managed_bytes() -> int:
+    """Bytes of managed memory that this process holds."""
+    return sum(_managed.values())
+
+
 def writable(address: int, maps: Path = Path("/proc/self/maps")) -> bool:
     """Whether the memory at ``address`` is mapped for writing; yes where that is not known."""
     try:
@@ -194,6 +206,8 @@ _held: dict[tuple[int, int], int] = {}
 _lock = threading.RLock()
 #: Held, but page-locked by somebody else: nothing of ours to undo.
 _foreign: set[tuple[int, int]] = set()
+#: Managed copies of this process: bytes by address.
+_managed: dict[int, int] = {}
 
 
 def _flags(read_only: bool, device: int) -> int:
@@ -252,6 +266,7 @@ def _give_up(start: int, size: int, pid: int, tensor: Tensor) -> None:
 
 def _free_managed(address: int, pid: int) -> None:
     if os.getpid() == pid:
+        _managed.pop(address, None)
         call_runtime("cudaFree", address)
 
 

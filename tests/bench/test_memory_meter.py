@@ -1,0 +1,167 @@
+"""Memory: what is allocated shows up under its kind, and what cannot be told is not zero."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gatherbench.bench.meters import memory as memory_module
+from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.memory import MemoryMeter
+from gatherbench.kernels import host_registration
+from gatherbench.kernels.host_registration import (
+    HostRegistration,
+    ManagedCopy,
+    managed_bytes,
+    registered_bytes,
+)
+
+MIB = 2**20
+
+
+def window(meter: MemoryMeter | None = None) -> dict[str, Reading]:
+    meter = meter or MemoryMeter()
+    meter.start()
+    readings = meter.stop()
+    found = {r.metric: r for r in readings}
+    assert len(found) == len(readings)
+    for reading in readings:
+        assert (reading.value is None) == (reading.reason is not None)
+    return found
+
+
+def value(readings: dict[str, Reading], metric: str) -> float:
+    number = readings[metric].value
+    assert number is not None, readings[metric].reason
+    return number
+
+
+def test_memory_that_is_touched_is_pageable() -> None:
+    before = value(window(), "host_pageable")
+    block = np.ones(64 * MIB, np.uint8)
+    after = window()
+    assert value(after, "host_pageable") - before >= 60 * MIB
+    assert after["host_pageable"].source == "/proc/self/status RssAnon + RssShmem"
+    del block
+
+
+def test_a_mapped_file_is_not_pageable_memory_of_ours(tmp_path: Path) -> None:
+    file = tmp_path / "table"
+    file.write_bytes(b"x" * (16 * MIB))
+    before = window()
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert sum(mapped[i] for i in range(0, 16 * MIB, 4096))
+        during = window()
+    assert value(during, "host_file_mapped") - value(before, "host_file_mapped") >= 15 * MIB
+    assert value(during, "host_pageable") - value(before, "host_pageable") < 8 * MIB
+
+
+def test_without_a_gpu_its_figures_have_a_reason() -> None:
+    assert not torch.cuda.is_available(), "this test is for a machine without a GPU"
+    readings = window()
+    for metric in (
+        "host_pinned", "host_managed", "gpu_allocated_peak", "gpu_reserved_peak", "uvm_faults",
+    ):  # fmt: skip
+        assert str(readings[metric].reason).startswith("no_device: ")
+
+
+class FakeCuda:
+    """Stands where torch.cuda does."""
+
+    def __init__(self, initialized: bool = True) -> None:
+        self.initialized, self.resets, self.peak = initialized, 0, 700
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return self.initialized
+
+    def reset_peak_memory_stats(self) -> None:
+        self.resets += 1
+        self.peak = 300
+
+    def max_memory_allocated(self) -> int:
+        return self.peak
+
+    def max_memory_reserved(self) -> int:
+        return 2 * self.peak
+
+    def host_memory_stats(self) -> dict[str, Any]:
+        return {"allocated_bytes.current": 4096}
+
+
+def test_on_a_gpu_peaks_are_those_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda()
+    monkeypatch.setattr(torch, "cuda", cuda)
+    monkeypatch.setattr(host_registration, "_held", {(4096, 1000): 2, (9000, 24): 1, (1, 5): 1})
+    monkeypatch.setattr(host_registration, "_foreign", {(1, 5)})
+    monkeypatch.setattr(host_registration, "_managed", {64: 77})
+    readings = window()
+    assert cuda.resets == 1
+    assert value(readings, "gpu_allocated_peak") == 300
+    assert value(readings, "gpu_reserved_peak") == 600
+    assert value(readings, "host_pinned") == 1024 + 4096  # torch's own is in its allocator's count
+    assert value(readings, "host_managed") == 77
+    assert str(readings["uvm_faults"].reason).startswith("unsupported: ")
+    assert "nsys" in str(readings["uvm_faults"].reason)
+    assert "less registered bytes" in readings["host_pageable"].source
+
+
+def test_a_case_that_leaves_the_gpu_alone_does_not_wake_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(initialized=False)
+    monkeypatch.setattr(torch, "cuda", cuda)
+    readings = window()
+    assert cuda.resets == 0
+    assert str(readings["gpu_allocated_peak"].reason).startswith("unsupported: ")
+
+
+def test_pageable_memory_is_never_below_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_registration, "_held", {(0, 1 << 50): 1})
+    assert value(window(), "host_pageable") == 0.0
+
+
+@pytest.mark.parametrize("content", [None, "VmHWM:\t 100 kB\n"])
+def test_a_kernel_that_does_not_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    status = tmp_path / "status"
+    if content is not None:
+        status.write_text(content)
+    monkeypatch.setattr(memory_module, "_STATUS", status)
+    assert (MemoryMeter().probe() is None) == (content is not None)
+    readings = window()
+    for metric in ("host_pageable", "host_file_mapped"):
+        assert str(readings[metric].reason).startswith("unsupported: ")
+
+
+def test_registrations_and_managed_copies_are_counted_while_they_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    block = (ctypes.c_uint8 * 4096)()
+
+    def call(name: str, *_: Any, **__: Any) -> Any:
+        return ctypes.addressof(block) if name == "cudaMallocManaged" else 1
+
+    monkeypatch.setattr(host_registration, "call_runtime", call)
+    monkeypatch.setattr(
+        host_registration, "runtime", lambda: SimpleNamespace(cudaMemAttachGlobal=1)
+    )
+    monkeypatch.setattr(host_registration, "_flags", lambda *_: 0)
+    monkeypatch.setattr(host_registration, "_advise", lambda *_: None)
+    monkeypatch.setattr(host_registration, "managed_refusal", lambda *_: None)
+    table = torch.ones(8, 16)
+    with HostRegistration(table), HostRegistration(table):
+        assert registered_bytes() == table.nbytes
+    assert registered_bytes() == 0
+    with ManagedCopy(table) as copy:
+        assert torch.equal(copy.tensor, table)
+        assert managed_bytes() == table.nbytes
+    assert managed_bytes() == 0
