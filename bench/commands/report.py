@@ -19,6 +19,9 @@ from gatherbench.bench.commands.common import (
 
 def report(
     folder: RunArgument = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Folder of another run, to set beside this one.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The file; default: report.html in the run's folder.")
     ] = None,
@@ -31,9 +34,10 @@ def report(
     with bad_input(RunError):
         where = run_folder(folder, results)
         run = load_run(where)
+        base = None if against is None else load_run(against)
         path = out or where / FILE_NAME
         try:
-            written = write_report(run, path)
+            written = write_report(run, path, base)
         except OSError as error:
             fail(f"{path}: the report cannot be written there: {error}; choose a place with --out")
     typer.echo(written)

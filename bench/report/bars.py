@@ -119,7 +119,7 @@ def bar_chart(
             elif problem is not None or key in measured:
                 why = f"{problem['status']}: {problem['reason']}" if problem else absent
                 bars.append(Bar(one.strategy, one.variant, one.backend == "model", missing=why))
-        ticks = _ticks(top, name or unit, factor) if here else []
+        ticks = ticks_of(top, name or unit, factor) if here else []
         place = mark * FULL / top if mark is not None and here else None
         panels.append(Panel(workload, bars, ticks, place))
     legend = list(parts.items()) if parts else []
@@ -132,7 +132,7 @@ def profiles(run: Run) -> list[str]:
     return sorted(set(rows["machine"][(rows["backend"] == "model") & (rows["stage"] == "epoch")]))
 
 
-def _ticks(top: float, unit: str, factor: float) -> list[tuple[float, str]]:
+def ticks_of(top: float, unit: str, factor: float) -> list[tuple[float, str]]:
     """Places in per cent and their text; the last one has the unit."""
     ticks = [(t * FULL / top, f"{t * factor:g}") for t in nice_ticks(top, factor)]
     place, text = ticks[-1]

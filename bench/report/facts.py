@@ -39,6 +39,12 @@ def in_short(run: Run) -> list[Fact]:
     ]
 
 
+def machine_of(run: Run) -> str:
+    """Name of the machine that measured."""
+    names = run.rows["machine"][run.rows["backend"] != "model"]
+    return ", ".join(sorted(set(names))) or "no machine yet"
+
+
 def workloads(run: Run) -> Grid:
     """Everything that decides which minibatches an epoch has."""
     frame = pd.DataFrame(

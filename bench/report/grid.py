@@ -25,16 +25,20 @@ _BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field of a data frame: ``unit`` is that of its values, ``None`` for text."""
+    """A field of a data frame: ``unit`` is that of its values, ``None`` for text.
+
+    Where every value has a unit of its own, ``units`` names the field that says which.
+    """
 
     field: str
     label: str
     unit: str | None = None
+    units: str = ""
 
     @property
     def kind(self) -> str:
         """How a cell is set: a number to the right, prose in lines, names in one."""
-        if self.unit is not None:
+        if self.unit is not None or self.units:
             return "numeric"
         return "prose" if self.field in _PROSE else "label"
 
@@ -76,9 +80,11 @@ def grid(ident: str, caption: str, columns: Sequence[Column], frame: pd.DataFram
     """The table of ``frame``'s fields; rows whose ``backend`` is ``model`` are marked as such."""
     labels, cells = [], []
     for column in columns:
-        suffix, show = _reader(column, frame[column.field])
+        values = frame[column.field]
+        suffix, show = _reader(column, values)
         labels.append(f"{column.label}, {suffix}" if suffix else column.label)
-        cells.append([_cell(column, value, show) for value in frame[column.field]])
+        units = frame[column.units] if column.units else [column.unit] * len(frame)
+        cells.append([_cell(column, v, show, unit) for v, unit in zip(values, units, strict=True)])
     modelled = [b == "model" for b in frame["backend"]] if "backend" in frame else [False] * 10**6
     lines = [
         Line(list(row), mark) for row, mark in zip(zip(*cells, strict=True), modelled, strict=False)
@@ -129,23 +135,24 @@ def short(text: object, longest: int = LONGEST_NAME) -> str:
     return f"{line[:head]}…{line[-(longest - head - 1) :]}"
 
 
-def _reader(column: Column, values: pd.Series[Any]) -> tuple[str, Callable[[Any], str]]:
-    """What to write behind the column's label, and how to write a value."""
+def _reader(column: Column, values: pd.Series[Any]) -> tuple[str, Callable[[Any, Any], str]]:
+    """What to write behind the column's label, and how to write a value of some unit."""
+    if column.units:
+        return "", quantity
     if column.unit is None:
         longest = LONGEST_TEXT if column.kind == "prose" else LONGEST_NAME
-        return "", lambda value: short(value, longest)
-    unit = column.unit
+        return "", lambda value, _: short(value, longest)
+    if column.unit == "1":
+        return "", lambda value, _: count(value)
     numbers = pd.to_numeric(values).dropna().abs()
-    name, factor = scale(unit, float(numbers.max()) if len(numbers) else 1.0)
-    if unit == "1":
-        return "", count
-    return name, lambda value: number(value * factor)
+    name, factor = scale(column.unit, float(numbers.max()) if len(numbers) else 1.0)
+    return name, lambda value, _: number(value * factor)
 
 
-def _cell(column: Column, value: Any, show: Callable[[Any], str]) -> Cell:
+def _cell(column: Column, value: Any, show: Callable[[Any, Any], str], unit: Any) -> Cell:
     if value is None or value == "" or pd.isna(value):
         return Cell(MISSING, "")
-    if column.unit is not None:
-        return Cell(show(value), repr(float(value)))
-    text, full = show(value), str(value)
+    if column.kind == "numeric":
+        return Cell(show(value, unit), repr(float(value)))
+    text, full = show(value, unit), str(value)
     return Cell(text, None if text == full else full)

@@ -17,6 +17,7 @@ from gatherbench import __version__
 from gatherbench.bench.figures.sheet import has_gpu, provenance
 from gatherbench.bench.figures.style import CPU_COLOURS, STAGE_COLOURS, STRATEGY_COLOURS
 from gatherbench.bench.report import checks, facts, results
+from gatherbench.bench.report.against import VERDICTS, against
 from gatherbench.bench.report.grid import short
 from gatherbench.bench.report.verdict import verdict
 from gatherbench.bench.store import write_atomically
@@ -27,6 +28,7 @@ FILE_NAME = "report.html"
 #: Sections of the page, as its contents list them.
 CONTENTS = (
     ("verdict", "Verdict"),
+    ("compared", "Against another run"),
     ("results", "How fast"),
     ("processor", "Processor"),
     ("checks", "Checks and set-up"),
@@ -37,39 +39,42 @@ CONTENTS = (
 #: Workloads of a chart that are shown at once; the others are a click away.
 SHOWN = 6
 #: What the style sheet has a colour for; every other bar is grey.
-COLOURS = (*STAGE_COLOURS, *CPU_COLOURS, *STRATEGY_COLOURS)
+COLOURS = (*STAGE_COLOURS, *CPU_COLOURS, *STRATEGY_COLOURS, *VERDICTS.values())
 
 _HERE = Path(__file__).parent
 
 
-def write_report(run: Run, path: Path) -> Path:
-    """Write the report of ``run`` to ``path``, replacing an earlier one only when it is whole.
+def write_report(run: Run, path: Path, base: Run | None = None) -> Path:
+    """Write the report of ``run`` to ``path``; with ``base``, beside that run.
+
+    A file that is there is replaced only when the new one is whole.
 
     Raises:
         RunError: the rows contradict each other.
         OSError: the file cannot be written; what was there before is untouched.
     """
-    write_atomically(path, render_report(run))
+    write_atomically(path, render_report(run, base))
     return path
 
 
-def render_report(run: Run) -> str:
-    """The report's HTML."""
+def render_report(run: Run, base: Run | None = None) -> str:
+    """The report's HTML; with ``base``, beside that run."""
     style, script = _text("report.css"), _text("report.js")
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
-            contents=CONTENTS,
+            contents=[c for c in CONTENTS if c[0] != "compared" or base is not None],
             colours=COLOURS,
             plan=short(run.plan.get("name", "run")),
-            machine_name=short(_machine(run)),
+            machine_name=short(facts.machine_of(run)),
             shown=SHOWN,
             run_id=run.run_id,
             version=__version__,
             host_only=not has_gpu(run),
             statements=verdict(run),
             facts=facts.in_short(run),
+            against=None if base is None else against(run, base),
             speedups=results.speedups(run),
             stages=results.stages(run),
             processor=results.processor(run),
@@ -100,12 +105,6 @@ def _environment() -> Environment:
     environment.filters["short"] = short
     environment.filters["percent"] = lambda value: f"{value:.2f}%"
     return environment
-
-
-def _machine(run: Run) -> str:
-    return (
-        ", ".join(sorted(set(run.rows["machine"][run.rows["backend"] != "model"]))) or "no machine"
-    )
 
 
 def _text(name: str) -> str:

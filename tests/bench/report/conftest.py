@@ -154,8 +154,9 @@ def open_report(browser: Browser, tmp_path: Path, watched: Watched) -> Iterator[
     """
     contexts: list[BrowserContext] = []
 
-    def open_(folder: Path, against: Path | None = None, **options: Any) -> Page:
-        path = write_report(load_run(folder), tmp_path / "report.html")
+    def open_(folder: Path, base: Path | None = None, **options: Any) -> Page:
+        other = None if base is None else load_run(base)
+        path = write_report(load_run(folder), tmp_path / "report.html", other)
         options.setdefault("viewport", {"width": 1280, "height": 900})
         context = browser.new_context(**options)
         contexts.append(context)

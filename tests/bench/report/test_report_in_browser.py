@@ -302,6 +302,34 @@ def test_a_large_run_opens_whole(make_run: MakeRun, open_report: OpenReport) -> 
     assert len(page.content()) < 5_000_000
 
 
+def test_two_runs_stand_side_by_side_with_ratios(
+    make_run: MakeRun, open_report: OpenReport
+) -> None:
+    base = make_run([("cpu_gather", "naive", 2.0), ("aligned_zero_copy", "given", 0.8)])
+    broken = {("all_in_gpu", "default"): ("failed", HOSTILE)}
+    series = [("cpu_gather", "naive", 2.0), ("aligned_zero_copy", "given", 0.4)]
+    new = make_run([*series, ("all_in_gpu", "default", 0.5)], failures=broken)
+    page = open_report(new, base, viewport={"width": 380, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
+    lines = {(line["strategy"], line["variant"]): line for line in saved_csv(page, "against")}
+    faster = lines["aligned_zero_copy", "given"]
+    assert faster["verdict"] == "FAST"
+    assert float(faster["ratio"]) == pytest.approx(0.5)
+    assert float(faster["base"]) == pytest.approx(2 * float(faster["new"]))
+    assert lines["cpu_gather", "naive"]["verdict"] == "SAME"
+    assert lines["all_in_gpu", "default"]["verdict"] == "FAILED"
+    bars = page.locator("#against-chart li.bar").all_inner_texts()
+    assert any("0.500×" in text and "FAST" in text for text in bars)
+    assert base.name in page.locator("#against-runs").inner_text()
+
+
+def test_runs_that_cannot_be_compared_say_why(make_run: MakeRun, open_report: OpenReport) -> None:
+    page = open_report(make_run(), make_run(workloads=["another-graph"]))
+    assert "no workload in common" in page.locator("section:has(> #compared)").inner_text()
+    assert page.locator("#against-runs tbody tr").count() > 3
+    assert page.locator("#against").count() == 0
+
+
 def test_the_example_of_the_repository(open_report: OpenReport) -> None:
     page = open_report(REPO / "results" / "example")
     assert page.locator("#speedup-chart li.bar").count() == 12
