@@ -12,6 +12,7 @@ import typer
 
 from gatherbench import __version__
 from gatherbench.bench.commands import datasets
+from gatherbench.bench.commands.compare import compare
 from gatherbench.bench.commands.doctor import doctor
 from gatherbench.bench.commands.listing import list_things
 from gatherbench.bench.commands.plot import plot
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command()(run)
 app.command(name="list")(list_things)
 app.command()(show)
+app.command()(compare)
 app.command()(plot)
 app.command()(report)
 app.command()(requests)

@@ -7,13 +7,14 @@ exactly. What only one of the runs has is listed, never dropped.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import pandas as pd
 
 from gatherbench.bench.compare_check import CompareError, check_comparable
-from gatherbench.bench.compare_judge import THRESHOLD, Factor, judge, judge_exactly
+from gatherbench.bench.compare_judge import THRESHOLD, judge, judge_exactly
 from gatherbench.bench.compare_metrics import METRICS, Metric
 from gatherbench.bench.derive import SERIES, other_load, problems, reference_variant, sort_series
 from gatherbench.bench.tables import Run
@@ -26,6 +27,8 @@ QUIET_CORES, QUIET_SHARE = 0.3, 0.05
 #: Verdicts that end a comparison with exit status 1.
 BAD = ("SLOW", "FAILED")
 
+#: Workload, strategy, variant; and with the backend, as in :data:`derive.SERIES`.
+Case = tuple[str, str, str]
 Key = tuple[str, str, str, str]
 
 
@@ -83,20 +86,31 @@ def compare_runs(
         table.
 
     Raises:
-        CompareError: the runs cannot be compared, or there is no such metric.
+        CompareError: the runs cannot be compared, have no case in common, or there is no such
+            metric.
         RunError: a run's table is damaged.
     """
     unknown = sorted(set(metrics) - METRICS.keys())
     if unknown:
         raise CompareError(f"unknown metric {unknown[0]!r}: one of {', '.join(METRICS)}")
     check_comparable(base, new, across_machines=across_machines)
-    wanted = [METRICS[name] for name in METRICS if name in metrics or not metrics]
     reference = reference_variant(new) if across_machines else None
     busy = _busy(base, new)
-    found = list(_one_sided(base, new))
-    listed = {(c.workload, c.strategy, c.variant) for c in found if c.verdict != "FAILED"}
-    for metric in wanted:
-        found += _compare_metric(metric, base, new, reference, threshold, busy, listed)
+    measured = _cases(base), _cases(new)
+    found = list(_one_sided(base, new, *measured))
+    listed = measured[0].keys() ^ measured[1].keys()
+    for name in [name for name in METRICS if name in metrics or not metrics]:
+        pair = _Pair(METRICS[name], base, new, reference)
+        found += [
+            pair.compare(key, threshold, busy)
+            for key in pair.keys
+            if key[:3] not in listed and (pair.reference is None or key[1:3] != pair.reference)
+        ]
+    if all(math.isnan(comparison.ratio) for comparison in found):
+        raise CompareError(
+            f"{base.folder} and {new.folder}: no case was measured in both; `gatherbench show`"
+            " says what became of each"
+        )
     table = pd.DataFrame([asdict(comparison) for comparison in found], columns=COLUMNS)
     workloads = list(dict.fromkeys([*base.workloads, *new.workloads]))
     order = table.assign(
@@ -119,95 +133,58 @@ def deciding(table: pd.DataFrame, metrics: Sequence[str] = ()) -> pd.DataFrame:
     return table[chosen | (table["verdict"] == "FAILED")]
 
 
-def _compare_metric(
-    metric: Metric,
-    base: Run,
-    new: Run,
-    reference: tuple[str, str] | None,
-    threshold: float,
-    busy: str,
-    listed: set[tuple[str, str, str]],
-) -> Iterator[Comparison]:
-    """Lines of one metric, for cases that are not ``listed`` as absent from a run."""
-    one, other = (_by_series(metric.read(run)) for run in (base, new))
-    for key in dict.fromkeys([*one, *other]):
-        if key[:3] in listed or (reference == key[1:3] and not metric.declared):
-            continue
-        before, now = one.get(key), other.get(key)
-        if before is None or now is None:
-            yield _half(key, metric, before, now)
-        elif key[3] == "model":
-            yield _modelled(key, metric, base, new, before, now)
+class _Pair:
+    """The values of one metric in both runs, by series."""
+
+    def __init__(
+        self, metric: Metric, base: Run, new: Run, reference: tuple[str, str] | None
+    ) -> None:
+        self.metric, self.runs = metric, (base, new)
+        self.reference = None if metric.declared else reference
+        self.values = _by_series(metric.read(base)), _by_series(metric.read(new))
+        self.keys = list(dict.fromkeys([*self.values[0], *self.values[1]]))
+
+    def compare(self, key: Key, threshold: float, busy: str) -> Comparison:
+        """The line of one series, over the reference of its own run where there is one."""
+        metric, wanted = self.metric, [key]
+        if self.reference is not None:
+            wanted.append((key[0], *self.reference, key[3]))
+        for values, word, where in zip(self.values, ("NEW", "MISSING"), "AB", strict=True):
+            for series in wanted:
+                if series not in values:
+                    whose = "" if series == key else " of the reference"
+                    return _empty(key, metric, word, f"no {metric.name}{whose} in {where}")
+        before, now = ([values[series] for series in wanted] for values in self.values)
+        base, new = (_over(*(float(v.median()) for v in side)) for side in (before, now))
+        if key[3] == "model":
+            found = judge_exactly(base, new, more_is_better=metric.more_is_better)
+            profiles = [", ".join(sorted(_profiles(run, key))) for run in self.runs]
+            if not metric.declared and profiles[0] != profiles[1]:
+                reason = f"modelled for {profiles[0]} in A and for {profiles[1]} in B"
+                found = replace(found, word="AMBIGUOUS", reason=reason)
         else:
-            factors: list[Factor] = [(1, now), (-1, before)]
-            if reference is not None:
-                over = (key[0], *reference, key[3])
-                if over not in one or over not in other:
-                    yield _half(key, metric, one.get(over), other.get(over), " of the reference")
-                    continue
-                factors += [(-1, other[over]), (1, one[over])]
-            yield _measured(key, metric, factors, threshold, busy)
+            factors = [(1, now[0]), (-1, before[0])]
+            factors += [(-1, v) for v in now[1:]] + [(1, v) for v in before[1:]]
+            found = judge(
+                factors, threshold=threshold, more_is_better=metric.more_is_better, busy=busy
+            )
+        unit = metric.unit if len(wanted) == 1 else "1"
+        numbers = (base, new, found.ratio, found.low, found.high)
+        return Comparison(*key, metric.name, unit, *numbers, found.word, found.reason)
 
 
-def _measured(
-    key: Key, metric: Metric, factors: list[Factor], threshold: float, busy: str
-) -> Comparison:
-    found = judge(factors, threshold=threshold, more_is_better=metric.more_is_better, busy=busy)
-    new, base = (float(values.median()) for _, values in factors[:2])
-    unit = metric.unit
-    if len(factors) > 2:
-        new, base = (
-            mine / float(over.median())
-            for mine, (_, over) in zip((new, base), factors[2:], strict=True)
-        )
-        unit = "1"
-    return Comparison(
-        *key, metric.name, unit, base, new, found.ratio, found.low, found.high,
-        found.word, found.reason,
-    )  # fmt: skip
-
-
-def _modelled(
-    key: Key,
-    metric: Metric,
-    base: Run,
-    new: Run,
-    before: pd.Series[float],
-    now: pd.Series[float],
-) -> Comparison:
-    one, other = float(before.median()), float(now.median())
-    found = judge_exactly(one, other, more_is_better=metric.more_is_better)
-    word, reason = str(found.word), found.reason
-    profiles = [", ".join(sorted(_profiles(run, key))) for run in (base, new)]
-    if not metric.declared and profiles[0] != profiles[1]:
-        word = "AMBIGUOUS"
-        reason = f"modelled for {profiles[0]} in A and for {profiles[1]} in B"
-    return Comparison(
-        *key, metric.name, metric.unit, one, other, found.ratio, found.low, found.high, word, reason
-    )
+def _over(value: float, reference: float = 1.0) -> float:
+    return value / reference if reference else math.nan
 
 
 def _profiles(run: Run, key: Key) -> set[str]:
+    """Whose machine a modelled series is about."""
     rows = run.rows[(run.rows[SERIES] == list(key)).all(axis=1) & (run.rows["epoch"] >= 0)]
     return set(rows["machine"])
 
 
-def _half(
-    key: Key,
-    metric: Metric,
-    before: pd.Series[float] | None,
-    now: pd.Series[float] | None,
-    whose: str = "",
-) -> Comparison:
-    """A metric that only one run has."""
-    base, new = (float("nan") if v is None else float(v.median()) for v in (before, now))
-    word, where = ("NEW", "A") if before is None else ("MISSING", "B")
-    return _empty(key, metric, word, f"no {metric.name}{whose} in {where}", base, new)
-
-
-def _one_sided(base: Run, new: Run) -> Iterator[Comparison]:
+def _one_sided(base: Run, new: Run, *measured: dict[Case, str]) -> Iterator[Comparison]:
     """Cases that one run lacks, and those that failed in B alone."""
-    measured = [_cases(run) for run in (base, new)]
     bad = [_problems(run) for run in (base, new)]
     epoch = METRICS["epoch"]
     for case in dict.fromkeys([*measured[0], *measured[1]]):
@@ -224,13 +201,13 @@ def _one_sided(base: Run, new: Run) -> Iterator[Comparison]:
             yield _empty((*case, backend), epoch, "FAILED", f"failed in B: {reason}")
 
 
-def _cases(run: Run) -> dict[tuple[str, str, str], str]:
+def _cases(run: Run) -> dict[Case, str]:
     """Cases with a measured epoch, and their backend."""
     series = _by_series(METRICS["epoch"].read(run))
     return {key[:3]: key[3] for key in series if key[3] != "model"}
 
 
-def _problems(run: Run) -> dict[tuple[str, str, str], tuple[str, str]]:
+def _problems(run: Run) -> dict[Case, tuple[str, str]]:
     return {
         (str(p["workload"]), str(p["strategy"]), str(p["variant"])): (p["status"], p["reason"])
         for p in problems(run).to_dict("records")
@@ -242,16 +219,9 @@ def _by_series(values: pd.Series[float]) -> dict[Key, pd.Series[float]]:
     return {(str(k[0]), str(k[1]), str(k[2]), str(k[3])): v for k, v in groups}
 
 
-def _empty(
-    key: Key,
-    metric: Metric,
-    word: str,
-    reason: str,
-    base: float = float("nan"),
-    new: float = float("nan"),
-) -> Comparison:
-    nan = float("nan")
-    return Comparison(*key, metric.name, metric.unit, base, new, nan, nan, nan, word, reason)
+def _empty(key: Key, metric: Metric, word: str, reason: str) -> Comparison:
+    nan = math.nan
+    return Comparison(*key, metric.name, metric.unit, nan, nan, nan, nan, nan, word, reason)
 
 
 def _busy(base: Run, new: Run) -> str:

@@ -109,7 +109,7 @@ def judge_exactly(base: float, new: float, *, more_is_better: bool = False) -> J
         return Judgement(1.0, 1.0, 1.0, "SAME", how)
     ratio = new / base if base else math.nan
     word: Word = "SLOW" if (new > base) != more_is_better else "FAST"
-    return Judgement(ratio, ratio, ratio, word, f"{how}; {base:.6g} before, {new:.6g} now")
+    return Judgement(ratio, ratio, ratio, word, how)
 
 
 def _word(low: float, high: float, threshold: float) -> tuple[Word, str]:

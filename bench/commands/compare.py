@@ -1,0 +1,51 @@
+"""`gatherbench compare`: has a build become slower? Two runs of one plan, with an exit status."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gatherbench.bench.commands.common import bad_input, console, fail
+
+
+def compare(
+    base: Annotated[Path, typer.Argument(metavar="A", help="Folder of the run before.")],
+    new: Annotated[Path, typer.Argument(metavar="B", help="Folder of the new run.")],
+    across_machines: Annotated[
+        bool,
+        typer.Option(
+            "--across-machines",
+            help="Of different machines: compare ratios over each run's own reference.",
+        ),
+    ] = False,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="Show, and decide by, this metric; repeat for several."),
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(help="The smallest difference that matters, as a share.")
+    ] = 0.05,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Compare run B with run A; exit status 1 if B is slower or a case of it failed."""
+    from gatherbench.bench.compare import compare_runs
+    from gatherbench.bench.compare_check import CompareError
+    from gatherbench.bench.compare_show import comparison_json, exit_status, render_comparison
+    from gatherbench.bench.tables import RunError, load_run
+
+    if not 0 < threshold < math.inf:
+        fail("--threshold: expected a share above 0, e.g. 0.05")
+    metrics = metric or ()
+    with bad_input(RunError, CompareError):
+        runs = load_run(base), load_run(new)
+        table = compare_runs(
+            *runs, across_machines=across_machines, metrics=metrics, threshold=threshold
+        )
+    if as_json:
+        typer.echo(comparison_json(table, *runs, metrics))
+    else:
+        console().print(render_comparison(table, *runs, metrics))
+    raise typer.Exit(exit_status(table, metrics))
