@@ -10,7 +10,9 @@ from gatherbench.bench.commands.common import console, fail
 
 
 def list_things(
-    what: Annotated[str, typer.Argument(help="strategies, policies, datasets, plans or meters.")],
+    what: Annotated[
+        str, typer.Argument(help="strategies, policies, datasets, plans, profiles or meters.")
+    ],
 ) -> None:
     """List what there is to choose from."""
     from gatherbench.bench.listing import LISTINGS
