@@ -29,7 +29,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test lint figures regress gpu-test gpu-micro gpu-epoch carry clean
+.PHONY: help setup bench test lint figures regress gpu-test gpu-micro gpu-epoch carry calibrate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -81,6 +81,9 @@ carry: $(READY) ## on any machine: unpack into .carry what a GPU machine without
 	$(PY) -m pip install -q -c constraints.txt --no-deps --only-binary=:all: --upgrade --target .carry \
 	  --python-version $(CARRY_PYTHON) --implementation cp --platform manylinux2014_x86_64 \
 	  pydantic pydantic-core annotated-types typing-inspection platformdirs
+
+calibrate: $(READY) ## measure this machine's constants for the link model, with a GPU or without (into calibration/ or OUT=)
+	$(PY) -m gatherbench calibrate --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) --budget $(BUDGET)
 
 clean: ## remove the environment, caches and build outputs (never results)
 	rm -rf .venv .carry build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

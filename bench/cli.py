@@ -12,6 +12,7 @@ import typer
 
 from gatherbench import __version__
 from gatherbench.bench.commands import datasets
+from gatherbench.bench.commands.calibrate import calibrate
 from gatherbench.bench.commands.compare import compare
 from gatherbench.bench.commands.doctor import doctor
 from gatherbench.bench.commands.listing import list_things
@@ -35,6 +36,7 @@ app.command()(compare)
 app.command()(plot)
 app.command()(report)
 app.command()(requests)
+app.command()(calibrate)
 app.command()(doctor)
 
 datasets_app = typer.Typer(help="Prepare, import and describe graphs.", no_args_is_help=True)

@@ -24,14 +24,12 @@ from torch import Tensor
 from gatherbench.bench.gpu import micro_plan
 from gatherbench.bench.gpu.micro_device import Bench
 from gatherbench.bench.linkmodel.calibrate_host import CalibrationError
-from gatherbench.bench.linkmodel.calibrate_points import Observation, Point
+from gatherbench.bench.linkmodel.calibrate_points import POLICY, Observation, Point
 from gatherbench.kernels.compiler import compile_gather
 from gatherbench.kernels.grid import LINE_BYTES, GridPoint
 from gatherbench.kernels.launch import architecture, launch_kernel, load_kernel
 
 MIB = 1 << 20
-#: The launch policy that is calibrated: the one of aligned and of overlapped zero-copy.
-POLICY = "aligned"
 BACK_BYTES = 256 * MIB
 #: Rows of the gather into fresh memory: an ordinary minibatch.
 PAGEABLE_ROWS = 100_000

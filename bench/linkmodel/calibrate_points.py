@@ -1,14 +1,14 @@
 """What a calibration measures, in which turn, and what of it is held out: decided before it begins.
 
 Some points are never fitted. The profile predicts them afterwards, and by how much it misses is
-reported with it: widths of rows between those that are fitted, a number of threads, a share of the
-GPU, a span. A fit that only repeats its own points shows nothing.
+reported with it: widths of rows between those that are fitted, other numbers of threads, other
+spans. A fit that only repeats its own points shows nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
@@ -50,14 +50,15 @@ UNITS: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 
+#: The launch policy that is calibrated: the one of aligned and of overlapped zero-copy.
+POLICY = "aligned"
 #: Bytes of a row: a sector, a line, and rows of 32 to 1024 floats. Held out: 100 and 353 floats.
 ROW_BYTES = (32, 64, 128, 256, 512, 1024, 602 * 4, 4096)
 HELD_OUT_ROW_BYTES = (100 * 4, 353 * 4)
 #: The width at which threads, spans and shares of the GPU are varied: 128 floats, whole lines.
 USUAL_ROW_BYTES = 512
-#: Per cent of the GPU's threads that gather; 0 leaves the grid to the policy.
-SHARES = (1, 2, 5, 10, 25, 0)
-HELD_OUT_SHARES = (3, 15)
+#: Per cent of the GPU's threads that gather, beside the policy's own grid.
+SHARES = (1, 2, 3, 5, 10, 15, 25)
 #: Blocks for each multiprocessor that read one contiguous piece.
 ROOF_BLOCKS = (1, 2, 4, 8)
 
@@ -109,11 +110,11 @@ class Stand(Protocol):
         ...
 
 
-def host_points(cores: int, span_bytes: int, row_bytes: Iterable[int] = ROW_BYTES) -> list[Point]:
+def host_points(cores: int, span_bytes: int) -> list[Point]:
     """The processor's part, on ``cores`` cores and a table of ``span_bytes``.
 
-    Threads are doubled from 1 to every core. From four cores on three quarters of them are held
-    out, as are the widths of :data:`HELD_OUT_ROW_BYTES` with one thread and with every core.
+    Epochs gather on every core, so that is what is fitted over the widths of rows. How the gather
+    grows with its threads (doubled from 1) is held out, for the model takes it to grow in step.
     """
     threads = thread_counts(cores)
     points = [
@@ -121,25 +122,16 @@ def host_points(cores: int, span_bytes: int, row_bytes: Iterable[int] = ROW_BYTE
         for kind in ("host_copy", "host_read", "host_sample")
         for count in threads
     ]
-    ends = sorted({1, cores})
     points += [
-        Point("host_gather", width, count, span_bytes=span_bytes, held_out=held_out)
-        for widths, held_out in ((row_bytes, False), (HELD_OUT_ROW_BYTES, True))
+        Point("host_gather", width, cores, span_bytes=span_bytes, held_out=held_out)
+        for widths, held_out in ((ROW_BYTES, False), (HELD_OUT_ROW_BYTES, True))
         for width in widths
-        for count in ends
     ]
-    points += [
-        Point("host_gather", USUAL_ROW_BYTES, count, span_bytes=span_bytes)
+    return points + [
+        Point("host_gather", USUAL_ROW_BYTES, count, span_bytes=span_bytes, held_out=True)
         for count in threads
-        if count not in ends
+        if count != cores
     ]
-    if cores >= 4:
-        between = cores * 3 // 4
-        if between not in threads:
-            points.append(
-                Point("host_gather", USUAL_ROW_BYTES, between, 0, span_bytes, held_out=True)
-            )
-    return points
 
 
 def thread_counts(cores: int) -> tuple[int, ...]:
@@ -176,11 +168,7 @@ def gpu_points(spans: Sequence[int], cores: int) -> list[Point]:
     points += [
         Point("gpu_gather", width, span_bytes=most, held_out=True) for width in HELD_OUT_ROW_BYTES
     ]
-    points += [
-        Point("gpu_gather", USUAL_ROW_BYTES, 0, share, most, held_out=share in HELD_OUT_SHARES)
-        for share in (*SHARES, *HELD_OUT_SHARES)
-        if share
-    ]
+    points += [Point("gpu_gather", USUAL_ROW_BYTES, 0, share, most) for share in SHARES]
     return points
 
 
@@ -206,13 +194,3 @@ def measure_all(
             report(Sample(point, number, observed))
         whole = (visited + 1) // len(points) - 1
     return max(0, whole)
-
-
-def fitted(points: Iterable[Point]) -> list[Point]:
-    """The points that are not held out."""
-    return [point for point in points if not point.held_out]
-
-
-def as_fitted(point: Point) -> Point:
-    """The same point without its mark, so that points can be looked up by what they are."""
-    return replace(point, held_out=False)

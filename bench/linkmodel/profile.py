@@ -118,7 +118,7 @@ class Host:
     cores: Annotated[Constant, Spec("1", 1, 4096, "physical cores")]
     memory_rate: Annotated[Constant, Spec("B/s", 1e9, 1e13, "reads and writes together")]
     gather_rate: Annotated[
-        Curve, Spec("B/s", 1e7, 1e12, "payload that one core gathers, over the bytes of a row")
+        Curve, Spec("B/s", 1e7, 1e12, "payload of a core while all gather, over a row's bytes")
     ]
     sample_rate: Annotated[Constant, Spec("1/s", 1e3, 1e12, "edges sampled by all cores")]
 
