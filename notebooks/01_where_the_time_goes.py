@@ -21,7 +21,7 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.answers import measured_stages, passes_over_memory, published_stages
+from gatherbench.bench.answers.epochs import measured_stages, passes_over_memory, published_stages
 from gatherbench.bench.figures.epoch_breakdown import epoch_breakdown
 from gatherbench.bench.figures.stage_shares import stage_shares
 from gatherbench.bench.findings import only, open_findings
@@ -32,9 +32,9 @@ findings = open_findings()
 # %% [markdown]
 # ## Shares of an epoch
 #
-# Epochs on different graphs and machines are compared by shares. The published chart has no stages:
-# what its CPU-gather epoch takes beyond the epoch with the whole table in GPU memory is counted as
-# `fetch`, and that other epoch as `other`.
+# Epochs on different graphs and machines are compared by shares. The published chart has no
+# stages: what its CPU-gather epoch takes beyond the epoch with the whole table in GPU memory is
+# counted as `fetch`, and that other epoch as `other`.
 
 # %%
 published = published_stages(findings.published)
@@ -48,10 +48,11 @@ show(
         pd.concat([published, on_gpu, on_host]),
         missing if on_gpu.empty else [],
         title="Where an epoch's time goes when the CPU gathers (cpu_gather naive)",
-        foot="Published: chart in the README of K-Wu/pytorch-direct_dgl, RTX 3090 and Threadripper "
-        "3960X, read off to ±0.05 s; fetch is its CPU-gather epoch less its all-in-GPU epoch. "
-        "Measured: medians over repeats and epochs. In host memory no GPU and no link took part: "
-        "training runs on the same cores and takes a larger share than on a GPU.",
+        foot="Published: chart in the README of K-Wu/pytorch-direct_dgl, RTX 3090 and "
+        "Threadripper 3960X, read off to ±0.05 s; fetch is its CPU-gather epoch less its "
+        "all-in-GPU epoch. Measured: medians over repeats and epochs. In host memory no GPU "
+        "and no link took part: training runs on the same cores and takes a larger share "
+        "than on a GPU.",
     ),
     "Stacked bars: the share of each stage in an epoch with CPU gather, published and measured.",
 )

@@ -15,15 +15,15 @@
 # alignment, the width of an access and the order of the ids win back?
 #
 # **Claims checked.** A warp that starts in the middle of a line splits its reads into more and
-# smaller PCIe requests, each with its header; a circular shift avoids it (Min et al., PVLDB 14(11),
-# 2021). Alignment is worth 5 to 10 % (dmlc/dgl #3254); sorting the ids was worth 4.3 times on 188 B
-# rows (dmlc/dgl #5882, #6635).
+# smaller PCIe requests, each with its header; a circular shift avoids it (Min et al., PVLDB
+# 14(11), 2021). Alignment is worth 5 to 10 % (dmlc/dgl #3254); sorting the ids was worth 4.3
+# times on 188 B rows (dmlc/dgl #5882, #6635).
 
 # %%
 import pandas as pd
 
-from gatherbench.bench.answers import measured_gather_rates, measured_roofs, published_order
-from gatherbench.bench.answers_modelled import modelled_gather_rates, modelled_roofs, requests_at
+from gatherbench.bench.answers.gathers import measured_gather_rates, measured_roofs, published_order
+from gatherbench.bench.answers.modelled import modelled_gather_rates, modelled_roofs, requests_at
 from gatherbench.bench.figures.curves import CurveAxes, curves
 from gatherbench.bench.figures.requests_per_row import requests_per_row
 from gatherbench.bench.findings import open_findings
@@ -63,8 +63,9 @@ show(
         CurveAxes("row width (B)", "payload (GB/s)", [16, 64, 256, 1024, 4096], log_x=True),
         title="Zero-copy: payload per second against row width",
         foot="Published: a table of 100 M × 47 float32 read with DGL (dmlc/dgl #5882, #6635). "
-        "Modelled: request accounting on uniform ids, float32 rows, link of the profile. Measured: "
-        "medians, best grid cap, largest span of the table; whiskers: slowest and fastest launch.",
+        "Modelled: request accounting on uniform ids, float32 rows, link of the profile. "
+        "Measured: medians, best grid cap, largest span of the table; whiskers: slowest and "
+        "fastest launch.",
         roofs=pd.concat([modelled_roofs(profile), measured_roofs(findings.micro)]),
         names={"modelled": f"modelled, {profile.name}"},
     ),

@@ -62,7 +62,7 @@ def epoch_bars(
         names,
         legend=[patch for patch in bar_legend() if patch.get_label() in {k.name for k in kinds}],
         foot=foot,
-        width=max(7.5, 1.4 + 3.6 * len(names)),
+        width=max(7.5, 1.6 + 3.6 * len(names)),
         height=max(pitch * len(strategies), 0.6),
         labels=1.45,
         share_y=True,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -96,6 +97,6 @@ def say_absent(axes: Axes, remedy: str, what: str = NOT_MEASURED) -> None:
         spine.set(visible=True, linestyle=(0, (4, 3)), color=FAINT)
     width = axes.get_window_extent().width / axes.get_figure(root=True).dpi  # type: ignore[union-attr]
     text = "\n".join(textwrap.wrap(remedy, max(18, int(width * 13)), break_on_hyphens=False))
-    place = {"transform": axes.transAxes, "ha": "center", "color": FAINT}
-    axes.text(0.5, 0.55, what, va="bottom", fontsize=10, fontweight="bold", **place)  # type: ignore[arg-type]
-    axes.text(0.5, 0.5, text, va="top", fontsize=8, linespacing=1.4, **place)  # type: ignore[arg-type]
+    place: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "color": FAINT}
+    axes.text(0.5, 0.55, what, va="bottom", fontsize=10, fontweight="bold", **place)
+    axes.text(0.5, 0.5, text, va="top", fontsize=8, linespacing=1.4, **place)

@@ -7,12 +7,14 @@ needs a constant nobody has published is left out here, and the notebook says so
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 
-from gatherbench.bench.answers import policy_series
+from gatherbench.bench.answers.gathers import policy_series
+from gatherbench.bench.linkmodel.estimate import Estimate, combine
 from gatherbench.bench.linkmodel.load import MinibatchLoad
-from gatherbench.bench.linkmodel.physics import gpu_reads
+from gatherbench.bench.linkmodel.physics import cpu_gather, engine_copy, gpu_reads
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.request_table import RequestRow, request_row, uniform_ids
@@ -64,3 +66,40 @@ def modelled_roofs(profile: LinkProfile) -> pd.DataFrame:
     raw = profile.link.raw_rate.value
     rows = [] if raw is None else [("modelled", "raw link", raw / 1e9)]
     return pd.DataFrame(rows, columns=["kind", "name", "y"])
+
+
+def modelled_transfers(
+    profile: LinkProfile, rows: Sequence[int], row_bytes: Sequence[int], num_rows: int
+) -> pd.DataFrame:
+    """Transfer time of CPU gather over that of aligned zero-copy.
+
+    Columns: ``rows``, ``row_bytes``, ``ratio`` (NaN where a constant is not known). CPU gather is
+    the paper's baseline: fresh pageable memory, then the copy engine. Each side pays the cost of
+    being submitted once.
+    """
+    records = []
+    for width in row_bytes:
+        counts = requests_at(["aligned"], [width])[0].counts
+        for count in rows:
+            payload = float(count * width)
+            requests = {size: n / counts.rows * count for size, n in counts.requests.items()}
+            shape = MinibatchLoad(payload, table_bytes=num_rows * width, row_bytes=width)
+            zero_copy = replace(shape, gpu_link_read_bytes=payload, gpu_requests=requests)
+            gathered = replace(
+                shape,
+                cpu_read_bytes=payload,
+                cpu_write_bytes=payload,
+                copy_engine_bytes=payload,
+                pageable_bytes=payload,
+            )
+            submit = Estimate.of(profile.gpu.submit, "gpu.submit")
+            conventional = combine(
+                lambda *parts: sum(parts),
+                cpu_gather(gathered, profile).seconds,
+                engine_copy(payload, profile).seconds,
+                submit,
+            )
+            direct = combine(lambda a, b: a + b, gpu_reads(zero_copy, profile).seconds, submit)
+            ratio = combine(lambda a, b: a / b, conventional, direct).value
+            records.append((count, width, float("nan") if ratio is None else ratio))
+    return pd.DataFrame(records, columns=["rows", "row_bytes", "ratio"])

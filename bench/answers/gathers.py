@@ -1,0 +1,87 @@
+"""Rates of gathers over the link, published and measured, as tables for figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from gatherbench.kernels.policies import POLICIES
+
+#: Kinds of timed launches among the rows of gpu-micro.
+LAUNCHES = ("copy_engine", "sm_read", "gather")
+
+
+def gather_rates(micro: pd.DataFrame) -> pd.DataFrame:
+    """GB/s of payload of each point of gpu-micro: median over its rounds, with the extremes.
+
+    Columns: those that name a point, ``y``, ``low``, ``high``, ``machine``.
+    """
+    timed = micro[micro["kind"].isin(LAUNCHES)]
+    keys = ["machine", "kind", "policy", "order", "row_bytes", "span_bytes", "cap", "payload_bytes"]
+    times = timed.groupby(keys, sort=False)["time_s"]
+    spread = pd.DataFrame({"y": times.median(), "low": times.max(), "high": times.min()})
+    rates = spread.reset_index()
+    for column in ("y", "low", "high"):
+        rates[column] = rates["payload_bytes"] / rates[column] / 1e9
+    return rates
+
+
+def policy_series(policy: str, order: str) -> str:
+    """What a curve of a launch policy is called: whose it is, and the order of the ids."""
+    return f"{POLICIES[policy].label}, {order}"
+
+
+def measured_gather_rates(
+    micro: pd.DataFrame, policies: Sequence[str] = tuple(POLICIES)
+) -> pd.DataFrame:
+    """Curves of gpu-micro on its largest span: columns as of the modelled ones, ``low``, ``high``.
+
+    Each point is the best of the grid caps that were tried.
+    """
+    rates = gather_rates(micro)
+    gathers = rates[(rates["kind"] == "gather") & rates["policy"].isin(policies)]
+    widest = gathers[gathers["span_bytes"] == gathers["span_bytes"].max()]
+    best = widest.sort_values("y").drop_duplicates(["policy", "order", "row_bytes"], keep="last")
+    series = [policy_series(p, o) for p, o in zip(best["policy"], best["order"], strict=True)]
+    curves: pd.DataFrame = best.assign(kind="measured", series=series, x=best["row_bytes"])
+    rank = [list(policies).index(name) for name in curves["policy"]]
+    curves = curves.assign(rank=rank).sort_values(["rank", "order", "x"], ignore_index=True)
+    return curves[["kind", "series", "policy", "order", "x", "y", "low", "high"]]
+
+
+def best_orders(rates: pd.DataFrame) -> pd.DataFrame:
+    """The curves of rates with one a policy: at each width the better order of the ids."""
+    best = rates.sort_values("y", kind="stable").drop_duplicates(
+        ["kind", "policy", "x"], keep="last"
+    )
+    best = best.assign(series=[POLICIES[name].label for name in best["policy"]])
+    rank = {name: place for place, name in enumerate(POLICIES)}
+    return best.sort_values(
+        ["policy", "x"], key=lambda c: c.map(rank) if c.name == "policy" else c, ignore_index=True
+    )
+
+
+def measured_roofs(micro: pd.DataFrame) -> pd.DataFrame:
+    """The limits beside those curves: copy engine and contiguous read by multiprocessors, GB/s.
+
+    Columns: ``kind``, ``name``, ``y``.
+    """
+    rates = gather_rates(micro)
+    roofs = rates[rates["kind"] != "gather"]
+    roofs = roofs[roofs["span_bytes"] == roofs["span_bytes"].max()]
+    best = roofs.groupby("kind")["y"].max()
+    names = {"copy_engine": "copy engine", "sm_read": "contiguous read by SMs"}
+    return pd.DataFrame(
+        [("measured", names[str(kind)], rate) for kind, rate in best.items()],
+        columns=["kind", "name", "y"],
+    )
+
+
+def published_order(published: pd.DataFrame) -> pd.DataFrame:
+    """DGL's gather of 188 B rows, ids as given and sorted: ``kind``, ``series``, ``x``, ``y``."""
+    rows = published[published["metric"] == "payload_in_one_second"]
+    series = ["DGL, " + variant.split(",")[1] for variant in rows["variant"]]
+    return pd.DataFrame(
+        {"kind": "published", "series": series, "x": 188, "y": rows["value"].to_numpy() / 1e9}
+    )

@@ -1,0 +1,100 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 9. Ours beside the launch policies of other systems
+#
+# **Question.** Do other systems place their gather on the GPU in a way that costs less, or is
+# faster?
+#
+# **Claims checked.** None of a paper. Each "policy of X" is X's lanes, access widths, shift,
+# order and grid on our kernel, as read in its source, and never X itself.
+
+# %%
+import pandas as pd
+
+from gatherbench.bench.answers.gathers import best_orders, measured_gather_rates, measured_roofs
+from gatherbench.bench.answers.modelled import modelled_gather_rates, modelled_roofs, requests_at
+from gatherbench.bench.figures.curves import CurveAxes, curves
+from gatherbench.bench.figures.kinds import MEASURED, MODELLED
+from gatherbench.bench.figures.policy_costs import policy_costs
+from gatherbench.bench.findings import open_findings
+from gatherbench.bench.linkmodel.profile_file import load_profile
+from gatherbench.bench.notebooks_show import say, show
+from gatherbench.kernels.policies import POLICIES
+
+findings = open_findings()
+WIDTHS = [16, 64, 188, 400, 512, 1412, 2408, 4096]
+
+# %% [markdown]
+# ## What each policy costs on the link
+
+# %%
+counted = requests_at(list(POLICIES), WIDTHS)
+show(
+    policy_costs(
+        counted,
+        title="Bytes on the link for each byte wanted",
+        foot="Sectors read and 20 B of header and framing for each request; uniform ids, float32 "
+        "rows, caches left out. Bold: within half a per cent of the least of its column.",
+    ),
+    "A table of link bytes over payload, a line a policy, a column a row width.",
+)
+
+# %% [markdown]
+# ## Payload per second
+
+# %%
+profile = load_profile("rtx3090-pcie4")
+modelled = modelled_gather_rates(list(POLICIES), WIDTHS, profile, span_bytes=8 << 30)
+measured = measured_gather_rates(findings.micro)
+show(
+    curves(
+        best_orders(pd.concat([measured, modelled])),
+        {"measured": "`make gpu-micro` on a machine with a GPU"},
+        CurveAxes("row width (B)", "payload (GB/s)", [16, 64, 256, 1024, 4096], log_x=True),
+        title="Payload per second, every launch policy",
+        foot="Modelled: request accounting on the link of the profile; the order of the ids does "
+        "not enter. Measured: medians, best grid cap and best order, largest span of the "
+        "table.",
+        roofs=pd.concat([modelled_roofs(profile), measured_roofs(findings.micro)]),
+        kinds=(MODELLED, MEASURED),
+        names={"modelled": f"modelled, {profile.name}"},
+    ),
+    "Payload per second against row width for every policy, modelled and measured.",
+)
+
+# %% [markdown]
+# ## What the data say
+
+# %%
+table = pd.DataFrame(
+    [(r.policy.name, r.policy.system, r.row_bytes, 1 / r.link_efficiency) for r in counted],
+    columns=["policy", "system", "width", "cost"],
+)
+for width in (400, 1412, 2408):
+    here = table[table["width"] == width].set_index("policy")
+    peers = here[here["system"] != "gatherbench"]["cost"]
+    say(
+        f"- Rows of {width} B, counted: `aligned` puts {here['cost']['aligned']:.2f} B on the"
+        f" link for a byte, the policies of other systems {peers.min():.2f} to {peers.max():.2f}."
+    )
+if measured.empty:
+    say("- Which of them is fastest on a GPU is **not measured yet**.")
+ours = [name for name, policy in POLICIES.items() if policy.system == "gatherbench"]
+for width, here in measured.groupby("x"):
+    mine = here[here["policy"].isin(ours)]
+    peers = here[~here["policy"].isin(ours)]
+    if len(mine) and len(peers):
+        best = peers.loc[peers["y"].idxmax()]
+        say(
+            f"- Measured at {width} B: our best is **{mine['y'].max() / best['y']:.2f}** times the"
+            f" best of the others ({best['series']})."
+        )
