@@ -12,13 +12,14 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from gatherbench.bench.meters.nvml import SensorUnavailableError, list_gpus
+from gatherbench.bench.numa import Topology
 
 #: What decides which code is measured; results, docs and notebooks may differ.
 _CODE = ("bench", "strategies", "kernels", "datasets", "src", "pyproject.toml")
@@ -36,11 +37,13 @@ def describe_machine() -> dict[str, Any]:
     return {
         "commit": commit_id(),
         "cpu": describe_cpu(),
+        "numa": describe_numa([gpu["numa_node"] for gpu in gpus]),
         "memory": describe_memory(),
         "gpus": gpus,
         "no_gpu": no_gpu,
         "os": _os_name(),
         "kernel": platform.release(),
+        "perf_event_paranoid": _read("/proc/sys/kernel/perf_event_paranoid"),
         "architecture": platform.machine(),
         "container": _container(),
         "virtual_machine": _virtual_machine(),
@@ -107,6 +110,7 @@ def describe_cpu() -> dict[str, Any]:
     models = re.findall(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
     sockets = set(re.findall(r"^physical id\s*:\s*(\d+)$", info, re.MULTILINE))
     system = Path("/sys/devices/system")
+    kilohertz = _read(system / "cpu/cpu0/cpufreq/cpuinfo_max_freq") or ""
     return {
         "model": models[0].strip() if models else platform.processor() or platform.machine(),
         "sockets": len(sockets) or None,
@@ -117,6 +121,29 @@ def describe_cpu() -> dict[str, Any]:
         "numa_nodes": len(list((system / "node").glob("node[0-9]*"))) or None,
         "last_level_cache": _read(system / "cpu/cpu0/cache/index3/size"),
         "scaling_governor": _read(system / "cpu/cpu0/cpufreq/scaling_governor"),
+        "max_clock_hz": 1000 * int(kilohertz) if kilohertz.isdigit() else None,
+        "hyperthreads": {"1": True, "0": False}.get(_read(system / "cpu/smt/active") or ""),
+    }
+
+
+def describe_numa(gpu_nodes: Sequence[int | None], topology: Topology | None = None) -> Any:
+    """Processors of each NUMA node, and whether cases are bound to a GPU's node.
+
+    Args:
+        gpu_nodes: of each GPU; ``None``: not known.
+    """
+    nodes = (topology or Topology()).nodes()
+    if len(nodes) < 2:
+        binding = "not bound: one NUMA node"
+    elif not gpu_nodes:
+        binding = "not bound: no GPU to be near to"
+    elif None in gpu_nodes:
+        binding = "not bound: the kernel does not say which node a GPU hangs on"
+    else:
+        binding = "a case on a GPU is bound to its node, unless the plan says numa = none"
+    return {
+        "processors_by_node": {str(node): len(cores) for node, cores in nodes.items()},
+        "binding": binding,
     }
 
 

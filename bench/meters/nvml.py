@@ -25,7 +25,9 @@ class GpuInfo:
 
     ``uuid_hash`` tells two GPUs of one kind apart without naming them. Link generations are those
     of PCI Express; the current ones drop while the GPU idles. ``numa_node`` is the host's node
-    that the link is attached to. Units: ``memory_bytes`` B, ``power_limit_w`` W.
+    that the link is attached to. ``sm_clock_hz`` is the clock at the moment of asking, and
+    ``persistence`` says whether the driver stays loaded between programs. Units: ``memory_bytes``
+    B, ``power_limit*_w`` W, ``*clock*_hz`` Hz.
     """
 
     name: str
@@ -40,6 +42,11 @@ class GpuInfo:
     link_width_current: int | None
     link_width_max: int | None
     numa_node: int | None
+    power_limit_max_w: float | None = None
+    sm_clock_hz: float | None = None
+    sm_clock_max_hz: float | None = None
+    memory_clock_max_hz: float | None = None
+    persistence: bool | None = None
 
 
 @contextmanager
@@ -108,6 +115,8 @@ def _describe(handle: Any) -> GpuInfo:
     capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     limit_mw = ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+    limits_mw = ask(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
+    persistence = ask(pynvml.nvmlDeviceGetPersistenceMode, handle)
     cuda = ask(pynvml.nvmlSystemGetCudaDriverVersion)
     pci = ask(pynvml.nvmlDeviceGetPciInfo, handle)
     return GpuInfo(
@@ -123,7 +132,18 @@ def _describe(handle: Any) -> GpuInfo:
         link_width_current=ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
         link_width_max=ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
         numa_node=_numa_node(pci),
+        power_limit_max_w=limits_mw[1] / 1000 if limits_mw else None,
+        sm_clock_hz=_hertz(ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)),
+        sm_clock_max_hz=_hertz(ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM)),
+        memory_clock_max_hz=_hertz(
+            ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM)
+        ),
+        persistence=None if persistence is None else bool(persistence),
     )
+
+
+def _hertz(megahertz: int | None) -> float | None:
+    return None if megahertz is None else 1e6 * megahertz
 
 
 def _numa_node(pci: Any) -> int | None:
