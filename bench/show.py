@@ -24,7 +24,7 @@ from gatherbench.bench.derive import (
     speedup_over,
     stage_times,
 )
-from gatherbench.bench.figures.sheet import HOST_ONLY, has_gpu, provenance
+from gatherbench.bench.figures.sheet import HOST_ONLY, has_gpu, modelled_for, provenance
 from gatherbench.bench.figures.style import decimals, three_digits, time_unit
 from gatherbench.bench.tables import Run
 
@@ -41,8 +41,9 @@ def render(run: Run) -> RenderableType:
     parts: list[RenderableType] = [] if has_gpu(run) else [Text(HOST_ONLY, style="bold"), Text()]
     for workload in run.workloads:
         here, missing = (t[t["workload"] == workload] for t in (summary, bad))
-        parts += [_table(workload, here, missing), Text()]
+        parts += [_table(workload, here, missing, modelled_for(run)), Text()]
     parts += _reasons(bad)
+    parts += _unknown(run)
     reference = reference_variant(run)
     compared = (
         f"speed-up over {' '.join(reference)}" if reference else "no cpu_gather to compare with"
@@ -79,7 +80,9 @@ def summarise(run: Run) -> pd.DataFrame:
     return summary
 
 
-def _table(workload: str, here: pd.DataFrame, missing: pd.DataFrame) -> Table:
+def _table(
+    workload: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]
+) -> Table:
     unit, factor = time_unit(float(here["high"].max()) if len(here) else 1.0)
     table = Table(
         title=workload,
@@ -99,7 +102,7 @@ def _table(workload: str, here: pd.DataFrame, missing: pd.DataFrame) -> Table:
         table.add_row(*_cells(line, factor))
     if modelled.any():
         table.add_section()
-        table.add_row("modelled:")
+        table.add_row(f"modelled for {', '.join(machines)}:")
         for line in here[modelled].to_dict("records"):
             table.add_row(*_cells(line, factor), style="italic")
     return table
@@ -138,6 +141,21 @@ def _reasons(bad: pd.DataFrame) -> list[Text]:
         count = "" if struck == planned else f", {struck} of {planned} repeats"
         what = (f"{status}: ", _COLOURS.get(str(status), ""))
         lines.append(Text.assemble(what, f"{strategy} {variant}{count}: {reason}"))
+    return [*lines, Text()] if lines else []
+
+
+def _unknown(run: Run) -> list[Text]:
+    """Each reason why an epoch could not be modelled, once."""
+    rows = run.rows[(run.rows["backend"] == "model") & (run.rows["epoch"] >= 0)]
+    rows = rows[(rows["stage"] == "epoch") & (rows["metric"] == "wall_time")]
+    keys = ["machine", "strategy", "variant", "reason"]
+    lines = [
+        Text(f"not modelled for {machine}: {strategy} {variant}: {reason}")
+        for machine, strategy, variant, reason in rows[keys]
+        .dropna()
+        .drop_duplicates()
+        .itertuples(index=False)
+    ]
     return [*lines, Text()] if lines else []
 
 

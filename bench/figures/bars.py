@@ -17,7 +17,7 @@ from gatherbench.bench.figures.style import BAR_HEIGHT, Series, three_digits
 class Line:
     """A bar to draw: at height ``y`` of its panel, from the fields of ``row``."""
 
-    y: int
+    y: float
     series: Series
     row: Mapping[Hashable, Any]
 

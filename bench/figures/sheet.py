@@ -29,6 +29,8 @@ QUIET_CORES = 0.2
 
 #: Inches. A line holds two rows of label; above each panel stands its name, below it its axis.
 LINE, NAME, AXIS, FOOT = 0.36, 0.32, 0.58, 0.55
+#: Lines between what was measured and what is modelled.
+GAP = 0.5
 LABELS, PANEL, MARGIN = 1.95, {1: 6.3, 2: 4.4}, 0.12
 HEAD_LINE, HEAD_TITLE = 0.22, 0.32
 
@@ -58,15 +60,23 @@ def draw_sheet(
         reading: how bars and whiskers are to be read, for the footer.
         absent: what to write for a series that has no value although it was run.
     """
-    series = all_series(run)
+    drawn = {(v["strategy"], v["variant"], v["backend"]) for v in values.to_dict("records")}
+    series = [
+        one
+        for one in all_series(run)
+        if one.backend != "model" or (one.strategy, one.variant, one.backend) in drawn
+    ]
+    modelled = [one for one in series if one.backend == "model"]
+    series = [one for one in series if one.backend != "model"] + modelled
+    heights = _heights(series)
     banner = "" if has_gpu(run) else HOST_ONLY
     patches = list(legend)
-    if any(s.backend == "model" for s in series):
-        hatched = Patch(fc="white", ec="black", hatch=MODEL_HATCH, label="modelled, not measured")
-        patches.append(hatched)
+    if modelled:
+        label = f"modelled for {', '.join(modelled_for(run))}, not measured"
+        patches.append(Patch(fc="white", ec="black", hatch=MODEL_HATCH, label=label))
     columns = min(len(run.workloads), 2)
     rows = -(-len(run.workloads) // columns)
-    tall = LINE * max(len(series), 1)
+    tall = LINE * (max(heights, default=0.0) + 1.0)
     head = MARGIN + HEAD_TITLE + HEAD_LINE * (bool(banner) + bool(patches))
     width = LABELS + PANEL[columns] * columns
     height = head + (NAME + tall + AXIS) * rows + FOOT
@@ -81,10 +91,29 @@ def draw_sheet(
             wide = PANEL[columns] - 0.25
             axes = figure.add_axes((left / width, bottom / height, wide / width, tall / height))
             axes.set_title(textwrap.shorten(workload, int(wide * 12), placeholder="…"))
-            axes.set_ylim(len(series) - 0.5, -0.5)
-            axes.set_yticks(range(len(series)), [s.label for s in series] if column == 0 else [])
-            _fill(axes, run, workload, series, values, draw, absent, int(wide * 15))
+            axes.set_ylim(max(heights, default=0.0) + 0.5, -0.5)
+            axes.set_yticks(heights, [s.label for s in series] if column == 0 else [])
+            if modelled and len(modelled) < len(series):
+                between = heights[-len(modelled)] - (1 + GAP) / 2
+                axes.axhline(between, color=FAINT, linewidth=0.8)
+            places = list(zip(heights, series, strict=True))
+            _fill(axes, run, workload, places, values, draw, absent, int(wide * 15))
     return figure
+
+
+def _heights(series: Sequence[Series]) -> list[float]:
+    """Where each line stands, from the top down: a gap parts the modelled ones from the rest."""
+    return [
+        i + (GAP if one.backend == "model" and series[0].backend != "model" else 0.0)
+        for i, one in enumerate(series)
+    ]
+
+
+def modelled_for(run: Run) -> list[str]:
+    """The link profiles whose epochs were modelled."""
+    rows = run.rows
+    predicted = rows[(rows["backend"] == "model") & (rows["epoch"] >= 0)]
+    return sorted(set(predicted["machine"]))
 
 
 def all_series(run: Run) -> list[Series]:
@@ -102,7 +131,7 @@ def _fill(
     axes: Axes,
     run: Run,
     workload: str,
-    series: list[Series],
+    places: list[tuple[float, Series]],
     values: pd.DataFrame,
     draw: DrawPanel,
     absent: str,
@@ -114,7 +143,7 @@ def _fill(
     bad = problems(run)
     bad = bad[bad["workload"] == workload]
     why = {(b["strategy"], b["variant"]): b for b in bad.to_dict("records")}
-    lines = [Line(y, one, rows[one]) for y, one in enumerate(series) if one in rows]
+    lines = [Line(y, one, rows[one]) for y, one in places if one in rows]
     x_label, labels = draw(axes, lines)
     axes.set_xlabel(x_label)
     if not lines:
@@ -126,7 +155,7 @@ def _fill(
         axes.annotate(
             text, (end, line.y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
         )
-    for y, one in enumerate(series):
+    for y, one in places:
         if one in rows:
             continue
         problem = why.get((one.strategy, one.variant))
@@ -199,7 +228,8 @@ def provenance(run: Run) -> str:
     ]
     processor = run.env.get("cpu", {}).get("model", "unknown processor")
     names = {
-        column: ", ".join(sorted(set(run.rows[column]))) or "unknown"
+        column: ", ".join(sorted(set(run.rows[column][run.rows["backend"] != "model"])))
+        or "unknown"
         for column in ("machine", "commit")
     }
     backends = ", ".join(sorted(set(run.rows["backend"][run.rows["epoch"] >= 0]))) or "none"
