@@ -80,9 +80,7 @@ def summarise(run: Run) -> pd.DataFrame:
     return summary
 
 
-def _table(
-    workload: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]
-) -> Table:
+def _table(workload: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:
     unit, factor = time_unit(float(here["high"].max()) if len(here) else 1.0)
     table = Table(
         title=workload,
@@ -102,7 +100,7 @@ def _table(
         table.add_row(*_cells(line, factor))
     if modelled.any():
         table.add_section()
-        table.add_row(f"modelled for {', '.join(machines)}:")
+        table.add_row("modelled for", ", ".join(machines))
         for line in here[modelled].to_dict("records"):
             table.add_row(*_cells(line, factor), style="italic")
     return table
