@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.workload import Workload
 
 
@@ -52,6 +53,7 @@ class Job:
         part: the file that the case writes.
         traces: folder for a trace of an epoch after the measured ones; ``None``: no trace.
         nvtx: mark the measured epochs for Nsight.
+        sensors: which of the GPU's sensors the run's calibration trusts; ``None``: no GPU.
     """
 
     case: Case
@@ -65,6 +67,7 @@ class Job:
     part: Path
     traces: Path | None = None
     nvtx: bool = False
+    sensors: SensorChoice | None = None
 
     def dump(self, path: Path) -> None:
         """Write the job for the process that will do it."""
@@ -79,4 +82,6 @@ class Job:
         workload["fanouts"] = tuple(workload["fanouts"])
         for name in ("dataset", "trace", "part", "traces"):
             fields[name] = None if fields[name] is None else Path(fields[name])
+        if fields["sensors"] is not None:
+            fields["sensors"] = SensorChoice(**fields["sensors"])
         return cls(case=Case(workload=Workload(**workload), **case), **fields)

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from gatherbench.bench.calibration_job import (
+    CALIBRATION_KEY,
+    TIMEOUT_S,
+    CalibrationJob,
+    read_choice,
+    run_maker,
+)
 from gatherbench.bench.case import Case, Job
 from gatherbench.bench.deadline import Deadline, TimeUp
+from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.rows import Row, RowMaker
+from gatherbench.bench.run_guards import death_of, only_one, terminate_as_interrupt
 from gatherbench.bench.store import (
+    CALIBRATION_STAGE,
     CASE_METRIC,
     CASE_STAGE,
+    Key,
     RunStore,
-    StoreError,
     key_of,
     read_part,
     rows_of,
@@ -86,6 +92,7 @@ class Runner:
         self.worker = worker
         self.left = len(cases)
         self._deadline = Deadline(budget_s)
+        self._sensors: SensorChoice | None = None
         self._ready: dict[Workload, tuple[Path, Path] | str] = {}
 
     def run(self) -> int:
@@ -96,7 +103,7 @@ class Runner:
             RunStopped: the disk is full.
             KeyboardInterrupt: Ctrl-C, after the case in flight has been stopped.
         """
-        with _only_one(self.store.folder), _terminate_as_interrupt():
+        with only_one(self.store.folder), terminate_as_interrupt():
             try:
                 try:
                     self._run_missing()
@@ -119,7 +126,10 @@ class Runner:
 
     def _run_missing(self) -> None:
         done = self.store.recover()
+        if all(key_of(case) in done for case in self.cases):
+            return
         self.store.parts.mkdir(exist_ok=True)
+        self._sensors = self._calibrated(done)
         for number, case in enumerate(self.cases, start=1):
             if key_of(case) in done:
                 self.left -= 1
@@ -153,18 +163,38 @@ class Runner:
             part.absolute(),
             traces=self._traces_of(case),
             nvtx=self.measure.get("nvtx", False),
+            sensors=self._sensors,
         )
+        return self._work("measure", job, self.measure["timeout_s"])
+
+    def _work(self, verb: str, job: Job | CalibrationJob, timeout_s: float) -> str | None:
+        """Have a process of its own do the job; why it failed if its part does not say."""
         with tempfile.TemporaryDirectory(prefix="gatherbench-") as scratch:
             file = Path(scratch) / "job.json"
             job.dump(file)
             with (Path(scratch) / "log").open("w+") as log:
-                with self._process("measure", file, stdout=log, stderr=log) as process:
+                with self._process(verb, file, stdout=log, stderr=log) as process:
                     try:
-                        code = process.wait(self.measure["timeout_s"])
+                        code = process.wait(timeout_s)
                     except subprocess.TimeoutExpired:
-                        return f"timed out after {self.measure['timeout_s']:g} s"
+                        return f"timed out after {timeout_s:g} s"
                 log.seek(0)
-                return _death(code, log.read())
+                return death_of(code, log.read())
+
+    def _calibrated(self, done: set[Key]) -> SensorChoice | None:
+        """Which of the GPU's sensors the cases read; found out once a run. ``None``: no GPU."""
+        if self.device != "cuda":
+            return None
+        make = run_maker(self.store.run_id, self.commit, self.machine)
+        sensors = self.store.sensors_file
+        if CALIBRATION_KEY not in done:
+            part = self.store.parts / "calibration.jsonl"
+            job = CalibrationJob(
+                self.store.run_id, self.commit, self.machine, part.absolute(), sensors.absolute()
+            )
+            failure = self._work("calibrate", job, TIMEOUT_S)
+            self._append(part, make, CALIBRATION_STAGE, failure)
+        return read_choice(sensors)
 
     def _traces_of(self, case: Case) -> Path | None:
         """Where the case's trace goes; one repeat of a strategy is enough to look at."""
@@ -196,7 +226,7 @@ class Runner:
                 log.seek(0)
                 if code == DISK_FULL:
                     raise RunStopped(f"no space left to prepare {workload.dataset}: {data_root()}")
-                death = _death(code, log.read())
+                death = death_of(code, log.read())
         if "dataset" in answer:
             return Path(answer["dataset"]), Path(answer["trace"])
         return f"{workload.dataset} could not be prepared: {answer.get('error') or death}"
@@ -222,10 +252,6 @@ class Runner:
 
     def _fold(self, case: Case, part: Path, failure: str | None) -> tuple[str, str | None, float]:
         """Append what the case measured and how it ended to the table."""
-        records = list(read_part(part)) if part.exists() else []
-        end = next((r for r in records if r["kind"] == "end"), None)
-        if end is None:
-            end = {"status": "failed", "reason": failure, "wall_time_s": 0.0}
         make = RowMaker(
             self.store.run_id,
             self.commit,
@@ -237,8 +263,18 @@ class Runner:
             case.variant,
             case.repeat,
         )
+        return self._append(part, make, CASE_STAGE, failure)
+
+    def _append(
+        self, part: Path, make: RowMaker, stage: str, failure: str | None
+    ) -> tuple[str, str | None, float]:
+        """Append a part's rows, and a last one that says how its process ended."""
+        records = list(read_part(part)) if part.exists() else []
+        end = next((r for r in records if r["kind"] == "end"), None)
+        if end is None:
+            end = {"status": "failed", "reason": failure, "wall_time_s": 0.0}
         status, reason, seconds = end["status"], end["reason"], end["wall_time_s"]
-        what = (CASE_STAGE, CASE_METRIC, "s")
+        what = (stage, CASE_METRIC, "s")
         last: Row
         if status == "ok":
             last = make.ok(*what, seconds, "time.perf_counter")
@@ -251,49 +287,3 @@ class Runner:
 
 def _has_ended(part: Path) -> bool:
     return any(r["kind"] == "end" for r in read_part(part))
-
-
-def _death(code: int, log: str) -> str | None:
-    """Why a worker that said nothing died, in words; ``None`` if it ended well."""
-    if code == 0:
-        return None
-    if code == DISK_FULL:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    last = next((x.strip() for x in reversed(log.splitlines()) if x.strip()), "it printed nothing")
-    if code < 0:
-        known = {int(s): s.name for s in signal.Signals}
-        name = known.get(-code, f"signal {-code}")
-        hint = " (most likely out of memory)" if name == "SIGKILL" else ""
-        return f"killed by {name}{hint}; last words: {last}"
-    return f"exit status {code}; last words: {last}"
-
-
-@contextlib.contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Refuse a second runner on the same folder: it would measure cases twice."""
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StoreError(f"{folder}: another process is running this folder") from error
-        yield
-    finally:
-        os.close(lock)
-
-
-@contextlib.contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Answer SIGTERM as Ctrl-C: stop the case in flight and keep what there is."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_signal: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -10,6 +10,8 @@ are gathered from the parts into ``samples.parquet`` when the run ends, and then
     profile.toml       the machine that epochs are predicted for, if any
     rows.csv           the table (:class:`gatherbench.bench.rows.Row`)
     samples.parquet    seconds of every stage of every minibatch
+    timeline.parquet   what was polled during epochs; absent when nothing was
+    sensors.json       which of a GPU's sensors the calibration trusts; absent without a GPU
     parts/             parts of the cases of a run that has not ended
     interrupted/       parts of cases that were cut off and have been run again
 """
@@ -27,9 +29,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from gatherbench.bench.case import Case
+from gatherbench.bench.gathered import write_samples, write_timeline
 from gatherbench.bench.rows import HEADER, SCHEMA_VERSION, Row
 
 CASE_STAGE, CASE_METRIC = "case", "wall_time"
+#: Of the rows that belong to the run as a whole; the last of them is its wall time.
+CALIBRATION_STAGE = "calibration"
 
 
 class StoreError(ValueError):
@@ -54,6 +59,7 @@ class RunStore:
         self.profile_file = folder / "profile.toml"
         self.parts = folder / "parts"
         self.interrupted = folder / "interrupted"
+        self.sensors_file = folder / "sensors.json"
 
     @property
     def run_id(self) -> str:
@@ -120,11 +126,12 @@ class RunStore:
     def recover(self) -> set[Key]:
         """Drop what a killed run left half-written; returns the cases that are complete.
 
-        A case is complete when its last row stands in the table. Rows of any other case are
-        dropped: its part still holds them.
+        A case is complete when its last row stands in the table, and so is the calibration. Rows
+        of any other case are dropped: its part still holds them.
         """
         rows = self.rows()
-        done = {key_of(r) for r in rows if (r.stage, r.metric) == (CASE_STAGE, CASE_METRIC)}
+        last = ((CASE_STAGE, CASE_METRIC), (CALIBRATION_STAGE, CASE_METRIC))
+        done = {key_of(r) for r in rows if (r.stage, r.metric) in last}
         kept = [r for r in rows if key_of(r) in done]
         write_atomically(self.rows_file, ",".join(HEADER) + "\n" + to_csv(kept))
         return done
@@ -141,32 +148,16 @@ class RunStore:
         part.rename(self.interrupted / f"{part.stem}.{number}.jsonl")
 
     def write_samples(self, *, finished: bool) -> None:
-        """Gather the parts' samples into ``samples.parquet``; a finished run drops the parts."""
+        """Gather the parts' samples and timelines; a finished run drops the parts."""
         if not self.parts.is_dir():
             return
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        columns: dict[str, list[Any]] = {name: [] for name in SAMPLE_COLUMNS}
-        for path in sorted(self.parts.glob("*.jsonl")):
-            for record in read_part(path):
-                if record["kind"] != "samples":
-                    continue
-                for batch, value in enumerate(record["values"]):
-                    for name in SAMPLE_COLUMNS[:-2]:
-                        columns[name].append(record[name])
-                    columns["batch"].append(batch)
-                    columns["value_s"].append(value)
-        temporary = self.folder / ".samples.parquet"
-        pq.write_table(pa.table(columns, schema=_samples_schema()), temporary, compression="zstd")
-        temporary.replace(self.folder / "samples.parquet")
+        parts = sorted(self.parts.glob("*.jsonl"))
+        for write in (write_samples, write_timeline):
+            write((record for path in parts for record in read_part(path)), self.folder)
         if finished:
             for path in self.parts.iterdir():
                 path.unlink()
             self.parts.rmdir()
-
-
-SAMPLE_COLUMNS = ("workload", "strategy", "variant", "repeat", "epoch", "stage", "batch", "value_s")
 
 
 class PartWriter:
@@ -191,6 +182,14 @@ class PartWriter:
         fields = {**case.to_json(), "epoch": epoch, "stage": stage, "values": values}
         del fields["params"]
         self._write("samples", fields)
+
+    def series(
+        self, case: Case, epoch: int, metric: str, unit: str, points: Iterable[tuple[float, float]]
+    ) -> None:
+        """What was polled during ``epoch``: (s since its window opened, value then)."""
+        fields = {**case.to_json(), "epoch": epoch, "metric": metric, "unit": unit}
+        del fields["params"]
+        self._write("series", {**fields, "points": list(points)})
 
     def end(self, status: str, reason: str | None, wall_time_s: float) -> None:
         """The case is over: ``ok``, ``skipped`` or ``failed``."""
@@ -277,18 +276,6 @@ def _row(cells: list[str]) -> Row:
         else:
             values[name] = None if name == "reason" and not cell else cell
     return Row(**values)
-
-
-def _samples_schema() -> Any:
-    import pyarrow as pa
-
-    kinds = {
-        "repeat": pa.int32(),
-        "epoch": pa.int32(),
-        "batch": pa.int32(),
-        "value_s": pa.float64(),
-    }
-    return pa.schema([(n, kinds.get(n, pa.string())) for n in SAMPLE_COLUMNS])
 
 
 def _read_json(path: Path) -> dict[str, Any]:

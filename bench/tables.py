@@ -14,8 +14,9 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from gatherbench.bench.gathered import SAMPLE_COLUMNS, SAMPLES_FILE
 from gatherbench.bench.rows import HEADER, SCHEMA_VERSION, Row
-from gatherbench.bench.store import SAMPLE_COLUMNS, RunStore, StoreError
+from gatherbench.bench.store import RunStore, StoreError
 
 
 class RunError(ValueError):
@@ -33,6 +34,8 @@ class Run:
         rows: the table (columns :data:`gatherbench.bench.rows.HEADER`), each row joined with the
             fields of its workload (``scale``, ``model``, ``hidden``, ``fanouts``, ...).
         samples: seconds of every stage of every minibatch; empty while the run has not ended.
+        whole: rows that belong to the run and to none of its cases: the calibration of a GPU's
+            sensors (columns :data:`gatherbench.bench.rows.HEADER`); empty without a GPU.
     """
 
     folder: Path
@@ -40,6 +43,7 @@ class Run:
     env: dict[str, Any]
     rows: pd.DataFrame
     samples: pd.DataFrame
+    whole: pd.DataFrame
 
     @property
     def run_id(self) -> str:
@@ -67,6 +71,8 @@ def load_run(folder: Path) -> Run:
     _check(folder, plan, rows)
     table = pd.DataFrame([asdict(row) for row in rows], columns=list(HEADER))
     table["value"] = table["value"].astype(float)
+    of_a_case = table["workload"] != ""
+    whole, table = table[~of_a_case].reset_index(drop=True), table[of_a_case]
     fields = pd.DataFrame(
         [
             {**workload, "workload": name, "fanouts": ",".join(map(str, workload["fanouts"]))}
@@ -74,7 +80,7 @@ def load_run(folder: Path) -> Run:
         ]
     ).drop(columns="dataset")
     table = table.merge(fields, on="workload", how="left", validate="many_to_one")
-    return Run(folder, plan, env, table, _samples(folder / "samples.parquet"))
+    return Run(folder, plan, env, table, _samples(folder / SAMPLES_FILE), whole)
 
 
 def newest_run(root: Path) -> Path:
@@ -100,7 +106,7 @@ def _check(folder: Path, plan: dict[str, Any], rows: list[Row]) -> None:
                 f"{folder / 'rows.csv'}: schema version {row.schema_version}, expected"
                 f" {SCHEMA_VERSION}; read it with the gatherbench version that wrote it"
             )
-        if row.workload not in plan["workloads"]:
+        if row.workload and row.workload not in plan["workloads"]:
             raise RunError(
                 f"{folder / 'rows.csv'}: workload {row.workload!r} does not stand in plan.json;"
                 " the two files belong to different runs"

@@ -1,6 +1,7 @@
 """The process of one case or one preparation: started by the runner, gone when it is done.
 
     python -m gatherbench.bench.worker prepare WORKLOAD.json    progress and result on stdout
+    python -m gatherbench.bench.worker calibrate JOB.json       rows and sensors.json, on a GPU
     python -m gatherbench.bench.worker measure JOB.json         rows into the job's part
 
 A process of its own means that a crash, a CUDA error or a lack of memory costs one case, and that
@@ -92,12 +93,38 @@ def measure_case(path: Path) -> None:
         raise
 
 
+def calibrate_sensors(path: Path) -> None:
+    """Calibrate the GPU's sensors for the run; what goes wrong is the last record's reason."""
+    from gatherbench.bench.calibration_job import CalibrationJob, run_maker
+    from gatherbench.bench.meters.gpu_choice import SensorChoice
+    from gatherbench.bench.sensor_calibration import calibrate_gpu
+    from gatherbench.bench.store import PartWriter
+
+    job = CalibrationJob.load(path)
+    begin = time.perf_counter()
+    with contextlib.closing(PartWriter(job.part)) as out:
+        status, reason = "ok", None
+        try:
+            choice = calibrate_gpu(run_maker(job.run_id, job.commit, job.machine), out.row)
+        except Exception as error:
+            traceback.print_exc()
+            status, reason = "failed", f"{type(error).__name__}: {error}"
+            choice = SensorChoice(None, f"failed: the calibration ended with {reason}")
+        job.keep(choice)
+        out.end(status, reason, time.perf_counter() - begin)
+
+
 def main(arguments: list[str]) -> None:
     """Do what the runner asks: a verb, a file, and the runner's process id."""
     verb, path, parent = arguments
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the runner's to answer
     die_with_parent(int(parent))
-    {"prepare": prepare_workload, "measure": measure_case}[verb](Path(path))
+    verbs = {
+        "prepare": prepare_workload,
+        "calibrate": calibrate_sensors,
+        "measure": measure_case,
+    }
+    verbs[verb](Path(path))
 
 
 if __name__ == "__main__":

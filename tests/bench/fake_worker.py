@@ -12,7 +12,9 @@ import sys
 import time
 from pathlib import Path
 
+from gatherbench.bench.calibration_job import CalibrationJob, run_maker
 from gatherbench.bench.case import Job
+from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.rows import RowMaker
 from gatherbench.bench.store import PartWriter
 from gatherbench.bench.worker import DISK_FULL, die_with_parent
@@ -33,6 +35,9 @@ def main() -> None:
         print(json.dumps({"what": "drawing", "fraction": 0.5}))
         print(json.dumps({"dataset": "/nowhere", "trace": "/nowhere"}))
         return
+    if verb == "calibrate":
+        calibrate(CalibrationJob.load(Path(path)))
+        return
     job = Job.load(Path(path))
     case = job.case
     with (job.part.parent.parent / "executions").open("a") as log:
@@ -43,6 +48,10 @@ def main() -> None:
         case.strategy, case.variant, case.repeat,
     )  # fmt: skip
     out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", epoch=0))
+    if job.sensors is not None:
+        trusted = job.sensors.pcie or job.sensors.pcie_reason
+        out.row(make.ok("epoch", "sensors", "1", 1, trusted, epoch=0))
+        out.series(case, 0, "pcie_host_to_device", "B", [(0.0, 0.0), (0.02, 5e6)])
     out.samples(case, 0, "fetch", [0.1, 0.2])
     match case.variant:
         case "crash":
@@ -70,6 +79,20 @@ def main() -> None:
                 table.rename(table.with_suffix(".kept"))
                 table.symlink_to("/dev/full")
     out.end("ok", None, 0.2)
+
+
+def calibrate(job: CalibrationJob) -> None:
+    """Trusts what the environment says; dies where it says nothing."""
+    with (job.choice.parent / "executions").open("a") as log:
+        log.write("calibration\n")
+    trusted = os.environ.get("TEST_TRUSTED_SOURCE")
+    out = PartWriter(job.part)
+    make = run_maker(job.run_id, job.commit, job.machine)
+    out.row(make.ok("calibration", "pcie_host_to_device_ratio", "1", 1.04, "stub"))
+    if trusted is None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    job.keep(SensorChoice(trusted, ""))
+    out.end("ok", None, 0.1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,61 @@
+"""What a run needs around it: sole use of its folder, SIGTERM as Ctrl-C, why a worker died."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from gatherbench.bench.store import StoreError
+from gatherbench.bench.worker import DISK_FULL
+
+
+@contextlib.contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Refuse a second runner on the same folder: it would measure cases twice."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreError(f"{folder}: another process is running this folder") from error
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def terminate_as_interrupt() -> Iterator[None]:
+    """Answer SIGTERM as Ctrl-C: stop the case in flight and keep what there is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def death_of(code: int, log: str) -> str | None:
+    """Why a worker that said nothing died, in words; ``None`` if it ended well."""
+    if code == 0:
+        return None
+    if code == DISK_FULL:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    last = next((x.strip() for x in reversed(log.splitlines()) if x.strip()), "it printed nothing")
+    if code < 0:
+        known = {int(s): s.name for s in signal.Signals}
+        name = known.get(-code, f"signal {-code}")
+        hint = " (most likely out of memory)" if name == "SIGKILL" else ""
+        return f"killed by {name}{hint}; last words: {last}"
+    return f"exit status {code}; last words: {last}"
