@@ -118,7 +118,11 @@ def write_run(
                 row(key, "case", "wall_time", "s", 10.0)
         for strategy, variant, times in modelled:
             key = {"workload": workload, "strategy": strategy, "variant": variant, "repeat": 0}
-            epoch({**key, "backend": "model"}, tuple(t * (w + 1) for t in times), 0)
+            epoch(
+                {**key, "backend": "model", "machine": "rtx3090-pcie4"},
+                tuple(t * (w + 1) for t in times),
+                0,
+            )
     plan = {
         "name": "quick",
         "description": "a test",

@@ -131,9 +131,32 @@ def test_modelled_bars_are_hatched_and_called_so(
     hatches = [patch.get_hatch() for patch in modelled.axes[0].patches]
     assert hatches.count(MODEL_HATCH) == len(hatches) // 2  # one bar of the two
     assert "naive (modelled)" in texts(modelled)
-    assert "modelled, not measured" in texts(modelled)
+    assert "modelled for rtx3090-pcie4, not measured" in texts(modelled)
+    found = texts(modelled).replace("\n", " ")
+    assert "Machine cpu-amd-epyc-2c (AMD EPYC)" in found  # the model is not among the machines
     measured = draw(load_run(make_run("20261121-b-2", series=EIGHT[:1])))
     assert "modelled" not in texts(measured)
+
+
+def test_modelled_bars_stand_below_the_measured_ones_behind_a_line(make_run: MakeRun) -> None:
+    axes = speedup(load_run(make_run(series=EIGHT[:2], modelled=EIGHT[:2]))).axes[0]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert ["(modelled)" in name for name in names] == [False, False, True, True]
+    lines = [
+        line.get_ydata()[0] for line in axes.lines if line.get_ydata()[0] == line.get_ydata()[1]
+    ]
+    ticks = axes.get_yticks()
+    assert any(ticks[1] < y < ticks[2] for y in lines)
+    assert ticks[2] - ticks[1] > ticks[1] - ticks[0]
+
+
+def test_what_is_not_modelled_has_no_empty_line(make_run: MakeRun) -> None:
+    folder = make_run(series=EIGHT[:1], modelled=EIGHT[:2])
+    rows = (folder / "rows.csv").read_text().splitlines(keepends=True)
+    kept = [r for r in rows if ",model," not in r or ",wall_time," in r]  # as the link model does
+    (folder / "rows.csv").write_text("".join(kept))
+    labels = cpu_core_seconds(load_run(folder)).axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == ["cpu_gather\nnaive"]
 
 
 def test_a_series_with_some_bad_repeats_is_drawn_and_says_so(make_run: MakeRun) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from gatherbench.bench.rows import Row
 from gatherbench.bench.show import render, summarise
+from gatherbench.bench.store import RunStore
 from gatherbench.bench.tables import load_run
 
 MakeRun = Callable[..., Path]
@@ -68,10 +71,25 @@ def test_a_failed_case_stands_in_its_place_and_its_reason_below(make_run: MakeRu
 
 def test_modelled_lines_stand_apart(make_run: MakeRun) -> None:
     text = shown(make_run(series=[NAIVE], modelled=[NAIVE, SORTED]))
-    measured, _, modelled = text.partition("modelled:")
+    measured, _, modelled = text.partition("modelled for")
     assert "cpu_gather" in measured
     assert "aligned_zero_copy" not in measured
     assert "aligned_zero_copy" in modelled
+    assert "rtx3090-pcie4" in modelled
+
+
+def test_an_epoch_that_cannot_be_modelled_says_why(make_run: MakeRun) -> None:
+    folder = make_run(series=[NAIVE], modelled=[NAIVE])
+    store = RunStore(folder)
+
+    def unknown(row: Row) -> Row:
+        return dataclasses.replace(row, value=None, status="skipped", reason="unknown: gpu.launch")
+
+    old = [r for r in store.rows() if r.backend == "model" and r.metric == "wall_time"]
+    store.replace(lambda r: r.backend == "model", [unknown(r) for r in old])
+    text = " ".join(shown(folder).split())
+    said = f"not modelled for rtx3090-pcie4: {' '.join(NAIVE[:2])}: unknown: gpu.launch"
+    assert text.count(said) == 1
 
 
 def test_a_host_run_says_that_no_gpu_took_part(make_run: MakeRun) -> None:
