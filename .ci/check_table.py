@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from gatherbench.bench.linkmodel.predict import is_prediction
 from gatherbench.bench.store import RunStore, key_of
 from gatherbench.bench.tables import newest_run
 from gatherbench.strategies.registry import STRATEGIES
@@ -39,6 +40,11 @@ def main(root: Path) -> None:
     wanted = {(s.name, m) for s in STRATEGIES for m in ("sage", "gat")}
     seen = {(c["strategy"], plan["workloads"][c["workload"]]["model"]) for c in plan["cases"]}
     problems += [f"no case for {missing}" for missing in sorted(wanted - seen)]
+    predicted = {key_of(r)[:3] for r in rows if is_prediction(r) and r.metric == "wall_time"}
+    planned = {(c["workload"], c["strategy"], c["variant"]) for c in plan["cases"]}
+    problems += [f"no prediction for {series}" for series in sorted(planned - predicted)]
+    unknown = {key_of(r)[:3] for r in rows if is_prediction(r) and r.status != "ok"}
+    problems += [f"predicted as unknown: {series}" for series in sorted(unknown)]
     problems += [f"no picture {p}" for p in PICTURES if not (folder / "figures" / p).is_file()]
     if problems:
         sys.exit("incomplete: " + "\n".join(problems))
