@@ -34,6 +34,14 @@ class ReadOrder:
     expand: Tensor | None = None
 
 
+def as_order(word: str) -> Order:
+    """``word`` as an order; ``ValueError`` if it is none."""
+    for order in ORDERS:
+        if order == word:
+            return order
+    raise ValueError(f"order = {word!r}: expected one of {', '.join(ORDERS)}")
+
+
 def read_order(ids: Tensor, order: Order) -> ReadOrder:
     """Arrange a batch of ids (``[B]``, int32 or int64, on any device).
 

@@ -84,10 +84,10 @@ class OverlappedFetcher(KernelFetcher):
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
         """The same by the time of a whole step, in which the gather runs beside training."""
         known = len(self.setup)
-        seconds = self._sweep(lambda: self._step_seconds(ids, beside))
+        seconds = self._sweep(lambda: self.step_seconds(ids, beside))
         source = f"median time.perf_counter of a step, training beside the fetch, {_STEPS} in a row"
         self._record("step_time", seconds, source)
-        alone = statistics.median(_alone_seconds(self.device, beside) for _ in range(_SWEEP_ROUNDS))
+        alone = statistics.median(alone_seconds(self.device, beside) for _ in range(_SWEEP_ROUNDS))
         source = "median time.perf_counter of a training step, no fetch beside it"
         self.setup.append(SetupStep("train_alone_step_time", "s", alone, source))
         why = f"smallest that reaches {ENOUGH:.0%} of the best step; replaces the one found alone"
@@ -122,7 +122,8 @@ class OverlappedFetcher(KernelFetcher):
             end.synchronize()
         return float(begin.elapsed_time(end)) / 1e3
 
-    def _step_seconds(self, ids: Tensor, beside: Callable[[], object]) -> float:
+    def step_seconds(self, ids: Tensor, beside: Callable[[], object]) -> float:
+        """Seconds of a step that fetches ``ids`` and does ``beside``, side by side."""
         ticket = self.submit(ids)
         torch.cuda.synchronize(self.device)
         begin = time.perf_counter()
@@ -164,7 +165,8 @@ def smallest_good_budget(seconds: dict[int, float]) -> int:
     return min(percent for percent, value in seconds.items() if best >= ENOUGH * value)
 
 
-def _alone_seconds(device: torch.device, beside: Callable[[], object]) -> float:
+def alone_seconds(device: torch.device, beside: Callable[[], object]) -> float:
+    """Seconds of ``beside`` with nothing beside it."""
     torch.cuda.synchronize(device)
     begin = time.perf_counter()
     for _ in range(_STEPS):

@@ -2,157 +2,111 @@
 
     python -m gatherbench.bench.gpu.micro --out FOLDER --budget 500
 
-One process, one registered table, everything in turns (``micro_plan.py``). Rows are appended to
-``rows.csv`` as they come, so a run that is cut short keeps what it measured; the summary and the
-figure are made at the end, from the rows alone. It needs torch, NVRTC and cuda-bindings, and no
-more: neither a dataset nor the harness.
+Four sections, each in a process of its own with its share of the time: one that crashes, hangs or
+lacks something costs the others nothing, and says why in ``sections.csv``. All need torch, NVRTC
+and cuda-bindings, and no more: neither a dataset nor the harness.
 
-Before anything is timed each policy gathers a sample that is compared bit for bit with the host's.
+    gather    rows.csv, summary.csv, gather_rate.png   rates over width, span, order, policy, grid
+    overlap   overlap.csv                              a gather beside loads like training
+    ncu       ncu.csv                                  counters beside the request accounting
+    peer      peer.csv                                 WholeGraph live, where it is installed
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
+import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from gatherbench.bench.gpu.micro_plan import (
-    CAPS,
-    GIB,
-    ROW_BYTES,
-    SPANS,
-    fitting,
-    points,
-    rounds,
-)
-from gatherbench.bench.gpu.micro_rows import MicroRow, RowFile, row_of, write_summary
-from gatherbench.kernels.policies import POLICIES
+from gatherbench.bench.gpu.micro_machine import describe, prepare
+from gatherbench.bench.gpu.micro_rows import RowFile
 
-#: Seconds kept back for the summary and the figure.
-CLOSING_S = 20.0
-FEWEST_ROUNDS = 3
+#: Each section's weight in the time that is left when its turn comes, among those still to come.
+SECTIONS = {"gather": 11.0, "overlap": 4.0, "ncu": 4.0, "peer": 1.0}
+#: Exit status of a section that cannot run here; its last line says why.
+SKIPPED = 3
+#: What a section may take beyond its budget before it is ended.
+_GRACE_S = 20.0
 
 
-def describe(device: Any) -> dict[str, Any]:
-    """The machine, as far as it bears on the numbers."""
-    import torch
+@dataclass(frozen=True, slots=True)
+class SectionRow:
+    """How a section ended; ``reason`` says why, where it is not ``ok``."""
 
-    gpu = torch.cuda.get_device_properties(device)
-    return {
-        "gpu": gpu.name,
-        "multiprocessors": gpu.multi_processor_count,
-        "l2_bytes": gpu.L2_cache_size,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "host_memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "cores": os.cpu_count(),
-    }
+    section: str
+    status: str
+    reason: str
+    time_s: float
 
 
-def measure(options: argparse.Namespace, began: float) -> list[MicroRow]:
-    """Set up, check, then go round until the budget is spent; the rows."""
-    import psutil
-    import torch
-
-    from gatherbench.bench.gpu.micro_device import Bench
-
-    device = torch.device("cuda", torch.cuda.current_device())
-    (options.out / "env.json").write_text(json.dumps(describe(device), indent=2) + "\n")
-    free = int(options.memory * GIB) or psutil.virtual_memory().available
-    spans = fitting([int(s * GIB) for s in options.spans], free)
-    for span in options.spans:
-        if int(span * GIB) not in spans:
-            print(f"span {span:g} GiB left out: not enough free host memory", flush=True)
-    if not spans:
-        raise SystemExit("no span fits the free host memory: give smaller ones with --spans")
-    plan = points(spans, options.row_bytes, options.policies, options.caps)
-    print(f"{len(plan)} points, spans {[s // GIB for s in spans]} GiB", flush=True)
-    out = RowFile(options.out / "rows.csv")
+def run_section(name: str, out: Path, budget_s: float, more: Sequence[str]) -> SectionRow:
+    """Run a section in a process of its own; what it prints is printed."""
+    command = [sys.executable, "-m", f"gatherbench.bench.gpu.micro_{name}", "--out", str(out)]
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [*command, "--budget", f"{budget_s:.0f}", *more],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     try:
-        with Bench(max(spans), device, out.add) as bench:
-            for name in options.policies:
-                for width in options.row_bytes:
-                    bench.check(name, width)
-            print(f"every policy is right; {time.monotonic() - began:.0f} s used", flush=True)
-            last = -1
-            for number, point in rounds(plan):
-                if number != last:
-                    elapsed = time.monotonic() - began
-                    print(f"round {number}, {elapsed:.0f} s used", flush=True)
-                    last = number
-                if time.monotonic() - began > options.budget - CLOSING_S:
-                    break
-                if options.rounds and number >= options.rounds:
-                    break
-                out.add(row_of(point, number, bench.seconds(point)))
-            if last < FEWEST_ROUNDS:
-                print(f"only {last} whole rounds: give more --budget or fewer points", flush=True)
-        return out.rows
+        said, _ = process.communicate(timeout=budget_s + _GRACE_S)
+        status = process.returncode
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said, _ = process.communicate()
+        status = None
     finally:
-        out.close()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    took = time.monotonic() - began
+    print(f"== {name}, {took:.0f} s", said.rstrip(), sep="\n", flush=True)
+    last = next((x.strip() for x in reversed(said.splitlines()) if x.strip()), "it said nothing")
+    if status == 0:
+        return SectionRow(name, "ok", "", took)
+    if status == SKIPPED:
+        return SectionRow(name, "skipped", last, took)
+    how = "took too long" if status is None else f"ended with status {status}"
+    return SectionRow(name, "failed", f"{how}; last words: {last}", took)
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The command line, and what of it is the section's."""
     parser = argparse.ArgumentParser(prog="gpu-micro", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for rows and figures")
     parser.add_argument("--budget", type=float, default=500.0, help="seconds for everything")
-    parser.add_argument("--rounds", type=int, default=0, help="stop after so many (0: the budget)")
-    parser.add_argument(
-        "--spans", type=float, nargs="+", default=[s / GIB for s in SPANS], help="GiB of table"
-    )
-    parser.add_argument(
-        "--memory", type=float, default=0.0, help="GiB of free host memory (0: ask the system)"
-    )
-    parser.add_argument("--row-bytes", type=int, nargs="+", default=list(ROW_BYTES))
-    parser.add_argument("--policies", nargs="+", default=list(POLICIES))
-    parser.add_argument("--caps", type=int, nargs="+", default=list(CAPS), help="per cent; 0: none")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be timed, and stop")
-    return parser.parse_args(arguments)
+    parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
+    return parser.parse_known_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, summarise, draw; the exit status."""
-    began = time.monotonic()
-    options = parse(arguments)
-    spans = [int(s * GIB) for s in options.spans]
-    try:
-        plan = points(spans, options.row_bytes, options.policies, options.caps)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+    """Run the sections; the exit status is 1 if one of them failed."""
+    deadline = time.monotonic()
+    options, more = parse(arguments)
+    if more and len(options.sections) > 1:
+        print(f"error: {more[0]} is for one section: name it with --sections", file=sys.stderr)
         return 2
-    if options.dry_run:
-        read = sum(point.payload_bytes for point in plan)
-        print(f"{len(plan)} points; one round moves {read / GIB:.1f} GiB of payload")
-        return 0
-    import torch
-
-    if not torch.cuda.is_available():
-        print(f"error: torch {torch.__version__} sees no CUDA GPU", file=sys.stderr)
+    deadline += options.budget
+    if (problem := prepare(options.out)) is not None:
+        print(f"error: {problem}", file=sys.stderr)
         return 2
-    options.out.mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault(
-        "GATHERBENCH_KERNEL_CACHE", str(Path(tempfile.gettempdir()) / "gatherbench-kernels")
-    )
-    rows = measure(options, began)
-    table = write_summary(rows, options.out / "summary.csv")
-    from gatherbench.bench.gpu.micro_figure import draw, headline
-
-    print(headline(table))
-    try:
-        draw(table, options.out / "gather_rate.png")
-    except ImportError as missing:
-        print(f"no figure: {missing}")
-    return 0
+    (options.out / "env.json").write_text(json.dumps(describe(), indent=2) + "\n")
+    file = RowFile(options.out / "sections.csv", SectionRow)
+    for number, name in enumerate(options.sections):
+        left = deadline - time.monotonic()
+        share = SECTIONS[name] / sum(SECTIONS[other] for other in options.sections[number:])
+        file.add(run_section(name, options.out, max(10.0, left * share - _GRACE_S / 2), more))
+    file.close()
+    for row in file.rows:
+        print(f"{row.section}: {row.status} {row.reason}")
+    return 1 if any(row.status == "failed" for row in file.rows) else 0
 
 
 if __name__ == "__main__":

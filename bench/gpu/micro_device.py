@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from gatherbench.bench.gpu.micro_plan import READ_BYTES, ROOF_BYTES, Point
+from gatherbench.bench.gpu.micro_plan import PASSES, READ_BYTES, ROOF_BYTES, Point
 from gatherbench.bench.gpu.micro_rows import MicroRow
 from gatherbench.kernels.compiler import compile_gather
 from gatherbench.kernels.grid import GridPoint
@@ -28,7 +28,9 @@ from gatherbench.kernels.launch import (
     load_kernel,
     policy_point,
 )
+from gatherbench.kernels.order import as_order, read_order
 from gatherbench.kernels.policies import POLICIES
+from gatherbench.strategies.base import check_ids
 from gatherbench.strategies.cuda_overlap import blocks_of
 
 _ROOF_BLOCK = 512
@@ -83,23 +85,9 @@ class Bench:
     def seconds(self, point: Point) -> float:
         """Seconds of one launch; everything it needs is made, and done, before."""
         if point.kind == "gather":
-            ids = self._ids(point.num_ids, point.num_rows)
-            places = None
-            if point.order == "sorted":
-                ids, places = torch.sort(ids)
-            out = self.out[: point.payload_bytes].view(-1, point.row_bytes)
-            return self._timed(
-                functools.partial(
-                    self._gather,
-                    point.policy,
-                    point.row_bytes,
-                    point.num_rows,
-                    ids,
-                    places,
-                    point.cap,
-                    out,
-                )
-            )
+            return self._timed(self._gathering(point))
+        if point.kind in PASSES:
+            return self._pass_seconds(point)
         piece = point.payload_bytes
         begin = self._roof_at * piece % (point.span_bytes - piece + 1) & ~0xFFF
         self._roof_at += 1
@@ -114,6 +102,38 @@ class Bench:
         return self._timed(
             lambda: launch_kernel(kernel, grid, (_ROOF_BLOCK, 1), values, kinds, self.device)
         )
+
+    def _gathering(self, point: Point) -> Callable[[], object]:
+        """The launches of a gather, its ids arranged already."""
+        order = read_order(self._ids(point.num_ids, point.num_rows), as_order(point.order))
+        out = self.out[: point.payload_bytes].view(-1, point.row_bytes)
+        gather = functools.partial(self._gather, point.policy, point.row_bytes, point.num_rows)
+        if order.expand is None:
+            return functools.partial(gather, order.ids, order.out_rows, point.cap, out)
+        expand, width = order.expand, point.row_bytes
+        distinct = torch.empty((order.ids.numel(), width), dtype=torch.uint8, device=self.device)
+        near = Table(distinct.data_ptr(), order.ids.numel(), width, width)
+        item = min(4, width & -width)
+        copy = policy_point("unaligned", width, item, 0, out.data_ptr() % 16, 8)
+
+        def both() -> None:
+            gather(order.ids, None, point.cap, distinct)
+            gather_into(out, near, expand, copy)
+
+        return both
+
+    def _pass_seconds(self, point: Point) -> float:
+        """Seconds of a pass over ids; of the check, what the host waits for it."""
+        rows = point.span_bytes // point.row_bytes
+        ids = self._ids(point.num_ids, rows)
+        if point.kind == "sort":
+            return self._timed(lambda: read_order(ids, "sorted"))
+        if point.kind == "unique":
+            return self._timed(lambda: read_order(ids, "unique"))
+        torch.cuda.synchronize(self.device)
+        begin = time.perf_counter()
+        check_ids(ids, rows, self.device)
+        return time.perf_counter() - begin
 
     @functools.cached_property
     def _roof_kernel(self) -> Any:

@@ -28,7 +28,7 @@ def roofs(table: Sequence[dict[str, Any]], span: int) -> dict[str, float]:
     """GB/s of the copy engine and of the multiprocessors' best contiguous read."""
     best: dict[str, float] = {}
     for row in table:
-        if row["kind"] != "gather" and row["span_bytes"] == span:
+        if row["kind"] in ("copy_engine", "sm_read") and row["span_bytes"] == span:
             best[row["kind"]] = max(best.get(row["kind"], 0.0), row["payload_gb_per_s"])
     return best
 

@@ -15,6 +15,8 @@ from typing import Literal, TypeVar
 
 from gatherbench.kernels.policies import POLICIES, Policy
 
+Kind = Literal["copy_engine", "sm_read", "gather", "sort", "unique", "id_check"]
+
 GIB = 1 << 30
 #: Row widths: one float, a sector, a line, and rows of 16, 100, 128, 353, 602 and 1024 floats.
 ROW_BYTES = (4, 16, 64, 100 * 4, 128 * 4, 353 * 4, 602 * 4, 4096)
@@ -29,10 +31,15 @@ MAX_IDS = 4 << 20
 ROOF_BYTES = 1 << 30
 #: Blocks for each multiprocessor that the read roof tries.
 ROOF_BLOCKS = (1, 2, 4, 8)
+#: The policy of our own that is tried in every order.
+OUR_BEST = "aligned"
 SHARE_OF_MEMORY = 0.6
+#: Row widths whose number of ids the passes over ids are timed for: from 4 M ids down to 64 k.
+PASS_ROW_BYTES = (4, 16, 400, 4096)
+#: Passes over int64 ids that lie on the GPU.
+PASSES: tuple[Kind, ...] = ("sort", "unique", "id_check")
 
 T = TypeVar("T")
-Kind = Literal["copy_engine", "sm_read", "gather"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,9 @@ class Point:
     """One thing to time.
 
     Attributes:
-        kind: copy engine or multiprocessors reading one contiguous piece (the roofs), or a gather.
+        kind: copy engine or multiprocessors reading one contiguous piece (the roofs), a gather, or
+            a pass over its ids on the GPU: the two order passes, and the check of the ids, for
+            which the host waits.
         span_bytes: the part of the table in which the rows lie.
         cap: of the grid: per cent of the GPU's threads for a gather (0: the policy's own), blocks
             for each multiprocessor for ``sm_read``, 0 for the copy engine.
@@ -64,6 +73,8 @@ class Point:
         """Bytes that arrive and were asked for."""
         if self.kind == "gather":
             return self.num_ids * self.row_bytes
+        if self.kind in PASSES:
+            return self.num_ids * 8
         return min(ROOF_BYTES, self.span_bytes)
 
     @property
@@ -73,7 +84,9 @@ class Point:
 
 
 def orders_of(policy: Policy, row_bytes: int) -> tuple[str, ...]:
-    """Our own policies are tried in both orders; another system's in the one that it uses."""
+    """Our own policies are tried in every order; another system's in the one that it uses."""
+    if policy.name == OUR_BEST:
+        return ("given", "sorted", "unique")
     if policy.system == "gatherbench":
         return ("given", "sorted")
     return (policy.order_of(row_bytes),)
@@ -102,7 +115,13 @@ def points(
         raise ValueError("a span must hold at least one row")
     roofs = [Point("copy_engine", span) for span in spans]
     roofs += [Point("sm_read", span, blocks) for span in spans for blocks in ROOF_BLOCKS]
-    return roofs + [
+    passes = [
+        Point(kind, span, row_bytes=width)
+        for span in spans[:1]
+        for kind in PASSES
+        for width in PASS_ROW_BYTES
+    ]
+    gathers = [
         Point("gather", span, cap, name, order, width)
         for span in spans
         for width in row_bytes
@@ -110,6 +129,7 @@ def points(
         for order in orders_of(POLICIES[name], width)
         for cap in caps_of(POLICIES[name], caps)
     ]
+    return [*roofs, *passes, *gathers]
 
 
 def rounds(plan: Sequence[T], seed: int = 0) -> Iterator[tuple[int, T]]:

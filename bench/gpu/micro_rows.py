@@ -8,9 +8,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gatherbench.bench.gpu.micro_plan import Point
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +32,20 @@ class MicroRow:
     source: str
 
 
-class RowFile:
-    """``rows.csv``, on disk as soon as a row is known."""
+R = TypeVar("R", bound="DataclassInstance")
 
-    def __init__(self, path: Path) -> None:
+
+class RowFile(Generic[R]):
+    """A table of rows of one dataclass, each on disk as soon as it is known."""
+
+    def __init__(self, path: Path, kind: type[R]) -> None:
         self._file = path.open("w", encoding="utf-8", newline="")
-        self._writer = csv.DictWriter(self._file, [f.name for f in fields(MicroRow)])
+        self._writer = csv.DictWriter(self._file, [f.name for f in fields(kind)])
         self._writer.writeheader()
-        self.rows: list[MicroRow] = []
+        self._file.flush()
+        self.rows: list[R] = []
 
-    def add(self, row: MicroRow) -> None:
+    def add(self, row: R) -> None:
         self.rows.append(row)
         self._writer.writerow(asdict(row))
         self._file.flush()
@@ -59,7 +66,7 @@ def row_of(point: Point, number: int, seconds: float) -> MicroRow:
         number,
         point.payload_bytes,
         seconds,
-        "torch.cuda.Event",
+        "time.perf_counter" if point.kind == "id_check" else "torch.cuda.Event",
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gatherbench.bench.gpu import micro
+from gatherbench.bench.gpu import micro, micro_gather, micro_ncu, micro_overlap, micro_peer
 from gatherbench.bench.gpu.micro_figure import best_by_width, draw, headline, roofs
 from gatherbench.bench.gpu.micro_plan import (
     GIB,
@@ -24,7 +24,7 @@ from gatherbench.bench.gpu.micro_plan import (
     points,
     rounds,
 )
-from gatherbench.bench.gpu.micro_rows import RowFile, row_of, summary, write_summary
+from gatherbench.bench.gpu.micro_rows import MicroRow, RowFile, row_of, summary, write_summary
 from gatherbench.kernels.policies import POLICIES
 
 
@@ -36,7 +36,7 @@ def test_the_plan_holds_every_axis_once() -> None:
     assert {p.span_bytes for p in gathers} == set(SPANS)
     assert {p.policy for p in gathers} == set(POLICIES)
     ours = {(p.order, p.cap) for p in gathers if p.policy == "aligned"}
-    assert ours == {(o, c) for o in ("given", "sorted") for c in (0, 5, 10, 25)}
+    assert ours == {(o, c) for o in ("given", "sorted", "unique") for c in (0, 5, 10, 25)}
     theirs = {(p.order, p.cap, p.row_bytes) for p in gathers if p.policy == "wholegraph"}
     assert ("sorted", 0, 512) in theirs
     assert ("given", 0, 1412) in theirs
@@ -74,7 +74,7 @@ def test_spans_that_do_not_fit_are_left_out() -> None:
 def test_the_summary_takes_medians_and_the_best_roof(tmp_path: Path) -> None:
     roof = [Point("sm_read", GIB, blocks) for blocks in (1, 4)]
     gather = Point("gather", GIB, 0, "aligned", "sorted", 512)
-    file = RowFile(tmp_path / "rows.csv")
+    file = RowFile(tmp_path / "rows.csv", MicroRow)
     for number, (slow, fast, gathered) in enumerate([(0.08, 0.02, 0.01), (0.08, 0.02, 0.03)]):
         for point, seconds in ((roof[0], slow), (roof[1], fast), (gather, gathered)):
             file.add(row_of(point, number, seconds))
@@ -100,18 +100,19 @@ def test_the_summary_takes_medians_and_the_best_roof(tmp_path: Path) -> None:
 def test_a_dry_run_says_what_it_would_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert micro.main(["--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    assert micro_gather.main(["--out", str(tmp_path / "out"), "--dry-run"]) == 0
     assert f"{len(points())} points" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
     unknown = ["--out", str(tmp_path / "out"), "--dry-run", "--policies", "dlg"]
-    assert micro.main(unknown) == 2
+    assert micro_gather.main(unknown) == 2
     assert "unknown policy 'dlg'" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert micro.main(["--out", str(tmp_path / "out")]) == 2
-    assert "sees no CUDA GPU" in capsys.readouterr().err
+    for section in (micro, micro_gather, micro_overlap):
+        assert section.main(["--out", str(tmp_path / "out")]) == 2
+        assert "sees no CUDA GPU" in capsys.readouterr().err
 
 
 def test_it_runs_on_a_machine_with_little_more_than_torch() -> None:
@@ -120,8 +121,130 @@ import sys
 for missing in ("pydantic", "platformdirs", "ogb", "typer", "rich", "pandas", "pyarrow"):
     sys.modules[missing] = None
 import gatherbench.bench.gpu.micro, gatherbench.bench.gpu.micro_device
+import gatherbench.bench.gpu.micro_gather, gatherbench.bench.gpu.micro_overlap
+import gatherbench.bench.gpu.micro_ncu, gatherbench.bench.gpu.micro_peer
 import gatherbench.bench.gpu.micro_figure, gatherbench.strategies.conformance
 import gatherbench.strategies.registry
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+SECTION = """
+import pathlib, sys, threading
+name, folder = sys.argv[0], pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+(folder / "seen").open("a").write(sys.argv[sys.argv.index("--budget") + 1] + "\\n")
+{body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        ("print('all is well')", "ok", ""),
+        ("print('noise'); print('unsupported: no such tool'); sys.exit(3)", "skipped", "no such"),
+        ("raise RuntimeError('illegal memory access')", "failed", "illegal memory access"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "failed", "status -11"),
+        ("threading.Event().wait()", "failed", "took too long"),
+    ],
+)
+def test_how_a_section_ends_is_a_row(
+    body: str, status: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gatherbench" / "bench" / "gpu"
+    folder.mkdir(parents=True)
+    (folder / "micro_toy.py").write_text(SECTION.format(body=body))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(micro, "_GRACE_S", 1.0)
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} "{folder}/micro_toy.py" "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(micro.sys, "executable", str(program))
+    row = micro.run_section("toy", tmp_path, 1.0, [])
+    assert (row.section, row.status) == ("toy", status)
+    assert reason in row.reason
+    assert row.time_s > 0
+    assert (tmp_path / "seen").read_text() == "1\n"
+
+
+def test_a_section_that_lacks_its_tool_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(micro_ncu.shutil, "which", lambda *_, **__: None)
+    assert micro_ncu.main(["--out", str(tmp_path)]) == micro.SKIPPED
+    assert capsys.readouterr().out.startswith("unsupported: ncu")
+    assert micro_peer.main(["--out", str(tmp_path)]) == micro.SKIPPED
+    assert capsys.readouterr().out.startswith("unsupported: pylibwholegraph")
+
+
+def test_options_of_a_section_need_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert micro.main(["--out", str(tmp_path), "--rounds", "3"]) == 2
+    assert "name it with --sections" in capsys.readouterr().err
+
+
+NCU = """==PROF== Connected to process 7
+"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","7","gather_kernel","lts__t_requests_aperture_sysmem_op_read.sum","","100,000"
+"0","7","gather_kernel","lts__t_sectors_aperture_sysmem_op_read.sum","sector","200,000"
+"0","7","gather_kernel","pcie__read_bytes.sum","byte","7,600,000"
+"1","7","gather_kernel","lts__t_sectors_aperture_sysmem_op_read.sum","sector","n/a"
+"1","7","gather_kernel","pcie__read_bytes.sum","Mbyte","1.5"
+"""
+
+
+def test_what_ncu_prints_is_read() -> None:
+    first, second = micro_ncu.parse_counters(NCU)
+    assert first[micro_ncu.SECTORS] == 200_000
+    assert first[micro_ncu.REQUESTS] == 100_000
+    assert first[micro_ncu.READ_BYTES] == 7_600_000
+    assert second[micro_ncu.SECTORS] is None
+    assert second[micro_ncu.READ_BYTES] == 1_500_000
+    with pytest.raises(ValueError, match="no table"):
+        micro_ncu.parse_counters("==ERROR== ERR_NVGPUCTRPERM")
+
+
+def test_the_mean_read_follows_from_the_bytes() -> None:
+    row = micro_ncu.expected("aligned", 512, sectors=320_000.0, pcie_read_bytes=12_160_000.0)
+    assert row.expected_sectors == 20_000 * 512 // 32
+    assert row.expected_requests_128 == 20_000 * 4
+    assert row.expected_requests_64 == 20_000 * 8
+    said = micro_ncu.table_of([row])
+    assert "1.000" in said
+    assert "64 B" in said  # 10.24 MB in (12.16 - 10.24) MB / 12 B completions
+    assert "no counters" in micro_ncu.table_of([micro_ncu.expected("aligned", 512)])
+
+
+def test_each_launch_reads_each_row_once() -> None:
+    assert len(set(micro_ncu.launches())) == len(micro_ncu.launches())
+    for name, width in micro_ncu.launches():
+        ids = micro_ncu.ids_of(name, width)
+        assert ids.unique().numel() == micro_ncu.ROWS
+        assert int(ids.max()) < micro_ncu.SPAN_BYTES // POLICIES[name].row_stride(width)
+
+
+def test_overlap_is_measured_against_the_longer_of_the_two() -> None:
+    def rows(kind: str, seconds: float, percent: int) -> micro_overlap.OverlapRow:
+        return micro_overlap.OverlapRow(kind, "load", "stream", percent, 0, seconds, "clock")
+
+    found = micro_overlap.ratios(
+        [
+            *(rows("train", 2.0, p) for p in (5, 10)),
+            *(rows("fetch", s, p) for p, s in ((5, 4.0), (10, 2.5))),
+            *(rows("both", s, p) for p, s in ((5, 4.0), (10, 2.6))),
+        ]
+    )
+    assert found["load", "stream", 5] == pytest.approx(4.0 / 2.5), "a slow fetch is no excuse"
+    assert found["load", "stream", 10] == pytest.approx(2.6 / 2.5)
+
+
+def test_the_peers_table_has_a_rate_for_each() -> None:
+    rows = [
+        micro_peer.PeerRow(who, "given", 512, 10**9, k, seconds, "clock")
+        for who, times in (("aligned", (0.1, 0.2, 0.1)), ("WholeGraph", (0.2, 0.2, 0.4)))
+        for k, seconds in enumerate(times)
+    ]
+    said = micro_peer.table_of(rows)
+    assert "512 B aligned, given: 10.0 GB/s" in said
+    assert "WholeGraph, given: 5.0 GB/s" in said

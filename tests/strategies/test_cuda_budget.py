@@ -75,7 +75,7 @@ class FakeFetcher(OverlappedFetcher):
     def _gather_seconds(self, ids: torch.Tensor, out: torch.Tensor) -> float:
         return self.alone[self.taken[-1]]
 
-    def _step_seconds(self, ids: torch.Tensor, beside: Callable[[], object]) -> float:
+    def step_seconds(self, ids: torch.Tensor, beside: Callable[[], object]) -> float:
         beside()
         return self.seconds[self.taken[-1]]
 

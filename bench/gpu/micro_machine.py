@@ -1,0 +1,42 @@
+"""What every section of the micro-benchmark needs first: a GPU, a folder, a place for kernels."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def prepare(out: Path) -> str | None:
+    """Make the folder and a home for compiled kernels; why there is nothing to measure here.
+
+    The usual home for kernels is asked of a package that a GPU machine may lack.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        return f"torch {torch.__version__} sees no CUDA GPU"
+    out.mkdir(parents=True, exist_ok=True)
+    kernels = Path(tempfile.gettempdir()) / "gatherbench-kernels"
+    os.environ.setdefault("GATHERBENCH_KERNEL_CACHE", str(kernels))
+    return None
+
+
+def describe() -> dict[str, Any]:
+    """The machine, as far as it bears on the numbers."""
+    import torch
+
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "gpu": gpu.name,
+        "multiprocessors": gpu.multi_processor_count,
+        "l2_bytes": gpu.L2_cache_size,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "host_memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "cores": os.cpu_count(),
+    }

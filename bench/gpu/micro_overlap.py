@@ -1,0 +1,169 @@
+"""Does a gather beside training cost more than the longer of the two?
+
+    python -m gatherbench.bench.gpu.micro_overlap --out FOLDER --budget 80
+
+Three loads that are like training in one way each, and as long as a fetch: matrix products (they
+want multiprocessors), a pass over GPU memory (it wants bandwidth), and the aggregation of fetched
+rows (both, and it depends on the rows). For each the time of a step alone, of a fetch alone and of
+the two side by side, for every share of the GPU and both providers, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from gatherbench.bench.gpu.micro_machine import prepare
+from gatherbench.bench.gpu.micro_rows import RowFile
+from gatherbench.kernels.cuda_calls import CudaCallError
+from gatherbench.kernels.host_memory import empty_table
+from gatherbench.strategies.cuda_overlap import (
+    alone_seconds,
+    open_overlapped,
+    share_multiprocessors,
+    share_threads,
+)
+
+TABLE_BYTES = 2 << 30
+FETCH_BYTES = 256 << 20
+ROW_WIDTH = 128
+#: (provider, per cent of the GPU)
+SHARES = (
+    *(("stream", percent) for percent in (5, 10, 15, 25, 50)),
+    *(("green_context", percent) for percent in (10, 15, 25)),
+)
+#: The issue's target: side by side at most this many times the longer of the two.
+TARGET = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapRow:
+    """Seconds of a step: ``train`` or ``fetch`` alone, or ``both`` side by side."""
+
+    kind: str
+    load: str
+    provider: str
+    budget_percent: int
+    round: int
+    time_s: float
+    source: str
+
+
+def loads(device: torch.device, seconds: float) -> dict[str, Callable[[], object]]:
+    """Loads by name, each repeated until it takes about ``seconds``."""
+    matrix = torch.randn(4096, 4096, dtype=torch.bfloat16, device=device)
+    large = torch.ones(1 << 28, device=device)
+    table = torch.randn(1 << 19, ROW_WIDTH, device=device)
+    places = torch.randint(0, 1 << 16, (1 << 19,), device=device)
+    into = torch.zeros(1 << 16, ROW_WIDTH, device=device)
+    once: dict[str, Callable[[], object]] = {
+        "matrix_products": lambda: matrix @ matrix,
+        "memory_pass": lambda: large.mul_(1.0),
+        "aggregation": lambda: into.index_add_(0, places, table),
+    }
+    return {name: _repeated(work, seconds) for name, work in once.items()}
+
+
+def _repeated(work: Callable[[], object], seconds: float) -> Callable[[], object]:
+    for _ in range(3):
+        work()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(10):
+        work()
+    torch.cuda.synchronize()
+    times = max(1, round(10 * seconds / (time.perf_counter() - begin)))
+
+    def step() -> None:
+        for _ in range(times):
+            work()
+
+    return step
+
+
+def measure(out: Path, budget_s: float) -> list[OverlapRow]:
+    """Rows until the time is spent; at least one round."""
+    began = time.monotonic()
+    file = RowFile(out / "overlap.csv", OverlapRow)
+    source = "time.perf_counter around several steps, the device idle at both ends"
+    device = torch.device("cuda", torch.cuda.current_device())
+    table = empty_table((TABLE_BYTES // (4 * ROW_WIDTH), ROW_WIDTH), torch.float32)
+    ids = torch.randint(0, len(table), (FETCH_BYTES // (4 * ROW_WIDTH),))
+    with open_overlapped(table, device, "aligned", "stream", "25") as fetcher:
+        shares = {"stream": share_threads, "green_context": share_multiprocessors}
+        fetcher.step_seconds(ids, lambda: None)
+        alone = fetcher.step_seconds(ids, lambda: None)
+        steps = loads(device, alone)
+        for number in range(1000):
+            turn = [(load, *share) for load in steps for share in SHARES]
+            random.Random(number).shuffle(turn)
+            for load, provider, percent in turn:
+                try:
+                    shares[provider](fetcher, percent)
+                except CudaCallError as error:
+                    if number == 0:
+                        print(f"{provider} {percent}: {error}")
+                    continue
+                for kind, seconds in (
+                    ("train", alone_seconds(device, steps[load])),
+                    ("fetch", fetcher.step_seconds(ids, lambda: None)),
+                    ("both", fetcher.step_seconds(ids, steps[load])),
+                ):
+                    file.add(OverlapRow(kind, load, provider, percent, number, seconds, source))
+                if number and time.monotonic() - began > budget_s:
+                    return file.rows
+            if time.monotonic() - began > budget_s:
+                break
+    return file.rows
+
+
+def ratios(rows: Sequence[OverlapRow]) -> dict[tuple[str, str, int], float]:
+    """``both / max(train, fetch)`` by (load, provider, per cent), from medians.
+
+    The fetch alone is the fastest share's, the train alone the load's: a share that slows the
+    fetch itself is no excuse.
+    """
+    times: dict[tuple[str, str, str, int], list[float]] = defaultdict(list)
+    for row in rows:
+        times[row.kind, row.load, row.provider, row.budget_percent].append(row.time_s)
+    median = {key: statistics.median(values) for key, values in times.items()}
+    found = {}
+    for (kind, load, provider, percent), both in median.items():
+        if kind == "both":
+            fetch = min(v for (k, *_), v in median.items() if k == "fetch")
+            train = statistics.median(
+                row.time_s for row in rows if row.kind == "train" and row.load == load
+            )
+            found[load, provider, percent] = both / max(train, fetch)
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print; the exit status."""
+    parser = argparse.ArgumentParser(prog="gpu-micro overlap")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--budget", type=float, default=80.0)
+    options = parser.parse_args(arguments)
+    if (problem := prepare(options.out)) is not None:
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    found = ratios(measure(options.out, options.budget))
+    for load in sorted({load for load, *_ in found}):
+        best, (provider, percent) = min((v, key[1:]) for key, v in found.items() if key[0] == load)
+        verdict = "reached" if best <= TARGET else "missed"
+        print(f"{load}: both / max(train, fetch) = {best:.3f} with {provider} {percent} % ", end="")
+        print(f"(target {TARGET}: {verdict})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
