@@ -5,59 +5,44 @@ It looks and never changes anything; a remedy is a sentence for the reader.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import resource
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.machine import describe_cpu, describe_memory, library_versions
+from gatherbench.bench.doctor_finding import Finding
+from gatherbench.bench.doctor_meters import examine_meters
+from gatherbench.bench.machine import (
+    describe_cpu,
+    describe_memory,
+    describe_numa,
+    library_versions,
+)
 from gatherbench.bench.meters.nvml import GpuInfo, SensorUnavailableError, list_gpus
-from gatherbench.bench.meters.rapl import RaplMeter
-
-GIB = 2**30
-
-Status = Literal["ok", "limited", "missing"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked for.
-
-    Attributes:
-        name: what was looked for.
-        status: ``ok``, ``limited`` (there, but less than a benchmark wants) or ``missing``.
-        detail: what was found.
-        lost: what cannot be measured, or is measured worse, because of it; empty when ok.
-        remedy: what to do about it; empty when ok.
-    """
-
-    name: str
-    status: Status
-    detail: str
-    lost: str = ""
-    remedy: str = ""
-
 
 def examine() -> list[Finding]:
     """Look at everything; never raises for something that is not there."""
     memory, cpu = describe_memory(), describe_cpu()
+    gpus: list[GpuInfo] = []
+    with contextlib.suppress(SensorUnavailableError):
+        gpus = list_gpus()
     return [
         *_gpu_findings(),
-        _rapl(),
         _huge_pages(memory),
         _pinned_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
         _free_memory(memory),
         _free_disk(Path.cwd()),
-        _numa(cpu),
+        _numa(cpu, gpus),
         _governor(cpu),
         *_libraries(library_versions()),
+        *examine_meters(),
     ]
 
 
@@ -139,16 +124,6 @@ def _torch_build() -> Finding:
     )
 
 
-def _rapl() -> Finding:
-    reason = RaplMeter().probe()
-    if reason is None:
-        return Finding("RAPL", "ok", "the packages' energy can be read")
-    status: Status = "missing" if reason.startswith("no_device") else "limited"
-    what, _, remedy = reason.partition("; ")
-    remedy = remedy or "wait for that version; core-seconds are measured all the same"
-    return Finding("RAPL", status, what, "no energy of the processor is reported", remedy)
-
-
 def _huge_pages(memory: dict[str, Any]) -> Finding:
     setting = memory["transparent_huge_pages"]
     if setting in ("always", "madvise"):
@@ -192,13 +167,16 @@ def _free_disk(folder: Path) -> Finding:
     return Finding("Disk", "ok", detail)
 
 
-def _numa(cpu: dict[str, Any]) -> Finding:
+def _numa(cpu: dict[str, Any], gpus: list[GpuInfo]) -> Finding:
     nodes = cpu["numa_nodes"]
     if nodes is None or nodes == 1:
         return Finding("NUMA", "ok", "one node" if nodes else "the kernel names no nodes")
+    binding = describe_numa([gpu.numa_node for gpu in gpus])["binding"]
+    if gpus and not binding.startswith("not bound"):
+        return Finding("NUMA", "ok", f"{nodes} nodes; {binding}")
     lost = "a table on the far node is read through the socket link and times scatter"
-    remedy = "numactl --cpunodebind=N --membind=N with the GPU's node"
-    return Finding("NUMA", "limited", f"{nodes} nodes", lost, remedy)
+    remedy = "numactl --cpunodebind=N --membind=N around gatherbench, with the GPU's node if any"
+    return Finding("NUMA", "limited", f"{nodes} nodes; {binding}", lost, remedy)
 
 
 def _governor(cpu: dict[str, Any]) -> Finding:

@@ -54,6 +54,9 @@ class Meter(Protocol):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    #: What a run cannot say without it, and why its readings may be believed.
+    lost: ClassVar[str]
+    trust: ClassVar[str]
 
     def probe(self) -> str | None:
         """Why this meter cannot read here, or ``None``.

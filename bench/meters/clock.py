@@ -20,6 +20,8 @@ class WallClockMeter:
 
     name: ClassVar[str] = "clock"
     summary: ClassVar[str] = "how long the meters watched (monotonic clock)"
+    lost: ClassVar[str] = "mean power and mean cores in use"
+    trust: ClassVar[str] = "the kernel's monotonic clock"
 
     def __init__(self) -> None:
         self._opened_s = 0.0

@@ -38,6 +38,8 @@ class CpuMeter:
 
     name: ClassVar[str] = "cpu"
     summary: ClassVar[str] = "core-seconds, context switches, page faults, peak memory"
+    lost: ClassVar[str] = "what a strategy costs the processor"
+    trust: ClassVar[str] = "cumulative counters of the kernel, read at both ends of the window"
 
     def __init__(self) -> None:
         self._totals = _totals()

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from gatherbench.bench.meters.base import Reading
 
 _STATUS = Path("/proc/self/status")
-_NO_GPU = "no_device: torch sees no GPU, nothing is pinned or lies on one; run with device cuda"
+_NO_GPU = "no_device: torch sees no GPU, nothing is pinned or lies on one; run on a machine with a GPU"
 _IDLE = "unsupported: this case does not use the GPU"
 _UVM = (
     "unsupported: faults of managed memory are told by CUPTI alone, which is not read here; "
@@ -35,6 +35,8 @@ class MemoryMeter:
 
     name: ClassVar[str] = "memory"
     summary: ClassVar[str] = "pageable, pinned and managed host memory; peaks of GPU memory"
+    lost: ClassVar[str] = "what a strategy needs of that memory"
+    trust: ClassVar[str] = "the accounts of the kernel, of CUDA's callers and of torch's allocators"
 
     def probe(self) -> str | None:
         if not _STATUS.is_file():

@@ -65,6 +65,8 @@ class MemoryTrafficMeter:
 
     name: ClassVar[str] = "memory_traffic"
     summary: ClassVar[str] = "bytes between processors and DRAM (perf_event_open)"
+    lost: ClassVar[str] = "how often a byte touches host memory is declared, not measured"
+    trust: ClassVar[str] = "the memory controllers' own counters, never scaled up"
 
     def __init__(self, devices: Path = _DEVICES, open_event: Open = open_counter) -> None:
         self._devices, self._open = devices, open_event

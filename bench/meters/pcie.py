@@ -37,6 +37,8 @@ class PcieMeter:
 
     name: ClassVar[str] = "pcie"
     summary: ClassVar[str] = "bytes over the GPU's PCI Express link (NVML)"
+    lost: ClassVar[str] = "what really crossed the link; declared bytes remain"
+    trust: ClassVar[str] = "held against pinned copies of known size when a run on a GPU begins"
 
     def __init__(self, gpu: GpuUnderTest | None = None, *, timed: bool = True) -> None:
         self._gpu, self._timed = gpu, timed

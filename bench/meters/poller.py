@@ -81,7 +81,8 @@ class _Window(Generic[T]):
         self.error: str | None = None
         self.cpu_s = 0.0
         self.done = threading.Event()
-        self.thread = threading.Thread(target=self.run, name="sensor", daemon=True)
+        name = "gatherbench-meter-sensor"
+        self.thread = threading.Thread(target=self.run, name=name, daemon=True)
 
     def take(self) -> None:
         """Read once more, unless the sensor has failed before."""

@@ -41,6 +41,8 @@ class GpuPowerMeter:
 
     name: ClassVar[str] = "gpu_power"
     summary: ClassVar[str] = "energy, power, temperature and clocks of the GPU (NVML)"
+    lost: ClassVar[str] = "energy and power of the GPU, and whether it was throttled"
+    trust: ClassVar[str] = "the driver's counters, taken as they are; energy over 10 s and more"
 
     def __init__(self, gpu: GpuUnderTest | None = None) -> None:
         self._gpu = gpu

@@ -60,6 +60,8 @@ class RaplMeter:
 
     name: ClassVar[str] = "rapl"
     summary: ClassVar[str] = "energy drawn by the processor packages and their memory (RAPL)"
+    lost: ClassVar[str] = "energy of processors and memory is not reported"
+    trust: ClassVar[str] = "the processor's own counter, taken as it is; wraps are undone"
 
     def __init__(
         self,

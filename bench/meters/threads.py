@@ -43,6 +43,8 @@ class ThreadMeter:
 
     name: ClassVar[str] = "threads"
     summary: ClassVar[str] = "core-seconds of sampler, gather, torch and other threads"
+    lost: ClassVar[str] = "which work the processor's time went to"
+    trust: ClassVar[str] = "the kernel's CPU clocks; the groups add up to the process"
 
     def __init__(self) -> None:
         self._clocks: dict[int, float] = {}

@@ -1,0 +1,122 @@
+"""The doctor's word on each meter: it is read for real, and what it lacks has a remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from gatherbench.bench import doctor, doctor_meters
+from gatherbench.bench.doctor import examine
+from gatherbench.bench.doctor_meters import examine_meters, judge, watch
+from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.nvml import GpuInfo
+from gatherbench.bench.meters.registry import METERS
+from gatherbench.bench.numa import Topology
+
+
+class Sensor:
+    """Says what it is given; or breaks."""
+
+    name: ClassVar[str] = "sensor"
+    summary: ClassVar[str] = "a test"
+    lost: ClassVar[str] = "the warmth"
+    trust: ClassVar[str] = "by hand"
+
+    def __init__(self, *readings: Reading, error: Exception | None = None) -> None:
+        self._readings, self._error = readings, error
+
+    def probe(self) -> str | None:
+        return None
+
+    def start(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> list[Reading]:
+        return list(self._readings)
+
+
+def there(metric: str, source: str = "a counter") -> Reading:
+    return Reading(metric, "1", 1.0, source, samples=2)
+
+
+def absent(metric: str, reason: str) -> Reading:
+    return Reading(metric, "1", None, "a counter", reason)
+
+
+def test_every_meter_is_examined_and_says_how_far_to_trust_it() -> None:
+    findings = examine_meters()
+    assert [f.name for f in findings] == [f"Meter {m.name}" for m in METERS]
+    for finding in findings:
+        assert (finding.status == "ok") == (not finding.lost) == (not finding.remedy)
+        if finding.status != "missing":
+            assert "checked: " in finding.detail
+    found = {f.name: f for f in findings}
+    assert found["Meter clock"].status == "ok"
+    assert "cpu_user" in found["Meter cpu"].detail
+    assert "clock_gettime" in found["Meter threads"].detail
+    for meter in METERS:
+        assert meter.lost
+        assert meter.trust
+
+
+def test_a_meter_that_reads_everything_names_its_sources() -> None:
+    sensor = Sensor(there("a"), there("b"), there("c", "another counter"))
+    finding = judge(sensor, sensor.stop())
+    assert finding.status == "ok"
+    assert finding.detail.splitlines() == [
+        "a, b: a counter",
+        "c: another counter",
+        "checked: by hand",
+    ]
+
+
+def test_a_meter_that_lacks_a_part_is_limited() -> None:
+    sensor = Sensor(there("a"), absent("b", "no_permission: for root only; sysctl x=1, or sudo"))
+    finding = judge(sensor, sensor.stop())
+    assert (finding.status, finding.lost) == ("limited", "the warmth")
+    assert finding.remedy == "sysctl x=1, or sudo"
+    assert finding.detail.splitlines()[-1] == "no b: for root only"
+
+
+def test_a_meter_without_any_reading_is_missing_and_each_remedy_stands_once() -> None:
+    reasons = ["no_device: no such thing; buy one", "no_device: none either; buy one"]
+    sensor = Sensor(absent("a", reasons[0]), absent("b", reasons[1]))
+    finding = judge(sensor, sensor.stop())
+    assert finding.status == "missing"
+    assert finding.remedy == "buy one"
+    assert finding.detail.splitlines() == ["no a: no such thing", "no b: none either"]
+    same = Sensor(absent("a", reasons[0]), absent("b", reasons[0]))
+    assert judge(same, same.stop()).detail == "no a, b: no such thing"
+
+
+def test_a_sensor_that_breaks_is_told_and_stops_nobody() -> None:
+    (_, broken), (_, good) = watch([Sensor(error=OSError("gone")), Sensor(there("a"))])
+    finding = judge(Sensor(), broken)
+    assert finding.status == "missing"
+    assert "gone" in finding.detail
+    assert finding.remedy
+    assert good[0].value == 1.0
+
+
+def test_two_nodes_with_a_gpu_that_knows_its_own_are_fine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for node in (0, 1):
+        folder = tmp_path / f"devices/system/node/node{node}"
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(f"{node}")
+    gpu = GpuInfo("X", None, None, None, None, None, None, None, None, None, None, 1)
+    monkeypatch.setattr(doctor, "list_gpus", lambda: [gpu])
+    monkeypatch.setattr(doctor, "examine_meters", list)
+    monkeypatch.setattr(doctor, "describe_cpu", lambda: {"numa_nodes": 2, "scaling_governor": None})
+    monkeypatch.setattr("gatherbench.bench.machine.Topology", lambda: Topology(tmp_path))
+    (numa,) = [f for f in examine() if f.name == "NUMA"]
+    assert (numa.status, numa.lost) == ("ok", "")
+    assert "bound to its node" in numa.detail
+
+
+def test_without_a_gpu_nothing_is_calibrated() -> None:
+    assert doctor_meters._gpu() is None
