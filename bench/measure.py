@@ -20,8 +20,9 @@ from torch import Tensor
 
 from gatherbench.bench.case import Job
 from gatherbench.bench.declare import declared_rows
+from gatherbench.bench.energy_block import EnergyBlock
 from gatherbench.bench.loop import STAGES, CudaClock, EpochTimes, HostClock, run_epoch
-from gatherbench.bench.meters.base import Reading, cited
+from gatherbench.bench.metered import row_of
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.models import Trainer, build_model, to_device
@@ -32,6 +33,8 @@ from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.score import score
+from gatherbench.bench.sensor_calibration import gpu_under_test
 from gatherbench.bench.store import PartWriter
 from gatherbench.bench.trace import Sampler, Trace
 from gatherbench.bench.workload import Workload
@@ -204,7 +207,8 @@ def _train(
         drawing = DeviceSampler(*graph, case.workload.fanouts, fetcher.device)
         if fetcher.takes_device_ids:
             fetcher.ids_device = fetcher.device
-    recorder = Recorder(open_meters())
+    gpu = gpu_under_test(fetcher.device, job.sensors)
+    recorder, energy = Recorder(open_meters(gpu=gpu)), EnergyBlock(gpu)
 
     def minibatches() -> Iterator[MiniBatch]:
         if plan["sampling"] == "replay":
@@ -216,18 +220,24 @@ def _train(
 
     for _ in range(plan["warmup_epochs"]):
         run_epoch(minibatches(), fetcher, trainer)
-    with nvtx_session(job.nvtx) as mark:
+    with nvtx_session(job.nvtx) as mark, energy:
         for number in range(plan["epochs"]):
             with recorder:
                 times = run_epoch(minibatches(), fetcher, trainer, mark)
             _write_epoch(job, times, dataset.spec.row_bytes, number, make, out)
             for reading in recorder.readings:
-                out.row(_metered(reading, number, make))
+                out.row(row_of(reading, make, "epoch", number))
+                if reading.series:
+                    out.series(case, number, reading.metric, reading.unit, reading.series)
     if plan["eval_batches"]:
-        right, seen = _score(case.workload, dataset, table, trainer, sampler, plan["eval_batches"])
+        right, seen = score(case.workload, dataset, table, trainer, sampler, plan["eval_batches"])
         if seen:
             source = f"{seen} test nodes"
             out.row(make.ok("eval", "test_accuracy", "1", right / seen, source))
+    for row in energy.rows(
+        plan["epochs"], lambda: run_epoch(minibatches(), fetcher, trainer), make
+    ):
+        out.row(row)
     if job.traces is not None:
         path = job.traces / f"{case.id}.json.gz"
 
@@ -247,16 +257,6 @@ def _tuned(fetcher: Fetcher, trainer: Trainer, batch: MiniBatch, table: Tensor) 
     with torch.random.fork_rng(devices=[fetcher.device] if fetcher.device.type == "cuda" else []):
         spare = Trainer(copy.deepcopy(trainer.model), trainer.labels, fetcher.device)
         return fetcher.tune(ids.to(fetcher.ids_device), lambda: spare.step(x, on_device))
-
-
-def _metered(reading: Reading, epoch: int, make: RowMaker) -> Row:
-    """A meter's reading as a row: a sensor that broke is ``failed``, one that lacks ``skipped``."""
-    what = ("epoch", reading.metric, reading.unit)
-    if reading.value is not None:
-        return make.ok(*what, reading.value, cited(reading), epoch)
-    reason = reading.reason or "unsupported: no reading"
-    status = "failed" if reason.startswith("failed:") else "skipped"
-    return make.missing(*what, cited(reading), reason, status, epoch)
 
 
 def _traced(epoch: Callable[[Mark], None], path: Path, device: torch.device, make: RowMaker) -> Row:
@@ -287,22 +287,3 @@ def _write_epoch(
         overhead = (times.wall_s - times.host_s) / batches
         source = "epoch wall time less its stages, per minibatch"
         out.row(make.ok("harness", "overhead", "s", overhead, source, epoch))
-
-
-def _score(
-    workload: Workload,
-    dataset: GraphDataset,
-    table: Tensor,
-    trainer: Trainer,
-    sampler: NeighborSampler,
-    batches: int,
-) -> tuple[int, int]:
-    """Test nodes classified rightly, and how many were looked at; drawn from the seed."""
-    seeds = epoch_seeds(dataset.test_ids, workload.batch_size, workload.seed, 0, batches)
-    right = seen = 0
-    for i, batch_seeds in enumerate(seeds):
-        batch = sampler.sample(batch_seeds, batch_seed(workload.seed, -1, i))
-        x = reference_gather(table, batch.input_ids).to(trainer.device)
-        right += trainer.correct(x, batch)
-        seen += batch_seeds.numel()
-    return right, seen

@@ -85,6 +85,42 @@ class GpuPowerMeter:
         return [*readings, polling_cost("gpu_power_polling_cpu", polled.cpu_s)]
 
 
+class GpuEnergyMeter:
+    """Energy alone: for windows in which power is polled already. Units: J.
+
+    Args:
+        gpu: which one.
+    """
+
+    name: ClassVar[str] = "gpu_energy"
+    summary: ClassVar[str] = "energy of the GPU over a long window (NVML)"
+
+    def __init__(self, gpu: GpuUnderTest) -> None:
+        self._gpu = gpu
+        self._device: NvmlDevice | None = None
+        self._window = EnergyWindow()
+        self._reason: str | None = None
+
+    def probe(self) -> str | None:
+        if self._device is None and self._reason is None:
+            device = answer_or_reason(lambda: NvmlDevice(self._gpu.uuids))
+            if isinstance(device, str):
+                self._reason = device
+            else:
+                self._device = device
+        return self._reason
+
+    def start(self) -> None:
+        if self.probe() is None and self._device is not None:
+            self._window.open(self._device)
+
+    def stop(self) -> list[Reading]:
+        if self._device is None:
+            reason = self._reason or "failed: the window was never opened"
+            return [Reading("gpu_energy", "J", None, ENERGY, reason)]
+        return [self._window.close(self._device)]
+
+
 class EnergyWindow:
     """The energy counter's difference over a window, refused where the window is too short."""
 
