@@ -27,6 +27,9 @@ from gatherbench.bench.machine import (
 )
 from gatherbench.bench.meters.nvml import GpuInfo, SensorUnavailableError, list_gpus
 
+GIB = 2**30
+
+
 def examine() -> list[Finding]:
     """Look at everything; never raises for something that is not there."""
     memory, cpu = describe_memory(), describe_cpu()

@@ -15,7 +15,9 @@ from typing import Any, ClassVar
 from gatherbench.bench.meters.base import Reading
 
 _STATUS = Path("/proc/self/status")
-_NO_GPU = "no_device: torch sees no GPU, nothing is pinned or lies on one; run on a machine with a GPU"
+_NO_GPU = (
+    "no_device: torch sees no GPU, nothing is pinned for one or lies on one; use a machine with one"
+)
 _IDLE = "unsupported: this case does not use the GPU"
 _UVM = (
     "unsupported: faults of managed memory are told by CUPTI alone, which is not read here; "
