@@ -1,0 +1,128 @@
+"""How near each strategy comes to what the link could do, and what holds it back.
+
+Payload that arrives per second, beside three roofs of the machine: the copy engine's peak, what
+multiprocessors read at best from a table of that span, and the raw link. A strategy that hides its
+fetches behind training is measured over the whole epoch, since nobody waited for the link alone;
+its percentage is then a lower bound of how busy the link is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+from gatherbench.bench.derive import epoch_times, sort_series, stage_times
+from gatherbench.bench.linkmodel.epoch import EpochPrediction
+from gatherbench.bench.linkmodel.load import MinibatchLoad
+from gatherbench.bench.linkmodel.physics import Part, engine_copy, gpu_reads
+from gatherbench.bench.linkmodel.predict import predictions
+from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.bench.linkmodel.series import Series
+from gatherbench.bench.tables import Run
+
+_GIB = 1 << 30
+_LINE = 128
+COLUMNS = (
+    "workload",
+    "strategy",
+    "variant",
+    "kind",
+    "rate",
+    "over",
+    "of_copy_engine",
+    "of_sm_read",
+    "of_raw_link",
+    "fetch_bound",
+    "bound",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Roofs:
+    """What the link of a machine gives at best, B/s of payload; NaN where it is not known."""
+
+    copy_engine: float
+    sm_read: float
+    raw_link: float
+
+
+def roofs(profile: LinkProfile, table_bytes: float) -> Roofs:
+    """The roofs for a table of this span; multiprocessors read whole lines."""
+    whole_lines = MinibatchLoad(
+        payload_bytes=_GIB,
+        gpu_link_read_bytes=_GIB,
+        gpu_requests={_LINE: _GIB / _LINE},
+        table_bytes=table_bytes,
+    )
+    raw = profile.link.raw_rate.value
+    return Roofs(
+        _rate(engine_copy(_GIB, profile)),
+        _rate(gpu_reads(whole_lines, profile)),
+        math.nan if raw is None else raw,
+    )
+
+
+def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
+    """A line for each series that was measured on a GPU, and for each as modelled.
+
+    Columns: ``workload``, ``strategy``, ``variant``; ``kind`` (``measured`` or ``modelled``);
+    ``rate`` (B/s of payload over the time in ``over``: ``fetch`` or ``epoch``; NaN where no payload
+    crosses the link or nothing is known); its shares of the roofs ``of_copy_engine``,
+    ``of_sm_read``, ``of_raw_link``; and by the model ``fetch_bound``, the limit that sets how long
+    a fetch takes, and ``bound``, what the epoch would gain most from. The measured lines mean
+    something only if ``profile`` describes the machine of the run.
+    """
+    measured = _measured_seconds(run)
+    records: list[tuple[object, ...]] = []
+    for one, epoch in predictions(run, profile):
+        key = (one.workload, one.strategy, one.variant)
+        if key in measured:
+            records.append(_line(one, epoch, profile, "measured", measured[key]))
+        modelled = {"epoch": epoch.epoch_s.value, "fetch": epoch.fetch_s.value}
+        records.append(_line(one, epoch, profile, "modelled", modelled))
+    return sort_series(pd.DataFrame(records, columns=list(COLUMNS)))
+
+
+def _measured_seconds(run: Run) -> dict[tuple[str, str, str], dict[str, float | None]]:
+    """Median seconds an epoch of ``epoch`` and ``fetch`` of each series measured on a GPU."""
+    found: dict[tuple[str, str, str], dict[str, float | None]] = {}
+    for name, table in (("epoch", epoch_times(run)), ("fetch", stage_times(run)["fetch"])):
+        for row in table[table["backend"] == "cuda"].to_dict("records"):
+            key = (row["workload"], row["strategy"], row["variant"])
+            found.setdefault(key, {})[name] = float(row["median"])
+    return found
+
+
+def _line(
+    one: Series,
+    epoch: EpochPrediction,
+    profile: LinkProfile,
+    kind: str,
+    seconds: dict[str, float | None],
+) -> tuple[object, ...]:
+    load = one.load
+    over = "epoch" if load is not None and load.lookahead else "fetch"
+    key = (one.workload, one.strategy, one.variant, kind)
+    time = seconds.get(over)
+    bounds = (_fetch_bound(epoch), epoch.bound)
+    if load is None or not time or "transfer" not in epoch.parts:
+        return (*key, math.nan, over, math.nan, math.nan, math.nan, *bounds)
+    rate = load.payload_bytes * one.batches / time
+    best = roofs(profile, load.table_bytes)
+    shares = (rate / best.copy_engine, rate / best.sm_read, rate / best.raw_link)
+    return (*key, rate, over, *shares, *bounds)
+
+
+def _fetch_bound(epoch: EpochPrediction) -> str:
+    """The limit of the longest part of a fetch."""
+    parts = [epoch.parts[n] for n in ("gather", "transfer", "expand") if n in epoch.parts]
+    if not parts or any(part.seconds.value is None for part in parts):
+        return "unknown"
+    return max(parts, key=lambda part: part.seconds.value or 0.0).bound
+
+
+def _rate(part: Part) -> float:
+    """Bytes a second of a transfer of one GiB."""
+    return _GIB / part.seconds.value if part.seconds.value else math.nan
