@@ -131,7 +131,11 @@ def _several(values: set[float]) -> str:
 def _refuse(
     base: Run, new: Run, one: dict[str, Any], other: dict[str, Any], what: str, remedy: str
 ) -> None:
-    differs = [f"{k}: {v} and {other.get(k)}" for k, v in one.items() if v != other.get(k)]
+    differs = [
+        f"{name}: {one.get(name)} and {other.get(name)}"
+        for name in one | other
+        if one.get(name) != other.get(name)
+    ]
     if differs:
         raise CompareError(
             f"{base.folder} and {new.folder} are from different {what}"

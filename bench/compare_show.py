@@ -179,9 +179,8 @@ def _declared(table: pd.DataFrame, asked: set[str]) -> list[Text]:
         )
     ]
     for line in other.to_dict("records"):
-        change = (
-            f"{three_digits(line['base'])} {line['unit']} in A, {three_digits(line['new'])} in B"
-        )
+        unit = "" if line["unit"] == "1" else f" {line['unit']}"
+        change = f"{line['base']:,.0f}{unit} in A, {line['new']:,.0f}{unit} in B"
         lines.append(Text(f"  {line['strategy']} {line['variant']} {line['metric']}: {change}"))
     return [*lines, Text()]
 
