@@ -18,7 +18,8 @@
 # epochs do.
 
 # %%
-from gatherbench.bench.answers.epochs import measured_bars, published_reddit, reddit_bars
+from gatherbench.bench.answers.epochs import measured_bars
+from gatherbench.bench.answers.reddit import published_reddit, reddit_bars
 from gatherbench.bench.figures.epoch_bars import epoch_bars
 from gatherbench.bench.findings import open_findings
 from gatherbench.bench.notebooks_show import say, show

@@ -1,59 +1,25 @@
-"""Epochs and their stages, published and measured, as tables for figures."""
+"""Epochs and their stages, measured and modelled, as tables for figures."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
 from gatherbench.bench.derive import STAGES, stage_breakdown
-from gatherbench.bench.findings import Findings
-from gatherbench.bench.linkmodel.validate import reddit_chart
+from gatherbench.bench.findings import Findings, only
+from gatherbench.bench.linkmodel.predict import predictions
+from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile
 from gatherbench.bench.tables import Run
 
-#: Names of the machines of published and modelled rows, as figures write them.
-MACHINES = {
-    "rtx3090-pcie3": "RTX 3090, PCIe 3.0",
-    "rtx3090-pcie4": "RTX 3090, PCIe 4.0",
-}
+#: The profile of a machine on which runs were measured.
+PROFILES = {"nvidia-h200": "h200-sxm-pcie5"}
+#: What a bar of ``epoch_bars`` is made of; some tables add ``machine``.
+BARS = ["group", "kind", "strategy", "variant", "median", "low", "high", "note"]
+#: From the seeds outwards.
+PAPERS_FANOUTS = [25, 10]
 BYTES_TOUCHED = ("cpu_read", "cpu_write", "copy_engine")
-
-
-def published_reddit(published: pd.DataFrame) -> pd.DataFrame:
-    """The Reddit chart as bars: ``kind``, ``machine``, ``strategy``, ``median``, ``low``, ``high``.
-
-    ``low`` and ``high`` are the reading error's.
-    """
-    chart = published[published["table"] == "reddit_epoch"]
-    wide = chart.pivot_table(
-        "value", ["machine", "strategy", "variant"], "metric", sort=False
-    ).reset_index()
-    error = wide["wall_time_reading_error"]
-    return wide.assign(
-        kind="published",
-        median=wide["wall_time"],
-        low=wide["wall_time"] - error,
-        high=wide["wall_time"] + error,
-    )[["kind", "machine", "strategy", "variant", "median", "low", "high"]]
-
-
-def published_stages(published: pd.DataFrame) -> pd.DataFrame:
-    """What of the chart's CPU-gather epochs goes beyond an epoch with the table in GPU memory.
-
-    Columns of :func:`measured_stages`. The chart has no stages: ``fetch`` is the difference of the
-    two bars, ``other`` the epoch in GPU memory (sampling and training).
-    """
-    at = published_reddit(published).set_index(["machine", "strategy"])["median"]
-    records = [
-        {
-            "kind": "published",
-            "label": f"Reddit, {MACHINES[machine]}",
-            "sample": 0.0,
-            "fetch": at[machine, "cpu_gather"] - at[machine, "all_in_gpu"],
-            "train": 0.0,
-            "other": at[machine, "all_in_gpu"],
-        }
-        for machine in MACHINES
-    ]
-    return pd.DataFrame(records)
 
 
 def measured_stages(findings: Findings, backend: str, strategy: str, variant: str) -> pd.DataFrame:
@@ -82,20 +48,41 @@ def passes_over_memory(run: Run) -> pd.DataFrame:
     return passes.rename("passes").reset_index()
 
 
-def reddit_bars(published: pd.DataFrame) -> pd.DataFrame:
-    """The Reddit chart beside the model of it: columns of ``epoch_bars``, ``group`` the machine.
+def predicted_bars(findings: Findings) -> pd.DataFrame:
+    """What the link model expects of every measured workload: columns of ``epoch_bars``.
 
-    The note says which modelled bars the model was fitted to, and how far off the others are.
+    On the machine that measured it where a profile describes that, else on the paper's. A series
+    that declares nothing to predict from, or needs an unknown constant, is left out.
     """
-    chart = reddit_chart(published)
-    notes = [
-        "fitted" if fitted else f"{round(error, 2) + 0.0:+.0%}"
-        for fitted, error in zip(chart["fitted"], chart["error"], strict=True)
-    ]
-    modelled = chart.assign(kind="modelled", median=chart["modelled_s"], note=notes)
-    bars = pd.concat([published_reddit(published), modelled], ignore_index=True)
-    bars["group"] = bars["machine"].map(MACHINES)
-    return bars[["group", "kind", "strategy", "median", "low", "high", "note"]]
+    records = []
+    seen = set()
+    for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
+        whole = next(one for one in findings.runs if one.folder == run.folder)
+        machine = str(run.rows["machine"].iloc[0])
+        profile = load_profile(PROFILES.get(machine, DEFAULT_PROFILE))
+        kept = only(whole, workloads=run.workloads)
+        for one, epoch in predictions(kept, profile):
+            seconds = epoch.epoch_s.value
+            if seconds is None or (one.workload, one.strategy, one.variant) in seen:
+                continue
+            seen.add((one.workload, one.strategy, one.variant))
+            graph = graph_name(run.plan["workloads"][one.workload])
+            note = "" if one.variant == "default" else one.variant
+            nan = float("nan")
+            case = (graph, "modelled", one.strategy, one.variant)
+            records.append((*case, seconds, nan, nan, note, profile.name))
+    return pd.DataFrame(records, columns=[*BARS, "machine"])
+
+
+def graph_name(workload: Mapping[str, Any]) -> str:
+    """A workload as panels name it: its graph, its model, and what else is not the paper's."""
+    scale = "" if workload["scale"] == 1 else f"@{workload['scale']:g}"
+    fans = (
+        ""
+        if list(workload["fanouts"]) == PAPERS_FANOUTS
+        else f", {len(workload['fanouts'])} layers"
+    )
+    return f"{workload['dataset']}{scale} {workload['model']}{fans}"
 
 
 def measured_bars(findings: Findings, backend: str, dataset: str = "") -> pd.DataFrame:
@@ -103,7 +90,35 @@ def measured_bars(findings: Findings, backend: str, dataset: str = "") -> pd.Dat
     table = findings.epochs(backend)
     if dataset:
         table = table[table["dataset"] == dataset]
-    group = table["dataset"] + " " + table["model"] + ", " + table["machine"]
+    names = {
+        name: graph_name(fields)
+        for run in findings.runs
+        for name, fields in run.plan["workloads"].items()
+    }
     note = table["variant"].where(table["variant"] != "default", "")
+    group = table["workload"].map(names).astype(str)
     bars = table.assign(kind="measured", group=group, note=note)
-    return bars[["group", "kind", "strategy", "median", "low", "high", "note"]]
+    return bars[[*BARS, "machine"]]
+
+
+def gains(bars: pd.DataFrame) -> pd.DataFrame:
+    """For each group and kind: the fastest zero-copy epoch against CPU gather and all-in-GPU.
+
+    Columns: ``group``, ``kind``, ``strategy`` (the fastest), ``over_naive`` and ``over_best``
+    (times as fast as the paper's baseline and as the best CPU gather), ``of_bound`` (its time over
+    the all-in-GPU time); NaN where there is nothing to compare with.
+    """
+    records = []
+    for (group, kind), mine in bars.groupby(["group", "kind"], sort=False):
+        zero_copy = mine[mine["strategy"].str.endswith("zero_copy")]
+        if zero_copy.empty:
+            continue
+        best = zero_copy.sort_values("median", kind="stable").iloc[0]
+        gathered = mine[mine["strategy"] == "cpu_gather"]
+        naive = gathered[gathered["variant"] == "naive"]
+        bound = mine[mine["strategy"] == "all_in_gpu"]["median"].min()
+        times = best["median"]
+        over = (naive["median"].min() / times, gathered["median"].min() / times, times / bound)
+        records.append((group, kind, best["strategy"], *over))
+    columns = ["group", "kind", "strategy", "over_naive", "over_best", "of_bound"]
+    return pd.DataFrame(records, columns=columns)

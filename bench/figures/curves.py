@@ -81,11 +81,12 @@ def curves(
         _make_room(figure, panels)
         for axes, kind in zip(panels, kinds, strict=True):
             mine = table[table["kind"] == kind.name]
-            if mine.empty:
+            limits = roofs[roofs["kind"] == kind.name]
+            if mine.empty and limits.empty:
                 what = NOT_MEASURED if kind is MEASURED else f"not {kind.name}"
                 say_absent(axes, absent.get(kind.name, ""), what)
                 continue
-            _panel(axes, mine, roofs[roofs["kind"] == kind.name], kind, colours)
+            _panel(axes, mine, limits, kind, colours)
             _scale(axes, axes_text, (float(table["x"].min()), float(table["x"].max())))
         panels[0].set_ylabel(axes_text.y)
         highest = [*table["y"], *roofs["y"]]

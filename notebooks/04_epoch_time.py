@@ -1,0 +1,97 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 4. Epoch time by graph and strategy
+#
+# **Question.** How much faster does an epoch get, and how near does it come to having the whole
+# table in GPU memory?
+#
+# **Claims checked.** Min et al. (PVLDB 14(11), 2021): 65 to 92 % faster than the conventional
+# path in a multi-GPU setup, and for some graphs as fast as all-in-GPU.
+
+# %%
+import pandas as pd
+
+from gatherbench.bench.answers.epochs import gains, measured_bars, predicted_bars
+from gatherbench.bench.answers.reddit import reddit_bars
+from gatherbench.bench.figures.epoch_bars import epoch_bars
+from gatherbench.bench.figures.kinds import MEASURED
+from gatherbench.bench.figures.speedup import speedup
+from gatherbench.bench.findings import open_findings
+from gatherbench.bench.notebooks_show import say, show
+
+findings = open_findings()
+REDDIT = "RTX 3090, PCIe 4.0"
+
+# %% [markdown]
+# ## On a GPU
+
+# %%
+chart = reddit_bars(findings.published).query("group == @REDDIT")
+chart = chart.assign(group=f"reddit sage ({REDDIT})")
+on_gpu = measured_bars(findings, "cuda")
+bars = pd.concat([chart, predicted_bars(findings), on_gpu], ignore_index=True)
+groups = list(dict.fromkeys(bars["group"]))
+absent = {
+    "published": "not published",
+    "modelled": "not modelled: the run declares too little",
+    "measured": "not measured yet: run on a GPU",
+}
+machines = ", ".join(sorted(set(bars["machine"].dropna()))) or "none"
+for first in range(0, len(groups), 3):
+    show(
+        epoch_bars(
+            bars,
+            absent,
+            title="Epoch time by graph and strategy, on a GPU",
+            foot="Each strategy by its fastest variant, named beside the bar. Published: chart of "
+            "K-Wu/pytorch-direct_dgl, ±0.05 s, and the model of it. Other machines, measured and "
+            f"modelled: {machines}.",
+            groups=groups[first : first + 3],
+        ),
+        f"Epoch time by strategy for {', '.join(groups[first : first + 3])}.",
+    )
+
+# %% [markdown]
+# ## In host memory
+#
+# Without a GPU every strategy still runs its data path, in host memory. These bars show what the
+# CPU's part of a path costs, and no link and no GPU.
+
+# %%
+on_host = measured_bars(findings, "host")
+if len(on_host):
+    show(
+        epoch_bars(
+            on_host,
+            {},
+            title="Epoch time in host memory: no GPU and no link took part",
+            foot="Each strategy by its fastest variant, named beside the bar; whiskers: quartiles.",
+            kinds=(MEASURED,),
+        ),
+        "Epoch time by strategy in host memory.",
+    )
+for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
+    show(speedup(run), f"Speed-up of each strategy over CPU gather, run {run.run_id}.")
+
+# %% [markdown]
+# ## What the data say
+
+# %%
+for row in gains(bars).itertuples():
+    text = f"- {row.group}, {row.kind}: `{row.strategy}` is **{row.over_naive:.2f}** times as fast"
+    text += f" as CPU gather (naive; {row.over_best:.2f} times its best variant)"
+    say(text + f" and takes {row.of_bound:.2f} times as long as all-in-GPU.")
+for row in gains(on_host).itertuples():
+    text = f"- {row.group}, in host memory: `{row.strategy}` is {row.over_naive:.2f} times as fast"
+    say(text + f" as CPU gather (naive; {row.over_best:.2f} times its best variant).")
+if on_gpu.empty:
+    say("- Epochs on a GPU: **not measured yet**.")
