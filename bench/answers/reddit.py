@@ -65,18 +65,18 @@ def reddit_stages(published: pd.DataFrame) -> pd.DataFrame:
     memory is ``fetch``, that other epoch (sampling and training) is ``other``.
     """
     at = published_reddit(published).set_index(["machine", "strategy"])["median"]
-    records: list[tuple[str, str, *tuple[float, ...]]] = []
+    records: list[dict[str, object]] = []
     for machine, name in MACHINES.items():
-        label = f"Reddit, {name}"
         bound = float(at[machine, "all_in_gpu"])
         beyond = float(at[machine, "cpu_gather"]) - bound
-        records.append(("published", label, 0.0, beyond, 0.0, bound))
+        both = {"label": f"Reddit, {name}", "sample": 0.0, "train": 0.0, "other": 0.0}
+        records.append({**both, "kind": "published", "fetch": beyond, "other": bound})
         epoch = predictions(published, load_profile(machine))["cpu_gather"]
-        parts = [part.value for part in (epoch.sample_s, epoch.fetch_s, epoch.train_s)]
-        known = [part for part in parts if part is not None]
-        if len(known) == len(parts):
-            records.append(("modelled", label, *known, 0.0))
-    return pd.DataFrame(records, columns=["kind", "label", "sample", "fetch", "train", "other"])
+        parts = {"sample": epoch.sample_s, "fetch": epoch.fetch_s, "train": epoch.train_s}
+        seconds = {stage: part.value for stage, part in parts.items() if part.known}
+        if len(seconds) == len(parts):
+            records.append({**both, "kind": "modelled", **seconds})
+    return pd.DataFrame(records)[["kind", "label", "sample", "fetch", "train", "other"]]
 
 
 def modelled_scaling(
