@@ -98,12 +98,12 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {problem}", file=sys.stderr)
         return 2
     (options.out / "env.json").write_text(json.dumps(describe(), indent=2) + "\n")
-    file = RowFile(options.out / "sections.csv", SectionRow)
-    for number, name in enumerate(options.sections):
-        left = deadline - time.monotonic()
-        share = SECTIONS[name] / sum(SECTIONS[other] for other in options.sections[number:])
-        file.add(run_section(name, options.out, max(10.0, left * share - _GRACE_S / 2), more))
-    file.close()
+    with RowFile(options.out / "sections.csv", SectionRow) as file:
+        for number, name in enumerate(options.sections):
+            left = deadline - time.monotonic()
+            share = SECTIONS[name] / sum(SECTIONS[other] for other in options.sections[number:])
+            budget_s = max(10.0, left * share - _GRACE_S / 2)
+            file.add(run_section(name, options.out, budget_s, more))
     for row in file.rows:
         print(f"{row.section}: {row.status} {row.reason}")
     return 1 if any(row.status == "failed" for row in file.rows) else 0

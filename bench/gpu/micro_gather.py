@@ -53,29 +53,28 @@ def measure(options: argparse.Namespace, began: float) -> list[MicroRow]:
         raise SystemExit("no span fits the free host memory: give smaller ones with --spans")
     plan = points(spans, options.row_bytes, options.policies, options.caps)
     print(f"{len(plan)} points, spans {[s // GIB for s in spans]} GiB", flush=True)
-    out = RowFile(options.out / "rows.csv", MicroRow)
-    try:
-        with Bench(max(spans), device, out.add) as bench:
-            for name in options.policies:
-                for width in options.row_bytes:
-                    bench.check(name, width)
-            print(f"every policy is right; {time.monotonic() - began:.0f} s used", flush=True)
-            last = -1
-            for number, point in rounds(plan):
-                if number != last:
-                    elapsed = time.monotonic() - began
-                    print(f"round {number}, {elapsed:.0f} s used", flush=True)
-                    last = number
-                if time.monotonic() - began > options.budget - CLOSING_S:
-                    break
-                if options.rounds and number >= options.rounds:
-                    break
-                out.add(row_of(point, number, bench.seconds(point)))
-            if last < FEWEST_ROUNDS:
-                print(f"only {last} whole rounds: give more --budget or fewer points", flush=True)
-        return out.rows
-    finally:
-        out.close()
+    with (
+        RowFile(options.out / "rows.csv", MicroRow) as out,
+        Bench(max(spans), device, out.add) as bench,
+    ):
+        for name in options.policies:
+            for width in options.row_bytes:
+                bench.check(name, width)
+        print(f"every policy is right; {time.monotonic() - began:.0f} s used", flush=True)
+        last = -1
+        for number, point in rounds(plan):
+            if number != last:
+                elapsed = time.monotonic() - began
+                print(f"round {number}, {elapsed:.0f} s used", flush=True)
+                last = number
+            if time.monotonic() - began > options.budget - CLOSING_S:
+                break
+            if options.rounds and number >= options.rounds:
+                break
+            out.add(row_of(point, number, bench.seconds(point)))
+        if last < FEWEST_ROUNDS:
+            print(f"only {last} whole rounds: give more --budget or fewer points", flush=True)
+    return out.rows
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

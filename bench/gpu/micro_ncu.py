@@ -205,11 +205,10 @@ def main(arguments: Sequence[str]) -> int:
         print(text[-2000:])
         print(f"no_permission or unsupported: ncu gave no counters; its last words: {last}")
         return SKIPPED
-    file = RowFile(options.out / "ncu.csv", CounterRow)
-    for (name, width), values in zip(launches(), counted, strict=True):
-        named = {"sectors": SECTORS, "requests": REQUESTS, "pcie_read_bytes": READ_BYTES}
-        file.add(expected(name, width, **{k: values.get(c) for k, c in named.items()}))
-    file.close()
+    named = {"sectors": SECTORS, "requests": REQUESTS, "pcie_read_bytes": READ_BYTES}
+    with RowFile(options.out / "ncu.csv", CounterRow) as file:
+        for (name, width), values in zip(launches(), counted, strict=True):
+            file.add(expected(name, width, **{k: values.get(c) for k, c in named.items()}))
     print(table_of(file.rows))
     return 0
 

@@ -91,27 +91,28 @@ def _repeated(work: Callable[[], object], seconds: float) -> Callable[[], object
 
 
 def measure(out: Path, budget_s: float) -> list[OverlapRow]:
-    """Rows until the time is spent; at least one round."""
+    """Rows until the time is spent; one round at least."""
     began = time.monotonic()
-    file = RowFile(out / "overlap.csv", OverlapRow)
     source = "time.perf_counter around several steps, the device idle at both ends"
     device = torch.device("cuda", torch.cuda.current_device())
     table = empty_table((TABLE_BYTES // (4 * ROW_WIDTH), ROW_WIDTH), torch.float32)
     ids = torch.randint(0, len(table), (FETCH_BYTES // (4 * ROW_WIDTH),))
-    with open_overlapped(table, device, "aligned", "stream", "25") as fetcher:
-        shares = {"stream": share_threads, "green_context": share_multiprocessors}
-        fetcher.step_seconds(ids, lambda: None)
-        alone = fetcher.step_seconds(ids, lambda: None)
-        steps = loads(device, alone)
-        for number in range(1000):
+    take = {"stream": share_threads, "green_context": share_multiprocessors}
+    with (
+        RowFile(out / "overlap.csv", OverlapRow) as file,
+        open_overlapped(table, device, "aligned", "stream", "25") as fetcher,
+    ):
+        fetcher.step_seconds(ids, lambda: None)  # the first one loads and allocates
+        steps = loads(device, fetcher.step_seconds(ids, lambda: None))
+        number = 0
+        while number == 0 or time.monotonic() - began < budget_s:
             turn = [(load, *share) for load in steps for share in SHARES]
             random.Random(number).shuffle(turn)
             for load, provider, percent in turn:
                 try:
-                    shares[provider](fetcher, percent)
+                    take[provider](fetcher, percent)
                 except CudaCallError as error:
-                    if number == 0:
-                        print(f"{provider} {percent}: {error}")
+                    print(f"{provider} {percent} %: {error}")
                     continue
                 for kind, seconds in (
                     ("train", alone_seconds(device, steps[load])),
@@ -119,10 +120,7 @@ def measure(out: Path, budget_s: float) -> list[OverlapRow]:
                     ("both", fetcher.step_seconds(ids, steps[load])),
                 ):
                     file.add(OverlapRow(kind, load, provider, percent, number, seconds, source))
-                if number and time.monotonic() - began > budget_s:
-                    return file.rows
-            if time.monotonic() - began > budget_s:
-                break
+            number += 1
     return file.rows
 
 

@@ -166,10 +166,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {problem}", file=sys.stderr)
         return 2
     peer = WholeGraph()
-    file = RowFile(options.out / "peer.csv", PeerRow)
-    for width in WIDTHS:
-        measure_width(peer, width, options.budget / len(WIDTHS), file.add)
-    file.close()
+    with RowFile(options.out / "peer.csv", PeerRow) as file:
+        for width in WIDTHS:
+            measure_width(peer, width, options.budget / len(WIDTHS), file.add)
     print(table_of(file.rows))
     return 0
 

@@ -88,7 +88,7 @@ def test_the_summary_takes_medians_and_the_best_roof(tmp_path: Path) -> None:
     assert table["gather", 0]["of_sm_read_roof"] == pytest.approx(rate / best)
     with (tmp_path / "rows.csv").open() as text:  # there before it is closed
         assert [float(r["time_s"]) for r in csv.DictReader(text)][:3] == [0.08, 0.02, 0.01]
-    file.close()
+    file.__exit__()
     written = write_summary(file.rows, tmp_path / "summary.csv")
     assert best_by_width(written, GIB) == {("aligned", "sorted"): {512: pytest.approx(rate)}}
     assert roofs(written, GIB) == {"sm_read": pytest.approx(best)}

@@ -1,0 +1,281 @@
+"""The micro-benchmark's sections end to end, with CUDA's edge replaced by the host."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import ctypes
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.bench.gpu import (
+    micro_device,
+    micro_gather,
+    micro_overlap,
+    micro_peer,
+    micro_plan,
+)
+from gatherbench.kernels.cuda_calls import CudaCallError
+from gatherbench.kernels.grid import GridPoint
+from gatherbench.kernels.launch import Table
+from gatherbench.strategies import cuda_overlap
+
+MIB = 1 << 20
+HOST = torch.device("cpu")
+
+
+class Event:
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.at = 0.0
+
+    def record(self, stream: object = None) -> None:
+        self.at = time.perf_counter()
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, later: Event) -> float:
+        return max(1e-6, 1e3 * (later.at - self.at))
+
+
+class Registered:
+    def __init__(self, tensor: Tensor, device: int | None) -> None:
+        self.address, self.seconds, self.tensor = tensor.data_ptr(), 0.0, tensor
+        self.size_bytes = tensor.nbytes
+
+    def __enter__(self) -> Registered:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def gather(
+    out: Tensor, table: Table, ids: Tensor, point: GridPoint, out_rows: Tensor | None = None
+) -> None:
+    raw = (ctypes.c_uint8 * (table.num_rows * table.row_stride)).from_address(table.address)
+    rows = torch.frombuffer(raw, dtype=torch.uint8).view(table.num_rows, -1)
+    flat = out.view(torch.uint8).view(out.shape[0], -1)
+    flat[slice(None) if out_rows is None else out_rows] = rows[ids, : table.row_bytes]
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty, device = torch.empty, torch.device
+
+    def unpinned(*shape: Any, pin_memory: bool = False, **kinds: Any) -> Tensor:
+        return empty(*shape, **kinds)
+
+    monkeypatch.setattr(torch, "empty", unpinned)
+    gpu = SimpleNamespace(
+        multi_processor_count=4,
+        max_threads_per_multi_processor=2048,
+        name="a stand-in",
+        L2_cache_size=1,
+    )
+    for name, value in (
+        ("is_available", lambda: True),
+        ("current_device", lambda: 0),
+        ("Event", Event),
+        ("synchronize", lambda device=None: None),
+        ("_sleep", lambda cycles: None),
+        ("get_device_properties", lambda device: gpu),
+    ):
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch, "device", lambda kind, index=None: device("cpu"))
+    for module in (micro_device, micro_peer):
+        monkeypatch.setattr(module, "HostRegistration", Registered)
+        monkeypatch.setattr(module, "gather_into", gather)
+    monkeypatch.setattr(micro_device, "launch_kernel", lambda *_: None)
+    monkeypatch.setattr(micro_device, "load_kernel", lambda cubin, name: name)
+    monkeypatch.setattr(micro_device, "architecture", lambda device: "sm_90")
+    monkeypatch.setattr(micro_device, "compile_gather", lambda point, arch, source: b"")
+    for module in (micro_plan, micro_device):
+        monkeypatch.setattr(module, "ROOF_BYTES", MIB)
+        monkeypatch.setattr(module, "READ_BYTES", MIB)
+    monkeypatch.setattr(micro_plan, "MAX_IDS", 5000)
+    monkeypatch.setattr(micro_device, "_CHECKED_ROWS", 99)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_gather_section_measures_every_point_and_reports(
+    cuda: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["--spans", "0.001", "0.002", "--memory", "1", "--row-bytes", "16", "400"]
+    few = ["--policies", "aligned", "dgl", "--caps", "0", "10", "--rounds", "2"]
+    assert micro_gather.main(["--out", str(tmp_path), *small, *few]) == 0
+    rows = read(tmp_path / "rows.csv")
+    kinds = Counter(r["kind"] for r in rows)
+    passes = {"sort", "unique", "id_check"}
+    assert set(kinds) == passes | {"fill", "cudaHostRegister", "copy_engine", "sm_read", "gather"}
+    ours = {(r["order"], r["cap"]) for r in rows if r["policy"] == "aligned"}
+    assert ours == {(o, c) for o in ("given", "sorted", "unique") for c in ("0", "10")}
+    assert all(float(r["time_s"]) >= 0 for r in rows)
+    assert {r["source"] for r in rows if r["kind"] == "id_check"} == {"time.perf_counter"}
+    assert {int(r["payload_bytes"]) for r in rows if r["kind"] == "sort"} == {
+        8 * n for n in (5000, 2621, 256)
+    }
+    said = capsys.readouterr().out
+    assert "every policy is right" in said
+    assert "id_check of 5000 ids" in said
+    assert (tmp_path / "summary.csv").exists()
+    assert (tmp_path / "gather_rate.png").stat().st_size > 5000
+
+
+def test_the_unique_order_gathers_each_row_once_and_expands(cuda: None) -> None:
+    point = micro_plan.Point("gather", MIB, 0, "aligned", "unique", 400)
+    ids = torch.tensor([7, 3, 7, 7, 0]).repeat(point.num_ids)[: point.num_ids]
+    with micro_device.Bench(MIB, HOST, lambda row: None) as bench:
+        bench._ids = lambda count, rows: ids  # type: ignore[method-assign]
+        bench._gathering(point)()
+        got = bench.out[: point.payload_bytes].view(-1, 400)
+        table = bench.bytes[: point.num_rows * 400].view(-1, 400)
+        assert torch.equal(got, table[ids])
+
+
+class Fetcher:
+    """Stands for the overlapped fetcher: a fetch takes 2, training 1, and overlap is perfect."""
+
+    def __init__(self) -> None:
+        self.shares: list[tuple[str, int]] = []
+
+    def __enter__(self) -> Fetcher:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def step_seconds(self, ids: Tensor, beside: Callable[[], object]) -> float:
+        assert beside() is None
+        return 2.0
+
+
+def test_the_overlap_section_tries_every_share_and_goes_on_without_green_contexts(
+    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetcher = Fetcher()
+
+    def green(_: object, percent: int) -> str:
+        raise CudaCallError("cuGreenCtxCreate", "CUDA_ERROR_NOT_SUPPORTED", "no")
+
+    work = dict.fromkeys(("matrix_products", "memory_pass"), lambda: None)
+    for name, value in (
+        ("open_overlapped", lambda *_: fetcher),
+        ("empty_table", lambda shape, dtype: torch.zeros(8, 4)),
+        ("loads", lambda device, seconds: work),
+        ("alone_seconds", lambda device, beside: 1.0),
+        ("share_threads", lambda f, percent: f.shares.append(("stream", percent))),
+        ("share_multiprocessors", green),
+    ):
+        monkeypatch.setattr(micro_overlap, name, value)
+    assert micro_overlap.main(["--out", str(tmp_path), "--budget", "0"]) == 0
+    rows = read(tmp_path / "overlap.csv")
+    streams = {str(p) for provider, p in micro_overlap.SHARES if provider == "stream"}
+    assert {r["budget_percent"] for r in rows} == streams
+    assert Counter(r["kind"] for r in rows) == dict.fromkeys(("train", "fetch", "both"), 10)
+    said = capsys.readouterr().out
+    assert "CUDA_ERROR_NOT_SUPPORTED" in said
+    assert "memory_pass: both / max(train, fetch) = 1.000" in said
+    assert "reached" in said
+
+
+def test_loads_last_about_as_long_as_they_are_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    clock = iter((0.0, 10 * 0.002))
+    monkeypatch.setattr(micro_overlap.time, "perf_counter", lambda: next(clock))
+    calls: list[int] = []
+    step = micro_overlap._repeated(lambda: calls.append(1), 0.008)
+    calls.clear()
+    step()
+    assert len(calls) == 4
+
+
+class Library:
+    """What of pylibwholegraph is used."""
+
+    __version__ = "26.10"
+
+    def __init__(self, wrong: bool) -> None:
+        self.wrong, self.freed = wrong, 0
+
+    def init_torch_env_and_create_wm_comm(self, *world: int, wm_log_level: str) -> tuple[str, None]:
+        assert world == (0, 1, 0, 1)
+        return "communicator", None
+
+    def create_wholememory_tensor(
+        self, comm: str, kind: str, place: str, sizes: list[int], dtype: Any, strides: list[int]
+    ) -> Any:
+        assert (comm, kind, place, strides) == ("communicator", "continuous", "cpu", [sizes[1], 1])
+        values = torch.zeros(sizes, dtype=dtype)
+        off = int(self.wrong)
+        return SimpleNamespace(
+            get_local_tensor=lambda host_view: (values, 0),
+            gather=lambda ids: values[(ids + off) % sizes[0]],
+        )
+
+    def destroy_wholememory_tensor(self, table: Any) -> None:
+        self.freed += 1
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_peer_is_compared_before_it_is_timed(
+    wrong: bool, cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Library(wrong)
+    monkeypatch.setattr(micro_peer.importlib, "import_module", lambda name: library)
+    monkeypatch.setattr(micro_peer.importlib.util, "find_spec", lambda name: library)
+    monkeypatch.setattr(micro_peer, "SPAN_BYTES", MIB)
+    monkeypatch.setattr(micro_peer, "READ_BYTES", MIB // 4)
+    monkeypatch.setattr(micro_peer, "WIDTHS", (16, 100))
+    if wrong:
+        with pytest.raises(RuntimeError, match="other rows of 64 B"):
+            micro_peer.main(["--out", str(tmp_path), "--budget", "0"])
+        return
+    assert micro_peer.main(["--out", str(tmp_path), "--budget", "0"]) == 0
+    rows = read(tmp_path / "peer.csv")
+    assert {r["gatherer"] for r in rows} == {"WholeGraph 26.10", "aligned"}
+    assert len(rows) == 2 * 3 * micro_peer.FEWEST_ROUNDS
+    assert library.freed == 2
+
+
+def test_a_step_keeps_a_fetch_beside_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """result, submit, work: the order in which the loop does them."""
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    events: list[str] = []
+    fetcher = cuda_overlap.OverlappedFetcher.__new__(cuda_overlap.OverlappedFetcher)
+    fetcher.device = HOST
+    ticket = SimpleNamespace(result=lambda: events.append("result"))
+    monkeypatch.setattr(
+        cuda_overlap.OverlappedFetcher,
+        "submit",
+        lambda self, ids: events.append("submit") or ticket,
+    )
+    assert fetcher.step_seconds(torch.arange(3), lambda: events.append("work")) >= 0
+    assert events == ["submit", *["result", "submit", "work"] * 4, "result"]
+
+
+def test_the_sweep_runs_on_the_gathers_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(
+        torch.cuda, "stream", lambda stream: seen.append(stream) or contextlib.nullcontext()
+    )
+    monkeypatch.setattr(cuda_overlap, "gather_into", lambda *_: None)
+    fetcher = cuda_overlap.OverlappedFetcher.__new__(cuda_overlap.OverlappedFetcher)
+    fetcher.device, fetcher._side = HOST, "green"  # type: ignore[assignment]
+    fetcher.table, fetcher.points = Table(0, 1, 4, 4), {torch.int64: GridPoint()}
+    assert fetcher._gather_seconds(torch.arange(1), torch.zeros(1, 1)) > 0
+    assert seen == ["green"]
