@@ -225,8 +225,8 @@ def checked(key: str, value: Value, source: str, where: str = "") -> Constant | 
     if is_curve and isinstance(value, (int, float)):
         value = ((1.0, value),)
     if isinstance(value, tuple) and is_curve:
-        spans = [span for span, _ in value]
-        if not spans or spans[0] <= 0 or spans != sorted(set(spans)):
+        spans = [span for span, _ in value if isinstance(span, (int, float)) and span > 0]
+        if not spans or len(spans) < len(value) or spans != sorted(set(spans)):
             raise ProfileError(f"{where}{key}: the bytes must be above 0 and ascend")
         value = tuple((float(span), _in_range(rate, spec)) for span, rate in value)
         if any(math.isnan(rate) for _, rate in value):

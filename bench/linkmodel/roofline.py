@@ -82,7 +82,11 @@ def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
             records.append(_line(one, epoch, profile, "measured", measured[key]))
         modelled = {"epoch": epoch.epoch_s.value, "fetch": epoch.fetch_s.value}
         records.append(_line(one, epoch, profile, "modelled", modelled))
-    return sort_series(pd.DataFrame(records, columns=list(COLUMNS)))
+    table = sort_series(pd.DataFrame(records, columns=list(COLUMNS)))
+    place = {workload: number for number, workload in enumerate(run.workloads)}
+    return table.sort_values(
+        "workload", key=lambda names: names.map(place), kind="stable", ignore_index=True
+    )
 
 
 def _measured_seconds(run: Run) -> dict[tuple[str, str, str], dict[str, float | None]]:
