@@ -94,6 +94,8 @@ class GpuEnergyMeter:
 
     name: ClassVar[str] = "gpu_energy"
     summary: ClassVar[str] = "energy of the GPU over a long window (NVML)"
+    lost: ClassVar[str] = "energy of an epoch on the GPU"
+    trust: ClassVar[str] = "the driver's counter, taken as it is, over 10 s and more"
 
     def __init__(self, gpu: GpuUnderTest) -> None:
         self._gpu = gpu
