@@ -12,6 +12,7 @@ import typer
 
 from gatherbench import __version__
 from gatherbench.bench.commands import datasets
+from gatherbench.bench.commands.advise import advise
 from gatherbench.bench.commands.calibrate import calibrate
 from gatherbench.bench.commands.compare import compare
 from gatherbench.bench.commands.doctor import doctor
@@ -36,6 +37,7 @@ app.command()(compare)
 app.command()(plot)
 app.command()(report)
 app.command()(requests)
+app.command()(advise)
 app.command()(calibrate)
 app.command()(doctor)
 

@@ -46,6 +46,15 @@ class MachineFacts:
         return self.gpus > 0
 
 
+def this_machine() -> str:
+    """The short name that runs and calibrations of this machine go by."""
+    try:
+        gpus = [{"name": gpu.name} for gpu in list_gpus()]
+    except SensorUnavailableError:
+        gpus = []
+    return machine_slug({"gpus": gpus, "cpu": describe_cpu()})
+
+
 def ask_host() -> MachineFacts:
     """The machine without its GPU."""
     cpu = describe_cpu()

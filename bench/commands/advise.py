@@ -1,0 +1,72 @@
+"""`gatherbench advise`: which way of moving the features to take."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gatherbench.bench.commands.calibrate import DEFAULT_FOLDER
+from gatherbench.bench.commands.common import DEFAULT_RESULTS, ResultsOption, bad_input, console
+
+GIB = 1 << 30
+
+
+def advise(
+    dataset: Annotated[
+        str, typer.Argument(help="A dataset, prepared or not; or give --nodes, --edges and --dim.")
+    ] = "",
+    nodes: Annotated[int, typer.Option(help="Of a graph that is no dataset.")] = 0,
+    edges: Annotated[int, typer.Option(help="As stored: both directions if both are.")] = 0,
+    dim: Annotated[int, typer.Option(help="Elements of a feature row.")] = 0,
+    dtype: Annotated[str, typer.Option(help="Of the features.")] = "float32",
+    classes: Annotated[int, typer.Option(help="Of the labels (0: a usual number).")] = 0,
+    train_nodes: Annotated[int, typer.Option(help="Seeds of an epoch (0: every node).")] = 0,
+    fanouts: Annotated[str, typer.Option(help="From the seeds outwards.")] = "25,10",
+    batch_size: Annotated[int, typer.Option(help="Seed nodes of a minibatch.")] = 1000,
+    model: Annotated[str, typer.Option(help="sage or gat.")] = "sage",
+    hidden: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 16,
+    gpus: Annotated[int, typer.Option(help="GPUs that train.")] = 1,
+    gpu_memory: Annotated[
+        float, typer.Option(help="GiB of each GPU (0: as the profile says).", min=0)
+    ] = 0,
+    profile: Annotated[
+        str,
+        typer.Option(help="The machine: a profile's name or a .toml file; default: this one."),
+    ] = "",
+    results: ResultsOption = DEFAULT_RESULTS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """Rank the strategies for a graph and a machine, with the reason for each."""
+    from gatherbench.bench.linkmodel.advise_answer import Asked, answer
+    from gatherbench.bench.linkmodel.advise_question import AdviceError
+    from gatherbench.bench.linkmodel.advise_show import render, to_json
+    from gatherbench.bench.linkmodel.profile import ProfileError
+
+    with bad_input(AdviceError, ProfileError):
+        advice = answer(
+            Asked(
+                dataset=dataset,
+                nodes=nodes,
+                edges=edges,
+                dim=dim,
+                dtype=dtype,
+                classes=classes,
+                train_nodes=train_nodes,
+                fanouts=fanouts,
+                batch_size=batch_size,
+                model=model,
+                hidden=hidden,
+                gpus=gpus,
+                gpu_memory_bytes=gpu_memory * GIB,
+                profile=profile,
+            ),
+            results,
+            Path(DEFAULT_FOLDER),
+        )
+    if as_json:
+        typer.echo(json_format.dumps(to_json(advice), indent=2))
+    else:
+        console().print(render(advice), highlight=False)
