@@ -3,7 +3,8 @@
 A gather over the link lives from wide, independent loads and from enough resident warps. Both can
 be read from the machine code: registers, stack, and every memory instruction with its width. The
 code is deterministic for one compiler, so the comparison with a baseline is exact, and a verdict
-has a reason.
+has a reason. A cubin with the bytes of the baseline's is not disassembled again: nvdisasm takes
+most of the time.
 
     python -m gatherbench.kernels.sass --check     compare; exit code 1 on WORSE
     python -m gatherbench.kernels.sass --update    write the baseline anew
@@ -12,6 +13,7 @@ has a reason.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import subprocess
@@ -20,7 +22,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -56,12 +58,14 @@ class KernelCode:
         instructions: in the code, each counted once.
         memory: memory instructions by kind and bits, e.g. ``LDG.EF.128``. EF (evict first) marks
             the streaming accesses to table and output.
+        cubin: SHA-256 of the cubin that this was read from.
     """
 
     registers: int
     stack_bytes: int
     instructions: int
     memory: Mapping[str, int]
+    cubin: str = field(default="", compare=False)
 
     @property
     def spills(self) -> int:
@@ -102,14 +106,18 @@ def disassemble(cubin: bytes) -> KernelCode:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         usage = _tool("cuobjdump", "-res-usage", str(path))
-        code = _tool("nvdisasm", "-c", str(path))
+        code = _tool("nvdisasm", "-c", "-ndf", str(path))
     resources = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     if resources is None:
         raise CompilerError(f"cuobjdump shows no resources of the kernel:\n{usage[:500]}")
     memory = Counter(_kind(match[1], match[2].split(".")[1:]) for match in _MEMORY.finditer(code))
     instructions = len(_INSTRUCTION.findall(code))
     return KernelCode(
-        int(resources[1]), int(resources[2]), instructions, dict(sorted(memory.items()))
+        int(resources[1]),
+        int(resources[2]),
+        instructions,
+        dict(sorted(memory.items())),
+        _digest(cubin),
     )
 
 
@@ -125,11 +133,14 @@ def measure(
     source: str | None = None,
     extra_options: tuple[str, ...] = (),
     folder: Path | None = None,
+    known: Iterable[KernelCode] = (),
 ) -> dict[str, KernelCode]:
     """Compile and disassemble kernels; the keys are ``architecture/kernel``.
 
-    The last three arguments are :func:`compile_gather`'s.
+    ``source``, ``extra_options`` and ``folder`` are :func:`compile_gather`'s. A cubin with the
+    bytes of a ``known`` one is not disassembled.
     """
+    by_cubin = {code.cubin: code for code in known}
     points = guarded_points() if points is None else list(points)
 
     def one(job: tuple[str, GridPoint]) -> tuple[str, KernelCode]:
@@ -137,7 +148,7 @@ def measure(
         cubin = compile_gather(
             point, arch, source=source, extra_options=extra_options, folder=folder
         )
-        return f"{arch}/{point.kernel}", disassemble(cubin)
+        return f"{arch}/{point.kernel}", by_cubin.get(_digest(cubin)) or disassemble(cubin)
 
     with ThreadPoolExecutor(2) as pool:
         return dict(pool.map(one, [(arch, point) for arch in architectures for point in points]))
@@ -216,12 +227,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--arch", action="append", choices=ARCHITECTURES, help="only this one")
     options = parser.parse_args(arguments)
     try:
-        kernels = measure(architectures=options.arch or ARCHITECTURES)
+        architectures = options.arch or ARCHITECTURES
         if options.update:
+            kernels = measure(architectures=architectures)
             write_baseline(kernels, options.baseline)
             print(f"{len(kernels)} kernels written to {options.baseline}")
             return 0
         made_by, old = read_baseline(options.baseline)
+        kernels = measure(architectures=architectures, known=old.values())
     except (CompilerError, FileNotFoundError) as missing:
         print(f"cannot compare: {missing}", file=sys.stderr)
         return 2
@@ -230,6 +243,10 @@ def main(arguments: list[str] | None = None) -> int:
     found = verdicts(old, kernels)
     print(*report(found, (made_by, f"NVRTC {compiler_version()}")), sep="\n")
     return int(any(verdict.status == "WORSE" for verdict in found))
+
+
+def _digest(cubin: bytes) -> str:
+    return hashlib.sha256(cubin).hexdigest()
 
 
 def _kind(opcode: str, modifiers: list[str]) -> str:

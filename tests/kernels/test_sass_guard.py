@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +68,21 @@ def test_a_sample_of_kernels_is_as_in_the_baseline(folder: Path, arch: str) -> N
         pytest.skip(f"the baseline was made by {made_by}")
     now = measure([WIDE, GridPoint("idle", 4, 0, 1, 4)], [arch], folder=folder)
     assert {v.status for v in verdicts({n: baseline[n] for n in now}, now)} == {"SAME"}
+    assert {n: code.cubin for n, code in now.items()} == {n: baseline[n].cubin for n in now}
+
+
+def test_only_a_cubin_that_is_new_is_disassembled(
+    folder: Path, right: KernelCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[bytes] = []
+    other = GridPoint("idle", 4, 0, 1, 4)
+    monkeypatch.setattr(sass, "disassemble", lambda cubin: read.append(cubin) or CODE)
+    found = measure([WIDE, other], ["sm_90"], folder=folder, known=[right])
+    assert len(read) == 1
+    assert found == {f"sm_90/{WIDE.kernel}": right, f"sm_90/{other.kernel}": CODE}
+    starved = altered("__launch_bounds__(1024)", "")
+    measure([WIDE], ["sm_90"], source=starved, folder=folder, known=[right])
+    assert len(read) == 2
 
 
 def test_an_unaligned_variant_is_caught(folder: Path, right: KernelCode) -> None:
@@ -143,7 +159,7 @@ def test_the_command_line(
     assert sass.main(["--check", *arguments]) == 0
     assert "1 SAME, 0 BETTER, 0 CHANGED, 0 WORSE" in capsys.readouterr().out
 
-    text = file.read_text()
+    text = re.sub('"cubin": "[0-9a-f]+"', '"cubin": "another"', file.read_text())
     file.write_text(text.replace('"LDG.EF.128": 4', '"LDG.EF.128": 5').replace("13.", "12."))
     assert sass.main(["--check", *arguments]) == 1
     out = capsys.readouterr().out
