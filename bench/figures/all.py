@@ -10,10 +10,19 @@ from matplotlib.figure import Figure
 
 from gatherbench.bench.figures.cpu_seconds import cpu_core_seconds
 from gatherbench.bench.figures.epoch_breakdown import epoch_breakdown
+from gatherbench.bench.figures.gpu_energy import gpu_energy_per_epoch, gpu_mean_power
+from gatherbench.bench.figures.pcie_over_time import pcie_over_time
+from gatherbench.bench.figures.sheet import has_gpu
 from gatherbench.bench.figures.speedup import speedup
 from gatherbench.bench.figures.style import RC
 from gatherbench.bench.tables import Run
 
+#: Drawn of runs in which a GPU took part: elsewhere they could only say that none did.
+GPU_FIGURES: dict[str, Callable[[Run], Figure]] = {
+    "gpu_energy": gpu_energy_per_epoch,
+    "gpu_power": gpu_mean_power,
+    "pcie_over_time": pcie_over_time,
+}
 FIGURES: dict[str, Callable[[Run], Figure]] = {
     "epoch_breakdown": epoch_breakdown,
     "speedup": speedup,
@@ -25,7 +34,8 @@ def save_all(run: Run, folder: Path, formats: Iterable[str] = ("png", "svg")) ->
     """Draw every figure into ``folder`` (made if need be); returns the files written."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, draw in FIGURES.items():
+    figures = FIGURES | (GPU_FIGURES if has_gpu(run) else {})
+    for name, draw in figures.items():
         figure = draw(run)
         for extension in formats:
             path = folder / f"{name}.{extension}"

@@ -1,0 +1,183 @@
+"""What crosses the link in the course of an epoch: whether a strategy keeps it busy or in bursts.
+
+These are the link's own bytes, headers included, from the source that the run's calibration
+trusts. One epoch of each strategy is shown, the first that was measured.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from gatherbench.bench.derive import SERIES
+from gatherbench.bench.derive_gpu import DIRECTIONS, link_rate, link_rates
+from gatherbench.bench.figures.sheet import all_series, provenance
+from gatherbench.bench.figures.style import BLUE, FAINT, ORANGE, RC, Series, three_digits
+from gatherbench.bench.gathered import load_timeline
+from gatherbench.bench.tables import Run
+
+COLOURS = dict(zip(DIRECTIONS, (BLUE, ORANGE), strict=True))
+#: Inches.
+LABELS, PANEL, TALL, GAP = 1.95, {1: 6.3, 2: 4.4}, 0.72, 0.34
+MARGIN, HEAD, NAME, AXIS, FOOT = 0.12, 0.62, 0.44, 0.5, 0.6
+GB = 1e9
+
+
+def pcie_over_time(run: Run) -> Figure:
+    """Rate over the link during one epoch of each series, a panel each, a column a workload."""
+    timeline = load_timeline(run.folder)
+    series = [s for s in all_series(run) if s.backend != "model"]
+    columns = max(len(run.workloads), 1)
+    wide = PANEL[min(columns, 2)]
+    width = LABELS + wide * columns
+    height = HEAD + NAME + (TALL + GAP) * max(len(series), 1) + AXIS - GAP + FOOT
+    with mpl.rc_context(RC | {"axes.grid.axis": "both"}):
+        figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
+        _words(figure, run)
+        for column, workload in enumerate(run.workloads):
+            mine = _one_epoch_each(timeline[timeline["workload"] == workload])
+            longest_s = float(mine["time_s"].max()) if len(mine) else 1.0
+            peaks = [float(link_rates(part)["rate"].max()) for part in _counters(mine)]
+            # Where the link's raw rate is known it is the scale: how busy is the link?
+            fastest = link_rate(run) or max(peaks, default=GB)
+            for line, one in enumerate(series):
+                left = LABELS + wide * column
+                top = height - HEAD - NAME - (TALL + GAP) * line
+                box = (left / width, (top - TALL) / height, (wide - 0.3) / width, TALL / height)
+                axes = figure.add_axes(box)
+                axes.set(xlim=(0, longest_s), ylim=(0, 1.06 * fastest / GB))
+                _panel(axes, run, workload, one, mine)
+                if line == 0:
+                    title = textwrap.shorten(workload, int(wide * 12), placeholder="…")
+                    axes.annotate(
+                        title, (0, 1), xytext=(0, 17), xycoords="axes fraction", fontsize=9.5,
+                        textcoords="offset points",
+                    )  # fmt: skip
+                if line + 1 < len(series):
+                    axes.tick_params(labelbottom=False)
+                else:
+                    axes.set_xlabel("time since the epoch began (s)")
+                if column == 0:
+                    axes.annotate(
+                        f"{one.label}\nGB/s", (0, 0.5), xytext=(-30, 0), ha="right", va="center",
+                        xycoords="axes fraction", textcoords="offset points", fontsize=8,
+                    )  # fmt: skip
+    return figure
+
+
+def _one_epoch_each(timeline: pd.DataFrame) -> pd.DataFrame:
+    """The link's bytes in the first epoch of the first repeat of each series that has them."""
+    wanted = timeline[timeline["metric"].isin([f"pcie_{d}" for d in DIRECTIONS])]
+    if wanted.empty:
+        return wanted
+    first = wanted[["strategy", "variant", "repeat", "epoch"]].sort_values(["repeat", "epoch"])
+    return wanted.merge(first.drop_duplicates(["strategy", "variant"]))
+
+
+def _counters(timeline: pd.DataFrame) -> list[pd.DataFrame]:
+    return [part for _, part in timeline.groupby(["strategy", "variant", "metric"])]
+
+
+def _panel(axes: Axes, run: Run, workload: str, one: Series, timeline: pd.DataFrame) -> None:
+    mine = timeline[(timeline["strategy"] == one.strategy) & (timeline["variant"] == one.variant)]
+    if mine.empty:
+        axes.tick_params(labelleft=False)
+        why = textwrap.fill(why_no_traffic(run, workload, one), 70, max_lines=3, placeholder=" …")
+        _write(axes, why, style="italic")
+        return
+    said: list[str] = []
+    for direction in DIRECTIONS:
+        points = mine[mine["metric"] == f"pcie_{direction}"]
+        if points.empty:
+            continue
+        rates = link_rates(points)
+        edges = [*rates["begin_s"], rates["end_s"].iloc[-1]]
+        axes.stairs(
+            rates["rate"] / GB,
+            edges,
+            color=COLOURS[direction],
+            fill=direction == DIRECTIONS[0],
+            alpha=0.85,
+            linewidth=0.9,
+        )
+        total = float(points["value"].iloc[-1])
+        said.append(f"{three_digits(total / GB)} GB {direction.replace('_', ' ')}")
+    epoch = mine.iloc[0]
+    payload = _payload(run, workload, one, int(epoch["repeat"]), int(epoch["epoch"]))
+    if payload is not None:
+        said.append(f"payload {three_digits(payload / GB)} GB")
+    axes.annotate(
+        ", ".join(said), (1, 1.02), xycoords="axes fraction", ha="right", va="bottom", fontsize=7.5
+    )
+    raw = link_rate(run)
+    if raw is not None:
+        axes.axhline(raw / GB, color=FAINT, linestyle=":", linewidth=0.9)
+
+
+def why_no_traffic(run: Run, workload: str, one: Series) -> str:
+    """What the run says of link traffic that it does not have for a series."""
+    rows = run.rows
+    mine = rows[
+        (rows["workload"] == workload)
+        & (rows["strategy"] == one.strategy)
+        & (rows["variant"] == one.variant)
+        & (rows["status"] != "ok")
+    ]
+    for found in (mine[mine["metric"] == "pcie_host_to_device"], mine[mine["stage"] == "case"]):
+        if len(found):
+            return f"{found['status'].iloc[0]}: {found['reason'].iloc[0]}"
+    return "no link traffic was polled"
+
+
+def _payload(run: Run, workload: str, one: Series, repeat: int, epoch: int) -> float | None:
+    rows = run.rows
+    keys = dict(zip(SERIES, (workload, one.strategy, one.variant, one.backend), strict=True))
+    wanted = (rows["stage"] == "fetch") & (rows["metric"] == "payload") & (rows["epoch"] == epoch)
+    for name, value in {**keys, "repeat": repeat}.items():
+        wanted &= rows[name] == value
+    found = rows[wanted]["value"].dropna()
+    return float(found.iloc[0]) if len(found) else None
+
+
+def _write(axes: Axes, text: str, **style: Any) -> None:
+    axes.set_yticks([])
+    axes.text(
+        0.01, 0.5, text, transform=axes.transAxes, va="center", fontsize=7.5, color=FAINT, **style
+    )
+
+
+def _words(figure: Figure, run: Run) -> None:
+    width, height = figure.get_size_inches()
+    left = MARGIN / width
+    figure.text(
+        left, 1 - MARGIN / height, "Traffic over the link during an epoch", va="top",
+        fontsize=12.5, fontweight="bold",
+    )  # fmt: skip
+    handles = [
+        Line2D([], [], color=colour, linewidth=4 if direction == DIRECTIONS[0] else 1.2,
+               label=direction.replace("_", " "))
+        for direction, colour in COLOURS.items()
+    ]  # fmt: skip
+    raw = link_rate(run)
+    if raw is not None:
+        label = f"raw rate of the link, {raw / GB:.1f} GB/s"
+        handles.append(Line2D([], [], color=FAINT, linestyle=":", label=label))
+    figure.legend(
+        handles=handles, loc="upper left", bbox_to_anchor=(left, 1 - (MARGIN + 0.3) / height),
+        ncols=len(handles), frameon=False, borderpad=0, borderaxespad=0,
+    )  # fmt: skip
+    text = (
+        "Bytes of the link, headers included, between readings of the counter that the run's"
+        " calibration trusts; payload: the rows that the loop asked for. The first measured epoch."
+        f" {provenance(run)}"
+    )
+    figure.text(
+        left, MARGIN / height, "\n".join(textwrap.wrap(text, int(width * 16))), fontsize=7.5,
+        color=FAINT,
+    )  # fmt: skip
