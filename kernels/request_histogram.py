@@ -7,9 +7,9 @@ compare it with the loads recorded in the kernel's own execution.
 
 Two facts make it fast. What a row costs depends on nothing but its address modulo 128, as long as
 no other row that the same warp reads shares a line with it: rows are counted by that residue, and
-each residue is worked out once. In the flat mapping the same holds for instructions inside one
-row, with the row's place in its warp as second key. Only instructions in which rows meet are
-worked out one by one.
+each residue is worked out once. In the flat mapping the place of the row's first slot in its warp
+is a second key. Only instructions in which rows meet in a line are worked out one by one (in the
+flat mapping of rows shorter than a warp: all).
 """
 
 from __future__ import annotations
@@ -68,22 +68,24 @@ def _flat(
     stride: int,
     base: int,
 ) -> npt.NDArray[np.int64]:
-    spanning = slots if slots < WARP_LANES else 0  # 0: only the instructions at row ends
-    histogram = _over_tasks(
-        lambda begin, end, counts: _flat_spanning(
+    if slots < WARP_LANES:
+        return _over_tasks(
+            lambda begin, end, counts: _flat_short(
+                ids, begin, end, counts, *shape, slots, stride, base
+            ),
+            -(-ids.size * slots // WARP_LANES),
+            _ROWS_PER_TASK,
+        )
+    bins = _over_tasks(
+        lambda begin, end, counts: _flat_phases(
             ids, begin, end, counts, *shape, slots, stride, base
         ),
-        -(-ids.size * slots // WARP_LANES) if spanning else ids.size,
+        ids.size,
         _ROWS_PER_TASK,
+        16 + LINE_BYTES * LINE_BYTES,
     )
-    if not spanning:
-        keys = _over_tasks(
-            lambda begin, end, counts: _count_phases(ids, begin, end, counts, slots, stride, base),
-            ids.size,
-            _ROWS_PER_TASK,
-            LINE_BYTES * LINE_BYTES,
-        )
-        _flat_inside(keys, histogram, *shape, slots)
+    histogram = bins[:16].copy()
+    _flat_rows(bins[16:], histogram, *shape, slots)
     return histogram
 
 
@@ -209,19 +211,11 @@ def _groups(ids, begin, end, counts, shift, width, units, slots, stride, base, l
 
 
 @_jit
-def _flat_spanning(ids, begin, end, counts, shift, width, units, slots, stride, base):  # type: ignore[no-untyped-def]
-    """Instructions that are not inside one row: all of them, or those at the ends of long rows."""
+def _flat_short(ids, begin, end, counts, shift, width, units, slots, stride, base):  # type: ignore[no-untyped-def]
+    """Rows shorter than a warp: every instruction spans rows."""
     lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
-    total = ids.size * slots
     for index in range(begin, end):
-        if slots < 32:
-            item = index * 32
-        else:
-            row_end = (index + 1) * slots
-            if row_end & 31 == 0:
-                continue
-            item = row_end & ~31
-        last = min(item + 32, total)
+        item, last = index * 32, min(index * 32 + 32, ids.size * slots)
         n = 0
         while item < last:
             p = item // slots
@@ -235,21 +229,47 @@ def _flat_spanning(ids, begin, end, counts, shift, width, units, slots, stride, 
 
 
 @_jit
-def _count_phases(ids, begin, end, counts, slots, stride, base):  # type: ignore[no-untyped-def]
+def _flat_phases(ids, begin, end, counts, shift, width, units, slots, stride, base):  # type: ignore[no-untyped-def]
+    """Rows of a warp or more: ``counts[16:]`` by residue and place of the first slot.
+
+    Where the end of a row and the beginning of the next, which one instruction reads, may share a
+    line, ``counts[:16]`` puts right that :func:`_flat_rows` counts the two apart.
+    """
+    lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
+    reach = units * width + 127
+    address = base + np.int64(ids[begin]) * stride
     for p in range(begin, end):
-        residue = (base + np.int64(ids[p]) * stride) & 127
-        counts[residue * 128 + ((p * slots) & 127)] += 1
+        counts[16 + (address & 127) * 128 + ((p * slots) & 127)] += 1
+        if p + 1 == ids.size:
+            break
+        after = base + np.int64(ids[p + 1]) * stride
+        tail = ((p + 1) * slots) & 31
+        if tail and abs(after - address) < reach:
+            first = _offset(address, p * units * width, shift, width, units)
+            second = _offset(after, (p + 1) * units * width, shift, width, units)
+            n = _touch_slots(0, 32 - tail, after, second, shift, width, units, lines, masks, 0)
+            _flush(masks, n, counts, -1)
+            n = _touch_slots(
+                slots - tail, slots, address, first, shift, width, units, lines, masks, 0
+            )
+            _flush(masks, n, counts, -1)
+            n = _touch_slots(0, 32 - tail, after, second, shift, width, units, lines, masks, n)
+            _flush(masks, n, counts, 1)
+        address = after
 
 
 @_jit
-def _flat_inside(keys, counts, shift, width, units, slots):  # type: ignore[no-untyped-def]
-    """Instructions inside one row, for each residue of its address and place of its first slot."""
+def _flat_rows(keys, counts, shift, width, units, slots):  # type: ignore[no-untyped-def]
+    """The instructions of one row, for each residue of its address and place of its first slot."""
     lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
     for key in range(keys.size):
         if keys[key] == 0:
             continue
         residue, phase = key >> 7, key & 127
         offset = _offset(residue, phase * width, shift, width, units)
-        for slot in range(-phase & 31, slots - 31, 32):
-            n = _touch_slots(slot, slot + 32, residue, offset, shift, width, units, lines, masks, 0)
+        slot = 0
+        while slot < slots:
+            stop = min(slots, slot + 32 - ((phase + slot) & 31))
+            n = _touch_slots(slot, stop, residue, offset, shift, width, units, lines, masks, 0)
             _flush(masks, n, counts, keys[key])
+            slot = stop
