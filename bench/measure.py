@@ -205,8 +205,6 @@ def _train(
     if plan["sampling"] == "gpu":
         graph = (dataset.indptr, dataset.indices)
         drawing = DeviceSampler(*graph, case.workload.fanouts, fetcher.device)
-        if fetcher.takes_device_ids:
-            fetcher.ids_device = fetcher.device
     gpu = gpu_under_test(fetcher.device, job.sensors)
     recorder, energy = Recorder(open_meters(gpu=gpu)), EnergyBlock(gpu)
 

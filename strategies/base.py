@@ -96,8 +96,6 @@ class Fetcher(ABC):
     #: How many minibatches the loop may submit ahead of the one it trains on. 0 for a blocking
     #: strategy: its ``submit`` does the work.
     lookahead: int = 0
-    #: Whether ``ids_device`` may be set to ``device``, for ids that a sampler draws there.
-    takes_device_ids: bool = False
     #: Whether :meth:`tune` has something to find out.
     tunable: bool = False
 

@@ -12,9 +12,9 @@ events say what the order no longer does:
 - every fetch waits for the one before, because fetches share the buffers of the order pass;
 - the host fills a page-locked id buffer again only when its last copy has passed.
 
-Ids are taken from the host, where checking them costs no wait. Where a sampler draws on the GPU,
-``ids_device`` is set to the GPU: they are then checked by a reduction there, for which the host
-waits.
+Ids are taken from the host, where checking them costs no wait. Where ``ids_device`` is set to the
+GPU they are checked by a reduction there, for which the host waits, and so for all that is queued
+before it.
 """
 
 from __future__ import annotations
@@ -102,8 +102,6 @@ class KernelFetcher(Fetcher):
         order: the pass over the ids.
         overlapped: fetch on a stream of its own, one batch ahead.
     """
-
-    takes_device_ids = True
 
     def __init__(
         self,

@@ -173,11 +173,11 @@ class CudaTrainingSide:
             device_rows((int(features.shape[1]),), features.dtype, device) for _ in range(_PLACES)
         ]
         self._told = [0] * _PLACES
-        self._free = shared_events(device)
+        self._free, self._greeting = shared_events(device)
         self._gathered: list[torch.cuda.Event] = []
 
     def greeting(self) -> bytes:
-        return greeting_of(self._free)
+        return self._greeting
 
     def meet(self, greeting: bytes) -> None:
         self._gathered = events_of(greeting, self._device)
@@ -214,10 +214,10 @@ class CudaProducerSide:
         self._ids = [{k: IdBuffer(k, self._device) for k in kinds} for _ in range(_PLACES)]
         self._out: dict[int, Tensor] = {}
         self._free: list[torch.cuda.Event] = []
-        self._gathered = shared_events(self._device)
+        self._gathered, self._greeting = shared_events(self._device)
 
     def greeting(self) -> bytes:
-        return greeting_of(self._gathered)
+        return self._greeting
 
     def meet(self, greeting: bytes) -> None:
         self._free = events_of(greeting, self._device)
@@ -241,15 +241,12 @@ class CudaProducerSide:
         self._fetcher.close()
 
 
-def shared_events(device: torch.device) -> list[torch.cuda.Event]:
-    """An event for each place that another process can wait for."""
+def shared_events(device: torch.device) -> tuple[list[torch.cuda.Event], bytes]:
+    """An event for each place, and what lets another process wait for them."""
     with torch.cuda.device(device):
-        return [torch.cuda.Event(interprocess=True) for _ in range(_PLACES)]  # type: ignore[no-untyped-call]
-
-
-def greeting_of(events: list[torch.cuda.Event]) -> bytes:
-    """What lets another process wait for these events."""
-    return pickle.dumps([event.ipc_handle() for event in events])  # type: ignore[no-untyped-call]
+        events = [torch.cuda.Event(interprocess=True) for _ in range(_PLACES)]  # type: ignore[no-untyped-call]
+        handles = [event.ipc_handle() for event in events]  # type: ignore[no-untyped-call]
+    return events, pickle.dumps(handles)
 
 
 def events_of(greeting: bytes, device: torch.device) -> list[torch.cuda.Event]:

@@ -193,3 +193,20 @@ def test_the_cap_holds_for_every_later_launch(notes: Notes) -> None:
         fetcher.limit(26)
         assert {point.max_blocks for point in fetcher.points.values()} == {26}
         assert [step.metric for step in fetcher.setup] == ["kernel_load_time"]
+
+
+def test_a_gather_may_move_to_another_stream_between_fetches(notes: Notes) -> None:
+    table = torch.randn(50, 4)
+    with opened(table, overlapped=True) as fetcher:
+        fetcher.submit(torch.arange(9)).result()
+        done = [event for what, event in notes.of("side1") if what == "record"][-1]
+        fetcher.limit(7, Stream(notes, "green"))
+        rows = fetcher.submit(torch.arange(5)).result()
+        green = notes.of("green")
+        gather = next(k for k, (what, _) in enumerate(green) if what == "gather")
+        assert green.index(("wait", done)) < gather, (
+            "the fetch on the old stream was not waited for"
+        )
+        assert torch.equal(rows, table[:5])
+    with opened(table) as blocking, pytest.raises(ValueError, match="no stream of its own"):
+        blocking.limit(7, Stream(notes, "green"))
