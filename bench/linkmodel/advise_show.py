@@ -87,7 +87,8 @@ def _stands_on(advice: Advice) -> str:
         f"{what}{graph.nodes:,} nodes, {graph.edges:,} edges, rows of {graph.row_bytes:,} B;"
         f" {question.batches:,} minibatches an epoch{gpus} of {sizes.rows:,.0f} rows each"
         f" ({sizes.source}). Modelled times: profile {advice.profile.name}"
-        f" ({advice.profile.description}); they are predictions, not measurements."
+        f" ({advice.profile.description}); they are predictions, and METHODOLOGY.md says how"
+        " far such predictions are off."
     )
 
 

@@ -1,0 +1,320 @@
+"""Advice agrees with the model that it stands on, fits memory, and says what it cannot know."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from gatherbench.bench.linkmodel import advise_answer
+from gatherbench.bench.linkmodel.advise import (
+    GAT_HEADS,
+    advise,
+    distinct_paths,
+    gib,
+    gpu_need,
+    load_of,
+    pinned_need,
+    predict,
+    seconds,
+    table_on_gpu,
+)
+from gatherbench.bench.linkmodel.advise_answer import Asked, answer
+from gatherbench.bench.linkmodel.advise_question import (
+    AdviceError,
+    Question,
+    graph_of,
+    graph_sizes,
+)
+from gatherbench.bench.linkmodel.advise_show import SCHEMA_VERSION, render, to_json
+from gatherbench.bench.linkmodel.advise_sizes import expected_sizes
+from gatherbench.bench.linkmodel.profile import ProfileError
+from gatherbench.bench.linkmodel.profile_file import load_profile
+from gatherbench.bench.models import GAT_HEADS as MODEL_HEADS
+from gatherbench.bench.regress.rmat_graph import rmat_graph
+from gatherbench.bench.sampling.epoch import epoch_seeds
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.registry import STRATEGIES, build
+
+PROFILE = load_profile("rtx3090-pcie4")
+LARGE = Question(
+    graph_of(111_059_956, 1_615_685_872, 128, classes=172, train_nodes=1_207_179), (15, 10)
+)
+SMALL = Question(graph_of(200_000, 5_000_000, 100, classes=10, train_nodes=50_000))
+
+
+def advice_on(question: Question, profile: Any = PROFILE) -> Any:
+    sizes = graph_sizes(question.graph, question.fanouts, question.batch_size)
+    return advise(question, sizes, profile)
+
+
+def test_the_ranking_is_the_models() -> None:
+    for question in (LARGE, SMALL, replace(LARGE, gpus=4)):
+        advice = advice_on(question)
+        times = [option.epoch_s for option in advice.ranked]
+        assert times == sorted(times)
+        for option in advice.ranked:
+            strategy = by_variant(option.strategy, option.variant)
+            load = load_of(strategy, question, advice.sizes)
+            assert predict(question, load, PROFILE).epoch_s.value == option.epoch_s
+            assert option.basis == "modelled"
+            assert "profile rtx3090-pcie4" in option.source
+
+
+def by_variant(name: str, variant: str) -> Strategy:
+    sizes = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    for strategy, _ in distinct_paths(SMALL, sizes):
+        if (strategy.name, strategy.variant) == (name, variant):
+            return strategy
+    raise AssertionError((name, variant))
+
+
+def test_every_strategy_is_there_and_alike_variants_are_one() -> None:
+    sizes = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    found = [(s.name, s.variant) for s, _ in distinct_paths(SMALL, sizes)]
+    assert {name for name, _ in found} == {kind.name for kind in STRATEGIES}
+    assert [v for n, v in found if n == "cpu_gather"] == ["pinned", "prefetch", "naive"]
+    assert len([n for n, _ in found if n == "async_zero_copy"]) == 1
+    assert len([n for n, _ in found if n == "aligned_zero_copy"]) == 1
+
+
+def test_a_table_that_fits_belongs_in_gpu_memory() -> None:
+    advice = advice_on(SMALL)
+    assert advice.table_fits is True
+    assert advice.headline == (
+        "The feature table takes 76.3 MiB and fits in the GPU's 24 GiB: keep it there (all_in_gpu)"
+        " and none of the other paths matters."
+    )
+
+
+def test_a_table_that_does_not_fit_is_not_ranked_there() -> None:
+    advice = advice_on(LARGE)
+    assert advice.table_fits is False
+    assert "does not fit in the GPU's 24 GiB. Take async_zero_copy" in advice.headline
+    (option,) = advice.unranked
+    assert option.strategy == "all_in_gpu"
+    assert option.reason == "It needs 53.1 GiB of GPU memory, and 24 GiB are there."
+    roomy = advice_on(replace(LARGE, gpu_memory_bytes=float(80 << 30)))
+    assert roomy.table_fits is True
+    assert not roomy.unranked
+
+
+def test_a_gpu_of_unknown_memory_is_said() -> None:
+    profile = PROFILE.with_constant("gpu.memory", None, "nobody knows")
+    advice = advice_on(SMALL, profile)
+    assert advice.table_fits is None
+    assert "is not known (say --gpu-memory)" in advice.headline
+    assert {option.fits for option in advice.ranked} == {None}
+
+
+def test_unknown_constants_leave_options_unranked_with_the_reason() -> None:
+    profile = PROFILE.with_constant("copy.pageable", None, "nobody measured it")
+    advice = advice_on(SMALL, profile)
+    (option,) = advice.unranked
+    assert (option.strategy, option.variant) == ("cpu_gather", "naive")
+    assert option.reason == "Not known: copy.pageable: nobody measured it."
+    profile = PROFILE.with_constant("gpu.launch", None, "nobody measured it")
+    nothing = advice_on(LARGE, profile)
+    assert not nothing.ranked
+    assert "Nothing can be ranked" in nothing.headline
+
+
+def test_sampling_that_is_not_known_is_left_out_of_all() -> None:
+    profile = PROFILE.with_constant("host.sample_rate", None, "not measured")
+    advice = advice_on(LARGE, profile)
+    assert len(advice.ranked) == len(advice_on(LARGE).ranked)
+    assert any("without drawing minibatches, which all share" in r for r in advice.remarks)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "pinned_table", "on_gpu"),
+    [
+        ("cpu_gather", {"mode": "naive"}, False, False),
+        ("cpu_gather", {"mode": "pinned"}, False, False),
+        ("aligned_zero_copy", {}, True, False),
+        ("async_zero_copy", {}, True, False),
+        ("all_in_gpu", {}, False, True),
+    ],
+)
+def test_memory_that_a_path_needs(
+    name: str, params: dict[str, Any], pinned_table: bool, on_gpu: bool
+) -> None:
+    sizes = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    load = load_of(build(name, params), SMALL, sizes)
+    table = SMALL.graph.table_bytes
+    assert table_on_gpu(load) is on_gpu
+    assert (pinned_need(load) == table) is pinned_table
+    rows = load.payload_bytes
+    if params == {"mode": "pinned"}:
+        assert 2 * rows <= pinned_need(load) < 4 * rows
+    if params == {"mode": "naive"}:
+        assert pinned_need(load) == 0
+    assert gpu_need(load, SMALL, sizes) > (table if on_gpu else 0) + rows
+
+
+def test_a_fetch_ahead_needs_a_second_buffer() -> None:
+    sizes = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    need = {
+        mode: gpu_need(load_of(build("cpu_gather", {"mode": mode}), SMALL, sizes), SMALL, sizes)
+        for mode in ("pinned", "prefetch")
+    }
+    assert need["prefetch"] - need["pinned"] == pytest.approx(sizes.rows * 400)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "fanouts"),
+    [(60_000, 1_500_000, (25, 10)), (40_000, 200_000, (10, 5, 5)), (20_000, 2_000_000, (15, 10))],
+)
+def test_computed_minibatches_are_those_of_a_sampled_graph(
+    nodes: int, edges: int, fanouts: tuple[int, ...]
+) -> None:
+    indptr, indices = rmat_graph(nodes, edges)
+    sampler = NeighborSampler(indptr, indices, fanouts)
+    seeds = epoch_seeds(np.flatnonzero(np.diff(indptr)), 500, 0, 0, 8)
+    drawn = [sampler.sample(part, i) for i, part in enumerate(seeds)]
+    sizes = expected_sizes(nodes, edges, fanouts, 500)
+    sampled = np.mean([b.num_nodes for b in drawn], axis=0)
+    assert sizes.num_nodes == pytest.approx(sampled, rel=0.12)
+    edges_drawn = np.mean([[e.shape[1] for e in b.edges] for b in drawn], axis=0)
+    assert sizes.num_edges == pytest.approx(edges_drawn, rel=0.12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    nodes=st.integers(1000, 10**8),
+    degree=st.integers(1, 30),
+    fanouts=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    batch=st.integers(1, 5000),
+)
+def test_minibatches_stay_within_their_graph(
+    nodes: int, degree: int, fanouts: list[int], batch: int
+) -> None:
+    sizes = expected_sizes(nodes, nodes * degree, fanouts, batch)
+    assert 0 < sizes.num_nodes[0] <= batch * (1 + 1e-9)
+    assert all(a <= b * (1 + 1e-9) for a, b in zip(sizes.num_nodes, sizes.num_nodes[1:]))  # noqa: B905
+    assert sizes.rows <= nodes
+    for known, edges, more, fanout in zip(
+        sizes.num_nodes, sizes.num_edges, sizes.num_nodes[1:], fanouts, strict=False
+    ):
+        assert edges <= known * fanout * (1 + 1e-9)
+        assert more - known <= edges * (1 + 1e-9)
+    (ids,) = sizes.ids
+    assert ids.unique().numel() == ids.numel()
+    assert 0 <= int(ids.min()) <= int(ids.max()) < nodes
+
+
+def test_json_says_all_that_the_table_says() -> None:
+    advice = advice_on(LARGE)
+    said = json.loads(json.dumps(to_json(advice)))
+    assert set(said) == {
+        "schema_version", "headline", "table_fits_in_gpu", "question", "minibatch", "profile",
+        "strategies", "remarks",
+    }  # fmt: skip
+    assert said["schema_version"] == SCHEMA_VERSION
+    assert [s["rank"] for s in said["strategies"]] == [1, 2, 3, 4, 5, 6, None]
+    assert set(said["strategies"][0]) == {"rank", *asdict(advice.ranked[0])}
+    assert said["question"]["fanouts"] == [15, 10]
+    assert said["question"]["graph"]["table_bytes"] == LARGE.graph.table_bytes
+    assert said["minibatch"]["per_epoch"] == 1208
+    assert len(said["minibatch"]["num_nodes"]) == 3
+    assert said["profile"]["unknown"].keys() == PROFILE.unknown().keys()
+
+
+def test_the_table_names_every_option_and_calls_it_modelled() -> None:
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+    with console.file:
+        console.print(render(advice_on(LARGE)))
+        text = console.export_text()
+    for option in advice_on(LARGE).ranked:
+        assert option.strategy in text
+    assert text.count("modelled") >= 6
+    assert "not ranked: all_in_gpu" in text
+    assert "computed, not sampled" in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (Asked(), "give a dataset, or --nodes, --edges and --dim"),
+        (Asked(dataset="wordnet", nodes=5), "not both"),
+        (Asked(dataset="wordnett"), "did you mean 'wordnet'"),
+        (Asked(nodes=10, edges=20), "--dim 0: must be at least 1"),
+        (Asked(nodes=1, edges=20, dim=4), "--nodes 1: must be at least 2"),
+        (Asked(nodes=10, edges=20, dim=4, dtype="flot32"), "did you mean 'float32'"),
+        (Asked(nodes=10, edges=20, dim=4, fanouts="10;5"), "numbers with commas"),
+        (Asked(nodes=10, edges=20, dim=4, fanouts="10,0"), "above 0 a layer"),
+        (Asked(nodes=10, edges=20, dim=4, model="gcn"), "sage or gat"),
+        (Asked(nodes=10, edges=20, dim=4, batch_size=0), "--batch-size 0"),
+        (Asked(nodes=10, edges=20, dim=4, gpus=0), "--gpus 0"),
+        (Asked(nodes=10, edges=20, dim=4, train_nodes=11), "--train-nodes 11"),
+        (Asked(nodes=10, edges=20, dim=4, classes=-1), "--classes -1"),
+        (Asked(nodes=10, edges=20, dim=4, gpu_memory_bytes=-1.0), "--gpu-memory"),
+        (Asked(nodes=100, edges=10**6, dim=4), "too dense"),
+    ],
+)
+def test_what_has_no_answer_is_said(asked: Asked, message: str, tmp_path: Path) -> None:
+    with pytest.raises(AdviceError, match=message):
+        answer(asked, tmp_path, tmp_path)
+
+
+def test_a_profile_that_is_not_there_is_said(tmp_path: Path) -> None:
+    asked = Asked(nodes=1000, edges=9000, dim=4, profile="rtx3090-pcie5")
+    with pytest.raises(ProfileError, match="did you mean"):
+        answer(asked, tmp_path, tmp_path)
+
+
+def test_a_prepared_dataset_is_sampled(
+    tiny_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+    advice = answer(Asked(dataset="tiny", fanouts="3,2", batch_size=50), tmp_path, tmp_path)
+    assert advice.sizes.source == "sampled: the mean of 4 minibatches of tiny"
+    assert advice.question.graph.train_nodes == 200
+    assert advice.question.batches == 4
+
+
+def test_a_dataset_that_is_not_prepared_is_computed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
+    advice = answer(Asked(dataset="papers100M-like"), tmp_path, tmp_path)
+    assert advice.sizes.source.startswith("computed, not sampled")
+    assert advice.question.graph.train_nodes == 1_207_179
+    assert not list(tmp_path.iterdir())
+
+
+def test_this_machines_calibration_is_taken_if_it_knows_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advise_answer, "this_machine", lambda: "mine")
+    asked = Asked(nodes=100_000, edges=900_000, dim=64)
+    unknown = answer(asked, tmp_path, tmp_path)
+    assert unknown.profile.name == "rtx3090-pcie4"
+    assert any("this machine is not calibrated" in r for r in unknown.remarks)
+    own = replace(PROFILE, name="mine")
+    (tmp_path / "mine.toml").write_text(own.to_toml())
+    assert answer(asked, tmp_path, tmp_path).profile.name == "mine"
+    host = own.with_constant("gpu.launch", None, "no_device")
+    (tmp_path / "mine.toml").write_text(host.to_toml())
+    advice = answer(asked, tmp_path, tmp_path)
+    assert advice.profile.name == "rtx3090-pcie4"
+    assert any("knows no GPU" in r for r in advice.remarks)
+
+
+def test_amounts_read_well() -> None:
+    assert [seconds(s) for s in (0, 12.34, 0.01234, 1.2e-6)] == [
+        "0 s",
+        "12.3 s",
+        "12.3 ms",
+        "1.2 µs",
+    ]
+    assert [gib(b) for b in (1 << 20, 3 << 30)] == ["1 MiB", "3 GiB"]
+    assert GAT_HEADS == MODEL_HEADS

@@ -1,0 +1,82 @@
+"""What this machine's GPU has measured takes the model's place, and nothing else does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatherbench.bench.linkmodel.advise import MEASURED, MODELLED, advise
+from gatherbench.bench.linkmodel.advise_measured import measured_epochs
+from gatherbench.bench.linkmodel.advise_question import Question, graph_of, graph_sizes
+from gatherbench.bench.linkmodel.profile_file import load_profile
+
+MACHINE = "cpu-amd-epyc-2c"  # the folder that make_run writes to
+GRAPH = graph_of(117_659, 367_578, 300, classes=45, train_nodes=70_622, name="wordnet")
+QUESTION = Question(GRAPH)
+
+
+def results_of(run: Path) -> Path:
+    return run.parents[1]
+
+
+def test_a_measured_epoch_takes_the_models_place(make_run: Any) -> None:
+    run = make_run(backend="cuda")
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    assert set(found) == {
+        ("cpu_gather", "naive"), ("cpu_gather", "pinned"), ("unified_zero_copy", "registered")
+    }  # fmt: skip
+    assert found["cpu_gather", "naive"][0] == pytest.approx(1.71)
+    sizes = graph_sizes(GRAPH, QUESTION.fanouts, QUESTION.batch_size)
+    advice = advise(QUESTION, sizes, load_profile("rtx3090-pcie4"), found)
+    by_name = {(o.strategy, o.variant): o for o in advice.ranked}
+    seen = by_name["cpu_gather", "pinned"]
+    assert (seen.basis, seen.epoch_s) == (MEASURED, pytest.approx(1.31))
+    assert seen.source == "measured: 20261121-quick-abc123, median of 12 epochs"
+    assert by_name["cpu_gather", "prefetch"].basis == MODELLED
+    times = [o.epoch_s or 0 for o in advice.ranked]
+    assert times == sorted(times)
+
+
+def test_a_measured_variant_is_advised_on_even_if_it_declares_nothing_new(make_run: Any) -> None:
+    series = [("aligned_zero_copy", "sorted", (0.1, 0.1, 0.1))]
+    run = make_run(backend="cuda", series=series)
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    sizes = graph_sizes(GRAPH, QUESTION.fanouts, QUESTION.batch_size)
+    advice = advise(QUESTION, sizes, load_profile("rtx3090-pcie4"), found)
+    names = [(o.strategy, o.variant) for o in advice.ranked]
+    assert ("aligned_zero_copy", "sorted") in names
+    assert ("aligned_zero_copy", "given") in names
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"batch_size": 500}, {"hidden": 32}, {"model": "gat"}, {"fanouts": (10, 25)}, {"gpus": 2}],
+)
+def test_another_question_is_not_answered_by_it(make_run: Any, change: dict[str, Any]) -> None:
+    run = make_run(backend="cuda")
+    assert not measured_epochs(replace(QUESTION, **change), results_of(run), MACHINE)
+
+
+def test_what_was_measured_in_host_memory_is_no_gpus_time(make_run: Any) -> None:
+    assert not measured_epochs(QUESTION, results_of(make_run(backend="host")), MACHINE)
+
+
+def test_another_machine_and_a_broken_run_say_nothing(make_run: Any, tmp_path: Path) -> None:
+    run = make_run(backend="cuda")
+    assert not measured_epochs(QUESTION, results_of(run), "nvidia-h200")
+    assert not measured_epochs(QUESTION, tmp_path / "absent", MACHINE)
+    (run / "plan.json").write_text("{")
+    assert not measured_epochs(QUESTION, results_of(run), MACHINE)
+
+
+def test_the_newest_run_counts(make_run: Any) -> None:
+    make_run("20261101-quick-aaaaaa", backend="cuda", series=[("all_in_gpu", "default", (9, 9, 9))])
+    run = make_run(
+        "20261102-quick-bbbbbb", backend="cuda", series=[("all_in_gpu", "default", (1, 1, 1))]
+    )
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    assert found["all_in_gpu", "default"][0] == pytest.approx(3.01)
+    assert "bbbbbb" in found["all_in_gpu", "default"][1]
