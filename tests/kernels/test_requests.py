@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from gatherbench.kernels import request_histogram
 from gatherbench.kernels.grid import IN_FLIGHT, SHIFTS, GridPoint, access_width
 from gatherbench.kernels.requests import (
     RequestCounts,
@@ -90,6 +91,18 @@ def test_long_traces_are_the_sum_of_their_parts(shift: str, lanes: int) -> None:
     parts = [count_requests(point, part, 100, 64) for part in np.split(ids, 2**10)]
     assert whole.sectors == sum(p.sectors for p in parts)
     assert whole.requests == {s: sum(p.requests[s] for p in parts) for s in (32, 64, 96, 128)}
+
+
+@pytest.mark.parametrize("row_bytes", [100, 400])
+@pytest.mark.parametrize("lanes", [0, 8])
+def test_rows_that_meet_where_two_tasks_do_are_counted_once(
+    monkeypatch: pytest.MonkeyPatch, lanes: int, row_bytes: int
+) -> None:
+    ids = np.arange(3 * 64 + 5)
+    point = GridPoint("circular", 4, lanes)
+    whole = count_requests(point, ids, row_bytes, 64)
+    monkeypatch.setattr(request_histogram, "_ROWS_PER_TASK", 64)
+    assert count_requests(point, ids, row_bytes, 64) == whole
 
 
 def test_an_aligned_table_costs_one_request_a_line() -> None:
