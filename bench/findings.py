@@ -35,11 +35,14 @@ class Findings:
         published: rows of :func:`gatherbench.bench.reference.load_reference`.
         runs: every run, the newest first.
         micro: rows of the newest ``gpu-micro``: :data:`MICRO_COLUMNS`, and its ``machine``.
+        overlap, peer: its other tables (``overlap.csv``, ``peer.csv``), empty where it has none.
     """
 
     published: pd.DataFrame
     runs: list[Run]
     micro: pd.DataFrame
+    overlap: pd.DataFrame
+    peer: pd.DataFrame
 
     def runs_on(self, backend: str) -> list[Run]:
         """The runs with epochs measured on ``backend``, each cut down to what no newer one has.
@@ -112,9 +115,13 @@ def load_findings(root: Path, reference: Path) -> Findings:
     if not micro:
         kinds = {name: "object" if kind is str else kind for name, kind in MICRO_COLUMNS.items()}
         none = pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in kinds.items()})
-        return Findings(load_reference(reference), runs, none.assign(machine=""))
-    table = pd.read_csv(micro[0] / "rows.csv", keep_default_na=False)
-    return Findings(load_reference(reference), runs, table.assign(machine=micro[0].parent.name))
+        nothing = (none.assign(machine=""), pd.DataFrame(), pd.DataFrame())
+        return Findings(load_reference(reference), runs, *nothing)
+    newest = micro[0]
+    table = pd.read_csv(newest / "rows.csv", keep_default_na=False)
+    table = table.assign(machine=newest.parent.name)
+    more = [_table(newest / name) for name in ("overlap.csv", "peer.csv")]
+    return Findings(load_reference(reference), runs, table, *more)
 
 
 def only(
@@ -124,7 +131,10 @@ def only(
     strategies: Collection[str] | None = None,
     backends: Collection[str] | None = None,
 ) -> Run:
-    """The run as if no other workloads, strategies and backends had been in its plan."""
+    """The run as if no other workloads, strategies and backends had been in its plan.
+
+    What the cases declare of themselves (``model`` rows of no epoch) belongs to every backend.
+    """
     cases = run.plan["cases"]
     rows = run.rows
     if workloads is not None:
@@ -134,7 +144,8 @@ def only(
         cases = [case for case in cases if case["strategy"] in strategies]
         rows = rows[rows["strategy"].isin(strategies)]
     if backends is not None:
-        rows = rows[rows["backend"].isin(backends)]
+        declared = (rows["backend"] == "model") & (rows["epoch"] < 0)
+        rows = rows[rows["backend"].isin(backends) | declared]
     kept = {case["workload"] for case in cases}
     table = {name: fields for name, fields in run.plan["workloads"].items() if name in kept}
     return replace(run, plan={**run.plan, "cases": cases, "workloads": table}, rows=rows)
@@ -144,6 +155,10 @@ def _age(folder: Path) -> tuple[str, str]:
     """By the date in its name, then by name; a folder without a date is older than any."""
     found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", folder.name)
     return ("".join(found.groups()) if found else "", folder.name)
+
+
+def _table(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path, keep_default_na=False) if path.is_file() else pd.DataFrame()
 
 
 def _is_micro(path: Path) -> bool:

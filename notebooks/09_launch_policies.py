@@ -20,7 +20,12 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.answers.gathers import best_orders, measured_gather_rates, measured_roofs
+from gatherbench.bench.answers.gathers import (
+    best_orders,
+    live_peers,
+    measured_gather_rates,
+    measured_roofs,
+)
 from gatherbench.bench.answers.modelled import modelled_gather_rates, modelled_roofs, requests_at
 from gatherbench.bench.figures.curves import CurveAxes, curves
 from gatherbench.bench.figures.kinds import MEASURED, MODELLED
@@ -55,9 +60,10 @@ show(
 profile = load_profile("rtx3090-pcie4")
 modelled = modelled_gather_rates(list(POLICIES), WIDTHS, profile, span_bytes=8 << 30)
 measured = measured_gather_rates(findings.micro)
+peers = live_peers(findings.peer)
 show(
     curves(
-        best_orders(pd.concat([measured, modelled])),
+        pd.concat([best_orders(pd.concat([measured, modelled])), peers]),
         {"measured": "`make gpu-micro` on a machine with a GPU"},
         CurveAxes("row width (B)", "payload (GB/s)", [16, 64, 256, 1024, 4096], log_x=True),
         title="Payload per second, every launch policy",
@@ -81,20 +87,23 @@ table = pd.DataFrame(
 )
 for width in (400, 1412, 2408):
     here = table[table["width"] == width].set_index("policy")
-    peers = here[here["system"] != "gatherbench"]["cost"]
+    others = here[here["system"] != "gatherbench"]["cost"]
     say(
         f"- Rows of {width} B, counted: `aligned` puts {here['cost']['aligned']:.2f} B on the"
-        f" link for a byte, the policies of other systems {peers.min():.2f} to {peers.max():.2f}."
+        f" link for a byte, the policies of other systems {others.min():.2f} to {others.max():.2f}."
     )
 if measured.empty:
     say("- Which of them is fastest on a GPU is **not measured yet**.")
 ours = [name for name, policy in POLICIES.items() if policy.system == "gatherbench"]
 for width, here in measured.groupby("x"):
     mine = here[here["policy"].isin(ours)]
-    peers = here[~here["policy"].isin(ours)]
-    if len(mine) and len(peers):
-        best = peers.loc[peers["y"].idxmax()]
+    others = here[~here["policy"].isin(ours)]
+    if len(mine) and len(others):
+        best = others.loc[others["y"].idxmax()]
         say(
             f"- Measured at {width} B: our best is **{mine['y'].max() / best['y']:.2f}** times the"
             f" best of the others ({best['series']})."
         )
+for series, theirs in peers.groupby("series"):
+    said = ", ".join(f"{row.y:.1f} GB/s at {row.x} B" for row in theirs.itertuples())
+    say(f"- {series}, measured on a table of its own: {said}.")

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from gatherbench.bench.derive import STAGES, stage_breakdown
-from gatherbench.bench.findings import Findings, only
+from gatherbench.bench.findings import Findings
 from gatherbench.bench.linkmodel.predict import predictions
 from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile
 from gatherbench.bench.tables import Run
@@ -57,11 +57,9 @@ def predicted_bars(findings: Findings) -> pd.DataFrame:
     records = []
     seen = set()
     for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
-        whole = next(one for one in findings.runs if one.folder == run.folder)
-        machine = str(run.rows["machine"].iloc[0])
+        machine = str(run.rows["machine"].iloc[-1])
         profile = load_profile(PROFILES.get(machine, DEFAULT_PROFILE))
-        kept = only(whole, workloads=run.workloads)
-        for one, epoch in predictions(kept, profile):
+        for one, epoch in predictions(run, profile):
             seconds = epoch.epoch_s.value
             if seconds is None or (one.workload, one.strategy, one.variant) in seen:
                 continue

@@ -8,6 +8,8 @@ import pandas as pd
 
 from gatherbench.kernels.policies import POLICIES
 
+#: What peer.csv calls our own gather.
+OURS = "aligned"
 #: Kinds of timed launches among the rows of gpu-micro.
 LAUNCHES = ("copy_engine", "sm_read", "gather")
 
@@ -59,6 +61,26 @@ def best_orders(rates: pd.DataFrame) -> pd.DataFrame:
     rank = {name: place for place, name in enumerate(POLICIES)}
     return best.sort_values(
         ["policy", "x"], key=lambda c: c.map(rank) if c.name == "policy" else c, ignore_index=True
+    )
+
+
+def live_peers(peer: pd.DataFrame) -> pd.DataFrame:
+    """Gathers by other systems themselves, not by their policies, from gpu-micro's ``peer.csv``.
+
+    Columns: ``kind``, ``series``, ``x`` (row width in bytes), ``y`` (median GB/s of payload).
+    """
+    if peer.empty:
+        return pd.DataFrame(columns=["kind", "series", "x", "y"])
+    theirs = peer[peer["gatherer"] != OURS]
+    times = theirs.groupby(["gatherer", "row_bytes", "payload_bytes"], sort=False)["time_s"]
+    table = times.median().reset_index()
+    return pd.DataFrame(
+        {
+            "kind": "measured",
+            "series": table["gatherer"] + " itself",
+            "x": table["row_bytes"],
+            "y": table["payload_bytes"] / table["time_s"] / 1e9,
+        }
     )
 
 

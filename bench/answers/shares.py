@@ -35,7 +35,8 @@ def gather_against_share(findings: Findings) -> pd.DataFrame:
 def step_against_share(findings: Findings) -> pd.DataFrame:
     """A training step with a gather beside it over training alone: ``series``, ``x``, ``y``.
 
-    From the sweep that ``async_zero_copy`` makes beside the real training step.
+    From the sweep that ``async_zero_copy`` makes beside the real training step, and from
+    gpu-micro's loads that are like training in one way each.
     """
     seconds = _budget_sweep(findings, "step_time")
     alone = _setup_medians(findings, "train_alone_step_time").set_index("series")["value"]
@@ -43,7 +44,25 @@ def step_against_share(findings: Findings) -> pd.DataFrame:
         y / alone.get(series, float("nan"))
         for series, y in zip(seconds["series"], seconds["y"], strict=True)
     ]
-    return seconds.dropna()
+    tables = [t for t in (seconds.dropna(), _overlapped_loads(findings.overlap)) if len(t)]
+    return pd.concat(tables, ignore_index=True) if tables else seconds
+
+
+def _overlapped_loads(overlap: pd.DataFrame) -> pd.DataFrame:
+    """gpu-micro's loads with a fetch beside them over the loads alone."""
+    if overlap.empty:
+        return pd.DataFrame(columns=["series", "x", "y"])
+    alone = overlap[overlap["kind"] == "train"].groupby("load")["time_s"].median()
+    both = overlap[overlap["kind"] == "both"]
+    keys = ["load", "provider", "budget_percent"]
+    times = both.groupby(keys, sort=False)["time_s"].median().reset_index()
+    return pd.DataFrame(
+        {
+            "series": times["load"].str.replace("_", " ") + ", " + times["provider"],
+            "x": times["budget_percent"].astype(float),
+            "y": times["time_s"] / times["load"].map(alone),
+        }
+    )
 
 
 def _budget_sweep(findings: Findings, what: str) -> pd.DataFrame:

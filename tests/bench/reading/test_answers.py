@@ -1,0 +1,263 @@
+"""Tables for figures: against values worked out by hand from rows that were made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from gatherbench.bench.answers.changes import (
+    measured_changes,
+    measured_transfers,
+    published_changes,
+)
+from gatherbench.bench.answers.epochs import (
+    gains,
+    graph_name,
+    measured_bars,
+    measured_stages,
+    passes_over_memory,
+    predicted_bars,
+)
+from gatherbench.bench.answers.gathers import (
+    best_orders,
+    live_peers,
+    measured_gather_rates,
+    measured_roofs,
+    published_order,
+)
+from gatherbench.bench.answers.modelled import modelled_gather_rates, modelled_transfers
+from gatherbench.bench.answers.reddit import (
+    modelled_scaling,
+    over_cpu_gather,
+    published_range,
+    reddit_bars,
+    reddit_stages,
+)
+from gatherbench.bench.answers.shares import gather_against_share, step_against_share
+from gatherbench.bench.findings import Findings, load_findings
+from gatherbench.bench.linkmodel.profile_file import load_profile
+from gatherbench.bench.reference import load_reference
+
+from .gpu_rows import (
+    ROW_BYTES,
+    ROWS_OF_A_MINIBATCH,
+    add_gpu_metrics,
+    add_rows,
+    write_micro,
+    write_overlap,
+    write_peer,
+)
+
+MakeRun = Callable[..., Path]
+REFERENCE = Path(__file__).parents[3] / "results" / "reference"
+SERIES = [
+    ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
+    ("cpu_gather", "pinned", (0.2, 0.6, 0.5)),
+    ("aligned_zero_copy", "given", (0.2, 0.4, 0.5)),
+    ("aligned_zero_copy", "sorted", (0.2, 0.25, 0.5)),
+    ("async_zero_copy", "stream,auto", (0.2, 0.05, 0.6)),
+    ("all_in_gpu", "default", (0.2, 0.1, 0.5)),
+]
+
+
+@pytest.fixture
+def findings(make_run: MakeRun, tmp_path: Path) -> Findings:
+    """A GPU run and gpu-micro of one machine, and the published rows."""
+    folder = make_run("20261121-gpu-aaaaaa", series=SERIES, backend="cuda", machine="nvidia-h200")
+    add_gpu_metrics(folder, [(strategy, variant) for strategy, variant, _ in SERIES])
+    micro = write_micro(tmp_path / "results" / "nvidia-h200" / "20261121-micro")
+    write_overlap(micro)
+    write_peer(micro)
+    return load_findings(tmp_path / "results", REFERENCE)
+
+
+@pytest.fixture(scope="module")
+def published() -> pd.DataFrame:
+    return load_reference(REFERENCE)
+
+
+@pytest.fixture(scope="module")
+def nothing(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    return load_findings(tmp_path_factory.mktemp("empty"), REFERENCE)
+
+
+def test_stages_of_one_variant(findings: Findings) -> None:
+    table = measured_stages(findings, "cuda", "cpu_gather", "naive")
+    row = table.iloc[0]
+    assert (row["sample"], row["fetch"], row["train"]) == pytest.approx((0.2, 1.0, 0.5))
+    assert row["other"] == pytest.approx(0.01)
+    assert row["label"] == "wordnet sage, nvidia-h200"
+
+
+def test_bars_and_gains(findings: Findings) -> None:
+    bars = measured_bars(findings, "cuda")
+    assert set(bars["group"]) == {"wordnet sage"}
+    row = gains(bars).iloc[0]
+    assert row["strategy"] == "async_zero_copy"
+    assert row["over_naive"] == pytest.approx(1.71 / 0.86)
+    assert row["over_best"] == pytest.approx(1.31 / 0.86)
+    assert row["of_bound"] == pytest.approx(0.86 / 0.81)
+    assert measured_bars(findings, "cuda", "reddit").empty
+    assert gains(measured_bars(findings, "host")).empty
+
+
+def test_a_workload_is_named_by_what_is_not_the_papers() -> None:
+    usual = {"dataset": "reddit-like", "scale": 1.0, "model": "sage", "fanouts": [25, 10]}
+    assert graph_name(usual) == "reddit-like sage"
+    assert graph_name({**usual, "scale": 0.1, "fanouts": [15, 10, 5]}) == (
+        "reddit-like@0.1 sage, 3 layers"
+    )
+
+
+def test_a_run_that_declares_too_little_is_not_predicted(findings: Findings) -> None:
+    assert predicted_bars(findings).empty
+
+
+def test_passes_over_memory_are_declared_bytes_over_delivered_ones(make_run: MakeRun) -> None:
+    folder = make_run(series=SERIES[:1])
+    rows = [
+        {"stage": "fetch", "metric": name, "unit": "B", "value": 2.0e9}
+        for name in ("cpu_read", "cpu_write", "copy_engine")
+    ]
+    key = {"strategy": "cpu_gather", "variant": "naive"}
+    add_rows(folder, rows, backend="model", **key)
+    findings = load_findings(folder.parents[1], REFERENCE)
+    assert passes_over_memory(findings.runs[0])["passes"].tolist() == pytest.approx([3.0])
+
+
+def test_the_charts_stages_add_up_to_its_bars(published: pd.DataFrame) -> None:
+    table = reddit_stages(published).set_index(["kind", "label"])
+    chart = table.loc["published", "Reddit, RTX 3090, PCIe 3.0"]
+    assert chart.sum() == pytest.approx(7.8)
+    assert chart["fetch"] == pytest.approx(5.7)
+    modelled = table.loc["modelled", "Reddit, RTX 3090, PCIe 3.0"]
+    assert modelled.sum() == pytest.approx(7.8, rel=0.01)  # the model was fitted to this bar
+
+
+def test_the_chart_beside_its_model(published: pd.DataFrame) -> None:
+    bars = reddit_bars(published)
+    assert len(bars) == 16
+    fitted = bars[(bars["kind"] == "modelled") & (bars["group"] == "RTX 3090, PCIe 3.0")]
+    assert set(fitted["note"]) == {"fitted"}
+    chart = bars[bars["kind"] == "published"]
+    assert (chart["high"] - chart["median"]).tolist() == pytest.approx([0.05] * 8)
+
+
+def test_scaling_is_compared_with_as_many_gpus(published: pd.DataFrame) -> None:
+    epochs = modelled_scaling(published, load_profile("rtx3090-pcie4"), [1, 2])
+    assert epochs["series"].iloc[0] == "cpu_gather"
+    at = epochs.set_index(["series", "x"])["y"]
+    ratio = over_cpu_gather(epochs).set_index(["series", "x"])["y"]
+    assert "cpu_gather" not in ratio.index.get_level_values("series")
+    expected = at["cpu_gather", 2] / at["aligned_zero_copy", 2]
+    assert ratio["aligned_zero_copy", 2] == pytest.approx(expected)
+    assert published_range(published)["y"].tolist() == pytest.approx([1.65, 1.92])
+
+
+def test_rates_are_medians_over_rounds_at_the_best_grid_cap(findings: Findings) -> None:
+    table = measured_gather_rates(findings.micro, ["unaligned", "aligned"])
+    at = table.set_index(["policy", "order", "x"])
+    assert at.loc[("aligned", "sorted", 512), "y"] == pytest.approx(38.0)
+    assert at.loc[("aligned", "given", 512), "y"] == pytest.approx(36.0)
+    assert at.loc[("aligned", "given", 512), "low"] == pytest.approx(36 / 1.1)
+    assert at.loc[("aligned", "given", 512), "high"] == pytest.approx(36 / 0.9)
+    assert list(dict.fromkeys(table["policy"])) == ["unaligned", "aligned"]  # as asked for
+    best = best_orders(table).set_index(["series", "x"])["y"]
+    assert best["aligned", 512] == pytest.approx(38.0)
+    roofs = measured_roofs(findings.micro).set_index("name")["y"]
+    assert roofs["copy engine"] == pytest.approx(50.0)
+    assert roofs["contiguous read by SMs"] == pytest.approx(40.0)
+
+
+def test_a_live_peer_is_no_policy_of_it(findings: Findings) -> None:
+    table = live_peers(findings.peer)
+    assert table["series"].tolist() == ["WholeGraph 26.10 itself"]
+    assert table["y"].tolist() == pytest.approx([20.0])
+
+
+def test_shares_of_the_multiprocessors(findings: Findings) -> None:
+    gather = gather_against_share(findings).set_index(["series", "x"])["y"]
+    sweep = "async_zero_copy stream,auto, wordnet sage"
+    assert gather[sweep, 5] == pytest.approx(0.25)
+    assert gather[sweep, 15] == pytest.approx(1.0)
+    assert gather["rows of 2408 B", 5] == pytest.approx(0.5)
+    step = step_against_share(findings).set_index(["series", "x"])["y"]
+    assert step[sweep, 10] == pytest.approx(4.0)
+    assert step["memory pass, stream", 25] == pytest.approx(1.4)
+
+
+def test_changes_against_the_papers_baseline(findings: Findings) -> None:
+    table = measured_changes(
+        findings,
+        "cuda",
+        {"transfer time": ("fetch", "wall_time"), "power": ("epoch", "gpu_power")},
+    )
+    at = table.set_index(["quantity", "strategy"])["low"]
+    # The fastest variant stands for its strategy.
+    assert at["transfer time", "aligned_zero_copy"] == pytest.approx(-0.75)
+    assert at["power", "aligned_zero_copy"] == pytest.approx(-0.25)
+    assert "cpu_gather" not in at.index.get_level_values("strategy")
+
+
+def test_processor_time_is_user_and_system(findings: Findings) -> None:
+    table = measured_changes(findings, "cuda", {"processor time": ("epoch", "cpu")})
+    at = table.set_index("strategy")["low"]
+    assert at["all_in_gpu"] == pytest.approx((2.1 * 0.1 + 0.5) / (2.1 * 1.0 + 0.5) - 1)
+
+
+def test_published_changes_are_ranges(published: pd.DataFrame) -> None:
+    table = published_changes(published).set_index("quantity")
+    assert table.loc["power", ["low", "high"]].tolist() == [-0.124, -0.175]
+    assert table.loc["transfer time", "low"] == table.loc["transfer time", "high"] == -0.471
+
+
+def test_transfers_are_at_the_mean_minibatch(findings: Findings) -> None:
+    row = measured_transfers(findings).iloc[0]
+    assert row["rows"] == pytest.approx(ROWS_OF_A_MINIBATCH)
+    assert row["row_bytes"] == ROW_BYTES
+    assert row["ratio"] == pytest.approx(1.0 / 0.25)
+
+
+def test_published_order_is_dgls(published: pd.DataFrame) -> None:
+    at = published_order(published).set_index("series")
+    assert at.loc["DGL, sorted", "y"] == pytest.approx(18.966)
+    assert at.loc["DGL, given", "x"] == 188
+
+
+def test_modelled_rates_stay_below_the_link_and_alignment_never_costs() -> None:
+    profile = load_profile("rtx3090-pcie4")
+    table = modelled_gather_rates(["unaligned", "aligned-idle"], [400, 1412, 2408], profile, 1e9)
+    raw = profile.link.raw_rate.value
+    assert raw is not None
+    assert (table["y"] < raw / 1e9).all()
+    at = table.set_index(["policy", "x"])["y"]
+    for width in (400, 1412, 2408):
+        assert at["aligned-idle", width] >= at["unaligned", width]
+
+
+def test_an_unknown_constant_gives_no_ratio() -> None:
+    profile = load_profile("rtx3090-pcie4")
+    known = modelled_transfers(profile, [1000], [400], 10_000)
+    assert known["ratio"].notna().all()
+    unknown = profile.with_constant("copy.pageable", None, "nobody knows")
+    assert modelled_transfers(unknown, [1000], [400], 10_000)["ratio"].isna().all()
+
+
+def test_without_any_run_every_measured_table_is_empty(nothing: Findings) -> None:
+    quantities = {"power": ("epoch", "gpu_power")}
+    for table in (
+        measured_stages(nothing, "cuda", "cpu_gather", "naive"),
+        measured_bars(nothing, "cuda"),
+        predicted_bars(nothing),
+        measured_gather_rates(nothing.micro),
+        measured_roofs(nothing.micro),
+        live_peers(nothing.peer),
+        gather_against_share(nothing),
+        step_against_share(nothing),
+        measured_changes(nothing, "cuda", quantities),
+        measured_transfers(nothing),
+    ):
+        assert table.empty
