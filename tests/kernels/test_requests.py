@@ -98,10 +98,10 @@ def test_long_traces_are_the_sum_of_their_parts(shift: str, lanes: int) -> None:
 def test_rows_that_meet_where_two_tasks_do_are_counted_once(
     monkeypatch: pytest.MonkeyPatch, lanes: int, row_bytes: int
 ) -> None:
-    ids = np.arange(3 * 64 + 5)
+    ids = np.arange(3 * 61 + 5)
     point = GridPoint("circular", 4, lanes)
     whole = count_requests(point, ids, row_bytes, 64)
-    monkeypatch.setattr(request_histogram, "_ROWS_PER_TASK", 64)
+    monkeypatch.setattr(request_histogram, "_ROWS_PER_TASK", 61)
     assert count_requests(point, ids, row_bytes, 64) == whole
 
 
