@@ -62,7 +62,7 @@ def test_version() -> None:
     assert gatherbench("--version").stdout.strip() == f"gatherbench {__version__}"
 
 
-@pytest.mark.parametrize("what", ["strategies", "datasets", "plans", "meters"])
+@pytest.mark.parametrize("what", ["strategies", "datasets", "plans", "meters", "profiles"])
 def test_list(what: str) -> None:
     done = gatherbench("list", what)
     assert done.returncode == 0, done.stderr
@@ -71,6 +71,7 @@ def test_list(what: str) -> None:
         "datasets": "wordnet",
         "plans": "quick",
         "meters": "no_device",
+        "profiles": "rtx3090-pcie4",
     }
     assert expected[what] in done.stdout
 
@@ -87,6 +88,7 @@ def test_a_run_ends_with_its_table_and_pictures_and_can_be_shown(plan: Path, tmp
     (folder,) = (tmp_path / "results").glob("*/*")
     assert {p.name for p in folder.iterdir()} == {
         "rows.csv", "samples.parquet", "plan.json", "env.json", "figures", "report.html",
+        "profile.toml",
     }  # fmt: skip
     for name in ("rows.csv", "epoch_breakdown.png", "speedup.png", "cpu_seconds.png"):
         assert name in done.stdout

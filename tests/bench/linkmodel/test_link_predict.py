@@ -1,0 +1,256 @@
+"""Predictions from a run's rows: what is borrowed, what is unknown, and that runs keep them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from gatherbench.bench.linkmodel.predict import is_prediction, predict, predictions
+from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.bench.linkmodel.profile_file import load_profile
+from gatherbench.bench.linkmodel.roofline import roofline, roofs
+from gatherbench.bench.linkmodel.validate import against_measured
+from gatherbench.bench.rows import HEADER, Row, RowMaker
+from gatherbench.bench.store import RunStore
+from gatherbench.bench.tables import Run, load_run
+
+WORKLOAD, BATCHES, PAYLOAD = "tiny-sage", 4, 4e8
+COMMON = {
+    "fetch.declared_payload": PAYLOAD,
+    "fetch.row": 400.0,
+    "fetch.lookahead": 0.0,
+    "fetch.gpu_share": 0.0,
+    "sample.minibatches": float(BATCHES),
+    "sample.edges": 4e6,
+    "train.operations": 1e9,
+    "train.gpu_memory": 1e9,
+    "train.launches": 400.0,
+    "train.structure": 6.4e7,
+}
+READS = {"fetch.gpu_link_read": PAYLOAD, "fetch.gpu_requests_128_bytes": PAYLOAD / 128}
+GATHERS = {"fetch.cpu_read": PAYLOAD, "fetch.cpu_write": PAYLOAD, "fetch.copy_engine": PAYLOAD}
+#: Names that no strategy has: the model goes by what is declared.
+CASES: dict[str, Mapping[str, float]] = {
+    "by_cpu": {**COMMON, **GATHERS},
+    "by_cpu_fresh": {**COMMON, **GATHERS, "fetch.pageable": PAYLOAD},
+    "by_gpu": {**COMMON, **READS},
+    "by_gpu_ahead": {**COMMON, **READS, "fetch.lookahead": 1.0, "fetch.gpu_share": 0.1},
+    "resident": COMMON,
+}
+
+
+def make_run(
+    folder: Path,
+    cases: Mapping[str, Mapping[str, float]] = CASES,
+    backend: str = "host",
+    sampling: str = "live",
+) -> Run:
+    """A run whose cases declared this, and measured 2 s of sampling, 4 of fetching, 1 of steps."""
+    rows: list[Row] = []
+    for name, facts in cases.items():
+        make = RowMaker("r", "c", "here", backend, WORKLOAD, "tiny", name, "default", 0)
+        declared = RowMaker("r", "c", "here", "model", WORKLOAD, "tiny", name, "default", 0)
+        rows += [
+            declared.ok(*key.split(".", 1), "1", value, "declared") for key, value in facts.items()
+        ]
+        rows.append(make.ok("setup", "table", "B", 1e9, "a test"))
+        rows.append(make.ok("case", "wall_time", "s", 9, "a test"))
+        for stage, seconds in (("sample", 2), ("fetch", 4), ("train", 1), ("epoch", 7)):
+            rows.append(make.ok(stage, "wall_time", "s", seconds, "a test", 0))
+    plan: dict[str, Any] = {
+        "measure": {"sampling": sampling},
+        "workloads": {WORKLOAD: {"dataset": "tiny"}},
+        "cases": [
+            {"workload": WORKLOAD, "strategy": name, "variant": "default", "repeat": 0}
+            for name in CASES
+        ],
+    }
+    table = pd.DataFrame([asdict(row) for row in rows], columns=list(HEADER))
+    return Run(folder, plan, {}, table, pd.DataFrame(), whole=pd.DataFrame())
+
+
+@pytest.fixture
+def profile() -> LinkProfile:
+    return load_profile("rtx3090-pcie4")
+
+
+def epochs(run: Run, profile: LinkProfile, **more: int) -> dict[str, float | None]:
+    return {one.strategy: epoch.epoch_s.value for one, epoch in predictions(run, profile, **more)}
+
+
+def test_each_series_has_rows_that_add_up(tmp_path: Path, profile: LinkProfile) -> None:
+    rows = predict(make_run(tmp_path), profile)
+    assert all(is_prediction(row) and row.status == "ok" for row in rows)
+    assert {row.machine for row in rows} == {profile.name}
+    assert all("link model, profile rtx3090-pcie4" in row.source for row in rows)
+    for name in CASES:
+        mine = {(r.stage, r.metric): r.value for r in rows if r.strategy == name}
+        waits = [mine[stage, "wall_time"] or 0.0 for stage in ("sample", "fetch", "train")]
+        assert mine["epoch", "wall_time"] == pytest.approx(sum(waits))
+        assert (("fetch", "transfer_time_alone") in mine) == (name != "resident")
+        assert (("fetch", "gather_time_alone") in mine) == name.startswith("by_cpu")
+    bound = next(r for r in rows if r.strategy == "by_gpu" and r.stage == "epoch").source
+    assert "bound by cpu (sampling)" in bound
+    assert "sampling as measured in the run, not scaled" in bound
+
+
+def test_faster_paths_are_predicted_faster(tmp_path: Path, profile: LinkProfile) -> None:
+    found = epochs(make_run(tmp_path, sampling="replay"), profile)
+    order = sorted(found, key=lambda name: found[name] or 0.0)
+    assert order == ["resident", "by_gpu_ahead", "by_gpu", "by_cpu", "by_cpu_fresh"]
+
+
+def test_sampling_is_the_run_s_only_where_it_was_drawn_live(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    live, replayed = (make_run(tmp_path, sampling=s) for s in ("live", "replay"))
+    for run, seconds in ((live, 2.0 / BATCHES), (replayed, 4e6 / BATCHES / 2.093e7)):
+        alone = {
+            one.strategy: e.parts["sample"].seconds.value for one, e in predictions(run, profile)
+        }
+        assert alone == pytest.approx(dict.fromkeys(CASES, seconds))
+
+
+def test_a_host_that_the_profile_does_not_know_is_the_run_s(tmp_path: Path) -> None:
+    """An H200's host is anybody's: the gathers are those that the run measured, and said to be."""
+    found = {
+        one.strategy: epoch.parts.get("gather")
+        for one, epoch in predictions(make_run(tmp_path), load_profile("h200-sxm-pcie5"))
+    }
+    for name in ("by_cpu", "by_cpu_fresh"):
+        part = found[name]
+        assert part is not None
+        assert part.seconds.value == pytest.approx(4.0 / BATCHES)
+        assert any("measured on the run's host" in text for text in part.seconds.remarks)
+    assert found["by_gpu"] is None
+
+
+def test_nothing_is_borrowed_from_a_gpu_s_fetch(tmp_path: Path) -> None:
+    on_gpu = make_run(tmp_path, backend="cuda")
+    found = epochs(on_gpu, load_profile("h200-sxm-pcie5"))
+    assert found["by_cpu"] is None
+    assert found["by_gpu"] is not None
+
+
+def test_an_unknown_constant_is_a_reason_in_the_row(tmp_path: Path, profile: LinkProfile) -> None:
+    dark = profile.with_constant("gpu.launch", None, "nobody knows")
+    rows = predict(make_run(tmp_path), dark)
+    unknown = [r for r in rows if r.metric == "wall_time"]
+    assert {r.status for r in unknown} == {"skipped"}
+    assert all("gpu.launch: nobody knows" in (r.reason or "") for r in unknown)
+    assert any(r.metric == "transfer_time_alone" and r.status == "ok" for r in rows)
+
+
+def test_a_case_that_declared_nothing_says_so(tmp_path: Path, profile: LinkProfile) -> None:
+    some = {name: facts for name, facts in CASES.items() if name != "by_gpu"}
+    rows = predict(make_run(tmp_path, some), profile)
+    reason = next(r.reason for r in rows if r.strategy == "by_gpu" and r.stage == "epoch")
+    assert reason is not None
+    assert "has not been run" in reason
+    older = {name: {k: v for k, v in f.items() if k != "fetch.row"} for name, f in CASES.items()}
+    reasons = {r.reason for r in predict(make_run(tmp_path, older), profile)}
+    assert reasons == {"unknown: the run is older than these predictions: make it again"}
+
+
+def test_requests_that_were_not_counted_are_unknown(tmp_path: Path, profile: LinkProfile) -> None:
+    uncounted = {k: v for k, v in CASES["by_gpu"].items() if "requests" not in k}
+    assert epochs(make_run(tmp_path, {"by_gpu": uncounted}), profile)["by_gpu"] is None
+
+
+def test_more_gpus_are_faster_until_something_is_shared(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    run = make_run(tmp_path, sampling="replay")
+    one, four = (epochs(run, profile, gpus=n) for n in (1, 4))
+    nodes = epochs(run, profile, nodes=4)
+    for name in CASES:
+        first, shared, apart = one[name], four[name], nodes[name]
+        assert first is not None
+        assert shared is not None
+        assert apart is not None
+        assert apart <= shared <= first
+
+
+def test_rooflines_are_shares_of_the_roofs(tmp_path: Path, profile: LinkProfile) -> None:
+    table = roofline(make_run(tmp_path, sampling="replay"), profile).set_index("strategy")
+    assert set(table["kind"]) == {"modelled"}
+    best = roofs(profile, 1e9)
+    assert best.copy_engine < best.raw_link
+    assert best.sm_read < best.raw_link
+    by_gpu = table.loc["by_gpu"]
+    assert by_gpu["rate"] == pytest.approx(best.sm_read, rel=0.01)  # whole lines, one at a time
+    assert by_gpu["of_raw_link"] == pytest.approx(by_gpu["rate"] / best.raw_link)
+    assert by_gpu["fetch_bound"] == "link"
+    assert table.loc["by_gpu_ahead", "over"] == "epoch"
+    assert pd.isna(table.loc["resident", "rate"])
+
+
+def test_measured_gpu_epochs_stand_beside_their_predictions(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    run = make_run(tmp_path, backend="cuda")
+    table = against_measured(run, profile)
+    assert len(table) == len(CASES)
+    assert (table["measured_s"] == 7.0).all()
+    assert (table["error"] - (table["modelled_s"] / 7.0 - 1)).abs().max() < 1e-9
+    assert against_measured(make_run(tmp_path), profile).empty
+    lines = roofline(run, profile)
+    measured = lines[(lines["kind"] == "measured") & (lines["strategy"] == "by_gpu")]
+    assert measured["rate"].tolist() == [pytest.approx(PAYLOAD / 4.0)]
+
+
+PLAN = """
+[measure]
+repeats = 1
+warmup_epochs = 0
+epochs = 1
+[[workload]]
+dataset = "tiny"
+fanouts = [3, 2]
+batch_size = 50
+max_batches = 2
+[[strategy]]
+name = "aligned_zero_copy"
+"""
+
+
+def test_a_run_keeps_its_predictions_once_and_resumes_with_them(
+    tmp_path: Path, tiny_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+    plan = tmp_path / "mine.toml"
+    plan.write_text(PLAN)
+
+    def gatherbench(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gatherbench", "run", *map(str, arguments)]
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
+
+    wrong = gatherbench(plan, "--results", tmp_path / "none", "--profile", "rtx3090-pcie5")
+    assert wrong.returncode == 2
+    assert "did you mean 'rtx3090-pcie" in wrong.stderr
+    assert not (tmp_path / "none").exists()
+
+    done = gatherbench(plan, "--results", tmp_path / "results", "--profile", "a100-pcie4")
+    assert done.returncode == 0, done.stderr
+    assert "modelled for" in done.stdout
+    (folder,) = (tmp_path / "results").glob("*/*")
+    first = RunStore(folder).rows()
+    predicted = [row for row in first if is_prediction(row)]
+    assert {row.machine for row in predicted} == {"a100-pcie4"}
+    assert load_profile(folder / "profile.toml") == load_profile("a100-pcie4")
+    assert [r for r in predicted if (r.stage, r.metric, r.status) == ("epoch", "wall_time", "ok")]
+
+    again = gatherbench("--resume", folder)
+    assert again.returncode == 0, again.stderr
+    second = RunStore(folder).rows()
+    assert len(second) == len(first)
+    assert [r for r in second if is_prediction(r)] == predicted
+    assert predict(load_run(folder), load_profile("a100-pcie4")) == predicted
+    assert gatherbench("--resume", folder, "--profile", "a100-pcie4").returncode == 2
