@@ -122,7 +122,9 @@ def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
         staged=load.pageable_bytes > 0,
         transfer=transfer,
         by_kernel=load.gpu_link_read_bytes > 0,
-        expand=local_gather(local, profile) if local else None,
+        expand=local_gather(local, load.table_bytes if not brought else 0.0, profile)
+        if local
+        else None,
         train=training(load, profile),
         lookahead=load.lookahead,
         gpu_share=load.gpu_share,

@@ -148,8 +148,12 @@ def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
     return Part(seconds, bound, demands)
 
 
-def local_gather(num_bytes: float, profile: LinkProfile) -> Part:
-    """Rows are read and written in the GPU's own memory."""
+def local_gather(num_bytes: float, resident_bytes: float, profile: LinkProfile) -> Part:
+    """Rows are read and written in the GPU's own memory, which has to hold ``resident_bytes``."""
+    room = profile.gpu.memory.value
+    if room is not None and resident_bytes > room:
+        why = f"{resident_bytes / 1e9:.1f} GB do not fit into {room / 1e9:.1f} GB of GPU memory"
+        return Part(Estimate(None, (why,)), "GPU memory")
     rate = Estimate.of(profile.gpu.memory_rate, "gpu.memory_rate")
     return Part(combine(lambda r: 2 * num_bytes / r, rate), "GPU memory", {"multiprocessors": 1.0})
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatherbench.bench.linkmodel.epoch import predict_batches
 from gatherbench.bench.linkmodel.estimate import Estimate, combine, slowest
 from gatherbench.bench.linkmodel.load import MinibatchLoad
 from gatherbench.bench.linkmodel.physics import (
@@ -251,7 +252,19 @@ def test_training_is_the_longest_of_its_limits_and_the_copy_of_its_edges() -> No
 
 
 def test_rows_in_the_gpu_are_read_and_written() -> None:
-    assert known(local_gather(1e9, machine(gpu_memory_rate=1e12)).seconds) == pytest.approx(2e-3)
+    profile = machine(gpu_memory_rate=1e12, gpu_memory=1e10)
+    assert known(local_gather(1e9, 1e10, profile).seconds) == pytest.approx(2e-3)
+
+
+def test_a_table_that_does_not_fit_into_the_gpu_is_read_from_there_by_nobody() -> None:
+    profile = machine(gpu_memory=1e10)
+    seconds = local_gather(1e9, 1.1e10, profile).seconds
+    assert seconds.value is None
+    assert seconds.unknown == ("11.0 GB do not fit into 10.0 GB of GPU memory",)
+    resident = MinibatchLoad(1e9, table_bytes=1.1e10, gpu_requests={})
+    assert predict_batches(resident, profile, 10).epoch_s.unknown == seconds.unknown
+    read = replace(reads({128: 1e6}), table_bytes=1.1e10)
+    assert predict_batches(read, profile, 10).epoch_s.known
 
 
 SIZES = st.dictionaries(st.sampled_from([32, 64, 96, 128]), st.floats(1, 1e6), min_size=1)
