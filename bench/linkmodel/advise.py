@@ -95,7 +95,10 @@ def advise(
     measured: Measurements | None = None,
 ) -> Advice:
     """Rank every strategy; ``measured`` epochs of this very question take the model's place."""
-    memory = question.gpu_memory_bytes or profile.gpu.memory.value
+    if question.gpu_memory_bytes:
+        asked = float(question.gpu_memory_bytes)
+        profile = profile.with_constant("gpu.memory", asked, "given with the question")
+    memory = profile.gpu.memory.value
     options: list[Option] = []
     resident: Option | None = None
     remarks = dict.fromkeys(question.graph.assumed)
