@@ -29,10 +29,10 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test lint figures regress gpu-test gpu-micro gpu-epoch carry calibrate clean
+.PHONY: help setup bench test lint figures regress regress-code regress-untimed gpu-test gpu-micro gpu-epoch carry calibrate clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 
 setup: $(READY) ## make the environment (exact versions of constraints.txt)
 
@@ -58,12 +58,19 @@ lint: $(READY) ## ruff (check and format) and mypy, strict
 figures: $(READY) ## execute the notebooks on what is in RESULTS (SYNC=1: after editing a .py of theirs)
 	$(PY) -m gatherbench.bench.notebooks --results $(RESULTS) $(if $(SYNC),--sync)
 
-regress: $(READY) ## host-side benchmarks against the run before (BASE=FILE: another), and the kernels' machine code
-	$(PY) -m pytest bench/regress -o python_files='bench_*.py' -o addopts='--import-mode=importlib' --benchmark-only \
+HOST_BENCHMARKS = $(PY) -m pytest bench/regress -o python_files='bench_*.py' -o addopts='--import-mode=importlib'
+
+regress: regress-code ## host-side benchmarks against the run before (BASE=FILE: another), after regress-code
+	$(HOST_BENCHMARKS) --benchmark-only \
 	  --benchmark-storage=file://.benchmarks --benchmark-save=host --benchmark-save-data \
 	  --benchmark-columns=median,iqr,rounds --benchmark-group-by=group
 	$(PY) -m gatherbench.bench.regress.verdict --newest .benchmarks $(if $(BASE),--base $(BASE))
+
+regress-code: $(READY) ## the kernels' machine code against its baseline: fails on WORSE
 	$(PY) -m gatherbench.kernels.sass --check
+
+regress-untimed: $(READY) ## every host-side benchmark once, for its results alone
+	$(HOST_BENCHMARKS) -q --benchmark-disable
 
 # VENV=system uses what is at hand: gpu-test and gpu-micro need torch with CUDA, cuda-bindings and
 # NVRTC only; gpu-epoch needs the harness's packages too, and `make carry` brings the few that are
