@@ -37,6 +37,12 @@ def advise(
         typer.Option(help="The machine: a profile's name or a .toml file; default: this one."),
     ] = "",
     results: ResultsOption = DEFAULT_RESULTS,
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw it over row width, link, GPUs and batch size into this file instead."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Rank the strategies for a graph and a machine, with the reason for each."""
@@ -66,7 +72,20 @@ def advise(
             results,
             Path(DEFAULT_FOLDER),
         )
-    if as_json:
+    if figure is not None:
+        from gatherbench.bench.figures.requests_per_row import save
+        from gatherbench.bench.figures.sweeps import sweep_panels
+        from gatherbench.bench.linkmodel.sweeps import all_sweeps
+
+        graph = advice.question.graph
+        title = f"Epoch of {graph.name or 'the graph'}"
+        foot = f"Graph: computed by the law of RMAT, {graph.nodes:,} nodes, {graph.edges:,} edges;"
+        foot += f" machine: profile {advice.profile.name}."
+        with bad_input(ValueError, OSError):
+            sweeps = all_sweeps(advice.question, advice.profile)
+            save(sweep_panels(sweeps, title=title, foot=foot), figure)
+        typer.echo(figure)
+    elif as_json:
         typer.echo(json_format.dumps(to_json(advice), indent=2))
     else:
         console().print(render(advice), highlight=False)

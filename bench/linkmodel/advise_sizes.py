@@ -3,8 +3,8 @@
 A graph that is not at hand is taken to follow the law of the project's generator, RMAT with the
 weights of Graph500. Its nodes fall into classes by the number of ones in their (unscrambled)
 number; nodes of a class are alike, so degrees, and who neighbours whom, are known class by class,
-and a layer of sampling is a step of expected counts. No graph of that size needs to be made. The counts
-are within a tenth of those sampled from such graphs; a real graph may differ by more.
+and a layer of sampling is a step of expected counts. No graph of that size needs to be made. The
+counts are within a tenth of those sampled from such graphs; a real graph may differ by more.
 """
 
 from __future__ import annotations
