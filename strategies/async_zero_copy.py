@@ -54,6 +54,8 @@ class AsyncZeroCopy(Strategy):
         elif self.budget != "auto":
             on_gpu_only = f"budget = {self.budget}"
         reason = zero_copy_skip(device, on_gpu_only)
+        if reason is not None and device.type == "cuda" and self.provider == "mps":
+            return f"{reason} (asked under MPS, whose server may have failed to start)"
         if reason is not None or device.type != "cuda" or self.provider == "stream":
             return reason
         if self.provider == "green_context":
