@@ -9,6 +9,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from gatherbench.bench.figures.cpu_seconds import cpu_core_seconds
+from gatherbench.bench.figures.cpu_threads import cpu_by_thread
 from gatherbench.bench.figures.epoch_breakdown import epoch_breakdown
 from gatherbench.bench.figures.gpu_energy import gpu_energy_per_epoch, gpu_mean_power
 from gatherbench.bench.figures.pcie_over_time import pcie_over_time
@@ -27,6 +28,7 @@ FIGURES: dict[str, Callable[[Run], Figure]] = {
     "epoch_breakdown": epoch_breakdown,
     "speedup": speedup,
     "cpu_seconds": cpu_core_seconds,
+    "cpu_threads": cpu_by_thread,
 }
 
 

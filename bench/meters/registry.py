@@ -24,8 +24,8 @@ METERS: tuple[type[Meter], ...] = (
     GpuPowerMeter,
     MemoryTrafficMeter,
     MemoryMeter,
-    ThreadMeter,
     CpuMeter,
+    ThreadMeter,
     WallClockMeter,
 )
 

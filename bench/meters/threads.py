@@ -38,7 +38,8 @@ class ThreadMeter:
     fetches ahead. ``cpu_meters``: what the meters themselves used. ``cpu_torch_pool``: threads
     that Python did not start, on the host torch's OpenMP and autograd pools, on a GPU machine the
     driver's too. ``cpu_ended_threads``: threads that ended inside the window. The groups add up to
-    the process's own core-seconds; children are not among them.
+    the process's own core-seconds; children are not among them. The meters that close after this
+    one spend core-seconds that only the process's own total holds.
     """
 
     name: ClassVar[str] = "threads"

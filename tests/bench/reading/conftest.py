@@ -91,6 +91,10 @@ def write_run(
         row(at, "epoch", "cpu_system", "s", 0.1 * fetch)
         row(at, "epoch", "system_cpu_busy", "s", 2.1 * fetch + train + other_cores * 2.0)
         row(at, "epoch", "window_time", "s", 2.0)
+        row(at, "epoch", "cpu_main", "s", fetch + train)
+        row(at, "epoch", "cpu_gather_workers", "s", fetch)
+        for metric in ("sampler_workers", "torch_pool", "other_threads", "ended_threads", "meters"):
+            row(at, "epoch", f"cpu_{metric}", "s", 0.02 * fetch)
         reason = "no_device: none here"
         row(at, "epoch", "gpu_energy", "J", "", status="skipped", reason=reason)
         row(at, "fetch", "payload", "B", PAYLOAD_BYTES)
