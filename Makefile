@@ -6,7 +6,7 @@
 #   RESULTS=results    where runs are kept
 #   PROFILE=           machine that epochs are predicted for (`gatherbench list profiles`)
 #   OUT=gpu-out        where the gpu-… targets write
-#   BUDGET=500         seconds that gpu-micro and gpu-epoch may take
+#   BUDGET=500         seconds that gpu-micro, gpu-epoch and gpu-meters may take
 #   GPU_PLAN=gpu-epoch which plan `make gpu-epoch` runs
 #   CARRY_PYTHON=3.12  the Python of a GPU machine without a network, for `make carry`
 
@@ -29,7 +29,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test lint figures regress regress-code regress-untimed gpu-test gpu-micro gpu-epoch carry calibrate clean
+.PHONY: help setup bench test lint figures regress regress-code regress-untimed gpu-test gpu-micro gpu-epoch gpu-meters carry calibrate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -73,8 +73,9 @@ regress-untimed: $(READY) ## every host-side benchmark once, for its results alo
 	$(HOST_BENCHMARKS) -q --benchmark-disable
 
 # VENV=system uses what is at hand: gpu-test and gpu-micro need torch with CUDA, cuda-bindings and
-# NVRTC only; gpu-epoch needs the harness's packages too, and `make carry` brings the few that are
-# rarely there. Under ten minutes each; what they find is in OUT even when they fail or are cut off.
+# NVRTC only, gpu-meters numba, pandas, pyarrow, matplotlib, psutil and nvidia-ml-py beside; gpu-epoch
+# needs the harness's packages too, and `make carry` brings the few that are rarely there. Under ten
+# minutes each; what they find is in OUT even when they fail or are cut off.
 gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors, sanitizer
 	$(PY) tests/gpu/suite.py --out $(OUT) --budget 560
 
@@ -83,6 +84,9 @@ gpu-micro: $(READY) ## on a GPU: gather rates over row width, span, order, polic
 
 gpu-epoch: $(READY) ## on a GPU: whole epochs with every data path, for BUDGET seconds (GPU_PLAN=gpu-epoch)
 	$(PY) -m gatherbench run $(GPU_PLAN) --results $(OUT) --budget $(BUDGET)
+
+gpu-meters: $(READY) ## on a GPU: which sensors tell the truth; link traffic, power and energy of every data path
+	$(PY) -m gatherbench.bench.gpu.meters --out $(OUT) --budget $(BUDGET)
 
 carry: $(READY) ## on any machine: unpack into .carry what a GPU machine without a network lacks
 	$(PY) -m pip install -q -c constraints.txt --no-deps --only-binary=:all: --upgrade --target .carry \

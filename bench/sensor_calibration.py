@@ -118,9 +118,12 @@ def idle_power(gpu: GpuUnderTest, seconds: float) -> list[Reading]:
     return idle
 
 
-def rows_of_calibration(found: Calibration, make: RowMaker) -> list[Row]:
-    """Ratio, bytes copied and verdict of every comparison, and the link idle and loaded."""
-    rows = [row for one in found.comparisons for row in _compared(one, make)]
+def rows_of_calibration(found: Calibration, make: RowMaker, of: str = "pinned memory") -> list[Row]:
+    """Ratio, bytes copied and verdict of every comparison, and the link idle and loaded.
+
+    ``of`` says in the sources what was copied.
+    """
+    rows = [row for one in found.comparisons for row in _compared(one, make, of)]
     choice = choose(found.comparisons)
     rows.append(
         make.ok(STAGE, "pcie_trusted", "1", 1.0, f"{choice.pcie} is read by all cases")
@@ -138,13 +141,13 @@ def rows_of_calibration(found: Calibration, make: RowMaker) -> list[Row]:
     return rows
 
 
-def _compared(one: Comparison, make: RowMaker) -> list[Row]:
+def _compared(one: Comparison, make: RowMaker, of: str) -> list[Row]:
     metric = f"pcie_{one.direction}_ratio"
-    source = f"{one.source}: bytes counted for each byte copied, pinned memory"
+    source = f"{one.source}: bytes counted for each byte copied, {of}"
     if one.ratio is None:
         return [make.missing(STAGE, metric, "1", source, one.reason or "unsupported: no value")]
     trust = "trusted" if verdict(one) is None else "untrusted"
-    copied = f"{one.source}: bytes copied, tensor.nbytes"
+    copied = f"{one.source}: bytes copied, {of}"
     return [
         make.ok(STAGE, metric, "1", one.ratio, f"{source}; {trust}"),
         make.ok(STAGE, f"pcie_{one.direction}_copied", "B", one.copied, copied),

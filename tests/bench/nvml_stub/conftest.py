@@ -69,7 +69,7 @@ def play(stub_folder: Path, tmp_path: Path) -> Play:
         # Not the caller's devices: a scenario says itself which are visible.
         inherited = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
         done = subprocess.run(
-            [sys.executable, "-W", "error", str(HERE / "scenarios.py"), scenario],
+            [sys.executable, str(HERE / "scenarios.py"), scenario],
             env=inherited
             | {"LD_LIBRARY_PATH": str(stub_folder), "NVML_STUB_SCRIPT": str(script)}
             | environment,

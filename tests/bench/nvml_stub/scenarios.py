@@ -6,6 +6,8 @@ linker reads once, when a process begins. Scenarios act; the tests judge.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -14,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gatherbench.bench.metered import row_of
 from gatherbench.bench.meters import power
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.calibration import calibrate, choose, verdict
@@ -147,7 +150,7 @@ class StubCopier:
 
 
 def calibration() -> dict[str, Any]:
-    found = calibrate(NvmlDevice((FIRST,)), StubCopier(), 0.35)
+    found = calibrate(NvmlDevice((FIRST,)), StubCopier(), 0.25)
     return {
         "choice": choose(found.comparisons).pcie,
         "reason": choose(found.comparisons).pcie_reason,
@@ -171,6 +174,45 @@ def every_source() -> dict[str, Any]:
 
 def short_gpm_window() -> dict[str, Any]:
     return watched(PcieMeter(gpu("gpm")), 0.05)
+
+
+def program() -> dict[str, Any]:
+    """``gpu-meters`` on the stub's sensors: strategies run in host memory, the stub's GPU draws."""
+    import tempfile
+
+    import torch
+
+    from gatherbench.bench import sensor_calibration
+    from gatherbench.bench.gpu import meters
+    from gatherbench.bench.gpu.meters_case import Session, cases
+    from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table
+    from gatherbench.bench.tables import load_run
+
+    power.SHORTEST_ENERGY_WINDOW_S = 0.3
+    size, folder = Size(1 << 18, batch_rows=64, batches=3), Path(tempfile.mkdtemp())
+    session = Session.open(folder, torch.device("cpu"), meters.describe_here())
+    session.shortest_s = 1.0
+    session.whole = dataclasses.replace(session.whole, backend="cuda")
+    found = calibrate(NvmlDevice((FIRST,)), StubCopier(), 0.25)
+    for row in sensor_calibration.rows_of_calibration(found, session.whole, "copies of 1 MiB"):
+        session.emit(row)
+    for reading in sensor_calibration.idle_power(gpu(), 0.4):
+        session.emit(row_of(reading, session.whole, "calibration"))
+    say(gpu0__power_mw=400_000, gpu0__from=time.monotonic(), gpu0__rx=0, gpu0__rx_rate=RATE)
+    session.gpu = gpu(choose(found.comparisons).pcie)
+    meters.write_plan(session.store, size, 1)
+    status = cases()[0].measure(
+        session, make_table(size), make_batches(size), size.workload, repeat=0
+    )
+    with contextlib.redirect_stdout(sys.stderr):
+        meters.finish(session)
+    run = load_run(folder)
+    rows = [*run.rows.to_dict("records"), *run.whole.to_dict("records")]
+    return {
+        "status": status,
+        "files": sorted(path.name for path in folder.rglob("*") if path.is_file()),
+        "rows": [[r["stage"], r["metric"], r["value"], r["reason"], r["source"]] for r in rows],
+    }
 
 
 def polling_cost() -> Any:

@@ -1,0 +1,208 @@
+"""``gpu-meters``: which of the GPU's sensors tell the truth, and what they say of each data path.
+
+    python -m gatherbench.bench.gpu.meters --out FOLDER --budget 500
+
+First every source of link traffic is held against copies of known size, both ways and in several
+sizes, and the GPU's idle power is taken. Then each strategy fetches and trains on random rows of a
+made-up table, in turns, with the energy of each over ten seconds and more. The folder is a run's:
+rows.csv, env.json, plan.json, timeline.parquet, figures; and calibration.csv. Rows are on disk as
+they come. It needs torch, numba, pynvml, pandas, pyarrow, matplotlib, psutil and what the CUDA
+paths need, and no dataset.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import torch
+
+import gatherbench
+from gatherbench.bench.figures.all import save_all
+from gatherbench.bench.gathered import write_timeline
+from gatherbench.bench.gpu.meters_case import EPOCHS, Session, cases
+from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table
+from gatherbench.bench.gpu.micro_machine import describe, prepare
+from gatherbench.bench.machine import commit_id, describe_cpu, describe_memory
+from gatherbench.bench.meters.calibration import calibrate
+from gatherbench.bench.meters.gpu_choice import GpuUnderTest
+from gatherbench.bench.meters.nvml import SensorUnavailableError, list_gpus
+from gatherbench.bench.meters.nvml_device import NvmlDevice
+from gatherbench.bench.sensor_calibration import (
+    COPY_S,
+    PinnedCopier,
+    calibrate_gpu,
+    rows_of_calibration,
+    torch_gpu_uuids,
+)
+from gatherbench.bench.store import RunStore, write_atomically
+from gatherbench.bench.tables import load_run
+
+GIB = 1 << 30
+MIB = 1 << 20
+#: Copies of these sizes; a run's own calibration copies 256 MiB.
+COPY_BYTES = (1 * MIB, 16 * MIB, 1 * GIB)
+#: Seconds kept back for tables and figures.
+CLOSING_S = 30.0
+MOST_REPEATS = 3
+
+
+def describe_here() -> dict[str, Any]:
+    """The machine as ``env.json`` says it, without the packages that a GPU machine may lack."""
+    try:
+        gpus, none = [dataclasses.asdict(gpu) for gpu in list_gpus()], None
+    except SensorUnavailableError as unavailable:
+        gpus, none = [], str(unavailable)
+    return {
+        "commit": commit(),
+        "cpu": describe_cpu(),
+        "memory": describe_memory(),
+        "gpus": gpus,
+        "no_gpu": none,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        **(describe() if torch.cuda.is_available() else {"torch": torch.__version__}),
+    }
+
+
+def commit() -> str:
+    """The commit that runs; the version where the project is neither a checkout nor installed."""
+    try:
+        return commit_id()
+    except ModuleNotFoundError:
+        return f"v{gatherbench.__version__}"
+
+
+def calibrate_sizes(session: Session, sizes: Sequence[int] = COPY_BYTES) -> None:
+    """Hold every source against copies of several sizes; rows only."""
+    for size in sizes:
+        copier = PinnedCopier(session.device, size)
+        try:
+            found = calibrate(NvmlDevice(torch_gpu_uuids(session.device)), copier, COPY_S)
+        except SensorUnavailableError as unavailable:
+            print(f"no calibration with copies of {size / MIB:g} MiB: {unavailable}", flush=True)
+            return
+        of = f"copies of {size / MIB:g} MiB"
+        for row in rows_of_calibration(found, session.whole, of):
+            if "ratio" in row.metric or "copied" in row.metric:
+                session.emit(row)
+
+
+def calibration_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """``source``, ``copied`` (what), ``direction``, ``ratio``, ``verdict`` from a run's rows."""
+    wanted = rows[rows["metric"].str.fullmatch(r"pcie_(host_to_device|device_to_host)_ratio")]
+    parts = wanted["source"].str.extract(
+        r"^(?P<source>\w+): [^,]+, (?P<copied>[^;]+)(?:; (?P<trust>\w+))?$"
+    )
+    return pd.DataFrame(
+        {
+            "source": parts["source"],
+            "copied": parts["copied"],
+            "direction": wanted["metric"].str.removeprefix("pcie_").str.removesuffix("_ratio"),
+            "ratio": wanted["value"],
+            "verdict": parts["trust"].fillna(wanted["reason"]),
+        }
+    ).reset_index(drop=True)
+
+
+def write_plan(store: RunStore, size: Size, repeats: int) -> None:
+    """``plan.json`` of what was really run, so that the folder reads as any run's."""
+    workload = size.workload
+    plan = {
+        "name": "gpu-meters",
+        "description": (__doc__ or "").split("\n")[0],
+        "measure": {
+            "repeats": repeats,
+            "epochs": EPOCHS,
+            "warmup_epochs": 1,
+            "sampling": "replay",
+        },
+        "workloads": {workload.id: dataclasses.asdict(workload)},
+        "cases": [
+            {
+                "workload": workload.id,
+                "strategy": case.strategy.name,
+                "variant": case.strategy.variant,
+                "params": {},
+                "repeat": repeat,
+            }
+            for repeat in range(repeats)
+            for case in cases()
+        ],
+    }
+    write_atomically(store.folder / "plan.json", json.dumps(plan, indent=2) + "\n")
+
+
+def measure(session: Session, size: Size, deadline: float) -> int:
+    """Each strategy in turns until the time is up; how many rounds there were."""
+    table, batches = make_table(size), make_batches(size)
+    longest_s = 0.0
+    for repeat in range(MOST_REPEATS):
+        for case in cases():
+            begin = time.monotonic()
+            if begin + longest_s > deadline:
+                print(f"time is up at round {repeat}, {case.label}", flush=True)
+                return repeat + 1
+            status = case.measure(session, table, batches, size.workload, repeat)
+            longest_s = max(longest_s, time.monotonic() - begin)
+            print(f"round {repeat} {case.label}: {status}", flush=True)
+    return MOST_REPEATS
+
+
+def finish(session: Session) -> None:
+    """Tables and figures, from what is on disk alone."""
+    write_timeline(session.series, session.store.folder)
+    run = load_run(session.store.folder)
+    table = calibration_table(run.whole)
+    table.to_csv(session.store.folder / "calibration.csv", index=False)
+    print(table.to_string(index=False), flush=True)
+    for path in save_all(run, session.store.folder / "figures"):
+        print(path)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="gpu-meters", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for rows and figures")
+    parser.add_argument("--budget", type=float, default=500.0, help="seconds for everything")
+    parser.add_argument("--table", type=float, default=8.0, help="GiB of feature table")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Calibrate, measure, draw; the exit status."""
+    began = time.monotonic()
+    options = parse(arguments)
+    reason = prepare(options.out)
+    if reason is not None:
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
+    device = torch.device("cuda", torch.cuda.current_device())
+    table_bytes = min(int(options.table * GIB), psutil.virtual_memory().available // 4)
+    size = Size(table_bytes)
+    env = describe_here()
+    session = Session.open(options.out, device, env)
+    write_plan(session.store, size, 1)
+    choice = calibrate_gpu(session.whole, session.emit)
+    calibrate_sizes(session)
+    print(f"trusted: {choice.pcie or choice.pcie_reason}", flush=True)
+    session.gpu = GpuUnderTest(torch_gpu_uuids(device), choice)
+    try:
+        rounds = measure(session, size, began + options.budget - CLOSING_S)
+        write_plan(session.store, size, rounds)
+    finally:
+        finish(session)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,30 @@
+"""``gpu-meters`` from calibration to pictures, with the stub's sensors and no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Play = Callable[..., Any]
+
+
+def test_from_calibration_to_pictures(play: Play) -> None:
+    found = play("program")
+    assert found["status"] == "ok"
+    value = {(stage, metric): v for stage, metric, v, _, _ in found["rows"]}
+    source = {(stage, metric): s for stage, metric, _, _, s in found["rows"]}
+    reason = {(stage, metric): r for stage, metric, _, r, _ in found["rows"]}
+    assert source["calibration", "pcie_trusted"].startswith("counters")
+    assert value["calibration", "idle_power"] == pytest.approx(250, rel=0.2)
+    assert value["calibration", "link_gen_loaded"] == 1
+    watts = value["energy", "gpu_energy"] / value["energy", "window_time"]
+    assert watts == pytest.approx(400, rel=0.2)
+    assert value["energy", "epochs"] >= 1
+    assert source["energy", "epochs"].startswith("further epochs")
+    assert value["energy", "pcie_host_to_device"] > 0
+    assert "too short" in reason["epoch", "gpu_energy"]
+    assert "zeus" in reason["cross_check", "gpu_energy_zeus"]
+    wanted = {"calibration.csv", "env.json", "epoch_breakdown.png", "rows.csv", "timeline.parquet"}
+    assert wanted <= set(found["files"])

@@ -1,0 +1,165 @@
+"""``gpu-meters`` as far as it goes without a GPU: strategies in host memory, rows read back."""
+
+from __future__ import annotations
+
+import sys
+import time
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from gatherbench.bench.gpu import meters, meters_case
+from gatherbench.bench.gpu.meters import calibration_table, describe_here, finish, write_plan
+from gatherbench.bench.gpu.meters_case import Session, cases
+from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table, wrong_rows
+from gatherbench.bench.meters.calibration import Calibration, Comparison
+from gatherbench.bench.meters.zeus import ZeusMeter
+from gatherbench.bench.sensor_calibration import rows_of_calibration
+from gatherbench.bench.tables import load_run
+from gatherbench.strategies.all_in_gpu import AllInGpu
+
+SIZE = Size(1 << 20, batch_rows=300, batches=4)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    made = Session.open(tmp_path, CPU, describe_here())
+    write_plan(made.store, SIZE, 1)
+    return made
+
+
+def test_every_strategy_leaves_a_run_that_reads_and_draws(session: Session) -> None:
+    table, batches = make_table(SIZE), make_batches(SIZE)
+    for case in cases():
+        assert case.measure(session, table, batches, SIZE.workload, 0) == "ok", case.label
+    finish(session)
+    run = load_run(session.store.folder)
+    ended = run.rows[run.rows["stage"] == "case"]
+    assert set(ended["strategy"]) == {c.strategy.name for c in cases()}
+    walls = run.rows[(run.rows["stage"] == "epoch") & (run.rows["metric"] == "wall_time")]
+    assert len(walls) == 3 * len(cases())
+    payload = run.rows[run.rows["metric"] == "payload"]["value"]
+    assert set(payload) == {4 * 300 * 400.0}
+    # Without a GPU there is no energy, and none is made up.
+    assert not (run.rows["stage"] == "energy").any()
+    assert (session.store.folder / "figures" / "epoch_breakdown.png").is_file()
+    assert (session.store.folder / "calibration.csv").is_file()
+
+
+def test_wrong_rows_end_a_case_and_the_next_has_its_turn(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meters_case, "wrong_rows", lambda *_: "minibatch 0 differs")
+    status = cases()[0].measure(session, make_table(SIZE), make_batches(SIZE), SIZE.workload, 0)
+    assert status == "failed: RuntimeError: minibatch 0 differs"
+    (row,) = session.store.rows()
+    assert (row.stage, row.status) == ("case", "failed")
+
+
+def test_rows_are_compared_with_the_tables() -> None:
+    table, batches = make_table(SIZE), make_batches(SIZE)
+    with AllInGpu().open(table, CPU) as fetcher:
+        assert wrong_rows(fetcher, table, batches) is None
+        table[batches[2].input_ids[-1]] += 1  # now the copy is not the table's
+        assert "minibatch" in str(wrong_rows(fetcher, table, batches))
+
+
+def test_the_time_that_is_left_decides_how_many_rounds_there_are(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+
+    @dataclass(frozen=True)
+    class Case:
+        label: str = "quick"
+
+        def measure(self, *arguments: Any) -> str:
+            ran.append(arguments[-1])
+            return "ok"
+
+    monkeypatch.setattr(meters, "cases", lambda: [Case(), Case()])
+    assert meters.measure(session, SIZE, time.monotonic() + 3600) == meters.MOST_REPEATS
+    assert ran == [0, 0, 1, 1, 2, 2]
+    ran.clear()
+    assert meters.measure(session, SIZE, time.monotonic() - 1) == 1
+    assert ran == []
+
+
+def test_the_calibration_table_holds_every_source_size_and_direction(session: Session) -> None:
+    found = Calibration(
+        [
+            Comparison("counters", "host_to_device", 1.04e9, 1e9),
+            Comparison("counters", "device_to_host", 1.67e9, 1e9),
+            Comparison("gpm", "host_to_device", None, 0.0, "unsupported: older than Hopper"),
+        ],
+        None,
+        None,
+    )
+    for size in ("1 MiB", "16 MiB"):
+        for row in rows_of_calibration(found, session.whole, f"copies of {size}"):
+            session.emit(row)
+    rows = pd.DataFrame([{"metric": r.metric, "source": r.source, "value": r.value,
+                          "reason": r.reason} for r in session.store.rows()])  # fmt: skip
+    table = calibration_table(rows)
+    assert table["copied"].tolist() == ["copies of 1 MiB"] * 3 + ["copies of 16 MiB"] * 3
+    first = table.to_dict("records")[:3]
+    assert [r["source"] for r in first] == ["counters", "counters", "gpm"]
+    assert [r["verdict"] for r in first] == [
+        "trusted",
+        "untrusted",
+        "unsupported: older than Hopper",
+    ]
+    assert first[1]["ratio"] == pytest.approx(1.67)
+    assert first[1]["direction"] == "device_to_host"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert meters.main(["--out", str(tmp_path / "out")]) == 2
+    assert "sees no CUDA GPU" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+class FakeMonitor:
+    """Stands for ``zeus.monitor.ZeusMonitor`` (its window calls and measurement)."""
+
+    joules = 2100.0
+
+    def __init__(self, gpu_indices: list[int]) -> None:
+        self.indices = gpu_indices
+
+    def begin_window(self, key: str) -> None:
+        self.key = key
+
+    def end_window(self, key: str) -> Any:
+        assert key == self.key
+        return types.SimpleNamespace(gpu_energy=dict.fromkeys(self.indices, FakeMonitor.joules))
+
+
+def test_zeus_is_asked_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = types.ModuleType("zeus.monitor")
+    module.ZeusMonitor = FakeMonitor
+    monkeypatch.setitem(sys.modules, "zeus", types.ModuleType("zeus"))
+    monkeypatch.setitem(sys.modules, "zeus.monitor", module)
+    meter = ZeusMeter(1)
+    meter.start()
+    (reading,) = meter.stop()
+    assert reading.value == 2100
+    monkeypatch.setattr(FakeMonitor, "joules", 0.0)
+    meter.start()
+    assert meter.stop()[0].value is None
+
+
+def test_without_zeus_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zeus", None)
+    meter = ZeusMeter(0)
+    meter.start()
+    (reading,) = meter.stop()
+    assert reading.value is None
+    assert "pip install zeus" in str(reading.reason)
