@@ -3,7 +3,7 @@
     python -m gatherbench.bench.linkmodel.validate [RESULTS]
 
 Nothing here is tuned to what it is compared with; where the model has no mechanism for an effect it
-predicts none, and the table shows it.
+predicts none, and the table shows it. Measured epochs are those of GPU runs that name a profile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gatherbench.bench.linkmodel.predict import predictions
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.reference import load_reference
-from gatherbench.bench.tables import Run
+from gatherbench.bench.tables import Run, load_run
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.request_table import uniform_ids
 from gatherbench.kernels.requests import count_requests
@@ -118,17 +118,43 @@ def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
     return pd.DataFrame(records, columns=columns)
 
 
+def tables(reference: pd.DataFrame) -> str:
+    """The comparison with published figures as Markdown; ``NOTES.md`` holds it word for word."""
+    lines = [
+        "| link | strategy | published | modelled | error | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for bar in reddit_chart(reference).to_dict("records"):
+        name = f"{bar['strategy']} {bar['variant']}".replace(" default", "")
+        error = round(bar["error"], 3) + 0.0  # never -0.0
+        lines.append(
+            f"| {bar['machine']} | {name} | {bar['published_s']:.2f} s | {bar['modelled_s']:.2f} s"
+            f" | {error:+.1%} | {'fitted' if bar['fitted'] else 'predicted'} |"
+        )
+    gains = alignment_gain(load_profile(PREDICTED)).pivot(
+        index="access", columns="dim", values="gain"
+    )
+    lines += ["", "| accesses | " + " | ".join(f"{dim} floats" for dim in gains.columns) + " |"]
+    lines.append("|---" * (len(gains.columns) + 1) + "|")
+    for access, row in gains.iterrows():
+        lines.append(f"| {access} | " + " | ".join(f"{gain:+.1%}" for gain in row) + " |")
+    sorting = sorting_gain(load_profile(PREDICTED))
+    lines += ["", f"Sorted ids: {sorting:.2f} times by the model, 4.3 published."]
+    return "\n".join(lines) + "\n"
+
+
 def main(results: Path) -> None:
     reference = load_reference(results / "reference")
-    fitted = fitted_chart(reference)
-    print(f"fitted to {FITTED_ON}: {fitted}")
+    print(tables(reference))
+    print(f"fitted to {FITTED_ON}: {fitted_chart(reference)}")
     print(f"rows of a minibatch if neighbours were uniform draws: {uniform_rows()[1]:.0f}\n")
-    with pd.option_context("display.width", 120, "display.float_format", "{:.3f}".format):
-        print(reddit_chart(reference).to_string(index=False), "\n")
-        for name in (FITTED_ON, PREDICTED):
-            print(name, "alignment (published 0.05 to 0.10)")
-            print(alignment_gain(load_profile(name)).to_string(index=False), "\n")
-    print(f"sorting: {sorting_gain(load_profile(FITTED_ON)):.2f} times (published 4.3)")
+    for rows in sorted(results.glob("*/*/rows.csv")):
+        run = load_run(rows.parent)
+        profile_file = rows.parent / "profile.toml"
+        if profile_file.is_file():
+            table = against_measured(run, load_profile(profile_file))
+            if len(table):
+                print(rows.parent, table.to_string(index=False), sep="\n")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from gatherbench.bench.linkmodel import validate
 from gatherbench.bench.linkmodel.chart import ALL_IN_GPU, BARS, Fitted, fit, uniform_rows
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.linkmodel.validate import (
@@ -17,6 +18,7 @@ from gatherbench.bench.linkmodel.validate import (
     published_bars,
     reddit_chart,
     sorting_gain,
+    tables,
 )
 from gatherbench.bench.reference import load_reference
 
@@ -75,6 +77,13 @@ def test_the_presets_hold_what_was_fitted(name: str, fitted: Fitted) -> None:
     assert profile.copy.pageable.value == pytest.approx(fitted.pageable_rate, rel=2e-3)
     for constant in (profile.host.sample_rate, profile.copy.pageable):
         assert "fitted to the PCIe 3.0 bars" in constant.source
+
+
+def test_the_notes_hold_the_tables_as_they_come_out() -> None:
+    notes = (Path(validate.__file__).parent / "NOTES.md").read_text(encoding="utf-8")
+    lines = [line for line in tables(REFERENCE).splitlines() if line]
+    assert len(lines) == 15
+    assert [line for line in lines if line not in notes] == []
 
 
 def test_bars_that_no_constants_yield_are_refused() -> None:
