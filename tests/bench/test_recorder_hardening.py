@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, ClassVar, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatherbench.bench import measure as measure_module
 from gatherbench.bench.meters.base import Reading, cited, sampling_of
 from gatherbench.bench.meters.recorder import Recorder
+from gatherbench.bench.store import PartWriter, read_part, rows_of
 
 
 class Scripted:
@@ -155,3 +158,38 @@ def test_a_source_without_samples_stays_as_it_is() -> None:
     assert cited(Reading("x", "1", None, "counter", reason="no_device: none")) == "counter"
     assert sampling_of("counter") == (0, None)
     assert sampling_of("psutil [samples=x]") == (0, None)
+
+
+def test_a_case_whose_meters_break_is_measured_all_the_same(
+    make_job: Any, monkeypatch: pytest.MonkeyPatch, gate: threading.Event
+) -> None:
+    """A sensor that raises, one that hangs and one that says NaN: three reasons, a whole case."""
+    windows = iter(range(10))
+
+    def breaks_in_the_second_window() -> Any:
+        if next(windows):
+            raise OSError("the device is lost")
+        return [Reading("energy", "J", 5.0, "sensor", samples=2)]
+
+    meters = [
+        Scripted(breaks_in_the_second_window),
+        Scripted(gate.wait),
+        Scripted(lambda: [Reading("power", "W", float("nan"), "sensor")]),
+        good("count"),
+    ]
+    monkeypatch.setattr(measure_module, "open_meters", lambda **_: meters)
+    monkeypatch.setattr(measure_module, "Recorder", lambda m: Recorder(m, patience_s=0.05))
+    job = make_job()
+    with closing(PartWriter(job.part)) as out:
+        assert measure_module.measure(job, out) is None
+    rows = [r for r in rows_of(read_part(job.part)) if r.stage == "epoch"]
+    for epoch in (0, 1):
+        said = {r.metric: r for r in rows if r.epoch == epoch and r.status == "failed"}
+        assert "nan" in str(said["power"].reason)
+        assert len([r for r in rows if r.epoch == epoch and "did not return" in str(r.reason)]) == 1
+        times = {r.metric: r.value for r in rows if r.epoch == epoch and r.status == "ok"}
+        assert times["count"] == 1.0
+        assert times["wall_time"] > 0
+    assert [r.value for r in rows if r.metric == "energy"] == [5.0]
+    assert sum("device is lost" in str(r.reason) for r in rows) == 1
+    assert sampling_of(next(r.source for r in rows if r.metric == "energy")) == (2, None)
