@@ -29,7 +29,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test lint figures regress regress-code regress-untimed gpu-test gpu-micro gpu-epoch gpu-meters carry calibrate clean
+.PHONY: help setup bench test lint figures regress meter-cost regress meter-cost-code regress meter-cost-untimed gpu-test gpu-micro gpu-epoch gpu-meters carry calibrate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -76,6 +76,9 @@ regress-untimed: $(READY) ## every host-side benchmark once, for its results alo
 # NVRTC only, gpu-meters numba, pandas, pyarrow, matplotlib, psutil and nvidia-ml-py beside; gpu-epoch
 # needs the harness's packages too, and `make carry` brings the few that are rarely there. Under ten
 # minutes each; what they find is in OUT even when they fail or are cut off.
+meter-cost: $(READY) ## what the meters add to an epoch: with and without them, in turn
+	$(PY) -m gatherbench.bench.metering_cost
+
 gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors, sanitizer
 	$(PY) tests/gpu/suite.py --out $(OUT) --budget 560
 
