@@ -29,7 +29,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test lint figures regress meter-cost regress meter-cost-code regress meter-cost-untimed gpu-test gpu-micro gpu-epoch gpu-meters carry calibrate clean
+.PHONY: help setup bench test lint figures regress regress-code regress-untimed meter-cost gpu-test gpu-micro gpu-epoch gpu-meters carry calibrate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
