@@ -38,7 +38,6 @@ class EpochPrediction:
         bound: what the epoch would gain most from, e.g. ``link`` or ``training (launches)``.
         parts: each part of a minibatch alone, by name (``sample``, ``gather``, ``transfer``,
             ``expand``, ``train``).
-        link_share: share of the epoch in which the link is busy; ``None`` if nothing crosses it.
     """
 
     epoch_s: Estimate
@@ -47,7 +46,6 @@ class EpochPrediction:
     train_s: Estimate
     bound: str
     parts: Mapping[str, Part]
-    link_share: float | None
 
 
 def predict_batches(
@@ -90,18 +88,14 @@ def predict_batches(
 
     every = combine(lambda *_: 0.0, *(p.seconds for p in alone.values()), parts.submit_s)
     if every.value is None:
-        return EpochPrediction(every, every, every, every, "unknown", alone, None)
+        return EpochPrediction(every, every, every, every, "unknown", alone)
     timeline = run_epoch(parts, share, gpus, per_port)
     seconds = {
         f.name: Estimate(getattr(timeline, f.name)).remark(*every.remarks, *remarks)
         for f in fields(Timeline)
     }
     bound = _bound(parts, alone, timeline, share, gpus, per_port)
-    link_share = None
-    if parts.transfer is not None and parts.transfer.seconds.value is not None:
-        busy = parts.transfer.seconds.value * parts.transfer.demands.get("link", 0.0) * share
-        link_share = min(1.0, busy / timeline.epoch_s) if timeline.epoch_s else 0.0
-    return EpochPrediction(**seconds, bound=bound, parts=alone, link_share=link_share)
+    return EpochPrediction(**seconds, bound=bound, parts=alone)
 
 
 def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
@@ -114,7 +108,8 @@ def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
     else:
         transfer = None
     brought = max(load.gpu_link_read_bytes, load.cpu_write_bytes)
-    local = max(0.0, load.payload_bytes - brought)
+    local = max(0.0, load.payload_bytes - brought)  # expanded from distinct rows, or resident
+    resident = 0.0 if brought else load.table_bytes
     return Parts(
         sample=sampling(load, profile),
         submit_s=Estimate.of(profile.gpu.submit, "gpu.submit"),
@@ -122,9 +117,7 @@ def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
         staged=load.pageable_bytes > 0,
         transfer=transfer,
         by_kernel=load.gpu_link_read_bytes > 0,
-        expand=local_gather(local, load.table_bytes if not brought else 0.0, profile)
-        if local
-        else None,
+        expand=local_gather(local, resident, profile) if local else None,
         train=training(load, profile),
         lookahead=load.lookahead,
         gpu_share=load.gpu_share,

@@ -24,7 +24,7 @@ def predictions(
     for one in series_of(run, profile):
         if one.load is None:
             nothing = Estimate(None, (one.missing or "nothing is declared",))
-            epoch = EpochPrediction(nothing, nothing, nothing, nothing, "unknown", {}, None)
+            epoch = EpochPrediction(nothing, nothing, nothing, nothing, "unknown", {})
         else:
             epoch = predict_batches(one.load, profile, one.batches, gpus=gpus, nodes=nodes)
         found.append((one, epoch))
