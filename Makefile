@@ -97,7 +97,7 @@ carry: $(READY) ## on any machine: unpack into .carry what a GPU machine without
 	  pydantic pydantic-core annotated-types typing-inspection platformdirs
 
 calibrate: $(READY) ## measure this machine's constants for the link model, with a GPU or without (into calibration/ or OUT=)
-	$(PY) -m gatherbench calibrate --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) --budget $(BUDGET)
+	$(PY) -m gatherbench.bench.linkmodel.calibrate_main --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) --budget $(BUDGET)
 
 clean: ## remove the environment, caches and build outputs (never results)
 	rm -rf .venv .carry build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import bad_input, console, fail
+from gatherbench.bench.commands.common import fail
 
 DEFAULT_FOLDER = Path("calibration")
 
@@ -24,28 +24,8 @@ def calibrate(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Measure this machine and write a profile that plans and `advise` can name."""
-    from gatherbench.bench.linkmodel.calibrate import calibrate as measure
-    from gatherbench.bench.linkmodel.calibrate_host import CalibrationError
-    from gatherbench.bench.linkmodel.calibrate_report import render
-    from gatherbench.bench.linkmodel.profile import ProfileError
-    from gatherbench.bench.linkmodel.profile_file import load_profile
-    from gatherbench.kernels.compiler import CompilerError
-    from gatherbench.kernels.cuda_calls import CudaCallError
+    from gatherbench.bench.linkmodel.calibrate_main import run
 
     if device not in ("auto", "cpu", "cuda"):
         fail(f"--device {device}: expected auto, cpu or cuda")
-    err = console(stderr=True)
-    with bad_input(CalibrationError, ProfileError, OSError):
-        known = load_profile(base) if base else None
-        try:
-            done = measure(
-                out,
-                device=device,  # type: ignore[arg-type]
-                budget_s=budget or None,
-                base=known,
-                say=lambda text: err.print(text, highlight=False),
-            )
-        except (CudaCallError, CompilerError) as broken:
-            typer.secho(f"error: {broken}", err=True, fg=typer.colors.RED)
-            raise typer.Exit(1) from broken
-    console().print(render(done))
+    raise typer.Exit(run(out, budget, base, device))  # type: ignore[arg-type]

@@ -8,19 +8,21 @@ Samples are on disk as they come. A run that is cut short leaves them, but no pr
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
+
+import psutil
 
 from gatherbench.bench.gpu.micro_plan import GIB, SPANS, fitting
 from gatherbench.bench.linkmodel.calibrate_check import Check, Measured, check, summarise
+from gatherbench.bench.linkmodel.calibrate_files import SampleFile, write_checks
 from gatherbench.bench.linkmodel.calibrate_fit import Fit, blank_profile
 from gatherbench.bench.linkmodel.calibrate_host import (
     CalibrationError,
@@ -33,10 +35,8 @@ from gatherbench.bench.linkmodel.calibrate_points import (
     HELD_OUT_ROW_BYTES,
     POLICY,
     ROW_BYTES,
-    UNITS,
     Observation,
     Point,
-    Sample,
     Stand,
     gpu_points,
     host_points,
@@ -47,9 +47,11 @@ from gatherbench.bench.linkmodel.profile import LinkProfile
 Device = Literal["auto", "cpu", "cuda"]
 #: Seconds for everything: about a minute on a host, less than ten minutes on a GPU.
 HOST_BUDGET_S, GPU_BUDGET_S = 60.0, 500.0
-#: Kept back for the fit and the files.
-CLOSING_S = 15.0
+#: Kept back for the fit and the files; a GPU's gathers take some seconds to fit.
+HOST_CLOSING_S, GPU_CLOSING_S = 3.0, 15.0
 MOST_ROUNDS = 100
+#: Other work on as many cores is told with the profile.
+BUSY_CORES = 0.2
 #: Fewer whole rounds than this give no quartiles worth the name.
 FEWEST_ROUNDS = 3
 
@@ -100,6 +102,7 @@ def calibrate(
     began = time.monotonic()
     on_gpu = _on_gpu(device)
     budget = budget_s or (GPU_BUDGET_S if on_gpu else HOST_BUDGET_S)
+    end = began + budget - (GPU_CLOSING_S if on_gpu else HOST_CLOSING_S)
     with ExitStack() as stack:
         if on_gpu:
             stand, points, ask = _gpu_stand(stack, say)
@@ -110,14 +113,20 @@ def calibrate(
         file = out / f"{facts.slug}.samples.csv"
         samples = stack.enter_context(SampleFile(file))
         say(f"{len(points)} points, set up in {time.monotonic() - began:.0f} s")
+        load = OtherLoad()
         rounds = measure_all(
             points,
             stand,
             most_rounds=MOST_ROUNDS,
-            out_of_time=lambda: time.monotonic() - began > budget - CLOSING_S,
+            out_of_time=lambda: time.monotonic() > end,
             report=samples.add,
         )
+        other_cores = load.cores()
         facts = ask()  # the link is awake now
+    if other_cores is not None and other_cores > BUSY_CORES:
+        note = f"measured beside other work that kept {other_cores:.1f} cores busy"
+        facts = dataclasses.replace(facts, description=f"{facts.description}; {note}")
+        say(f"{note}: on an idle machine the constants would be others")
     if rounds < FEWEST_ROUNDS:
         raise CalibrationError(
             f"{rounds} whole rounds in {budget:.0f} s are too few for a profile"
@@ -139,48 +148,25 @@ def named(base: LinkProfile, facts: MachineFacts) -> LinkProfile:
     return dataclasses.replace(base, name=f"{facts.slug}+{base.name}", description=text)
 
 
-class SampleFile:
-    """``samples.csv``: every observation, on disk as soon as it is known; a context manager."""
+class OtherLoad:
+    """How many cores other processes keep busy, from the kernel's counters.
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8", newline="")
-        self._writer = csv.writer(self._file, lineterminator="\n")
-        names = [f.name for f in dataclasses.fields(Point)]
-        self._writer.writerow([*names, "round", "amount", "unit", "time_s", "source"])
-        self.kept: list[Sample] = []
+    In a container the counters may be of a larger machine than the process's share.
+    """
 
-    def add(self, sample: Sample) -> None:
-        """Keep one more."""
-        self.kept.append(sample)
-        amount, seconds, clock = sample.observed
-        unit = UNITS[sample.point.kind][0]
-        self._writer.writerow(
-            [*dataclasses.astuple(sample.point), sample.round, amount, unit, seconds, clock]
-        )
-        self._file.flush()
+    def __init__(self) -> None:
+        self._begin = self._read()
 
-    def __enter__(self) -> Self:
-        return self
+    def cores(self) -> float | None:
+        """Cores since this was made; ``None`` where the kernel does not count."""
+        wall, busy, own = (b - a for a, b in zip(self._begin, self._read(), strict=True))
+        return max(0.0, busy - own) / wall if wall > 0 and busy > 0 else None
 
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-
-def write_checks(checks: Sequence[Check], path: Path) -> None:
-    """Measured and modelled rates of each point that the profile predicts, as CSV."""
-    names = [f.name for f in dataclasses.fields(Point)]
-    rates = ["measured_per_s", "low_per_s", "high_per_s", "samples", "modelled_per_s", "error"]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*names, "unit", *rates])
-        for one in checks:
-            seen = one.measured
-            measured = [f"{v:.5g}" for v in (seen.median, seen.low, seen.high)]
-            modelled = ["", ""]
-            if one.predicted is not None and one.error is not None:
-                modelled = [f"{one.predicted:.5g}", f"{one.error:.4f}"]
-            point = dataclasses.astuple(one.point)
-            writer.writerow([*point, UNITS[one.point.kind][0], *measured, seen.count, *modelled])
+    @staticmethod
+    def _read() -> tuple[float, float, float]:
+        whole, own = psutil.cpu_times(), psutil.Process().cpu_times()
+        busy = whole.user + whole.system
+        return time.monotonic(), busy, own.user + own.system
 
 
 class _Both:
@@ -198,15 +184,12 @@ _Ready = tuple[Stand, list[Point], Callable[[], MachineFacts]]
 
 
 def _host_stand(stack: ExitStack) -> _Ready:
-    import psutil
-
     size = table_bytes(psutil.virtual_memory().available)
     stand = stack.enter_context(HostStand(filled_table(size)))
     return stand, host_points(ask_host().cores, size), ask_host
 
 
 def _gpu_stand(stack: ExitStack, say: Callable[[str], None]) -> _Ready:
-    import psutil
     import torch
 
     from gatherbench.bench.linkmodel.calibrate_gpu import GpuStand

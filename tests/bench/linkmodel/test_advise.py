@@ -14,19 +14,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from gatherbench.bench.linkmodel import advise_answer
-from gatherbench.bench.linkmodel.advise import (
+from gatherbench.bench.linkmodel.advise import advise, gib, predict, seconds
+from gatherbench.bench.linkmodel.advise_answer import Asked, answer
+from gatherbench.bench.linkmodel.advise_loads import (
     GAT_HEADS,
-    advise,
     distinct_paths,
-    gib,
     gpu_need,
     load_of,
     pinned_need,
-    predict,
-    seconds,
     table_on_gpu,
 )
-from gatherbench.bench.linkmodel.advise_answer import Asked, answer
 from gatherbench.bench.linkmodel.advise_question import (
     AdviceError,
     Question,

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,11 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from gatherbench.bench.linkmodel import calibrate as calibration
-from gatherbench.bench.linkmodel import calibrate_machine
-from gatherbench.bench.linkmodel.calibrate import SampleFile, calibrate
+from gatherbench.bench.linkmodel import calibrate_machine, calibrate_main
+from gatherbench.bench.linkmodel.calibrate import calibrate
 from gatherbench.bench.linkmodel.calibrate_check import (
     Measured,
     check,
@@ -25,6 +29,7 @@ from gatherbench.bench.linkmodel.calibrate_check import (
     smallest_share,
     summarise,
 )
+from gatherbench.bench.linkmodel.calibrate_files import SampleFile
 from gatherbench.bench.linkmodel.calibrate_fit import Fit, blank_profile
 from gatherbench.bench.linkmodel.calibrate_host import CalibrationError
 from gatherbench.bench.linkmodel.calibrate_machine import MachineFacts, max_payload
@@ -36,6 +41,7 @@ from gatherbench.bench.linkmodel.calibrate_points import (
     host_points,
     measure_all,
 )
+from gatherbench.bench.linkmodel.calibrate_report import render
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.linkmodel.profile_file import load_profile
 
@@ -321,6 +327,27 @@ def test_a_calibration_of_this_host_from_end_to_end(
     assert all(abs(float(row["error"])) < 0.1 for row in checks if row["threads"] == "2")
 
 
+@pytest.mark.parametrize(("busy", "noted"), [(0.05, False), (1.5, True), (None, False)])
+def test_other_work_is_noted_in_the_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: float | None, noted: bool
+) -> None:
+    ready = (MadeUp(machine()), host_points(2, GIB), lambda: MachineFacts("a-host", "two cores", 2))
+    monkeypatch.setattr(calibration, "_host_stand", lambda stack: ready)
+    monkeypatch.setattr(calibration, "MOST_ROUNDS", 3)
+    monkeypatch.setattr(calibration.OtherLoad, "cores", lambda self: busy)
+    said: list[str] = []
+    done = calibrate(tmp_path, device="cpu", say=said.append)
+    assert ("kept 1.5 cores busy" in done.profile.description) is noted
+    assert any("on an idle machine" in text for text in said) is noted
+
+
+def test_other_load_is_what_others_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([(0.0, 10.0, 1.0), (2.0, 14.0, 2.0), (0.0, 0.0, 0.0), (2.0, 0.0, 1.0)])
+    monkeypatch.setattr(calibration.OtherLoad, "_read", staticmethod(lambda: next(readings)))
+    assert calibration.OtherLoad().cores() == pytest.approx(1.5)
+    assert calibration.OtherLoad().cores() is None
+
+
 def test_too_little_time_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = MachineFacts("a-host", "two cores", 2)
     ready = (MadeUp(machine()), host_points(2, GIB), lambda: facts)
@@ -379,6 +406,59 @@ def test_a_configuration_that_loops_or_is_not_there_is_no_payload(tmp_path: Path
     (tmp_path / "config").write_bytes(space)
     assert max_payload(tmp_path / "config") is None
     assert max_payload(tmp_path / "absent") is None
+
+
+BARE = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("pydantic", "platformdirs", "ogb", "typer", "torch_geometric"):
+            raise ImportError(f"{name} is not on this machine")
+sys.meta_path.insert(0, Absent())
+from gatherbench.bench.linkmodel import calibrate_gpu, calibrate_main
+sys.exit(calibrate_main.main(["--device", "cuda", "--out", sys.argv[1]]))
+"""
+
+
+def test_a_bare_machine_can_calibrate(tmp_path: Path) -> None:
+    """GPU machines may lack what the rest of the project needs; here there is no GPU to go on."""
+    command = [sys.executable, "-c", BARE, str(tmp_path)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, check=False, env=environment
+    )
+    assert done.returncode == 2, done.stderr
+    assert "sees no CUDA GPU" in done.stderr
+
+
+def test_calibrate_refuses_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert calibrate_main.main(["--base", "rtx3091"]) == 2
+    assert "rtx3091" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        calibrate_main.main(["--device", "tpu"])
+
+
+def test_the_report_shows_constants_and_what_was_held_out() -> None:
+    found = measured(machine())
+    profile = fitted(found)
+    done = calibration.Calibration(profile, found, check(profile, found), 5, 1.0, (Path("a.toml"),))
+    with Path(os.devnull).open("w") as nowhere:
+        console = Console(width=150, record=True, file=nowhere)
+        console.print(render(done))
+        text = console.export_text()
+    for key, _ in profile.constants():
+        assert key in text
+    for words in (
+        "31.5 GB/s",
+        "1.3 µs",
+        "50 M/s",
+        "20 GB/s to 24 GB/s",
+        "rows of 1412 B, 8 threads",
+    ):
+        assert words in text
+    assert "GPU read, 4 GiB" in text
+    assert "10 % of the GPU's threads reach 95 %" in text
+    assert "held-out points are off by" in text
 
 
 def test_this_host_can_be_asked() -> None:
