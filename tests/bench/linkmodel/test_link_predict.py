@@ -11,11 +11,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from gatherbench.bench.linkmodel.epoch import predict_batches
 from gatherbench.bench.linkmodel.predict import is_prediction, predict, predictions
-from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.bench.linkmodel.profile import Constant, LinkProfile
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.linkmodel.roofline import roofline, roofs
+from gatherbench.bench.linkmodel.series import load_of
 from gatherbench.bench.linkmodel.validate import against_measured
 from gatherbench.bench.rows import HEADER, Row, RowMaker
 from gatherbench.bench.store import RunStore
@@ -254,3 +258,53 @@ def test_a_run_keeps_its_predictions_once_and_resumes_with_them(
     assert [r for r in second if is_prediction(r)] == predicted
     assert predict(load_run(folder), load_profile("a100-pcie4")) == predicted
     assert gatherbench("--resume", folder, "--profile", "a100-pcie4").returncode == 2
+
+
+BETTER = {
+    "link.raw_rate": 1.0,
+    "link.outstanding_reads": 1.0,
+    "host.cores": 1.0,
+    "host.memory_rate": 1.0,
+    "host.sample_rate": 1.0,
+    "copy.pageable": 1.0,
+    "gpu.memory_rate": 1.0,
+    "gpu.flops": 1.0,
+    "link.round_trip": -1.0,
+    "gpu.launch": -1.0,
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(sorted(CASES)),
+    st.sampled_from(sorted(BETTER)),
+    st.floats(1.0, 4.0),
+    st.integers(1, 4),
+)
+def test_a_better_machine_is_never_predicted_slower(
+    case: str, key: str, factor: float, gpus: int
+) -> None:
+    before = load_profile("rtx3090-pcie4").with_constant("link.round_trip", 1.2e-6, "a test")
+    constant = {k: c for k, c in before.constants() if isinstance(c, Constant)}[key]
+    assert constant.value is not None
+    better = constant.value * factor ** BETTER[key]
+    after = before.with_constant(key, better, "a test")
+    load = load_of(CASES[case], 1e9)
+    slow, fast = (predict_batches(load, p, 40, gpus=gpus).epoch_s.value for p in (before, after))
+    assert slow is not None
+    assert fast is not None
+    assert fast <= slow * (1 + 1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(sorted(CASES)), st.floats(0.1, 1.0))
+def test_shorter_rows_are_never_predicted_slower(case: str, share: float) -> None:
+    profile = load_profile("rtx3090-pcie4")
+    shorter = {k: v * share if k.startswith("fetch.") else v for k, v in CASES[case].items()}
+    for key in ("fetch.lookahead", "fetch.gpu_share"):
+        shorter[key] = CASES[case][key]
+    loads = (load_of(CASES[case], 1e9), load_of(shorter, 1e9))
+    wide, narrow = (predict_batches(load, profile, 40).epoch_s.value for load in loads)
+    assert wide is not None
+    assert narrow is not None
+    assert narrow <= wide * (1 + 1e-6)
