@@ -21,6 +21,12 @@ H200 = GpuInfo(
 )
 
 
+@pytest.fixture(autouse=True)
+def without_meters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take a second, and have tests of their own."""
+    monkeypatch.setattr(doctor, "examine_meters", list)
+
+
 def only(findings: list[Finding], name: str) -> Finding:
     found = [f for f in findings if f.name == name]
     assert len(found) == 1
