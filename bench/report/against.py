@@ -14,9 +14,9 @@ import pandas as pd
 
 from gatherbench.bench.compare import compare_runs, deciding
 from gatherbench.bench.compare_check import CompareError, changes
-from gatherbench.bench.report.bars import FULL, Bar, BarChart, Panel, Part, profiles, ticks_of
+from gatherbench.bench.report.bars import Axis, Bar, BarChart, Mark, Panel, bar
 from gatherbench.bench.report.facts import in_short, machine_of
-from gatherbench.bench.report.grid import Column, Grid, grid, quantity
+from gatherbench.bench.report.grid import Column, Grid, grid
 from gatherbench.bench.report.results import WHAT, with_kind
 from gatherbench.bench.tables import Run
 
@@ -69,7 +69,7 @@ def against(run: Run, base: Run) -> Against:
         runs,
         summary=_summary(judged),
         caution=caution,
-        chart=_chart(run, base, judged),
+        chart=_chart(judged),
         deciding=_grid("against", "What decides: epochs of A and B", judged),
         every=_grid("against-all", "Every metric of A and B", table),
         changed=_changed(base, run),
@@ -94,14 +94,15 @@ def _summary(judged: pd.DataFrame) -> str:
     return f"Of {len(judged)} cases: {', '.join(said)}." if said else "No case is in both runs."
 
 
-def _chart(run: Run, base: Run, judged: pd.DataFrame) -> BarChart:
+def _chart(judged: pd.DataFrame) -> BarChart:
     """Ratios of epoch times with their intervals, around the line of no change."""
     panels = []
     for workload, here in judged.groupby("workload", sort=False):
         reach = here[["ratio", "high"]].max().max()
-        top = max(1.0, float(reach)) if pd.notna(reach) else 1.0
-        bars = [_bar(line, FULL / top) for line in here.to_dict("records")]
-        panels.append(Panel(str(workload), bars, ticks_of(top, "×", 1.0), FULL / top))
+        axis = Axis("×", max(1.0, float(reach)) if pd.notna(reach) else 1.0)
+        bars = [_bar(line, axis) for line in here.to_dict("records")]
+        marks = [Mark(axis.place(1.0), "one")]
+        panels.append(Panel(str(workload), bars, axis.ticks(), marks))
     return BarChart(
         "against",
         "Epoch time of B over that of A",
@@ -109,24 +110,17 @@ def _chart(run: Run, base: Run, judged: pd.DataFrame) -> BarChart:
         "Shorter is faster; the dotted line is no change.",
         [("faster", "fast"), ("slower", "slow"), ("same", "same"), ("ambiguous", "ambiguous")],
         panels,
-        ", ".join(sorted({*profiles(run), *profiles(base)})),
     )
 
 
-def _bar(line: Mapping[Hashable, Any], stretch: float) -> Bar:
-    ratio, low, high = (float(line[name]) for name in ("ratio", "low", "high"))
-    word, modelled = str(line["verdict"]), line["backend"] == "model"
-    names = (str(line["strategy"]), str(line["variant"]), modelled)
+def _bar(line: Mapping[Hashable, Any], axis: Axis) -> Bar:
+    ratio, word, modelled = float(line["ratio"]), str(line["verdict"]), line["backend"] == "model"
+    names = (str(line["strategy"]), str(line["variant"]))
     if pd.isna(ratio):
-        return Bar(*names, missing=f"{word}: {line['reason']}")
-    parts = [Part("ratio", VERDICTS[word], 0.0, ratio * stretch, "")]
-    several = high > low
-    return Bar(
-        *names,
-        parts,
-        whisker=(low * stretch, high * stretch) if several else None,
-        text=f"{quantity(ratio, '×')} {word}",
-        spread=f"{low:.3g} to {high:.3g}" if several else "",
+        return Bar(*names, modelled, missing=f"{word}: {line['reason']}")
+    parts = {"ratio": (VERDICTS[word], ratio)}
+    return bar(
+        names, modelled, parts, f"{axis.said(ratio)} {word}", axis, (line["low"], line["high"])
     )
 
 

@@ -7,20 +7,21 @@ what a screen reader reads; the drawing itself is left to the template.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.derive import epoch_times, problems
-from gatherbench.bench.figures.sheet import all_series
-from gatherbench.bench.figures.style import Series
+from gatherbench.bench.derive import epoch_times, problems, sort_series
+from gatherbench.bench.figures.sheet import has_gpu, modelled_for
 from gatherbench.bench.report.grid import number, scale
 from gatherbench.bench.tables import Run
 
 #: Share of the panel's width that the longest bar or whisker takes.
 FULL = 98.0
+
+#: Strategy and variant.
+Names = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +51,46 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A line through all bars of a panel, at a place in per cent; ``kind`` names its dashes."""
+
+    place: float
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class Panel:
-    """The bars of one workload over one axis; ``ticks`` are places in per cent and their text."""
+    """Bars over one axis; ``ticks`` are places in per cent and their text.
+
+    ``profile`` names whom the bars are modelled for; it is empty where they were measured.
+    """
 
     workload: str
     bars: list[Bar]
     ticks: list[tuple[float, str]]
-    mark: float | None
+    marks: list[Mark] = field(default_factory=list)
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """A chart: ``legend`` holds names and colours, ``profiles`` whom its modelled bars are for."""
+    """A chart, or ``absent``: why there is none.
+
+    ``legend`` holds names and colours of parts, ``marks`` names and kinds of marks.
+    """
 
     ident: str
     title: str
     reading: str
     legend: list[tuple[str, str]]
     panels: list[Panel]
-    profiles: str
+    marks: list[tuple[str, str]] = field(default_factory=list)
+    absent: str = ""
+
+    @property
+    def modelled(self) -> bool:
+        """Whether there is a modelled bar in it."""
+        return any(bar.modelled and bar.parts for panel in self.panels for bar in panel.bars)
 
 
 def bar_chart(
@@ -99,44 +121,56 @@ def bar_chart(
         mark: value at which a line is drawn through all bars.
         absent: what to write for a series that was measured but has no value here.
     """
-    measured = {tuple(k) for k in epoch_times(run)[["workload", *_NAMES]].itertuples(index=False)}
-    bad = {
-        (b["workload"], b["strategy"], b["variant"]): b for b in problems(run).to_dict("records")
-    }
-    by_key = {(r["workload"], *(r[n] for n in _NAMES)): r for r in values.to_dict("records")}
+    pieces: Mapping[str, str] = parts or {}
+    if values.empty:
+        return BarChart(ident, title, reading, [], [], absent=absent)
     panels = []
+    predicted = ", ".join(modelled_for(run))
     for workload in run.workloads:
-        here = [r for key, r in by_key.items() if key[0] == workload]
-        top = max((max(r[total], r["high"], mark or 0) for r in here), default=1.0) or 1.0
-        name, factor = scale(unit, top)
-        bars = []
-        for one in all_series(run):
-            key = (workload, one.strategy, one.variant, one.backend)
-            problem = bad.get(key[:3]) if one.backend != "model" else None
-            row = by_key.get(key)
-            if row is not None:
-                bars.append(_bar(one, row, total, parts, FULL / top, (unit, name, factor), problem))
-            elif problem is not None or key in measured:
-                why = f"{problem['status']}: {problem['reason']}" if problem else absent
-                bars.append(Bar(one.strategy, one.variant, one.backend == "model", missing=why))
-        ticks = ticks_of(top, name or unit, factor) if here else []
-        place = mark * FULL / top if mark is not None and here else None
-        panels.append(Panel(workload, bars, ticks, place))
-    legend = list(parts.items()) if parts else []
-    return BarChart(ident, title, reading, legend, panels, ", ".join(profiles(run)))
+        here = values[values["workload"] == workload]
+        measured, modelled = here[here["backend"] != "model"], here[here["backend"] == "model"]
+        groups = [(measured, _unmeasured(run, workload, measured, absent), "")]
+        if predicted:
+            groups.append((modelled, _unpredicted(run, workload), predicted))
+        for frame, why, profile in groups:
+            # Beside figures of host memory, a GPU's on the same axis would be compared with them.
+            axis = Axis(unit, _top(here if has_gpu(run) else frame, total, mark))
+            bars = _bars(frame, why, bool(profile), total, pieces, axis)
+            marks = [Mark(axis.place(mark), "one")] if mark is not None and len(frame) else []
+            if bars or not profile:
+                ticks = axis.ticks() if len(frame) else []
+                panels.append(Panel(workload, bars, ticks, marks, profile))
+    return BarChart(ident, title, reading, list(pieces.items()), panels)
 
 
-def profiles(run: Run) -> list[str]:
-    """The link profiles whose epochs were modelled."""
-    rows = run.rows
-    return sorted(set(rows["machine"][(rows["backend"] == "model") & (rows["stage"] == "epoch")]))
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """From 0 to ``top``, in ``unit``: places in per cent, and numbers in a unit that suits."""
 
+    unit: str
+    top: float
 
-def ticks_of(top: float, unit: str, factor: float) -> list[tuple[float, str]]:
-    """Places in per cent and their text; the last one has the unit."""
-    ticks = [(t * FULL / top, f"{t * factor:g}") for t in nice_ticks(top, factor)]
-    place, text = ticks[-1]
-    return [*ticks[:-1], (place, f"{text}{unit}" if unit == "×" else f"{text} {unit}")]
+    def place(self, value: float) -> float:
+        """Where on the axis, in per cent."""
+        return value * FULL / self.top
+
+    def said(self, value: float) -> str:
+        """The value with its unit."""
+        return self._with_unit(self.plain(value))
+
+    def plain(self, value: float) -> str:
+        """The value without its unit."""
+        return number(value * scale(self.unit, self.top)[1])
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Places and their text; the last one has the unit."""
+        factor = scale(self.unit, self.top)[1]
+        found = [(self.place(t), f"{t * factor:g}") for t in nice_ticks(self.top, factor)]
+        place, text = found[-1]
+        return [*found[:-1], (place, self._with_unit(text))]
+
+    def _with_unit(self, text: str) -> str:
+        return f"{text}×" if self.unit == "×" else f"{text} {scale(self.unit, self.top)[0]}"
 
 
 def nice_ticks(top: float, factor: float = 1.0, most: int = 5) -> list[float]:
@@ -148,44 +182,76 @@ def nice_ticks(top: float, factor: float = 1.0, most: int = 5) -> list[float]:
     return [i * step / factor for i in range(int(reach / step * (1 + 1e-9)) + 1)]
 
 
-_NAMES = ("strategy", "variant", "backend")
-
-
-def _bar(
-    one: Series,
-    row: Mapping[Hashable, Any],
-    total: str,
-    parts: Mapping[str, str] | None,
-    stretch: float,
-    units: tuple[str, str, float],
-    problem: Mapping[Hashable, Any] | None,
+def bar(
+    names: tuple[str, str],
+    modelled: bool,
+    parts: Mapping[str, tuple[str, float]],
+    text: str,
+    axis: Axis,
+    spread: tuple[float, float] | None = None,
+    note: str = "",
 ) -> Bar:
-    unit, name, factor = units
-
-    def said(value: float) -> str:
-        return f"{number(value * factor)}{unit if unit == '×' else ' ' + name}"
-
+    """A bar of parts (name → colour and value); ``spread`` are the ends of its whisker."""
     pieces, begin = [], 0.0
-    for column, colour in (parts or {total: one.strategy}).items():
-        value = row[column]
+    for name, (colour, value) in parts.items():
         if value > 0:
-            pieces.append(Part(column, colour, begin, value * stretch, said(value)))
-            begin += value * stretch
-    several = row["high"] > row["low"]
-    return Bar(
-        one.strategy,
-        one.variant,
-        one.backend == "model",
-        pieces,
-        whisker=(row["low"] * stretch, row["high"] * stretch) if several else None,
-        text=said(row[total]),
-        spread=_spread(row["low"] * factor, row["high"] * factor) if several else "",
-        note=f"{problem['repeats']} of {problem['of']} repeats {problem['status']}: "
-        f"{problem['reason']}"
-        if problem
-        else "",
-    )
+            length = axis.place(value)
+            pieces.append(Part(name, colour, begin, length, axis.said(value)))
+            begin += length
+    if spread is None or not spread[1] > spread[0]:
+        return Bar(*names, modelled, pieces, text=text, note=note)
+    low, high = spread
+    said = f"{axis.plain(low)} to {axis.plain(high)}"
+    return Bar(*names, modelled, pieces, (axis.place(low), axis.place(high)), text, said, note=note)
 
 
-def _spread(low: float, high: float) -> str:
-    return f"{number(low)} to {number(high)}"
+def _bars(
+    frame: pd.DataFrame,
+    why: Mapping[Names, str],
+    modelled: bool,
+    total: str,
+    parts: Mapping[str, str],
+    axis: Axis,
+) -> list[Bar]:
+    """A bar for each row of the frame, and the reason for each series without one."""
+    rows = {(str(r["strategy"]), str(r["variant"])): r for r in frame.to_dict("records")}
+    names = pd.DataFrame(sorted({*rows, *why}), columns=["strategy", "variant"])
+    bars = []
+    for strategy, variant in sort_series(names).itertuples(index=False):
+        key = (str(strategy), str(variant))
+        row = rows.get(key)
+        if row is None:
+            bars.append(Bar(*key, modelled, missing=why[key]))
+            continue
+        values = {name: (colour, float(row[name])) for name, colour in parts.items()}
+        values = values or {total: (key[0], float(row[total]))}
+        text, spread = axis.said(row[total]), (float(row["low"]), float(row["high"]))
+        bars.append(bar(key, modelled, values, text, axis, spread, why.get(key, "")))
+    return bars
+
+
+def _top(frame: pd.DataFrame, total: str, mark: float | None) -> float:
+    return max([*frame[total], *frame["high"], mark or 0.0]) or 1.0
+
+
+def _unmeasured(run: Run, workload: str, frame: pd.DataFrame, absent: str) -> dict[Names, str]:
+    """Why a series is not in the frame, or not with all of its repeats."""
+    times = epoch_times(run)
+    times = times[(times["workload"] == workload) & (times["backend"] != "model")]
+    timed, there = (set(zip(t["strategy"], t["variant"], strict=True)) for t in (times, frame))
+    found = dict.fromkeys(timed - there, absent)
+    bad = problems(run)
+    for b in bad[bad["workload"] == workload].to_dict("records"):
+        some = "" if b["repeats"] == b["of"] else f"{b['repeats']} of {b['of']} repeats "
+        found[b["strategy"], b["variant"]] = f"{some}{b['status']}: {b['reason']}"
+    return found
+
+
+def _unpredicted(run: Run, workload: str) -> dict[Names, str]:
+    """Why the link model says nothing of a series."""
+    rows = run.rows
+    wanted = (rows["stage"] == "epoch") & (rows["metric"] == "wall_time") & (rows["epoch"] >= 0)
+    wanted &= (rows["backend"] == "model") & (rows["status"] != "ok")
+    rows = rows[wanted & (rows["workload"] == workload)]
+    keys = zip(rows["strategy"], rows["variant"], strict=True)
+    return dict(zip(keys, rows["reason"], strict=True))

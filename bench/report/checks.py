@@ -6,9 +6,9 @@ import re
 
 import pandas as pd
 
-from gatherbench.bench.derive import SERIES, problems, sort_series
+from gatherbench.bench.derive import SERIES, problems
 from gatherbench.bench.report.grid import Column, Grid, grid
-from gatherbench.bench.report.results import WHAT, with_kind
+from gatherbench.bench.report.results import WHAT, in_plan_order
 from gatherbench.bench.tables import Run
 
 _SAMPLING = re.compile(r" \[samples=[^\]]*\]$")
@@ -42,7 +42,7 @@ def setup(run: Run) -> Grid:
         frame = frame.merge(values, on=SERIES, how="left")
         columns.append(Column(field, f"{stage}: {metric.replace('_', ' ')}", unit))
     caption = "Checks, set-up and scores (medians over repeats); set-up is no part of an epoch"
-    return grid("setup", caption, [*WHAT, *columns], with_kind(sort_series(frame)))
+    return grid("setup", caption, [*WHAT, *columns], in_plan_order(run, frame))
 
 
 def unmeasured(run: Run) -> Grid:

@@ -45,7 +45,9 @@ class Column:
     @property
     def csv(self) -> str:
         """Name in the CSV's header, with the unit: ``median_s``."""
-        suffix = {None: "", "1": "", "×": "", "B/s": "_B_per_s"}.get(self.unit, f"_{self.unit}")
+        suffix = {None: "", "1": "", "×": "", "share": "", "B/s": "_B_per_s"}.get(
+            self.unit, f"_{self.unit}"
+        )
         return f"{self.field}{suffix}"
 
 
@@ -99,6 +101,8 @@ def scale(unit: str, largest: float) -> tuple[str, float]:
     if unit in ("B", "B/s"):
         name, size = next((p for p in _BYTES if largest >= p[1]), _BYTES[-1])
         return name + unit[1:], 1 / size
+    if unit == "share":
+        return "%", 100.0
     return ("" if unit in ("1", "×") else unit), 1.0
 
 

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from gatherbench import __version__
 from gatherbench.bench.figures.sheet import has_gpu, provenance
 from gatherbench.bench.figures.style import CPU_COLOURS, STAGE_COLOURS, STRATEGY_COLOURS
-from gatherbench.bench.report import checks, facts, results
+from gatherbench.bench.report import checks, facts, link, over_time, results
 from gatherbench.bench.report.against import VERDICTS, against
 from gatherbench.bench.report.grid import short
 from gatherbench.bench.report.verdict import verdict
@@ -30,6 +30,7 @@ CONTENTS = (
     ("verdict", "Verdict"),
     ("compared", "Against another run"),
     ("results", "How fast"),
+    ("link", "Link and power"),
     ("processor", "Processor"),
     ("checks", "Checks and set-up"),
     ("unmeasured", "Skipped and failed"),
@@ -77,6 +78,11 @@ def render_report(run: Run, base: Run | None = None) -> str:
             against=None if base is None else against(run, base),
             speedups=results.speedups(run),
             stages=results.stages(run),
+            roofline=link.roofline_of(run),
+            path=link.data_path(run),
+            traffic=over_time.traffic(run),
+            power=over_time.power(run),
+            energy=link.energy(run),
             processor=results.processor(run),
             numbers=results.numbers(run),
             compared=checks.compared(run),

@@ -9,6 +9,7 @@ import pandas as pd
 from gatherbench.bench.derive import (
     cpu_seconds,
     reference_variant,
+    sort_series,
     speedup_over,
     stage_breakdown,
 )
@@ -32,6 +33,15 @@ _STAGE_COLOURS = {"sample": "sample", "fetch": "fetch", "train": "train", "other
 def with_kind(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with its backend in words."""
     return frame.assign(kind=frame["backend"].map(KINDS))
+
+
+def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with its backend in words, in the order of workloads and strategies."""
+    place = {workload: i for i, workload in enumerate(run.workloads)}
+    ordered = sort_series(frame).sort_values(
+        "workload", key=lambda names: names.map(place), kind="stable", ignore_index=True
+    )
+    return with_kind(ordered)
 
 
 def speedups(run: Run) -> BarChart:
@@ -102,10 +112,5 @@ def numbers(run: Run) -> Grid:
             Column("high", "epoch, upper quartile", "s"),
             Column("count", "epochs", "1"),
         ],
-        with_kind(_in_plan_order(run, summarise(run))),
+        in_plan_order(run, summarise(run)),
     )
-
-
-def _in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
-    place = {workload: i for i, workload in enumerate(run.workloads)}
-    return frame.sort_values("workload", key=lambda w: w.map(place), kind="stable")

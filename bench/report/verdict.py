@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from gatherbench.bench.derive import other_load, problems, reference_variant, speedup_over
-from gatherbench.bench.figures.sheet import QUIET_CORES
-from gatherbench.bench.report.bars import profiles
+from gatherbench.bench.figures.sheet import QUIET_CORES, modelled_for
 from gatherbench.bench.report.grid import quantity, short
 from gatherbench.bench.tables import Run
 
@@ -98,7 +97,7 @@ def _where(run: Run, backend: str) -> str:
     if backend == "host":
         return "Measured in host memory only (no GPU, no PCIe link)"
     if backend == "model":
-        return f"Modelled, not measured, for {_listed(profiles(run))}"
+        return f"Modelled, not measured, for {_listed(modelled_for(run))}"
     names = sorted({str(gpu.get("name", "a GPU")) for gpu in run.env.get("gpus", [])})
     return f"Measured on {_listed(names) or 'a GPU'}"
 

@@ -11,9 +11,13 @@ from typer.testing import CliRunner
 
 from gatherbench.bench import store
 from gatherbench.bench.cli import app
+from gatherbench.bench.gathered import write_timeline
+from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.report.bars import nice_ticks
 from gatherbench.bench.report.facts import in_short
 from gatherbench.bench.report.grid import quantity, short
+from gatherbench.bench.report.link import roofline_of
+from gatherbench.bench.report.over_time import MOST, power, traffic
 from gatherbench.bench.report.page import render_report
 from gatherbench.bench.report.results import speedups
 from gatherbench.bench.report.verdict import Statement, cases_ended, verdict
@@ -25,6 +29,7 @@ NAIVE = ("cpu_gather", "naive", 2.0)
 PINNED = ("cpu_gather", "pinned", 1.5)
 ALIGNED = ("aligned_zero_copy", "given", 0.8)
 BOUND = ("all_in_gpu", "default", 0.5)
+WORKLOAD = "wordnet-sage16x2-b1000-5f292758"
 
 
 def said(folder: Path) -> list[Statement]:
@@ -118,7 +123,7 @@ def test_bars_are_as_long_as_their_numbers(make_run: MakeRun) -> None:
     lengths = {bar.strategy: sum(part.length for part in bar.parts) for bar in panel.bars}
     assert lengths["aligned_zero_copy"] / lengths["cpu_gather"] == pytest.approx(2.5)
     assert lengths["all_in_gpu"] / lengths["cpu_gather"] == pytest.approx(4.0)
-    assert panel.mark == pytest.approx(lengths["cpu_gather"])
+    assert [mark.place for mark in panel.marks] == [pytest.approx(lengths["cpu_gather"])]
     assert max(bar.whisker[1] for bar in panel.bars if bar.whisker) <= 100
 
 
@@ -151,6 +156,58 @@ def test_a_number_has_the_unit_that_suits_it(value: float, unit: str, text: str)
 def test_long_names_keep_their_ends() -> None:
     assert short("a" * 50 + "\n" + "b" * 50, 20) == "a" * 13 + "…" + "b" * 6
     assert short("two\nlines") == "two lines"
+
+
+def test_without_a_profile_a_sentence_stands_in_for_the_roofline(make_run: MakeRun) -> None:
+    found = roofline_of(load_run(make_run()))
+    assert found.chart is None
+    assert "no link profile" in found.absent
+    assert "--profile" in found.absent
+
+
+def test_a_damaged_profile_is_named(make_run: MakeRun) -> None:
+    folder = make_run()
+    (folder / "profile.toml").write_text("name = ")
+    assert "profile.toml: not valid TOML" in roofline_of(load_run(folder)).absent
+
+
+def test_the_roofs_are_those_of_the_profile(make_run: MakeRun) -> None:
+    folder = make_run([NAIVE, ALIGNED], backend="cuda", declared=True)
+    (folder / "profile.toml").write_text(load_profile("rtx3090-pcie4").to_toml())
+    found = roofline_of(load_run(folder))
+    assert found.chart is not None, found.absent
+    (panel,) = found.chart.panels
+    places = {mark.kind: mark.place for mark in panel.marks}
+    assert places["raw_link"] == max(places.values())
+    measured = next(
+        bar for bar in panel.bars if not bar.modelled and bar.strategy == "aligned_zero_copy"
+    )
+    (part,) = measured.parts
+    # 2 GB of rows an epoch over the median of the fetch stage, on an axis up to the raw link.
+    assert part.length / places["raw_link"] == pytest.approx(
+        2e9 / (0.4 * 1.015) / 31.51e9, rel=0.02
+    )
+
+
+@pytest.mark.parametrize("polled", [2, 3, 777])
+def test_thinning_a_counter_keeps_its_bytes(make_run: MakeRun, polled: int) -> None:
+    folder = make_run([ALIGNED], backend="cuda")
+    points = [(0.01 * i, 1e6 * i * i) for i in range(polled)]
+    record = {"kind": "series", "workload": WORKLOAD, "strategy": ALIGNED[0], "unit": "B"}
+    record |= {"variant": ALIGNED[1], "repeat": 0, "epoch": 0, "metric": "pcie_host_to_device"}
+    write_timeline([{**record, "points": points}], folder)
+    (panel,) = traffic(load_run(folder)).panels
+    (strip,) = panel.strips
+    (line,) = strip.lines
+    assert line.path.count("V") <= MOST + 1
+    seconds, bytes_ = points[-1]
+    assert strip.text == f"{quantity(bytes_ / seconds, 'B/s')} mean"
+
+
+def test_what_was_not_polled_has_its_reason_and_remedy(make_run: MakeRun) -> None:
+    found = power(load_run(make_run()))
+    assert found.panels == []
+    assert found.absent.startswith("nothing was polled")
 
 
 def test_the_command_says_where_the_report_is(make_run: MakeRun, tmp_path: Path) -> None:

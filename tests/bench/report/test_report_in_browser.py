@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gatherbench.bench.gathered import write_timeline
+
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
@@ -276,7 +278,8 @@ def test_modelled_bars_are_hatched_and_called_so(
     rows = page.locator("#numbers tbody tr.modelled")
     assert rows.count() == len(SERIES)
     assert all("modelled" in text for text in rows.all_inner_texts())
-    assert page.locator(".legend", has_text="modelled for h200-sxm-pcie5").count() == 3
+    assert page.locator("h4 .tag", has_text="modelled for h200-sxm-pcie5").count() == 3
+    assert page.locator(".legend", has_text="hatched: modelled, not measured").count() == 3
 
 
 def test_the_page_reads_the_same_without_its_script(
@@ -300,6 +303,35 @@ def test_a_large_run_opens_whole(make_run: MakeRun, open_report: OpenReport) -> 
     page = open_report(make_run(workloads=[f"graph{i}-sage16x2" for i in range(28)]))  # 224 cases
     assert page.locator("#numbers tbody tr").count() == 28 * 4
     assert len(page.content()) < 5_000_000
+
+
+def test_traffic_and_power_are_drawn_with_a_text_for_those_who_do_not_see_it(
+    make_run: MakeRun, open_report: OpenReport
+) -> None:
+    folder = make_run(SERIES, backend="cuda")
+    shared = {"kind": "series", "workload": "wordnet-sage16x2-b1000-5f292758", "repeat": 0}
+    shared |= {"strategy": "aligned_zero_copy", "variant": "given", "epoch": 0}
+    bytes_ = [(0.0, 0.0), (0.4, 8e9), (0.8, 9e9)]
+    records = [
+        {**shared, "metric": "pcie_host_to_device", "unit": "B", "points": bytes_},
+        {**shared, "metric": "gpu_power", "unit": "W", "points": [(0.4, 300.0), (0.8, 100.0)]},
+    ]
+    write_timeline(records, folder)
+    page = open_report(folder, viewport={"width": 380, "height": 800})
+    strip = page.locator("#traffic-chart li.strip")
+    assert strip.count() == 1
+    assert strip.locator("desc").text_content() == (
+        "host to device: 11.2 GB/s in the mean, 20.0 GB/s at most, over 800 ms"
+    )
+    assert "mean" in strip.inner_text()
+    assert page.locator("#power-chart li.strip desc").text_content() == (
+        "power: 200 W in the mean, 300 W at most, over 800 ms"
+    )
+    others = page.locator("#traffic-chart li.missing").all_inner_texts()
+    assert len(others) == len(SERIES) - 1
+    assert all("nothing was polled" in text for text in others)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
+    assert page.locator("svg:not([aria-hidden=true]):not([role=img][aria-labelledby])").count() == 0
 
 
 def test_two_runs_stand_side_by_side_with_ratios(

@@ -1,0 +1,164 @@
+"""The report's view of the link: the bytes that paths declare, and how near its roofs they come."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from gatherbench.bench.derive_gpu import gpu_energy
+from gatherbench.bench.figures.gpu_energy import why_no_energy
+from gatherbench.bench.figures.sheet import has_gpu
+from gatherbench.bench.linkmodel.profile import LinkProfile, ProfileError
+from gatherbench.bench.linkmodel.profile_file import load_profile
+from gatherbench.bench.linkmodel.roofline import Roofs, roofline, roofs
+from gatherbench.bench.report.bars import Axis, Bar, BarChart, Mark, Panel, bar, bar_chart
+from gatherbench.bench.report.grid import Column, Grid, grid, short
+from gatherbench.bench.report.results import WHAT, in_plan_order, with_kind
+from gatherbench.bench.store import RunStore
+from gatherbench.bench.tables import Run
+
+#: Metrics of the stage ``fetch`` that a case declares of its path, and what a reader calls them.
+_DECLARED = {
+    "cpu_read": ("CPU reads", "B"),
+    "cpu_write": ("CPU writes", "B"),
+    "copy_engine": ("copy engine", "B"),
+    "gpu_link_read": ("GPU reads over the link", "B"),
+}
+_REQUESTS = "gpu_requests_"
+#: Roofs in the order of the legend, and the names of their dashes.
+_ROOFS = {"copy engine": "copy_engine", "reads by SMs": "sm_read", "raw link": "raw_link"}
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The roofline of a run, or ``absent``: why there is none, and the remedy."""
+
+    chart: BarChart | None = None
+    grid: Grid | None = None
+    absent: str = ""
+
+
+def data_path(run: Run) -> Grid:
+    """What each strategy moves in an epoch, by its own declaration."""
+    rows = run.rows
+    rows = rows[(rows["backend"] == "model") & (rows["stage"] == "fetch") & (rows["epoch"] < 0)]
+    keys = ["workload", "strategy", "variant", "backend"]
+    frame = rows[keys].drop_duplicates()
+    columns = []
+    requests = [m for m in dict.fromkeys(rows["metric"]) if m.startswith(_REQUESTS)]
+    sizes = [m.removeprefix(_REQUESTS).removesuffix("_bytes") for m in requests]
+    labels = {m: (f"requests of {n} B", "1") for m, n in zip(requests, sizes, strict=True)}
+    names = _DECLARED | labels
+    for metric, (label, unit) in names.items():
+        values = rows[rows["metric"] == metric].groupby(keys)["value"].sum()
+        if len(values):
+            frame = frame.merge(values.rename(metric).reset_index(), on=keys, how="left")
+            columns.append(Column(metric, label, unit))
+    caption = "Bytes and link requests of an epoch, computed from ids and data path, not measured"
+    return grid("path", caption, [*WHAT, *columns], in_plan_order(run, frame))
+
+
+def roofline_of(run: Run) -> Roofline:
+    """Payload per second beside the roofs of the profile that came with the run.
+
+    Raises:
+        RunError: a run's table is damaged.
+    """
+    file = RunStore(run.folder).profile_file
+    if not file.is_file():
+        remedy = (
+            "`gatherbench calibrate` measures this machine’s profile"
+            if has_gpu(run)
+            else ("a run without a GPU takes one with `--profile NAME`")
+        )
+        return Roofline(
+            absent="No roofline: this run has no link profile, which holds the roofs. "
+            f"`gatherbench list profiles` shows those that there are; {remedy}."
+        )
+    try:
+        profile = load_profile(file)
+    except ProfileError as error:
+        return Roofline(absent=f"No roofline: {error}.")
+    table = roofline(run, profile)
+    if table["rate"].isna().all():
+        return Roofline(absent=_unknown(table, profile))
+    return Roofline(_chart(run, profile, table), _grid(profile, table))
+
+
+def _unknown(table: pd.DataFrame, profile: LinkProfile) -> str:
+    bounds = ", ".join(sorted(set(table["bound"])))
+    why = f" The model says of the epochs: {bounds}." if bounds else ""
+    return f"No roofline: nothing of this run is known to cross the link of {profile.name}.{why}"
+
+
+def _chart(run: Run, profile: LinkProfile, table: pd.DataFrame) -> BarChart:
+    spans = run.rows[(run.rows["stage"] == "setup") & (run.rows["metric"] == "table")]
+    panels, unknown = [], set()
+    for workload, here in table.groupby("workload", sort=False):
+        span = spans[spans["workload"] == workload]["value"].max()
+        best = roofs(profile, float(span)) if pd.notna(span) else Roofs(*[float("nan")] * 3)
+        known = {kind: getattr(best, kind) for kind in _ROOFS.values()}
+        unknown |= {name for name, kind in _ROOFS.items() if pd.isna(known[kind])}
+        limits = {kind: value for kind, value in known.items() if pd.notna(value)}
+        axis = Axis("B/s", max([*here["rate"].dropna(), *limits.values()], default=1.0))
+        marks = [Mark(axis.place(value), kind) for kind, value in limits.items()]
+        bars = [_bar(line, axis) for line in here.to_dict("records")]
+        panels.append(Panel(str(workload), bars, axis.ticks(), marks))
+    reading = (
+        "Payload per second that the loop waited for rows; over the whole epoch where fetches are"
+        " hidden behind training. Vertical lines: roofs of the link by profile"
+        f" {short(profile.name)}."
+    )
+    if unknown:
+        reading += f" Not known in this profile, so not drawn: {', '.join(sorted(unknown))}."
+    if (table["kind"] == "measured").any():
+        reading += " The roofs are those of the measured machine only if the profile is its own."
+    shown = [(name, kind) for name, kind in _ROOFS.items() if name not in unknown]
+    return BarChart("roofline", "How near the link’s roofs", reading, [], panels, shown)
+
+
+def _bar(line: Mapping[Hashable, Any], axis: Axis) -> Bar:
+    names, modelled = (str(line["strategy"]), str(line["variant"])), line["kind"] == "modelled"
+    rate = float(line["rate"])
+    if pd.isna(rate):
+        why = f"no payload crosses the link, or not enough is known; epoch bound by {line['bound']}"
+        return Bar(*names, modelled, missing=why)
+    parts = {"rate": (names[0], rate)}
+    note = f"over the {line['over']}; fetch bound by {line['fetch_bound']}"
+    return bar(names, modelled, parts, axis.said(rate), axis, note=note)
+
+
+def _grid(profile: LinkProfile, table: pd.DataFrame) -> Grid:
+    backend = table["kind"].map({"measured": "cuda", "modelled": "model"})
+    columns = [
+        *WHAT,
+        Column("rate", "payload", "B/s"),
+        Column("over", "over the time of"),
+        Column("of_copy_engine", "of the copy engine", "share"),
+        Column("of_sm_read", "of reads by SMs", "share"),
+        Column("of_raw_link", "of the raw link", "share"),
+        Column("fetch_bound", "fetch bound by"),
+        Column("bound", "epoch bound by"),
+    ]
+    caption = f"Payload per second as a share of the roofs of {short(profile.name)}"
+    return grid("roofline", caption, columns, with_kind(table.assign(backend=backend)))
+
+
+def energy(run: Run) -> BarChart:
+    """Energy of the GPU in an epoch, with the part that it draws doing nothing."""
+    values = gpu_energy(run)
+    return bar_chart(
+        run,
+        values,
+        ident="energy",
+        title="Energy of the GPU per epoch",
+        reading="The GPU alone, by its energy counter over windows of whole epochs. Bars: medians "
+        "of repeats, with what the GPU draws in that time doing nothing; whiskers: quartiles.",
+        total="median",
+        unit="J",
+        parts={"idle": "idle", "above idle": "above-idle", "not split": "not-split"},
+        absent=why_no_energy(run),
+    )
