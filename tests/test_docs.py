@@ -1,0 +1,203 @@
+"""The workflow of docs/ci: of GitHub's schema, made of commands that exist, and its scripts run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+from typer.testing import CliRunner
+
+from gatherbench.bench.cli import app
+from gatherbench.bench.plan_file import load_plan
+
+ROOT = Path(__file__).parents[1]
+WORKFLOW = ROOT / "docs" / "ci" / "gatherbench.yml"
+PAGE = ROOT / "docs" / "continuous-integration.md"
+HISTORY = "gatherbench-history"
+
+#: Stands in for the program: `run` makes a folder, `compare` ends with $STATUS.
+GATHERBENCH = """#!/usr/bin/env bash
+set -eu
+echo "$@" >> "$CALLS"
+case "$1" in
+  run)
+    mkdir -p "runs/gpu/$NIGHT" && echo rows > "runs/gpu/$NIGHT/rows.csv"
+    exit "${RUN_STATUS:-0}" ;;
+  compare) test -f "$2/rows.csv"; test -f "$3/rows.csv"; echo "compared"; exit "${STATUS:-0}" ;;
+esac
+"""
+
+
+@pytest.fixture(scope="module")
+def workflow() -> dict[str, Any]:
+    return YAML(typ="safe", pure=True).load(WORKFLOW.read_text())
+
+
+def scripts(workflow: dict[str, Any]) -> list[str]:
+    return [s["run"] for job in workflow["jobs"].values() for s in job["steps"] if "run" in s]
+
+
+def check(path: Path) -> int:
+    command = [sys.executable, "-m", "check_jsonschema"]
+    command += ["--builtin-schema", "vendor.github-workflows", str(path)]
+    return subprocess.run(command, capture_output=True, check=False).returncode
+
+
+def test_the_workflow_is_one_by_githubs_schema(tmp_path: Path) -> None:
+    assert check(WORKFLOW) == 0
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text(WORKFLOW.read_text().replace("run: make", "rum: make"))
+    assert check(wrong) != 0
+
+
+def test_pull_requests_from_forks_reach_no_runner_of_ours(workflow: dict[str, Any]) -> None:
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        if "self-hosted" in job["runs-on"]:
+            assert job["concurrency"] == "gatherbench-gpu"
+            assert "head.repo.full_name == github.repository" in job["if"] or (
+                job["if"] == "github.event_name != 'pull_request'"
+            )
+
+
+def test_no_script_holds_what_a_pull_request_can_write(workflow: dict[str, Any]) -> None:
+    assert not [script for script in scripts(workflow) if "${{" in script]
+
+
+def test_every_command_exists(workflow: dict[str, Any]) -> None:
+    said = "\n".join(scripts(workflow)) + PAGE.read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"make (?:-C \w+ )?([a-z-]+)", said)) - {"that"}
+    assert {"setup", "regress-code", "gpu-test"} <= targets
+    assert [t for t in targets if not re.search(rf"^{t}:", makefile, re.MULTILINE)] == []
+    commands = set(re.findall(r"gatherbench\"? (run|compare|report|show)\b", said))
+    assert commands == {"run", "compare", "report"}
+    for command in commands:
+        shown = CliRunner().invoke(app, [command, "--help"], terminal_width=200).output
+        asked = set(re.findall(rf"gatherbench\"? {command} [^\n`]*?(--[a-z-]+)", said))
+        assert [option for option in asked if option not in shown] == []
+
+
+def test_its_plans_can_be_run(workflow: dict[str, Any]) -> None:
+    judged = load_plan(str(ROOT / "docs" / "ci" / "pull-request.toml"))
+    assert judged.measure.repeats >= 5
+    assert {case.strategy for case in judged.cases()} >= {"cpu_gather", "aligned_zero_copy"}
+    nightly = workflow["on"]["workflow_dispatch"]["inputs"]["plan"]["default"]
+    assert load_plan(nightly).device == "cuda"
+    assert nightly in workflow["jobs"]["nightly"]["env"]["PLAN"]
+
+
+def test_the_page_and_the_workflow_name_each_other() -> None:
+    assert PAGE.name in WORKFLOW.read_text()
+    assert WORKFLOW.name in PAGE.read_text()
+    assert "docs/continuous-integration.md" in (ROOT / ".ci" / "run").read_text()
+
+
+class Nights:
+    """A repository whose nightly job is run step by step, with stand-ins for make and program."""
+
+    def __init__(self, folder: Path, steps: list[dict[str, Any]]) -> None:
+        self.folder, self.steps = folder, steps
+        self.calls, self.summary = folder / "calls", folder / "summary"
+        self.env = {
+            **os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PLAN": "gpu-epoch",
+            "CALLS": str(self.calls), "GITHUB_STEP_SUMMARY": str(self.summary),
+        }  # fmt: skip
+        (folder / "bin").mkdir()
+        self._program(folder / "bin" / "make", "#!/bin/sh\n")
+        self.git("init", "-q", "--bare", "-b", "main", "origin")
+        self.git("clone", "-q", "origin", "seed")
+        (folder / "seed" / "code.py").write_text("")
+        self.git("-C", "seed", "add", "code.py")
+        self.git("-C", "seed", "commit", "-q", "-m", "code")
+        self.git("-C", "seed", "push", "-q", "origin", "HEAD:main")
+
+    def git(self, *arguments: str) -> str:
+        who = ["-c", "user.name=t", "-c", "user.email=t@t"]
+        return subprocess.run(
+            ["git", *who, *arguments], cwd=self.folder, check=True, capture_output=True, text=True
+        ).stdout
+
+    def night(self, name: str, **env: str) -> list[int]:
+        """Exit statuses of the night's scripts, in the order of its steps."""
+        place = self.folder / name
+        place.mkdir()
+        self.git("clone", "-q", "-b", "main", "origin", f"{name}/code")
+        self._program(place / "code" / ".venv" / "bin" / "gatherbench", GATHERBENCH)
+        found = []
+        measured = "success"
+        for step in self.steps:
+            if "run" not in step or step["name"] == "Write the report":
+                continue
+            own = {"NIGHT": name, "NEW_BASELINE": "false", **env, "MEASURED": measured}
+            done = subprocess.run(
+                ["bash", "-e", "-o", "pipefail", "-c", step["run"]],
+                cwd=place, env={**self.env, **own}, check=False, capture_output=True, text=True,
+            )  # fmt: skip
+            found.append(done.returncode)
+            if step.get("id") == "measure" and done.returncode:
+                measured = "failure"
+        return found
+
+    def kept(self) -> dict[str, str]:
+        """The files on the branch of the history, and what they hold."""
+        names = self.git("-C", "origin", "ls-tree", "-r", "--name-only", HISTORY).split()
+        return {
+            name: self.git("-C", "origin", "show", f"{HISTORY}:{name}").strip() for name in names
+        }
+
+    @staticmethod
+    def _program(path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+
+def test_nights_are_kept_and_compared_with_the_baseline(
+    tmp_path: Path, workflow: dict[str, Any]
+) -> None:
+    nights = Nights(tmp_path, workflow["jobs"]["nightly"]["steps"])
+    assert nights.night("one") == [0, 0, 0, 0]
+    first = "runs/gpu/one/"
+    assert nights.kept() == {"baseline-gpu-epoch": first, f"{first}rows.csv": "rows"}
+
+    assert nights.night("two", STATUS="1") == [0, 0, 0, 1]  # slower: kept all the same
+    assert nights.kept()["runs/gpu/two/rows.csv"] == "rows"
+    assert nights.kept()["baseline-gpu-epoch"] == first
+    assert "```\ncompared\n```" in nights.summary.read_text()
+    assert nights.calls.read_text().splitlines()[-1] == f"compare history/{first} runs/gpu/two/"
+
+    assert nights.night("bad", NEW_BASELINE="true", RUN_STATUS="1") == [0, 1, 0, 0]
+    assert nights.kept()["baseline-gpu-epoch"] == first  # a run with failed cases is none
+    assert nights.night("three", NEW_BASELINE="true") == [0, 0, 0, 0]
+    assert nights.kept()["baseline-gpu-epoch"] == "runs/gpu/three/"
+    assert len(nights.git("-C", "origin", "log", "--format=%s", HISTORY).split("\n")) == 5
+    assert "code.py" not in nights.kept()
+
+
+def test_a_pull_request_fails_when_it_is_slower(tmp_path: Path, workflow: dict[str, Any]) -> None:
+    steps = workflow["jobs"]["pull-request"]["steps"]
+    by_name = {step["name"]: step["run"] for step in steps if "run" in step}
+    fake = GATHERBENCH.replace('"runs/gpu/$NIGHT"', '"$4/gpu/x"')
+    fake = fake.replace('"runs/gpu/$NIGHT/rows.csv"', '"$4/gpu/x/rows.csv"')
+    for side in ("before", "after"):
+        Nights._program(tmp_path / side / ".venv" / "bin" / "gatherbench", fake)
+
+    def run(name: str, **env: str) -> int:
+        own = {"CALLS": str(tmp_path / "calls"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
+        return subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", by_name[name]],
+            cwd=tmp_path, env={**os.environ, **own, **env}, check=False, capture_output=True,
+        ).returncode  # fmt: skip
+
+    assert run("Measure both", RUN_STATUS="2") != 0
+    assert run("Measure both", RUN_STATUS="1") == 0  # a failed case is the comparison's to tell
+    assert run("Compare") == 0
+    assert run("Compare", STATUS="1") == 1
+    assert (tmp_path / "summary").read_text().count("```\ncompared\n```") == 2
