@@ -28,7 +28,7 @@ _MAX_PERIOD_S = 30.0
 _PACKAGE = re.compile(r"package-\d+(-die-\d+)?")
 _LOST_WRAP = "unsupported: {} was read too late, it may have wrapped unseen; run on a quieter host"
 _BACKWARDS = "failed: {} went backwards by more than a wrap explains"
-_SOURCE = "powercap energy_uj, whole {}"
+_SOURCE = "powercap energy_uj, all {}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +116,9 @@ class RaplMeter:
             self._poller = None
         packages = [c for c in self._counters if c.zone.name != "dram"]
         dram = [c for c in self._counters if c.zone.name == "dram"]
-        none, some = None, None
-        if not dram:
-            none = "no_device: this processor has no RAPL zone for its memory; nothing brings one"
-        elif len(dram) < len(packages):
-            some = (
-                f"unsupported: {len(dram)} of {len(packages)} packages have a dram zone, a sum "
-                "would leave memory out; enable the zones in the firmware"
-            )
         return [
             self._reading("cpu_package_energy", "packages", packages, None),
-            self._reading("cpu_dram_energy", "memory of the packages", dram, none or some),
+            self._reading("cpu_dram_energy", "memory", dram, _incomplete(dram, packages)),
         ]
 
     def _reading(
@@ -157,6 +149,18 @@ class RaplMeter:
                 max_uj = int(self._read(folder / "max_energy_range_uj"))
                 zones.append(Zone(folder, name, max_uj))
         return zones
+
+
+def _incomplete(dram: list[_Counter], packages: list[_Counter]) -> str | None:
+    """Why the zones of memory are not all of the machine's memory, or ``None``."""
+    if not dram:
+        return "no_device: this processor has no RAPL zone for its memory; nothing brings one"
+    if len(dram) < len(packages):
+        return (
+            f"unsupported: {len(dram)} of {len(packages)} packages have a dram zone, a sum would "
+            "leave memory out; enable the zones in the firmware"
+        )
+    return None
 
 
 class _Counter:
