@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -94,3 +94,43 @@ def test_surroundings_are_there_before_anything_asks_for_the_device(
     with closing(PartWriter(make_job().part)) as out:
         assert measure(make_job(), out) == "unsupported: enough"
     assert events == ["enter", "skip", "exit"]
+
+
+def test_on_a_gpu_it_waits_for_its_own_stream_alone(
+    make_job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With streams that take notes: the training's stream waits, and keeps the edges from reuse."""
+    notes: list[tuple[str, str]] = []
+
+    class Stream:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def wait_stream(self, other: Stream) -> None:
+            notes.append((self.name, f"waits for {other.name}"))
+
+    @contextmanager
+    def entered(stream: Stream) -> Iterator[None]:
+        notes.append((stream.name, "entered"))
+        yield
+        notes.append((stream.name, "left"))
+
+    training = Stream("training")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: training)
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    monkeypatch.setattr(
+        torch.Tensor, "record_stream", lambda self, stream: notes.append((stream.name, "keeps"))
+    )
+    job = make_job()
+    dataset = open_dataset(job.dataset)
+    sampler = DeviceSampler(dataset.indptr, dataset.indices, (4, 3), HOST)
+    sampler._stream = Stream("sampling")  # type: ignore[assignment]
+    drawn = sampler.sample(torch.arange(5), 1)
+    assert drawn.input_ids.device == HOST
+    assert notes == [
+        ("sampling", "entered"),
+        ("sampling", "left"),
+        ("training", "waits for sampling"),
+        ("training", "keeps"),
+        ("training", "keeps"),
+    ]
