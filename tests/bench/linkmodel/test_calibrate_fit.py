@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import json
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +15,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from gatherbench.bench.linkmodel import calibrate as calibration
-from gatherbench.bench.linkmodel import calibrate_machine, calibrate_main
-from gatherbench.bench.linkmodel.calibrate import calibrate
 from gatherbench.bench.linkmodel.calibrate_check import (
     Measured,
     check,
@@ -29,10 +23,8 @@ from gatherbench.bench.linkmodel.calibrate_check import (
     smallest_share,
     summarise,
 )
-from gatherbench.bench.linkmodel.calibrate_files import SampleFile
 from gatherbench.bench.linkmodel.calibrate_fit import Fit, blank_profile
-from gatherbench.bench.linkmodel.calibrate_host import CalibrationError
-from gatherbench.bench.linkmodel.calibrate_machine import MachineFacts, max_payload
+from gatherbench.bench.linkmodel.calibrate_machine import MachineFacts
 from gatherbench.bench.linkmodel.calibrate_points import (
     Observation,
     Point,
@@ -306,138 +298,6 @@ def test_the_least_share_that_suffices() -> None:
     assert smallest_share({}) is None
 
 
-def test_a_calibration_of_this_host_from_end_to_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand = MadeUp(machine(), noise=0.01)
-    points = host_points(2, GIB)
-    facts = MachineFacts("a-host", "two cores", 2)
-    monkeypatch.setattr(calibration, "_host_stand", lambda stack: (stand, points, lambda: facts))
-    monkeypatch.setattr(calibration, "MOST_ROUNDS", 4)
-    done = calibrate(tmp_path / "new", device="cpu")
-    assert done.rounds == 4
-    assert load_profile(done.files[0]) == done.profile
-    with done.files[1].open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 4 * len(points)
-    assert {row["source"] for row in rows} == {"made up"}
-    with done.files[2].open() as file:
-        checks = list(csv.DictReader(file))
-    assert {row["held_out"] for row in checks} == {"True", "False"}
-    assert all(abs(float(row["error"])) < 0.1 for row in checks if row["threads"] == "2")
-
-
-@pytest.mark.parametrize(("busy", "noted"), [(0.05, False), (1.5, True), (None, False)])
-def test_other_work_is_noted_in_the_profile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: float | None, noted: bool
-) -> None:
-    ready = (MadeUp(machine()), host_points(2, GIB), lambda: MachineFacts("a-host", "two cores", 2))
-    monkeypatch.setattr(calibration, "_host_stand", lambda stack: ready)
-    monkeypatch.setattr(calibration, "MOST_ROUNDS", 3)
-    monkeypatch.setattr(calibration.OtherLoad, "cores", lambda self: busy)
-    said: list[str] = []
-    done = calibrate(tmp_path, device="cpu", say=said.append)
-    assert ("kept 1.5 cores busy" in done.profile.description) is noted
-    assert any("on an idle machine" in text for text in said) is noted
-
-
-def test_other_load_is_what_others_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    readings = iter([(0.0, 10.0, 1.0), (2.0, 14.0, 2.0), (0.0, 0.0, 0.0), (2.0, 0.0, 1.0)])
-    monkeypatch.setattr(calibration.OtherLoad, "_read", staticmethod(lambda: next(readings)))
-    assert calibration.OtherLoad().cores() == pytest.approx(1.5)
-    assert calibration.OtherLoad().cores() is None
-
-
-def test_too_little_time_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = MachineFacts("a-host", "two cores", 2)
-    ready = (MadeUp(machine()), host_points(2, GIB), lambda: facts)
-    monkeypatch.setattr(calibration, "_host_stand", lambda stack: ready)
-    with pytest.raises(CalibrationError, match="give more --budget"):
-        calibrate(tmp_path, device="cpu", budget_s=1)
-
-
-def test_a_gpu_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(CalibrationError, match="sees no CUDA GPU; --device cpu"):
-        calibrate(tmp_path, device="cuda")
-
-
-def test_samples_are_on_disk_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "samples.csv"
-    with SampleFile(path) as file:
-        file.add(Sample(Point("round_trip", span_bytes=GIB), 3, Observation(10, 2.0, "clock")))
-        (row,) = csv.DictReader(path.read_text().splitlines())
-    assert (row["kind"], row["round"], row["amount"], row["unit"]) == ("round_trip", "3", "10", "1")
-    assert (row["time_s"], row["source"]) == ("2.0", "clock")
-
-
-def config_space(*capabilities: tuple[int, int, int], size: int = 256) -> bytes:
-    """PCI configuration with (place, id, Device Control) for each capability, linked in order."""
-    space = bytearray(size)
-    space[0x34] = capabilities[0][0]
-    following = [place for place, *_ in capabilities[1:]] + [0]
-    for (place, kind, control), after in zip(capabilities, following, strict=True):
-        space[place : place + 2] = kind, after
-        space[place + 8] = control
-    return bytes(space)
-
-
-@pytest.mark.parametrize(
-    ("space", "expected"),
-    [
-        (config_space((0x40, 0x01, 0), (0x60, 0x10, 1 << 5)), 256),
-        (config_space((0x60, 0x10, 2 << 5 | 0x1F)), 512),
-        (config_space((0x40, 0x01, 0)), None),
-        (config_space((0x40, 0x01, 0), (0x60, 0x10, 1 << 5))[:64], None),
-        (b"", None),
-    ],
-)
-def test_the_payload_is_read_from_the_configuration(
-    tmp_path: Path, space: bytes, expected: int | None
-) -> None:
-    path = tmp_path / "config"
-    path.write_bytes(space)
-    assert max_payload(path) == expected
-
-
-def test_a_configuration_that_loops_or_is_not_there_is_no_payload(tmp_path: Path) -> None:
-    space = bytearray(config_space((0x40, 0x01, 0)))
-    space[0x41] = 0x40
-    (tmp_path / "config").write_bytes(space)
-    assert max_payload(tmp_path / "config") is None
-    assert max_payload(tmp_path / "absent") is None
-
-
-BARE = """
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("pydantic", "platformdirs", "ogb", "typer", "torch_geometric"):
-            raise ImportError(f"{name} is not on this machine")
-sys.meta_path.insert(0, Absent())
-from gatherbench.bench.linkmodel import calibrate_gpu, calibrate_main
-sys.exit(calibrate_main.main(["--device", "cuda", "--out", sys.argv[1]]))
-"""
-
-
-def test_a_bare_machine_can_calibrate(tmp_path: Path) -> None:
-    """GPU machines may lack what the rest of the project needs; here there is no GPU to go on."""
-    command = [sys.executable, "-c", BARE, str(tmp_path)]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, check=False, env=environment
-    )
-    assert done.returncode == 2, done.stderr
-    assert "sees no CUDA GPU" in done.stderr
-
-
-def test_calibrate_refuses_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert calibrate_main.main(["--base", "rtx3091"]) == 2
-    assert "rtx3091" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="2"):
-        calibrate_main.main(["--device", "tpu"])
-
-
 def test_the_report_shows_constants_and_what_was_held_out() -> None:
     found = measured(machine())
     profile = fitted(found)
@@ -459,11 +319,3 @@ def test_the_report_shows_constants_and_what_was_held_out() -> None:
     assert "GPU read, 4 GiB" in text
     assert "10 % of the GPU's threads reach 95 %" in text
     assert "held-out points are off by" in text
-
-
-def test_this_host_can_be_asked() -> None:
-    facts = calibrate_machine.ask_host()
-    assert facts.slug.startswith("cpu-")
-    assert facts.cores >= 1
-    assert not facts.has_gpu
-    assert json.dumps(dataclasses.asdict(facts))

@@ -1,0 +1,58 @@
+"""`gatherbench advise` as a user meets it: answers, JSON, a figure, and exit status 2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gatherbench.bench.cli import app
+
+NUMBERS = ["--nodes", "300000", "--edges", "6000000", "--dim", "100", "--profile", "rtx3090-pcie4"]
+
+
+def test_numbers_alone_are_answered() -> None:
+    done = CliRunner().invoke(app, ["advise", *NUMBERS])
+    assert done.exit_code == 0, done.output
+    assert "The feature table takes 114 MiB and fits" in done.output
+    for name in ("cpu_gather naive", "async_zero_copy", "all_in_gpu"):
+        assert name in done.output
+
+
+def test_json_is_json_and_nothing_else() -> None:
+    done = CliRunner().invoke(app, ["advise", *NUMBERS, "--gpu-memory", "0.1", "--json"])
+    said = json.loads(done.stdout)
+    assert said["table_fits_in_gpu"] is False
+    assert said["question"]["gpu_memory_bytes"] == pytest.approx(0.1 * 2**30)
+
+
+def test_a_figure_is_drawn_instead(tmp_path: Path) -> None:
+    path = tmp_path / "sweeps.svg"
+    done = CliRunner().invoke(app, ["advise", *NUMBERS, "--figure", str(path)])
+    assert done.exit_code == 0, done.output
+    assert "modelled" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["advise"], "give a dataset"),
+        (["advise", "wordnett"], "did you mean 'wordnet'"),
+        (["advise", *NUMBERS[:-1], "h201"], "no profile 'h201'"),
+        (["advise", *NUMBERS, "--fanouts", "many"], "numbers with commas"),
+        (["calibrate", "--device", "tpu"], "expected auto, cpu or cuda"),
+    ],
+)
+def test_bad_input_is_told_with_status_2(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_a_figure_of_no_format_is_bad_input(tmp_path: Path) -> None:
+    path = str(tmp_path / "sweeps.docx")
+    done = CliRunner().invoke(app, ["advise", *NUMBERS, "--figure", path])
+    assert done.exit_code == 2
+    assert "docx" in done.stderr
