@@ -147,6 +147,8 @@ class RaplMeter:
             name = self._read(folder / "name").strip()
             if name == "dram" or _PACKAGE.fullmatch(name):
                 max_uj = int(self._read(folder / "max_energy_range_uj"))
+                if max_uj <= 0:  # it would have to be polled without a pause
+                    raise ValueError(name)
                 zones.append(Zone(folder, name, max_uj))
         return zones
 
@@ -225,4 +227,8 @@ def _energy_uj(zone: Zone, read: Callable[[Path], str]) -> int:
 
 def _words(error: Exception) -> str:
     """What went wrong, without the path that an ``OSError`` names."""
-    return (error.strerror or "no answer") if isinstance(error, OSError) else "no number in it"
+    return (
+        (error.strerror or "no answer")
+        if isinstance(error, OSError)
+        else "no number that means anything"
+    )

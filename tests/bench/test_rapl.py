@@ -245,10 +245,13 @@ def test_no_package_is_no_device(tree: Powercap, parts: tuple[tuple[str, str], .
     assert str(RaplMeter(tree.folder / "nowhere").probe()).startswith("no_device: ")
 
 
-@pytest.mark.parametrize("file", ["energy_uj", "max_energy_range_uj"])
-def test_garbled_files(tree: Powercap, file: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("energy_uj", "what?"), ("max_energy_range_uj", "what?"), ("max_energy_range_uj", "0")],
+)
+def test_garbled_files(tree: Powercap, file: str, content: str) -> None:
     tree.zone("0", "package-0")
-    (tree.folder / "intel-rapl:0" / file).write_text("what?")
+    (tree.folder / "intel-rapl:0" / file).write_text(content)
     assert str(tree.meter().probe()).startswith("unsupported: ")
 
 
