@@ -192,6 +192,7 @@ class Runner:
             job = CalibrationJob(
                 self.store.run_id, self.commit, self.machine, part.absolute(), sensors.absolute()
             )
+            self.progress.preparing(self.cases[0].workload, "calibrating the GPU's sensors", 0.0)
             failure = self._work("calibrate", job, TIMEOUT_S)
             self._append(part, make, CALIBRATION_STAGE, failure)
         return read_choice(sensors)

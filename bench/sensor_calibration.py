@@ -24,6 +24,8 @@ from gatherbench.bench.store import CALIBRATION_STAGE as STAGE
 
 #: How long each source watches each copy: some periods of the slowest of them.
 COPY_S = 1.0
+#: Opening a context raises the clocks; they fall back within seconds.
+SETTLE_S = 3.0
 #: One copy: large enough that starting it costs nothing.
 COPY_BYTES = 256 << 20
 
@@ -75,6 +77,7 @@ def calibrate_gpu(
     device = torch.device("cuda", torch.cuda.current_device())
     torch.zeros(1, device=device)  # opens the context: what idles is a process ready to train
     torch.cuda.synchronize(device)
+    time.sleep(SETTLE_S)
     uuids = torch_gpu_uuids(device)
     for reading in idle_power(GpuUnderTest(uuids, SensorChoice()), idle_s):
         emit(row_of(reading, make, STAGE))
@@ -94,8 +97,8 @@ def idle_power(gpu: GpuUnderTest, seconds: float) -> list[Reading]:
     meter.start()
     begin = time.monotonic()
     time.sleep(seconds)
-    readings = meter.stop()
     length_s = time.monotonic() - begin
+    readings = meter.stop()
     said = "idle, with an open CUDA context"
     idle = []
     for reading in readings:

@@ -15,7 +15,7 @@ import pynvml
 
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.nvml import SensorUnavailableError
-from gatherbench.bench.meters.nvml_device import NvmlDevice
+from gatherbench.bench.meters.nvml_device import FieldValue, NvmlDevice
 
 T = TypeVar("T")
 
@@ -59,15 +59,22 @@ def look(device: NvmlDevice) -> Sample:
     instant, average = device.fields(
         pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE
     )
-    missing = "unsupported: no value"
     return Sample(
         now_s,
-        instant.reason or missing if instant.value is None else float(instant.value) / 1e3,
-        average.reason or missing if average.value is None else float(average.value) / 1e3,
+        _watts(instant),
+        _watts(average),
         answer_or_reason(device.temperature_k),
         answer_or_reason(device.clock_hz),
         answer_or_reason(device.slowed_by),
     )
+
+
+def _watts(answer: FieldValue) -> float | str:
+    if answer.value is None:
+        return answer.reason or "unsupported: the field has no value"
+    if answer.value == 0:
+        return "failed: the power sensor says 0 W; a GPU that answers draws some"
+    return float(answer.value) / 1e3
 
 
 def summarise(samples: list[Sample], error: str | None) -> list[Reading]:

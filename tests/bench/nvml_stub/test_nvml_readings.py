@@ -145,6 +145,8 @@ def test_an_energy_counter_that_fails_costs_only_itself(
     found = play("power_window", words)
     assert found["gpu_energy"]["value"] is None
     assert said in found["gpu_energy"]["reason"]
+    if "gpu0.power_mw" in words:
+        assert "says 0 W" in found["gpu_power"]["reason"]
     assert found["gpu_temperature"]["value"] is not None
 
 
