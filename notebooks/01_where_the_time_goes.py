@@ -82,7 +82,7 @@ for row in pd.concat([on_reddit, on_gpu, on_host]).itertuples():
     say(f"- {row.label} ({row.kind}): **{row.fetch / whole:.0%}** of the epoch waits for rows.")
 for run in findings.runs:
     declared = passes_over_memory(run).query("strategy == 'cpu_gather'")
-    for variant, passes in declared.groupby("variant")["passes"].median().items():
+    for variant, passes in declared.groupby("variant")["passes"].median().dropna().items():
         say(
             f"- `cpu_gather {variant}` declares {passes:.2f} B touched in host memory for each byte"
             f" delivered (run {run.run_id})."

@@ -95,8 +95,12 @@ ratio = at["DGL, sorted"] / at["DGL, given"]
 say(f"- Published: sorting the ids was worth {ratio:.1f} times on rows of 188 B.")
 if measured.empty:
     say("- On a GPU: **not measured yet**.")
-else:
-    best = measured.groupby(["policy", "x"])["y"].max()
-    for width in sorted(set(best["aligned"].index) & set(best["unaligned"].index)):
-        gain = best["aligned", width] / best["unaligned", width] - 1
-        say(f"- Measured at {width} B: alignment is worth {gain:+.1%}.")
+at = measured.set_index(["policy", "order", "x"])["y"]
+for width in sorted(set(measured["x"])):
+    plain, shifted = at.get(("unaligned", "given", width)), at.get(("aligned", "given", width))
+    ordered = at.get(("aligned", "sorted", width))
+    if plain and shifted and ordered:
+        say(
+            f"- Measured at {width} B: alignment is worth **{shifted / plain - 1:+.1%}**, sorting"
+            f" the ids {ordered / shifted - 1:+.1%}."
+        )

@@ -56,8 +56,9 @@ show(
 if gather.empty and step.empty:
     say("- On a GPU: **not measured yet**. What is published stands alone above.")
 for series, line in gather.groupby("series", sort=False):
-    enough = line[line["y"] >= 0.97]["x"].min()
-    say(f"- {series}: **{enough:g} %** is the smallest share that reaches 97 % of the best rate.")
+    enough = line[line["y"] >= 0.97]["x"]
+    which = f"**{enough.min():g} %** is the smallest share" if len(enough) else "no share tried"
+    say(f"- {series}: {which} that reaches 97 % of the best rate.")
 for series, line in step.groupby("series", sort=False):
     best = line.loc[line["y"].idxmin()]
     say(

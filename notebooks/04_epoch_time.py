@@ -42,7 +42,7 @@ bars = pd.concat([chart, predicted_bars(findings), on_gpu], ignore_index=True)
 groups = list(dict.fromkeys(bars["group"]))
 absent = {
     "published": "not published",
-    "modelled": "not modelled: the run declares too little",
+    "modelled": "not modelled",
     "measured": "not measured yet: run on a GPU",
 }
 machines = ", ".join(sorted(set(bars["machine"].dropna()))) or "none"

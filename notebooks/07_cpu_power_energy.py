@@ -43,9 +43,9 @@ show(
         dict.fromkeys(QUANTITIES, remedy),
         title="Change per epoch against CPU gather (naive)",
         foot="Published: PyTorch-Direct, of the whole system. Measured: medians per epoch on a "
-        "GPU; transfer time is what the loop waited for rows, power and energy are the GPU's "
-        "own (NVML). Energy counters are refreshed about every 100 ms: shorter windows are "
-        "refused.",
+        "GPU, then over workloads (whiskers: extremes); transfer time is what the loop waited for "
+        "rows, power and energy are the GPU's own (NVML). Energy counters are refreshed about "
+        "every 100 ms: short windows are refused.",
     ),
     "Change of transfer time, processor time, power and energy against CPU gather.",
 )
@@ -63,7 +63,8 @@ for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
 # %%
 on_host = measured_changes(findings, "host", {"processor time": ("epoch", "cpu")})
 for row in on_host.itertuples():
-    say(f"- In host memory, no GPU: {row.label}: processor time **{row.low:+.0%}** per epoch.")
+    change = f"**{row.low:+.0%} to {row.high:+.0%}**"
+    say(f"- In host memory, no GPU: {row.label}: processor time {change} per epoch.")
 if len(on_host):
     say("- In host memory the same cores gather and train: these are no figures of a GPU.")
 for quantity in QUANTITIES:
@@ -71,4 +72,4 @@ for quantity in QUANTITIES:
     if mine.empty:
         say(f"- {quantity.capitalize()} on a GPU: **not measured yet**.")
     for row in mine.itertuples():
-        say(f"- On a GPU: {row.label}: {quantity} **{row.low:+.0%}** per epoch.")
+        say(f"- On a GPU: {row.label}: {quantity} **{row.low:+.0%} to {row.high:+.0%}** per epoch.")

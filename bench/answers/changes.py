@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections.abc import Mapping
 
 import pandas as pd
 
-from gatherbench.bench.derive import SERIES, epoch_times, epoch_values
+from gatherbench.bench.derive import READING_ORDER, SERIES, epoch_times, epoch_values
 from gatherbench.bench.findings import Findings
 from gatherbench.bench.tables import Run
+
+COLUMNS = ["quantity", "kind", "strategy", "label", "median", "low", "high"]
 
 
 def measured_changes(
@@ -16,16 +20,18 @@ def measured_changes(
 ) -> pd.DataFrame:
     """Changes of per-epoch medians against ``cpu_gather naive``, for every other strategy.
 
-    A strategy is shown by the variant with the shortest epoch.
+    A strategy is shown by the variant with the shortest epoch, over the workloads by the median of
+    their changes.
 
     Args:
         quantities: what the change is called → stage and metric; ``processor`` seconds are the
             sum of ``cpu_user`` and ``cpu_system`` and have the metric ``cpu``.
 
     Returns:
-        ``quantity``, ``kind``, ``strategy``, ``label``, ``low``, ``high`` (equal), as shares.
+        ``quantity``, ``kind``, ``strategy``, ``label``, ``median``, ``low``, ``high`` (the extremes
+        over the workloads), as shares.
     """
-    records = []
+    found: dict[tuple[str, str], list[float]] = {}
     for run in findings.runs_on(backend):
         fastest = _fastest_variants(run)
         for quantity, (stage, metric) in quantities.items():
@@ -36,12 +42,16 @@ def measured_changes(
                 if strategy == "cpu_gather" or not reference > 0:
                     continue
                 change = float(values[workload, strategy, variant, kind]) / float(reference) - 1
-                fields = run.plan["workloads"][workload]
-                graph = f"{fields['dataset']} {fields['model']}"
-                label = f"{strategy}, {graph}"
-                records.append((quantity, "measured", strategy, label, change, change))
-    columns = ["quantity", "kind", "strategy", "label", "low", "high"]
-    return pd.DataFrame(records, columns=columns)
+                found.setdefault((quantity, strategy), []).append(change)
+    records = []
+    for quantity, strategy in itertools.product(quantities, READING_ORDER):
+        shares = found.get((quantity, strategy), [])
+        if shares:
+            label = f"{strategy}, {len(shares)} workload{'s' if len(shares) > 1 else ''}"
+            middle = statistics.median(shares)
+            ends = (min(shares), max(shares))
+            records.append((quantity, "measured", strategy, label, middle, *ends))
+    return pd.DataFrame(records, columns=COLUMNS)
 
 
 def _fastest_variants(run: Run) -> list[tuple[str, ...]]:
@@ -66,11 +76,12 @@ def published_changes(published: pd.DataFrame) -> pd.DataFrame:
         ("system_power_change", "power"),
     ):
         rows = published[published["metric"] == metric]
-        low, high = float(rows["value"].max()), float(rows["value"].min())
+        low, high = float(rows["value"].min()), float(rows["value"].max())
+        middle = low if low == high else float("nan")
         label = "PyTorch-Direct" + (", average" if metric == "wall_time_change" else ", system")
-        records.append((quantity, "published", "unified_zero_copy", label, low, high))
-    columns = ["quantity", "kind", "strategy", "label", "low", "high"]
-    return pd.DataFrame(records, columns=columns)
+        case = (quantity, "published", "unified_zero_copy", label)
+        records.append((*case, middle, low, high))
+    return pd.DataFrame(records, columns=COLUMNS)
 
 
 def measured_transfers(findings: Findings) -> pd.DataFrame:

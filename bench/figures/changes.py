@@ -1,11 +1,12 @@
 """How much less of something than the conventional path: time, processor time, power, energy.
 
 A line for each value, grouped by quantity; published ranges are outlined from their lowest to their
-highest, measured changes are solid bars from 0.
+highest, measured changes are solid bars from 0 to their median over the workloads.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,11 +22,12 @@ PITCH, BAR = 0.34, 0.62
 
 
 def changes(table: pd.DataFrame, absent: Mapping[str, str], *, title: str, foot: str) -> Figure:
-    """Draw ``table``: ``quantity``, ``kind``, ``strategy``, ``label``, ``low``, ``high``; shares.
+    """Draw changes against the conventional path, as shares: -0.17 is 17 % less.
 
     Args:
-        table: changes against the conventional path: -0.17 is 17 % less. ``low`` and ``high`` are
-            equal for a single value.
+        table: ``quantity``, ``kind``, ``strategy``, ``label``, ``median``, ``low``, ``high``. A bar
+            reaches from 0 to the median with whiskers from ``low`` to ``high``; a range without a
+            median (NaN) is a box.
         absent: the quantities in order, and for each how to measure it, written where nothing was
             measured.
         title, foot: of the figure.
@@ -72,10 +74,16 @@ def changes(table: pd.DataFrame, absent: Mapping[str, str], *, title: str, foot:
 
 def _bar(axes: Any, y: int, row: Mapping[str, Any]) -> tuple[str, float]:
     """Draw one line's bar; its text, and where to write it."""
-    low, high = sorted((100 * float(row["low"]), 100 * float(row["high"])))
-    begin = 0.0 if low == high else low
+    middle, low, high = (100 * float(row[name]) for name in ("median", "low", "high"))
+    ranged = f"{low:+.1f} to {high:+.1f} %"
     look = next(kind for kind in KINDS if kind.name == row["kind"])
     colour = STRATEGY_COLOURS.get(str(row["strategy"]), FAINT)
-    axes.barh(y, high - begin, BAR, begin, **look.bar(colour))
-    text = f"{low:+.1f} %" if low == high else f"{low:+.1f} to {high:+.1f} %"
-    return text, max(high, 0.0)
+    if math.isnan(middle):
+        axes.barh(y, high - low, BAR, low, **look.bar(colour))
+        return ranged, max(high, 0.0)
+    axes.barh(y, middle, BAR, **look.bar(colour))
+    if low == high:
+        return f"{middle:+.1f} %", max(middle, 0.0)
+    arms = [[middle - low], [high - middle]]
+    axes.errorbar(middle, y, xerr=arms, ecolor="black", elinewidth=0.9, capsize=2)
+    return f"{middle:+.1f} % ({ranged})", max(high, 0.0)

@@ -32,7 +32,10 @@ from gatherbench.bench.figures.style import (
 #: Inches right of the panels for the names of the series.
 NAMES_ROOM = 2.55
 #: For series that are no strategies: the palette's colours, then darker ones.
-PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, "#000000", "#8C564B", "#7F7F00", "#17687A")
+PALETTE = (
+    *(BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY),
+    *("#000000", "#8C564B", "#7F7F00", "#17687A", "#6A3D9A", "#A6CE39"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def curves(
     figure, panels = panel_row(title, titles, foot=foot, height=3.0, width=12.0, share_y=True)
     roofs = pd.DataFrame(columns=["kind", "name", "y"]) if roofs is None else roofs
     with mpl.rc_context(RC):
-        _make_room(figure, panels)
+        name_series(figure, panels, colours)
         for axes, kind in zip(panels, kinds, strict=True):
             mine = table[table["kind"] == kind.name]
             limits = roofs[roofs["kind"] == kind.name]
@@ -91,32 +94,31 @@ def curves(
         panels[0].set_ylabel(axes_text.y)
         highest = [*table["y"], *roofs["y"]]
         panels[0].set_ylim(0, 1.1 * max(highest, default=1.0))
-        handles = [Line2D([], [], color=colours[name], label=name) for name in series]
-        figure.legend(
-            handles=handles,
-            loc="center left",
-            bbox_to_anchor=(1 - (NAMES_ROOM - 0.05) / figure.get_figwidth(), 0.55),
-            frameon=False,
-            fontsize=8,
-        )
     return figure
 
 
 def series_colours(series: Sequence[str]) -> dict[str, str]:
     """A strategy's own colour; others take the palette's in turn."""
-    others = [name for name in series if name.split()[0] not in STRATEGY_COLOURS]
+    others = [name for name in series if name not in STRATEGY_COLOURS]
     chosen = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(others)}
-    return {name: chosen.get(name) or STRATEGY_COLOURS[name.split()[0]] for name in series}
+    return {name: chosen.get(name) or STRATEGY_COLOURS[name] for name in series}
 
 
-def _make_room(figure: Figure, panels: Sequence[Axes]) -> None:
-    """Squeeze the panels to the left, for the names of the series at the right."""
+def name_series(figure: Figure, panels: Sequence[Axes], colours: Mapping[str, str]) -> None:
+    """Squeeze the panels to the left and name the series at the right, in their colours."""
     share = (figure.get_figwidth() - NAMES_ROOM) / figure.get_figwidth()
     first = panels[0].get_position().x0
     for axes in panels:
         box = axes.get_position()
         left = first + (box.x0 - first) * share
         axes.set_position((left, box.y0, box.width * share - first * (1 - share) / 3, box.height))
+    figure.legend(
+        handles=[Line2D([], [], color=colour, label=name) for name, colour in colours.items()],
+        loc="center left",
+        bbox_to_anchor=(1 - (NAMES_ROOM - 0.05) / figure.get_figwidth(), 0.55),
+        frameon=False,
+        fontsize=8,
+    )
 
 
 def _panel(

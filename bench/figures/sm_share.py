@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gatherbench.bench.figures.curves import series_colours
+from gatherbench.bench.figures.curves import name_series, series_colours
 from gatherbench.bench.figures.kinds import MEASURED, curve_legend
 from gatherbench.bench.figures.panels import NOT_MEASURED, panel_row
 from gatherbench.bench.figures.style import FAINT, RC
@@ -52,16 +52,19 @@ def sm_share(
         legend=explained,
         foot=foot,
         height=2.7,
+        width=12.0,
     )
     series = list(dict.fromkeys([*gather["series"], *step["series"]]))
     colours = series_colours(series)
     with mpl.rc_context(RC):
+        if series:
+            name_series(figure, panels, colours)
         for axes, table, published in zip(panels, (gather, step), marks, strict=True):
             axes.grid(visible=True, axis="both")
             for name, line in table.groupby("series", sort=False):
                 ordered = line.sort_values("x")
                 look = MEASURED.curve(colours[str(name)])
-                axes.plot(ordered["x"], ordered["y"], label=str(name), **look)
+                axes.plot(ordered["x"], ordered["y"], **look)
             _marks(axes, published)
             axes.set_xlim(0, 53)
             axes.set_xticks(SHARES)
@@ -77,8 +80,6 @@ def sm_share(
                 }
                 axes.text(0.62, 0.42, NOT_MEASURED, fontsize=10, fontweight="bold", **place)
                 axes.text(0.62, 0.4, remedy, fontsize=8, va="top", **place)
-            else:
-                axes.legend(frameon=False, fontsize=7.5, loc="lower right")
         panels[0].set_ylabel("share of the best rate")
         panels[1].set_ylabel("time over training alone")
     return figure

@@ -63,10 +63,10 @@ STAGES = pd.DataFrame(
 )
 CHANGES = pd.DataFrame(
     [
-        ("power", "published", "unified_zero_copy", "a paper", -0.124, -0.175),
-        ("power", "measured", "async_zero_copy", "ours", -0.25, -0.25),
+        ("power", "published", "unified_zero_copy", "a paper", NAN, -0.175, -0.124),
+        ("power", "measured", "async_zero_copy", "ours", -0.25, -0.3, -0.2),
     ],
-    columns=["quantity", "kind", "strategy", "label", "low", "high"],
+    columns=["quantity", "kind", "strategy", "label", "median", "low", "high"],
 )
 SHARES = pd.DataFrame({"series": "sweep", "x": [5.0, 15.0], "y": [0.5, 1.0]})
 CELLS = pd.DataFrame(
