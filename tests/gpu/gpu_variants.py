@@ -1,4 +1,4 @@
-"""The variants that differ in what they do on a GPU.
+"""The variants that differ in what they do on a GPU, and how a test opens one.
 
 A budget only sets a number, so one fixed budget and ``auto`` stand for all. The producer process
 takes seconds to start and has tests of its own, in a process that is a client of MPS from its start
@@ -8,9 +8,14 @@ takes seconds to start and has tests of its own, in a process that is a client o
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import Tensor
 
 from gatherbench.strategies.base import Strategy
-from gatherbench.strategies.registry import STRATEGIES, variants
+from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
+from gatherbench.strategies.registry import STRATEGIES, build, variants
+
+CUDA = torch.device("cuda")
 
 
 def _tells_something(strategy: Strategy) -> bool:
@@ -24,3 +29,18 @@ VARIANTS = [
     for strategy in variants(kind)
     if _tells_something(strategy)
 ]
+
+
+def runnable(strategy: Strategy) -> Strategy:
+    """``strategy``, or the test is skipped with its reason."""
+    reason = strategy.skip(CUDA, 1 << 20)
+    if reason is not None:
+        pytest.skip(reason)
+    return strategy
+
+
+def opened(name: str, table: Tensor, **params: str) -> KernelFetcher:
+    """A path on which our kernel gathers."""
+    fetcher = runnable(build(name, params)).open(table, CUDA)
+    assert isinstance(fetcher, KernelFetcher)
+    return fetcher

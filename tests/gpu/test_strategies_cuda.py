@@ -6,25 +6,17 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gpu_variants import VARIANTS
+from gpu_variants import CUDA, VARIANTS, runnable
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Strategy, Ticket
 from gatherbench.strategies.registry import build
 
-CUDA = torch.device("cuda")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
 ]
-
-
-def runnable(strategy: Strategy) -> Strategy:
-    reason = strategy.skip(CUDA)
-    if reason is not None:
-        pytest.skip(reason)
-    return strategy
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)

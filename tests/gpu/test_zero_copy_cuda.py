@@ -2,52 +2,31 @@
 
 from __future__ import annotations
 
-import ctypes
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 import torch
-from gpu_variants import VARIANTS
-from torch import Tensor
+from gpu_variants import CUDA, VARIANTS, opened, runnable
 
-from gatherbench.kernels.compiler import compile_gather
 from gatherbench.kernels.cuda_calls import CudaCallError, pointer_kind
-from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.host_registration import HostRegistration
-from gatherbench.kernels.launch import architecture, launch_kernel, load_kernel
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
-from gatherbench.strategies.green_context import green_skip, green_stream
 from gatherbench.strategies.registry import build
 
-CUDA = torch.device("cuda")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
 ]
 ZERO_COPY = ("unified_zero_copy", "aligned_zero_copy", "async_zero_copy")
-
-
-def runnable(strategy: Strategy) -> Strategy:
-    reason = strategy.skip(CUDA, 1 << 20)
-    if reason is not None:
-        pytest.skip(reason)
-    return strategy
-
-
-def opened(name: str, table: Tensor, **params: str) -> KernelFetcher:
-    fetcher = runnable(build(name, params)).open(table, CUDA)
-    assert isinstance(fetcher, KernelFetcher)
-    return fetcher
 
 
 @pytest.mark.parametrize("name", ZERO_COPY)
@@ -226,7 +205,6 @@ def test_a_read_only_file_is_registered_or_the_remedy_is_named(tmp_path: Path) -
 
 DIES = """
 import torch
-from gatherbench.strategies.green_context import green_skip, green_stream
 from gatherbench.strategies.registry import build
 table = torch.ones(5000, 64)
 fetcher = build("async_zero_copy", {"budget": "10"}).open(table, torch.device("cuda"))
@@ -237,7 +215,6 @@ raise RuntimeError("died on purpose")
 SHARES = """
 import sys
 import torch
-from gatherbench.strategies.green_context import green_skip, green_stream
 from gatherbench.strategies.registry import build
 table = torch.from_file(sys.argv[1], shared=True, size=64_000).view(1000, 64)
 with build("aligned_zero_copy").open(table, torch.device("cuda")) as fetcher:
@@ -295,46 +272,3 @@ def test_errors_come_before_anything_is_launched(
         fetcher.ids_device = fetcher.device
         with pytest.raises(IndexError, match=r"ids\[0\] = 5000"):
             fetcher.submit(torch.tensor([5000], device="cuda"))
-
-
-def test_the_sweep_records_its_curve() -> None:
-    table = empty_table((1 << 19, 64), torch.float32)  # 128 MiB: large enough to be swept
-    with opened("async_zero_copy", table) as fetcher:
-        named = {step.metric: step.value for step in fetcher.setup}
-        curve = {k: v for k, v in named.items() if k.startswith("budget_")}
-        assert len(curve) == 5
-        assert all(v > 0 for v in curve.values())
-        assert named["budget"] in {0.05, 0.1, 0.15, 0.25, 0.5}
-        assert all(p.max_blocks for p in fetcher.points.values())
-        busy = torch.randn(2048, 2048, device=CUDA)
-        found = {s.metric: s.value for s in fetcher.tune(torch.arange(9999), lambda: busy @ busy)}
-        assert found["budget_beside_training"] in {0.05, 0.1, 0.15, 0.25, 0.5}
-        assert found["train_alone_step_time"] > 0
-        ids = torch.randperm(1 << 19)[:9999]
-        assert same_bytes(fetcher.submit(ids).result(), reference_gather(table, ids)) is None
-
-
-def test_a_gather_in_a_green_context_keeps_to_its_multiprocessors() -> None:
-    """Which multiprocessors ran is read from ``%smid`` by a kernel on the same stream."""
-    if (reason := green_skip(torch.device("cuda", 0))) is not None:
-        pytest.skip(reason)
-    device = torch.device("cuda", torch.cuda.current_device())
-    green = green_stream(device, 10)
-    source = """extern "C" __global__ void __launch_bounds__(1024) where(unsigned* seen) {
-      unsigned id; asm volatile("mov.u32 %0, %smid;" : "=r"(id)); seen[id] = 1; }"""
-    kernel = load_kernel(compile_gather(GridPoint(), architecture(device), source=source), "where")
-    seen = torch.zeros(1024, dtype=torch.int32, device=device)
-    torch.cuda.synchronize()
-    with torch.cuda.stream(green.stream):
-        launch_kernel(kernel, 4096, (256, 1), (seen.data_ptr(),), (ctypes.c_void_p,), device)
-    torch.cuda.synchronize()
-    total = torch.cuda.get_device_properties(device).multi_processor_count
-    assert total // 10 <= int(seen.sum()) <= green.multiprocessors < total
-
-
-def test_a_thread_that_has_never_used_the_gpu_can_gather() -> None:
-    table = conformance.random_table(5000, 64, torch.float32)
-    ids = torch.randperm(5000)
-    with opened("aligned_zero_copy", table) as fetcher, ThreadPoolExecutor(1) as other:
-        rows = other.submit(lambda: fetcher.submit(ids).result().clone()).result()
-    assert same_bytes(rows, reference_gather(table, ids)) is None
