@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -54,18 +56,19 @@ def run_section(name: str, out: Path, budget_s: float, more: Sequence[str]) -> S
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,  # so that what it starts, e.g. ncu, can be ended with it
     )
+    status = None
     try:
         said, _ = process.communicate(timeout=budget_s + _GRACE_S)
         status = process.returncode
     except subprocess.TimeoutExpired:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         said, _ = process.communicate()
-        status = None
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
     took = time.monotonic() - began
     print(f"== {name}, {took:.0f} s", said.rstrip(), sep="\n", flush=True)
     last = next((x.strip() for x in reversed(said.splitlines()) if x.strip()), "it said nothing")

@@ -146,6 +146,11 @@ name, folder = sys.argv[0], pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
         ("raise RuntimeError('illegal memory access')", "failed", "illegal memory access"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "failed", "status -11"),
         ("threading.Event().wait()", "failed", "took too long"),
+        (
+            "import subprocess; subprocess.run(['sleep', '600'])",  # holds the pipe open
+            "failed",
+            "took too long",
+        ),
     ],
 )
 def test_how_a_section_ends_is_a_row(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -75,6 +76,7 @@ def _one_process(
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
+        start_new_session=True,  # so that what a test has started can be ended with it
     )
     noted, since, allowed = len(entries(journal)), time.monotonic(), _FIRST_TEST_S
     try:
@@ -90,7 +92,7 @@ def _one_process(
                 return f"took longer than {allowed:g} s"
     finally:
         if process.poll() is None:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if process.returncode in (0, 1, POISONED):
         return None

@@ -8,12 +8,13 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import psutil
 import pytest
 
 SUITE = Path(__file__).parents[1] / "gpu" / "suite.py"
 
 TOY = """
-import os, signal, threading, pytest
+import os, signal, subprocess, pytest
 
 broken = []
 
@@ -33,7 +34,10 @@ def test_only_in_a_fresh_process(): assert not broken
 
 def test_crashes(): os.kill(os.getpid(), signal.SIGSEGV)
 
-def test_hangs(): threading.Event().wait()
+def test_hangs():
+    child = subprocess.Popen(["sleep", "600"])
+    open("child", "w").write(str(child.pid))
+    child.wait()
 
 def test_fails(): assert 1 == 2, "plainly wrong"
 
@@ -80,6 +84,8 @@ def test_one_bad_test_costs_one_test(tmp_path: Path) -> None:
     assert "illegal access 1" in found["test_poisons[1]"][1]
     assert "status -11" in found["test_crashes"][1]
     assert "took longer than 3 s" in found["test_hangs"][1]
+    child = int((tmp_path / "child").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
     assert "plainly wrong" in found["test_fails"][1]
     tree = ET.parse(tmp_path / "out" / "gpu-test.xml").getroot()
     assert len(tree) == 9
