@@ -26,6 +26,8 @@ from gatherbench.bench.store import CALIBRATION_STAGE as STAGE
 COPY_S = 1.0
 #: Opening a context raises the clocks; they fall back within seconds.
 SETTLE_S = 3.0
+#: How long the idle GPU is watched.
+IDLE_S = SHORTEST_ENERGY_WINDOW_S
 #: One copy: large enough that starting it costs nothing.
 COPY_BYTES = 256 << 20
 
@@ -67,9 +69,13 @@ class PinnedCopier:
 
 
 def calibrate_gpu(
-    make: RowMaker, emit: Callable[[Row], None], idle_s: float = SHORTEST_ENERGY_WINDOW_S
+    make: RowMaker, emit: Callable[[Row], None], idle_s: float | None = None
 ) -> SensorChoice:
     """Calibrate the current GPU; rows go to ``emit`` as they are known.
+
+    Args:
+        make, emit: make a row, and take it.
+        idle_s: how long the idle GPU is watched (``None``: :data:`IDLE_S`).
 
     Returns:
         The sources that the cases shall read.
@@ -79,7 +85,9 @@ def calibrate_gpu(
     torch.cuda.synchronize(device)
     time.sleep(SETTLE_S)
     uuids = torch_gpu_uuids(device)
-    for reading in idle_power(GpuUnderTest(uuids, SensorChoice()), idle_s):
+    for reading in idle_power(
+        GpuUnderTest(uuids, SensorChoice()), IDLE_S if idle_s is None else idle_s
+    ):
         emit(row_of(reading, make, STAGE))
     try:
         found = calibrate(NvmlDevice(uuids), PinnedCopier(device), COPY_S)

@@ -176,6 +176,43 @@ def short_gpm_window() -> dict[str, Any]:
     return watched(PcieMeter(gpu("gpm")), 0.05)
 
 
+def worker() -> dict[str, Any]:
+    """The worker's verb, with the stub for a driver and stand-ins for torch and its copies."""
+    import tempfile
+    import types
+
+    from gatherbench.bench import sensor_calibration
+    from gatherbench.bench import worker as worker_module
+    from gatherbench.bench.calibration_job import CalibrationJob, read_choice
+    from gatherbench.bench.store import read_part
+
+    cuda = types.SimpleNamespace(
+        current_device=lambda: 0,
+        synchronize=lambda *_: None,
+        get_device_properties=lambda _: types.SimpleNamespace(uuid="first"),
+    )
+    sensor_calibration.torch = types.SimpleNamespace(  # type: ignore[assignment]
+        cuda=cuda,
+        device=lambda *_: types.SimpleNamespace(type="cuda", index=0),
+        zeros=lambda *_, **__: None,
+    )
+    sensor_calibration.PinnedCopier = lambda _: StubCopier()  # type: ignore[assignment,misc]
+    sensor_calibration.COPY_S, sensor_calibration.SETTLE_S = 0.25, 0.0
+    sensor_calibration.IDLE_S = power.SHORTEST_ENERGY_WINDOW_S = 0.3
+    folder = Path(tempfile.mkdtemp())
+    job = CalibrationJob("run", "abc", "box", folder / "part.jsonl", folder / "sensors.json")
+    job.dump(folder / "job.json")
+    worker_module.calibrate_sensors(folder / "job.json")
+    records = list(read_part(job.part))
+    return {
+        "choice": read_choice(job.choice).pcie,
+        "reason": read_choice(job.choice).pcie_reason,
+        "end": [records[-1]["status"], records[-1]["reason"]],
+        "rows": {r["metric"]: r["value"] for r in records if r["kind"] == "row"},
+        "reasons": {r["metric"]: r["reason"] for r in records if r["kind"] == "row"},
+    }
+
+
 def program() -> dict[str, Any]:
     """``gpu-meters`` on the stub's sensors: strategies run in host memory, the stub's GPU draws."""
     import tempfile

@@ -10,6 +10,31 @@ import pytest
 Play = Callable[..., Any]
 
 
+def test_the_workers_verb_writes_rows_and_a_choice(play: Play) -> None:
+    found = play("worker")
+    assert found["choice"] == "counters"
+    assert found["end"] == ["ok", None]
+    rows = found["rows"]
+    assert rows["idle_power"] == pytest.approx(250, rel=0.2)
+    assert rows["idle_gpu_temperature"] == pytest.approx(273.15 + 57)
+    assert rows["link_gen_idle"] == rows["link_gen_loaded"] == 1
+    assert rows["pcie_trusted"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"), [({"init_return": 4}, "no_permission: "), ({"gpu0.lost": 1}, "failed: ")]
+)
+def test_a_driver_that_refuses_ends_the_verb_well(
+    play: Play, words: dict[str, int], kind: str
+) -> None:
+    found = play("worker", words)
+    assert found["end"] == ["ok", None]
+    assert found["choice"] is None
+    assert kind in found["reason"]
+    assert found["reasons"]["idle_power"].startswith(kind)
+    assert found["rows"]["idle_power"] is None
+
+
 def test_from_calibration_to_pictures(play: Play) -> None:
     found = play("program")
     assert found["status"] == "ok"
