@@ -43,7 +43,7 @@ SUBMITTED_ROWS = 1000
 
 EVENTS, CLOCK = "torch.cuda.Event", "time.perf_counter"
 #: What a launch of the chase takes: table, start, hops, end.
-_CHASE_KINDS = (ctypes.c_void_p, ctypes.c_ulonglong, ctypes.c_int, ctypes.c_void_p)
+_CHASE_KINDS = (ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int, ctypes.c_void_p)
 
 
 class Ring:

@@ -95,7 +95,7 @@ def bus_id(device: int) -> str | None:
         text = call_runtime("cudaDeviceGetPCIBusId", 32, device)
     except CudaCallError:
         return None
-    return bytes(text).rstrip(b"\0").decode().lower()
+    return bytes(text).split(b"\0")[0].decode().lower()
 
 
 def max_payload(config: Path) -> int | None:
