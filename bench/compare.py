@@ -152,8 +152,10 @@ class _Pair:
         for values, word, where in zip(self.values, ("NEW", "MISSING"), "AB", strict=True):
             for series in wanted:
                 if series not in values:
+                    kind = "modelled " if key[3] == "model" and not metric.declared else ""
                     whose = "" if series == key else " of the reference"
-                    return _empty(key, metric, word, f"no {metric.name}{whose} in {where}")
+                    reason = f"no {kind}{metric.name}{whose} in {where}"
+                    return _empty(key, metric, word, reason)
         before, now = ([values[series] for series in wanted] for values in self.values)
         base, new = (_over(*(float(v.median()) for v in side)) for side in (before, now))
         if key[3] == "model":

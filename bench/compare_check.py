@@ -69,7 +69,7 @@ def changes(base: Run, new: Run) -> list[str]:
     """What else has changed that may explain a difference: code, kernel, driver, libraries."""
     said = [_software(run) for run in (base, new)]
     return [
-        f"{name}: {said[0].get(name)} in A, {said[1].get(name)} in B"
+        f"{name}: {said[0].get(name) or 'none'} in A, {said[1].get(name) or 'none'} in B"
         for name in sorted(said[0].keys() | said[1].keys())
         if said[0].get(name) != said[1].get(name)
     ]

@@ -181,6 +181,7 @@ def _declared(table: pd.DataFrame, asked: set[str]) -> list[Text]:
     for line in other.to_dict("records"):
         unit = "" if line["unit"] == "1" else f" {line['unit']}"
         change = f"{line['base']:,.0f}{unit} in A, {line['new']:,.0f}{unit} in B"
+        change = line["reason"] if math.isnan(line["base"]) else change
         lines.append(Text(f"  {line['strategy']} {line['variant']} {line['metric']}: {change}"))
     return [*lines, Text()]
 
