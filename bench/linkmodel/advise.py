@@ -99,6 +99,9 @@ def advise(
     options: list[Option] = []
     resident: Option | None = None
     remarks = dict.fromkeys(question.graph.assumed)
+    there = profile.node.gpus.value
+    if there is not None and question.gpus > there:
+        remarks[f"{question.gpus} GPUs in a machine that is known with {there:g}"] = None
     known = measured or {}
     for strategy, load in distinct_paths(question, sizes, known):
         epoch = predict(question, load, profile)

@@ -131,6 +131,12 @@ def test_sampling_that_is_not_known_is_left_out_of_all() -> None:
     assert any("without drawing minibatches, which all share" in r for r in advice.remarks)
 
 
+def test_more_gpus_than_the_machine_has_are_remarked_on() -> None:
+    remark = "4 GPUs in a machine that is known with 1"
+    assert remark in advice_on(replace(SMALL, gpus=4)).remarks
+    assert remark not in advice_on(SMALL).remarks
+
+
 @pytest.mark.parametrize(
     ("name", "params", "pinned_table", "on_gpu"),
     [
