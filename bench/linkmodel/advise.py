@@ -117,7 +117,7 @@ def advise(
     able = [o for o in options if o.epoch_s is not None and o.fits is not False]
     ranked = tuple(sorted(able, key=lambda o: o.epoch_s or 0.0))
     unranked = tuple(o for o in options if o not in able)
-    headline = _headline(question, ranked, resident, memory)
+    headline = _headline(question, ranked, unranked, resident, memory)
     fits = resident.fits if resident is not None else None
     return Advice(question, sizes, profile, headline, ranked, unranked, fits, tuple(remarks))
 
@@ -195,7 +195,11 @@ def _sentence(epoch: EpochPrediction, batches: int) -> str:
 
 
 def _headline(
-    question: Question, ranked: Sequence[Option], resident: Option | None, memory: float | None
+    question: Question,
+    ranked: Sequence[Option],
+    unranked: Sequence[Option],
+    resident: Option | None,
+    memory: float | None,
 ) -> str:
     """What to do. ``resident`` is the option that keeps the table in GPU memory."""
     table = f"The feature table takes {gib(question.graph.table_bytes)}"
@@ -208,6 +212,8 @@ def _headline(
         table += ", and how much memory the GPU has is not known (say --gpu-memory)"
     else:
         table += f" and does not fit in the GPU's {gib(memory or 0)}"
+    if not ranked and all(option.fits is False for option in unranked):
+        return f"{table}; nor do the minibatches of any path: make them smaller."
     if not ranked:
         return f"{table}. Nothing can be ranked: the profile lacks what every path needs."
     best = ranked[0]

@@ -124,6 +124,12 @@ def test_unknown_constants_leave_options_unranked_with_the_reason() -> None:
     assert "Nothing can be ranked" in nothing.headline
 
 
+def test_minibatches_that_fit_nowhere_are_said() -> None:
+    advice = advice_on(replace(LARGE, gpu_memory_bytes=1.1e8, batch_size=20_000))
+    assert not advice.ranked
+    assert advice.headline.endswith("nor do the minibatches of any path: make them smaller.")
+
+
 def test_sampling_that_is_not_known_is_left_out_of_all() -> None:
     profile = PROFILE.with_constant("host.sample_rate", None, "not measured")
     advice = advice_on(LARGE, profile)
