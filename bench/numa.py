@@ -14,11 +14,12 @@ import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
+
+if TYPE_CHECKING:
+    import torch
 
 #: Numbers of the system calls that libc does not wrap (arch/*/entry/syscalls in Linux).
 _CALLS = {
@@ -101,7 +102,7 @@ def bind_case(
     return Binding(node, how, reason)
 
 
-def share_on_node(table: Tensor, node: int, pages: int = 256) -> float | None:
+def share_on_node(table: torch.Tensor, node: int, pages: int = 256) -> float | None:
     """Share of the table's memory that lies on ``node``, from ``pages`` pages spread over it.
 
     Pages that nothing has touched lie nowhere and are left out. ``None``: the kernel does not say.
