@@ -9,10 +9,10 @@ from gatherbench.bench.meters.base import Meter
 from gatherbench.bench.meters.clock import WallClockMeter
 from gatherbench.bench.meters.cpu import CpuMeter
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
-from gatherbench.bench.meters.pcie import PcieMeter
-from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.memory import MemoryMeter
 from gatherbench.bench.meters.memory_traffic import MemoryTrafficMeter
+from gatherbench.bench.meters.pcie import PcieMeter
+from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.rapl import RaplMeter
 from gatherbench.bench.meters.threads import ThreadMeter
 
