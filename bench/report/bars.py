@@ -124,12 +124,13 @@ def bar_chart(
     pieces: Mapping[str, str] = parts or {}
     if values.empty:
         return BarChart(ident, title, reading, [], [], absent=absent)
-    panels = []
+    panels, times, bad = [], epoch_times(run), problems(run)
     predicted = ", ".join(modelled_for(run))
     for workload in run.workloads:
         here = values[values["workload"] == workload]
         measured, modelled = here[here["backend"] != "model"], here[here["backend"] == "model"]
-        groups = [(measured, _unmeasured(run, workload, measured, absent), "")]
+        timed, failed = (t[t["workload"] == workload] for t in (times, bad))
+        groups = [(measured, _unmeasured(timed, failed, measured, absent), "")]
         if predicted:
             groups.append((modelled, _unpredicted(run, workload), predicted))
         for frame, why, profile in groups:
@@ -234,14 +235,14 @@ def _top(frame: pd.DataFrame, total: str, mark: float | None) -> float:
     return max([*frame[total], *frame["high"], mark or 0.0]) or 1.0
 
 
-def _unmeasured(run: Run, workload: str, frame: pd.DataFrame, absent: str) -> dict[Names, str]:
-    """Why a series is not in the frame, or not with all of its repeats."""
-    times = epoch_times(run)
-    times = times[(times["workload"] == workload) & (times["backend"] != "model")]
+def _unmeasured(
+    times: pd.DataFrame, bad: pd.DataFrame, frame: pd.DataFrame, absent: str
+) -> dict[Names, str]:
+    """Why series of a workload are not in the frame, or not with all of their repeats."""
+    times = times[times["backend"] != "model"]
     timed, there = (set(zip(t["strategy"], t["variant"], strict=True)) for t in (times, frame))
     found = dict.fromkeys(timed - there, absent)
-    bad = problems(run)
-    for b in bad[bad["workload"] == workload].to_dict("records"):
+    for b in bad.to_dict("records"):
         some = "" if b["repeats"] == b["of"] else f"{b['repeats']} of {b['of']} repeats "
         found[b["strategy"], b["variant"]] = f"{some}{b['status']}: {b['reason']}"
     return found

@@ -28,6 +28,17 @@ def compared(run: Run) -> str:
     )
 
 
+def residency(run: Run) -> str:
+    """Where the feature table lay, as far as the run says, in a sentence."""
+    loads = _ok(run, "setup")
+    sources = loads["source"][loads["metric"] == "table_load_time"]
+    places = sorted({str(source).partition("; ")[2] for source in sources} - {""})
+    where = f"The feature table was {' or '.join(places)}." if places else ""
+    if _ok(run, "check")["metric"].str.contains("residen").any():
+        return where
+    return f"{where} Where the GPU finds it (residency) was not checked in this run.".strip()
+
+
 def setup(run: Run) -> Grid:
     """Checks, set-up and scores of each series: medians over repeats, a column for each metric."""
     rows = run.rows[run.rows["stage"].isin(("check", "setup", "eval")) & (run.rows["epoch"] < 0)]
@@ -58,8 +69,8 @@ def unmeasured(run: Run) -> Grid:
 
 
 def meters(run: Run) -> Grid:
-    """Each metric that a meter or clock observed in epochs: where from, how often, why not."""
-    rows = run.rows[(run.rows["epoch"] >= 0) & (run.rows["backend"] != "model")]
+    """Each metric that was to be observed: where from, how often, and why not."""
+    rows = run.rows[(run.rows["stage"] != "case") & (run.rows["backend"] != "model")]
     records = []
     for (stage, metric), here in rows.groupby(["stage", "metric"], sort=False):
         absent = here[here["status"] != "ok"]
@@ -85,7 +96,21 @@ def meters(run: Run) -> Grid:
         Column("reason", "why there is none, and the remedy"),
     ]
     frame = pd.DataFrame(records, columns=[column.field for column in columns])
-    return grid("meters", "Clocks and meters of the measured epochs", columns, frame)
+    return grid("meters", "What clocks, meters and checks read", columns, frame)
+
+
+def calibration(run: Run) -> Grid:
+    """What the calibration of the GPU's sensors found, and which of them it does not trust."""
+    frame = run.whole[["metric", "status", "value", "unit", "source", "reason"]]
+    columns = [
+        Column("metric", "metric"),
+        Column("status", "status"),
+        Column("value", "value", units="unit"),
+        Column("unit", "unit in the CSV"),
+        Column("source", "source"),
+        Column("reason", "why there is none, and the remedy"),
+    ]
+    return grid("calibration", "Calibration of the GPU’s sensors before the run", columns, frame)
 
 
 def _state(absent: int, total: int, reasons: list[str]) -> str:

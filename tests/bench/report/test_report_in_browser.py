@@ -299,6 +299,13 @@ def test_paper_gets_every_detail(make_run: MakeRun, open_report: OpenReport) -> 
     assert not page.get_by_role("button", name="Download CSV").first.is_visible()
 
 
+def test_tables_fit_on_paper(open_report: OpenReport) -> None:
+    width = 703  # px of A4 between margins of 12 mm
+    page = open_report(REPO / "results" / "example", viewport={"width": width, "height": 1000})
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_a_large_run_opens_whole(make_run: MakeRun, open_report: OpenReport) -> None:
     page = open_report(make_run(workloads=[f"graph{i}-sage16x2" for i in range(28)]))  # 224 cases
     assert page.locator("#numbers tbody tr").count() == 28 * 4
