@@ -234,18 +234,6 @@ def test_sources_say_how_often_and_with_what_spread() -> None:
         assert constant.source, key
 
 
-def test_quartiles_are_those_of_the_rates() -> None:
-    point = Point("gpu_copy")
-    samples = [
-        Sample(point, i, Observation(1.0, 1 / rate, "")) for i, rate in enumerate(range(1, 8))
-    ]
-    found = summarise(samples)[point]
-    assert (found.low, found.median, found.high, found.count) == (2, 4, 6, 7)
-    assert found.spread == "quartiles -50.0% and +50.0%"
-    alone = summarise(samples[:1])[point]
-    assert alone.low == alone.median == alone.high
-
-
 @pytest.mark.parametrize(
     ("change", "key", "reason"),
     [

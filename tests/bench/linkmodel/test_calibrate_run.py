@@ -15,6 +15,7 @@ import pytest
 from gatherbench.bench.linkmodel import calibrate as calibration
 from gatherbench.bench.linkmodel import calibrate_machine, calibrate_main
 from gatherbench.bench.linkmodel.calibrate import calibrate
+from gatherbench.bench.linkmodel.calibrate_check import summarise
 from gatherbench.bench.linkmodel.calibrate_files import SampleFile
 from gatherbench.bench.linkmodel.calibrate_host import CalibrationError
 from gatherbench.bench.linkmodel.calibrate_machine import MachineFacts, max_payload
@@ -170,3 +171,15 @@ def test_this_host_can_be_asked() -> None:
     assert facts.cores >= 1
     assert not facts.has_gpu
     assert json.dumps(dataclasses.asdict(facts))
+
+
+def test_quartiles_are_those_of_the_rates() -> None:
+    point = Point("gpu_copy")
+    samples = [
+        Sample(point, i, Observation(1.0, 1 / rate, "")) for i, rate in enumerate(range(1, 8))
+    ]
+    found = summarise(samples)[point]
+    assert (found.low, found.median, found.high, found.count) == (2, 4, 6, 7)
+    assert found.spread == "quartiles -50.0% and +50.0%"
+    alone = summarise(samples[:1])[point]
+    assert alone.low == alone.median == alone.high
