@@ -43,7 +43,7 @@ on_reddit = reddit_stages(findings.published)
 on_gpu = measured_stages(findings, "cuda", "cpu_gather", "naive")
 on_host = measured_stages(findings, "host", "cpu_gather", "naive")
 missing = [
-    ("on a GPU\n(measured)", "not measured yet: `gatherbench run paper` on a machine with a GPU")
+    ("on a GPU (measured)", "not measured yet: `gatherbench run paper` on a machine with a GPU")
 ]
 show(
     stage_shares(
@@ -79,7 +79,8 @@ for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
 # %%
 for row in pd.concat([on_reddit, on_gpu, on_host]).itertuples():
     whole = row.sample + row.fetch + row.train + row.other
-    say(f"- {row.label} ({row.kind}): **{row.fetch / whole:.0%}** of the epoch waits for rows.")
+    name = row.label.replace("\n", ", ")
+    say(f"- {name} ({row.kind}): **{row.fetch / whole:.0%}** of the epoch waits for rows.")
 for run in findings.runs:
     declared = passes_over_memory(run).query("strategy == 'cpu_gather'")
     for variant, passes in declared.groupby("variant")["passes"].median().dropna().items():

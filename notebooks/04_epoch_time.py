@@ -22,10 +22,12 @@ import pandas as pd
 
 from gatherbench.bench.answers.epochs import gains, measured_bars, predicted_bars
 from gatherbench.bench.answers.reddit import reddit_bars
+from gatherbench.bench.answers.shapes import modelled_shapes
 from gatherbench.bench.figures.epoch_bars import epoch_bars
-from gatherbench.bench.figures.kinds import MEASURED
+from gatherbench.bench.figures.kinds import MEASURED, MODELLED
 from gatherbench.bench.figures.speedup import speedup
 from gatherbench.bench.findings import open_findings
+from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.notebooks_show import say, show
 
 findings = open_findings()
@@ -61,6 +63,31 @@ for first in range(0, len(groups), 3):
     )
 
 # %% [markdown]
+# ## Graphs of this field, by the model
+#
+# Whole epochs on graphs with the sizes of the field's, from their shapes alone. Where a strategy
+# has no bar its table does not fit in GPU memory.
+
+# %%
+profile = load_profile("rtx3090-pcie4")
+shapes = ["products-like", "reddit-like", "wiki-like", "papers100M-like", "twitter-like", "sk-like"]
+expected = modelled_shapes(shapes, profile)
+for first in range(0, len(shapes), 3):
+    show(
+        epoch_bars(
+            expected,
+            {"modelled": "does not fit in GPU memory"},
+            title=f"Epoch time by graph and strategy, modelled for {profile.name}",
+            foot="GraphSAGE with the paper's hyper-parameters. Each strategy by its fastest "
+            "variant, named beside the bar. Minibatches computed from RMAT's degree law; constants "
+            "and their sources are the profile's.",
+            groups=[f"{name} sage" for name in shapes[first : first + 3]],
+            kinds=(MODELLED,),
+        ),
+        f"Modelled epoch time by strategy for {', '.join(shapes[first : first + 3])}.",
+    )
+
+# %% [markdown]
 # ## In host memory
 #
 # Without a GPU every strategy still runs its data path, in host memory. These bars show what the
@@ -86,10 +113,11 @@ for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
 # ## What the data say
 
 # %%
-for row in gains(bars).itertuples():
+for row in gains(pd.concat([bars, expected])).itertuples():
     text = f"- {row.group}, {row.kind}: `{row.strategy}` is **{row.over_naive:.2f}** times as fast"
     text += f" as CPU gather (naive; {row.over_best:.2f} times its best variant)"
-    say(text + f" and takes {row.of_bound:.2f} times as long as all-in-GPU.")
+    bound = f", and takes {row.of_bound:.2f} times as long as all-in-GPU"
+    say(text + (bound if row.of_bound > 0 else "; the table does not fit in GPU memory") + ".")
 for row in gains(on_host).itertuples():
     text = f"- {row.group}, in host memory: `{row.strategy}` is {row.over_naive:.2f} times as fast"
     say(text + f" as CPU gather (naive; {row.over_best:.2f} times its best variant).")

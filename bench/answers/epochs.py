@@ -19,6 +19,7 @@ PROFILES = {"nvidia-h200": "h200-sxm-pcie5"}
 BARS = ["group", "kind", "strategy", "variant", "median", "low", "high", "note"]
 #: From the seeds outwards.
 PAPERS_FANOUTS = [25, 10]
+PAPERS_HIDDEN, PAPERS_BATCH = 16, 1000
 BYTES_TOUCHED = ("cpu_read", "cpu_write", "copy_engine")
 
 
@@ -30,7 +31,8 @@ def measured_stages(findings: Findings, backend: str, strategy: str, variant: st
         return pd.DataFrame(columns=columns)
     mine = table[(table["strategy"] == strategy) & (table["variant"] == variant)]
     where = ", host memory only" if backend == "host" else ""
-    label = mine["dataset"] + " " + mine["model"] + ", " + mine["machine"] + where
+    name = mine["workload"].map(graph_names(findings)).astype(str)
+    label = name + "\n" + mine["machine"] + where
     return mine.assign(kind="measured", label=label)[columns].reset_index(drop=True)
 
 
@@ -73,14 +75,24 @@ def predicted_bars(findings: Findings) -> pd.DataFrame:
 
 
 def graph_name(workload: Mapping[str, Any]) -> str:
-    """A workload as panels name it: its graph, its model, and what else is not the paper's."""
+    """A workload as panels name it: its graph, its model, and all that is not the paper's."""
     scale = "" if workload["scale"] == 1 else f"@{workload['scale']:g}"
-    fans = (
-        ""
-        if list(workload["fanouts"]) == PAPERS_FANOUTS
-        else f", {len(workload['fanouts'])} layers"
-    )
-    return f"{workload['dataset']}{scale} {workload['model']}{fans}"
+    words = [f"{workload['dataset']}{scale} {workload['model']}"]
+    if list(workload["fanouts"]) != PAPERS_FANOUTS:
+        words.append("fan-outs " + ",".join(map(str, workload["fanouts"])))
+    if workload["hidden"] != PAPERS_HIDDEN:
+        words.append(f"hidden {workload['hidden']}")
+    if workload["batch_size"] != PAPERS_BATCH:
+        words.append(f"batch {workload['batch_size']}")
+    if workload["max_batches"]:
+        words.append(f"{workload['max_batches']} minibatches")
+    return ", ".join(words)
+
+
+def graph_names(findings: Findings) -> dict[str, str]:
+    """:func:`graph_name` of every workload by its id."""
+    plans = [run.plan["workloads"] for run in findings.runs]
+    return {name: graph_name(fields) for plan in plans for name, fields in plan.items()}
 
 
 def measured_bars(findings: Findings, backend: str, dataset: str = "") -> pd.DataFrame:
@@ -88,13 +100,8 @@ def measured_bars(findings: Findings, backend: str, dataset: str = "") -> pd.Dat
     table = findings.epochs(backend)
     if dataset:
         table = table[table["dataset"] == dataset]
-    names = {
-        name: graph_name(fields)
-        for run in findings.runs
-        for name, fields in run.plan["workloads"].items()
-    }
     note = table["variant"].where(table["variant"] != "default", "")
-    group = table["workload"].map(names).astype(str)
+    group = table["workload"].map(graph_names(findings)).astype(str)
     bars = table.assign(kind="measured", group=group, note=note)
     return bars[[*BARS, "machine"]]
 

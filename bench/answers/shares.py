@@ -79,6 +79,7 @@ def _setup_medians(findings: Findings, pattern: str) -> pd.DataFrame:
         return pd.DataFrame({"series": [], "metric": pd.Series(dtype=str), "value": []})
     rows = pd.concat(tables)
     rows = rows[(rows["stage"] == "setup") & rows["metric"].str.fullmatch(pattern)]
-    series = rows["strategy"] + " " + rows["variant"] + ", " + rows["dataset"] + " " + rows["model"]
+    provider = rows["variant"].str.split(",").str[0]
+    series = provider + ", " + rows["dataset"] + " " + rows["model"]
     values = rows.assign(series=series).groupby(["series", "metric"], sort=False)["value"].median()
     return values.reset_index()

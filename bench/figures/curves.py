@@ -6,6 +6,7 @@ without values says how to get them.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ from gatherbench.bench.figures.style import (
 
 #: Inches right of the panels for the names of the series.
 NAMES_ROOM = 2.55
+#: Characters of a line of a name.
+NAME_WIDTH = 32
 #: For series that are no strategies: the palette's colours, then darker ones.
 PALETTE = (
     *(BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY),
@@ -113,7 +116,10 @@ def name_series(figure: Figure, panels: Sequence[Axes], colours: Mapping[str, st
         left = first + (box.x0 - first) * share
         axes.set_position((left, box.y0, box.width * share - first * (1 - share) / 3, box.height))
     figure.legend(
-        handles=[Line2D([], [], color=colour, label=name) for name, colour in colours.items()],
+        handles=[
+            Line2D([], [], color=colour, label=textwrap.fill(name, NAME_WIDTH))
+            for name, colour in colours.items()
+        ],
         loc="center left",
         bbox_to_anchor=(1 - (NAMES_ROOM - 0.05) / figure.get_figwidth(), 0.55),
         frameon=False,

@@ -32,7 +32,7 @@ def stage_shares(
     """
     looks = {kind.name: kind for kind in KINDS}
     rows = [row for name in looks for row in table[table["kind"] == name].to_dict("records")]
-    labels = [f"{row['label']}\n({row['kind']})" for row in rows] + [label for label, _ in absent]
+    labels = [f"{row['label']} ({row['kind']})" for row in rows] + [label for label, _ in absent]
     stages = [Patch(facecolor=colour, label=stage) for stage, colour in STAGE_COLOURS.items()]
     figure, (axes,) = panel_row(
         title,

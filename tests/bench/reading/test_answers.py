@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -36,10 +37,12 @@ from gatherbench.bench.answers.reddit import (
     reddit_bars,
     reddit_stages,
 )
+from gatherbench.bench.answers.shapes import modelled_shapes
 from gatherbench.bench.answers.shares import gather_against_share, step_against_share
 from gatherbench.bench.findings import Findings, load_findings
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.reference import load_reference
+from gatherbench.bench.workload import Workload
 
 from .gpu_rows import (
     ROW_BYTES,
@@ -89,7 +92,7 @@ def test_stages_of_one_variant(findings: Findings) -> None:
     row = table.iloc[0]
     assert (row["sample"], row["fetch"], row["train"]) == pytest.approx((0.2, 1.0, 0.5))
     assert row["other"] == pytest.approx(0.01)
-    assert row["label"] == "wordnet sage, nvidia-h200"
+    assert row["label"] == "wordnet sage\nnvidia-h200"
 
 
 def test_bars_and_gains(findings: Findings) -> None:
@@ -105,10 +108,11 @@ def test_bars_and_gains(findings: Findings) -> None:
 
 
 def test_a_workload_is_named_by_what_is_not_the_papers() -> None:
-    usual = {"dataset": "reddit-like", "scale": 1.0, "model": "sage", "fanouts": [25, 10]}
+    usual = asdict(Workload("reddit-like"))
     assert graph_name(usual) == "reddit-like sage"
-    assert graph_name({**usual, "scale": 0.1, "fanouts": [15, 10, 5]}) == (
-        "reddit-like@0.1 sage, 3 layers"
+    modern = {"scale": 0.1, "fanouts": [15, 10, 5], "hidden": 256, "batch_size": 1024}
+    assert graph_name({**usual, **modern, "max_batches": 20}) == (
+        "reddit-like@0.1 sage, fan-outs 15,10,5, hidden 256, batch 1024, 20 minibatches"
     )
 
 
@@ -180,7 +184,7 @@ def test_a_live_peer_is_no_policy_of_it(findings: Findings) -> None:
 
 def test_shares_of_the_multiprocessors(findings: Findings) -> None:
     gather = gather_against_share(findings).set_index(["series", "x"])["y"]
-    sweep = "async_zero_copy stream,auto, wordnet sage"
+    sweep = "stream, wordnet sage"
     assert gather[sweep, 5] == pytest.approx(0.25)
     assert gather[sweep, 15] == pytest.approx(1.0)
     assert gather["rows of 2408 B", 5] == pytest.approx(0.5)
@@ -262,3 +266,13 @@ def test_without_any_run_every_measured_table_is_empty(nothing: Findings) -> Non
         measured_transfers(nothing),
     ):
         assert table.empty
+
+
+def test_shapes_are_modelled_whole_and_what_does_not_fit_is_left_out() -> None:
+    bars = modelled_shapes(["products-like", "papers100M-like"], load_profile("rtx3090-pcie4"))
+    small = bars[bars["group"] == "products-like sage"]
+    assert "all_in_gpu" in set(small["strategy"])
+    large = bars[bars["group"] == "papers100M-like sage"]  # 57 GB in 24 GB
+    assert "all_in_gpu" not in set(large["strategy"])
+    assert {"cpu_gather", "aligned_zero_copy"} <= set(large["strategy"])
+    assert (bars["median"] > 0).all()

@@ -191,7 +191,7 @@ def test_panels_fill_themselves_from_the_rows_of_a_gpu_run(
     notebooks = tmp_path / "notebooks"
     shutil.copytree(ROOT / "notebooks", notebooks)
     stems = {
-        "01_where_the_time_goes": "wordnet sage, nvidia-h200 (measured): **58%**",
+        "01_where_the_time_goes": "nvidia-h200 (measured): **58%**",
         "02_requests_and_row_width": "Measured at 512 B: alignment is worth **+20.0%**, sorting",
         "03_share_of_the_sms": "**15 %** is the smallest share",
         "04_epoch_time": "wordnet sage, measured: `async_zero_copy` is **1.99** times as fast",

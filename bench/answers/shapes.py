@@ -1,0 +1,48 @@
+"""What the link model expects of whole epochs on the graphs of this field, known by their sizes.
+
+From the shapes alone, whether or not a dataset lies prepared on this machine, so that the same
+table comes out everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from gatherbench.bench.answers.epochs import BARS
+from gatherbench.bench.linkmodel.advise import advise
+from gatherbench.bench.linkmodel.advise_question import Question, graph_of, graph_sizes
+from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.datasets.registry import get_source
+from gatherbench.datasets.synthetic import SyntheticSource
+
+
+def modelled_shapes(names: Sequence[str], profile: LinkProfile) -> pd.DataFrame:
+    """One epoch of GraphSAGE with the paper's hyper-parameters on each graph, as :data:`BARS`.
+
+    Every variant that declares something of its own has a bar; a strategy whose table does not fit
+    in GPU memory has none.
+    """
+    records = []
+    for name in names:
+        source = get_source(name)
+        spec = source.estimate(1.0)
+        train_nodes = source.splits[0] if isinstance(source, SyntheticSource) else 0
+        graph = graph_of(
+            spec.num_nodes,
+            spec.num_edges,
+            spec.feature_dim,
+            spec.feature_dtype,
+            classes=spec.num_classes,
+            train_nodes=train_nodes,
+            name=name,
+        )
+        question = Question(graph)
+        sizes = graph_sizes(graph, question.fanouts, question.batch_size)
+        for option in advise(question, sizes, profile).ranked:
+            note = "" if option.variant == "default" else option.variant
+            nan = float("nan")
+            case = (f"{name} sage", "modelled", option.strategy, option.variant)
+            records.append((*case, option.epoch_s, nan, nan, note))
+    return pd.DataFrame(records, columns=BARS)
