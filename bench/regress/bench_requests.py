@@ -18,7 +18,7 @@ ROWS = 4_000_000
 
 
 @pytest.mark.parametrize("name", ["aligned", "unaligned", "pytorch-direct", "dgl"])
-@pytest.mark.parametrize("width", [100, 353, 602])
+@pytest.mark.parametrize("width", [25, 100, 353, 602])
 def test_count_requests(benchmark: BenchmarkFixture, name: str, width: int) -> None:
     ids = uniform_ids(ROWS)
     benchmark.group = f"count the requests of {ROWS:,} rows of {width} floats"
