@@ -1,0 +1,57 @@
+"""The calibration on a GPU: every point gives a believable time, and the chase is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from gatherbench.bench.linkmodel.calibrate_gpu import GpuStand
+from gatherbench.bench.linkmodel.calibrate_machine import ask_gpu
+from gatherbench.bench.linkmodel.calibrate_points import POLICY, Point, gpu_points
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
+]
+SPANS = (256 << 20, 512 << 20, 1 << 30)
+
+
+@pytest.fixture(scope="module")
+def stand() -> Iterator[GpuStand]:
+    with GpuStand(SPANS, torch.device("cuda", torch.cuda.current_device())) as made:
+        yield made
+
+
+@pytest.mark.parametrize("point", gpu_points(SPANS, 2), ids=str)
+def test_every_point_is_measured(stand: GpuStand, point: Point) -> None:
+    """The bounds are of anything that can be a GPU, not of a good one."""
+    if point.kind == "gpu_gather":
+        stand.check(POLICY, point.row_bytes)
+    stand.measure(point)  # compiles, and wakes the link
+    observed = stand.measure(point)
+    rate = observed.amount / observed.seconds
+    if point.kind == "round_trip":
+        assert 1e-7 < 1 / rate < 1e-4
+    elif point.kind in ("gpu_launch", "gpu_submit"):
+        assert 1e-7 < 1 / rate < 1e-1
+    elif point.kind == "gpu_matmul":
+        assert 1e11 < rate < 1e16
+    else:
+        assert 1e7 < rate < 1e13
+
+
+def test_chases_go_on_where_they_ended(stand: GpuStand) -> None:
+    """Each observation checks its own end: a ring that was written to would be noticed."""
+    for span in SPANS:
+        for _ in range(3):
+            assert stand.measure(Point("round_trip", span_bytes=span)).amount > 0
+
+
+def test_the_machine_can_be_asked(stand: GpuStand) -> None:
+    facts = ask_gpu(stand.device)
+    assert facts.has_gpu
+    assert facts.gpu_memory_bytes
+    assert facts.link_generation is None or 1 <= facts.link_generation <= 7
+    assert facts.max_payload is None or facts.max_payload in (128, 256, 512, 1024, 2048, 4096)
