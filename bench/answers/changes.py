@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from gatherbench.bench.derive import READING_ORDER, SERIES, epoch_times, epoch_values
+from gatherbench.bench.derive_gpu import block_values
 from gatherbench.bench.findings import Findings
 from gatherbench.bench.tables import Run
 
@@ -24,7 +25,8 @@ def measured_changes(
     their changes.
 
     Args:
-        quantities: what the change is called → stage and metric; ``processor`` seconds are the
+        quantities: what the change is called → stage and metric; the stage ``energy`` has
+            ``energy`` an epoch and mean ``power`` of the GPU, ``processor`` seconds are the
             sum of ``cpu_user`` and ``cpu_system`` and have the metric ``cpu``.
 
     Returns:
@@ -63,6 +65,8 @@ def _fastest_variants(run: Run) -> list[tuple[str, ...]]:
 
 
 def _per_epoch(run: Run, stage: str, metric: str) -> pd.Series[float]:
+    if stage == "energy":
+        return block_values(run, metric)
     if metric == "cpu":
         return epoch_values(run, stage, "cpu_user") + epoch_values(run, stage, "cpu_system")
     return epoch_values(run, stage, metric)

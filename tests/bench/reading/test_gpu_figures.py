@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 from matplotlib.text import Text
 
+from gatherbench.bench.answers.changes import measured_changes
 from gatherbench.bench.derive_gpu import (
     block_values,
     gpu_energy,
@@ -28,6 +29,7 @@ from gatherbench.bench.figures.all import FIGURES, GPU_FIGURES, save_all
 from gatherbench.bench.figures.gpu_energy import gpu_energy_per_epoch, gpu_mean_power
 from gatherbench.bench.figures.pcie_over_time import pcie_over_time
 from gatherbench.bench.figures.style import RC
+from gatherbench.bench.findings import Findings
 from gatherbench.bench.gathered import TIMELINE_COLUMNS
 from gatherbench.bench.reference import load_reference
 from gatherbench.bench.rows import HEADER
@@ -242,3 +244,13 @@ def test_they_are_drawn_where_a_gpu_took_part(make_run: MakeRun, tmp_path: Path)
     on_host = load_run(make_run(name="20261121-quick-bbbbbb", series=SERIES))
     names = {path.stem for path in save_all(on_host, tmp_path / "host", formats=["png"])}
     assert names == set(FIGURES)
+
+
+def test_changes_of_energy_are_those_of_the_blocks(folder: Path) -> None:
+    reference = load_reference(Path(__file__).parents[3] / "results" / "reference")
+    none = pd.DataFrame()
+    findings = Findings(reference, [load_run(folder)], none, none, none)
+    table = measured_changes(findings, "cuda", {"energy": ("energy", "energy")})
+    (change,) = table.to_dict("records")
+    assert change["strategy"] == "aligned_zero_copy"
+    assert change["median"] == pytest.approx(210 / 340 - 1)
