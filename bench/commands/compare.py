@@ -23,7 +23,9 @@ def compare(
     ] = False,
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="Show, and decide by, this metric; repeat for several."),
+        typer.Option(
+            help="Show, and decide by, this one (epoch, fetch, gpu_energy, …); repeat for several."
+        ),
     ] = None,
     threshold: Annotated[
         float, typer.Option(help="The smallest difference that matters, as a share.")
