@@ -19,6 +19,7 @@ from gatherbench.bench.linkmodel.physics import (
     gpu_reads,
     local_gather,
     sampling,
+    staged_copy,
     training,
 )
 from gatherbench.bench.linkmodel.profile import LinkProfile
@@ -101,20 +102,21 @@ def predict_batches(
 def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
     """The parts of a minibatch, from who moves its bytes."""
     on_cpu = load.cpu_write_bytes > 0
+    staged = load.pageable_bytes > 0
+    transfer: Part | None = None
     if load.gpu_link_read_bytes > 0:
-        transfer: Part | None = gpu_reads(load, profile)
+        transfer = gpu_reads(load, profile)
+    elif staged:
+        transfer = staged_copy(load, profile)
     elif on_cpu:
         transfer = engine_copy(load.copy_engine_bytes, profile)
-    else:
-        transfer = None
     brought = max(load.gpu_link_read_bytes, load.cpu_write_bytes)
     local = max(0.0, load.payload_bytes - brought)  # expanded from distinct rows, or resident
     resident = 0.0 if brought else load.table_bytes
     return Parts(
         sample=sampling(load, profile),
         submit_s=Estimate.of(profile.gpu.submit, "gpu.submit"),
-        gather=cpu_gather(load, profile) if on_cpu else None,
-        staged=load.pageable_bytes > 0,
+        gather=cpu_gather(load, profile) if on_cpu and not staged else None,
         transfer=transfer,
         by_kernel=load.gpu_link_read_bytes > 0,
         expand=local_gather(local, resident, profile) if local else None,

@@ -126,23 +126,46 @@ def engine_copy(num_bytes: float, profile: LinkProfile) -> Part:
 
 
 def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """The CPU gathers rows on every core, into reused staging memory or into fresh tensors."""
+    """The CPU gathers rows on every core into reused staging memory."""
     host = profile.host
-    moved = load.cpu_read_bytes + load.cpu_write_bytes
-    if load.gather_s is not None:
-        by_cores = load.gather_s
-    elif load.pageable_bytes:
-        rate = Estimate.of(profile.copy.pageable, "copy.pageable")
-        by_cores = combine(lambda r: load.pageable_bytes / r, rate)
-    else:
-        by_cores = combine(
-            lambda rate, cores: load.cpu_write_bytes / (rate * cores),
-            _at(host.gather_rate, "host.gather_rate", load.row_bytes or math.inf),
-            Estimate.of(host.cores, "host.cores"),
-        )
+    by_cores = load.gather_s or combine(
+        lambda rate, cores: load.cpu_write_bytes / (rate * cores),
+        _at(host.gather_rate, "host.gather_rate", load.row_bytes or math.inf),
+        Estimate.of(host.cores, "host.cores"),
+    )
+    return _on_cpu(by_cores, load.cpu_read_bytes + load.cpu_write_bytes, profile)
+
+
+def staged_copy(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """The CPU gathers into fresh pageable memory, which the driver stages and copies.
+
+    One activity, because the copy engine follows the staging chunk by chunk: the longer of the
+    CPU's part and the copy, with the demands of both.
+    """
+    by_cpu = load.gather_s or combine(
+        lambda rate: load.pageable_bytes / rate, Estimate.of(profile.copy.pageable, "copy.pageable")
+    )
+    copy = engine_copy(load.copy_engine_bytes, profile)
+    moved = load.cpu_read_bytes + load.cpu_write_bytes + load.copy_engine_bytes
+    gather = _on_cpu(by_cpu, moved, profile)
+    if gather.seconds.value is None or copy.seconds.value is None:
+        return Part(combine(max, gather.seconds, copy.seconds), gather.bound)
+    seconds, bound = slowest([(gather.bound, gather.seconds), (copy.bound, copy.seconds)])
+    by_link = Estimate(copy.seconds.value * copy.demands["link"])
+    demands = {
+        "cpu": _share(by_cpu, seconds),
+        "link": _share(by_link, seconds),
+        **_memory_share(moved, seconds, profile),
+    }
+    return Part(seconds, bound, demands)
+
+
+def _on_cpu(by_cores: Estimate, moved: float, profile: LinkProfile) -> Part:
+    """Work of all cores that moves so many bytes in host memory."""
     if not by_cores.known:
         return Part(by_cores, "cpu")
-    by_memory = combine(lambda r: moved / r, Estimate.of(host.memory_rate, "host.memory_rate"))
+    rate = Estimate.of(profile.host.memory_rate, "host.memory_rate")
+    by_memory = combine(lambda r: moved / r, rate)
     seconds, bound = slowest([("cpu", by_cores), ("host memory", by_memory)])
     demands = {"cpu": _share(by_cores, seconds), **_memory_share(moved, seconds, profile)}
     return Part(seconds, bound, demands)

@@ -29,8 +29,8 @@ class Parts:
         sample: the host draws the minibatch.
         submit_s: the host starts its fetch.
         gather: the CPU gathers.
-        staged: the transfer begins while the CPU still gathers (the driver's staging).
-        transfer: over the link, by the copy engine or by multiprocessors.
+        transfer: over the link, by the copy engine (staged by the driver or not) or by
+            multiprocessors.
         by_kernel: the GPU's multiprocessors do the transfer.
         expand: the rows are read from the GPU's own memory.
         train: the training step.
@@ -41,7 +41,6 @@ class Parts:
     sample: Part
     submit_s: Estimate
     gather: Part | None
-    staged: bool
     transfer: Part | None
     by_kernel: bool
     expand: Part | None
@@ -103,7 +102,7 @@ class _Program:
         #: Numbers of the activities of each kind, minibatch by minibatch.
         self.samples: list[int] = []
         self.gathers: list[int] = []
-        self.fetches: list[tuple[int, ...]] = []
+        self.fetches: list[int] = []
         self.trains: list[int] = []
 
     def add_minibatch(self) -> None:
@@ -113,22 +112,20 @@ class _Program:
         sample = self._add(p.sample, host_free + self._ended(self.samples, 1))
         self.samples.append(sample)
         submit = self._append(Activity(_seconds(p.submit_s), {}, (sample,)))
-        fetched: tuple[int, ...] = (submit,)
+        fetched = submit
         buffer_free = self._ended(self.trains, ahead + 1)
         if p.gather is not None:
             gather = self._add(p.gather, (submit, *self._ended(self.gathers, 1)))
             self.gathers.append(gather)
-            fetched = (gather,)
+            fetched = gather
         if p.transfer is not None:
-            start = (submit,) if p.staged else fetched
-            begin = start + buffer_free + self._ended(self.fetches, 1)
-            transfer = self._add(p.transfer, begin, beside_training=p.by_kernel and ahead > 0)
-            fetched = (*fetched, transfer) if p.staged else (transfer,)
+            begin = (fetched, *buffer_free, *self._ended(self.fetches, 1))
+            fetched = self._add(p.transfer, begin, beside_training=p.by_kernel and ahead > 0)
         if p.expand is not None:
-            expand = self._add(p.expand, fetched + buffer_free, beside_training=ahead > 0)
-            fetched = (expand,)
+            begin = (fetched, *buffer_free)
+            fetched = self._add(p.expand, begin, beside_training=ahead > 0)
         self.fetches.append(fetched)
-        self.trains.append(self._add(p.train, fetched + self._ended(self.trains, 1)))
+        self.trains.append(self._add(p.train, (fetched, *self._ended(self.trains, 1))))
 
     def timeline(self, times: list[tuple[float, float]], count: int) -> Timeline:
         """The first ``count`` minibatches: training, and what it waited for."""
@@ -143,12 +140,9 @@ class _Program:
             trained = end
         return Timeline(trained, sample_s, fetch_s, train_s)
 
-    def _ended(self, kind: Sequence[int | tuple[int, ...]], back: int) -> tuple[int, ...]:
-        """The activities of this kind ``back`` minibatches ago, if there were so many."""
-        if len(kind) < back:
-            return ()
-        found = kind[-back]
-        return found if isinstance(found, tuple) else (found,)
+    def _ended(self, kind: Sequence[int], back: int) -> tuple[int, ...]:
+        """The activity of this kind ``back`` minibatches ago, if there were so many."""
+        return (kind[-back],) if len(kind) >= back else ()
 
     def _add(self, part: Part, after: tuple[int, ...], beside_training: bool = False) -> int:
         demands = {self._resource(name): share for name, share in part.demands.items()}

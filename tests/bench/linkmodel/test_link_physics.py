@@ -22,6 +22,7 @@ from gatherbench.bench.linkmodel.physics import (
     pcie_raw_rate,
     sampling,
     split_requests,
+    staged_copy,
     training,
 )
 from gatherbench.bench.linkmodel.profile import LinkProfile
@@ -214,13 +215,22 @@ def test_the_cpu_gathers_on_every_core_until_its_memory_is_full() -> None:
     assert cpu_gather(load, full).demands == {"cpu": 0.5, "host memory": 1.0}
 
 
-def test_fresh_pageable_memory_has_a_rate_of_its_own() -> None:
+def test_fresh_pageable_memory_is_gathered_staged_and_copied_at_one_pace() -> None:
     load = MinibatchLoad(
         1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, copy_engine_bytes=1e9, pageable_bytes=1e9
     )
     slow = machine(copy_pageable=1e9)
-    assert known(cpu_gather(load, slow).seconds) == pytest.approx(1.0)
-    assert cpu_gather(load, machine(copy_pageable=None)).seconds.value is None
+    part = staged_copy(load, slow)
+    copy = known(engine_copy(1e9, slow).seconds)
+    assert known(part.seconds) == pytest.approx(1.0)
+    assert part.bound == "cpu"
+    assert part.demands["link"] == pytest.approx(copy)  # busy for that part of the second
+    assert part.demands["host memory"] == pytest.approx(3e9 / 102.4e9)
+    fast = staged_copy(load, machine(copy_pageable=1e12, host_memory_rate=1e13))
+    assert known(fast.seconds) == pytest.approx(copy)
+    assert fast.bound == "link"
+    assert staged_copy(load, machine(copy_pageable=None)).seconds.value is None
+    assert staged_copy(load, machine(link_raw_rate=None)).seconds.value is None
 
 
 def test_a_measured_part_takes_the_model_s_place() -> None:

@@ -116,7 +116,6 @@ def parts(
         sample=part(sample, cpu=1.0),
         submit_s=Estimate(0.0),
         gather=None if gather is None else part(gather, cpu=1.0),
-        staged=False,
         transfer=part(fetch, link=link),
         by_kernel=by_kernel,
         expand=None,
