@@ -218,10 +218,11 @@ def _series(run: Run, workload: str) -> list[Names]:
 def _reason(run: Run, metric: str, workload: str = "", names: Names | None = None) -> str:
     """What the run says of a metric that it does not have, of one series or of any."""
     rows = run.rows[run.rows["status"] != "ok"]
+    wanted = rows["metric"] == metric
     if names is not None:
-        rows = rows[(rows["workload"] == workload) & (rows["strategy"] == names[0])]
-        rows = rows[rows["variant"] == names[1]]
-    for found in (rows[rows["metric"] == metric], rows[rows["stage"] == "case"]):
-        if len(found):
-            return f"{found['status'].iloc[0]}: {found['reason'].iloc[0]}"
+        mine = (rows["strategy"] == names[0]) & (rows["variant"] == names[1])
+        wanted = (wanted | (rows["stage"] == "case")) & mine & (rows["workload"] == workload)
+    if wanted.any():
+        found = rows[wanted].iloc[0]
+        return f"{found['status']}: {found['reason']}"
     return "nothing was polled: a GPU’s sensors are read during runs on a GPU"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from pathlib import Path
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from gatherbench import __version__
 from gatherbench.bench.figures.sheet import has_gpu, provenance
@@ -111,8 +112,14 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["short"] = short
+    environment.filters["code"] = _code
     environment.filters["percent"] = lambda value: f"{value:.2f}%"
     return environment
+
+
+def _code(text: str) -> Markup:
+    """The text, escaped, with what stands between backticks set as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _text(name: str) -> str:
