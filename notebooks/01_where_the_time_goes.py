@@ -21,7 +21,7 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.answers.epochs import measured_stages, passes_over_memory
+from gatherbench.bench.answers.epochs import disturbances, measured_stages, passes_over_memory
 from gatherbench.bench.answers.reddit import reddit_stages
 from gatherbench.bench.figures.epoch_breakdown import epoch_breakdown
 from gatherbench.bench.figures.stage_shares import stage_shares
@@ -90,3 +90,5 @@ for run in findings.runs:
         )
 if on_gpu.empty:
     say("- Whether the share is as large on a current GPU and link is **not measured yet**.")
+for sentence in disturbances([*findings.runs_on("cuda"), *findings.runs_on("host")]):
+    say(sentence)

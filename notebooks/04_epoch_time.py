@@ -20,7 +20,7 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.answers.epochs import gains, measured_bars, predicted_bars
+from gatherbench.bench.answers.epochs import disturbances, gains, measured_bars, predicted_bars
 from gatherbench.bench.answers.reddit import reddit_bars
 from gatherbench.bench.answers.shapes import modelled_shapes
 from gatherbench.bench.figures.epoch_bars import epoch_bars
@@ -123,3 +123,5 @@ for row in gains(on_host).itertuples():
     say(text + f" as CPU gather (naive; {row.over_best:.2f} times its best variant).")
 if on_gpu.empty:
     say("- Epochs on a GPU: **not measured yet**.")
+for sentence in disturbances([*findings.runs_on("cuda"), *findings.runs_on("host")]):
+    say(sentence)

@@ -20,6 +20,7 @@
 import pandas as pd
 
 from gatherbench.bench.answers.changes import measured_changes, published_changes
+from gatherbench.bench.answers.epochs import disturbances
 from gatherbench.bench.figures.changes import changes
 from gatherbench.bench.figures.cpu_seconds import cpu_core_seconds
 from gatherbench.bench.findings import open_findings
@@ -30,7 +31,7 @@ QUANTITIES = {
     "transfer time": ("fetch", "wall_time"),
     "processor time": ("epoch", "cpu"),
     "power": ("epoch", "gpu_power"),
-    "energy": ("epoch", "gpu_energy"),
+    "energy": ("energy", "energy"),
 }
 
 # %%
@@ -73,3 +74,5 @@ for quantity in QUANTITIES:
         say(f"- {quantity.capitalize()} on a GPU: **not measured yet**.")
     for row in mine.itertuples():
         say(f"- On a GPU: {row.label}: {quantity} **{row.low:+.0%} to {row.high:+.0%}** per epoch.")
+for sentence in disturbances([*findings.runs_on("cuda"), *findings.runs_on("host")]):
+    say(sentence)

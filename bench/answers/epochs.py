@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.derive import STAGES, stage_breakdown
+from gatherbench.bench.derive import STAGES, other_load, stage_breakdown
+from gatherbench.bench.figures.sheet import QUIET_CORES
 from gatherbench.bench.findings import Findings
 from gatherbench.bench.linkmodel.predict import predictions
 from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile
@@ -127,3 +128,16 @@ def gains(bars: pd.DataFrame) -> pd.DataFrame:
         records.append((group, kind, best["strategy"], *over))
     columns = ["group", "kind", "strategy", "over_naive", "over_best", "of_bound"]
     return pd.DataFrame(records, columns=columns)
+
+
+def disturbances(runs: Iterable[Run]) -> list[str]:
+    """A sentence for each run during which other work kept the host's cores busy."""
+    found = []
+    for run in runs:
+        load = other_load(run) or 0.0
+        if load > QUIET_CORES:
+            found.append(
+                f"- Run {run.run_id} was **disturbed**: {load:.1f} cores of its host were busy with"
+                " other work. Its epochs and their ratios are not to be trusted."
+            )
+    return found

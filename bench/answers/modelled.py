@@ -15,7 +15,7 @@ from gatherbench.bench.answers.gathers import policy_series
 from gatherbench.bench.linkmodel.epoch import predict_batches
 from gatherbench.bench.linkmodel.estimate import Estimate, combine
 from gatherbench.bench.linkmodel.load import MinibatchLoad
-from gatherbench.bench.linkmodel.physics import gpu_reads, staged_copy
+from gatherbench.bench.linkmodel.physics import gpu_reads
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.request_table import RequestRow, request_row, uniform_ids

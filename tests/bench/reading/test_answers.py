@@ -15,6 +15,7 @@ from gatherbench.bench.answers.changes import (
     published_changes,
 )
 from gatherbench.bench.answers.epochs import (
+    disturbances,
     gains,
     graph_name,
     measured_bars,
@@ -276,3 +277,45 @@ def test_shapes_are_modelled_whole_and_what_does_not_fit_is_left_out() -> None:
     assert "all_in_gpu" not in set(large["strategy"])
     assert {"cpu_gather", "aligned_zero_copy"} <= set(large["strategy"])
     assert (bars["median"] > 0).all()
+
+
+def test_a_disturbed_run_says_so(make_run: MakeRun) -> None:
+    make_run("20261121-quiet-aaaaaa", series=SERIES[:1])
+    folder = make_run("20261120-busy-bbbbbb", series=SERIES[:1], other_cores=1.5)
+    runs = load_findings(folder.parents[1], REFERENCE).runs
+    (sentence,) = disturbances(runs)
+    assert "20261120-busy-bbbbbb" in sentence
+    assert "1.5 cores" in sentence
+
+
+def test_what_a_run_declares_is_predicted_for_its_machine(make_run: MakeRun) -> None:
+    folder = make_run(series=SERIES[2:3], backend="cuda", machine="nvidia-h200")
+    declared = {
+        "fetch": {
+            **dict.fromkeys(("declared_payload", "gpu_link_read"), ("B", 2.0e9)),
+            "row": ("B", 2000.0),
+            "lookahead": ("1", 0.0),
+            "gpu_share": ("1", 0.0),
+            "gpu_requests_128_bytes": ("1", 2.0e9 / 128),
+        },
+        "sample": {"minibatches": ("1", 100.0), "edges": ("1", 1e6)},
+        "train": {
+            "operations": ("1", 1e9),
+            "gpu_memory": ("B", 1e9),
+            "launches": ("1", 1e3),
+            "structure": ("B", 1e6),
+        },
+    }
+    rows = [
+        {"stage": stage, "metric": metric, "unit": unit, "value": value}
+        for stage, metrics in declared.items()
+        for metric, (unit, value) in metrics.items()
+    ]
+    key = {"strategy": "aligned_zero_copy", "variant": "given"}
+    add_rows(folder, rows, backend="model", **key)
+    table = {"stage": "setup", "metric": "table", "unit": "B", "value": 1e9}
+    add_rows(folder, [table], **key)
+    bars = predicted_bars(load_findings(folder.parents[1], REFERENCE))
+    assert bars["machine"].tolist() == ["h200-sxm-pcie5"]
+    assert bars["group"].tolist() == ["wordnet sage"]
+    assert 0 < bars["median"].iloc[0] < 10
