@@ -20,6 +20,7 @@ from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import (
     SHORTEST_ENERGY_WINDOW_S,
+    TOO_SHORT,
     GpuEnergyMeter,
     GpuPowerMeter,
 )
@@ -34,15 +35,14 @@ class EnergyBlock:
 
     Args:
         gpu: whose energy; ``None``: no GPU takes part.
-        shortest_s: below this a window is repeated.
+        shortest_s: how long further epochs are run, where the measured ones were too short.
     """
 
     def __init__(
         self, gpu: GpuUnderTest | None, shortest_s: float = SHORTEST_ENERGY_WINDOW_S
     ) -> None:
         self._gpu, self._shortest_s = gpu, shortest_s
-        self._meter = None if gpu is None else GpuEnergyMeter(gpu)
-        self._recorder = Recorder([] if self._meter is None else [self._meter, WallClockMeter()])
+        self._recorder = Recorder([] if gpu is None else [GpuEnergyMeter(gpu), WallClockMeter()])
 
     def __enter__(self) -> Self:
         self._recorder.__enter__()
@@ -58,10 +58,10 @@ class EnergyBlock:
 
     def rows(self, epochs: int, one_epoch: Callable[[], object], make: RowMaker) -> Iterator[Row]:
         """The block's rows, after further epochs where ``epochs`` were too short a window."""
-        if self._meter is None:
+        if self._gpu is None:
             return
         readings, said = self._recorder.readings, "the measured epochs, from the first to the last"
-        if _length_s(readings) < self._shortest_s and self._meter.probe() is None:
+        if any(_refused(reading) for reading in readings):
             readings, epochs = self._run_on(one_epoch)
             said = "further epochs, not timed: the measured ones were too short a window"
         yield make.ok(STAGE, "epochs", "1", epochs, said)
@@ -80,5 +80,6 @@ class EnergyBlock:
         return recorder.readings, epochs
 
 
-def _length_s(readings: tuple[Reading, ...]) -> float:
-    return next((r.value or 0.0 for r in readings if r.metric == "window_time"), 0.0)
+def _refused(reading: Reading) -> bool:
+    """Whether the counter is there and only the window was too short for it."""
+    return reading.metric == "gpu_energy" and (reading.reason or "").startswith(TOO_SHORT)

@@ -29,6 +29,8 @@ from gatherbench.bench.meters.power_samples import (
 #: Windows of the energy counter: at 10 s its beat of 0.1 s is 1 % at each edge.
 SHORTEST_ENERGY_WINDOW_S = 10.0
 
+#: How the reason of a refused window begins.
+TOO_SHORT = "unsupported: a window of"
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 
 
@@ -149,7 +151,7 @@ class EnergyWindow:
                 *what,
                 None,
                 ENERGY,
-                f"unsupported: a window of {length_s:.2g} s is too short for a counter that is"
+                f"{TOO_SHORT} {length_s:.2g} s is too short for a counter that is"
                 f" refreshed every 0.1 s; see stage `energy`, at least"
                 f" {SHORTEST_ENERGY_WINDOW_S:g} s long",
                 samples=2,

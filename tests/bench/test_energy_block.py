@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from gatherbench.bench import energy_block as module
 from gatherbench.bench.energy_block import EnergyBlock
 from gatherbench.bench.meters import power as power_module
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
@@ -61,12 +62,11 @@ def test_measured_epochs_that_fill_the_window_are_all_there_is(
 
 
 def test_too_short_a_window_is_run_on_with_whole_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(power_module, "SHORTEST_ENERGY_WINDOW_S", 0.02)
-    clock = iter(range(100))
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock) * 0.01)
+    monkeypatch.setattr(power_module, "SHORTEST_ENERGY_WINDOW_S", 0.5)
     ran: list[int] = []
-    block = EnergyBlock(GPU, shortest_s=0.02)
-    block._recorder.readings = ()  # as after a window of no length
+    block = EnergyBlock(GPU, shortest_s=0.5)
+    with block:
+        pass
     rows = by_metric(list(block.rows(3, lambda: ran.append(1), MAKE)))
     assert rows["epochs"].value == len(ran) >= 1
     assert rows["epochs"].source.startswith("further epochs, not timed")
@@ -85,6 +85,25 @@ def test_without_the_sensor_no_epoch_is_spent(monkeypatch: pytest.MonkeyPatch) -
         pass
     rows = by_metric(list(block.rows(3, forbidden, MAKE)))
     assert rows["gpu_energy"].reason == "no_permission: NVML says no; give access"
+
+
+def test_a_driver_that_never_answers_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    release = threading.Event()
+
+    def hang(uuids: tuple[str, ...]) -> None:
+        asked.append(1)
+        release.wait(30)
+
+    monkeypatch.setattr(power_module, "NvmlDevice", hang)
+    block = EnergyBlock(GPU)
+    block._recorder._patience_s = 0.05
+    with block:
+        pass
+    rows = by_metric(list(block.rows(3, forbidden, MAKE)))
+    release.set()
+    assert asked == [1]
+    assert rows["gpu_energy"].status == "failed"
 
 
 def test_without_a_gpu_there_is_nothing_to_say() -> None:
