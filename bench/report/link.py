@@ -31,6 +31,9 @@ _REQUESTS = "gpu_requests_"
 #: Roofs in the order of the legend, and the names of their dashes.
 _ROOFS = {"copy engine": "copy_engine", "reads by SMs": "sm_read", "raw link": "raw_link"}
 
+#: Parts of a GPU's energy, and the names of their colours.
+ENERGY_COLOURS = {"idle": "idle", "above idle": "above-idle", "not split": "not-split"}
+
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
@@ -53,7 +56,7 @@ def data_path(run: Run) -> Grid:
     labels = {m: (f"requests of {n} B", "1") for m, n in zip(requests, sizes, strict=True)}
     names = _DECLARED | labels
     for metric, (label, unit) in names.items():
-        values = rows[rows["metric"] == metric].groupby(keys)["value"].sum()
+        values = rows[rows["metric"] == metric].groupby(keys)["value"].median()
         if len(values):
             frame = frame.merge(values.rename(metric).reset_index(), on=keys, how="left")
             columns.append(Column(metric, label, unit))
@@ -72,7 +75,7 @@ def roofline_of(run: Run) -> Roofline:
         remedy = (
             "`gatherbench calibrate` measures this machine’s profile"
             if has_gpu(run)
-            else ("a run without a GPU takes one with `--profile NAME`")
+            else "a run without a GPU takes one with `--profile NAME`"
         )
         return Roofline(
             absent="No roofline: this run has no link profile, which holds the roofs. "
@@ -159,6 +162,6 @@ def energy(run: Run) -> BarChart:
         "of repeats, with what the GPU draws in that time doing nothing; whiskers: quartiles.",
         total="median",
         unit="J",
-        parts={"idle": "idle", "above idle": "above-idle", "not split": "not-split"},
+        parts=ENERGY_COLOURS,
         absent=why_no_energy(run),
     )

@@ -38,10 +38,16 @@ CONTENTS = (
     ("sensors", "Meters"),
     ("plan", "What was run on what"),
 )
-#: Workloads of a chart that are shown at once; the others are a click away.
+#: Panels of a chart that are shown at once; the others are a click away.
 SHOWN = 6
 #: What the style sheet has a colour for; every other bar is grey.
-COLOURS = (*STAGE_COLOURS, *CPU_COLOURS, *STRATEGY_COLOURS, *VERDICTS.values())
+COLOURS = (
+    *STAGE_COLOURS,
+    *CPU_COLOURS,
+    *STRATEGY_COLOURS,
+    *VERDICTS.values(),
+    *link.ENERGY_COLOURS.values(),
+)
 
 _HERE = Path(__file__).parent
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,12 @@ from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.report.bars import nice_ticks
 from gatherbench.bench.report.facts import in_short
 from gatherbench.bench.report.grid import quantity, short
-from gatherbench.bench.report.link import roofline_of
+from gatherbench.bench.report.link import energy, roofline_of
 from gatherbench.bench.report.over_time import MOST, power, traffic
 from gatherbench.bench.report.page import render_report
 from gatherbench.bench.report.results import speedups
 from gatherbench.bench.report.verdict import Statement, cases_ended, verdict
+from gatherbench.bench.store import RunStore
 from gatherbench.bench.tables import load_run
 
 MakeRun = Callable[..., Path]
@@ -187,6 +189,27 @@ def test_the_roofs_are_those_of_the_profile(make_run: MakeRun) -> None:
     assert part.length / places["raw_link"] == pytest.approx(
         2e9 / (0.4 * 1.015) / 31.51e9, rel=0.02
     )
+
+
+def test_energy_is_split_in_what_the_idle_gpu_draws_and_the_rest(make_run: MakeRun) -> None:
+    folder = make_run([ALIGNED], backend="cuda", repeats=1)
+    store = RunStore.open(folder)
+    row = store.rows()[0]
+    window = {"gpu_energy": ("J", 4000.0), "epochs": ("1", 10.0), "window_time": ("s", 20.0)}
+    made = [
+        replace(row, stage="energy", metric=metric, unit=unit, value=value, epoch=-1)
+        for metric, (unit, value) in window.items()
+    ]
+    whole = {"workload": "", "strategy": "", "variant": "", "stage": "calibration"}
+    idle = replace(row, **whole, metric="idle_power", unit="W", value=80.0)
+    store.append([*made, idle])
+    (panel,) = energy(load_run(folder)).panels
+    (drawn,) = panel.bars
+    assert drawn.text == "400 J"
+    assert [(p.name, p.text) for p in drawn.parts] == [("idle", "160 J"), ("above idle", "240 J")]
+    html = render_report(load_run(folder))
+    assert 'class="fill-above-idle" x=' in html
+    assert "idle_power" in html
 
 
 @pytest.mark.parametrize("polled", [2, 3, 777])
