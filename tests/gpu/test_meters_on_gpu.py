@@ -1,0 +1,62 @@
+"""The GPU's own sensors for real: a copy of known size is counted, or there is a reason."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gatherbench.bench.calibration_job import run_maker
+from gatherbench.bench.meters.calibration import TRUSTED
+from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
+from gatherbench.bench.meters.nvml import SensorUnavailableError
+from gatherbench.bench.meters.nvml_device import NvmlDevice
+from gatherbench.bench.meters.pcie import PcieMeter
+from gatherbench.bench.meters.power import GpuPowerMeter
+from gatherbench.bench.rows import Row
+from gatherbench.bench.sensor_calibration import PinnedCopier, calibrate_gpu, torch_gpu_uuids
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
+]
+
+
+def this_gpu() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def test_nvml_knows_torchs_gpu_by_its_uuid() -> None:
+    try:
+        link = NvmlDevice(torch_gpu_uuids(this_gpu())).link()
+    except SensorUnavailableError as unavailable:
+        pytest.skip(str(unavailable))
+    assert 1 <= link.gen <= link.gen_max
+    assert 1 <= link.width <= link.width_max
+
+
+def test_the_trusted_source_counts_a_known_copy() -> None:
+    rows: list[Row] = []
+    choice = calibrate_gpu(run_maker("test", "", ""), rows.append, idle_s=0.0)
+    assert {r.metric for r in rows} & {"pcie_trusted", "pcie_ratio"}
+    if choice.pcie is None:
+        pytest.skip(choice.pcie_reason)
+    meter = PcieMeter(GpuUnderTest(torch_gpu_uuids(this_gpu()), choice), timed=False)
+    copier = PinnedCopier(this_gpu())
+    meter.start()
+    copied = copier.copy("host_to_device", 1.0, lambda: None)
+    found = {r.metric: r for r in meter.stop()}
+    counted = found["pcie_host_to_device"]
+    assert counted.value is not None, counted.reason
+    assert TRUSTED[0] <= counted.value / copied <= TRUSTED[1]
+
+
+def test_power_is_read_or_has_a_reason() -> None:
+    meter = GpuPowerMeter(GpuUnderTest(torch_gpu_uuids(this_gpu()), SensorChoice()))
+    meter.start()
+    torch.cuda.synchronize()
+    readings = {r.metric: r for r in meter.stop()}
+    power = readings["gpu_power"]
+    assert (power.value is None) == (power.reason is not None)
+    if power.value is not None:
+        assert 1 < power.value < 10_000
+    assert readings["gpu_energy"].value is None  # a window this short is never believed
