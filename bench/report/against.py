@@ -69,7 +69,7 @@ def against(run: Run, base: Run) -> Against:
         runs,
         summary=_summary(judged),
         caution=caution,
-        chart=_chart(judged),
+        chart=_chart(judged, relative=bool(caution)),
         deciding=_grid("against", "What decides: epochs of A and B", judged),
         every=_grid("against-all", "Every metric of A and B", table),
         changed=_changed(base, run),
@@ -94,7 +94,7 @@ def _summary(judged: pd.DataFrame) -> str:
     return f"Of {len(judged)} cases: {', '.join(said)}." if said else "No case is in both runs."
 
 
-def _chart(judged: pd.DataFrame) -> BarChart:
+def _chart(judged: pd.DataFrame, *, relative: bool) -> BarChart:
     """Ratios of epoch times with their intervals, around the line of no change."""
     panels = []
     for workload, here in judged.groupby("workload", sort=False):
@@ -105,7 +105,7 @@ def _chart(judged: pd.DataFrame) -> BarChart:
         panels.append(Panel(str(workload), bars, axis.ticks(), marks))
     return BarChart(
         "against",
-        "Epoch time of B over that of A",
+        "Epoch time of B over that of A" + (", each over its own baseline" if relative else ""),
         "Ratio of medians; whiskers: its 95\N{NARROW NO-BREAK SPACE}% bootstrap interval. "
         "Shorter is faster; the dotted line is no change.",
         [("faster", "fast"), ("slower", "slow"), ("same", "same"), ("ambiguous", "ambiguous")],
