@@ -23,6 +23,7 @@ from gatherbench.bench.answers.changes import measured_changes, published_change
 from gatherbench.bench.answers.epochs import disturbances
 from gatherbench.bench.figures.changes import changes
 from gatherbench.bench.figures.cpu_seconds import cpu_core_seconds
+from gatherbench.bench.figures.gpu_energy import gpu_energy_per_epoch
 from gatherbench.bench.findings import open_findings
 from gatherbench.bench.notebooks_show import say, show
 
@@ -30,7 +31,7 @@ findings = open_findings()
 QUANTITIES = {
     "transfer time": ("fetch", "wall_time"),
     "processor time": ("epoch", "cpu"),
-    "power": ("epoch", "gpu_power"),
+    "power": ("energy", "power"),
     "energy": ("energy", "energy"),
 }
 
@@ -45,16 +46,18 @@ show(
         title="Change per epoch against CPU gather (naive)",
         foot="Published: PyTorch-Direct, of the whole system. Measured: medians per epoch on a "
         "GPU, then over workloads (whiskers: extremes); transfer time is what the loop waited for "
-        "rows, power and energy are the GPU's own (NVML). Energy counters are refreshed about "
-        "every 100 ms: short windows are refused.",
+        "rows, power and energy are the GPU's own (NVML), over windows of whole epochs that are "
+        "long enough for its counter.",
     ),
     "Change of transfer time, processor time, power and energy against CPU gather.",
 )
 
 # %% [markdown]
-# ## Processor time in core-seconds
+# ## Energy in joules, processor time in core-seconds
 
 # %%
+for run in findings.runs_on("cuda"):
+    show(gpu_energy_per_epoch(run), f"Energy of the GPU per epoch by strategy, run {run.run_id}.")
 for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
     show(cpu_core_seconds(run), f"Core-seconds per epoch by strategy, run {run.run_id}.")
 

@@ -44,23 +44,26 @@ def add_rows(folder: Path, rows: Iterable[dict[str, object]], **fixed: object) -
 def add_gpu_metrics(folder: Path, series: Iterable[tuple[str, str]], epochs: int = 4) -> None:
     """What a GPU run has beyond ``write_run``: power, row widths, the sweeps of the SMs' share.
 
-    ``cpu_gather naive`` draws 400 W, everything else 300 W.
+    ``cpu_gather naive`` draws 400 W, everything else 300 W, over 10 epochs in 10 s.
     """
     for strategy, variant in series:
         key = {"strategy": strategy, "variant": variant}
+        batches = {"stage": "epoch", "metric": "minibatches", "unit": "1", "value": MINIBATCHES}
         watts = 400.0 if variant == "naive" else 300.0
         add_rows(
             folder,
             [
-                {**row, "epoch": number, "repeat": repeat}
+                {**batches, "epoch": number, "repeat": repeat}
                 for repeat, number in itertools.product(range(3), range(epochs))
-                for row in (
-                    {"stage": "epoch", "metric": "gpu_power", "unit": "W", "value": watts},
-                    {"stage": "epoch", "metric": "minibatches", "unit": "1", "value": MINIBATCHES},
-                )
             ],
             **key,
         )
+        block = (("gpu_energy", "J", 10 * watts), ("window_time", "s", 10), ("epochs", "1", 10))
+        energy = [
+            {"stage": "energy", "metric": metric, "unit": unit, "value": value}
+            for metric, unit, value in block
+        ]
+        add_rows(folder, energy, **key)
         row = {"stage": "fetch", "metric": "row", "unit": "B", "value": ROW_BYTES}
         add_rows(folder, [row], backend="model", **key)
         if strategy == "async_zero_copy":

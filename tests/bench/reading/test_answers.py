@@ -198,7 +198,7 @@ def test_changes_against_the_papers_baseline(findings: Findings) -> None:
     table = measured_changes(
         findings,
         "cuda",
-        {"transfer time": ("fetch", "wall_time"), "power": ("epoch", "gpu_power")},
+        {"transfer time": ("fetch", "wall_time"), "power": ("energy", "power")},
     )
     at = table.set_index(["quantity", "strategy"])["median"]
     # The fastest variant stands for its strategy.
@@ -253,7 +253,7 @@ def test_an_unknown_constant_gives_no_ratio() -> None:
 
 
 def test_without_any_run_every_measured_table_is_empty(nothing: Findings) -> None:
-    quantities = {"power": ("epoch", "gpu_power")}
+    quantities = {"power": ("energy", "power")}
     for table in (
         measured_stages(nothing, "cuda", "cpu_gather", "naive"),
         measured_bars(nothing, "cuda"),
