@@ -38,7 +38,7 @@ show(
         gather,
         step,
         ([saturates], [suffices]),
-        remedy="`gatherbench run paper` and\n`make gpu-micro` on a GPU",
+        remedy="`gatherbench run gpu-epoch` and\n`make gpu-micro` on a GPU",
         foot="Published: Min et al., PVLDB 14(11) 2021, splits of the SMs by CUDA MPS. Measured: "
         "the sweeps of async_zero_copy when it opens, alone and beside the real training "
         "step, and gpu-micro's grid caps, as shares of all threads that the GPU holds.",

@@ -38,7 +38,7 @@ QUANTITIES = {
 # %%
 published = published_changes(findings.published)
 measured = measured_changes(findings, "cuda", QUANTITIES)
-remedy = "not measured yet: `gatherbench run paper` on a GPU"
+remedy = "not measured yet: `gatherbench run gpu-epoch` on a GPU"
 show(
     changes(
         pd.concat([published, measured]),

@@ -40,7 +40,7 @@ show(
         measured,
         f"−47.1 % on average over the grid, that is {faster:.2f} times as fast (PyTorch-Direct)",
         profile=profile.name,
-        remedy="`gatherbench run paper` on a machine with a GPU",
+        remedy="`gatherbench run gpu-epoch` on a machine with a GPU",
         foot="Above 1 zero-copy is faster. Modelled: baseline in fresh pageable memory; table of "
         "4 M rows; the rate of the baseline is a constant fitted to Reddit's rows of 2408 B, "
         "so cells of narrow rows flatter it. Measured: a point for each workload, at its "
