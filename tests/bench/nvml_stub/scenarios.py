@@ -150,7 +150,7 @@ class StubCopier:
 
 
 def calibration() -> dict[str, Any]:
-    found = calibrate(NvmlDevice((FIRST,)), StubCopier(), 0.25)
+    found = calibrate(NvmlDevice((FIRST,)), StubCopier(), 0.4)
     return {
         "choice": choose(found.comparisons).pcie,
         "reason": choose(found.comparisons).pcie_reason,
