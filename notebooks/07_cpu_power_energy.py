@@ -31,7 +31,7 @@ findings = open_findings()
 QUANTITIES = {
     "transfer time": ("fetch", "wall_time"),
     "processor time": ("epoch", "cpu"),
-    "power": ("energy", "power"),
+    "power": ("epoch", "gpu_power"),
     "energy": ("energy", "energy"),
 }
 
