@@ -31,7 +31,7 @@ findings = open_findings()
 QUANTITIES = {
     "transfer time": ("fetch", "wall_time"),
     "processor time": ("epoch", "cpu"),
-    "power": ("epoch", "gpu_power"),
+    "power": ("energy", "power"),
     "energy": ("energy", "energy"),
 }
 
