@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.case import Job
+from gatherbench.bench.check import check_rows, residency_row
 from gatherbench.bench.declare import declared_rows
 from gatherbench.bench.energy_block import EnergyBlock
 from gatherbench.bench.loop import STAGES, CudaClock, EpochTimes, HostClock, run_epoch
@@ -41,17 +42,13 @@ from gatherbench.bench.workload import Workload
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels.host_memory import resident_copy
-from gatherbench.kernels.reference import reference_gather, same_bytes
-from gatherbench.strategies.base import Fetcher, SetupStep, Strategy, Ticket
+from gatherbench.kernels.reference import reference_gather
+from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
 from gatherbench.strategies.registry import build
 
 #: Share of the available memory up to which the table is brought into anonymous memory; a larger
 #: one is read through its memory map.
 RESIDENT_SHARE = 0.6
-
-
-class WrongRowsError(RuntimeError):
-    """A data path delivered other bytes than the table holds."""
 
 
 def backend_of(device: str) -> str:
@@ -83,6 +80,7 @@ def measure(job: Job, out: PartWriter) -> str | None:
 
     Raises:
         WrongRowsError: the rows fetched differ from the table's.
+        WrongMemoryError: the table does not lie where the strategy says.
         Exception: whatever went wrong; what was measured before is in ``out``.
     """
     strategy = build(job.case.strategy, job.case.params)
@@ -118,6 +116,8 @@ def _measure(job: Job, strategy: Strategy, out: PartWriter) -> str | None:
         checked = check_rows(fetcher, table, trace, job.measure["check_batches"])
         source = "fetched rows compared bit for bit with a plain gather"
         out.row(make.ok("check", "batches", "1", checked, source))
+        if device.type == "cuda":
+            out.row(residency_row(fetcher, make))
         if job.case.repeat == 0:
             for row in declared_rows(job.case.workload, strategy, trace, dataset, make):
                 out.row(row)
@@ -152,28 +152,6 @@ def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[R
         yield make.missing("setup", "table_on_node", "1", source, reason)
     else:
         yield make.ok("setup", "table_on_node", "1", share, source)
-
-
-def check_rows(fetcher: Fetcher, table: Tensor, trace: Trace, batches: int) -> int:
-    """Compare the first minibatches' rows with a plain gather; how many were compared.
-
-    They are kept in flight as the loop keeps them, so that buffers are reused as in the run.
-
-    Raises:
-        WrongRowsError: names the minibatch, the row and the column of the first difference.
-    """
-    ids = [trace.input_ids(i) for i in range(min(len(trace), max(batches, fetcher.lookahead + 2)))]
-    tickets: list[Ticket] = []
-    for i, wanted in enumerate(ids):
-        while len(tickets) <= min(i + fetcher.lookahead, len(ids) - 1):
-            tickets.append(fetcher.submit(ids[len(tickets)].to(fetcher.ids_device)))
-        got = tickets[i].result()
-        if got.device.type != fetcher.device.type:
-            raise WrongRowsError(f"minibatch {i} lies on {got.device}, not on {fetcher.device}")
-        difference = same_bytes(got.cpu(), reference_gather(table, wanted))
-        if difference is not None:
-            raise WrongRowsError(f"minibatch {i} of the trace: {difference}")
-    return len(ids)
 
 
 def live_batches(

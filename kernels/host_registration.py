@@ -18,7 +18,7 @@ import time
 import weakref
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -44,6 +44,8 @@ class HostRegistration:
         seconds: what ``cudaHostRegister`` took.
         read_only: the memory is mapped read-only, and registered so.
     """
+
+    kind: ClassVar[str] = "Host"
 
     def __init__(self, tensor: Tensor, device: int = 0) -> None:
         """Register ``tensor`` (contiguous, in host memory, unchanged in place until closed).
@@ -105,6 +107,8 @@ class ManagedCopy:
     Hints"). A context manager; attributes as :class:`HostRegistration`, ``seconds`` including the
     copy, and ``tensor``, the copy as a host tensor.
     """
+
+    kind: ClassVar[str] = "Managed"
 
     def __init__(self, table: Tensor, device: int = 0) -> None:
         """Copy ``table`` (contiguous, in host memory).

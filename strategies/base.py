@@ -20,6 +20,8 @@ from typing import ClassVar, Protocol, Self, get_args, get_type_hints
 import torch
 from torch import Tensor
 
+from gatherbench.strategies.checks import check_features, check_ids
+
 
 @dataclass(frozen=True, slots=True)
 class DataPath:
@@ -64,6 +66,19 @@ class SetupStep:
     metric: str
     unit: str
     value: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """Where a path's table lies by its own word, and where its runtime finds it.
+
+    A "host" table that has silently been copied to the device gives right values and wrong times
+    (cugraph-gnn #255), so values alone prove nothing of a data path.
+    """
+
+    expected: str
+    found: str
     source: str
 
 
@@ -141,6 +156,10 @@ class Fetcher(ABC):
             beside: does (on a GPU: queues) one training step.
         """
         return []
+
+    def residency(self) -> Residency | None:
+        """Where the table lies that the fetches read, or ``None`` where nobody can be asked."""
+        return None
 
     def close(self) -> None:
         """Free buffers, join threads, undo registrations. Safe to call twice."""
@@ -253,43 +272,3 @@ def nearest(word: object, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the known word that is like ``word``, else nothing."""
     close = difflib.get_close_matches(str(word), list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def check_features(features: Tensor) -> None:
-    """Refuse a table that no data path could read row by row.
-
-    Raises:
-        TypeError: not a tensor.
-        ValueError: not two-dimensional, not contiguous, not in host memory, or rows of 0 bytes.
-    """
-    if not isinstance(features, Tensor):
-        raise TypeError(f"features: expected a torch tensor, got {type(features).__name__}")
-    if features.dim() != 2:
-        raise ValueError(f"features: expected shape [N, D], got {tuple(features.shape)}")
-    if features.device.type != "cpu":
-        raise ValueError(f"features: the table must lie in host memory, got {features.device}")
-    if features.shape[1] == 0:
-        raise ValueError("features: rows of width 0 have nothing to fetch")
-    if not features.is_contiguous():
-        raise ValueError("features: the table must be contiguous; call .contiguous() first")
-
-
-def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:
-    """Refuse ids that would read outside the table; see :meth:`Fetcher.submit`."""
-    if not isinstance(ids, Tensor):
-        raise TypeError(f"ids: expected a torch tensor, got {type(ids).__name__}")
-    if ids.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"ids: expected int32 or int64, got {ids.dtype}")
-    if ids.dim() != 1:
-        raise ValueError(f"ids: expected shape [B], got {tuple(ids.shape)}")
-    if ids.device.type != device.type:
-        raise ValueError(f"ids: expected on {device}, got {ids.device}; move them first")
-    if ids.numel() == 0:
-        return
-    low, high = (int(x) for x in torch.aminmax(ids))
-    if low < 0 or high >= num_rows:
-        where = int(((ids < 0) | (ids >= num_rows)).nonzero()[0])
-        raise IndexError(
-            f"ids[{where}] = {int(ids[where])}: the table has "
-            + (f"rows 0..{num_rows - 1}" if num_rows else "no rows")
-        )

@@ -14,13 +14,15 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from gatherbench.kernels.cuda_calls import pointer_kind
 from gatherbench.kernels.host_gather import HostGather
-from gatherbench.strategies.base import Fetcher, Ticket
+from gatherbench.strategies.base import Fetcher, Residency, Ticket
 from gatherbench.strategies.row_buffer import RowBuffer
 from gatherbench.strategies.ticket_ring import TicketRing
 
 #: While the copy engine reads one staging buffer, the CPU fills the other.
 _STAGING_BUFFERS = 2
+RESIDENCY_SOURCE = "cudaPointerGetAttributes on the table that the path reads"
 
 
 def cuda_skip(device: torch.device) -> str | None:
@@ -77,6 +79,12 @@ class CudaStagedFetcher(Fetcher):
         self._ring = TicketRing(lookahead + 1)
         self._submitted = 0
         self._worker = ThreadPoolExecutor(1, "gatherbench-fetch") if lookahead else None
+
+    def residency(self) -> Residency | None:
+        """The CPU reads a table that the GPU knows nothing of."""
+        if self._table.numel() == 0:
+            return None
+        return Residency("Unregistered", pointer_kind(self._table.data_ptr()), RESIDENCY_SOURCE)
 
     def _submit(self, ids: Tensor) -> Ticket:
         place = self._ring.claim()

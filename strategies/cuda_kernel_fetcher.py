@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from gatherbench.kernels.cuda_calls import pointer_kind
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import (
     Table,
@@ -35,8 +36,8 @@ from gatherbench.kernels.launch import (
     policy_point,
 )
 from gatherbench.kernels.order import Order, ReadOrder, read_order
-from gatherbench.strategies.base import Fetcher, SetupStep, Ticket
-from gatherbench.strategies.cuda_fetcher import Staging, device_rows, with_index
+from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Ticket
+from gatherbench.strategies.cuda_fetcher import RESIDENCY_SOURCE, Staging, device_rows, with_index
 from gatherbench.strategies.row_buffer import RowBuffer
 from gatherbench.strategies.ticket_ring import TicketRing
 
@@ -48,8 +49,12 @@ _ID_DTYPES = (torch.int32, torch.int64)
 class TableMemory(Protocol):
     """Memory in which the GPU can read the table, e.g. a ``HostRegistration``.
 
-    ``address`` is the GPU's; ``seconds`` is what it took to have the memory ready.
+    ``address`` is the GPU's; ``seconds`` is what it took to have the memory ready. ``kind`` is what
+    CUDA must call the memory, in the words of :func:`gatherbench.kernels.cuda_calls.pointer_kind`.
     """
+
+    @property
+    def kind(self) -> str: ...
 
     address: int
     size_bytes: int
@@ -60,6 +65,8 @@ class TableMemory(Protocol):
 
 class DeviceCopy:
     """The table copied into GPU memory: see :class:`TableMemory`."""
+
+    kind: ClassVar[str] = "Device"
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         begin = time.perf_counter()
@@ -150,6 +157,12 @@ class KernelFetcher(Fetcher):
             kind: dataclasses.replace(point, max_blocks=max_blocks)
             for kind, point in self.points.items()
         }
+
+    def residency(self) -> Residency | None:
+        if self.memory.size_bytes == 0:
+            return None
+        found = pointer_kind(self.memory.address)
+        return Residency(self.memory.kind, found, RESIDENCY_SOURCE)
 
     def _submit(self, ids: Tensor) -> Ticket:
         place = self._ring.claim()

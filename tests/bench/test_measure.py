@@ -12,8 +12,9 @@ from torch import Tensor
 
 from gatherbench.bench import measure as measure_module
 from gatherbench.bench.case import Job
+from gatherbench.bench.check import WrongRowsError
 from gatherbench.bench.loop import STAGES, run_epoch
-from gatherbench.bench.measure import WrongRowsError, measure
+from gatherbench.bench.measure import measure
 from gatherbench.bench.rows import Row
 from gatherbench.bench.store import PartWriter, read_part, rows_of
 from gatherbench.strategies.base import DataPath, Fetcher, Strategy, Ticket

@@ -65,6 +65,14 @@ def test_results_may_be_used_on_another_stream(strategy: Strategy) -> None:
     assert same_bytes(copy, reference_gather(table, ids)) is None
 
 
+@pytest.mark.parametrize("strategy", VARIANTS)
+def test_the_table_lies_where_the_strategy_says(strategy: Strategy) -> None:
+    table = conformance.random_table(50_000, 128, torch.float32)
+    with runnable(strategy).open(table, CUDA) as fetcher:
+        residency = fetcher.residency()
+    assert residency is None or residency.found == residency.expected
+
+
 def test_a_table_larger_than_the_gpu_is_skipped_with_its_size() -> None:
     reason = build("all_in_gpu").skip(CUDA, table_bytes=1 << 50)
     assert str(reason).startswith("no_memory: the table takes")

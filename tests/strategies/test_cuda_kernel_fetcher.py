@@ -60,6 +60,8 @@ class Stream:
 class Memory:
     """Host memory as if a GPU saw it."""
 
+    kind = "Host"
+
     def __init__(self, table: Tensor) -> None:
         self.address, self.size_bytes, self.seconds = table.data_ptr(), table.nbytes, 0.0
         self.closed = False
@@ -210,3 +212,22 @@ def test_a_gather_may_move_to_another_stream_between_fetches(notes: Notes) -> No
         assert torch.equal(rows, table[:5])
     with opened(table) as blocking, pytest.raises(ValueError, match="no stream of its own"):
         blocking.limit(7, Stream(notes, "green"))
+
+
+@pytest.mark.parametrize("found", ["Host", "Device"])
+def test_where_the_table_lies_is_asked_of_cuda(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, found: str
+) -> None:
+    table = torch.randn(40, 3)
+    asked = []
+
+    def kind(address: int) -> str:
+        asked.append(address)
+        return found
+
+    monkeypatch.setattr(cuda_kernel_fetcher, "pointer_kind", kind)
+    with opened(table) as fetcher:
+        residency = fetcher.residency()
+    assert residency is not None
+    assert (residency.expected, residency.found) == ("Host", found)
+    assert asked == [table.data_ptr()]

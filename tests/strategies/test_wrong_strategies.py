@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from gatherbench.strategies import conformance
-from gatherbench.strategies.base import DataPath, Fetcher, Strategy, Ticket, check_ids
+from gatherbench.strategies.base import DataPath, Fetcher, Strategy, Ticket
+from gatherbench.strategies.checks import check_ids
 from gatherbench.strategies.conformance import NonconformingError, check_strategy
 from gatherbench.strategies.ticket_ring import TicketRing
 
