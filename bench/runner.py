@@ -126,13 +126,13 @@ class Runner:
 
     def _run_missing(self) -> None:
         done = self.store.recover()
-        if all(key_of(case) in done for case in self.cases):
+        self.left = sum(key_of(case) not in done for case in self.cases)
+        if not self.left:
             return
         self.store.parts.mkdir(exist_ok=True)
         self._sensors = self._calibrated(done)
         for number, case in enumerate(self.cases, start=1):
             if key_of(case) in done:
-                self.left -= 1
                 continue
             self._deadline.check()
             part = self.store.part(case)

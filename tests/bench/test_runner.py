@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -45,19 +47,25 @@ def executions(store: RunStore) -> Counter[str]:
 
 
 def test_every_outcome_becomes_a_row_and_the_plan_goes_on(store: RunStore) -> None:
-    wanted = cases("good", "crash", "segfault", "killed", "hang", "raises", "skips", "last")
-    failed = runner(store, wanted, timeout_s=1.5).run()
+    wanted = cases("good", "crash", "segfault", "killed", "raises", "skips", "last")
+    failed = runner(store, wanted).run()
     said = outcomes(store)
-    assert failed == 5
+    assert failed == 4
     assert said["good"] == said["last"] == ("ok", None)
     assert said["skips"] == ("skipped", "no GPU here")
     assert said["raises"] == ("failed", "RuntimeError: wrong | rows")
-    assert said["hang"] == ("failed", "timed out after 1.5 s")
     assert "exit status 3" in said["crash"][1]
     assert "unspecified launch failure" in said["crash"][1]
     assert "SIGSEGV" in said["segfault"][1]
     assert "SIGKILL" in said["killed"][1]
     assert "out of memory" in said["killed"][1]
+
+
+def test_a_case_that_hangs_is_ended_and_the_plan_goes_on(store: RunStore) -> None:
+    wanted = cases("hang", "hang")
+    assert runner(store, wanted, timeout_s=0.3).run() == 2
+    said = [(r.status, r.reason) for r in store.rows() if r.stage == "case"]
+    assert said == [("failed", "timed out after 0.3 s")] * 2
 
 
 def test_what_a_case_measured_before_it_died_is_kept(store: RunStore) -> None:
@@ -86,7 +94,9 @@ def test_a_second_run_of_a_complete_folder_runs_nothing(store: RunStore) -> None
     wanted = cases("good", "crash")
     assert runner(store, wanted).run() == 1
     before = store.rows_file.read_bytes()
-    assert runner(store, wanted).run() == 1
+    again = runner(store, wanted)
+    assert again.run() == 1
+    assert again.left == 0
     assert store.rows_file.read_bytes() == before
     assert set(executions(store).values()) == {1}
 
@@ -105,15 +115,38 @@ def test_progress_tells_of_every_case(store: RunStore) -> None:
     ]  # fmt: skip
 
 
+@contextmanager
+def once(part: Path, act: Callable[[], None]) -> Iterator[None]:
+    """``act`` when a case has begun to write its part."""
+    ended = threading.Event()
+
+    def wait() -> None:
+        while not (part.exists() and part.stat().st_size):
+            if ended.wait(0.01):
+                return
+        act()
+
+    watcher = threading.Thread(target=wait)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def signalled(number: int) -> Callable[[], None]:
+    """Sends this process a signal."""
+    return lambda: os.kill(os.getpid(), number)
+
+
 def test_interrupt_stops_the_case_in_flight_and_resume_completes(store: RunStore) -> None:
     wanted = cases("good", "hang", "last")
     # Started in the background, pytest may have inherited a SIGINT that is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+    interrupt = once(store.part(wanted[1]), signalled(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt), interrupt:
         runner(store, wanted).run()
-    timer.join()
     assert outcomes(store) == {"good": ("ok", None)}
     assert pq.read_table(store.folder / "samples.parquet").num_rows >= 2
     runner(store, wanted, timeout_s=1).run()
@@ -123,12 +156,10 @@ def test_interrupt_stops_the_case_in_flight_and_resume_completes(store: RunStore
 
 
 def test_sigterm_is_answered_like_an_interrupt(store: RunStore) -> None:
-    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+    part = store.part(cases("hang")[0])
+    with pytest.raises(KeyboardInterrupt), once(part, signalled(signal.SIGTERM)):
         runner(store, cases("hang")).run()
-    timer.join()
-    assert store.part(cases("hang")[0]).exists()
+    assert part.exists()
 
 
 DRIVER = """
