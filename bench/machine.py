@@ -12,15 +12,19 @@ import os
 import platform
 import re
 import subprocess
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+import gatherbench
 from gatherbench.bench.meters.nvml import SensorUnavailableError, list_gpus
 from gatherbench.bench.numa import Topology
 
+#: Names the commit where there is no history to ask.
+COMMIT_VARIABLE = "GATHERBENCH_COMMIT"
 #: What decides which code is measured; results, docs and notebooks may differ.
 _CODE = ("bench", "strategies", "kernels", "datasets", "src", "pyproject.toml")
 
@@ -72,15 +76,16 @@ def machine_slug(env: Mapping[str, Any]) -> str:
 def commit_id() -> str:
     """The commit of the code that runs, with ``+dirty`` when its files differ from the commit.
 
-    Outside of a checkout (an installed wheel) the version of the package, as ``v0.1.0``.
+    Outside of a checkout what ``$GATHERBENCH_COMMIT`` says, for files that were copied to a machine
+    without their history, or else the version of the package, as ``v0.1.0``.
     """
-    checkout = Path(__file__).resolve().parents[1]
+    checkout = _checkout()
     if (checkout / ".git").exists():
         commit = _git(checkout, "rev-parse", "--short=12", "HEAD")
         changes = _git(checkout, "status", "--porcelain", "--", *_CODE)
         if commit and changes is not None:
             return f"{commit}+dirty" if changes else commit
-    return f"v{importlib.metadata.version('gatherbench')}"
+    return os.environ.get(COMMIT_VARIABLE) or f"v{gatherbench.__version__}"
 
 
 def library_versions() -> dict[str, str | None]:
@@ -88,9 +93,7 @@ def library_versions() -> dict[str, str | None]:
 
     The development tools are left out.
     """
-    required = importlib.metadata.requires("gatherbench") or []
-    used = [r for r in required if not re.search(r"extra == .dev", r)]
-    names = {re.split(r"[^\w.-]", r, maxsplit=1)[0] for r in used}
+    names = {re.split(r"[^\w.-]", r, maxsplit=1)[0] for r in _requirements()}
     versions: dict[str, str | None] = {}
     for name in sorted(names):
         try:
@@ -98,6 +101,21 @@ def library_versions() -> dict[str, str | None]:
         except importlib.metadata.PackageNotFoundError:
             versions[name] = None
     return versions
+
+
+def _requirements() -> list[str]:
+    """Of the installed project, or of its files where they are run as they lie."""
+    try:
+        installed = importlib.metadata.requires("gatherbench") or []
+        return [r for r in installed if not re.search(r"extra == .dev", r)]
+    except importlib.metadata.PackageNotFoundError:
+        file = _checkout() / "pyproject.toml"
+    if not file.is_file():
+        return []
+    project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+    extras = project.get("optional-dependencies", {})
+    asked: list[str] = list(project["dependencies"])
+    return sum((extras[name] for name in extras if name != "dev"), asked)
 
 
 def describe_cpu() -> dict[str, Any]:
@@ -203,6 +221,10 @@ def _virtual_machine() -> str | None:
 def _quota_cores() -> float | None:
     quota = re.fullmatch(r"(\d+) (\d+)", _read("/sys/fs/cgroup/cpu.max") or "")
     return int(quota[1]) / int(quota[2]) if quota else None
+
+
+def _checkout() -> Path:
+    return Path(__file__).resolve().parents[1]
 
 
 def _read(path: str | Path) -> str | None:

@@ -26,7 +26,6 @@ import pandas as pd
 import psutil
 import torch
 
-import gatherbench
 from gatherbench.bench.figures.all import save_all
 from gatherbench.bench.gathered import write_timeline
 from gatherbench.bench.gpu.meters_case import EPOCHS, Session, cases
@@ -63,7 +62,7 @@ def describe_here() -> dict[str, Any]:
     except SensorUnavailableError as unavailable:
         gpus, none = [], str(unavailable)
     return {
-        "commit": commit(),
+        "commit": commit_id(),
         "cpu": describe_cpu(),
         "memory": describe_memory(),
         "gpus": gpus,
@@ -72,14 +71,6 @@ def describe_here() -> dict[str, Any]:
         "python": platform.python_version(),
         **(describe() if torch.cuda.is_available() else {"torch": torch.__version__}),
     }
-
-
-def commit() -> str:
-    """The commit that runs; the version where the project is neither a checkout nor installed."""
-    try:
-        return commit_id()
-    except ModuleNotFoundError:
-        return f"v{gatherbench.__version__}"
 
 
 def calibrate_sizes(session: Session, sizes: Sequence[int] = COPY_BYTES) -> None:

@@ -154,6 +154,27 @@ def test_without_git_the_version_stands_in(monkeypatch: pytest.MonkeyPatch) -> N
     assert commit_id() == f"v{importlib.metadata.version('gatherbench')}"
 
 
+def test_files_without_history_or_installation_are_described_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As they lie on a GPU machine to which they were copied."""
+
+    def not_installed(name: str) -> list[str]:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", not_installed)
+    versions = library_versions()
+    assert {"torch", "numba", "nvidia-ml-py", "ogb", "cuda-bindings"} <= set(versions)
+    assert versions["torch"]
+    assert "pytest" not in versions
+    monkeypatch.setattr(machine_module, "__file__", str(tmp_path / "bench" / "machine.py"))
+    monkeypatch.delenv("GATHERBENCH_COMMIT", raising=False)
+    assert library_versions() == {}
+    assert re.fullmatch(r"v\d+\.\d+.*", commit_id())
+    monkeypatch.setenv("GATHERBENCH_COMMIT", "0123456789ab")
+    assert commit_id() == "0123456789ab"
+
+
 def test_versions_are_those_of_the_requirements() -> None:
     versions = library_versions()
     assert {"torch", "numba", "nvidia-ml-py", "ogb"} <= set(versions)
