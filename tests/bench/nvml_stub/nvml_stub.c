@@ -12,12 +12,18 @@
  *   gpuN.counter_factor           what the byte counters are multiplied by (default 1)
  *   gpuN.timestamp                of the fields, us (default: now); -1: the driver leaves it 0
  *   gpuN.gpm (1), gpuN.gpm_factor (default 1), gpuN.gpm_zero (1), gpuN.gpm_return
- *   gpuN.throughput_factor (default 1), gpuN.throughput_return, gpuN.hang (s that it blocks)
+ *   gpuN.throughput (B/s; default: the rate), gpuN.throughput_factor (default 1),
+ *   gpuN.throughput_return, gpuN.hang (s that it blocks)
  *   gpuN.energy_mj, gpuN.power_mw (its energy grows at this power), gpuN.energy_return
+ *   gpuN.usage_mw, gpuN.usage_return (the call that older drivers have instead of the fields)
  *   gpuN.temperature, gpuN.clock_mhz, gpuN.reasons, gpuN.gen, gpuN.gen_max, gpuN.width, gpuN.width_max
+ *
+ * A test copies bytes with stub_copy_begin and stub_copy_end (of GPU 0), which see to it that what is
+ * counted is what was copied, however long the test was kept waiting in between.
  *
  * The structures are those of NVIDIA's nvml.h as the nvidia-ml-py package mirrors them.
  */
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,10 +48,41 @@ typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; c
 
 static long calls[16];
 
-static double now_s(void) {
+static double clock_s(clockid_t which) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(which, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double now_s(void) { return clock_s(CLOCK_MONOTONIC); }
+
+/* Bytes copied so far, and the copy under way: in which direction (0: to the host, as NVML counts;
+ * -1: none), at what rate, since when. */
+static pthread_mutex_t copying = PTHREAD_MUTEX_INITIALIZER;
+static double copied[2], copy_rate, copy_since;
+static int copy_of = -1;
+
+static double copied_until(int which, double now) {
+    pthread_mutex_lock(&copying);
+    double sum = copied[which];
+    if (copy_of == which && now > copy_since) sum += copy_rate * (now - copy_since);
+    pthread_mutex_unlock(&copying);
+    return sum;
+}
+
+void stub_copy_begin(int which, double rate) {
+    pthread_mutex_lock(&copying);
+    copy_of = which, copy_rate = rate, copy_since = now_s();
+    pthread_mutex_unlock(&copying);
+}
+
+double stub_copy_end(void) {
+    pthread_mutex_lock(&copying);
+    double moved = copy_rate * (now_s() - copy_since);
+    copied[copy_of] += moved;
+    copy_of = -1;
+    pthread_mutex_unlock(&copying);
+    return moved;
 }
 
 /* One reading of the script answers a whole call: a test may replace the file at any time. */
@@ -92,10 +129,11 @@ static int refusal(void *gpu, const char *key) {
     return (int)of(gpu, key, SUCCESS);
 }
 
-static double moved(void *gpu, const char *direction) {
+static double moved(void *gpu, const char *direction, double now) {
     char rate[16];
     snprintf(rate, sizeof rate, "%s_rate", direction);
-    return of(gpu, direction, 0) + of(gpu, rate, 0) * (now_s() - of(gpu, "from", 0));
+    double sum = of(gpu, direction, 0) + of(gpu, rate, 0) * (now - of(gpu, "from", 0));
+    return index_of(gpu) == 0 ? sum + copied_until(*direction == 'r', now) : sum;
 }
 
 static int text_of(void *gpu, const char *key, char *out, unsigned room) {
@@ -193,13 +231,15 @@ int nvmlDeviceGetPciInfo_v3(void *gpu, Pci *out) {
 int nvmlDeviceGetFieldValues(void *gpu, int count, FieldValue *values) {
     read_script();
     int ret = refusal(gpu, "fields_return");
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
+    double now = now_s();
+    /* One clock for stamp and value: nobody can be kept waiting between the two. */
+    static double since_1970;
+    if (since_1970 == 0) since_1970 = clock_s(CLOCK_REALTIME) - now;
     double stamp = of(gpu, "timestamp", 0), factor = of(gpu, "counter_factor", 1);
     for (int i = 0; i < count && !ret; i++) {
         FieldValue *v = &values[i];
         v->timestamp = stamp < 0 ? 0 : stamp > 0 ? (int64_t)stamp
-                       : (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+                       : (int64_t)(1e6 * (now + since_1970));
         v->ret = (int)of(gpu, "field_return", SUCCESS);
         v->type = 3;
         memset(&v->value, 0xee, sizeof v->value); /* what nobody has filled in is no number */
@@ -209,7 +249,7 @@ int nvmlDeviceGetFieldValues(void *gpu, int count, FieldValue *values) {
             snprintf(own, sizeof own, "%s_return", which);
             if (of(gpu, own, 0)) v->ret = (int)of(gpu, own, 0);
             v->type = 1;
-            v->value.ui = (uint32_t)(uint64_t)(moved(gpu, which) * factor);
+            v->value.ui = (uint32_t)(uint64_t)(moved(gpu, which, now) * factor);
         } else if (v->field == 185 || v->field == 186) {
             if (of(gpu, "power_return", 0)) v->ret = (int)of(gpu, "power_return", 0);
             v->type = 1;
@@ -226,6 +266,13 @@ int nvmlDeviceGetTotalEnergyConsumption(void *gpu, unsigned long long *millijoul
     *millijoules = (unsigned long long)(of(gpu, "energy_mj", 0) + of(gpu, "power_mw", 0) *
                                        (now_s() - of(gpu, "from", 0)));
     return refusal(gpu, "energy_return");
+}
+
+int nvmlDeviceGetPowerUsage(void *gpu, unsigned *milliwatts) {
+    read_script();
+    *milliwatts = (unsigned)of(gpu, "usage_mw", 0);
+    int ret = refusal(gpu, "usage_return");
+    return ret || *milliwatts ? ret : NOT_SUPPORTED;
 }
 
 int nvmlDeviceGetTemperatureV(void *gpu, Temperature *out) {
@@ -246,7 +293,8 @@ int nvmlDeviceGetPcieThroughput(void *gpu, unsigned counter, unsigned *kb_per_s)
     const char *rate = counter == 0 ? "tx_rate" : "rx_rate";
     double hang = of(gpu, "hang", 0.02);
     usleep((useconds_t)(hang * 1e6));
-    *kb_per_s = (unsigned)(of(gpu, rate, 0) * of(gpu, "throughput_factor", 1) / 1000);
+    double told = of(gpu, "throughput", of(gpu, rate, 0));
+    *kb_per_s = (unsigned)(told * of(gpu, "throughput_factor", 1) / 1000);
     return refusal(gpu, "throughput_return");
 }
 
@@ -269,8 +317,8 @@ int nvmlGpmSampleGet(void *gpu, Sample *sample) {
     read_script();
     double zero = of(gpu, "gpm_zero", 0) ? 0 : 1, factor = of(gpu, "gpm_factor", 1) * zero;
     sample->time_s = now_s();
-    sample->rx = moved(gpu, "rx") * factor;
-    sample->tx = moved(gpu, "tx") * factor;
+    sample->rx = moved(gpu, "rx", sample->time_s) * factor;
+    sample->tx = moved(gpu, "tx", sample->time_s) * factor;
     return refusal(gpu, "gpm_return");
 }
 

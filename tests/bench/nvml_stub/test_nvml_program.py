@@ -10,12 +10,18 @@ import pytest
 Play = Callable[..., Any]
 
 
+def about(watts: float, told: float) -> bool:
+    """Energy's window holds the clock's, so that power is never too low, and on a busy machine
+    somewhat high."""
+    return 0.99 * watts <= told < 2 * watts
+
+
 def test_the_workers_verb_writes_rows_and_a_choice(play: Play) -> None:
     found = play("worker")
     assert found["choice"] == "counters"
     assert found["end"] == ["ok", None]
     rows = found["rows"]
-    assert rows["idle_power"] == pytest.approx(250, rel=0.2)
+    assert about(250, rows["idle_power"])
     assert rows["idle_gpu_temperature"] == pytest.approx(273.15 + 57)
     assert rows["link_gen_idle"] == rows["link_gen_loaded"] == 1
     assert rows["pcie_trusted"] == 1
@@ -42,10 +48,10 @@ def test_from_calibration_to_pictures(play: Play) -> None:
     source = {(stage, metric): s for stage, metric, _, _, s in found["rows"]}
     reason = {(stage, metric): r for stage, metric, _, r, _ in found["rows"]}
     assert source["calibration", "pcie_trusted"].startswith("counters")
-    assert value["calibration", "idle_power"] == pytest.approx(250, rel=0.2)
+    assert about(250, value["calibration", "idle_power"])
     assert value["calibration", "link_gen_loaded"] == 1
     watts = value["energy", "gpu_energy"] / value["energy", "window_time"]
-    assert watts == pytest.approx(400, rel=0.2)
+    assert about(400, watts)
     assert value["energy", "epochs"] >= 1
     assert source["energy", "epochs"].startswith("further epochs")
     assert value["energy", "pcie_host_to_device"] > 0

@@ -32,7 +32,8 @@ def test_counters_are_unwrapped_and_directions_are_named_from_the_host(play: Pla
 
 def test_a_driver_that_stamps_nothing_is_read_by_the_hosts_clock(play: Play) -> None:
     found = play("transfer", {"gpu0.timestamp": -1})
-    assert rate_of(found[TO_DEVICE]) == pytest.approx(RATE, rel=0.1)
+    # Stamp and value are two moments then, and a busy machine may come between them.
+    assert RATE / 2 < rate_of(found[TO_DEVICE]) < 2 * RATE
 
 
 def test_a_counter_that_the_driver_does_not_refresh_is_no_zero(play: Play) -> None:
@@ -113,7 +114,8 @@ def test_an_instance_of_a_partitioned_gpu_has_no_sensors(play: Play, visible: st
 
 def test_energy_is_the_counters_difference_over_a_long_window(play: Play) -> None:
     found = play("power_window")
-    assert found["gpu_energy"]["value"] == pytest.approx(250 * found["elapsed_s"], rel=0.15)
+    low, high = (250 * found[edge] for edge in ("slept_s", "elapsed_s"))
+    assert low <= found["gpu_energy"]["value"] <= high + 0.001  # the counter's step
     assert found["gpu_power"]["value"] == 250
     assert found["gpu_power"]["samples"] >= 3
     assert found["gpu_power_average"]["value"] == 250
@@ -155,7 +157,7 @@ def test_what_slows_the_gpu_down_is_named(play: Play) -> None:
     assert found["gpu_slowed"]["value"] == 1
     assert "power cap, thermal (hardware)" in found["gpu_slowed"]["source"]
     assert found["gpu_power"]["value"] is None
-    idle = play("power_window", {"gpu0.reasons": 0x1 | 0x2})
+    idle = play("short_power_window", {"gpu0.reasons": 0x1 | 0x2})
     assert idle["gpu_slowed"]["value"] == 0
 
 
