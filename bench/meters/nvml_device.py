@@ -122,6 +122,11 @@ class NvmlDevice:
         with _worded():
             return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
 
+    def power_w(self) -> float:
+        """Power by the call that older drivers have instead of the fields. Units: W (NVML: mW)."""
+        with _worded():
+            return float(pynvml.nvmlDeviceGetPowerUsage(self._handle)) / 1e3
+
     def temperature_k(self) -> float:
         """Temperature of the GPU's chip. Units: K."""
         with _worded():

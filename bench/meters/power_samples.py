@@ -24,6 +24,11 @@ PERIOD_S = 0.1
 #: The driver's own average looks back one second.
 _AVERAGE_S = 1.0
 POWER = "mean of NVML_FI_DEV_POWER_INSTANT"
+#: Where the driver lacks that field (what the call tells: nvml.h).
+_USAGE = (
+    "mean of nvmlDeviceGetPowerUsage, itself a mean over 1 s on GPUs since Ampere but for GA100;"
+    " the driver has no NVML_FI_DEV_POWER_INSTANT"
+)
 _AVERAGE = "NVML_FI_DEV_POWER_AVERAGE at the window's end"
 _TEMPERATURE, _CLOCK = "nvmlDeviceGetTemperature", "nvmlDeviceGetClockInfo SM"
 _REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
@@ -39,6 +44,7 @@ class Sample:
     temperature_k: float | str
     clock_hz: float | str
     slowed_by: tuple[str, ...] | str
+    power_source: str = POWER
 
 
 def answer_or_reason(sensor: Callable[[], T]) -> T | str:
@@ -59,22 +65,30 @@ def look(device: NvmlDevice) -> Sample:
     instant, average = device.fields(
         pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE
     )
+    power, source = _watts(instant), POWER
+    if instant.value is None:
+        usage = answer_or_reason(device.power_w)
+        if not isinstance(usage, str):
+            power, source = _drawn(usage), _USAGE
     return Sample(
         now_s,
-        _watts(instant),
+        power,
         _watts(average),
         answer_or_reason(device.temperature_k),
         answer_or_reason(device.clock_hz),
         answer_or_reason(device.slowed_by),
+        source,
     )
 
 
 def _watts(answer: FieldValue) -> float | str:
     if answer.value is None:
         return answer.reason or "unsupported: the field has no value"
-    if answer.value == 0:
-        return "failed: the power sensor says 0 W; a GPU that answers draws some"
-    return float(answer.value) / 1e3
+    return _drawn(float(answer.value) / 1e3)
+
+
+def _drawn(watts: float) -> float | str:
+    return watts or "failed: the power sensor says 0 W; a GPU that answers draws some"
 
 
 def summarise(samples: list[Sample], error: str | None) -> list[Reading]:
@@ -98,7 +112,8 @@ def summarise(samples: list[Sample], error: str | None) -> list[Reading]:
         return Reading(metric, unit, take(numbers), source, None, count, PERIOD_S)
 
     power: list[float | str] = [s.power_w for s in samples]
-    instant = reading("gpu_power", "W", POWER, power, statistics.fmean)
+    source = next((s.power_source for s in samples if s.power_source != POWER), POWER)
+    instant = reading("gpu_power", "W", source, power, statistics.fmean)
     if instant.value is not None:
         series = tuple(
             (s.time_s - begin_s, s.power_w) for s in samples if not isinstance(s.power_w, str)

@@ -152,6 +152,19 @@ def test_an_energy_counter_that_fails_costs_only_itself(
     assert found["gpu_temperature"]["value"] is not None
 
 
+@pytest.mark.parametrize(("milliwatts", "watts"), [(240_500, 240.5), (0, None)])
+def test_a_driver_without_the_fields_of_power_is_asked_by_the_older_call(
+    play: Play, milliwatts: int, watts: float | None
+) -> None:
+    words = {"gpu0.power_return": 3, "gpu0.usage_mw": milliwatts}
+    power = play("short_power_window", words)["gpu_power"]
+    assert power["value"] == watts
+    if watts is None:  # neither is there: the field's own reason stands
+        assert power["reason"].startswith("unsupported: NVML says 'Not Supported'")
+    else:
+        assert power["source"].startswith("mean of nvmlDeviceGetPowerUsage")
+
+
 def test_what_slows_the_gpu_down_is_named(play: Play) -> None:
     found = play("power_window", {"gpu0.reasons": 0x1 | 0x4 | 0x40, "gpu0.power_return": 3})
     assert found["gpu_slowed"]["value"] == 1
