@@ -12,6 +12,9 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from gatherbench.bench.sampling.pyg import PygNeighborSampler
 
+#: Two workers on a machine with one core: torch warns, and nothing else changes.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
 NODES, CLASSES = 600, 4
 FORK = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 

@@ -12,6 +12,9 @@ import gatherbench
 from gatherbench.bench.pyg_features import FeatureLoader, FetchFeatures
 from gatherbench.bench.sampling.pyg import PygNeighborSampler
 
+#: Two workers on a machine with one core: torch warns, and nothing else changes.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
 NODES = 300
 STRATEGIES = ["cpu_gather", "aligned_zero_copy", "async_zero_copy", "all_in_gpu"]
 FORK = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
