@@ -31,6 +31,7 @@ from gatherbench.bench.gathered import write_timeline
 from gatherbench.bench.gpu.meters_case import EPOCHS, Session, cases
 from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table
 from gatherbench.bench.gpu.micro_machine import describe, prepare
+from gatherbench.bench.gpu.watchdog import ends_within
 from gatherbench.bench.machine import commit_id, describe_cpu, describe_memory
 from gatherbench.bench.meters.calibration import calibrate
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
@@ -183,13 +184,15 @@ def main(arguments: Sequence[str]) -> int:
     env = describe_here()
     session = Session.open(options.out, device, env)
     write_plan(session.store, size, 1)
-    choice = calibrate_gpu(session.whole, session.emit)
-    calibrate_sizes(session)
-    print(f"trusted: {choice.pcie or choice.pcie_reason}", flush=True)
-    session.gpu = GpuUnderTest(torch_gpu_uuids(device), choice)
+    left_s = began + options.budget - time.monotonic()
     try:
-        rounds = measure(session, size, began + options.budget - CLOSING_S)
-        write_plan(session.store, size, rounds)
+        with ends_within(left_s, lambda: finish(session)):
+            choice = calibrate_gpu(session.whole, session.emit)
+            calibrate_sizes(session)
+            print(f"trusted: {choice.pcie or choice.pcie_reason}", flush=True)
+            session.gpu = GpuUnderTest(torch_gpu_uuids(device), choice)
+            rounds = measure(session, size, began + options.budget - CLOSING_S)
+            write_plan(session.store, size, rounds)
     finally:
         finish(session)
     return 0

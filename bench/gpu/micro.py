@@ -15,11 +15,13 @@ and cuda-bindings, and no more: neither a dataset nor the harness.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +36,8 @@ SECTIONS = {"gather": 11.0, "overlap": 4.0, "ncu": 4.0, "peer": 1.0}
 SKIPPED = 3
 #: What a section may take beyond its budget before it is ended.
 _GRACE_S = 20.0
+#: How long a killed process is waited for.
+_KILL_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +54,27 @@ def run_section(name: str, out: Path, budget_s: float, more: Sequence[str]) -> S
     """Run a section in a process of its own; what it prints is printed."""
     command = [sys.executable, "-m", f"gatherbench.bench.gpu.micro_{name}", "--out", str(out)]
     began = time.monotonic()
-    process = subprocess.Popen(
-        [*command, "--budget", f"{budget_s:.0f}", *more],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,  # so that what it starts, e.g. ncu, can be ended with it
-    )
-    status = None
-    try:
-        said, _ = process.communicate(timeout=budget_s + _GRACE_S)
-        status = process.returncode
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        said, _ = process.communicate()
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
+    # Into a file: a pipe would be waited for until the last that has inherited it is gone.
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [*command, "--budget", f"{budget_s:.0f}", *more],
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that what it starts, e.g. ncu, can be ended with it
+        )
+        status = None
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = process.wait(budget_s + _GRACE_S)
+        finally:
+            if status is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver holds it
+                    process.wait(_KILL_S)
+        log.seek(0)
+        said = log.read().decode(errors="replace")
     took = time.monotonic() - began
     print(f"== {name}, {took:.0f} s", said.rstrip(), sep="\n", flush=True)
     last = next((x.strip() for x in reversed(said.splitlines()) if x.strip()), "it said nothing")

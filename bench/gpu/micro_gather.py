@@ -29,6 +29,7 @@ from gatherbench.bench.gpu.micro_plan import (
     rounds,
 )
 from gatherbench.bench.gpu.micro_rows import MicroRow, RowFile, row_of, write_summary
+from gatherbench.bench.gpu.watchdog import ends_within
 from gatherbench.kernels.policies import POLICIES
 
 #: Seconds kept back for the summary and the figure.
@@ -55,6 +56,9 @@ def measure(options: argparse.Namespace, began: float) -> list[MicroRow]:
     print(f"{len(plan)} points, spans {[s // GIB for s in spans]} GiB", flush=True)
     with (
         RowFile(options.out / "rows.csv", MicroRow) as out,
+        ends_within(
+            options.budget - (time.monotonic() - began), lambda: report(out.rows, options.out)
+        ),
         Bench(max(spans), device, out.add) as bench,
     ):
         for name in options.policies:

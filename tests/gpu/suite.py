@@ -31,6 +31,8 @@ from gpu_journal import POISONED, entries, write  # noqa: E402 - found beside th
 _LOOK_S = 0.2
 #: From the start of a process to its first test: torch has to be imported and tests collected.
 _FIRST_TEST_S = 120.0
+#: How long a killed process is waited for.
+_KILL_S = 10.0
 
 
 def run(tests: Sequence[str], out: Path, budget_s: float, timeout_s: float) -> list[dict[str, Any]]:
@@ -93,7 +95,8 @@ def _one_process(
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver holds it
+                process.wait(_KILL_S)
     if process.returncode in (0, 1, POISONED):
         return None
     return f"the process ended with status {process.returncode}; see gpu-test.log"
