@@ -36,6 +36,8 @@ class MinibatchLoad:
         handover_s: seconds that each transfer waits for another process, with the link idle.
         sample_s, gather_s, train_s: measured seconds; where given they take the place of the
             model's for the whole part (``gather_s``: of the CPU's gather).
+        gpu_samples: minibatches are drawn on the GPU; ``sample_s`` is then that time, and the
+            processor has no part in it.
     """
 
     payload_bytes: float
@@ -58,3 +60,4 @@ class MinibatchLoad:
     sample_s: Estimate | None = None
     gather_s: Estimate | None = None
     train_s: Estimate | None = None
+    gpu_samples: bool = False

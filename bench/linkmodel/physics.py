@@ -182,8 +182,11 @@ def local_gather(num_bytes: float, resident_bytes: float, profile: LinkProfile) 
 
 
 def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """The host draws the minibatch on every core."""
+    """The host draws the minibatch on every core, or the GPU does."""
     seconds = load.sample_s
+    if load.gpu_samples:
+        unknown = Estimate(None, ("sampling on the GPU: neither measured nor modelled",))
+        return Part(seconds or unknown, "GPU (sampling)")
     if seconds is None:
         rate = Estimate.of(profile.host.sample_rate, "host.sample_rate")
         seconds = combine(lambda r: load.sampled_edges / r, rate)

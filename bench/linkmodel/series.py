@@ -27,6 +27,11 @@ _NEEDED = (
 )
 _REQUESTS = "fetch.gpu_requests_"
 _KEYS = ["workload", "strategy", "variant"]
+#: What is said of the run's own time for minibatches that were not drawn live on the host.
+_SAMPLING = {
+    "replay": "minibatches read from the trace as in the run, not drawn",
+    "gpu": "sampling by the run's device as measured there, not scaled",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ class _Host:
 
     def __init__(self, run: Run, declared: Mapping[tuple[str, ...], Mapping[str, float]]) -> None:
         rows = run.rows
-        self._live = run.plan["measure"].get("sampling") == "live"
+        self._sampling = str(run.plan["measure"].get("sampling"))
         measured = rows[(rows["backend"] != "model") & (rows["epoch"] >= 0)]
         self._times = measured[(measured["metric"] == "wall_time") & (measured["status"] == "ok")]
         self._on_host = self._times[self._times["backend"] == "host"]
@@ -116,16 +121,18 @@ class _Host:
     ) -> MinibatchLoad:
         """The load with what the host measured and the profile does not know.
 
-        Sampling is that of the run wherever it drew its minibatches live: a profile's rate may be
-        another program's. The CPU's gather is the profile's where it knows its processor.
+        Sampling is that of the run, drawn live, replayed or on the GPU: a profile's rate may be
+        another program's, and is of its processor. The CPU's gather is the profile's where it knows
+        its processor.
         """
         batches = self._declared[key]["sample.minibatches"]
         sampled = self._times[
             (self._times["workload"] == key[0]) & (self._times["stage"] == "sample")
         ]
-        if self._live and len(sampled):
+        load = replace(load, gpu_samples=self._sampling == "gpu")
+        if len(sampled):
             seconds = float(sampled["value"].median()) / batches
-            remark = "sampling as measured in the run, not scaled"
+            remark = _SAMPLING.get(self._sampling, "sampling as measured in the run, not scaled")
             load = replace(load, sample_s=Estimate(seconds).remark(remark))
         gathered = None
         if load.pageable_bytes:

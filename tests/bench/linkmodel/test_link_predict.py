@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,12 @@ def make_run(
     backend: str = "host",
     sampling: str = "live",
 ) -> Run:
-    """A run whose cases declared this, and measured 2 s of sampling, 4 of fetching, 1 of steps."""
+    """A run whose cases declared this, and measured 2 s of sampling, 4 of fetching, 1 of steps.
+
+    Minibatches that are not drawn live took 0.04 s.
+    """
     rows: list[Row] = []
+    drawing = 2 if sampling == "live" else 0.04
     for name, facts in cases.items():
         make = RowMaker("r", "c", "here", backend, WORKLOAD, "tiny", name, "default", 0)
         declared = RowMaker("r", "c", "here", "model", WORKLOAD, "tiny", name, "default", 0)
@@ -66,7 +70,7 @@ def make_run(
         ]
         rows.append(make.ok("setup", "table", "B", 1e9, "a test"))
         rows.append(make.ok("case", "wall_time", "s", 9, "a test"))
-        for stage, seconds in (("sample", 2), ("fetch", 4), ("train", 1), ("epoch", 7)):
+        for stage, seconds in (("sample", drawing), ("fetch", 4), ("train", 1), ("epoch", 7)):
             rows.append(make.ok(stage, "wall_time", "s", seconds, "a test", 0))
     plan: dict[str, Any] = {
         "measure": {"sampling": sampling},
@@ -111,15 +115,33 @@ def test_faster_paths_are_predicted_faster(tmp_path: Path, profile: LinkProfile)
     assert order == ["resident", "by_gpu_ahead", "by_gpu", "by_cpu", "by_cpu_fresh"]
 
 
-def test_sampling_is_the_run_s_only_where_it_was_drawn_live(
-    tmp_path: Path, profile: LinkProfile
+@pytest.mark.parametrize(
+    ("sampling", "seconds", "bound", "said"),
+    [
+        ("live", 2.0, "cpu (sampling)", "sampling as measured in the run, not scaled"),
+        ("replay", 0.04, "cpu (sampling)", "minibatches read from the trace"),
+        ("gpu", 0.04, "GPU (sampling)", "sampling by the run's device as measured there"),
+    ],
+)
+def test_sampling_is_the_run_s_however_it_got_its_minibatches(
+    tmp_path: Path, profile: LinkProfile, sampling: str, seconds: float, bound: str, said: str
 ) -> None:
-    live, replayed = (make_run(tmp_path, sampling=s) for s in ("live", "replay"))
-    for run, seconds in ((live, 2.0 / BATCHES), (replayed, 4e6 / BATCHES / 2.093e7)):
-        alone = {
-            one.strategy: e.parts["sample"].seconds.value for one, e in predictions(run, profile)
-        }
-        assert alone == pytest.approx(dict.fromkeys(CASES, seconds))
+    """What a measured epoch does not contain must not be in the predicted one beside it."""
+    found = predictions(make_run(tmp_path, sampling=sampling), profile)
+    assert len(found) == len(CASES)
+    for _, epoch in found:
+        part = epoch.parts["sample"]
+        assert part.seconds.value == pytest.approx(seconds / BATCHES)
+        assert part.bound == bound
+        assert ("cpu" in part.demands) == (sampling != "gpu")
+        assert any(said in remark for remark in epoch.epoch_s.remarks)
+
+
+def test_sampling_on_a_gpu_is_never_taken_from_the_processor(profile: LinkProfile) -> None:
+    load = replace(load_of(CASES["by_gpu"], 1e9), gpu_samples=True)
+    epoch = predict_batches(load, profile, BATCHES)
+    assert epoch.epoch_s.value is None
+    assert epoch.epoch_s.unknown == ("sampling on the GPU: neither measured nor modelled",)
 
 
 def test_a_host_that_the_profile_does_not_know_is_the_run_s(tmp_path: Path) -> None:
@@ -182,6 +204,13 @@ def test_more_gpus_are_faster_until_something_is_shared(
         assert shared is not None
         assert apart is not None
         assert apart <= shared <= first
+
+
+def test_that_more_gpus_do_not_draw_faster_is_said(tmp_path: Path, profile: LinkProfile) -> None:
+    said = "drawing minibatches keeps every core busy"
+    for sampling, gpus, expected in (("live", 1, False), ("live", 4, True), ("gpu", 4, False)):
+        for _, epoch in predictions(make_run(tmp_path, sampling=sampling), profile, gpus=gpus):
+            assert any(said in remark for remark in epoch.epoch_s.remarks) is expected
 
 
 def test_rooflines_are_shares_of_the_roofs(tmp_path: Path, profile: LinkProfile) -> None:
