@@ -115,6 +115,8 @@ def advise(
         if table_on_gpu(load) and resident is None:
             resident = option
     able = [o for o in options if o.epoch_s is not None and o.fits is not False]
+    if {o.basis for o in able} == {MEASURED, MODELLED}:
+        remarks["modelled epochs draw minibatches on the processor; measured ones say how"] = None
     ranked = tuple(sorted(able, key=lambda o: o.epoch_s or 0.0))
     unranked = tuple(o for o in options if o not in able)
     headline = _headline(question, ranked, unranked, resident, memory)
@@ -123,13 +125,18 @@ def advise(
 
 
 def predict(question: Question, load: MinibatchLoad, profile: LinkProfile) -> EpochPrediction:
-    """The question's epoch with this load.
+    """The question's epoch with this load; a remark says how fast minibatches are drawn.
 
-    Where the profile does not know how fast minibatches are drawn they cost nothing, with a remark:
-    they cost every strategy the same.
+    Where the profile does not know they cost nothing: they cost every strategy the same.
     """
     rate = profile.host.sample_rate
-    if rate.value is None:
+    if rate.value is not None:
+        drawn = Estimate(load.sampled_edges / rate.value).remark(
+            f"minibatches drawn at {rate.value / 1e6:.3g} M edges/s, which all share"
+            f" ({rate.source})"
+        )
+        load = replace(load, sample_s=drawn)
+    else:
         free = Estimate(0.0).remark(
             f"without drawing minibatches, which all share (host.sample_rate: {rate.source})"
         )

@@ -19,19 +19,25 @@ def measured_epochs(
 ) -> dict[tuple[str, str], tuple[float, str]]:
     """(strategy, variant) → median seconds of an epoch on a GPU, and the run that says so.
 
-    Of several runs on this machine the newest that has a case counts. Epochs that were cut short
-    do not count, nor does what was measured in host memory: it is no GPU's time. Runs that cannot
-    be read are passed over.
+    Of several runs on this machine the newest that has a case counts; all have to get their
+    minibatches (``sampling``) as the newest of them does, since that is part of an epoch. Epochs
+    that were cut short do not count, nor does what was measured in host memory: it is no GPU's
+    time. Runs that cannot be read are passed over.
     """
     found: dict[tuple[str, str], tuple[float, str]] = {}
     if not question.graph.name or question.gpus != 1:
         return found
+    agreed = ""
     for run in _runs(results / machine):
+        sampling = str(run.plan["measure"].get("sampling", "live"))
+        if agreed not in ("", sampling):
+            continue
         workloads = [name for name in run.workloads if _same(question, run.plan["workloads"][name])]
         times = epoch_times(run).query("backend == 'cuda'")
         for row in times[times["workload"].isin(workloads)].to_dict("records"):
             key = (str(row["strategy"]), str(row["variant"]))
-            said = f"measured: {run.run_id}, median of {row['count']} epochs"
+            said = f"measured: {run.run_id}, median of {row['count']} epochs, sampling {sampling}"
+            agreed = sampling
             found.setdefault(key, (float(row["median"]), said))
     return found
 

@@ -130,6 +130,11 @@ def test_sampling_that_is_not_known_is_left_out_of_all() -> None:
     assert any("without drawing minibatches, which all share" in r for r in advice.remarks)
 
 
+def test_how_fast_minibatches_are_drawn_is_said_with_its_source() -> None:
+    (said,) = (r for r in advice_on(LARGE).remarks if r.startswith("minibatches drawn at"))
+    assert said.startswith("minibatches drawn at 20.9 M edges/s, which all share (fitted to")
+
+
 def test_more_gpus_than_the_machine_has_are_remarked_on() -> None:
     remark = "4 GPUs in a machine that is known with 1"
     assert remark in advice_on(replace(SMALL, gpus=4)).remarks

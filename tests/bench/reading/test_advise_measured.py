@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,13 @@ def test_a_measured_epoch_takes_the_models_place(make_run: Any) -> None:
     by_name = {(o.strategy, o.variant): o for o in advice.ranked}
     seen = by_name["cpu_gather", "pinned"]
     assert (seen.basis, seen.epoch_s) == (MEASURED, pytest.approx(1.31))
-    assert seen.source == "measured: 20261121-quick-abc123, median of 12 epochs"
+    assert seen.source == "measured: 20261121-quick-abc123, median of 12 epochs, sampling live"
     assert by_name["cpu_gather", "prefetch"].basis == MODELLED
     times = [o.epoch_s or 0 for o in advice.ranked]
     assert times == sorted(times)
+    assert "modelled epochs draw minibatches on the processor; measured ones say how" in (
+        advice.remarks
+    )
 
 
 def test_a_measured_variant_is_advised_on_even_if_it_declares_nothing_new(make_run: Any) -> None:
@@ -80,3 +84,17 @@ def test_the_newest_run_counts(make_run: Any) -> None:
     found = measured_epochs(QUESTION, results_of(run), MACHINE)
     assert found["all_in_gpu", "default"][0] == pytest.approx(3.01)
     assert "bbbbbb" in found["all_in_gpu", "default"][1]
+
+
+def test_epochs_that_sampled_in_another_way_are_not_ranked_beside(make_run: Any) -> None:
+    """With minibatches drawn on the GPU an epoch is shorter whatever moves the features."""
+    make_run("20261101-quick-aaaaaa", backend="cuda", series=[("all_in_gpu", "default", (9, 9, 9))])
+    run = make_run(
+        "20261102-quick-bbbbbb", backend="cuda", series=[("cpu_gather", "naive", (1, 1, 1))]
+    )
+    plan = json.loads((run / "plan.json").read_text())
+    plan["measure"]["sampling"] = "gpu"
+    (run / "plan.json").write_text(json.dumps(plan))
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    assert set(found) == {("cpu_gather", "naive")}
+    assert found["cpu_gather", "naive"][1].endswith("sampling gpu")
