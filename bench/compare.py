@@ -16,14 +16,18 @@ import pandas as pd
 from gatherbench.bench.compare_check import CompareError, check_comparable
 from gatherbench.bench.compare_judge import THRESHOLD, judge, judge_exactly
 from gatherbench.bench.compare_metrics import METRICS, Metric
-from gatherbench.bench.derive import SERIES, other_load, problems, reference_variant, sort_series
+from gatherbench.bench.derive import (
+    SERIES,
+    disturbance,
+    problems,
+    reference_variant,
+    sort_series,
+)
 from gatherbench.bench.tables import Run
 
 #: What decides whether a build is slower unless others are asked for: the stages say where the time
 #: went, they do not count it again.
 DECIDING = ("epoch",)
-#: Cores, or share of the machine's cores, that other work may keep busy in a quiet run.
-QUIET_CORES, QUIET_SHARE = 0.3, 0.05
 #: Verdicts that end a comparison with exit status 1.
 BAD = ("SLOW", "FAILED")
 
@@ -228,9 +232,7 @@ def _empty(key: Key, metric: Metric, word: str, reason: str) -> Comparison:
 
 def _busy(base: Run, new: Run) -> str:
     """Which of the runs other work disturbed; empty if none."""
-    said = []
-    for name, run in (("A", base), ("B", new)):
-        load, cores = other_load(run) or 0.0, run.env.get("cpu", {}).get("logical_cores") or 1
-        if load > max(QUIET_CORES, QUIET_SHARE * cores):
-            said.append(f"other work took {load:.1f} cores in {name}")
-    return ", ".join(said)
+    loads = {"A": disturbance(base), "B": disturbance(new)}
+    return ", ".join(
+        f"other work took {load:.1f} cores in {name}" for name, load in loads.items() if load
+    )

@@ -26,6 +26,10 @@ READING_ORDER = (
     "all_in_gpu",
 )
 
+#: Cores, or share of the host's cores, that other work may keep busy in a quiet run: daemons and
+#: interrupts.
+QUIET_CORES, QUIET_SHARE = 0.3, 0.05
+
 
 def epoch_times(run: Run) -> pd.DataFrame:
     """Seconds per epoch of each series: median and quartiles over repeats × epochs.
@@ -88,6 +92,12 @@ def other_load(run: Run) -> float | None:
     busy, user, system, window = (epoch_values(run, "epoch", name) for name in names)
     cores = ((busy - user - system) / window).dropna()
     return float(cores.median()) if len(cores) else None
+
+
+def disturbance(run: Run) -> float | None:
+    """:func:`other_load` where it is too much for a quiet run, else ``None``."""
+    load, cores = other_load(run) or 0.0, run.env.get("cpu", {}).get("logical_cores") or 1
+    return load if load > max(QUIET_CORES, QUIET_SHARE * cores) else None
 
 
 def reference_variant(run: Run) -> tuple[str, str] | None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.derive import STAGES, other_load, stage_breakdown
-from gatherbench.bench.figures.sheet import QUIET_CORES
+from gatherbench.bench.derive import STAGES, disturbance, stage_breakdown
 from gatherbench.bench.findings import Findings
 from gatherbench.bench.linkmodel.predict import predictions
 from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile
@@ -134,8 +133,8 @@ def disturbances(runs: Iterable[Run]) -> list[str]:
     """A sentence for each run during which other work kept the host's cores busy."""
     found = []
     for run in runs:
-        load = other_load(run) or 0.0
-        if load > QUIET_CORES:
+        load = disturbance(run)
+        if load:
             found.append(
                 f"- Run {run.run_id} was **disturbed**: {load:.1f} cores of its host were busy with"
                 " other work. Its epochs and their ratios are not to be trusted."

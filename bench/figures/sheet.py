@@ -16,16 +16,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gatherbench.bench.derive import epoch_times, other_load, problems, sort_series
+from gatherbench.bench.derive import disturbance, epoch_times, problems, sort_series
 from gatherbench.bench.figures.bars import Line
 from gatherbench.bench.figures.style import FAINT, MODEL_HATCH, RC, VERMILION, Series
 from gatherbench.bench.tables import Run
 
 #: What a run without a GPU has to say of itself.
 HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
-
-#: Up to so many cores of other work a machine counts as quiet: daemons and interrupts.
-QUIET_CORES = 0.2
 
 #: Inches. A line holds two rows of label; above each panel stands its name, below it its axis.
 LINE, NAME, AXIS, FOOT = 0.36, 0.32, 0.58, 0.55
@@ -233,9 +230,11 @@ def provenance(run: Run) -> str:
         for column in ("machine", "commit")
     }
     backends = ", ".join(sorted(set(run.rows["backend"][run.rows["epoch"] >= 0]))) or "none"
-    load = other_load(run) or 0.0
-    disturbed = f" Disturbed: {load:.1f} cores of the host were busy with other work."
+    load = disturbance(run)
+    disturbed = (
+        f" Disturbed: {load:.1f} cores of the host were busy with other work." if load else ""
+    )
     return (
         f"{counts[0]} × {counts[1]}, {counts[2]} dropped. Machine {names['machine']}"
         f" ({processor}), backend {backends}, commit {names['commit']}, run {run.run_id}."
-    ) + (disturbed if load > QUIET_CORES else "")
+    ) + disturbed

@@ -91,7 +91,9 @@ def _side_by_side(run: Run, base: Run) -> Grid:
 def _summary(judged: pd.DataFrame) -> str:
     counts = judged["verdict"].value_counts()
     said = [f"{counts[word]} {word}" for word in VERDICTS if word in counts]
-    return f"Of {len(judged)} cases: {', '.join(said)}." if said else "No case is in both runs."
+    return (
+        f"Of {len(judged)} comparisons: {', '.join(said)}." if said else "No case is in both runs."
+    )
 
 
 def _chart(judged: pd.DataFrame, *, relative: bool) -> BarChart:

@@ -80,7 +80,7 @@ def machine(run: Run) -> list[Fact]:
 def _epochs(measure: dict[str, Any]) -> str:
     repeats, epochs = measure.get("repeats"), measure.get("epochs")
     return (
-        f"{repeats} repeats × {epochs} epochs, {measure.get('warmup_epochs')} warm-up dropped,"
+        f"{repeats} × {epochs} (repeats × epochs), {measure.get('warmup_epochs')} warm-up dropped,"
         f" sampling {measure.get('sampling')}"
     )
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from gatherbench.bench.derive import other_load, problems, reference_variant, speedup_over
-from gatherbench.bench.figures.sheet import QUIET_CORES, modelled_for
+from gatherbench.bench.derive import disturbance, problems, reference_variant, speedup_over
+from gatherbench.bench.figures.sheet import modelled_for
 from gatherbench.bench.report.grid import quantity, short
 from gatherbench.bench.tables import Run
 
@@ -122,8 +122,8 @@ def _limits(run: Run) -> list[str]:
         )
     if counts["ok"] and run.plan["measure"].get("repeats") == 1:
         limits.append("One repeat only: differences between processes are not in the intervals.")
-    load = other_load(run) or 0.0
-    if load > QUIET_CORES:
+    load = disturbance(run)
+    if load:
         limits.append(
             f"{load:.1f} cores of the host were busy with other work meanwhile: measure again on"
             " an idle machine before trusting small differences."
