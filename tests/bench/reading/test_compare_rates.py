@@ -54,6 +54,14 @@ def test_equal_runs_rarely_raise_an_alarm(shape: tuple[int, int, float, float]) 
     assert alarms / FAMILIES <= 0.1
 
 
+def test_the_interval_is_one_of_95_percent() -> None:
+    rng = np.random.default_rng(7)
+    pairs = ([run(rng, 10, 1, 0.05, 0.0) for _ in "AB"] for _ in range(200))
+    found = [judge([(1, new), (-1, base)]) for base, new in pairs]
+    within = sum(one.low <= 1 <= one.high for one in found)
+    assert 0.9 <= within / 200 < 1
+
+
 def test_to_pool_the_epochs_would_raise_many() -> None:
     rng = np.random.default_rng(5)
     alarms = 0
