@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from gatherbench.bench.doctor_finding import Finding
-from gatherbench.bench.meters.base import Meter, Reading
+from gatherbench.bench.meters.base import TOO_SHORT, Meter, Reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.rapl import MIN_WINDOW_S
 from gatherbench.bench.meters.recorder import Recorder
@@ -42,9 +42,13 @@ def judge(meter: Meter, readings: Sequence[Reading]) -> Finding:
     """What a meter's readings say of it."""
     there = [reading for reading in readings if reading.value is not None]
     absent = [reading for reading in readings if reading.value is None]
+    later = [r.metric for r in absent if (r.reason or "").startswith(TOO_SHORT)]
+    absent = [reading for reading in absent if reading.metric not in later]
     name = f"Meter {meter.name}"
     lines = [f"{', '.join(metrics)}: {source}" for source, metrics in _by_source(there).items()]
-    if there:
+    if later:
+        lines.append(f"{', '.join(later)}: read over longer windows than the doctor's")
+    if there or later:
         lines.append(f"checked: {meter.trust}")
     if not absent:
         return Finding(name, "ok", "\n".join(lines))
@@ -56,7 +60,7 @@ def judge(meter: Meter, readings: Sequence[Reading]) -> Finding:
         missing = [f"no {names}: {_cause(whys[0])}"]
     return Finding(
         name,
-        "limited" if there else "missing",
+        "limited" if there or later else "missing",
         "\n".join(lines + missing),
         meter.lost,
         "; ".join(remedies),

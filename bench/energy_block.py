@@ -14,13 +14,12 @@ from types import TracebackType
 from typing import Self
 
 from gatherbench.bench.metered import row_of
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.base import TOO_SHORT, Reading
 from gatherbench.bench.meters.clock import WallClockMeter
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import (
     SHORTEST_ENERGY_WINDOW_S,
-    TOO_SHORT,
     GpuEnergyMeter,
     GpuPowerMeter,
 )

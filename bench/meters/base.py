@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+#: How the reason begins where a sensor is there and only the window was too short for it.
+TOO_SHORT = "unsupported: a window of"
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:

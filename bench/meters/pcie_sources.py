@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import pynvml
 
+from gatherbench.bench.meters.base import TOO_SHORT
 from gatherbench.bench.meters.gpm import SHORTEST_S, GpmWindow, traffic
 from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import Link, NvmlDevice
@@ -153,7 +154,7 @@ class Gpm:
             reason = polled.error
             if reason is None and window.length_s < SHORTEST_S:
                 reason = (
-                    f"unsupported: a window of {window.length_s:.2g} s is shorter than the"
+                    f"{TOO_SHORT} {window.length_s:.2g} s is shorter than the"
                     f" {SHORTEST_S:g} s that these metrics need; use longer epochs"
                 )
             if reason is not None:

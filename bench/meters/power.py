@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import ClassVar
 
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.base import TOO_SHORT, Reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import NvmlDevice
@@ -28,9 +28,6 @@ from gatherbench.bench.meters.power_samples import (
 
 #: Windows of the energy counter: at 10 s its beat of 0.1 s is 1 % at each edge.
 SHORTEST_ENERGY_WINDOW_S = 10.0
-
-#: How the reason of a refused window begins.
-TOO_SHORT = "unsupported: a window of"
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pynvml
 
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.base import TOO_SHORT, Reading
 from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import FieldValue, NvmlDevice
 
@@ -125,7 +125,10 @@ def summarise(samples: list[Sample], error: str | None) -> list[Reading]:
         [s.average_w for s in samples], lambda v: v[-1],
     )  # fmt: skip
     if length_s < _AVERAGE_S and average.value is not None:
-        reason = f"unsupported: it averages over 1 s, the window is {length_s:.2g} s long"
+        reason = (
+            f"{TOO_SHORT} {length_s:.2g} s is too short for what averages over"
+            f" {_AVERAGE_S:g} s; use longer epochs"
+        )
         average = replace(average, value=None, reason=reason)
     clocks: list[float | str] = [s.clock_hz for s in samples]
     slowed: list[float | str] = [

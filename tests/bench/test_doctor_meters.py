@@ -10,7 +10,7 @@ import pytest
 from gatherbench.bench import doctor, doctor_meters
 from gatherbench.bench.doctor import examine
 from gatherbench.bench.doctor_meters import judge, watch
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.base import TOO_SHORT, Reading
 from gatherbench.bench.meters.nvml import GpuInfo
 from gatherbench.bench.meters.registry import METERS
 from gatherbench.bench.numa import Topology
@@ -79,6 +79,15 @@ def test_a_meter_that_lacks_a_part_is_limited() -> None:
     assert (finding.status, finding.lost) == ("limited", "the warmth")
     assert finding.remedy == "sysctl x=1, or sudo"
     assert finding.detail.splitlines()[-1] == "no b: for root only"
+
+
+def test_a_sensor_that_wants_a_longer_window_lacks_nothing() -> None:
+    sensor = Sensor(there("a"), absent("b", f"{TOO_SHORT} 0.1 s is too short for b; wait"))
+    finding = judge(sensor, sensor.stop())
+    assert (finding.status, finding.lost, finding.remedy) == ("ok", "", "")
+    assert "b: read over longer windows than the doctor's" in finding.detail
+    alone = Sensor(absent("b", f"{TOO_SHORT} 0.1 s is too short for b; wait"))
+    assert judge(alone, alone.stop()).status == "ok"
 
 
 def test_a_meter_without_any_reading_is_missing_and_each_remedy_stands_once() -> None:

@@ -129,7 +129,7 @@ def test_short_windows_of_energy_are_refused(play: Play) -> None:
     found = play("short_power_window")
     assert found["gpu_energy"]["value"] is None
     assert "too short" in found["gpu_energy"]["reason"]
-    assert "averages over 1 s" in found["gpu_power_average"]["reason"]
+    assert "too short for what averages over 1 s" in found["gpu_power_average"]["reason"]
     assert found["gpu_power"]["value"] == 250
 
 
