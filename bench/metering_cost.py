@@ -23,6 +23,8 @@ import torch
 
 from gatherbench.bench.loop import run_epoch
 from gatherbench.bench.measure import live_batches, load_table
+from gatherbench.bench.meters.gpu_choice import SensorChoice
+from gatherbench.bench.meters.pcie_sources import FieldCounters
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.models import Trainer, build_model
@@ -115,7 +117,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--strategy", default="cpu_gather")
     options = parser.parse_args(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    recorder = Recorder(open_meters(gpu=gpu_under_test(device, None)))
+    # The source that is polled most often, whether or not a calibration would trust it here.
+    polled = SensorChoice(FieldCounters.name, "")
+    recorder = Recorder(open_meters(gpu=gpu_under_test(device, polled)))
     load = os.getloadavg()[0]
     with case_epochs(options.strategy, device) as epoch:
         pairs = measure_pairs(epoch, recorder, options.pairs)

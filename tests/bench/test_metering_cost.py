@@ -15,6 +15,7 @@ import pytest
 from gatherbench.bench import metering_cost
 from gatherbench.bench.metering_cost import Cost, Pair, main, measure_pairs, summarise
 from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.meters.recorder import Recorder
 
 
@@ -99,7 +100,11 @@ def test_the_program_reports_and_fails_where_the_cost_is_proven(
 
     monkeypatch.setattr(metering_cost, "case_epochs", epochs)
     monkeypatch.setattr(metering_cost, "open_meters", lambda **_: [switch])
+    chosen: list[SensorChoice] = []
+    monkeypatch.setattr(metering_cost, "gpu_under_test", lambda _, choice: chosen.append(choice))
     assert main(["--pairs", "5"]) == status
+    # Without a choice the meter that polls most often would not run, and cost nothing.
+    assert [choice.pcie for choice in chosen] == ["counters"]
     said = capsys.readouterr().out
     assert f"{share:+.2%} (95 % interval" in said
     assert "Load average" in said
