@@ -39,6 +39,8 @@ from gatherbench.bench.worker import DISK_FULL, is_disk_full
 from gatherbench.bench.workload import Workload
 from gatherbench.datasets.store import data_root
 
+#: How long a killed worker is waited for.
+_KILL_S = 30.0
 WORKER = (sys.executable, "-m", "gatherbench.bench.worker")
 
 
@@ -247,7 +249,8 @@ class Runner:
         finally:
             if process.poll() is None:
                 process.kill()
-            process.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver holds it
+                    process.wait(_KILL_S)
             if process.stdout:
                 process.stdout.close()
 

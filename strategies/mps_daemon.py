@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,13 @@ SHARE_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 DEFAULT_PIPE_FOLDER = "/tmp/nvidia-mps"
 _START_S = 20
 
+#: Opens the first GPU and is gone; fails as loudly as the driver does.
+_CLIENT = (
+    sys.executable,
+    "-c",
+    "from gatherbench.kernels.cuda_calls import call_driver as call; call('cuInit', 0); "
+    "call('cuDevicePrimaryCtxRetain', call('cuDeviceGet', 0))",
+)
 #: Waits for the end of the process that holds the other end of its standard input.
 _WATCHER = f'read -r _; echo quit | {CONTROL}; rm -rf "$1"'
 #: The writing ends of our watchers' pipes: closed when this process ends, and not before.
@@ -62,9 +70,12 @@ def mps_client(percent: int) -> Iterator[None]:
     no daemon and none can be started, :func:`mps_skip` says why.
     """
     settings = {SHARE_VARIABLE: str(percent)}
-    if shutil.which(CONTROL) is not None and not daemon_answers(os.environ):
+    if shutil.which(CONTROL) is not None:
         try:
-            settings |= _start()
+            if daemon_answers(os.environ):
+                _try_out({**os.environ})
+            else:
+                settings |= _start()
             _refused.clear()
         except (OSError, subprocess.SubprocessError) as error:
             _refused.append(" ".join(str(error).split()))
@@ -113,7 +124,10 @@ def _start() -> dict[str, str]:
             stderr=subprocess.DEVNULL,
         )
         _ask("get_server_list", environment)
+        _try_out(environment)
     except (OSError, subprocess.SubprocessError):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            _ask("quit", environment)
         shutil.rmtree(folder, ignore_errors=True)
         raise
     ours, theirs = os.pipe()
@@ -130,6 +144,17 @@ def _start() -> dict[str, str]:
         os.close(ours)
     _watched.append(theirs)
     return settings
+
+
+def _try_out(environment: dict[str, str]) -> None:
+    """Have a client of a moment open the GPU: a server that hangs would hang this process for good.
+
+    Raises:
+        SubprocessError: it did not get there within :data:`_START_S`.
+    """
+    subprocess.run(
+        _CLIENT, env=environment, check=True, timeout=_START_S, capture_output=True, text=True
+    )
 
 
 def _ask(question: str, environment: dict[str, str]) -> None:

@@ -53,6 +53,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv(SHARE_VARIABLE, raising=False)
     monkeypatch.setattr(mps_daemon, "_refused", [])
     monkeypatch.setattr(mps_daemon, "_watched", [])
+    monkeypatch.setattr(mps_daemon, "_CLIENT", ("true",))
     monkeypatch.setattr(mps_daemon, "device_attribute", lambda name, device: 1)
     (tmp_path / "usual").mkdir()
     return tmp_path / "notes"
@@ -91,12 +92,28 @@ def test_a_daemon_that_will_not_start_is_a_reason(
     assert not notes.exists()
 
 
+@pytest.mark.parametrize("client", [("false",), ("sleep", "60")])
+def test_a_server_that_serves_nobody_is_a_reason_and_this_process_not_its_client(
+    notes: Path, monkeypatch: pytest.MonkeyPatch, client: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(mps_daemon, "_CLIENT", client)
+    monkeypatch.setattr(mps_daemon, "_START_S", 2)
+    before = os.environ[PIPE_VARIABLE]
+    with mps_client(90):
+        assert os.environ[PIPE_VARIABLE] == before
+        assert "no MPS daemon (Command" in str(mps_skip(GPU))
+    assert notes.read_text().splitlines()[-1] == "quit"
+    assert mps_daemon._watched == []
+
+
 def test_our_daemon_ends_with_the_process_that_needed_it(notes: Path, tmp_path: Path) -> None:
     done = tmp_path / "done"
     os.mkfifo(done)
     code = f"""
 import os, signal
+from gatherbench.strategies import mps_daemon
 from gatherbench.strategies.mps_daemon import PIPE_VARIABLE, mps_client
+mps_daemon._CLIENT = ("true",)
 with mps_client(90):
     print(os.environ[PIPE_VARIABLE], flush=True)
 assert os.environ[PIPE_VARIABLE] == {str(tmp_path / "usual")!r}
