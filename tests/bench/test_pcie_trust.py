@@ -1,0 +1,47 @@
+"""Whom a run believes of the link's bytes: the bounds of trust, the order, and the polling."""
+
+from __future__ import annotations
+
+import pytest
+
+from gatherbench.bench.meters.calibration import Comparison, choose, verdict
+from gatherbench.bench.meters.pcie_link import MODULUS
+from gatherbench.bench.meters.pcie_sources import DIRECTIONS, SOURCES, FieldCounters, Gpm
+
+
+def both(source: str, ratio: float | None, reason: str | None = None) -> list[Comparison]:
+    counted = None if ratio is None else 1e9 * ratio
+    return [Comparison(source, direction, counted, 1e9, reason) for direction in DIRECTIONS]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "trusted"),
+    [(0.94, False), (0.95, True), (1.0, True), (1.25, True), (1.26, False), (0.0, False)],
+)
+def test_a_source_is_trusted_from_095_to_125(ratio: float, trusted: bool) -> None:
+    for comparison in both("counters", ratio):
+        assert (verdict(comparison) is None) == trusted
+
+
+def test_one_direction_that_is_wrong_costs_the_source() -> None:
+    right, wrong = both("counters", 1.05)[0], both("counters", 1.67)[1]
+    chosen = choose([right, wrong, *both("gpm", 1.0)])
+    assert chosen.pcie == "gpm"
+    nobody = choose([right, wrong, *both("gpm", None, "unsupported: no such metrics")])
+    assert nobody.pcie is None
+    assert "counters device to host: counts 1.67 B" in nobody.pcie_reason
+    assert "gpm host to device: unsupported: no such metrics" in nobody.pcie_reason
+
+
+def test_sources_come_in_the_order_of_trust_and_only_the_last_blocks() -> None:
+    assert [(source.name, source.unobtrusive) for source in SOURCES] == [
+        ("counters", True),
+        ("gpm", True),
+        ("throughput", False),
+    ]
+
+
+def test_periods_are_those_that_the_sensors_need() -> None:
+    assert FieldCounters.period_s <= 0.025
+    assert 2 * FieldCounters.period_s < MODULUS / 63e9  # one late reading loses no wrap
+    assert Gpm.period_s >= 0.2
