@@ -60,10 +60,22 @@ def test_pull_requests_from_forks_reach_no_runner_of_ours(workflow: dict[str, An
     assert workflow["permissions"] == {"contents": "read"}
     for job in workflow["jobs"].values():
         if "self-hosted" in job["runs-on"]:
-            assert job["concurrency"] == "gatherbench-gpu"
             assert "head.repo.full_name == github.repository" in job["if"] or (
                 job["if"] == "github.event_name != 'pull_request'"
             )
+
+
+def test_no_job_is_cancelled_for_another_pull_requests(workflow: dict[str, Any]) -> None:
+    """GitHub drops a waiting job for a newer one of its group: no group holds two requests."""
+    jobs = workflow["jobs"]
+    assert "github.event.pull_request.number" in jobs["pull-request"]["concurrency"]["group"]
+    assert jobs["nightly"]["concurrency"] == "gatherbench-nightly"
+
+
+def test_what_a_pull_request_runs_finds_no_token(workflow: dict[str, Any]) -> None:
+    steps = workflow["jobs"]["pull-request"]["steps"]
+    checkouts = [step for step in steps if step.get("uses", "").startswith("actions/checkout")]
+    assert [step["with"]["persist-credentials"] for step in checkouts] == [False]
 
 
 def test_no_script_holds_what_a_pull_request_can_write(workflow: dict[str, Any]) -> None:
@@ -124,11 +136,13 @@ class Nights:
             ["git", *who, *arguments], cwd=self.folder, check=True, capture_output=True, text=True
         ).stdout
 
-    def night(self, name: str, **env: str) -> list[int]:
-        """Exit statuses of the night's scripts, in the order of its steps."""
-        place = self.folder / name
-        place.mkdir()
-        self.git("clone", "-q", "-b", "main", "origin", f"{name}/code")
+    def night(self, name: str, runner: str = "", **env: str) -> list[int]:
+        """Exit statuses of the night's scripts, in the order of its steps; ``runner``: its folder,
+        which an earlier night may have left behind."""
+        place = self.folder / (runner or name)
+        if not place.exists():
+            place.mkdir()
+            self.git("clone", "-q", "-b", "main", "origin", f"{place.name}/code")
         self._program(place / "code" / ".venv" / "bin" / "gatherbench", GATHERBENCH)
         found = []
         measured = "success"
@@ -179,6 +193,35 @@ def test_nights_are_kept_and_compared_with_the_baseline(
     assert nights.kept()["baseline-gpu-epoch"] == "runs/gpu/three/"
     assert len(nights.git("-C", "origin", "log", "--format=%s", HISTORY).split("\n")) == 5
     assert "code.py" not in nights.kept()
+
+
+def test_a_night_on_what_the_last_one_left(tmp_path: Path, workflow: dict[str, Any]) -> None:
+    nights = Nights(tmp_path, workflow["jobs"]["nightly"]["steps"])
+    assert nights.night("one", runner="here") == [0, 0, 0, 0]
+    assert nights.night("elsewhere") == [0, 0, 0, 0]
+    assert nights.night("two", runner="here") == [0, 0, 0, 0]
+    for name in ("one", "elsewhere", "two"):
+        assert nights.kept()[f"runs/gpu/{name}/rows.csv"] == "rows"
+
+
+def test_a_pull_request_is_set_beside_the_base_it_is_merged_into(
+    tmp_path: Path, workflow: dict[str, Any]
+) -> None:
+    nights = Nights(tmp_path, [])
+    nights.git("clone", "-q", "-b", "main", "origin", "after")
+    for branch, message in (("main", "base"), ("request", "change")):
+        nights.git("-C", "after", "checkout", "-q", "-B", branch, "origin/main")
+        nights.git("-C", "after", "commit", "-q", "--allow-empty", "-m", message)
+    nights.git("-C", "after", "checkout", "-q", "main")
+    nights.git("-C", "after", "merge", "-q", "--no-ff", "-m", "merge", "request")
+    steps = workflow["jobs"]["pull-request"]["steps"]
+    (script,) = (step["run"] for step in steps if step.get("name") == "Set both up")
+    for _ in range(2):  # the second time on what the first left behind
+        subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", script],
+            cwd=tmp_path, env=nights.env, check=True, capture_output=True,
+        )  # fmt: skip
+        assert nights.git("-C", "before", "log", "-1", "--format=%s").strip() == "base"
 
 
 def test_a_pull_request_fails_when_it_is_slower(tmp_path: Path, workflow: dict[str, Any]) -> None:
