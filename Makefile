@@ -5,7 +5,7 @@
 #   PYTHON=python3     the interpreter that makes the environment (>= 3.11)
 #   RESULTS=results    where runs are kept
 #   PROFILE=           machine that epochs are predicted for (`gatherbench list profiles`)
-#   OUT=gpu-out        where the gpu-… targets write
+#   OUT=gpu-out        where the gpu-… targets write, each into a folder of its own but gpu-test
 #   BUDGET=500         seconds that gpu-micro, gpu-epoch and gpu-meters may take
 #   GPU_PLAN=gpu-epoch which plan `make gpu-epoch` runs
 #   CARRY_PYTHON=3.12  the Python of a GPU machine without a network, for `make carry`
@@ -16,6 +16,7 @@ RESULTS ?= results
 OUT     ?= gpu-out
 BUDGET  ?= 500
 GPU_PLAN ?= gpu-epoch
+TODAY   := $(shell date -u +%Y%m%d)
 CARRY_PYTHON ?= 3.12
 PYTHON  ?= $(firstword $(foreach p,python3 python3.11 python3.12 python3.13 python3.14,\
              $(if $(shell $(p) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(p))))
@@ -83,13 +84,13 @@ gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors,
 	$(PY) tests/gpu/suite.py --out $(OUT) --budget 560
 
 gpu-micro: $(READY) ## on a GPU: gather rates over row width, span, order, policy and grid, beside the roofs
-	$(PY) -m gatherbench.bench.gpu.micro --out $(OUT) --budget $(BUDGET)
+	$(PY) -m gatherbench.bench.gpu.micro --out $(OUT)/$(TODAY)-gpu-micro --budget $(BUDGET)
 
 gpu-epoch: $(READY) ## on a GPU: whole epochs with every data path, for BUDGET seconds (GPU_PLAN=gpu-epoch)
 	$(PY) -m gatherbench run $(GPU_PLAN) --results $(OUT) --budget $(BUDGET)
 
 gpu-meters: $(READY) ## on a GPU: which sensors tell the truth; link traffic, power and energy of every data path
-	$(PY) -m gatherbench.bench.gpu.meters --out $(OUT) --budget $(BUDGET)
+	$(PY) -m gatherbench.bench.gpu.meters --out $(OUT)/$(TODAY)-gpu-meters --budget $(BUDGET)
 
 carry: $(READY) ## on any machine: unpack into .carry what a GPU machine without a network lacks
 	$(PY) -m pip install -q -c constraints.txt --no-deps --only-binary=:all: --upgrade --target .carry \

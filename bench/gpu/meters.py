@@ -134,12 +134,14 @@ def write_plan(store: RunStore, size: Size, repeats: int) -> None:
     write_atomically(store.folder / "plan.json", json.dumps(plan, indent=2) + "\n")
 
 
-def measure(session: Session, size: Size, deadline: float) -> int:
-    """Each strategy in turns until the time is up; how many rounds there were."""
+def measure(session: Session, size: Size, deadline: float, without: Sequence[str] = ()) -> int:
+    """Each strategy but ``without`` in turns until the time is up; how many rounds there were."""
     table, batches = make_table(size), make_batches(size)
     longest_s = 0.0
     for repeat in range(MOST_REPEATS):
         for case in cases():
+            if case.label in without:
+                continue
             begin = time.monotonic()
             if begin + longest_s > deadline:
                 print(f"time is up at round {repeat}, {case.label}", flush=True)
@@ -147,7 +149,21 @@ def measure(session: Session, size: Size, deadline: float) -> int:
             status = case.measure(session, table, batches, size.workload, repeat)
             longest_s = max(longest_s, time.monotonic() - begin)
             print(f"round {repeat} {case.label}: {status}", flush=True)
+            if status.startswith("failed") and context_is_broken(session.device):
+                print("CUDA answers no more in this process, so no other strategy was measured:")
+                print(f"run it again with --without '{case.label}'", flush=True)
+                return repeat + 1
     return MOST_REPEATS
+
+
+def context_is_broken(device: torch.device) -> bool:
+    """Whether an error of an earlier kernel has made every later call of this process fail."""
+    try:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
 
 
 def finish(session: Session) -> None:
@@ -167,6 +183,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for rows and figures")
     parser.add_argument("--budget", type=float, default=500.0, help="seconds for everything")
     parser.add_argument("--table", type=float, default=8.0, help="GiB of feature table")
+    parser.add_argument(
+        "--without", nargs="+", default=[], metavar="STRATEGY", help="as the rounds name it"
+    )
     return parser.parse_args(arguments)
 
 
@@ -191,7 +210,7 @@ def main(arguments: Sequence[str]) -> int:
             calibrate_sizes(session)
             print(f"trusted: {choice.pcie or choice.pcie_reason}", flush=True)
             session.gpu = GpuUnderTest(torch_gpu_uuids(device), choice)
-            rounds = measure(session, size, began + options.budget - CLOSING_S)
+            rounds = measure(session, size, began + options.budget - CLOSING_S, options.without)
             write_plan(session.store, size, rounds)
     finally:
         finish(session)

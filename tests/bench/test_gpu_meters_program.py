@@ -91,6 +91,33 @@ def test_the_time_that_is_left_decides_how_many_rounds_there_are(
     assert ran == []
 
 
+def test_a_broken_context_ends_the_rounds_and_says_how_to_go_on(
+    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    @dataclass(frozen=True)
+    class Case:
+        label: str
+
+        def measure(self, *_: Any) -> str:
+            ran.append(self.label)
+            return "failed: CUDA error: an illegal memory access" if self.label == "b" else "ok"
+
+    monkeypatch.setattr(meters, "cases", lambda: [Case("a"), Case("b"), Case("c")])
+    later = time.monotonic() + 3600
+    assert meters.measure(session, SIZE, later) == meters.MOST_REPEATS
+    assert ran == ["a", "b", "c"] * 3  # a failure that spares the context costs nobody else
+    ran.clear()
+    monkeypatch.setattr(meters, "context_is_broken", lambda _: True)
+    assert meters.measure(session, SIZE, later) == 1
+    assert ran == ["a", "b"]
+    assert "--without 'b'" in capsys.readouterr().out
+    ran.clear()
+    meters.measure(session, SIZE, later, ["b"])
+    assert ran == ["a", "c"] * 3
+
+
 def test_the_calibration_table_holds_every_source_size_and_direction(session: Session) -> None:
     found = Calibration(
         [
