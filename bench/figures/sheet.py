@@ -1,7 +1,8 @@
 """The frame that all figures share: a panel for each workload, a line for each series, a footer.
 
-A series that failed or was skipped keeps its line and says why; a figure without a GPU says so in
-its head; the footer says what was measured, on what, how often.
+Modelled series have a panel of their own below, with an axis of their own: another machine's times
+may be a hundredth of the host's. A series that failed or was skipped keeps its line and says why; a
+figure without a GPU says so in its head; the footer says what was measured, on what, how often.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
 
 #: Inches. A line holds two rows of label; above each panel stands its name, below it its axis.
 LINE, NAME, AXIS, FOOT = 0.36, 0.32, 0.58, 0.55
-#: Lines between what was measured and what is modelled.
-GAP = 0.5
 LABELS, PANEL, MARGIN = 1.95, {1: 6.3, 2: 4.4}, 0.12
 HEAD_LINE, HEAD_TITLE = 0.22, 0.32
 
@@ -64,8 +63,8 @@ def draw_sheet(
         if one.backend != "model" or (one.strategy, one.variant, one.backend) in drawn
     ]
     modelled = [one for one in series if one.backend == "model"]
-    series = [one for one in series if one.backend != "model"] + modelled
-    heights = _heights(series)
+    groups = [[one for one in series if one.backend != "model"], modelled]
+    groups = [group for group in groups if group] or [[]]
     banner = "" if has_gpu(run) else HOST_ONLY
     patches = list(legend)
     if modelled:
@@ -73,10 +72,11 @@ def draw_sheet(
         patches.append(Patch(fc="white", ec="black", hatch=MODEL_HATCH, label=label))
     columns = min(len(run.workloads), 2)
     rows = -(-len(run.workloads) // columns)
-    tall = LINE * (max(heights, default=0.0) + 1.0)
+    talls = [LINE * max(len(group), 1) for group in groups]
+    cell = NAME + sum(talls) + AXIS * len(groups)
     head = MARGIN + HEAD_TITLE + HEAD_LINE * (bool(banner) + bool(patches))
     width = LABELS + PANEL[columns] * columns
-    height = head + (NAME + tall + AXIS) * rows + FOOT
+    height = head + cell * rows + FOOT
     with mpl.rc_context(RC):
         figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
         _head(figure, title, banner, patches)
@@ -84,26 +84,22 @@ def draw_sheet(
         for number, workload in enumerate(run.workloads):
             row, column = divmod(number, columns)
             left = LABELS + PANEL[columns] * column
-            bottom = FOOT + (NAME + tall + AXIS) * (rows - 1 - row) + AXIS
+            top = FOOT + cell * (rows - row) - NAME
             wide = PANEL[columns] - 0.25
-            axes = figure.add_axes((left / width, bottom / height, wide / width, tall / height))
-            axes.set_title(textwrap.shorten(workload, int(wide * 12), placeholder="…"))
-            axes.set_ylim(max(heights, default=0.0) + 0.5, -0.5)
-            axes.set_yticks(heights, [s.label for s in series] if column == 0 else [])
-            if modelled and len(modelled) < len(series):
-                between = heights[-len(modelled)] - (1 + GAP) / 2
-                axes.axhline(between, color=FAINT, linewidth=0.8)
-            places = list(zip(heights, series, strict=True))
-            _fill(axes, run, workload, places, values, draw, absent, int(wide * 15))
+            for group, tall in zip(groups, talls, strict=True):
+                place = (left / width, (top - tall) / height, wide / width, tall / height)
+                axes = figure.add_axes(place)
+                if group is groups[0]:
+                    axes.set_title(textwrap.shorten(workload, int(wide * 12), placeholder="…"))
+                axes.set_ylim(max(len(group), 1) - 0.5, -0.5)
+                names = [one.label for one in group] if column == 0 else []
+                axes.set_yticks(range(len(group)), names)
+                places = [(float(y), one) for y, one in enumerate(group)]
+                _fill(axes, run, workload, places, values, draw, absent, int(wide * 15))
+                if group is modelled:
+                    axes.set_xlabel(f"modelled {axes.get_xlabel()}")
+                top -= tall + AXIS
     return figure
-
-
-def _heights(series: Sequence[Series]) -> list[float]:
-    """Where each line stands, from the top down: a gap parts the modelled ones from the rest."""
-    return [
-        i + (GAP if one.backend == "model" and series[0].backend != "model" else 0.0)
-        for i, one in enumerate(series)
-    ]
 
 
 def modelled_for(run: Run) -> list[str]:
