@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +79,28 @@ def make_job(tiny_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         )
 
     return make
+
+
+@pytest.fixture
+def once() -> Callable[[Path, Callable[[], None]], AbstractContextManager[None]]:
+    """``with once(part, act)``: acts when a process has begun to write its part."""
+    return _once
+
+
+@contextmanager
+def _once(part: Path, act: Callable[[], None]) -> Iterator[None]:
+    ended = threading.Event()
+
+    def wait() -> None:
+        while not (part.exists() and part.stat().st_size):
+            if ended.wait(0.01):
+                return
+        act()
+
+    watcher = threading.Thread(target=wait)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()

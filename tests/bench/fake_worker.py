@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def calibrate(job: CalibrationJob) -> None:
-    """Trusts what the environment says; dies where it says nothing."""
+    """Trusts what the environment says; dies where it says nothing, hangs where it says so."""
     with (job.choice.parent / "executions").open("a") as log:
         log.write("calibration\n")
     trusted = os.environ.get("TEST_TRUSTED_SOURCE")
@@ -91,6 +91,8 @@ def calibrate(job: CalibrationJob) -> None:
     out.row(make.ok("calibration", "pcie_host_to_device_ratio", "1", 1.04, "stub"))
     if trusted is None:
         os.kill(os.getpid(), signal.SIGSEGV)
+    if trusted == "hang":
+        time.sleep(60)
     job.keep(SensorChoice(trusted, ""))
     out.end("ok", None, 0.1)
 

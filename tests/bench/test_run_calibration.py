@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,7 @@ from gatherbench.bench.store import RunStore
 from gatherbench.bench.workload import Workload
 
 FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
+Once = Callable[[Path, Callable[[], None]], AbstractContextManager[None]]
 CASES = [Case(Workload("tiny"), "cpu_gather", v, {}, i) for i, v in enumerate(("one", "two"))]
 
 
@@ -67,6 +72,28 @@ def test_a_calibration_that_dies_costs_the_counters_and_no_case(store: RunStore)
     # What it had found before stands.
     assert [r.value for r in rows if r.metric == "pcie_host_to_device_ratio"] == [1.04]
     assert all("left no choice" in r.source for r in rows if r.metric == "sensors")
+
+
+def test_ctrl_c_during_the_calibration_leaves_a_run_that_resumes(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, once: Once
+) -> None:
+    monkeypatch.setenv("TEST_TRUSTED_SOURCE", "hang")
+    part = store.parts / "calibration.jsonl"
+    # Started in the background, pytest may have inherited a SIGINT that is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        once(part, lambda: os.kill(os.getpid(), signal.SIGINT)),
+    ):
+        run(store)
+    assert store.rows() == []
+    assert not store.sensors_file.exists()
+    monkeypatch.setenv("TEST_TRUSTED_SOURCE", "gpm")
+    assert run(store) == 0
+    assert executions(store).count("calibration") == 2
+    ratios = [r for r in store.rows() if r.metric == "pcie_host_to_device_ratio"]
+    assert len(ratios) == 1, "what the calibration that was cut off had said is not said twice"
+    assert [r.source for r in store.rows() if r.metric == "sensors"] == ["gpm", "gpm"]
 
 
 def test_a_run_without_a_gpu_has_none(store: RunStore) -> None:

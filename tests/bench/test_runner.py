@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -115,24 +114,7 @@ def test_progress_tells_of_every_case(store: RunStore) -> None:
     ]  # fmt: skip
 
 
-@contextmanager
-def once(part: Path, act: Callable[[], None]) -> Iterator[None]:
-    """``act`` when a case has begun to write its part."""
-    ended = threading.Event()
-
-    def wait() -> None:
-        while not (part.exists() and part.stat().st_size):
-            if ended.wait(0.01):
-                return
-        act()
-
-    watcher = threading.Thread(target=wait)
-    watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        watcher.join()
+Once = Callable[[Path, Callable[[], None]], AbstractContextManager[None]]
 
 
 def signalled(number: int) -> Callable[[], None]:
@@ -140,7 +122,9 @@ def signalled(number: int) -> Callable[[], None]:
     return lambda: os.kill(os.getpid(), number)
 
 
-def test_interrupt_stops_the_case_in_flight_and_resume_completes(store: RunStore) -> None:
+def test_interrupt_stops_the_case_in_flight_and_resume_completes(
+    store: RunStore, once: Once
+) -> None:
     wanted = cases("good", "hang", "last")
     # Started in the background, pytest may have inherited a SIGINT that is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -155,7 +139,7 @@ def test_interrupt_stops_the_case_in_flight_and_resume_completes(store: RunStore
     assert len(list(store.interrupted.iterdir())) == 1
 
 
-def test_sigterm_is_answered_like_an_interrupt(store: RunStore) -> None:
+def test_sigterm_is_answered_like_an_interrupt(store: RunStore, once: Once) -> None:
     part = store.part(cases("hang")[0])
     with pytest.raises(KeyboardInterrupt), once(part, signalled(signal.SIGTERM)):
         runner(store, cases("hang")).run()
