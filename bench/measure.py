@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 
@@ -41,7 +40,7 @@ from gatherbench.bench.trace import Sampler, Trace
 from gatherbench.bench.workload import Workload
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
-from gatherbench.kernels.host_memory import resident_copy
+from gatherbench.kernels.host_memory import available_bytes, resident_copy
 from gatherbench.kernels.reference import reference_gather
 from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
 from gatherbench.strategies.registry import build
@@ -131,7 +130,7 @@ def load_table(dataset: GraphDataset) -> tuple[Tensor, str]:
 
     In anonymous memory, where huge pages serve it, as long as it fits comfortably.
     """
-    free = psutil.virtual_memory().available
+    free = available_bytes()
     if dataset.spec.table_bytes < RESIDENT_SHARE * free:
         return resident_copy(dataset.features), "copied into anonymous memory"
     with warnings.catch_warnings():

@@ -10,22 +10,40 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 #: The size of a transparent huge page on x86-64 and on arm64 with 4 KiB base pages.
 HUGE_PAGE = 2 << 20
+MEMORY_VARIABLE = "GATHERBENCH_MEMORY_GIB"
 _COPY_BYTES = 64 << 20
 
 #: Called with (bytes done, bytes in all).
 Progress = Callable[[int, int], None]
+
+
+def available_bytes() -> int:
+    """Bytes of host memory to be had: what ``$GATHERBENCH_MEMORY_GIB`` says, or else the kernel.
+
+    Some virtual machines begin with little memory and are given more as they use it: there the
+    kernel speaks of what there is now, and only the user knows what there will be.
+    """
+    said = os.environ.get(MEMORY_VARIABLE)
+    if said is None:
+        return int(psutil.virtual_memory().available)
+    try:
+        return int(float(said) * 2**30)
+    except ValueError:
+        raise ValueError(f"{MEMORY_VARIABLE}={said!r}: expected a number of GiB") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import psutil
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.host_memory import resident_copy
+from gatherbench.kernels.host_memory import available_bytes, resident_copy
 from gatherbench.strategies.base import DataPath, Fetcher, Strategy
 from gatherbench.strategies.cuda_zero_copy import open_resident
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
@@ -33,10 +32,8 @@ class AllInGpu(Strategy):
         reason = kernel_skip(device) if device.type == "cuda" else no_path_to(device)
         if reason is not None:
             return reason
-        if device.type == "cuda":
-            free = torch.cuda.mem_get_info(device)[0]
-        else:
-            free = psutil.virtual_memory().available
+        on_gpu = device.type == "cuda"
+        free = torch.cuda.mem_get_info(device)[0] if on_gpu else available_bytes()
         if table_bytes > TABLE_SHARE * free:
             return (
                 f"no_memory: the table takes {table_bytes / 2**30:.1f} GiB and {device} has "

@@ -15,11 +15,11 @@ import time
 from multiprocessing.reduction import ForkingPickler
 from typing import Protocol
 
-import psutil
 import torch
 import torch.multiprocessing  # registers how tensors on a GPU are handed to another process
 from torch import Tensor
 
+from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.launch import gather_into
 from gatherbench.strategies.base import Fetcher, SetupStep, Ticket
 from gatherbench.strategies.cuda_fetcher import device_rows, with_index
@@ -137,7 +137,7 @@ class MpsFetcher(Fetcher):
 
 def shared_copy_skip(table_bytes: int) -> str | None:
     """Why a table of that size cannot be copied into memory for two processes, or ``None``."""
-    free = psutil.virtual_memory().available
+    free = available_bytes()
     if table_bytes > MEMORY_SHARE * free:
         return (
             f"no_memory: the copy that two processes share takes {table_bytes / 2**30:.1f} GiB, "

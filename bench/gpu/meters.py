@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import psutil
 import torch
 
 from gatherbench.bench.figures.all import save_all
@@ -46,6 +45,7 @@ from gatherbench.bench.sensor_calibration import (
 )
 from gatherbench.bench.store import RunStore, write_atomically
 from gatherbench.bench.tables import load_run
+from gatherbench.kernels.host_memory import available_bytes
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {reason}", file=sys.stderr)
         return 2
     device = torch.device("cuda", torch.cuda.current_device())
-    table_bytes = min(int(options.table * GIB), psutil.virtual_memory().available // 4)
+    table_bytes = min(int(options.table * GIB), available_bytes() // 4)
     size = Size(table_bytes)
     env = describe_here()
     session = Session.open(options.out, device, env)

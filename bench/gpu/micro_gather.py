@@ -39,13 +39,13 @@ FEWEST_ROUNDS = 3
 
 def measure(options: argparse.Namespace, began: float) -> list[MicroRow]:
     """Set up, check, then go round until the budget is spent; the rows."""
-    import psutil
     import torch
 
     from gatherbench.bench.gpu.micro_device import Bench
+    from gatherbench.kernels.host_memory import available_bytes
 
     device = torch.device("cuda", torch.cuda.current_device())
-    free = int(options.memory * GIB) or psutil.virtual_memory().available
+    free = int(options.memory * GIB) or available_bytes()
     spans = fitting([int(s * GIB) for s in options.spans], free)
     for span in options.spans:
         if int(span * GIB) not in spans:

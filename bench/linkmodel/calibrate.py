@@ -43,6 +43,7 @@ from gatherbench.bench.linkmodel.calibrate_points import (
     measure_all,
 )
 from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.kernels.host_memory import available_bytes
 
 Device = Literal["auto", "cpu", "cuda"]
 #: Seconds for everything: about a minute on a host, less than ten minutes on a GPU.
@@ -184,7 +185,7 @@ _Ready = tuple[Stand, list[Point], Callable[[], MachineFacts]]
 
 
 def _host_stand(stack: ExitStack) -> _Ready:
-    size = table_bytes(psutil.virtual_memory().available)
+    size = table_bytes(available_bytes())
     stand = stack.enter_context(HostStand(filled_table(size)))
     return stand, host_points(ask_host().cores, size), ask_host
 
@@ -198,7 +199,7 @@ def _gpu_stand(stack: ExitStack, say: Callable[[str], None]) -> _Ready:
     cache = str(Path(tempfile.gettempdir()) / "gatherbench-kernels")
     os.environ.setdefault("GATHERBENCH_KERNEL_CACHE", cache)
     device = torch.device("cuda", torch.cuda.current_device())
-    spans = fitting(SPANS, psutil.virtual_memory().available)
+    spans = fitting(SPANS, available_bytes())
     if not spans:
         raise CalibrationError("not 2 GiB of host memory are free: close other programs")
     say(f"spans of {', '.join(f'{s / GIB:g}' for s in spans)} GiB of host memory")

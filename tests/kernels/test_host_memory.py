@@ -14,7 +14,9 @@ import torch
 from gatherbench.kernels import host_memory
 from gatherbench.kernels.host_memory import (
     HUGE_PAGE,
+    MEMORY_VARIABLE,
     HugePages,
+    available_bytes,
     empty_table,
     huge_pages,
     resident_copy,
@@ -132,3 +134,15 @@ def test_huge_pages_read_here_are_within_the_tensor() -> None:
     found = huge_pages(table)
     assert (found.bytes is None) == (found.reason is not None)
     assert 0 <= (found.bytes or 0) <= table.numel()
+
+
+def test_the_user_may_know_better_what_memory_there_will_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(MEMORY_VARIABLE, raising=False)
+    assert 0 < available_bytes() <= psutil.virtual_memory().total
+    monkeypatch.setenv(MEMORY_VARIABLE, "1.5")
+    assert available_bytes() == 3 << 29
+    monkeypatch.setenv(MEMORY_VARIABLE, "plenty")
+    with pytest.raises(ValueError, match=r"GATHERBENCH_MEMORY_GIB='plenty': expected a number"):
+        available_bytes()
