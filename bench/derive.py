@@ -29,6 +29,8 @@ READING_ORDER = (
 #: Cores, or share of the host's cores, that other work may keep busy in a quiet run: daemons and
 #: interrupts.
 QUIET_CORES, QUIET_SHARE = 0.3, 0.05
+#: Share of an epoch below which what its stages leave is rounding: a modelled epoch is their sum.
+ROUNDING = 1e-9
 
 
 def epoch_times(run: Run) -> pd.DataFrame:
@@ -56,7 +58,8 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
         part = table[[*SERIES, "median"]].rename(columns={"median": stage})
         values = values.merge(part, on=SERIES, how="left")
     values[list(STAGES)] = values[list(STAGES)].fillna(0.0)
-    values["other"] = (values["median"] - values[list(STAGES)].sum(axis=1)).clip(lower=0.0)
+    left = values["median"] - values[list(STAGES)].sum(axis=1)
+    values["other"] = left.where(left > ROUNDING * values["median"], 0.0)
     return values
 
 

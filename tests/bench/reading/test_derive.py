@@ -20,6 +20,7 @@ from gatherbench.bench.derive import (
     problems,
     reference_variant,
     speedup_over,
+    stage_breakdown,
     stage_times,
 )
 from gatherbench.bench.tables import RunError, load_run
@@ -229,3 +230,16 @@ def test_a_run_without_rows_derives_empty_tables(make_run: MakeRun) -> None:
     run = load_run(make_run(cut_off=[("cpu_gather", "naive")], series=PINNED_ONLY, epochs=0))
     for table in (epoch_times(run), cpu_seconds(run), bandwidth(run), speedup_over(run)):
         assert table.empty
+
+
+def test_rounding_is_no_stage(make_run: MakeRun) -> None:
+    """A modelled epoch is the sum of its stages, to the last digit but one."""
+    folder = make_run(series=PINNED_ONLY)
+
+    def nearly(row: dict[str, str]) -> None:
+        if row["stage"] == "epoch" and row["metric"] == "wall_time":
+            row["value"] = repr(0.2 + 0.6 + 0.5 + 4e-16)
+
+    assert of(stage_breakdown(load_run(folder)), "cpu_gather", "pinned")["other"] > 0.009
+    edit(folder, nearly)
+    assert of(stage_breakdown(load_run(folder)), "cpu_gather", "pinned")["other"] == 0.0
