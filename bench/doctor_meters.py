@@ -11,18 +11,36 @@ from collections.abc import Sequence
 
 from gatherbench.bench.doctor_finding import Finding
 from gatherbench.bench.meters.base import TOO_SHORT, Meter, Reading
-from gatherbench.bench.meters.gpu_choice import GpuUnderTest
+from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.rapl import MIN_WINDOW_S
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
+from gatherbench.bench.rows import Row
 
 #: For each meter: as long as the shortest window that RAPL is read over, and no longer.
 WINDOW_S = 1.2 * MIN_WINDOW_S
 
 
 def examine_meters() -> list[Finding]:
-    """A finding for each meter there is; never raises for a sensor."""
-    return [judge(meter, seen) for meter, seen in watch(open_meters(gpu=_gpu()))]
+    """A finding for each meter there is, after one on a GPU's calibration; no sensor raises."""
+    gpu, rows = _gpu()
+    found = [] if gpu is None else [judge_calibration(rows, gpu.choice)]
+    return found + [judge(meter, seen) for meter, seen in watch(open_meters(gpu=gpu))]
+
+
+def judge_calibration(rows: Sequence[Row], choice: SensorChoice) -> Finding:
+    """What each source of link traffic counted for each byte of known copies."""
+    lines = [
+        f"{row.source}: {row.metric.removeprefix('pcie_').removesuffix('_ratio')}"
+        f" {_cause(row.reason or '') if row.value is None else format(row.value, '.3f')}"
+        for row in rows
+        if row.metric.endswith("_ratio")
+    ]
+    name = "Link calibration"
+    if choice.pcie is not None:
+        return Finding(name, "ok", "\n".join([*lines, f"{choice.pcie} is read by all cases"]))
+    lost = "bytes over the link: no source of them can be believed"
+    return Finding(name, "missing", "\n".join(lines), lost, "update the NVIDIA driver")
 
 
 def watch(meters: Sequence[Meter]) -> list[tuple[Meter, tuple[Reading, ...]]]:
@@ -84,14 +102,16 @@ def _remedy(reason: str) -> str:
     return reason.rpartition("; ")[2] if "; " in reason else "none is known"
 
 
-def _gpu() -> GpuUnderTest | None:
-    """The GPU that a run would use, its link's counters calibrated; ``None`` without one."""
+def _gpu() -> tuple[GpuUnderTest | None, list[Row]]:
+    """The GPU that a run would use and the rows of its calibration; ``None`` without one."""
     import torch
 
+    rows: list[Row] = []
     if not torch.cuda.is_available():
-        return None
+        return None, rows
     from gatherbench.bench.calibration_job import run_maker
     from gatherbench.bench.sensor_calibration import calibrate_gpu, torch_gpu_uuids
 
-    choice = calibrate_gpu(run_maker("doctor", "", ""), lambda _row: None, idle_s=0.0)
-    return GpuUnderTest(torch_gpu_uuids(torch.device("cuda", torch.cuda.current_device())), choice)
+    choice = calibrate_gpu(run_maker("doctor", "", ""), rows.append, idle_s=0.0)
+    uuids = torch_gpu_uuids(torch.device("cuda", torch.cuda.current_device()))
+    return GpuUnderTest(uuids, choice), rows

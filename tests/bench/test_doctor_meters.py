@@ -8,9 +8,11 @@ from typing import ClassVar
 import pytest
 
 from gatherbench.bench import doctor, doctor_meters
+from gatherbench.bench.calibration_job import run_maker
 from gatherbench.bench.doctor import examine
-from gatherbench.bench.doctor_meters import judge, watch
+from gatherbench.bench.doctor_meters import examine_meters, judge, judge_calibration, watch
 from gatherbench.bench.meters.base import TOO_SHORT, Reading
+from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.nvml import GpuInfo
 from gatherbench.bench.meters.registry import METERS
 from gatherbench.bench.numa import Topology
@@ -128,4 +130,32 @@ def test_two_nodes_with_a_gpu_that_knows_its_own_are_fine(
 
 
 def test_without_a_gpu_nothing_is_calibrated() -> None:
-    assert doctor_meters._gpu() is None
+    assert doctor_meters._gpu() == (None, [])
+
+
+def test_the_calibration_of_a_gpus_link_is_shown() -> None:
+    make = run_maker("doctor", "", "")
+    what = ("calibration", "pcie_host_to_device_ratio", "1")
+    rows = [
+        make.ok(*what, 1.0412, "counters: bytes counted for each byte copied; trusted"),
+        make.missing(*what, "gpm: bytes", "unsupported: no such metrics; buy a Hopper"),
+        make.ok("calibration", "link_gen_idle", "1", 1, "NVML PCIe link"),
+    ]
+    finding = judge_calibration(rows, SensorChoice("counters", ""))
+    assert finding.status == "ok"
+    assert finding.detail.splitlines() == [
+        "counters: bytes counted for each byte copied; trusted: host_to_device 1.041",
+        "gpm: bytes: host_to_device no such metrics",
+        "counters is read by all cases",
+    ]
+    nobody = judge_calibration(rows, SensorChoice(None, "unsupported: none"))
+    assert (nobody.status, bool(nobody.lost), bool(nobody.remedy)) == ("missing", True, True)
+
+
+def test_on_a_gpu_the_calibration_comes_before_its_meters(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = GpuUnderTest(("GPU-x",), SensorChoice(None, "unsupported: none"))
+    monkeypatch.setattr(doctor_meters, "_gpu", lambda: (gpu, []))
+    given: list[GpuUnderTest | None] = []
+    monkeypatch.setattr(doctor_meters, "open_meters", lambda gpu: given.append(gpu) or [])
+    assert [f.name for f in examine_meters()] == ["Link calibration"]
+    assert given == [gpu]
