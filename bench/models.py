@@ -79,8 +79,8 @@ class Trainer:
         they travel narrow.
         """
         self.model.train()
-        batch = to_device(batch, self.device)
-        loss = cross_entropy(self.model(x.float(), batch), self.labels[batch.seeds])
+        labels = self._labels_of(batch)
+        loss = cross_entropy(self.model(x.float(), to_device(batch, self.device)), labels)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
@@ -90,17 +90,20 @@ class Trainer:
     def correct(self, x: Tensor, batch: MiniBatch) -> int:
         """How many of the batch's seeds the model classifies rightly."""
         self.model.eval()
-        batch = to_device(batch, self.device)
-        guess = self.model(x.float(), batch).argmax(dim=1)
-        return int((guess == self.labels[batch.seeds]).sum())
+        guess = self.model(x.float(), to_device(batch, self.device)).argmax(dim=1)
+        return int((guess == self._labels_of(batch)).sum())
+
+    def _labels_of(self, batch: MiniBatch) -> Tensor:
+        return self.labels[batch.seeds.to(self.device, non_blocking=True)]
 
 
 def to_device(batch: MiniBatch, device: torch.device) -> MiniBatch:
-    """The minibatch's ids and edges on ``device`` (itself where it is there already)."""
-    if batch.input_ids.device == device:
+    """The minibatch with its edges on ``device`` (itself where they are there already).
+
+    The ids stay where they are: of them a step needs the seeds alone, and a copy of all the others
+    from pageable memory would make the host wait for what is queued on the training's stream.
+    """
+    if all(block.device == device for block in batch.edges):
         return batch
-    return MiniBatch(
-        batch.input_ids.to(device, non_blocking=True),
-        tuple(e.to(device, non_blocking=True) for e in batch.edges),
-        batch.num_nodes,
-    )
+    edges = tuple(block.to(device, non_blocking=True) for block in batch.edges)
+    return MiniBatch(batch.input_ids, edges, batch.num_nodes)

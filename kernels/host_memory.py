@@ -24,6 +24,7 @@ from torch import Tensor
 
 #: The size of a transparent huge page on x86-64 and on arm64 with 4 KiB base pages.
 HUGE_PAGE = 2 << 20
+#: GiB of host memory that there will be; see :func:`available_bytes`.
 MEMORY_VARIABLE = "GATHERBENCH_MEMORY_GIB"
 _COPY_BYTES = 64 << 20
 

@@ -78,3 +78,12 @@ def test_an_unknown_model_is_named() -> None:
 def test_a_batch_that_is_there_already_is_not_copied() -> None:
     batch = batch_of(2)
     assert to_device(batch, torch.device("cpu")) is batch
+
+
+def test_only_edges_travel_for_a_step() -> None:
+    """All ids in pageable memory would stall the host behind the training that is queued."""
+    batch = batch_of(2)
+    moved = to_device(batch, torch.device("meta"))
+    assert moved.input_ids is batch.input_ids
+    assert [block.device.type for block in moved.edges] == ["meta", "meta"]
+    assert moved.num_nodes == batch.num_nodes
