@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gatherbench.bench.meters import gpm
 from gatherbench.bench.meters.calibration import Comparison, choose, verdict
 from gatherbench.bench.meters.pcie_link import MODULUS
 from gatherbench.bench.meters.pcie_sources import DIRECTIONS, SOURCES, FieldCounters, Gpm
@@ -45,3 +46,11 @@ def test_periods_are_those_that_the_sensors_need() -> None:
     assert FieldCounters.period_s <= 0.025
     assert 2 * FieldCounters.period_s < MODULUS / 63e9  # one late reading loses no wrap
     assert Gpm.period_s >= 0.2
+
+
+def test_metrics_are_mebibytes_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {(1, 2): [3.0, 1.0], (2, 3): [5.0, 0.0]}  # MiB/s to the device and back
+    monkeypatch.setattr(gpm, "gpm_metrics", lambda early, late, _: rates[early, late])
+    to_device, to_host = gpm.traffic([(10.0, 1), (10.5, 2), (11.5, 3)])
+    assert to_device == ((0.0, 0.0), (0.5, 1.5 * 2**20), (1.5, 6.5 * 2**20))
+    assert "0 for 1 of 2 intervals" in str(to_host)
