@@ -58,15 +58,20 @@ def predicted_bars(findings: Findings) -> pd.DataFrame:
     """
     records = []
     seen = set()
+    names = graph_names(findings)
+    on_gpu = bar_groups(findings, "cuda")
+    graphs_on_gpu = {workload for _, workload in on_gpu}
     for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
         machine = str(run.rows["machine"].iloc[-1])
         profile = load_profile(PROFILES.get(machine, DEFAULT_PROFILE))
         for one, epoch in predictions(run, profile):
-            seconds = epoch.epoch_s.value
-            if seconds is None or (one.workload, one.strategy, one.variant) in seen:
+            seconds, place = epoch.epoch_s.value, (machine, one.workload)
+            if place not in on_gpu and one.workload in graphs_on_gpu:
+                continue  # modelled already, for the machine that measured it on a GPU
+            graph = on_gpu.get(place, names[one.workload])
+            if seconds is None or (graph, one.strategy, one.variant) in seen:
                 continue
-            seen.add((one.workload, one.strategy, one.variant))
-            graph = graph_name(run.plan["workloads"][one.workload])
+            seen.add((graph, one.strategy, one.variant))
             note = "" if one.variant == "default" else one.variant
             nan = float("nan")
             case = (graph, "modelled", one.strategy, one.variant)
@@ -95,13 +100,28 @@ def graph_names(findings: Findings) -> dict[str, str]:
     return {name: graph_name(fields) for plan in plans for name, fields in plan.items()}
 
 
+def bar_groups(findings: Findings, backend: str) -> dict[tuple[str, str], str]:
+    """The panel of each machine and workload: the graph, and the machine where several took part.
+
+    Ratios are only ever taken within a panel, so two machines never share one.
+    """
+    names = graph_names(findings)
+    pairs = findings.epochs(backend)[["machine", "workload"]].drop_duplicates()
+    shared = {w for w, machines in pairs.groupby("workload")["machine"] if len(machines) > 1}
+    return {
+        (machine, workload): names[workload] + (f", {machine}" if workload in shared else "")
+        for machine, workload in pairs.itertuples(index=False)
+    }
+
+
 def measured_bars(findings: Findings, backend: str, dataset: str = "") -> pd.DataFrame:
     """Measured epochs of ``dataset`` (all without) as bars: a group for each graph and machine."""
     table = findings.epochs(backend)
     if dataset:
         table = table[table["dataset"] == dataset]
     note = table["variant"].where(table["variant"] != "default", "")
-    group = table["workload"].map(graph_names(findings)).astype(str)
+    groups = bar_groups(findings, backend)
+    group = [groups[pair] for pair in zip(table["machine"], table["workload"], strict=True)]
     bars = table.assign(kind="measured", group=group, note=note)
     return bars[[*BARS, "machine"]]
 

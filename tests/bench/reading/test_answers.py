@@ -108,6 +108,17 @@ def test_bars_and_gains(findings: Findings) -> None:
     assert gains(measured_bars(findings, "host")).empty
 
 
+def test_two_machines_never_share_a_ratio(make_run: MakeRun) -> None:
+    slow = [(s, v, (0.4, 4.0, 2.0)) for s, v, _ in SERIES]
+    first = make_run("20261120-a-aaaaaa", series=SERIES, backend="cuda", machine="nvidia-h200")
+    make_run("20261121-b-bbbbbb", series=slow, backend="cuda", machine="nvidia-t4")
+    findings = load_findings(first.parents[1], REFERENCE)
+    found = gains(measured_bars(findings, "cuda")).set_index("group")
+    assert set(found.index) == {"wordnet sage, nvidia-h200", "wordnet sage, nvidia-t4"}
+    assert found.loc["wordnet sage, nvidia-t4", "over_naive"] == pytest.approx(1.0)
+    assert found.loc["wordnet sage, nvidia-h200", "over_naive"] == pytest.approx(1.71 / 0.86)
+
+
 def test_a_workload_is_named_by_what_is_not_the_papers() -> None:
     usual = asdict(Workload("reddit-like"))
     assert graph_name(usual) == "reddit-like sage"
