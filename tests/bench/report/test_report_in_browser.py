@@ -371,5 +371,8 @@ def test_runs_that_cannot_be_compared_say_why(make_run: MakeRun, open_report: Op
 
 def test_the_example_of_the_repository(open_report: OpenReport) -> None:
     page = open_report(REPO / "results" / "example")
-    assert page.locator("#speedup-chart li.bar").count() == 12
+    bars = page.locator("#speedup-chart li.bar").all_inner_texts()
+    modelled = [bar for bar in bars if "modelled" in bar]
+    assert len(bars) - len(modelled) == 12
+    assert len(modelled) in (0, 12)  # a run keeps predictions or none
     assert "host memory only" in page.locator(".verdict").inner_text()
