@@ -54,6 +54,16 @@ def test_equal_runs_rarely_raise_an_alarm(shape: tuple[int, int, float, float]) 
     assert alarms / FAMILIES <= 0.1
 
 
+def test_the_threshold_is_the_same_ratio_either_way() -> None:
+    base = run(np.random.default_rng(8), 3, 3, 0.0, 1e-6)
+    new = base * (1 + THRESHOLD + 0.001)
+    assert judge([(1, new), (-1, base)]).word == "SLOW"
+    assert judge([(1, base), (-1, new)]).word == "FAST"
+    near = base * (1 + THRESHOLD - 0.001)
+    assert judge([(1, near), (-1, base)]).word == "SAME"
+    assert judge([(1, base), (-1, near)]).word == "SAME"
+
+
 def test_the_interval_is_one_of_95_percent() -> None:
     rng = np.random.default_rng(7)
     pairs = ([run(rng, 10, 1, 0.05, 0.0) for _ in "AB"] for _ in range(200))
