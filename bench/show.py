@@ -26,6 +26,7 @@ from gatherbench.bench.derive import (
 )
 from gatherbench.bench.figures.sheet import HOST_ONLY, has_gpu, modelled_for, provenance
 from gatherbench.bench.figures.style import decimals, three_digits, time_unit
+from gatherbench.bench.show_roofline import roofline_tables
 from gatherbench.bench.tables import Run
 
 _KEY = ["workload", "strategy", "variant", "backend"]
@@ -42,6 +43,7 @@ def render(run: Run) -> RenderableType:
     for workload in run.workloads:
         here, missing = (t[t["workload"] == workload] for t in (summary, bad))
         parts += [_table(workload, here, missing, modelled_for(run)), Text()]
+    parts += roofline_tables(run)
     parts += _reasons(bad)
     parts += _unknown(run)
     reference = reference_variant(run)
