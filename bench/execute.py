@@ -26,6 +26,8 @@ from gatherbench.bench.tables import load_run
 from gatherbench.bench.workload import Workload
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
+#: Where ``gatherbench calibrate`` puts the profile of this machine.
+CALIBRATIONS = Path("calibration")
 
 
 class BadRunError(ValueError):
@@ -72,14 +74,14 @@ def new_run(
                 "nvtx marks epochs on a GPU for Nsight, and this run has none: --trace"
             )
         measure = measure.model_copy(update=asked)
-        named = profile or plan.profile or (DEFAULT_PROFILE if chosen == "cpu" else "")
+        env = describe_machine()
+        machine = machine_slug(env)
+        named = profile or plan.profile or _usual_profile(chosen, machine)
         plan = plan.model_copy(update={"device": chosen, "measure": measure, "profile": named})
         other = load_profile(named) if named else None
         cases = plan.cases()
     except (PlanError, ProfileError) as error:
         raise BadRunError(str(error)) from error
-    env = describe_machine()
-    machine = machine_slug(env)
     text = resolved(plan, cases)
     try:
         store = RunStore.create(results, machine, text, env)
@@ -177,6 +179,14 @@ def _unwritten(err: Console, remedy: str, what: str, error: OSError) -> bool:
     err.print(f"[red]no {what}:[/] {escape(str(error))}; every row is safe.")
     err.print(f"When that is put right: {remedy}", soft_wrap=True)
     return False
+
+
+def _usual_profile(device: str, machine: str) -> str:
+    """The profile of a run that names none: of a GPU its own calibration, if there is one."""
+    if device == "cpu":
+        return DEFAULT_PROFILE
+    own = CALIBRATIONS / f"{machine}.toml"
+    return str(own) if own.is_file() else ""
 
 
 def _device(wanted: str) -> str:

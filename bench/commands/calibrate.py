@@ -9,6 +9,7 @@ import typer
 
 from gatherbench.bench.commands.common import fail
 
+#: Where `gatherbench run` on a GPU (``execute.CALIBRATIONS``) and `advise` look for it.
 DEFAULT_FOLDER = Path("calibration")
 
 
