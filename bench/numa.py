@@ -55,10 +55,10 @@ class Topology:
         found = {}
         for folder in (self.sys / "devices/system/node").glob("node[0-9]*"):
             try:
-                listed = (folder / "cpulist").read_text()
-            except OSError:
+                cores = parse_cpulist((folder / "cpulist").read_text())
+                found[int(folder.name.removeprefix("node"))] = cores
+            except (OSError, ValueError):  # what nobody understands must not cost a case
                 continue
-            found[int(folder.name.removeprefix("node"))] = parse_cpulist(listed)
         return dict(sorted(found.items()))
 
     def node_of_pci(self, address: str) -> int | None:

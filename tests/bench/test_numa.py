@@ -112,6 +112,20 @@ def test_a_node_without_a_core_for_us(machine: Machine) -> None:
     assert machine.allowed == {0, 1}
 
 
+@pytest.mark.parametrize("listed", ["\n", "everything\n", "2-x\n", None])
+def test_a_node_of_memory_alone_or_one_that_is_not_understood_costs_no_case(
+    machine: Machine, listed: str | None
+) -> None:
+    cpulist = machine.sys / "devices/system/node/node1/cpulist"
+    cpulist.unlink()
+    if listed is not None:
+        cpulist.write_text(listed)
+    binding = bind_case(CUDA, 0, topology=machine.topology)
+    assert binding.node is None
+    assert binding.reason
+    assert machine.allowed == set(range(8))
+
+
 def test_the_plan_may_leave_a_case_unbound(machine: Machine) -> None:
     binding = bind_case(CUDA, 2, numa="none", topology=machine.topology)
     assert "numa = none" in str(binding.reason)
