@@ -97,7 +97,7 @@ def test_one_bad_test_costs_one_test(tmp_path: Path) -> None:
 
 def test_what_there_was_no_time_for_is_named(tmp_path: Path) -> None:
     hangs = "import threading\ndef test_hangs(): threading.Event().wait()\ndef test_late(): pass\n"
-    done = run(tmp_path, hangs, "--budget", "4")
+    done = run(tmp_path, hangs, "--budget", "8")
     assert done.returncode == 1
     found = outcomes(tmp_path)
     assert found["test_late"] == ("not run", "out of time")
