@@ -12,7 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gatherbench.bench.linkmodel.calibrate import Device, calibrate
+from gatherbench.bench.gpu.watchdog import ends_within
+from gatherbench.bench.linkmodel.calibrate import GPU_BUDGET_S, Device, calibrate
 from gatherbench.bench.linkmodel.calibrate_host import CalibrationError
 from gatherbench.bench.linkmodel.calibrate_report import render
 from gatherbench.bench.linkmodel.profile import ProfileError
@@ -22,6 +23,8 @@ from gatherbench.kernels.cuda_calls import CudaCallError
 
 FOLDER = Path("calibration")
 _WIDTH = 120
+#: So much over its time it is taken to hang.
+LATE_S = 30.0
 
 
 def run(out: Path, budget_s: float, base: str, device: Device) -> int:
@@ -56,7 +59,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--base", default="", help="profile for what cannot be measured here")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     asked = parser.parse_args(arguments)
-    return run(asked.out, asked.budget, asked.base, asked.device)
+    last_word = f"no profile; the samples so far lie in {asked.out}"
+    with ends_within((asked.budget or GPU_BUDGET_S) + LATE_S, lambda: print(last_word)):
+        return run(asked.out, asked.budget, asked.base, asked.device)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gatherbench.bench.gpu.watchdog import CUT_OFF
 from gatherbench.bench.linkmodel import calibrate as calibration
 from gatherbench.bench.linkmodel import calibrate_machine, calibrate_main
 from gatherbench.bench.linkmodel.calibrate import calibrate
@@ -183,3 +184,25 @@ def test_quartiles_are_those_of_the_rates() -> None:
     assert found.spread == "quartiles -50.0% and +50.0%"
     alone = summarise(samples[:1])[point]
     assert alone.low == alone.median == alone.high
+
+
+HANGS = """
+import sys, threading
+from gatherbench.bench.linkmodel import calibrate_main
+calibrate_main.LATE_S = 0.5
+calibrate_main.calibrate = lambda *_, **__: threading.Event().wait()
+calibrate_main.main(["--budget", "0.5", "--out", sys.argv[1]])
+"""
+
+
+def test_a_machine_that_hangs_ends_it_and_says_where(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS, str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == CUT_OFF
+    assert "calibrate_main.py" in done.stdout
+    assert "no profile; the samples so far" in done.stdout
