@@ -27,7 +27,7 @@ HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
 
 #: Inches. A line holds two rows of label; above each panel stands its name, below it its axis.
 LINE, NAME, AXIS, FOOT = 0.36, 0.32, 0.58, 0.55
-LABELS, PANEL, MARGIN = 1.95, {1: 6.3, 2: 4.4}, 0.12
+LABELS, PANEL, MARGIN = 2.1, {1: 6.3, 2: 4.4}, 0.12
 HEAD_LINE, HEAD_TITLE = 0.22, 0.32
 
 #: Draws the lines of one panel; returns the label of its axis and, for each line, where to write

@@ -21,6 +21,8 @@ STRATEGY_COLOURS = dict(zip(READING_ORDER, (ORANGE, SKY, BLUE, GREEN, PURPLE), s
 
 MODEL_HATCH = "////"
 BAR_HEIGHT = 0.68
+#: Characters of a strategy's or variant's name that fit beside a bar.
+LONGEST = 18
 
 #: Settings of matplotlib that hold while a figure is drawn and saved.
 RC: Any = {  # matplotlib's stubs list every key there is
@@ -50,7 +52,8 @@ class Series:
 
     @property
     def label(self) -> str:
-        name = self.strategy if self.variant == "default" else f"{self.strategy}\n{self.variant}"
+        strategy, variant = (_shortened(text) for text in (self.strategy, self.variant))
+        name = strategy if self.variant == "default" else f"{strategy}\n{variant}"
         return f"{name} (modelled)" if self.backend == "model" else name
 
     @property
@@ -60,6 +63,11 @@ class Series:
     @property
     def hatch(self) -> str:
         return MODEL_HATCH if self.backend == "model" else ""
+
+
+def _shortened(text: str) -> str:
+    """Without its middle where it is longer than the margin of a figure is wide."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}…{text[-LONGEST // 2 + 1 :]}"
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:
