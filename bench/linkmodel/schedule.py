@@ -19,6 +19,8 @@ from gatherbench.bench.linkmodel.simulate import Activity, simulate
 
 #: Minibatches that are simulated; beyond them an epoch repeats itself.
 _SIMULATED = 32
+#: Between these minibatches an epoch has found its pace and does not end yet.
+_STEADY = (12, 28)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def run_epoch(parts: Parts, batches: int, gpus: int = 1, gpus_per_port: int = 1)
     """Simulate an epoch in which each of ``gpus`` GPUs of a node has ``batches`` alike minibatches.
 
     They share the processor and its memory, and ``gpus_per_port`` of them a port of the host.
-    Beyond some dozens of minibatches the pace of the last ones is continued.
+    Beyond some dozens of minibatches the pace of the middle ones is continued.
 
     Raises:
         ValueError: no minibatch or no GPU, or a part whose time is not known.
@@ -87,11 +89,11 @@ def run_epoch(parts: Parts, batches: int, gpus: int = 1, gpus_per_port: int = 1)
     whole = programs[0].timeline(times, count)
     if count == batches:
         return whole
-    half = programs[0].timeline(times, count // 2)
-    more = (batches - count) / (count - count // 2)
-    ends = (getattr(whole, f.name) for f in fields(Timeline))
-    halves = (getattr(half, f.name) for f in fields(Timeline))
-    return Timeline(*(a + more * (a - b) for a, b in zip(ends, halves, strict=True)))
+    # The pace is that of minibatches with others behind them: the last ones have the machine alone.
+    begin, end = (programs[0].timeline(times, n) for n in _STEADY)
+    more = (batches - count) / (_STEADY[1] - _STEADY[0])
+    columns = ([getattr(t, f.name) for f in fields(Timeline)] for t in (whole, begin, end))
+    return Timeline(*(w + more * (e - b) for w, b, e in zip(*columns, strict=True)))
 
 
 class _Program:

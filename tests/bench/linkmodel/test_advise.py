@@ -31,6 +31,7 @@ from gatherbench.bench.linkmodel.advise_show import SCHEMA_VERSION, render, to_j
 from gatherbench.bench.linkmodel.profile import ProfileError
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.models import GAT_HEADS as MODEL_HEADS
+from gatherbench.strategies.all_in_gpu import TABLE_SHARE
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.registry import STRATEGIES, build
 
@@ -95,6 +96,14 @@ def test_a_table_that_does_not_fit_is_not_ranked_there() -> None:
     roomy = advice_on(replace(LARGE, gpu_memory_bytes=float(80 << 30)))
     assert roomy.table_fits is True
     assert not roomy.unranked
+
+
+def test_a_table_that_leaves_no_room_beside_it_does_not_fit() -> None:
+    """``all_in_gpu`` itself refuses to take more than its share of the memory."""
+    (resident,) = (o for o in advice_on(SMALL).ranked if o.strategy == "all_in_gpu")
+    for share, fits in ((TABLE_SHARE * 0.99, True), ((1 + TABLE_SHARE) / 2, False)):
+        asked = replace(SMALL, gpu_memory_bytes=resident.gpu_bytes / share)
+        assert advice_on(asked).table_fits is fits
 
 
 def test_a_gpu_of_unknown_memory_is_said() -> None:

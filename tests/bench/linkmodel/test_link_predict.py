@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatherbench.bench.linkmodel.epoch import predict_batches
+from gatherbench.bench.linkmodel.estimate import Estimate
 from gatherbench.bench.linkmodel.predict import is_prediction, predict, predictions
 from gatherbench.bench.linkmodel.profile import Constant, LinkProfile
 from gatherbench.bench.linkmodel.profile_file import load_profile
@@ -221,7 +222,9 @@ def test_rooflines_are_shares_of_the_roofs(tmp_path: Path, profile: LinkProfile)
     assert best.sm_read < best.raw_link
     by_gpu = table.loc["by_gpu"]
     assert by_gpu["rate"] == pytest.approx(best.sm_read, rel=0.01)  # whole lines, one at a time
-    assert by_gpu["of_raw_link"] == pytest.approx(by_gpu["rate"] / best.raw_link)
+    assert best.sm_read != pytest.approx(best.copy_engine)
+    for roof in ("copy_engine", "sm_read", "raw_link"):
+        assert by_gpu[f"of_{roof}"] == pytest.approx(by_gpu["rate"] / getattr(best, roof))
     assert by_gpu["fetch_bound"] == "link"
     assert table.loc["by_gpu_ahead", "over"] == "epoch"
     assert pd.isna(table.loc["resident", "rate"])
@@ -339,3 +342,17 @@ def test_shorter_rows_are_never_predicted_slower(case: str, share: float) -> Non
     assert wide is not None
     assert narrow is not None
     assert narrow <= wide * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("batches", [31, 32, 33, 1000])
+def test_an_overlapped_epoch_is_never_shorter_than_its_transfers(
+    profile: LinkProfile, batches: int
+) -> None:
+    """The last steps of an epoch, with no gather beside them, must not set the pace of all."""
+    facts = {**CASES["by_gpu_ahead"], "fetch.gpu_share": 0.5, "train.structure": 0.0}
+    load = replace(load_of(facts, 1e9), sample_s=Estimate(0.0), train_s=Estimate(1.5e-3))
+    epoch = predict_batches(load, profile, batches)
+    transfer = epoch.parts["transfer"].seconds.value
+    assert transfer is not None
+    assert epoch.epoch_s.value is not None
+    assert batches * transfer < epoch.epoch_s.value < (batches + 1) * transfer
