@@ -102,6 +102,7 @@ def test_a_run_ends_with_its_table_and_pictures_and_can_be_shown(plan: Path, tmp
     before = (folder / "rows.csv").read_bytes()
     resumed = gatherbench("run", "--resume", folder)
     assert resumed.returncode == 0
+    assert "cases left" not in resumed.stderr
     assert (folder / "rows.csv").read_bytes() == before
 
 
