@@ -20,7 +20,12 @@ import torch
 
 from gatherbench.kernels import cuda_calls, host_registration
 from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
-from gatherbench.kernels.host_registration import HostRegistration, managed_refusal, writable
+from gatherbench.kernels.host_registration import (
+    HostRegistration,
+    ManagedCopy,
+    managed_refusal,
+    writable,
+)
 
 
 class Status(IntEnum):
@@ -233,3 +238,66 @@ def test_nothing_is_unregistered_while_a_gather_may_read_it(cuda: FakeRuntime) -
     with pytest.raises(CudaCallError, match="cudaDeviceSynchronize"):
         broken.close()
     assert cuda.registered == {}
+
+
+class ManagedRuntime(FakeRuntime):
+    """Managed memory from the host's heap; takes note of the advice, in CUDA's own types."""
+
+    cudaMemAttachGlobal = 1  # noqa: N815
+
+    def __init__(self) -> None:
+        super().__init__()
+        real = pytest.importorskip("cuda.bindings.runtime")
+        self.cudaMemLocation = real.cudaMemLocation
+        self.cudaMemLocationType = real.cudaMemLocationType
+        self.cudaMemoryAdvise = real.cudaMemoryAdvise
+        self.held: dict[int, Any] = {}
+        self.advice: list[tuple[int, int, str, str, int]] = []
+        self.advise_status = Status.cudaSuccess
+
+    def cudaMallocManaged(self, size: int, flags: int) -> tuple[Any, ...]:  # noqa: N802
+        assert flags == self.cudaMemAttachGlobal
+        room = (ctypes.c_uint8 * size)()
+        self.held[ctypes.addressof(room)] = room
+        return (Status.cudaSuccess, ctypes.addressof(room))
+
+    def cudaMemAdvise(self, ptr: int, size: int, advice: Any, place: Any) -> tuple[Any, ...]:  # noqa: N802
+        self.advice.append((ptr, size, advice.name, place.type.name, place.id))
+        return (self.advise_status,)
+
+    def cudaFree(self, ptr: int) -> tuple[Any, ...]:  # noqa: N802
+        del self.held[ptr]
+        return (Status.cudaSuccess,)
+
+
+@pytest.fixture
+def managed(monkeypatch: pytest.MonkeyPatch) -> ManagedRuntime:
+    fake = ManagedRuntime()
+    monkeypatch.setattr(cuda_calls, "runtime", lambda: fake)
+    monkeypatch.setattr(host_registration, "runtime", lambda: fake)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 2 << 30))
+    return fake
+
+
+def test_a_managed_copy_prefers_the_host_and_is_mapped_for_the_gpu(managed: ManagedRuntime) -> None:
+    table = torch.randn(10, 6)
+    with ManagedCopy(table, device=3) as copy:
+        assert torch.equal(copy.tensor, table)
+        assert copy.tensor.data_ptr() == copy.address != table.data_ptr()
+        assert managed.advice == [
+            (copy.address, 240, f"cudaMemAdvise{advice}", f"cudaMemLocationType{place}", number)
+            for advice, place, number in (
+                ("SetPreferredLocation", "Host", 0),
+                ("SetAccessedBy", "Device", 3),
+            )
+        ]
+        assert host_registration.managed_bytes() == 240
+    assert managed.held == {}
+    assert host_registration.managed_bytes() == 0
+
+
+def test_a_managed_copy_that_cannot_be_advised_is_freed(managed: ManagedRuntime) -> None:
+    managed.advise_status = Status.cudaErrorNotSupported
+    with pytest.raises(CudaCallError, match="cudaMemAdvise failed"):
+        ManagedCopy(torch.ones(4, 4))
+    assert managed.held == {}

@@ -156,6 +156,24 @@ def test_an_overlapped_fetch_waits_and_is_waited_for(notes: Notes) -> None:
             assert notes.of("training")[-1] == ("wait", event), "training did not wait for rows"
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_memory_that_another_stream_uses_is_marked_for_it(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, order: Order
+) -> None:
+    """Without the mark torch hands a buffer on, once it has grown, while it is still written."""
+    marked: set[tuple[int, str]] = set()
+    monkeypatch.setattr(
+        torch.Tensor,
+        "record_stream",
+        lambda self, stream: marked.add((self.data_ptr(), stream.name)),
+    )
+    with opened(torch.randn(50, 4), order, overlapped=True) as fetcher:
+        fetcher.submit(torch.tensor([3, 3, 7])).result()
+    written = {(out, name) for name, what, out in notes.queue if what == "gather"}
+    assert written
+    assert written <= marked
+
+
 def test_buffers_are_used_in_turn(notes: Notes) -> None:
     with opened(torch.randn(50, 4), overlapped=True) as fetcher:
         places = []
