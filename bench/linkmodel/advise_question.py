@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gatherbench.bench.linkmodel.advise_sizes import MinibatchSizes, drawn_sizes, expected_sizes
+from gatherbench.bench.linkmodel.profile import SPECS
 from gatherbench.bench.requests_table import ITEM_BYTES
 from gatherbench.bench.workload import Workload
 from gatherbench.datasets.layout import DatasetError
@@ -82,8 +83,14 @@ class Question:
         for option, value in (*positive, ("--gpus", self.gpus)):
             if value < 1:
                 raise AdviceError(f"{option} {value}: must be at least 1")
-        if self.gpu_memory_bytes is not None and not self.gpu_memory_bytes > 0:
-            raise AdviceError("--gpu-memory: must be above 0")
+        room = SPECS["gpu.memory"]
+        if self.gpu_memory_bytes is not None and not (
+            room.low <= self.gpu_memory_bytes <= room.high
+        ):
+            raise AdviceError(
+                f"--gpu-memory: {self.gpu_memory_bytes / 2**30:g} GiB; a GPU has"
+                f" {room.low / 2**30:.2g} to {room.high / 2**30:.0f}"
+            )
 
     @property
     def batches(self) -> int:
