@@ -144,7 +144,12 @@ def calibrate(
 
 
 def named(base: LinkProfile, facts: MachineFacts) -> LinkProfile:
-    """The base under this machine's name; it says whose constants it has beside measured ones."""
+    """The base under this machine's name; it says whose constants it has beside measured ones.
+
+    How fast a processor gathers into fresh memory is never another one's.
+    """
+    why = f"of the processor of {base.name}, not of this one: it takes a GPU to measure it here"
+    base = base.with_constant("copy.pageable", None, why)
     text = f"{facts.description}; what was not measured there is of {base.name}"
     return dataclasses.replace(base, name=f"{facts.slug}+{base.name}", description=text)
 

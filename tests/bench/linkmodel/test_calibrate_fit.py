@@ -272,6 +272,9 @@ def test_without_a_gpu_the_base_gives_what_is_missing() -> None:
     assert mixed.link == base.link
     assert mixed.host.gather_rate == alone.host.gather_rate
     assert mixed.name == "a-host+rtx3090-pcie4"
+    assert base.copy.pageable.value is not None
+    assert mixed.copy.pageable.value is None  # it is of the base's processor
+    assert "of the processor of rtx3090-pcie4, not of this one" in mixed.copy.pageable.source
 
 
 def test_a_profile_survives_its_file(tmp_path: Path) -> None:
