@@ -18,8 +18,8 @@ from gatherbench.kernels.policies import POLICIES, Policy
 Kind = Literal["copy_engine", "sm_read", "gather", "sort", "unique", "id_check"]
 
 GIB = 1 << 30
-#: Row widths: one float, a sector, a line, and rows of 16, 100, 128, 353, 602 and 1024 floats.
-ROW_BYTES = (4, 16, 64, 100 * 4, 128 * 4, 353 * 4, 602 * 4, 4096)
+#: Row widths: 1, 4, 16, 64, 100, 128, 353, 602 and 1024 floats.
+ROW_BYTES = (4, 16, 64, 64 * 4, 100 * 4, 128 * 4, 353 * 4, 602 * 4, 4096)
 SPANS = (GIB, 8 * GIB, 32 * GIB)
 #: Per cent of the threads that the GPU can hold; 0 leaves the grid to the policy.
 CAPS = (0, 5, 10, 25)
