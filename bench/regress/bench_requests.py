@@ -15,6 +15,9 @@ from gatherbench.kernels.policies import policy
 from gatherbench.kernels.request_table import request_row, uniform_ids
 
 ROWS = 4_000_000
+#: A few milliseconds of streaming through memory: two runs of one build, on a quiet machine that
+#: shared its memory with others, differed by up to 1.4.
+STREAMING = 0.5
 
 
 @pytest.mark.parametrize("name", ["aligned", "unaligned", "pytorch-direct", "dgl"])
@@ -26,4 +29,4 @@ def test_count_requests(benchmark: BenchmarkFixture, name: str, width: int) -> N
     row = pedantic(request_row, args=(policy(name), 4 * width, 4, ids), rounds=15, warmup_rounds=1)
     assert row.counts.rows == ROWS
     assert row.requests_per_row >= np.ceil(4 * width / 128)
-    benchmark.extra_info.update(rows=ROWS, requests=row.counts.num_requests)
+    benchmark.extra_info.update(rows=ROWS, requests=row.counts.num_requests, threshold=STREAMING)

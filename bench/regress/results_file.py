@@ -19,6 +19,7 @@ class Times:
 
     ``other_cores``: cores that other work kept busy meanwhile; 0 where nobody looked.
     ``threshold``: what two runs may differ by, where the benchmark asks for more than the usual.
+    ``yardstick``: not our code, but what the machine does with the like; ``group`` is its company.
     """
 
     median_s: float
@@ -27,6 +28,8 @@ class Times:
     data: tuple[float, ...] = ()
     other_cores: float = 0.0
     threshold: float = 0.0
+    group: str | None = None
+    yardstick: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +62,7 @@ def read_results(path: Path) -> Results:
         raise ResultsError(f"{path} is no JSON, perhaps cut off ({error}): run it again") from error
     try:
         info = content["machine_info"]
-        times = {
-            entry["fullname"]: _times(entry["stats"], entry.get("extra_info", {}))
-            for entry in content["benchmarks"]
-        }
+        times = {entry["fullname"]: _times(entry) for entry in content["benchmarks"]}
         return Results(path, _machine(info), _software(info), times)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ResultsError(
@@ -91,7 +91,8 @@ def newest_pair(folder: Path) -> tuple[Path | None, Path]:
     return None, files[-1]
 
 
-def _times(stats: Mapping[str, Any], extra_info: Mapping[str, Any]) -> Times:
+def _times(entry: Mapping[str, Any]) -> Times:
+    stats, extra_info = entry["stats"], entry.get("extra_info", {})
     times = Times(
         float(stats["median"]),
         float(stats["iqr"]),
@@ -99,6 +100,8 @@ def _times(stats: Mapping[str, Any], extra_info: Mapping[str, Any]) -> Times:
         tuple(map(float, stats.get("data") or ())),
         float(extra_info.get("other_busy_cores", 0.0)),
         float(extra_info.get("threshold", 0.0)),
+        entry.get("group"),
+        bool(extra_info.get("yardstick", False)),
     )
     if not times.median_s > 0:
         raise ValueError(f"a median of {times.median_s} s")

@@ -20,7 +20,9 @@ notches of a box plot, median ± 1.57 IQR / √n (McGill, Tukey and Larsen, The 
 32(1), 1978). Both know the scatter within a run only. What differs between two runs of the same
 code (layout in memory, clock) is what the threshold t is for; a benchmark may ask for a wider one
 by ``extra_info["threshold"]``. SLOW and FAST become AMBIGUOUS where other work kept more than 0.3
-cores busy during either run (``conftest.py`` notes it).
+cores busy during either run (``conftest.py`` notes it), and beside a yardstick that has moved: a
+benchmark of the same group that runs none of our code (``extra_info["yardstick"]``, e.g. torch's
+own gather) shows what became of the machine, whose memory neighbours may share unseen.
 
 Exit status: 0, also for AMBIGUOUS, which is a warning; 1 for SLOW; 2 for files that cannot be
 compared, as those of different machines.
@@ -32,8 +34,8 @@ import argparse
 import math
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -137,8 +139,31 @@ def compare(base: Results, new: Results, threshold: float = THRESHOLD) -> list[V
         else Verdict(name, "NEW", "not in the base")
         for name, times in new.times.items()
     ]
+    verdicts = beside_yardsticks(verdicts, new.times)
     gone = [name for name in base.times if name not in new.times]
     return verdicts + [Verdict(name, "MISSING", "not in the new file") for name in gone]
+
+
+def beside_yardsticks(verdicts: Sequence[Verdict], times: Mapping[str, Times]) -> list[Verdict]:
+    """The verdicts, SLOW and FAST withdrawn where a yardstick of the group is not SAME."""
+    moved = {
+        times[v.name].group: v
+        for v in verdicts
+        if times[v.name].yardstick and v.word not in ("SAME", "NEW")
+    }
+    judged = []
+    for verdict in verdicts:
+        mark = moved.get(times[verdict.name].group)
+        if mark is not None and verdict.word in ("SLOW", "FAST"):
+            if times[verdict.name].yardstick:
+                why = "this is not our code: the machine has changed"
+            else:
+                why = f"{_short(mark.name)}, not our code, took {mark.ratio:.3f} × its base"
+            reason = f"{verdict.reason}, but {why}"
+            judged.append(replace(verdict, word="AMBIGUOUS", reason=reason))
+        else:
+            judged.append(verdict)
+    return judged
 
 
 def warnings(base: Results, new: Results) -> list[str]:
@@ -184,6 +209,10 @@ def _print(out: Console, base: Results, new: Results, verdicts: Sequence[Verdict
     out.print(table)
     counts = Counter(verdict.word for verdict in verdicts)
     out.print(", ".join(f"{count} {word}" for word, count in counts.items()), highlight=False)
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("bench/regress/").rpartition("::")[2]
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -13,8 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatherbench.bench.regress.results_file import ResultsError, Times, newest_pair, read_results
-from gatherbench.bench.regress.verdict import judge, main, ratio_interval
+from gatherbench.bench.regress.results_file import (
+    Results,
+    ResultsError,
+    Times,
+    newest_pair,
+    read_results,
+)
+from gatherbench.bench.regress.verdict import compare, judge, main, ratio_interval
 
 NAME = "bench/regress/bench_x.py::test_it[1]"
 MACHINE: dict[str, Any] = {
@@ -250,3 +256,31 @@ def test_wrong_arguments_end_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("yardstick", "group", "words"),
+    [
+        (1.0, "gather", ["SAME", "SLOW"]),  # the machine is as it was: ours got slower
+        (1.3, "gather", ["AMBIGUOUS", "AMBIGUOUS"]),  # the machine got slower
+        (1.3, "another", ["AMBIGUOUS", "SLOW"]),  # ... at something else
+    ],
+)
+def test_beside_a_yardstick_that_moved_nothing_is_proven(
+    yardstick: float, group: str, words: list[str]
+) -> None:
+    def measured(mark: float, own: float) -> Results:
+        return Results(
+            Path("some.json"),
+            {},
+            {},
+            {
+                "a::theirs": dataclasses.replace(times([mark] * 20), group=group, yardstick=True),
+                "a::ours": dataclasses.replace(times([own] * 20), group="gather"),
+            },
+        )
+
+    verdicts = compare(measured(1.0, 1.0), measured(yardstick, 1.4))
+    assert [verdict.word for verdict in verdicts] == words
+    if words == ["AMBIGUOUS", "AMBIGUOUS"]:
+        assert "theirs, not our code, took 1.300 × its base" in verdicts[1].reason
