@@ -28,7 +28,8 @@ def advise(
     batch_size: Annotated[int, typer.Option(help="Seed nodes of a minibatch.")] = 1000,
     model: Annotated[str, typer.Option(help="sage or gat.")] = "sage",
     hidden: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 16,
-    gpus: Annotated[int, typer.Option(help="GPUs that train.")] = 1,
+    gpus: Annotated[int, typer.Option(help="GPUs that train in a machine.")] = 1,
+    machines: Annotated[int, typer.Option(help="Machines that train, all alike.")] = 1,
     gpu_memory: Annotated[
         float, typer.Option(help="GiB of each GPU (0: as the profile says).", min=0)
     ] = 0,
@@ -68,6 +69,7 @@ def advise(
                 gpus=gpus,
                 gpu_memory_bytes=gpu_memory * GIB,
                 profile=profile,
+                machines=machines,
             ),
             results,
             Path(DEFAULT_FOLDER),

@@ -141,7 +141,9 @@ def predict(question: Question, load: MinibatchLoad, profile: LinkProfile) -> Ep
             f"without drawing minibatches, which all share (host.sample_rate: {rate.source})"
         )
         load = replace(load, sample_s=free)
-    return predict_batches(load, profile, question.batches, gpus=question.gpus)
+    return predict_batches(
+        load, profile, question.batches, gpus=question.gpus, nodes=question.machines
+    )
 
 
 def _option(
@@ -160,7 +162,7 @@ def _option(
     elif epoch.epoch_s.value is None:
         reason = f"Not known: {'; '.join(epoch.epoch_s.unknown)}."
     else:
-        reason = _sentence(epoch, -(-question.batches // question.gpus))
+        reason = _sentence(epoch, -(-question.batches // (question.gpus * question.machines)))
     return Option(
         strategy.name,
         strategy.variant,

@@ -38,6 +38,7 @@ class Asked:
     gpus: int = 1
     gpu_memory_bytes: float = 0.0
     profile: str = ""
+    machines: int = 1
 
 
 def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
@@ -67,6 +68,7 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
         asked.hidden,
         asked.gpus,
         asked.gpu_memory_bytes or None,
+        asked.machines,
     )
     profile, said = _machine(asked.profile, calibrations)
     if asked.dataset:

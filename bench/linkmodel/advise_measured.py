@@ -25,7 +25,7 @@ def measured_epochs(
     time. Runs that cannot be read are passed over.
     """
     found: dict[tuple[str, str], tuple[float, str]] = {}
-    if not question.graph.name or question.gpus != 1:
+    if not question.graph.name or (question.gpus, question.machines) != (1, 1):
         return found
     agreed = ""
     for run in _runs(results / machine):

@@ -62,8 +62,9 @@ class Question:
         graph: whose features are moved.
         fanouts: from the seed nodes outwards.
         batch_size, model, hidden: of the training, see :class:`Workload`.
-        gpus: that train, each with its share of the minibatches.
+        gpus: of a machine, that train, each with its share of the minibatches.
         gpu_memory_bytes: of each; ``None``: as the profile says.
+        machines: alike, each with the whole table.
     """
 
     graph: Graph
@@ -73,6 +74,7 @@ class Question:
     hidden: int = 16
     gpus: int = 1
     gpu_memory_bytes: float | None = None
+    machines: int = 1
 
     def __post_init__(self) -> None:
         if not self.fanouts or any(f < 1 for f in self.fanouts):
@@ -80,7 +82,7 @@ class Question:
         if self.model not in ("sage", "gat"):
             raise AdviceError(f"--model {self.model!r}: sage or gat")
         positive = (("--batch-size", self.batch_size), ("--hidden", self.hidden))
-        for option, value in (*positive, ("--gpus", self.gpus)):
+        for option, value in (*positive, ("--gpus", self.gpus), ("--machines", self.machines)):
             if value < 1:
                 raise AdviceError(f"{option} {value}: must be at least 1")
         room = SPECS["gpu.memory"]
@@ -94,7 +96,7 @@ class Question:
 
     @property
     def batches(self) -> int:
-        """Minibatches of an epoch, over all GPUs."""
+        """Minibatches of an epoch, over all GPUs of all machines."""
         return -(-self.graph.train_nodes // self.batch_size)
 
     def workload(self) -> Workload:

@@ -83,6 +83,8 @@ def _stands_on(advice: Advice) -> str:
     graph = question.graph
     what = f"{graph.name}: " if graph.name else ""
     gpus = f" on {question.gpus} GPUs" if question.gpus > 1 else ""
+    if question.machines > 1:
+        gpus += f"{' in each of' if gpus else ' on'} {question.machines} machines"
     return (
         f"{what}{graph.nodes:,} nodes, {graph.edges:,} edges, rows of {graph.row_bytes:,} B;"
         f" {question.batches:,} minibatches an epoch{gpus} of {sizes.rows:,.0f} rows each"

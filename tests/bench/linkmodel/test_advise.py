@@ -152,6 +152,18 @@ def test_how_fast_minibatches_are_drawn_is_said_with_its_source() -> None:
     assert said.startswith("minibatches drawn at 20.9 M edges/s, which all share (fitted to")
 
 
+def test_machines_share_the_minibatches_and_nothing_else() -> None:
+    one, four = advice_on(LARGE), advice_on(replace(LARGE, machines=4))
+    seconds = [{(o.strategy, o.variant): o.epoch_s for o in a.ranked} for a in (one, four)]
+    assert seconds[0].keys() == seconds[1].keys()
+    for key, alone in seconds[0].items():
+        together = seconds[1][key]
+        assert alone is not None
+        assert together == pytest.approx(alone / 4, rel=0.02)
+    assert any("traffic between nodes" in remark for remark in four.remarks)
+    assert not any("traffic between nodes" in remark for remark in one.remarks)
+
+
 def test_more_gpus_than_the_machine_has_are_remarked_on() -> None:
     remark = "4 GPUs in a machine that is known with 1"
     assert remark in advice_on(replace(SMALL, gpus=4)).remarks
@@ -236,6 +248,7 @@ def test_the_table_names_every_option_and_calls_it_modelled() -> None:
         (Asked(nodes=10, edges=20, dim=4, model="gcn"), "sage or gat"),
         (Asked(nodes=10, edges=20, dim=4, batch_size=0), "--batch-size 0"),
         (Asked(nodes=10, edges=20, dim=4, gpus=0), "--gpus 0"),
+        (Asked(nodes=10, edges=20, dim=4, machines=0), "--machines 0"),
         (Asked(nodes=10, edges=20, dim=4, train_nodes=11), "--train-nodes 11"),
         (Asked(nodes=10, edges=20, dim=4, classes=-1), "--classes -1"),
         (Asked(nodes=10, edges=20, dim=4, gpu_memory_bytes=-1.0), "--gpu-memory"),
