@@ -146,8 +146,12 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
                 f"interrupted; what was measured is safe. Go on with: {again}", soft_wrap=True
             )
             return INTERRUPTED
-    if runner.left:
-        err.print(f"{runner.left} cases left when the time was up. Go on with: {again}")
+    late = runner.left - runner.unprepared
+    if late:
+        err.print(f"{late} cases left when the time was up. Go on with: {again}", soft_wrap=True)
+    if runner.unprepared:
+        what = f"{runner.unprepared} cases could not be prepared and wait for another try"
+        err.print(f"{what}: {again}", soft_wrap=True)
     if run.profile is not None:
         try:
             run.store.replace(is_prediction, predict(load_run(folder), run.profile))

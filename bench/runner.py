@@ -29,8 +29,10 @@ from gatherbench.bench.store import (
     CALIBRATION_STAGE,
     CASE_METRIC,
     CASE_STAGE,
+    NOT_PREPARED,
     Key,
     RunStore,
+    has_ended,
     key_of,
     read_part,
     rows_of,
@@ -41,6 +43,7 @@ from gatherbench.datasets.store import data_root
 
 #: How long a killed worker is waited for.
 _KILL_S = 30.0
+CASE_CLOCK = "time.perf_counter"
 WORKER = (sys.executable, "-m", "gatherbench.bench.worker")
 
 
@@ -74,6 +77,7 @@ class Runner:
 
     Attributes:
         left: cases that have not been measured yet.
+        unprepared: those among them whose dataset or minibatches could not be had.
     """
 
     def __init__(
@@ -92,7 +96,7 @@ class Runner:
         self.device, self.commit, self.machine = device, commit, machine
         self.progress = progress or Progress()
         self.worker = worker
-        self.left = len(cases)
+        self.left, self.unprepared = len(cases), 0
         self._deadline = Deadline(budget_s)
         self._sensors: SensorChoice | None = None
         self._ready: dict[Workload, tuple[Path, Path] | str] = {}
@@ -138,22 +142,25 @@ class Runner:
                 continue
             self._deadline.check()
             part = self.store.part(case)
-            if part.exists() and not _has_ended(part):
+            if part.exists() and not has_ended(part):
                 self.store.set_aside(part)
-            if not part.exists():
+            source, failure = CASE_CLOCK, None
+            if not part.exists():  # else the runner was killed before it folded the part
                 self.progress.starting(number, len(self.cases), case)
-                failure = self._measure(case, part)
-            else:  # measured, but the runner was killed before it folded the part
-                failure = None
-            status, reason, seconds = self._fold(case, part, failure)
-            self.left -= 1
+                ready = self._prepare(case.workload)
+                if isinstance(ready, str):
+                    source, failure = NOT_PREPARED, ready
+                else:
+                    failure = self._measure(case, part, *ready)
+            status, reason, seconds = self._fold(case, part, failure, source)
+            if source == NOT_PREPARED:
+                self.unprepared += 1
+            else:
+                self.left -= 1
             self.progress.ended(number, len(self.cases), case, status, reason, seconds)
 
-    def _measure(self, case: Case, part: Path) -> str | None:
+    def _measure(self, case: Case, part: Path, dataset: Path, trace: Path) -> str | None:
         """Measure the case in a process of its own; why it failed if the part does not say."""
-        ready = self._prepare(case.workload)
-        if isinstance(ready, str):
-            return ready
         job = Job(
             case,
             self.measure,
@@ -161,7 +168,8 @@ class Runner:
             self.store.run_id,
             self.commit,
             self.machine,
-            *ready,
+            dataset,
+            trace,
             part.absolute(),
             traces=self._traces_of(case),
             nvtx=self.measure.get("nvtx", False),
@@ -254,7 +262,9 @@ class Runner:
             if process.stdout:
                 process.stdout.close()
 
-    def _fold(self, case: Case, part: Path, failure: str | None) -> tuple[str, str | None, float]:
+    def _fold(
+        self, case: Case, part: Path, failure: str | None, source: str
+    ) -> tuple[str, str | None, float]:
         """Append what the case measured and how it ended to the table."""
         make = RowMaker(
             self.store.run_id,
@@ -267,10 +277,10 @@ class Runner:
             case.variant,
             case.repeat,
         )
-        return self._append(part, make, CASE_STAGE, failure)
+        return self._append(part, make, CASE_STAGE, failure, source)
 
     def _append(
-        self, part: Path, make: RowMaker, stage: str, failure: str | None
+        self, part: Path, make: RowMaker, stage: str, failure: str | None, source: str = CASE_CLOCK
     ) -> tuple[str, str | None, float]:
         """Append a part's rows, and a last one that says how its process ended."""
         records = list(read_part(part)) if part.exists() else []
@@ -281,13 +291,9 @@ class Runner:
         what = (stage, CASE_METRIC, "s")
         last: Row
         if status == "ok":
-            last = make.ok(*what, seconds, "time.perf_counter")
+            last = make.ok(*what, seconds, source)
         else:
             reason = reason or "ended without a word"
-            last = make.missing(*what, "time.perf_counter", reason, status)
+            last = make.missing(*what, source, reason, status)
         self.store.append([*rows_of(records), last])
         return status, reason, seconds
-
-
-def _has_ended(part: Path) -> bool:
-    return any(r["kind"] == "end" for r in read_part(part))

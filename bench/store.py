@@ -33,6 +33,9 @@ from gatherbench.bench.gathered import write_samples, write_timeline
 from gatherbench.bench.rows import HEADER, SCHEMA_VERSION, Row
 
 CASE_STAGE, CASE_METRIC = "case", "wall_time"
+#: ``source`` of the last row of a case that was never started, because what it needs could not be
+#: had (a download that failed, say). Such a case is tried again when the run is resumed.
+NOT_PREPARED = "preparation of dataset and minibatches"
 #: Of the rows that belong to the run as a whole; the last of them is its wall time.
 CALIBRATION_STAGE = "calibration"
 
@@ -126,12 +129,14 @@ class RunStore:
     def recover(self) -> set[Key]:
         """Drop what a killed run left half-written; returns the cases that are complete.
 
-        A case is complete when its last row stands in the table, and so is the calibration. Rows
-        of any other case are dropped: its part still holds them.
+        A case is complete when its last row stands in the table, and so is the calibration; one
+        that was never started is not. Rows of any other case are dropped: its part, if it has one,
+        still holds them.
         """
         rows = self.rows()
         last = ((CASE_STAGE, CASE_METRIC), (CALIBRATION_STAGE, CASE_METRIC))
-        done = {key_of(r) for r in rows if (r.stage, r.metric) in last}
+        ended = [r for r in rows if (r.stage, r.metric) in last]
+        done = {key_of(r) for r in ended if r.source != NOT_PREPARED}
         kept = [r for r in rows if key_of(r) in done]
         write_atomically(self.rows_file, ",".join(HEADER) + "\n" + to_csv(kept))
         return done
@@ -203,6 +208,11 @@ def read_part(path: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             if line.endswith("\n"):
                 yield json.loads(line)
+
+
+def has_ended(part: Path) -> bool:
+    """Whether the part says how its case ended."""
+    return any(r["kind"] == "end" for r in read_part(part))
 
 
 def read_rows(path: Path) -> Iterator[Row]:

@@ -32,6 +32,9 @@ def main() -> None:
         if dataset == "broken":
             print(json.dumps({"error": "DatasetError: features.npy is half written"}))
             sys.exit(1)
+        if dataset == "downloaded" and os.environ.get("TEST_NETWORK") == "down":
+            print(json.dumps({"error": "OSError: no route to host"}))
+            sys.exit(1)
         print(json.dumps({"what": "drawing", "fraction": 0.5}))
         print(json.dumps({"dataset": "/nowhere", "trace": "/nowhere"}))
         return

@@ -81,6 +81,25 @@ def test_a_dataset_that_cannot_be_prepared_fails_its_cases_alone(store: RunStore
     assert said["fine"] == ("ok", None)
 
 
+def test_a_preparation_that_failed_is_tried_again_when_the_run_is_resumed(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_NETWORK", "down")
+    wanted = cases("fine") + cases("good", "crash", workload=Workload("downloaded"))
+    first = runner(store, wanted)
+    assert first.run() == 2
+    assert (first.left, first.unprepared) == (2, 2)
+    assert "no route to host" in outcomes(store)["good"][1]
+    monkeypatch.delenv("TEST_NETWORK")
+    again = runner(store, wanted)
+    assert again.run() == 1, "only what fails on its own"
+    assert (again.left, again.unprepared) == (0, 0)
+    ended = [(r.variant, r.status) for r in store.rows() if r.stage == "case"]
+    assert ended == [("fine", "ok"), ("good", "ok"), ("crash", "failed")]
+    assert set(executions(store).values()) == {1}
+    assert pq.read_table(store.folder / "samples.parquet").num_rows == 3 * 2
+
+
 def test_a_full_disk_under_the_datasets_stops_the_run_and_it_resumes(store: RunStore) -> None:
     full = cases("good", workload=Workload("full"))
     with pytest.raises(RunStopped, match="no space left to prepare full"):
