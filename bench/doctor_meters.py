@@ -14,7 +14,7 @@ from gatherbench.bench.meters.base import TOO_SHORT, Meter, Reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.rapl import MIN_WINDOW_S
 from gatherbench.bench.meters.recorder import Recorder
-from gatherbench.bench.meters.registry import open_meters
+from gatherbench.bench.meters.registry import APART, open_meters
 from gatherbench.bench.rows import Row
 
 #: For each meter: as long as the shortest window that RAPL is read over, and no longer.
@@ -25,7 +25,8 @@ def examine_meters() -> list[Finding]:
     """A finding for each meter there is, after one on a GPU's calibration; no sensor raises."""
     gpu, rows = _gpu()
     found = [] if gpu is None else [judge_calibration(rows, gpu.choice)]
-    return found + [judge(meter, seen) for meter, seen in watch(open_meters(gpu=gpu))]
+    meters = [*open_meters(gpu=gpu), *(meter() for meter in APART)]
+    return found + [judge(meter, seen) for meter, seen in watch(meters)]
 
 
 def judge_calibration(rows: Sequence[Row], choice: SensorChoice) -> Finding:

@@ -55,10 +55,10 @@ def plans() -> Table:
 
 def meters() -> Table:
     """Every meter, and whether it reads here."""
-    from gatherbench.bench.meters.registry import METERS
+    from gatherbench.bench.meters.registry import APART, METERS
 
     table = Table("meter", "what it reads", "here")
-    for kind in METERS:
+    for kind in (*METERS, *APART):
         meter = kind()
         table.add_row(meter.name, meter.summary, meter.probe() or "reads")
     return table

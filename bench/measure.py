@@ -37,6 +37,7 @@ from gatherbench.bench.score import score
 from gatherbench.bench.sensor_calibration import gpu_under_test
 from gatherbench.bench.store import PartWriter
 from gatherbench.bench.trace import Sampler, Trace
+from gatherbench.bench.uvm_block import uvm_rows
 from gatherbench.bench.workload import Workload
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
@@ -209,9 +210,13 @@ def _train(
         if seen:
             source = f"{seen} test nodes"
             out.row(make.ok("eval", "test_accuracy", "1", right / seen, source))
-    for row in energy.rows(
-        plan["epochs"], lambda: run_epoch(minibatches(), fetcher, trainer), make
-    ):
+
+    def one_epoch() -> None:
+        run_epoch(minibatches(), fetcher, trainer)
+
+    for row in energy.rows(plan["epochs"], one_epoch, make):
+        out.row(row)
+    for row in uvm_rows(one_epoch, make, traced=job.traces is not None):
         out.row(row)
     if job.traces is not None:
         path = job.traces / f"{case.id}.json.gz"

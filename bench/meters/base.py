@@ -64,8 +64,8 @@ class Meter(Protocol):
     def probe(self) -> str | None:
         """Why this meter cannot read here, or ``None``.
 
-        A reason begins with its kind: ``no_device``, ``unsupported`` or ``no_permission``, then a
-        colon and a sentence with the remedy.
+        A reason begins with its kind: ``no_device``, ``unsupported``, ``no_permission`` or
+        ``busy``, then a colon and a sentence with the remedy.
         """
         ...
 

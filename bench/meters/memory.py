@@ -19,14 +19,10 @@ _NO_GPU = (
     "no_device: torch sees no GPU, nothing is pinned for one or lies on one; use a machine with one"
 )
 _IDLE = "unsupported: this case does not use the GPU"
-_UVM = (
-    "unsupported: faults of managed memory are told by CUPTI alone, which is not read here; "
-    "nsys profile --cuda-um-gpu-page-faults=true counts them"
-)
 
 
 class MemoryMeter:
-    """Bytes of host and GPU memory. Units: B; ``uvm_faults`` in 1.
+    """Bytes of host and GPU memory. Units: B.
 
     At the end of the window: ``host_pageable`` (resident anonymous and shared pages that are not
     registered), ``host_file_mapped`` (resident pages of files), ``host_pinned`` (registered by us,
@@ -73,7 +69,6 @@ class MemoryMeter:
                 "torch.cuda.max_memory_reserved",
                 lambda cuda: cuda.max_memory_reserved(),
             ),
-            _uvm_faults(),
         ]
 
 
@@ -111,10 +106,3 @@ def _on_gpu(metric: str, source: str, read: Callable[[Any], float]) -> Reading:
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return Reading(metric, "B", None, source, _IDLE)
     return Reading(metric, "B", float(read(torch.cuda)), source, samples=1)
-
-
-def _uvm_faults() -> Reading:
-    import torch
-
-    reason = _UVM if torch.cuda.is_available() else _NO_GPU
-    return Reading("uvm_faults", "1", None, "CUPTI unified memory counters", reason)

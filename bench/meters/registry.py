@@ -15,6 +15,7 @@ from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.rapl import RaplMeter
 from gatherbench.bench.meters.threads import ThreadMeter
+from gatherbench.bench.meters.uvm import UvmMeter
 
 #: From the outermost window to the innermost: the clock opens last and closes first, so that the
 #: time it reads holds nothing of the other meters' work.
@@ -28,6 +29,9 @@ METERS: tuple[type[Meter], ...] = (
     ThreadMeter,
     WallClockMeter,
 )
+
+#: Those that disturb what they watch: they have a window of their own, after all that is timed.
+APART: tuple[type[Meter], ...] = (UvmMeter,)
 
 
 def open_meters(names: Iterable[str] | None = None, gpu: GpuUnderTest | None = None) -> list[Meter]:

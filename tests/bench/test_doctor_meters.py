@@ -14,7 +14,7 @@ from gatherbench.bench.doctor_meters import examine_meters, judge, judge_calibra
 from gatherbench.bench.meters.base import TOO_SHORT, Reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.nvml import GpuInfo
-from gatherbench.bench.meters.registry import METERS
+from gatherbench.bench.meters.registry import APART, METERS
 from gatherbench.bench.numa import Topology
 
 
@@ -50,7 +50,7 @@ def absent(metric: str, reason: str) -> Reading:
 
 def test_every_meter_is_examined_and_says_how_far_to_trust_it() -> None:
     findings = [f for f in examine() if f.name.startswith("Meter ")]
-    assert [f.name for f in findings] == [f"Meter {m.name}" for m in METERS]
+    assert [f.name for f in findings] == [f"Meter {m.name}" for m in (*METERS, *APART)]
     for finding in findings:
         assert (finding.status == "ok") == (not finding.lost) == (not finding.remedy)
         if finding.status != "missing":
@@ -59,7 +59,7 @@ def test_every_meter_is_examined_and_says_how_far_to_trust_it() -> None:
     assert found["Meter clock"].status == "ok"
     assert "cpu_user" in found["Meter cpu"].detail
     assert "clock_gettime" in found["Meter threads"].detail
-    for meter in METERS:
+    for meter in (*METERS, *APART):
         assert meter.lost
         assert meter.trust
 
@@ -157,5 +157,6 @@ def test_on_a_gpu_the_calibration_comes_before_its_meters(monkeypatch: pytest.Mo
     monkeypatch.setattr(doctor_meters, "_gpu", lambda: (gpu, []))
     given: list[GpuUnderTest | None] = []
     monkeypatch.setattr(doctor_meters, "open_meters", lambda gpu: given.append(gpu) or [])
-    assert [f.name for f in examine_meters()] == ["Link calibration"]
+    names = [f.name for f in examine_meters()]
+    assert names == ["Link calibration", *(f"Meter {m.name}" for m in APART)]
     assert given == [gpu]

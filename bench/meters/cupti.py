@@ -1,0 +1,210 @@
+"""CUPTI's counters of managed memory: what the driver moved, and which pages faulted for it.
+
+A small binding by ctypes, because NVIDIA's own ``cupti-python`` cannot be had where it is needed:
+it wants another ``nvidia-cuda-cupti`` (13.4 of it: ``~=13.4``) than the one that torch's CUDA
+wheels pin, and two copies of CUPTI in a process are one too many. The library here is the one that
+torch has loaded for its profiler, so that only one of the two may be at work.
+
+Three hazards shape it. CUPTI calls back from threads of its own, whenever it likes: see
+:mod:`gatherbench.bench.meters.cupti_buffers`. Records grew between versions of CUPTI: a library is
+refused unless its version is known, and it steps over made-up records as that version must. And a
+record that CUPTI drops or holds back would leave a sum too small: then there is none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gatherbench.bench.meters.cupti_buffers import record_buffers
+
+#: CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER and CUPTI_ACTIVITY_FLAG_FLUSH_FORCED.
+KIND = 25
+_FORCED = 1
+#: CUpti_ActivityUnifiedMemoryCounterKind.
+HOST_TO_DEVICE, DEVICE_TO_HOST, CPU_PAGE_FAULT, GPU_PAGE_FAULT = 1, 2, 3, 4
+_WATCHED = (HOST_TO_DEVICE, DEVICE_TO_HOST, CPU_PAGE_FAULT, GPU_PAGE_FAULT)
+_SCOPE_ALL_DEVICES = 2
+
+#: Bytes of a record by version of the API (``cupti_version.h``), first and last: those whose
+#: libraries were seen to step so far (11.8 to 12.9 Update 1, 13.0, 13.5). Counter2 became Counter3.
+RECORD_BYTES = {(18, 24): 64, (26, 28): 104, (130000, 130599): 104}
+
+#: How long a buffer that CUPTI has not handed back when its flush returns is waited for.
+_GRACE_S = 1.0
+_NO_MORE_RECORDS = 12
+
+_UVM_TOOLS = Path("/dev/nvidia-uvm-tools")
+_NSYS = "nsys profile --cuda-um-gpu-page-faults=true may count them"
+#: Kind of reason and remedy for what CUPTI answers (``cupti_result.h``).
+_REFUSALS = {
+    15: ("unsupported", "the NVIDIA driver does not answer it: nvidia-smi should say the same"),
+    28: ("unsupported", _NSYS),
+    29: ("unsupported", "this GPU does not count them"),
+    30: ("unsupported", "show the process one GPU with CUDA_VISIBLE_DEVICES"),
+    31: ("unsupported", "run without MPS"),
+    33: ("unsupported", "virtual GPUs do not count them"),
+    35: ("no_permission", "run as root, or load nvidia with NVreg_RestrictProfilingToAdminUsers=0"),
+    39: ("busy", "run without another profiler"),
+    40: ("no_permission", "let the hypervisor allow profiling of this virtual GPU"),
+    41: ("unsupported", "confidential computing must be off"),
+    43: ("unsupported", "MIG must be off"),
+    45: ("unsupported", "WSL does not count them"),
+}
+
+
+class CuptiError(Exception):
+    """Why nothing is counted: a reason as rows keep it, with its kind and its remedy."""
+
+
+class Config(ctypes.Structure):
+    """CUpti_ActivityUnifiedMemoryCounterConfig."""
+
+    _fields_: ClassVar = [(f, ctypes.c_uint32) for f in ("scope", "kind", "device_id", "enable")]
+
+
+class Record(ctypes.Structure):
+    """CUpti_ActivityUnifiedMemoryCounter2, with which CUpti_ActivityUnifiedMemoryCounter3 begins.
+
+    ``value`` is in bytes for what was moved; of a GPU page fault it is the number of page fault
+    groups for the page; of a CPU page fault a program counter. ``start``, ``end``: ns.
+    """
+
+    kind: int
+    counter_kind: int
+    value: int
+
+    _fields_: ClassVar = [
+        *((f, ctypes.c_uint32) for f in ("kind", "counter_kind")),
+        *((f, ctypes.c_uint64) for f in ("value", "start", "end", "address")),
+        *((f, ctypes.c_uint32) for f in ("src_id", "dst_id", "stream_id", "process_id")),
+        *((f, ctypes.c_uint32) for f in ("flags", "pad")),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Records of a window by counter: how many there were, and the sum of their values."""
+
+    version: int
+    records: Counter[int] = field(default_factory=Counter)
+    values: Counter[int] = field(default_factory=Counter)
+
+
+class UnifiedMemoryCounters:
+    """The counters of this process, on all of its GPUs; CUDA is initialised.
+
+    Args:
+        soname: of the library, as the dynamic linker finds it; one that is loaded is taken.
+
+    Raises:
+        CuptiError: there is no such library, or none that is understood.
+    """
+
+    def __init__(self, soname: str) -> None:
+        try:
+            self._library = ctypes.CDLL(soname)
+        except OSError as error:
+            raise CuptiError(
+                f"unsupported: {soname} cannot be loaded ({error}); install nvidia-cuda-cupti for "
+                "torch's CUDA and have LD_LIBRARY_PATH name the folder of the library"
+            ) from error
+        version = ctypes.c_uint32()
+        self._call("cuptiGetVersion", ctypes.byref(version))
+        self.version = int(version.value)
+        self._check_layout()
+
+    def start(self) -> None:
+        """Begin to count.
+
+        Raises:
+            CuptiError: CUPTI refuses; nothing is counted.
+        """
+        buffers = record_buffers()
+        self._call("cuptiActivityRegisterCallbacks", *buffers.callbacks)
+        wanted = [Config(_SCOPE_ALL_DEVICES, counter, 0, 1) for counter in _WATCHED]
+        configs = (Config * len(wanted))(*wanted)
+        self._call(
+            "cuptiActivityConfigureUnifiedMemoryCounter", configs, ctypes.c_uint32(len(wanted))
+        )
+        if not buffers.drain(0.0, lambda *_: None):
+            raise CuptiError("failed: CUPTI holds records of an earlier window; run the case again")
+        self._dropped()
+        self._call("cuptiActivityEnable", KIND)
+
+    def stop(self) -> Tally:
+        """End the window; the work in it must have been synchronised with.
+
+        Raises:
+            CuptiError: CUPTI refuses, dropped records or holds them back.
+        """
+        try:
+            self._call("cuptiActivityFlushAll", _FORCED)
+        finally:
+            self._call("cuptiActivityDisable", KIND)
+        self._call("cuptiActivityFlushAll", _FORCED)
+        tally = Tally(self.version)
+        complete = record_buffers().drain(_GRACE_S, lambda *found: self._add(tally, *found))
+        if dropped := self._dropped():
+            raise CuptiError(f"failed: CUPTI dropped {dropped} records; count a shorter epoch")
+        if not complete:
+            raise CuptiError("failed: CUPTI has not handed over all records; run the case again")
+        return tally
+
+    def _add(self, tally: Tally, address: int, valid: int) -> None:
+        code, record = 0, ctypes.c_void_p()
+        while valid:
+            code = self._library.cuptiActivityGetNextRecord(
+                ctypes.c_void_p(address), ctypes.c_size_t(valid), ctypes.byref(record)
+            )
+            if code or record.value is None:
+                break
+            found = Record.from_address(record.value)
+            if found.kind == KIND:  # others are those of another user of CUPTI
+                tally.records[found.counter_kind] += 1
+                tally.values[found.counter_kind] += found.value
+        if code not in (0, _NO_MORE_RECORDS):
+            raise CuptiError(self._refusal("cuptiActivityGetNextRecord", code))
+
+    def _check_layout(self) -> None:
+        size = next(
+            (s for (low, high), s in RECORD_BYTES.items() if low <= self.version <= high), None
+        )
+        known = f"CUPTI's API {self.version} is none whose records are known; {_NSYS}"
+        if size is None:
+            raise CuptiError(f"unsupported: {known}")
+        memory = ctypes.create_string_buffer(2 * size)
+        start, record = ctypes.addressof(memory), ctypes.c_void_p()
+        for i in range(2):
+            made_up = Record.from_address(start + i * size)
+            made_up.kind, made_up.counter_kind = KIND, GPU_PAGE_FAULT
+        for i in range(2):
+            code = self._library.cuptiActivityGetNextRecord(
+                memory, ctypes.c_size_t(2 * size), ctypes.byref(record)
+            )
+            if code or record.value != start + i * size:
+                raise CuptiError(f"unsupported: its records have not {size} bytes: {known}")
+
+    def _dropped(self) -> int:
+        dropped = ctypes.c_size_t()
+        self._call(
+            "cuptiActivityGetNumDroppedRecords", None, ctypes.c_uint32(0), ctypes.byref(dropped)
+        )
+        return dropped.value
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._library, name)(*arguments)
+        if code:
+            raise CuptiError(self._refusal(name, code))
+
+    def _refusal(self, name: str, code: int) -> str:
+        text = ctypes.c_char_p()
+        self._library.cuptiGetResultString(code, ctypes.byref(text))
+        said = (text.value or b"error").decode(errors="replace")
+        kind, remedy = _REFUSALS.get(code, ("failed", _NSYS))
+        if code == 28 and not _UVM_TOOLS.exists():
+            kind, remedy = "no_permission", f"give the container {_UVM_TOOLS}"
+        return f"{kind}: {name} answered {said} ({code}); {remedy}"
