@@ -84,7 +84,7 @@ def import_graph(
     if name in {source.name for source in list_sources()}:
         raise DatasetError(f"{name!r} is the name of a built-in dataset: choose another")
     if folder.exists() and not force:
-        raise DatasetError(f"{folder} is there already: choose another name, or replace it (force)")
+        raise DatasetError(f"{folder} is there already: choose another name, or --force")
     if num_classes < 1 or (num_nodes is not None and num_nodes < 1):
         raise DatasetError(f"{num_nodes} nodes of {num_classes} classes: expected 1 or more")
     table = _table(features, dim, dtype)

@@ -62,12 +62,16 @@ def folder_bytes(spec: DatasetSpec) -> int:
 
 def remedy(folder: Path) -> str:
     """What to do about a broken folder, as the end of a sentence."""
-    name, _, scale = folder.name.partition("@")
-    option = f" --scale {scale}" if scale else ""
     return (
-        f"make it anew with `gatherbench datasets prepare {name}{option} --force` "
+        f"make it anew with `{_prepare(folder)} --force` "
         f"(or import it again, if that is where it came from)"
     )
+
+
+def _prepare(folder: Path) -> str:
+    name, _, scale = folder.name.partition("@")
+    option = f" --scale {scale}" if scale else ""
+    return f"gatherbench datasets prepare {name}{option}"
 
 
 def write_spec(folder: Path, spec: DatasetSpec, files: dict[str, ArrayFile]) -> None:
@@ -88,7 +92,7 @@ def read_spec(folder: Path) -> tuple[DatasetSpec, dict[str, ArrayFile]]:
     """
     path = folder / SPEC_FILE
     if not folder.is_dir():
-        raise DatasetError(f"{folder}: no such dataset folder; {remedy(folder)}")
+        raise DatasetError(f"{folder}: no such dataset folder; make it with `{_prepare(folder)}`")
     try:
         content = json.loads(path.read_bytes())
         version = content["spec"]["format_version"]

@@ -9,6 +9,9 @@ import typer
 
 from gatherbench.bench.commands.common import bad_input, console
 
+#: Width of the features that are generated for an imported graph, unless it is said.
+DIM = 128
+
 
 def prepare(
     name: Annotated[str, typer.Argument(help="See `gatherbench list datasets`.")],
@@ -28,13 +31,22 @@ def prepare(
 def import_(
     path: Annotated[Path, typer.Argument(help="Edge list, MatrixMarket or NumPy file.")],
     name: Annotated[str, typer.Option(help="What the dataset shall be called.")],
-    dim: Annotated[int, typer.Option(help="Width of generated features.")] = 128,
-    dtype: Annotated[str, typer.Option(help="Of the features.")] = "float32",
-    labels: Annotated[Path | None, typer.Option(help=".npy of one label a node.")] = None,
-    features: Annotated[Path | None, typer.Option(help=".npy [N, D] instead of --dim.")] = None,
+    dim: Annotated[
+        int | None, typer.Option(help=f"Width of generated features.  [default: {DIM}]")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Of generated features.")] = "float32",
+    labels: Annotated[
+        Path | None, typer.Option(help=".npy or text file of one class a node.")
+    ] = None,
+    features: Annotated[
+        Path | None, typer.Option(help=".npy [N, D] to take instead of generated features.")
+    ] = None,
     one_based: Annotated[
         bool | None, typer.Option("--one-based/--zero-based", help="Numbering of an edge list.")
     ] = None,
+    csr: Annotated[
+        bool, typer.Option("--csr/--csc", help="NumPy arrays list out- or in-neighbours.")
+    ] = False,
     undirected: Annotated[bool, typer.Option(help="Store every edge both ways.")] = False,
     force: Annotated[bool, typer.Option(help="Replace a dataset of this name.")] = False,
 ) -> None:
@@ -47,12 +59,13 @@ def import_(
         folder = import_graph(
             path,
             name,
-            dim=dim,
+            dim=DIM if dim is None and features is None else dim,
             dtype=dtype,
             labels=labels,
             features=features,
             one_based=one_based,
             undirected=undirected,
+            orientation="csr" if csr else "csc",
             force=force,
             progress=progress,
         )
@@ -65,8 +78,11 @@ def info(
 ) -> None:
     """Describe a prepared dataset."""
     from gatherbench.bench.listing import description
+    from gatherbench.datasets.registry import get_source
     from gatherbench.datasets.store import DatasetError, dataset_folder
 
     with bad_input(DatasetError):
         folder = Path(name) if Path(name).is_dir() else dataset_folder(name, scale)
+        if not folder.exists():
+            get_source(name)  # a name that is none is refused with the nearest one
         console().print(description(folder))

@@ -125,7 +125,7 @@ def test_a_failed_case_makes_the_exit_status_1(plan: Path, tmp_path: Path) -> No
         (["show", "nowhere"], "nowhere"),
         (["plot", "--results", "nowhere"], "nowhere"),
         (["list", "strategys"], "one of strategies"),
-        (["datasets", "info", "wordnett"], "wordnett"),
+        (["datasets", "info", "wordnett"], "did you mean 'wordnet'"),
         (["datasets", "prepare", "wordnett"], "wordnet"),
         (["datasets", "prepare", "reddit-like", "--scale", "-1"], "scale"),
         (["datasets", "import", "nowhere.txt", "--name", "x"], "nowhere.txt"),

@@ -1,0 +1,55 @@
+"""`gatherbench datasets` beyond what the library does: defaults, and what is said of bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gatherbench.bench.cli import app
+from gatherbench.datasets.dataset import GraphDataset
+from gatherbench.datasets.store import open_dataset
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+def imported(path: Path, *options: object) -> GraphDataset:
+    arguments = ["datasets", "import", path, "--name", "mine", "--force", *options]
+    done = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert done.exit_code == 0, done.output
+    return open_dataset(Path(done.stdout.strip()))
+
+
+def test_the_width_is_that_of_the_feature_file_or_a_default(root: Path) -> None:
+    edges, features = root / "edges.txt", root / "x.npy"
+    edges.write_text("0 1\n1 2\n")
+    np.save(features, np.arange(21, dtype=np.float16).reshape(3, 7))
+    assert imported(edges).features.shape == (3, 128)
+    assert imported(edges, "--dim", 9).features.shape == (3, 9)
+    given = imported(edges, "--features", features)
+    assert given.features.dtype == np.float16
+    assert np.array_equal(given.features, np.load(features))
+    wrong = ["datasets", "import", str(edges), "--name", "other"]
+    done = CliRunner().invoke(app, [*wrong, "--features", str(features), "--dim", "9"])
+    assert done.exit_code == 2
+    assert "rows of width 7, but dim says 9" in " ".join(done.stderr.split())
+
+
+def test_numpy_arrays_may_list_out_neighbours(root: Path) -> None:
+    arrays = root / "graph.npz"
+    np.savez(arrays, indptr=[0, 2, 2, 2], indices=[1, 2])
+    assert imported(arrays).indptr.tolist() == [0, 2, 2, 2]
+    assert imported(arrays, "--csr").indptr.tolist() == [0, 0, 1, 2]
+
+
+def test_a_dataset_that_is_not_there_names_the_command_that_makes_it(root: Path) -> None:
+    done = CliRunner().invoke(app, ["datasets", "info", "wiki-like", "--scale", "0.01"])
+    assert done.exit_code == 2
+    said = " ".join(done.stderr.split())
+    assert "make it with `gatherbench datasets prepare wiki-like --scale 0.01`" in said
