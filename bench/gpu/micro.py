@@ -7,7 +7,8 @@ lacks something costs the others nothing, and says why in ``sections.csv``. All 
 and cuda-bindings, and no more: neither a dataset nor the harness.
 
     gather    rows.csv, summary.csv, gather_rate.png   rates over width, span, order, policy, grid
-    overlap   overlap.csv                              a gather beside loads like training
+              targets.csv                              are they what they are to be?
+    overlap   overlap.csv, overlap_targets.csv         a gather beside loads like training
     ncu       ncu.csv                                  counters beside the request accounting
     peer      peer.csv                                 WholeGraph live, where it is installed
 """
@@ -34,6 +35,9 @@ from gatherbench.bench.gpu.micro_rows import RowFile
 SECTIONS = {"gather": 11.0, "overlap": 4.0, "ncu": 4.0, "peer": 1.0}
 #: Exit status of a section that cannot run here; its last line says why.
 SKIPPED = 3
+#: Exit status of a section that has lost CUDA's context and can begin anew, with what its line that
+#: begins with ``--without`` says.
+AGAIN = 5
 #: What a section may take beyond its budget before it is ended.
 _GRACE_S = 20.0
 #: How long a killed process is waited for.
@@ -52,8 +56,30 @@ class SectionRow:
 
 def run_section(name: str, out: Path, budget_s: float, more: Sequence[str]) -> SectionRow:
     """Run a section in a process of its own; what it prints is printed."""
+    began, more = time.monotonic(), list(more)
+    while True:
+        left_s = budget_s - (time.monotonic() - began)
+        status, said = _run_process(name, out, left_s, more)
+        took = time.monotonic() - began
+        print(f"== {name}, {took:.0f} s", said.rstrip(), sep="\n", flush=True)
+        without = next((x for x in said.splitlines() if x.startswith("--without ")), None)
+        if status != AGAIN or without is None or took > budget_s / 2:
+            break
+        more += without.split()
+    last = next((x.strip() for x in reversed(said.splitlines()) if x.strip()), "it said nothing")
+    if status == 0:
+        return SectionRow(name, "ok", "", took)
+    if status == SKIPPED:
+        return SectionRow(name, "skipped", last, took)
+    how = "took too long" if status is None else f"ended with status {status}"
+    return SectionRow(name, "failed", f"{how}; last words: {last}", took)
+
+
+def _run_process(
+    name: str, out: Path, budget_s: float, more: Sequence[str]
+) -> tuple[int | None, str]:
+    """The section's exit status (``None``: it was ended for its time) and what it printed."""
     command = [sys.executable, "-m", f"gatherbench.bench.gpu.micro_{name}", "--out", str(out)]
-    began = time.monotonic()
     # Into a file: a pipe would be waited for until the last that has inherited it is gone.
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
@@ -74,16 +100,7 @@ def run_section(name: str, out: Path, budget_s: float, more: Sequence[str]) -> S
                 with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver holds it
                     process.wait(_KILL_S)
         log.seek(0)
-        said = log.read().decode(errors="replace")
-    took = time.monotonic() - began
-    print(f"== {name}, {took:.0f} s", said.rstrip(), sep="\n", flush=True)
-    last = next((x.strip() for x in reversed(said.splitlines()) if x.strip()), "it said nothing")
-    if status == 0:
-        return SectionRow(name, "ok", "", took)
-    if status == SKIPPED:
-        return SectionRow(name, "skipped", last, took)
-    how = "took too long" if status is None else f"ended with status {status}"
-    return SectionRow(name, "failed", f"{how}; last words: {last}", took)
+        return status, log.read().decode(errors="replace")
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

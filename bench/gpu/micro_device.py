@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import functools
@@ -190,5 +191,7 @@ class Bench:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        torch.cuda.synchronize(self.device)
-        self.memory.close()
+        # What has broken CUDA's context tells more than what then fails because of it.
+        with contextlib.suppress(*((RuntimeError,) if exc_type is not None else ())):
+            torch.cuda.synchronize(self.device)
+            self.memory.close()

@@ -3,8 +3,10 @@
     python -m gatherbench.bench.gpu.micro_gather --out FOLDER --budget 300
 
 Rows are appended to ``rows.csv`` as they come, so a run that is cut short keeps what it measured;
-the summary and the figure are made at the end, from the rows alone. Before anything is timed each
-policy gathers a sample that is compared bit for bit with the host's.
+summary, targets and figure are made at the end, from the rows alone. Before anything is timed each
+policy gathers a sample that is compared bit for bit with the host's. One that is wrong is left out,
+and the section ends with status 1; one that takes the CUDA context with it ends the process, which
+``micro.py`` starts again without it.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ import argparse
 import statistics
 import sys
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from gatherbench.bench.gpu.micro import AGAIN
 from gatherbench.bench.gpu.micro_machine import prepare
 from gatherbench.bench.gpu.micro_plan import (
     CAPS,
@@ -32,13 +37,29 @@ from gatherbench.bench.gpu.micro_rows import MicroRow, RowFile, row_of, write_su
 from gatherbench.bench.gpu.watchdog import ends_within
 from gatherbench.kernels.policies import POLICIES
 
+if TYPE_CHECKING:
+    from gatherbench.bench.gpu.micro_device import Bench
+
 #: Seconds kept back for the summary and the figure.
 CLOSING_S = 20.0
 FEWEST_ROUNDS = 3
 
 
-def measure(options: argparse.Namespace, began: float) -> list[MicroRow]:
-    """Set up, check, then go round until the budget is spent; the rows."""
+class ContextLostError(RuntimeError):
+    """A kernel has broken the CUDA context: nothing else can be measured in this process."""
+
+    def __init__(self, policy: str, row_bytes: int, error: Exception) -> None:
+        super().__init__(f"policy {policy}, rows of {row_bytes} B, broke CUDA's context: {error}")
+        self.left_out = f"{policy}:{row_bytes}"
+
+
+def measure(options: argparse.Namespace, began: float, out: RowFile[MicroRow]) -> list[str]:
+    """Set up, check, then go round until the budget is spent; what was left out as wrong.
+
+    Raises:
+        ContextLostError: at the check of a policy, before anything was timed.
+        RuntimeError: at a timed launch; the rows before it are there.
+    """
     import torch
 
     from gatherbench.bench.gpu.micro_device import Bench
@@ -55,16 +76,19 @@ def measure(options: argparse.Namespace, began: float) -> list[MicroRow]:
     plan = points(spans, options.row_bytes, options.policies, options.caps)
     print(f"{len(plan)} points, spans {[s // GIB for s in spans]} GiB", flush=True)
     with (
-        RowFile(options.out / "rows.csv", MicroRow) as out,
         ends_within(
             options.budget - (time.monotonic() - began), lambda: report(out.rows, options.out)
         ),
         Bench(max(spans), device, out.add) as bench,
     ):
-        for name in options.policies:
-            for width in options.row_bytes:
-                bench.check(name, width)
-        print(f"every policy is right; {time.monotonic() - began:.0f} s used", flush=True)
+        wrong = _wrong(bench, options)
+        plan = [point for point in plan if f"{point.policy}:{point.row_bytes}" not in wrong]
+        said = "every policy is right" if not wrong else f"{len(wrong)} left out"
+        print(f"{said}; {time.monotonic() - began:.0f} s used", flush=True)
+        for point in plan:
+            if point.kind == "sm_read":  # its first launch loads the kernel
+                bench.seconds(point)
+                break
         last = -1
         for number, point in rounds(plan):
             if number != last:
@@ -75,10 +99,36 @@ def measure(options: argparse.Namespace, began: float) -> list[MicroRow]:
                 break
             if options.rounds and number >= options.rounds:
                 break
-            out.add(row_of(point, number, bench.seconds(point)))
+            try:
+                seconds = bench.seconds(point)
+            except RuntimeError:
+                print(f"ended at {point}", flush=True)
+                raise
+            out.add(row_of(point, number, seconds))
         if last < FEWEST_ROUNDS:
             print(f"only {last} whole rounds: give more --budget or fewer points", flush=True)
-    return out.rows
+    return wrong
+
+
+def _wrong(bench: Bench, options: argparse.Namespace) -> list[str]:
+    """``policy:row bytes`` of what is not to be timed: told so, or wrong here."""
+    import torch
+
+    wrong = list(options.without)
+    for name in options.policies:
+        for width in options.row_bytes:
+            if f"{name}:{width}" in wrong:
+                continue
+            try:
+                bench.check(name, width)
+            except (RuntimeError, ValueError) as error:
+                try:
+                    torch.cuda.synchronize(bench.device)
+                except RuntimeError as lost:
+                    raise ContextLostError(name, width, error) from lost
+                print(f"left out: policy {name}, rows of {width} B: {error}", flush=True)
+                wrong.append(f"{name}:{width}")
+    return wrong
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -97,23 +147,30 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--row-bytes", type=int, nargs="+", default=list(ROW_BYTES))
     parser.add_argument("--policies", nargs="+", default=list(POLICIES))
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="POLICY:BYTES", help="not to be measured"
+    )
     parser.add_argument("--caps", type=int, nargs="+", default=list(CAPS), help="per cent; 0: none")
     parser.add_argument("--dry-run", action="store_true", help="say what would be timed, and stop")
     return parser.parse_args(arguments)
 
 
 def report(rows: Sequence[MicroRow], out: Path) -> None:
-    """Summary, figure and a few lines of text, from the rows alone."""
+    """Summary, targets, figure and a few lines of text, from the rows alone."""
     from gatherbench.bench.gpu.micro_figure import draw, headline
+    from gatherbench.bench.gpu.micro_targets import write_targets
 
     table = write_summary(rows, out / "summary.csv")
     print(headline(table))
+    print(write_targets(rows, out / "targets.csv"))
     passes: dict[tuple[str, int], list[float]] = defaultdict(list)
     for row in rows:
         if row.kind in PASSES:
             passes[row.kind, row.payload_bytes // 8].append(row.time_s)
     for (kind, count), seconds in sorted(passes.items()):
         print(f"  {kind} of {count} ids: {1e6 * statistics.median(seconds):.0f} us")
+    if not table:
+        return
     try:
         draw(table, out / "gather_rate.png")
     except ImportError as missing:
@@ -137,8 +194,19 @@ def main(arguments: Sequence[str]) -> int:
     if (problem := prepare(options.out)) is not None:
         print(f"error: {problem}", file=sys.stderr)
         return 2
-    report(measure(options, began), options.out)
-    return 0
+    with RowFile(options.out / "rows.csv", MicroRow) as out:
+        try:
+            wrong, whole = measure(options, began, out), True
+        except ContextLostError as lost:
+            print(lost, f"--without {lost.left_out}", sep="\n")
+            return AGAIN
+        except RuntimeError:
+            traceback.print_exc()
+            wrong, whole = [], False
+        report(out.rows, options.out)
+    if wrong:
+        print(f"left out, because wrong or worse: {', '.join(wrong)}")
+    return 0 if whole and not wrong else 1
 
 
 if __name__ == "__main__":

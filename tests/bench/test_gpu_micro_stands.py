@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.gpu import (
+    micro,
     micro_device,
     micro_gather,
     micro_overlap,
@@ -132,6 +133,62 @@ def test_the_gather_section_measures_every_point_and_reports(
     assert "id_check of 5000 ids" in said
     assert (tmp_path / "summary.csv").exists()
     assert (tmp_path / "gather_rate.png").stat().st_size > 5000
+
+
+SMALL = ["--spans", "0.001", "--memory", "1", "--row-bytes", "16", "400", "--rounds", "1"]
+
+
+def test_a_policy_that_is_wrong_is_left_out_and_said(
+    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wrong(out: Tensor, table: Table, ids: Tensor, point: GridPoint, places: Any = None) -> None:
+        gather(out, table, ids, point, places)
+        if table.row_bytes == 400 and point.shift == "idle":
+            out[-1, -1] += 1
+
+    monkeypatch.setattr(micro_device, "gather_into", wrong)
+    few = ["--policies", "aligned", "dgl", "--caps", "0"]
+    assert micro_gather.main(["--out", str(tmp_path), *SMALL, *few]) == 1
+    timed = {(r["policy"], r["row_bytes"]) for r in read(tmp_path / "rows.csv")}
+    assert {("dgl", "16"), ("aligned", "16"), ("aligned", "400")} <= timed
+    assert ("dgl", "400") not in timed
+    assert read(tmp_path / "targets.csv")
+    said = capsys.readouterr().out
+    assert "left out: policy dgl, rows of 400 B: policy dgl, rows of 400 B, given: wrong" in said
+    assert said.rstrip().endswith("left out, because wrong or worse: dgl:400")
+
+
+def test_a_lost_context_names_what_broke_it_or_ends_with_what_there_is(
+    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost: list[str] = []
+
+    def breaks(
+        out: Tensor, table: Table, ids: Tensor, point: GridPoint, places: Any = None
+    ) -> None:
+        if table.row_bytes == 400 and len(ids) >= first:
+            lost.append("illegal memory access")
+            raise RuntimeError(lost[0])
+        gather(out, table, ids, point, places)
+
+    def synchronize(device: object = None) -> None:
+        if lost:
+            raise RuntimeError(lost[0])
+
+    monkeypatch.setattr(micro_device, "gather_into", breaks)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    few = ["--policies", "aligned", "--caps", "0"]
+    first = 1
+    assert micro_gather.main(["--out", str(tmp_path), *SMALL, *few]) == micro.AGAIN
+    assert capsys.readouterr().out.rstrip().endswith("\n--without aligned:400")
+    lost.clear()
+    without = ["--without", "aligned:400"]
+    assert micro_gather.main(["--out", str(tmp_path), *SMALL, *few, *without]) == 1
+    assert {r["row_bytes"] for r in read(tmp_path / "rows.csv") if r["policy"]} == {"16"}
+    first = 100  # not in the check, but once it is timed
+    assert micro_gather.main(["--out", str(tmp_path), *SMALL, *few]) == 1
+    assert (tmp_path / "summary.csv").exists()
+    assert "ended at Point(kind='gather'" in capsys.readouterr().out
 
 
 def test_the_unique_order_gathers_each_row_once_and_expands(cuda: None) -> None:
