@@ -132,7 +132,8 @@ def _node_for(
         address = call_runtime("cudaDeviceGetPCIBusId", 16, device.index or 0)
     except CudaCallError as error:
         return None, f"unsupported: not bound: {error}"
-    node = topology.node_of_pci(address.decode().strip("\0"))
+    # The bindings return their whole buffer: what follows the terminator is padding.
+    node = topology.node_of_pci(address.split(b"\0")[0].decode())
     reason = None
     if node is None or node not in nodes:
         reason = "unsupported: not bound: the kernel does not say which node the GPU hangs on"
