@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -32,6 +35,7 @@ MEASURE: dict[str, Any] = {
 }
 
 JobMaker = Callable[..., Job]
+ShellRun = tuple[subprocess.CompletedProcess[str], Path]
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +58,52 @@ def tiny_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         order = rng.permutation(NODES)
         writer.write_splits(order[:200], order[200:300], order[300:])
     return root
+
+
+PLAN = """
+description = "a plan for a test"
+[measure]
+repeats = 1
+warmup_epochs = 0
+epochs = 1
+[[workload]]
+dataset = "tiny"
+fanouts = [3, 2]
+batch_size = 50
+max_batches = 2
+[[strategy]]
+name = "cpu_gather"
+[[strategy]]
+name = "aligned_zero_copy"
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path, tiny_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A plan of two strategies on the tiny graph."""
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+    path = tmp_path / "mine.toml"
+    path.write_text(PLAN)
+    return path
+
+
+@pytest.fixture(scope="session")
+def shell_run(tiny_root: Path, tmp_path_factory: pytest.TempPathFactory) -> ShellRun:
+    """The plan run once by the program itself, with predictions for ``a100-pcie4``.
+
+    Returns what it printed and the run's folder; a test that changes the folder copies it.
+    """
+    root = tmp_path_factory.mktemp("shell_run")
+    (root / "mine.toml").write_text(PLAN)
+    command = [sys.executable, "-m", "gatherbench", "run", str(root / "mine.toml")]
+    command += ["--results", str(root / "results"), "--profile", "a100-pcie4"]
+    env = {**os.environ, "GATHERBENCH_DATA": str(tiny_root)}
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=200, env=env
+    )
+    assert done.returncode == 0, done.stderr
+    (folder,) = (root / "results").glob("*/*")
+    return done, folder
 
 
 @pytest.fixture

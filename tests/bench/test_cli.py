@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
-PLAN = """
-description = "a plan for a test"
-[measure]
-repeats = 1
-warmup_epochs = 0
-epochs = 1
-[[workload]]
-dataset = "tiny"
-fanouts = [3, 2]
-batch_size = 50
-max_batches = 2
-[[strategy]]
-name = "cpu_gather"
-[[strategy]]
-name = "aligned_zero_copy"
-"""
+from gatherbench.bench.cli import app
+
+ShellRun = tuple[subprocess.CompletedProcess[str], Path]
 
 
 def gatherbench(*arguments: object, **more: object) -> subprocess.CompletedProcess[str]:
@@ -32,12 +22,9 @@ def gatherbench(*arguments: object, **more: object) -> subprocess.CompletedProce
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=200, **more)
 
 
-@pytest.fixture
-def plan(tmp_path: Path, tiny_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
-    path = tmp_path / "mine.toml"
-    path.write_text(PLAN)
-    return path
+def invoke(*arguments: object) -> Result:
+    """The command in this process, which has loaded torch and pandas already."""
+    return CliRunner().invoke(app, [*map(str, arguments)])
 
 
 @pytest.mark.parametrize("arguments", [[], ["run"], ["datasets", "import"], ["doctor"]])
@@ -64,8 +51,8 @@ def test_version() -> None:
 
 @pytest.mark.parametrize("what", ["strategies", "datasets", "plans", "meters", "profiles"])
 def test_list(what: str) -> None:
-    done = gatherbench("list", what)
-    assert done.returncode == 0, done.stderr
+    done = invoke("list", what)
+    assert done.exit_code == 0, done.stderr
     expected = {
         "strategies": "aligned_zero_copy",
         "datasets": "wordnet",
@@ -77,15 +64,15 @@ def test_list(what: str) -> None:
 
 
 def test_doctor_names_what_is_lost() -> None:
-    done = gatherbench("doctor")
-    assert done.returncode == 0, done.stderr
+    done = invoke("doctor")
+    assert done.exit_code == 0, done.stderr
     assert "GPU" in done.stdout
 
 
-def test_a_run_ends_with_its_table_and_pictures_and_can_be_shown(plan: Path, tmp_path) -> None:
-    done = gatherbench("run", plan, "--results", tmp_path / "results")
-    assert done.returncode == 0, done.stderr
-    (folder,) = (tmp_path / "results").glob("*/*")
+def test_a_run_ends_with_its_table_and_pictures_and_can_be_shown(
+    shell_run: ShellRun, tmp_path: Path
+) -> None:
+    done, folder = shell_run
     assert {p.name for p in folder.iterdir()} == {
         "rows.csv", "samples.parquet", "plan.json", "env.json", "figures", "report.html",
         "profile.toml",
@@ -93,23 +80,32 @@ def test_a_run_ends_with_its_table_and_pictures_and_can_be_shown(plan: Path, tmp
     for name in ("rows.csv", "epoch_breakdown.png", "speedup.png", "cpu_seconds.png"):
         assert name in done.stdout
     assert "aligned_zero_copy" in done.stdout
-    shown = gatherbench("show", "--results", tmp_path / "results")
-    assert shown.returncode == 0
+    shown = invoke("show", "--results", folder.parents[1])
+    assert shown.exit_code == 0
     assert "aligned_zero_copy" in shown.stdout
-    plotted = gatherbench("plot", folder, "--out", tmp_path / "pictures")
-    assert plotted.returncode == 0
-    assert all(Path(line).is_file() for line in plotted.stdout.split())
+    plotted = invoke("plot", folder, "--out", tmp_path / "pictures")
+    assert plotted.exit_code == 0
+    pictures = [Path(line) for line in plotted.stdout.split()]
+    assert pictures
+    assert all(path.is_file() for path in pictures)
+
+
+def test_a_complete_run_that_is_resumed_stays_as_it_is(shell_run: ShellRun, tmp_path: Path) -> None:
+    _, made = shell_run
+    folder = shutil.copytree(made, tmp_path / made.name)
     before = (folder / "rows.csv").read_bytes()
-    resumed = gatherbench("run", "--resume", folder)
-    assert resumed.returncode == 0
+    resumed = invoke("run", "--resume", folder)
+    assert resumed.exit_code == 0
+    assert "aligned_zero_copy" in resumed.stdout
     assert "cases left" not in resumed.stderr
-    assert (folder / "rows.csv").read_bytes() == before
+    assert (folder / "rows.csv").read_bytes() == before  # its predictions are there once, too
 
 
 def test_a_failed_case_makes_the_exit_status_1(plan: Path, tmp_path: Path) -> None:
-    plan.write_text(PLAN.replace("repeats = 1", "repeats = 1\ntimeout_s = 0.01"))
-    done = gatherbench("run", plan, "--results", tmp_path / "results")
-    assert done.returncode == 1
+    short = plan.read_text().replace("repeats = 1", "repeats = 1\ntimeout_s = 0.01")
+    plan.write_text(short)
+    done = invoke("run", plan, "--results", tmp_path / "results")
+    assert done.exit_code == 1
     assert "timed out" in done.stdout
     assert "2 of 2 cases failed" in done.stderr
 
@@ -137,27 +133,33 @@ def test_bad_input_is_named_with_exit_status_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
-    done = gatherbench(*arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stdout + done.stderr
+    monkeypatch.chdir(tmp_path)
+    done = invoke(*arguments)
+    assert done.exit_code == 2, done.stdout + done.stderr
     assert said in done.stderr
+    assert isinstance(done.exception, SystemExit)  # no other error, which would be a traceback
+
+
+def test_a_shell_is_told_the_exit_status(tmp_path: Path) -> None:
+    done = gatherbench("run", "quik", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "did you mean 'quick'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_resuming_a_damaged_plan_is_refused(tmp_path: Path) -> None:
     (tmp_path / "env.json").write_text("{}")
     (tmp_path / "plan.json").write_text("{}")
-    done = gatherbench("run", "--resume", tmp_path)
-    assert done.returncode == 2
+    done = invoke("run", "--resume", tmp_path)
+    assert done.exit_code == 2
     assert "not a run's plan" in done.stderr
 
 
-def test_resuming_on_another_machine_is_refused(plan: Path, tmp_path: Path) -> None:
-    done = gatherbench("run", plan, "--results", tmp_path / "results")
-    assert done.returncode == 0, done.stderr
-    (folder,) = (tmp_path / "results").glob("*/*")
+def test_resuming_on_another_machine_is_refused(shell_run: ShellRun, tmp_path: Path) -> None:
+    folder = shutil.copytree(shell_run[1], tmp_path / "run")
     env = json.loads((folder / "env.json").read_text())
     env["cpu"]["model"] = "Another Processor 9000"
     (folder / "env.json").write_text(json.dumps(env))
-    refused = gatherbench("run", "--resume", folder)
-    assert refused.returncode == 2
+    refused = invoke("run", "--resume", folder)
+    assert refused.exit_code == 2
     assert "start a new run" in refused.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,7 +12,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from gatherbench.bench.cli import app
 from gatherbench.bench.linkmodel.epoch import predict_batches
 from gatherbench.bench.linkmodel.estimate import Estimate
 from gatherbench.bench.linkmodel.predict import is_prediction, predict, predictions
@@ -25,6 +26,8 @@ from gatherbench.bench.linkmodel.validate import against_measured
 from gatherbench.bench.rows import HEADER, Row, RowMaker
 from gatherbench.bench.store import RunStore
 from gatherbench.bench.tables import Run, load_run
+
+ShellRun = tuple[subprocess.CompletedProcess[str], Path]
 
 WORKLOAD, BATCHES, PAYLOAD = "tiny-sage", 4, 4e8
 COMMON = {
@@ -244,54 +247,25 @@ def test_measured_gpu_epochs_stand_beside_their_predictions(
     assert measured["rate"].tolist() == [pytest.approx(PAYLOAD / 4.0)]
 
 
-PLAN = """
-[measure]
-repeats = 1
-warmup_epochs = 0
-epochs = 1
-[[workload]]
-dataset = "tiny"
-fanouts = [3, 2]
-batch_size = 50
-max_batches = 2
-[[strategy]]
-name = "aligned_zero_copy"
-"""
-
-
-def test_a_run_keeps_its_predictions_once_and_resumes_with_them(
-    tmp_path: Path, tiny_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
-    plan = tmp_path / "mine.toml"
-    plan.write_text(PLAN)
-
-    def gatherbench(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gatherbench", "run", *map(str, arguments)]
-        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
-
-    wrong = gatherbench(plan, "--results", tmp_path / "none", "--profile", "rtx3090-pcie5")
-    assert wrong.returncode == 2
-    assert "did you mean 'rtx3090-pcie" in wrong.stderr
-    assert not (tmp_path / "none").exists()
-
-    done = gatherbench(plan, "--results", tmp_path / "results", "--profile", "a100-pcie4")
-    assert done.returncode == 0, done.stderr
+def test_a_run_keeps_its_predictions(shell_run: ShellRun) -> None:
+    done, folder = shell_run
     assert "modelled for" in done.stdout
-    (folder,) = (tmp_path / "results").glob("*/*")
-    first = RunStore(folder).rows()
-    predicted = [row for row in first if is_prediction(row)]
+    predicted = [row for row in RunStore(folder).rows() if is_prediction(row)]
     assert {row.machine for row in predicted} == {"a100-pcie4"}
     assert load_profile(folder / "profile.toml") == load_profile("a100-pcie4")
     assert [r for r in predicted if (r.stage, r.metric, r.status) == ("epoch", "wall_time", "ok")]
-
-    again = gatherbench("--resume", folder)
-    assert again.returncode == 0, again.stderr
-    second = RunStore(folder).rows()
-    assert len(second) == len(first)
-    assert [r for r in second if is_prediction(r)] == predicted
     assert predict(load_run(folder), load_profile("a100-pcie4")) == predicted
-    assert gatherbench("--resume", folder, "--profile", "a100-pcie4").returncode == 2
+    again = CliRunner().invoke(app, ["run", "--resume", str(folder), "--profile", "a100-pcie4"])
+    assert again.exit_code == 2
+
+
+def test_an_unknown_machine_is_refused_before_there_is_a_run(plan: Path, tmp_path: Path) -> None:
+    results = tmp_path / "none"
+    arguments = ["run", str(plan), "--results", str(results), "--profile", "rtx3090-pcie5"]
+    wrong = CliRunner().invoke(app, arguments)
+    assert wrong.exit_code == 2
+    assert "did you mean 'rtx3090-pcie" in wrong.stderr
+    assert not results.exists()
 
 
 BETTER = {
