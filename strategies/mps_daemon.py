@@ -78,7 +78,7 @@ def mps_client(percent: int) -> Iterator[None]:
                 settings |= _start()
             _refused.clear()
         except (OSError, subprocess.SubprocessError) as error:
-            _refused.append(" ".join(str(error).split()))
+            _refused.append(_words_of(error))
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
@@ -155,6 +155,12 @@ def _try_out(environment: dict[str, str]) -> None:
     subprocess.run(
         _CLIENT, env=environment, check=True, timeout=_START_S, capture_output=True, text=True
     )
+
+
+def _words_of(error: OSError | subprocess.SubprocessError) -> str:
+    """The error in one line, with the last line that a program which failed has said."""
+    said = error.stderr if isinstance(error, subprocess.CalledProcessError) else None
+    return " ".join([*str(error).split(), *(said or "").strip().splitlines()[-1:]])
 
 
 def _ask(question: str, environment: dict[str, str]) -> None:

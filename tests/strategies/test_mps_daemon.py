@@ -106,6 +106,13 @@ def test_a_server_that_serves_nobody_is_a_reason_and_this_process_not_its_client
     assert mps_daemon._watched == []
 
 
+def test_a_client_that_fails_is_quoted(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = ("sh", "-c", "echo first >&2; echo cuInit failed: 805 >&2; exit 1")
+    monkeypatch.setattr(mps_daemon, "_CLIENT", client)
+    with mps_client(90):
+        assert str(mps_skip(GPU)).endswith("exit status 1. cuInit failed: 805)")
+
+
 def test_our_daemon_ends_with_the_process_that_needed_it(notes: Path, tmp_path: Path) -> None:
     done = tmp_path / "done"
     os.mkfifo(done)
