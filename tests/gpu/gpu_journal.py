@@ -61,6 +61,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item.nodeid not in ended]
 
 
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    path, name = _journal(), report.nodeid or "collection"  # a file outside has no id
+    if report.failed and not any(entry.get("end") == name for entry in entries(path)):
+        write(path, end=name, outcome="failed", seconds=0.0, text=report.longreprtext)
+
+
 def pytest_runtest_logstart(nodeid: str) -> None:
     _last.clear()
     _last.update(end=nodeid, outcome="passed", seconds=0.0, text="")

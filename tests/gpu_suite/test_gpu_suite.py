@@ -50,7 +50,7 @@ def test_last(): pass
 def run(folder: Path, text: str, *more: str) -> subprocess.CompletedProcess[str]:
     toy = folder / "test_toy.py"
     toy.write_text(text)
-    command = [sys.executable, str(SUITE), str(toy), "--out", str(folder / "out"), *more]
+    command = [sys.executable, str(SUITE), "--out", str(folder / "out"), *more, str(toy)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=120, check=False, cwd=folder
     )
@@ -93,6 +93,26 @@ def test_one_bad_test_costs_one_test(tmp_path: Path) -> None:
     assert "skipped 1: Skipped: no such sensor" in done.stdout
     assert "5 failed, 3 passed, 1 skipped" in done.stdout
     assert "Segmentation fault" in (tmp_path / "out" / "gpu-test.log").read_text()
+
+
+def test_a_file_that_cannot_be_imported_costs_its_own_tests(tmp_path: Path) -> None:
+    other = tmp_path / "test_lacks.py"
+    other.write_text("import no_such_package\n\ndef test_never(): pass\n")
+    text = (
+        "import os\n\ndef test_one(): pass\n\ndef test_dies(): os.abort()\n\ndef test_two(): pass\n"
+    )
+    done = run(tmp_path, text, str(other))
+    assert done.returncode == 1, done.stderr
+    found = outcomes(tmp_path)
+    said = {name: outcome for name, (outcome, _) in found.items()}
+    assert said == {
+        "collection": "failed",
+        "test_one": "passed",
+        "test_dies": "failed",
+        "test_two": "passed",
+    }
+    assert "No module named 'no_such_package'" in found["collection"][1]
+    assert done.stdout.count("no_such_package") == 1
 
 
 def test_what_there_was_no_time_for_is_named(tmp_path: Path) -> None:
