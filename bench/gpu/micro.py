@@ -95,10 +95,10 @@ def _run_process(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status = process.wait(budget_s + _GRACE_S)
         finally:
-            if status is None:
+            with contextlib.suppress(ProcessLookupError):  # what it has started goes with it
                 os.killpg(process.pid, signal.SIGKILL)
-                with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver holds it
-                    process.wait(_KILL_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver holds it
+                process.wait(_KILL_S)
         log.seek(0)
         return status, log.read().decode(errors="replace")
 

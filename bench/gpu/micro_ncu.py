@@ -17,6 +17,8 @@ import io
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,6 +47,8 @@ COUNTERS = (SECTORS, REQUESTS, READ_BYTES)
 #: Of a completion, as the byte counter seems to count it: derived from published counts, and to be
 #: confirmed.
 COUNTED_HEADER_BYTES = 12
+#: How ncu says that this user may read no counters.
+_FORBIDDEN = "ERR_NVGPUCTRPERM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,24 +143,54 @@ def parse_counters(text: str) -> list[dict[str, float | None]]:
     return [found[number] for number in sorted(found)]
 
 
-def read_counters(ncu: str, budget_s: float) -> str:
-    """What ncu prints of the workload.
+def read_counters(ncu: str, budget_s: float, counters: Sequence[str] = COUNTERS) -> str:
+    """What ncu prints of the workload; its last line says so where the time was too short.
 
     Raises:
-        OSError, SubprocessError: it cannot be run, or takes too long.
+        OSError: it cannot be run.
     """
     command = [ncu, "--csv", "--print-units", "base", "--clock-control", "none"]
-    command += ["--kernel-name", KERNEL_NAME, "--metrics", ",".join(COUNTERS)]
+    command += ["--kernel-name", KERNEL_NAME, "--metrics", ",".join(counters)]
     command += [sys.executable, "-m", "gatherbench.bench.gpu.micro_ncu", "--workload"]
-    done = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=budget_s,
-        check=False,
-    )
-    return done.stdout
+    # Into a file: what ncu has started may hold a pipe open after ncu is gone.
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        late = ""
+        try:
+            subprocess.run(
+                command, stdout=log, stderr=subprocess.STDOUT, timeout=budget_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            late = f"\nncu took longer than {budget_s:.0f} s"
+        log.seek(0)
+        return log.read() + late
+
+
+def count_launches(ncu: str, budget_s: float) -> tuple[list[dict[str, float | None]], str]:
+    """The counters of every launch, empty where there are none; and what ncu printed last.
+
+    All counters in one go, within half of the time. Where that fails, each by itself: ncu refuses
+    all for one that a GPU does not have, and one alone needs no launch to be repeated, for which
+    the memory that it may write would be saved and restored.
+    """
+    began = time.monotonic()
+    text = read_counters(ncu, budget_s / 2)
+    if (counted := _of_all_launches(text)) or _FORBIDDEN in text:
+        return counted, text
+    merged: list[dict[str, float | None]] = [{} for _ in launches()]
+    for number, counter in enumerate(COUNTERS):
+        left_s = budget_s - (time.monotonic() - began)
+        text = read_counters(ncu, left_s / (len(COUNTERS) - number), [counter])
+        for launch, values in zip(merged, _of_all_launches(text), strict=False):
+            launch.update(values)
+    return (merged if any(merged) else []), text
+
+
+def _of_all_launches(text: str) -> list[dict[str, float | None]]:
+    try:
+        counted = parse_counters(text)
+    except ValueError:
+        return []
+    return counted if len(counted) == len(launches()) else []
 
 
 def table_of(rows: Sequence[CounterRow]) -> str:
@@ -195,12 +229,8 @@ def main(arguments: Sequence[str]) -> int:
     if (problem := prepare(options.out)) is not None:
         print(f"error: {problem}", file=sys.stderr)
         return 2
-    text = read_counters(ncu, options.budget)
-    try:
-        counted = parse_counters(text)
-    except ValueError:
-        counted = []
-    if len(counted) != len(launches()):
+    counted, text = count_launches(ncu, options.budget)
+    if not counted:
         last = next((x for x in reversed(text.splitlines()) if x.strip()), "it said nothing")
         print(text[-2000:])
         print(f"no_permission or unsupported: ncu gave no counters; its last words: {last}")

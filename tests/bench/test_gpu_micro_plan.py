@@ -211,6 +211,42 @@ def test_what_ncu_prints_is_read() -> None:
         micro_ncu.parse_counters("==ERROR== ERR_NVGPUCTRPERM")
 
 
+TABLE = '"ID","Metric Name","Metric Unit","Metric Value"\n'
+#: An ncu that does not know the counter of bytes, and says nothing of any if it is among others.
+PICKY = """#!{python}
+import sys
+wanted = sys.argv[sys.argv.index("--metrics") + 1].split(",")
+print("==PROF== Connected")
+if "{unknown}" in wanted:
+    sys.exit("==ERROR== Failed to find metric {unknown}")
+print({table!r}, end="")
+for k in range({count}):
+    print("".join(f'"{{k}}","{{name}}","","7"\\n' for name in wanted), end="")
+"""
+
+
+def test_a_counter_that_a_gpu_does_not_have_costs_no_other(tmp_path: Path) -> None:
+    ncu = tmp_path / "ncu"
+    count = len(micro_ncu.launches())
+    fields = {"python": sys.executable, "table": TABLE, "count": count}
+    ncu.write_text(PICKY.format(unknown=micro_ncu.READ_BYTES, **fields))
+    ncu.chmod(0o755)
+    counted, _ = micro_ncu.count_launches(str(ncu), 60.0)
+    assert counted == [{micro_ncu.SECTORS: 7.0, micro_ncu.REQUESTS: 7.0}] * count
+    ncu.write_text(PICKY.format(unknown=",", **fields))
+    counted, _ = micro_ncu.count_launches(str(ncu), 60.0)
+    assert counted == [dict.fromkeys(micro_ncu.COUNTERS, 7.0)] * count
+    ncu.write_text(f"#!{sys.executable}\nprint('==ERROR== ERR_NVGPUCTRPERM')\n")
+    counted, said = micro_ncu.count_launches(str(ncu), 60.0)
+    assert counted == []
+    assert "ERR_NVGPUCTRPERM" in said
+    ncu.write_text("#!/bin/sh\necho begun\nexec sleep 600\n")
+    counted, said = micro_ncu.count_launches(str(ncu), 1.0)
+    assert counted == []
+    assert said.startswith("begun\n")
+    assert "took longer than" in said
+
+
 def test_the_mean_read_follows_from_the_bytes() -> None:
     row = micro_ncu.expected("aligned", 512, sectors=320_000.0, pcie_read_bytes=12_160_000.0)
     assert row.expected_sectors == 20_000 * 512 // 32
