@@ -24,6 +24,7 @@ import torch
 
 from gatherbench.bench.gpu.micro_machine import prepare
 from gatherbench.bench.gpu.micro_rows import RowFile
+from gatherbench.bench.gpu.micro_targets import MISSED, REACHED, WITHIN
 from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.strategies.cuda_overlap import (
@@ -56,6 +57,24 @@ class OverlapRow:
     round: int
     time_s: float
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapTarget:
+    """``ratio`` of both side by side over the longer of the two, which is to be ``wanted`` at most.
+
+    ``low`` and ``high`` are the extremes over ``rounds``.
+    """
+
+    load: str
+    provider: str
+    budget_percent: int
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+    wanted: float
+    verdict: str
 
 
 def loads(device: torch.device, seconds: float) -> dict[str, Callable[[], object]]:
@@ -124,24 +143,27 @@ def measure(out: Path, budget_s: float) -> list[OverlapRow]:
     return file.rows
 
 
-def ratios(rows: Sequence[OverlapRow]) -> dict[tuple[str, str, int], float]:
-    """``both / max(train, fetch)`` by (load, provider, per cent), from medians.
+def targets(rows: Sequence[OverlapRow]) -> list[OverlapTarget]:
+    """``both / max(train, fetch)`` of each load and share: median over the rounds, and extremes.
 
-    The fetch alone is the fastest share's, the train alone the load's: a share that slows the
-    fetch itself is no excuse.
+    The fetch alone is the fastest share's, the train alone the load's, both by their medians: a
+    share that slows the fetch itself is no excuse.
     """
     times: dict[tuple[str, str, str, int], list[float]] = defaultdict(list)
+    trains: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         times[row.kind, row.load, row.provider, row.budget_percent].append(row.time_s)
-    median = {key: statistics.median(values) for key, values in times.items()}
-    found = {}
-    for (kind, load, provider, percent), both in median.items():
+        if row.kind == "train":
+            trains[row.load].append(row.time_s)
+    found = []
+    for (kind, load, provider, percent), both in sorted(times.items()):
         if kind == "both":
-            fetch = min(v for (k, *_), v in median.items() if k == "fetch")
-            train = statistics.median(
-                row.time_s for row in rows if row.kind == "train" and row.load == load
-            )
-            found[load, provider, percent] = both / max(train, fetch)
+            fetch = min(statistics.median(v) for (k, *_), v in times.items() if k == "fetch")
+            longer = max(statistics.median(trains[load]), fetch)
+            middle, low, high = (f(both) / longer for f in (statistics.median, min, max))
+            verdict = REACHED if middle <= TARGET else WITHIN if low <= TARGET else MISSED
+            share = (load, provider, percent)
+            found.append(OverlapTarget(*share, middle, low, high, len(both), TARGET, verdict))
     return found
 
 
@@ -154,12 +176,17 @@ def main(arguments: Sequence[str]) -> int:
     if (problem := prepare(options.out)) is not None:
         print(f"error: {problem}", file=sys.stderr)
         return 2
-    found = ratios(measure(options.out, options.budget))
-    for load in sorted({load for load, *_ in found}):
-        best, (provider, percent) = min((v, key[1:]) for key, v in found.items() if key[0] == load)
-        verdict = "reached" if best <= TARGET else "missed"
-        print(f"{load}: both / max(train, fetch) = {best:.3f} with {provider} {percent} % ", end="")
-        print(f"(target {TARGET}: {verdict})")
+    rows = measure(options.out, options.budget)
+    with RowFile(options.out / "overlap_targets.csv", OverlapTarget) as file:
+        for one in targets(rows):
+            file.add(one)
+    for load in sorted({one.load for one in file.rows}):
+        best = min((one for one in file.rows if one.load == load), key=lambda one: one.ratio)
+        print(
+            f"{load}: both / max(train, fetch) = {best.ratio:.3f} ({best.low:.3f} to"
+            f" {best.high:.3f}) with {best.provider} {best.budget_percent} % (target {TARGET}:"
+            f" {best.verdict})"
+        )
     return 0
 
 

@@ -267,18 +267,26 @@ def test_each_launch_reads_each_row_once() -> None:
 
 
 def test_overlap_is_measured_against_the_longer_of_the_two() -> None:
-    def rows(kind: str, seconds: float, percent: int) -> micro_overlap.OverlapRow:
-        return micro_overlap.OverlapRow(kind, "load", "stream", percent, 0, seconds, "clock")
+    def rows(kind: str, percent: int, *seconds: float) -> list[micro_overlap.OverlapRow]:
+        return [
+            micro_overlap.OverlapRow(kind, "load", "stream", percent, number, time_s, "clock")
+            for number, time_s in enumerate(seconds)
+        ]
 
-    found = micro_overlap.ratios(
+    found = micro_overlap.targets(
         [
-            *(rows("train", 2.0, p) for p in (5, 10)),
-            *(rows("fetch", s, p) for p, s in ((5, 4.0), (10, 2.5))),
-            *(rows("both", s, p) for p, s in ((5, 4.0), (10, 2.6))),
+            *(row for percent in (5, 10) for row in rows("train", percent, 2.0, 2.0)),
+            *(*rows("fetch", 5, 4.0, 4.0), *rows("fetch", 10, 2.5, 2.5)),
+            *(*rows("both", 5, 4.0, 4.0), *rows("both", 10, 2.6, 2.6)),
+            *rows("both", 15, 2.5, 3.0),
         ]
     )
-    assert found["load", "stream", 5] == pytest.approx(4.0 / 2.5), "a slow fetch is no excuse"
-    assert found["load", "stream", 10] == pytest.approx(2.6 / 2.5)
+    ratios = {one.budget_percent: (one.ratio, one.verdict) for one in found}
+    assert ratios[5] == (pytest.approx(4.0 / 2.5), "missed"), "a slow fetch is no excuse"
+    assert ratios[10] == (pytest.approx(2.6 / 2.5), "reached")
+    assert ratios[15] == (pytest.approx(2.75 / 2.5), "reached within the spread")
+    spread = next((one.low, one.high, one.rounds) for one in found if one.budget_percent == 15)
+    assert spread == (pytest.approx(1.0), pytest.approx(1.2), 2)
 
 
 def test_the_peers_table_has_a_rate_for_each() -> None:
