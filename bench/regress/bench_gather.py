@@ -5,9 +5,10 @@ than what anybody gets from one line of torch. Run with::
 
     pytest bench/regress -o python_files='bench_*.py' --benchmark-only --benchmark-group-by=group
 
-Each benchmark fetches 100 000 random rows from a table much larger than the caches, other rows
-each time, on as many threads as this process has cores, and checks what it fetched. The bytes it
-moved stand in ``extra_info``; dividing them by the time is left to the reader of the result.
+Each benchmark fetches 100 000 random rows (25 000 for ``make regress-against``) from a table much
+larger than the caches, other rows each time, on as many threads as this process has cores, and
+checks what it fetched. The bytes it moved stand in ``extra_info``; dividing them by the time is
+left to the reader of the result.
 
 The rounds of one method follow each other and are not interleaved with another's. That favours
 whichever method does not share the cores with torch: interleaved round by round on two cores, ours
@@ -19,6 +20,7 @@ operation, on cores that the next method would have used. Run it on an idle mach
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +35,10 @@ from gatherbench.kernels.host_gather import HostGather, available_cores
 from gatherbench.kernels.host_memory import empty_table, huge_pages
 from gatherbench.kernels.reference import reference_gather, same_bytes
 
-BATCH = 100_000
-TABLE_BYTES = 2 << 30
+#: ``make regress-against`` asks for less: it fills tables anew in each of many processes.
+SMALL = bool(os.environ.get("GATHERBENCH_REGRESS_SMALL"))
+BATCH = 25_000 if SMALL else 100_000
+TABLE_BYTES = (256 << 20) if SMALL else (2 << 30)
 #: Of the memory that is free: table, output and a copy of the output must fit.
 MEMORY_SHARE = 0.4
 WIDTHS = (100, 128, 602)  # ogbn-products, ogbn-papers100M, reddit

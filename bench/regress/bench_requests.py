@@ -5,6 +5,7 @@ Each benchmark counts a trace's worth of ids; rows and requests stand in ``extra
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.request_table import request_row, uniform_ids
 
-ROWS = 4_000_000
+ROWS = 500_000 if os.environ.get("GATHERBENCH_REGRESS_SMALL") else 4_000_000
 #: A few milliseconds of streaming through memory: two runs of one build, on a quiet machine that
 #: shared its memory with others, differed by up to 1.4.
 STREAMING = 0.5

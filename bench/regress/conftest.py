@@ -17,6 +17,7 @@ import pytest
 from gatherbench.bench.machine import library_versions
 
 
+@pytest.hookimpl(optionalhook=True)  # ``side.py`` runs without pytest-benchmark
 def pytest_benchmark_update_machine_info(config: Any, machine_info: dict[str, Any]) -> None:
     """Add cores, thread limit and library versions; leave out the host's name."""
     machine_info.pop("node", None)

@@ -51,7 +51,7 @@ from gatherbench.bench.regress.results_file import (
     read_results,
 )
 
-Word = Literal["SAME", "FAST", "SLOW", "AMBIGUOUS", "NEW", "MISSING"]
+Word = Literal["SAME", "FAST", "SLOW", "AMBIGUOUS", "NEW", "MISSING", "FAILED"]
 
 THRESHOLD = 0.10
 #: Fewer rounds say nothing about their scatter.
@@ -59,7 +59,13 @@ MIN_ROUNDS = 5
 RESAMPLES = 2000
 #: Up to so many cores of other work a machine counts as quiet.
 QUIET_CORES = 0.3
-_COLOURS = {"SLOW": "red", "FAST": "green", "AMBIGUOUS": "yellow", "MISSING": "yellow"}
+COLOURS = {
+    "SLOW": "red",
+    "FAILED": "red",
+    "FAST": "green",
+    "AMBIGUOUS": "yellow",
+    "MISSING": "yellow",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +209,7 @@ def _print(out: Console, base: Results, new: Results, verdicts: Sequence[Verdict
         out.print(f"warning: {warning}", style="yellow", highlight=False)
     table = Table("benchmark", "verdict", "reason")
     for verdict in verdicts:
-        colour = _COLOURS.get(verdict.word, "default")
+        colour = COLOURS.get(verdict.word, "default")
         name = verdict.name.removeprefix("bench/regress/").replace("[", r"\[")
         table.add_row(name, f"[{colour}]{verdict.word}[/]", verdict.reason)
     out.print(table)

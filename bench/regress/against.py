@@ -1,0 +1,208 @@
+"""Has this tree become slower than that commit? Both are timed in one run, in turn.
+
+    python -m gatherbench.bench.regress.against [BASE] [--budget SECONDS] [--only WORD]
+
+``verdict.py`` compares files of two runs, between which a shared machine may change by more than
+any threshold. Here the commit's files are put into a temporary folder, and processes of both trees
+run the same benchmarks (those of this tree) block by block in turn (``blocks.py``), judged by the
+ratios of pairs (``paired.py``). Both run in this environment, so a dependency that was upgraded is
+not seen here but by ``verdict.py``.
+
+Exit status: 0, also for AMBIGUOUS, which is a warning; 1 for SLOW, and for FAILED, a benchmark that
+runs on the base alone; 2 for what cannot be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from gatherbench.bench.progress import step_bar
+from gatherbench.bench.regress.blocks import Open, Record, rehearse, run_pair, worth_more
+from gatherbench.bench.regress.paired import judge_all
+from gatherbench.bench.regress.sides import SideError, Trees
+from gatherbench.bench.regress.tree import (
+    Commit,
+    TreeError,
+    files_of,
+    find_commit,
+    is_dirty,
+    top_of,
+)
+from gatherbench.bench.regress.verdict import COLOURS, THRESHOLD, Verdict
+
+BUDGET_S = 270.0
+
+
+def compare(
+    opened: Open, out: Console, *, only: str, budget_s: float, threshold: float, seed: int
+) -> list[Record]:
+    """Rehearse, then pairs of processes while the budget lasts and anything is undecided."""
+    begin, rng = time.monotonic(), random.Random(seed)
+    with step_bar(out) as progress:
+        progress("every benchmark once, untimed", 0.0)
+        records = rehearse(opened, lambda name: only in name)
+        pair = 0
+        while chosen := worth_more(records, budget_s - (time.monotonic() - begin), threshold):
+            pair += 1
+
+            def show(share: float, pair: int = pair, count: int = len(chosen)) -> None:
+                spent = (time.monotonic() - begin) / budget_s
+                progress(f"pair {pair} of processes, {count} benchmarks", min(spent, 1.0))
+
+            run_pair(opened, chosen, pair, rng, show)
+    return records
+
+
+def judge_records(records: Sequence[Record], threshold: float) -> list[Verdict]:
+    """A verdict each: by the rule where both sides ran, else which did not and why."""
+    judged = {v.name: v for v in judge_all([r.pairs() for r in records if r.runs], threshold)}
+    return [judged.get(record.name) or record.one_sided() for record in records]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare, print, save, and return the exit status."""
+    options = _options(arguments)
+    out = Console()
+    out = out if out.is_terminal else Console(width=140)
+    # Cancelled by a service: leave by the same way as on Ctrl-C, which cleans up.
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return _main(options, out)
+    except (TreeError, SideError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted: nothing was judged", file=sys.stderr)
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _main(options: argparse.Namespace, out: Console) -> int:
+    top = top_of(options.tree)
+    base = find_commit(top, options.base or None)
+    head = Commit("working tree" if is_dirty(top) else "HEAD", find_commit(top, "HEAD").sha)
+    out.print(f"base {base.sha[:12]} ({base.ref})\nhead {head.sha[:12]} ({head.ref})")
+    seed, begin, load = random.SystemRandom().getrandbits(32), time.monotonic(), os.getloadavg()[0]
+    with files_of(top, base) as scratch:
+        records = compare(
+            Trees(scratch / "tree", top, scratch).open,
+            out,
+            only=options.only,
+            budget_s=options.budget,
+            threshold=options.threshold,
+            seed=seed,
+        )
+    if not any(record.runs for record in records):
+        reasons = "; ".join(sorted({r.one_sided().reason for r in records})) or "none was found"
+        raise SideError(f"no benchmark runs on both sides: {reasons}")
+    verdicts = judge_records(records, options.threshold)
+    _print(out, records, verdicts)
+    found: dict[str, Any] = {
+        "base": {"ref": base.ref, "commit": base.sha},
+        "head": {"ref": head.ref, "commit": head.sha},
+        "threshold": options.threshold,
+        "seed": seed,
+        "wall_s": time.monotonic() - begin,
+        "load_average": [load, os.getloadavg()[0]],
+        "usable_cores": len(psutil.Process().cpu_affinity()),
+        "benchmarks": [
+            {"verdict": v.word, "reason": v.reason, **_finite(v), **record.as_json()}
+            for v, record in zip(verdicts, records, strict=True)
+        ],
+    }
+    file = options.json or top / ".regress" / (
+        f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{base.sha[:7]}-{head.sha[:7]}.json"
+    )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(found, indent=1) + "\n")
+    out.print(
+        f"{found['wall_s']:.0f} s, load average {load:.1f} at the start; samples: {file}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return int(any(verdict.word in ("SLOW", "FAILED") for verdict in verdicts))
+
+
+def _print(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:
+    table = Table("benchmark", "base", "head / base", "95 % interval", "pairs", "verdict", "reason")
+    for record, verdict in zip(records, verdicts, strict=True):
+        colour = COLOURS.get(verdict.word, "default")
+        mark = " (yardstick)" if record.yardstick else ""
+        known = not math.isnan(verdict.ratio)
+        table.add_row(
+            record.name.removeprefix("bench/regress/").replace("[", r"\[") + mark,
+            f"{1e3 * record.base_median_s:.3g} ms" if known else "",
+            f"{verdict.ratio:.3f}" if known else "",
+            "" if math.isnan(verdict.low) else f"{verdict.low:.3f} to {verdict.high:.3f}",
+            str(len(record.samples)) if known else "",
+            f"[{colour}]{verdict.word}[/]",
+            verdict.reason,
+        )
+    out.print(table)
+    counts = Counter(verdict.word for verdict in verdicts)
+    out.print(", ".join(f"{count} {word}" for word, count in counts.items()), highlight=False)
+
+
+def _finite(verdict: Verdict) -> dict[str, float | None]:
+    """JSON knows no NaN."""
+    values = {"ratio": verdict.ratio, "low": verdict.low, "high": verdict.high}
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def _interrupt(signal_number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m gatherbench.bench.regress.against",
+        description="Time this tree and a commit in one run, in turn: SAME, FAST, SLOW, AMBIGUOUS. "
+        "To compare with saved times of earlier days, or other versions of dependencies, on a "
+        "machine of your own: make regress.",
+    )
+    parser.add_argument(
+        "base",
+        nargs="?",
+        help="commit, branch or tag (default: where this branch left origin/main or main, on it "
+        "the commit before; with uncommitted changes the last commit)",
+    )
+    parser.add_argument("--tree", type=Path, default=Path(), help="the checkout (default: here)")
+    parser.add_argument(
+        "--budget", type=float, default=BUDGET_S, help="seconds it may take, about (%(default)s)"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="WORD", help="benchmarks with this in the name"
+    )
+    parser.add_argument(
+        "--threshold", type=float, default=THRESHOLD, help="the share that matters (%(default)s)"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="where all samples go (.regress/)"
+    )
+    options = parser.parse_args(arguments)
+    if not 0 < options.threshold < math.inf:
+        parser.error("--threshold: expected a share above 0, e.g. 0.1")
+    if not 0 < options.budget < math.inf:
+        parser.error("--budget: expected seconds above 0")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

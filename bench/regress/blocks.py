@@ -1,0 +1,236 @@
+"""The order of work: which benchmark runs when, on which side, and for how long.
+
+Pairs of processes follow each other, because a process is steady in itself and differs from the
+next one by where its memory and threads happen to lie: many rounds of one process tell nothing of
+that. Within a pair each benchmark runs in many short blocks, one of each side in turn, whose order
+is drawn anew each time: neither a drift of the machine nor a burst of other work is in the median
+of the ratios of neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gatherbench.bench.regress.paired import ERROR, MIN_PAIRS, Pairs, interval, judge
+from gatherbench.bench.regress.sides import BenchmarkError, Side, SideError
+from gatherbench.bench.regress.verdict import Verdict
+
+Open = Callable[[], AbstractContextManager[tuple[Side, Side]]]
+#: How long a block takes at least, unless one round of it takes longer.
+BLOCK_S = 0.004
+#: Blocks of each side in a pair: as many as take so long together, in these bounds.
+TURNS_S, FEWEST_TURNS, MOST_TURNS = 0.1, 7, 15
+#: By then a benchmark that cannot be judged is too noisy for this machine.
+MOST_PAIRS = 16
+#: About what two processes take that import torch and collect.
+START_S = 6.0
+NOT_THERE = "not there"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a pair of processes found: medians of neighbouring blocks, s, the base's and the head's.
+
+    ``head_first`` holds which of the two came first.
+    """
+
+    pair: int
+    base_s: tuple[float, ...]
+    head_s: tuple[float, ...]
+    head_first: tuple[bool, ...]
+
+    @property
+    def log_ratio(self) -> float:
+        """Of head to base: the median over neighbours."""
+        return float(np.median(np.log(self.head_s) - np.log(self.base_s)))
+
+
+@dataclass(slots=True)
+class Record:
+    """What is known of one benchmark; the errors say why a side has no times."""
+
+    name: str
+    base_error: str = ""
+    head_error: str = ""
+    group: str | None = None
+    yardstick: bool = False
+    rounds: int = 0
+    turns: int = 0
+    samples: list[Sample] = field(default_factory=list)
+    #: What the last pair took for it, seconds, with its tables and checks.
+    pair_s: float = 0.0
+
+    @property
+    def runs(self) -> bool:
+        return not self.base_error and not self.head_error
+
+    def pairs(self) -> Pairs:
+        ratios = tuple(sample.log_ratio for sample in self.samples)
+        return Pairs(self.name, ratios, self.group, self.yardstick)
+
+    @property
+    def base_median_s(self) -> float:
+        """Median over pairs of what a round took on the base; not a number without any."""
+        seconds = [block for sample in self.samples for block in sample.base_s]
+        return float(np.median(seconds)) if seconds else math.nan
+
+    def one_sided(self) -> Verdict:
+        """The verdict where a side has no times."""
+        if self.head_error == NOT_THERE:
+            return Verdict(self.name, "MISSING", "not in this tree")
+        if self.head_error:
+            return Verdict(self.name, "FAILED", self.head_error)
+        return Verdict(self.name, "NEW", f"the base cannot run it: {self.base_error}")
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def rehearse(opened: Open, wanted: Callable[[str], bool]) -> list[Record]:
+    """Run everything once on both sides, at the same time: what runs, and how long a round takes.
+
+    It also compiles what numba compiles. Nothing of its times is kept.
+    """
+    with opened() as (base, head), ThreadPoolExecutor(2) as pool:
+        before, after = pool.map(lambda side: _once(side, wanted), (base, head))
+        if head.uncollected:
+            raise SideError("this tree's benchmarks cannot be read: " + "; ".join(head.uncollected))
+        why = "; ".join(base.uncollected) or NOT_THERE
+    records = []
+    for name in [*after, *(name for name in before if name not in after)]:
+        old = before.get(name, _Rehearsed(error=why))
+        new = after.get(name, _Rehearsed(error=NOT_THERE))
+        record = Record(name, old.error, new.error, new.group, new.yardstick)
+        # Two processes at once took longer than one will, and so the shorter time counts.
+        round_s = max(min(old.round_s, new.round_s), 1e-9)
+        record.rounds = math.ceil(BLOCK_S / round_s)
+        turns = math.ceil(TURNS_S / (round_s * record.rounds))
+        record.turns = min(max(turns, FEWEST_TURNS), MOST_TURNS)
+        records.append(record)
+    return records
+
+
+@dataclass(frozen=True, slots=True)
+class _Rehearsed:
+    round_s: float = 1.0
+    error: str = ""
+    group: str | None = None
+    yardstick: bool = False
+
+
+def _once(side: Side, wanted: Callable[[str], bool]) -> dict[str, _Rehearsed]:
+    names = [name for name in side.items if wanted(name)]
+    found = {}
+    for name, after in zip(names, [*names[1:], None], strict=False):
+        try:
+            about = side.begin(name, after)
+            round_s = min(side.block(1, 2))
+            side.end()
+        except BenchmarkError as error:
+            found[name] = _Rehearsed(error=str(error))
+        else:
+            yardstick = bool(about["extra_info"].get("yardstick", False))
+            found[name] = _Rehearsed(round_s, "", about["group"], yardstick)
+    return found
+
+
+def run_pair(
+    opened: Open,
+    records: Sequence[Record],
+    pair: int,
+    rng: random.Random,
+    progress: Callable[[float], None] = lambda share: None,
+) -> None:
+    """One process of each side, and a sample of every benchmark of ``records`` by them."""
+    with opened() as (base, head):
+        for number, record in enumerate(records):
+            begin = time.monotonic()
+            after = records[number + 1].name if number + 1 < len(records) else None
+            _sample(base, head, record, after, pair, rng)
+            record.pair_s = time.monotonic() - begin
+            progress((number + 1) / len(records))
+
+
+def _sample(
+    base: Side, head: Side, record: Record, after: str | None, pair: int, rng: random.Random
+) -> None:
+    """Add a sample to ``record``, or the error that a side ended with."""
+    blocks: dict[Side, list[float]] = {base: [], head: []}
+    begun: list[Side] = []
+    heads_first = []
+    # The caches are the other side's by now: one round untimed, unless a round is so long that
+    # its own bytes soon replace them.
+    untimed = int(record.rounds > 1)
+    side = base
+    try:
+        for side in (base, head):
+            side.begin(record.name, after)
+            begun.append(side)
+            side.block(2, 0)
+        for _ in range(record.turns):
+            heads_first.append(rng.random() < 0.5)
+            for side in (head, base) if heads_first[-1] else (base, head):
+                blocks[side].append(float(np.median(side.block(untimed, record.rounds))))
+        for side in (base, head):
+            begun.remove(side)
+            side.end()
+    except BenchmarkError as error:
+        if side is base:
+            record.base_error = str(error)
+        else:
+            record.head_error = str(error)
+        for other in begun:
+            if other is not side:
+                with suppress(BenchmarkError):
+                    other.end()
+        return
+    record.samples.append(
+        Sample(pair, tuple(blocks[base]), tuple(blocks[head]), tuple(heads_first))
+    )
+
+
+def worth_more(records: Sequence[Record], left_s: float, threshold: float) -> list[Record]:
+    """The benchmarks of the next pair of processes, for which ``left_s`` seconds are left.
+
+    All until each has ``MIN_PAIRS``, then those that are not SAME: to stop there cannot raise a
+    false alarm, and nothing stops at SLOW, which is judged at the end. Where time will not do for
+    all of those, the ones that differ most go on: SLOW of one is worth more than doubt about many.
+    """
+    runnable = [record for record in records if record.runs]
+    family = len(runnable)
+    if any(len(record.samples) < MIN_PAIRS for record in runnable):
+        chosen, pairs_to_go = runnable, 1
+    else:
+        suspects = [r for r in runnable if judge(r.pairs(), family, threshold).word != "SAME"]
+        chosen = [record for record in suspects if len(record.samples) < MOST_PAIRS]
+        chosen.sort(key=_evidence, reverse=True)
+        pairs_to_go = max(pairs_for(family) - len(chosen[0].samples), 1) if chosen else 1
+    cost_s = [record.pair_s for record in chosen]
+    while chosen and pairs_to_go * (START_S + sum(cost_s)) > left_s:
+        chosen.pop()
+        cost_s.pop()
+    in_order = {record.name: number for number, record in enumerate(records)}
+    return sorted(chosen, key=lambda record: in_order[record.name])
+
+
+def _evidence(record: Record) -> float:
+    """By how much the ratio differs from 1 at the least, as a logarithm."""
+    low, high = interval(record.pairs().log_ratios, ERROR)
+    return max(low, -high)
+
+
+def pairs_for(family: int) -> int:
+    """The fewest pairs after which SLOW can be said of one of ``family`` benchmarks."""
+    count = MIN_PAIRS
+    while math.isinf(interval([0.0] * count, 2 * ERROR / family)[0]):
+        count += 1
+    return count
