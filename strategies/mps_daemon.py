@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,7 @@ LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 SHARE_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 DEFAULT_PIPE_FOLDER = "/tmp/nvidia-mps"
 _START_S = 20
+_LOOK_S = 0.1
 
 #: Opens the first GPU and is gone; fails as loudly as the driver does.
 _CLIENT = (
@@ -123,7 +125,7 @@ def _start() -> dict[str, str]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        _ask("get_server_list", environment)
+        _await_daemon(environment)
         _try_out(environment)
     except (OSError, subprocess.SubprocessError):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -144,6 +146,22 @@ def _start() -> dict[str, str]:
         os.close(ours)
     _watched.append(theirs)
     return settings
+
+
+def _await_daemon(environment: dict[str, str]) -> None:
+    """Ask until the daemon answers: it may still be on its way when what started it returns.
+
+    Raises:
+        SubprocessError: it has not answered within :data:`_START_S`.
+    """
+    until = time.monotonic() + _START_S
+    while True:
+        try:
+            return _ask("get_server_list", environment)
+        except subprocess.CalledProcessError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_LOOK_S)
 
 
 def _try_out(environment: dict[str, str]) -> None:

@@ -29,7 +29,8 @@ folder="${CUDA_MPS_PIPE_DIRECTORY:-/nowhere}"
 if [ "$1" = -d ]; then
   [ -z "$FAKE_REFUSES" ] || { echo "no permission" >&2; exit 1; }
   echo "started, share ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-unset}" >> "$FAKE_NOTES"
-  touch "$folder/control"
+  [ -z "$FAKE_LATE" ] || sleep "$FAKE_LATE" && touch "$folder/control" &
+  [ -n "$FAKE_LATE" ] || wait
   exit 0
 fi
 [ -e "$folder/control" ] || exit 1
@@ -104,6 +105,25 @@ def test_a_server_that_serves_nobody_is_a_reason_and_this_process_not_its_client
         assert "no MPS daemon (Command" in str(mps_skip(GPU))
     assert notes.read_text().splitlines()[-1] == "quit"
     assert mps_daemon._watched == []
+
+
+def test_a_daemon_that_comes_late_is_waited_for(
+    notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_LATE", "0.5")
+    subprocess.run([CONTROL, "-d"], check=True, stdout=subprocess.DEVNULL)
+    assert not daemon_answers(os.environ)
+    mps_daemon._await_daemon({**os.environ})
+    assert daemon_answers(os.environ)
+
+
+def test_a_daemon_that_never_answers_is_a_reason(
+    notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_LATE", "4")
+    monkeypatch.setattr(mps_daemon, "_START_S", 1)
+    with mps_client(90):
+        assert "no MPS daemon (Command" in str(mps_skip(GPU))
 
 
 def test_a_client_that_fails_is_quoted(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
