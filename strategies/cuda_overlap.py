@@ -90,6 +90,9 @@ class OverlappedFetcher(KernelFetcher):
         alone = statistics.median(alone_seconds(self.device, beside) for _ in range(_SWEEP_ROUNDS))
         source = "median time.perf_counter of a training step, no fetch beside it"
         self.setup.append(SetupStep("train_alone_step_time", "s", alone, source))
+        fetch = min(self._sweep(lambda: self.step_seconds(ids, lambda: None)).values())
+        source = "median time.perf_counter of a fetch, no training beside it, by the fastest share"
+        self.setup.append(SetupStep("fetch_alone_step_time", "s", fetch, source))
         why = f"smallest that reaches {ENOUGH:.0%} of the best step; replaces the one found alone"
         self.take(smallest_good_budget(seconds), why, "budget_beside_training")
         return self.setup[known:]

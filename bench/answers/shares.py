@@ -48,6 +48,22 @@ def step_against_share(findings: Findings) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True) if tables else seconds
 
 
+def overlap_ratios(findings: Findings) -> pd.DataFrame:
+    """A training step with a gather beside it over the longer of the two alone: is it hidden?
+
+    Of the real training step, at the share that served it best. Columns: ``series``, ``x`` (that
+    share, per cent), ``ratio``.
+    """
+    seconds = _budget_sweep(findings, "step_time")
+    alone = _setup_medians(findings, "(train|fetch)_alone_step_time")
+    both = alone.groupby("series")["value"].agg(["max", "count"])
+    longer = both.loc[both["count"] == 2, "max"]  # older runs have no fetch alone
+    best = seconds.sort_values("y", kind="stable").drop_duplicates("series")
+    best = best[best["series"].isin(longer.index)]
+    ratio = best["y"].to_numpy() / longer.reindex(best["series"]).to_numpy()
+    return best[["series", "x"]].assign(ratio=ratio).reset_index(drop=True)
+
+
 def _overlapped_loads(overlap: pd.DataFrame) -> pd.DataFrame:
     """gpu-micro's loads with a fetch beside them over the loads alone."""
     if overlap.empty:

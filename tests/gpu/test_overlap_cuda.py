@@ -39,6 +39,7 @@ def test_the_sweep_records_its_curve(provider: str) -> None:
         found = {s.metric: s.value for s in fetcher.tune(torch.arange(9999), lambda: busy @ busy)}
         assert found["budget_beside_training"] in {0.05, 0.1, 0.15, 0.25, 0.5}
         assert found["train_alone_step_time"] > 0
+        assert found["fetch_alone_step_time"] > 0
         ids = torch.randperm(1 << 19)[:9999]
         assert same_bytes(fetcher.submit(ids).result(), reference_gather(table, ids)) is None
 

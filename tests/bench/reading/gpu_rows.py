@@ -67,7 +67,7 @@ def add_gpu_metrics(folder: Path, series: Iterable[tuple[str, str]], epochs: int
         row = {"stage": "fetch", "metric": "row", "unit": "B", "value": ROW_BYTES}
         add_rows(folder, [row], backend="model", **key)
         if strategy == "async_zero_copy":
-            steps = [("train_alone_step_time", 0.5)]
+            steps = [("train_alone_step_time", 0.5), ("fetch_alone_step_time", 0.8)]
             steps += [
                 (f"budget_{percent}_gather_time", value) for percent, value in BUDGETS.items()
             ]

@@ -39,7 +39,11 @@ from gatherbench.bench.answers.reddit import (
     reddit_stages,
 )
 from gatherbench.bench.answers.shapes import modelled_shapes
-from gatherbench.bench.answers.shares import gather_against_share, step_against_share
+from gatherbench.bench.answers.shares import (
+    gather_against_share,
+    overlap_ratios,
+    step_against_share,
+)
 from gatherbench.bench.findings import Findings, load_findings
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.reference import load_reference
@@ -203,6 +207,8 @@ def test_shares_of_the_multiprocessors(findings: Findings) -> None:
     step = step_against_share(findings).set_index(["series", "x"])["y"]
     assert step[sweep, 10] == pytest.approx(4.0)
     assert step["memory pass, stream", 25] == pytest.approx(1.4)
+    (ratio,) = overlap_ratios(findings).itertuples(index=False)
+    assert tuple(ratio) == (sweep, 15, pytest.approx(1.0 / 0.8))
 
 
 def test_changes_against_the_papers_baseline(findings: Findings) -> None:
@@ -274,6 +280,7 @@ def test_without_any_run_every_measured_table_is_empty(nothing: Findings) -> Non
         live_peers(nothing.peer),
         gather_against_share(nothing),
         step_against_share(nothing),
+        overlap_ratios(nothing),
         measured_changes(nothing, "cuda", quantities),
         measured_transfers(nothing),
     ):
