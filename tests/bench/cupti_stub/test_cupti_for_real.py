@@ -33,18 +33,24 @@ def _installed(name: str) -> Iterator[Path]:
         yield from (Path(str(f.locate())) for f in files if f.match(name))
 
 
+def _knows_every_error(version: Path) -> bool:
+    """Whether the headers name all errors that have a remedy: from 12.8 (API 26) on."""
+    found = re.search(r"#define CUPTI_API_VERSION (\d+)", version.read_text(encoding="utf-8"))
+    return found is not None and int(found[1]) >= 26
+
+
 def _camel(field: str) -> str:
     return re.sub(r"_(\w)", lambda found: found[1].upper(), field)
 
 
 def test_structures_and_constants_are_those_of_the_header(c_compiler: str, tmp_path: Path) -> None:
-    folders = {str(p.parent) for name in ("cupti.h", "cuda.h") for p in _installed(name)}
-    if not any((Path(f) / "cupti.h").exists() for f in folders):
-        pytest.skip("no cupti.h here: neither a CUDA toolkit nor the wheel nvidia-cuda-cupti")
-    if not any((Path(f) / "cuda.h").exists() for f in folders):
-        pytest.skip("no cuda.h here, which cupti.h includes")
+    versions, driver = list(_installed("cupti_version.h")), list(_installed("cuda.h"))
+    if not versions or not driver:
+        pytest.skip("no CUPTI headers or no cuda.h here: install a CUDA toolkit")
+    if not all(_knows_every_error(version) for version in versions):
+        pytest.skip("the headers are of CUDA before 12.8, which lacks names of errors")
     head = "CUpti_ActivityUnifiedMemoryCounter"
-    lines = ['P("version", CUPTI_API_VERSION);', f'P("record2", sizeof({head}2));']
+    lines = ['P("version", CUPTI_API_VERSION);', f'P("record3", sizeof({head}3));']
     for struct, fields in ((f"{head}2", cupti.Record), (f"{head}Config", cupti.Config)):
         lines += [f'P("{struct}", sizeof({struct}));']
         lines += [
@@ -77,16 +83,14 @@ def test_structures_and_constants_are_those_of_the_header(c_compiler: str, tmp_p
     lines += [f'P("{name}", {name});' for name in constants]
     source = tmp_path / "layout.c"
     source.write_text(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <cupti.h>\n"
-        "#if CUPTI_API_VERSION >= 26\n"
-        f"#define LATEST sizeof({head}3)\n"
+        "#include <stddef.h>\n#include <stdio.h>\n"
+        "#include <cupti_activity.h>\n#include <cupti_version.h>\n"
         f'_Static_assert(offsetof({head}3, pad) == offsetof({head}2, pad), "head");\n'
-        f"#else\n#define LATEST sizeof({head}2)\n#endif\n"
         '#define P(n, v) printf("%s %lld\\n", n, (long long)(v))\n'
-        'int main(void) { P("latest", LATEST);\n' + "\n".join(lines) + "\nreturn 0; }\n"
+        "int main(void) { \n" + "\n".join(lines) + "\nreturn 0; }\n"
     )
     program = tmp_path / "layout"
-    includes = [f"-I{folder}" for folder in sorted(folders)]
+    includes = [f"-I{folder}" for folder in dict.fromkeys(p.parent for p in versions + driver)]
     subprocess.run([c_compiler, *includes, "-o", str(program), str(source)], check=True)
     printed = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
     found = {name: int(value) for name, value in (line.split() for line in printed.splitlines())}
@@ -97,7 +101,8 @@ def test_structures_and_constants_are_those_of_the_header(c_compiler: str, tmp_p
     assert {name: found[name] for name in constants} == constants
     assert set(cupti._REFUSALS) <= set(constants.values())
     sizes = [s for (a, b), s in cupti.RECORD_BYTES.items() if a <= found["version"] <= b]
-    assert sizes == [found["latest"]], f"version {found['version']} of the header"
+    assert sizes == [found["record3"]], f"version {found['version']} of the header"
+    assert set(cupti.RECORD_BYTES.values()) == {found[f"{head}2"], found["record3"]}
 
 
 _REAL = """
