@@ -18,7 +18,11 @@
 # gather and training saturates PCIe, and 10:90 made no visible difference end to end.
 
 # %%
-from gatherbench.bench.answers.shares import gather_against_share, step_against_share
+from gatherbench.bench.answers.shares import (
+    gather_against_share,
+    overlap_ratios,
+    step_against_share,
+)
 from gatherbench.bench.figures.sm_share import Mark, sm_share
 from gatherbench.bench.findings import open_findings
 from gatherbench.bench.notebooks_show import say, show
@@ -64,4 +68,9 @@ for series, line in step.groupby("series", sort=False):
     say(
         f"- {series}: the shortest step takes {best['y']:.2f} times training alone,"
         f" at a share of {best['x']:g} %."
+    )
+for series, share, ratio in overlap_ratios(findings).itertuples(index=False):
+    say(
+        f"- {series}: fetch and training side by side take **{ratio:.2f}** times the longer of the"
+        f" two, at a share of {share:g} %."
     )
