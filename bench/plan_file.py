@@ -45,10 +45,8 @@ def load_plan(name_or_path: str) -> Plan:
         path = PLANS_FOLDER / f"{name_or_path}.toml"
         if not path.is_file():
             hint = nearest(name_or_path, plan_names())
-            raise PlanError(
-                f"no plan {name_or_path!r}{hint}; shipped: {', '.join(plan_names())};"
-                " a plan of your own is given as a path that ends in .toml"
-            )
+            own = "a plan of your own is given as a path that ends in .toml"
+            raise PlanError(f"no plan {name_or_path!r}{hint}; {own}")
     try:
         text = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
