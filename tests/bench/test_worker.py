@@ -14,7 +14,7 @@ import pytest
 
 from gatherbench.bench.runner import WORKER, Runner
 from gatherbench.bench.store import RunStore, read_part
-from gatherbench.bench.worker import DISK_FULL, is_disk_full
+from gatherbench.bench.worker import DISK_FULL, is_disk_full, measure_case, prepare_workload
 
 
 def work(verb: str, file: Path) -> subprocess.CompletedProcess[str]:
@@ -23,22 +23,27 @@ def work(verb: str, file: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_runner_measures_cases_with_the_real_worker(make_job, tmp_path: Path) -> None:
-    jobs = [
-        make_job("async_zero_copy"),
-        make_job("unified_zero_copy", params={"memory": "managed"}),
-    ]
+    job = make_job("async_zero_copy")
     store = RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
-    assert Runner(store, [j.case for j in jobs], jobs[0].measure, "cpu", "abc", "box").run() == 0
-    ended = {r.variant: r for r in store.rows() if r.stage == "case"}
-    assert ended[jobs[0].case.variant].status == "ok"
-    assert ended[jobs[1].case.variant].status == "skipped"
-    assert ended[jobs[1].case.variant].reason
+    assert Runner(store, [job.case], job.measure, "cpu", "abc", "box").run() == 0
+    (ended,) = [r for r in store.rows() if r.stage == "case"]
+    assert (ended.variant, ended.status) == (job.case.variant, "ok")
+    assert [r.value for r in store.rows() if r.metric == "test_accuracy"]
+
+
+def test_a_strategy_that_cannot_run_is_skipped_with_its_reason(make_job, tmp_path: Path) -> None:
+    job = make_job("unified_zero_copy", params={"memory": "managed"})
+    job.dump(tmp_path / "job.json")
+    measure_case(tmp_path / "job.json")
+    (end,) = read_part(job.part)
+    assert end["status"] == "skipped"
+    assert end["reason"]
 
 
 def test_an_error_becomes_a_reason(make_job, tmp_path: Path) -> None:
     job = replace(make_job(), dataset=tmp_path / "none")
     job.dump(tmp_path / "job.json")
-    assert work("measure", tmp_path / "job.json").returncode == 0
+    measure_case(tmp_path / "job.json")
     (end,) = read_part(job.part)
     assert end["status"] == "failed"
     assert end["reason"].startswith("DatasetError")
@@ -92,35 +97,33 @@ def test_lack_of_memory_fails_the_case_and_says_so(make_job, tmp_path: Path) -> 
     assert end["reason"].startswith("MemoryError")
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_process_keeps_to_the_cores_it_was_given(make_job, tmp_path: Path, threads) -> None:
-    if threads > len(os.sched_getaffinity(0)):
-        pytest.skip(f"this machine has fewer than {threads} cores")
-    job = make_job(threads=threads)
-    job.dump(tmp_path / "job.json")
+def test_the_process_keeps_to_the_cores_it_was_given(make_job, tmp_path: Path) -> None:
+    counts = [n for n in (2, 1) if n <= len(os.sched_getaffinity(0))]
+    for threads in counts:
+        make_job(threads=threads).dump(tmp_path / f"{threads}.json")
+    # Fewer and fewer cores of one process: it does not get back what it has given away.
     script = (
-        "import os, sys; from gatherbench.bench import worker; worker.main(sys.argv[1:]);"
-        "import torch; print(len(os.sched_getaffinity(0)), torch.get_num_threads())"
+        "import os, sys; from gatherbench.bench import worker\n"
+        "for job in sys.argv[2:]:\n"
+        "    worker.main(['measure', job, sys.argv[1]])\n"
+        "    import torch; print(len(os.sched_getaffinity(0)), torch.get_num_threads())"
     )
-    command = [
-        sys.executable,
-        "-c",
-        script,
-        "measure",
-        str(tmp_path / "job.json"),
-        str(os.getpid()),
-    ]
+    jobs = [str(tmp_path / f"{threads}.json") for threads in counts]
+    command = [sys.executable, "-c", script, str(os.getpid()), *jobs]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == [str(threads)] * 2
+    assert done.stdout.splitlines() == [f"{threads} {threads}" for threads in counts]
 
 
-def test_preparing_an_unknown_dataset_names_the_nearest(tmp_path: Path) -> None:
+def test_preparing_an_unknown_dataset_names_the_nearest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from dataclasses import asdict
 
     from gatherbench.bench.workload import Workload
 
     file = tmp_path / "workload.json"
     file.write_text(json.dumps(asdict(Workload("wordnett"))))
-    done = work("prepare", file)
-    assert done.returncode == 1
-    assert "wordnet" in json.loads(done.stdout.splitlines()[-1])["error"]
+    with pytest.raises(SystemExit) as ended:
+        prepare_workload(file)
+    assert ended.value.code == 1
+    assert "wordnet" in json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
