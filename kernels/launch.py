@@ -281,6 +281,10 @@ def _require(table: Tensor, ids: Tensor, out: Tensor, out_rows: Tensor | None) -
         raise ValueError(f"ids lie on {ids.device}, out on {out.device}")
     if out_rows is not None and (out_rows.dtype != torch.int64 or out_rows.shape != ids.shape):
         raise ValueError("out_rows: expected int64, one for each id")
+    if out_rows is not None and out_rows.device != out.device:
+        raise ValueError(f"out_rows lie on {out_rows.device}, out on {out.device}")
+    if out_rows is None and out.shape[0] < ids.shape[0]:  # the kernel would write behind its end
+        raise ValueError(f"out has {out.shape[0]} rows, too few for {ids.shape[0]} ids")
     for name, tensor in (("table", table), ("ids", ids), ("out", out), ("out_rows", out_rows)):
         if tensor is not None and not tensor.is_contiguous():
             raise ValueError(f"{name} must be contiguous")

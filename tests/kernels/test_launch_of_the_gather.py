@@ -55,6 +55,14 @@ def test_the_operator_can_be_traced() -> None:
         (TABLE, torch.tensor([1]), torch.empty(7, 1).t()[:, ::1], torch.tensor([1, 2]), "out_rows"),
         (TABLE[:, ::2], torch.tensor([1]), torch.empty(1, 4), None, "table must be contiguous"),
         (TABLE, torch.tensor([1], device="meta"), torch.empty(1, 7), None, "ids lie on meta"),
+        (TABLE, torch.tensor([1, 2]), torch.empty(1, 7), None, "1 rows, too few for 2 ids"),
+        (
+            TABLE,
+            torch.tensor([1]),
+            torch.empty(1, 7),
+            torch.tensor([0], device="meta"),
+            "out_rows lie on meta",
+        ),
     ],
 )
 def test_the_operator_refuses_what_the_kernel_could_not_read(
