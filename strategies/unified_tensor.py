@@ -35,9 +35,9 @@ def unified(
 ) -> UnifiedTensor:
     """Index ``x`` in host memory and get the rows on ``device``, moved by ``strategy``.
 
-    On a GPU most strategies page-lock ``x``, and from then on a fork copies all of it at once (Linux
-    since 5.9). Where a loader forks its workers later, call ``x.share_memory_()`` before: shared
-    memory is not copied.
+    On a GPU most strategies page-lock ``x``, and from then on a fork copies all of it at once
+    (Linux since 5.9). Where a loader forks its workers later, call ``x.share_memory_()`` before:
+    shared memory is not copied.
 
     Args:
         x: the feature table ``[N, D]``, any dtype, contiguous, in host memory. It is used in
