@@ -76,6 +76,7 @@ class Record(ctypes.Structure):
     kind: int
     counter_kind: int
     value: int
+    address: int
 
     _fields_: ClassVar = [
         *((f, ctypes.c_uint32) for f in ("kind", "counter_kind")),
@@ -87,11 +88,15 @@ class Record(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Records of a window by counter: how many there were, and the sum of their values."""
+    """Records of a window by counter: how many there were, and the sum of their values.
+
+    ``apart`` are the values of records in addresses that the caller wants kept apart.
+    """
 
     version: int
     records: Counter[int] = field(default_factory=Counter)
     values: Counter[int] = field(default_factory=Counter)
+    apart: Counter[int] = field(default_factory=Counter)
 
 
 class UnifiedMemoryCounters:
@@ -135,8 +140,11 @@ class UnifiedMemoryCounters:
         self._dropped()
         self._call("cuptiActivityEnable", KIND)
 
-    def stop(self) -> Tally:
+    def stop(self, apart: range = range(0)) -> Tally:
         """End the window; the work in it must have been synchronised with.
+
+        Args:
+            apart: addresses whose records are kept apart.
 
         Raises:
             CuptiError: CUPTI refuses, dropped records or holds them back.
@@ -147,14 +155,14 @@ class UnifiedMemoryCounters:
             self._call("cuptiActivityDisable", KIND)
         self._call("cuptiActivityFlushAll", _FORCED)
         tally = Tally(self.version)
-        complete = record_buffers().drain(_GRACE_S, lambda *found: self._add(tally, *found))
+        complete = record_buffers().drain(_GRACE_S, lambda *found: self._add(tally, apart, *found))
         if dropped := self._dropped():
             raise CuptiError(f"failed: CUPTI dropped {dropped} records; count a shorter epoch")
         if not complete:
             raise CuptiError("failed: CUPTI has not handed over all records; run the case again")
         return tally
 
-    def _add(self, tally: Tally, address: int, valid: int) -> None:
+    def _add(self, tally: Tally, apart: range, address: int, valid: int) -> None:
         code, record = 0, ctypes.c_void_p()
         while valid:
             code = self._library.cuptiActivityGetNextRecord(
@@ -163,7 +171,11 @@ class UnifiedMemoryCounters:
             if code or record.value is None:
                 break
             found = Record.from_address(record.value)
-            if found.kind == KIND:  # others are those of another user of CUPTI
+            if found.kind != KIND:  # of another user of CUPTI
+                continue
+            if found.address in apart:
+                tally.apart[found.counter_kind] += found.value
+            else:
                 tally.records[found.counter_kind] += 1
                 tally.values[found.counter_kind] += found.value
         if code not in (0, _NO_MORE_RECORDS):

@@ -2,7 +2,8 @@
 
 Counting costs: the driver writes a record for every fault and every move, and CUPTI stays attached
 to the process. So this meter is never opened around anything timed; it has an epoch of its own, the
-last thing that a case with managed memory does. In other cases CUPTI is not touched.
+last thing that a case with managed memory does. In other cases CUPTI is not touched. A move of
+known size is part of the window: its counters are believed where they have counted it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 from typing import ClassVar
 
 from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.calibration import TRUSTED
 from gatherbench.bench.meters.cupti import (
     CPU_PAGE_FAULT,
     DEVICE_TO_HOST,
@@ -21,6 +23,8 @@ from gatherbench.bench.meters.cupti import (
     Tally,
     UnifiedMemoryCounters,
 )
+from gatherbench.bench.meters.known_move import SIZE_BYTES, KnownMove
+from gatherbench.kernels.cuda_calls import CudaCallError
 
 #: What tells of a profiler that was started around the process and uses CUPTI itself.
 _PROFILERS = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
@@ -48,12 +52,13 @@ class UvmMeter:
     name: ClassVar[str] = "uvm"
     summary: ClassVar[str] = "page faults and migrations of managed memory, in an epoch of its own"
     lost: ClassVar[str] = "whether managed memory is read in place or moved to the GPU"
-    trust: ClassVar[str] = "the driver's records; none where one was dropped or held back"
+    trust: ClassVar[str] = "a move of known size is counted in every window, no record is dropped"
 
     def __init__(self, busy: str | None = None) -> None:
         self._busy = busy
         self._reason: str | None = "failed: the window was never opened"
         self._counters: UnifiedMemoryCounters | None = None
+        self._known: KnownMove | None = None
 
     def probe(self) -> str | None:
         try:
@@ -67,7 +72,7 @@ class UvmMeter:
         return None
 
     def start(self) -> None:
-        self._counters = None
+        self._counters = self._known = None
         self._reason = self.probe()
         if self._reason is not None:
             return
@@ -79,20 +84,43 @@ class UvmMeter:
         major = str(torch.version.cuda).partition(".")[0]
         try:
             counters = UnifiedMemoryCounters(f"libcupti.so.{major}")
+            self._known = KnownMove()
             counters.start()
+            self._counters = counters
+            self._known.to_gpu()
         except CuptiError as error:
             self._reason = str(error)
-        else:
-            self._counters = counters
+        except CudaCallError as error:
+            self._reason = f"unsupported: {error}; use a GPU that migrates managed memory"
 
     def stop(self) -> list[Reading]:
-        tally = None
-        if self._counters is not None:
-            try:
-                tally = self._counters.stop()
-            except CuptiError as error:
-                self._reason = str(error)
-        return [_reading(*metric, tally, self._reason) for metric in _METRICS]
+        tally = self._counted()
+        if tally is not None and self._reason is None:
+            self._reason = _distrust(tally)
+        counted = tally if self._reason is None else None
+        return [_reading(*metric, counted, self._reason) for metric in _METRICS]
+
+    def _counted(self) -> Tally | None:
+        if self._known is None:
+            return None
+        try:
+            return None if self._counters is None else self._counters.stop(self._known.addresses)
+        except CuptiError as error:
+            self._reason = str(error)
+            return None
+        finally:
+            self._known.close()
+
+
+def _distrust(tally: Tally) -> str | None:
+    """Why the counters are not to be believed, or ``None``."""
+    counted, (low, high) = tally.apart[HOST_TO_DEVICE], TRUSTED
+    if low <= counted / SIZE_BYTES <= high:
+        return None
+    return (
+        f"failed: of {SIZE_BYTES} B moved to the GPU as a test CUPTI counted {counted}; "
+        "nsys profile --cuda-um-gpu-page-faults=true may count them"
+    )
 
 
 def _reading(

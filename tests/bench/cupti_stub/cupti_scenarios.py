@@ -42,6 +42,9 @@ class Stub:
     def emit(self, counter: int, value: int, kind: int = KIND) -> None:
         self._library.stub_emit(kind, counter, ctypes.c_uint64(value))
 
+    def address(self, value: int) -> None:
+        self._library.stub_address(ctypes.c_uint64(value))
+
     def version(self, value: int, record_bytes: int) -> None:
         self._library.stub_version(value, ctypes.c_size_t(record_bytes))
 
@@ -176,10 +179,12 @@ def libraries(stub: Stub) -> Any:
 
 def meter(stub: Stub) -> Any:
     """The whole meter and its block, with a driver and a torch that have initialised CUDA."""
+    from gatherbench.bench.meters import known_move, uvm
     from gatherbench.bench.meters.uvm import UvmMeter
     from gatherbench.bench.rows import RowMaker
     from gatherbench.bench.uvm_block import uvm_rows
     from gatherbench.kernels import host_registration
+    from gatherbench.kernels.cuda_calls import CudaCallError
 
     ctypes.CDLL(str(Path(sys.argv[1]) / "libcuda.so.1"))
     torch = types.SimpleNamespace(
@@ -187,6 +192,26 @@ def meter(stub: Stub) -> Any:
         version=types.SimpleNamespace(cuda="13.0"),
     )
     sys.modules["torch"] = torch  # type: ignore[assignment]
+
+    class Move:
+        """Of the known size, in two records; or of none, or refused."""
+
+        addresses = range(1 << 46, (1 << 46) + known_move.SIZE_BYTES)
+        records, closed, refused = 2, 0, False
+
+        def to_gpu(self) -> None:
+            if Move.refused:
+                raise CudaCallError("cudaMemPrefetchAsync", "cudaErrorNotSupported", "no")
+            stub.address(self.addresses.start)
+            stub.emit(CPU_PAGE_FAULT, 4711)
+            for _ in range(Move.records):
+                stub.emit(HOST_TO_DEVICE, known_move.SIZE_BYTES // 2)
+            stub.address(self.addresses.stop)  # the first address that is not the move's
+
+        def close(self) -> None:
+            Move.closed += 1
+
+    uvm.KnownMove = Move  # type: ignore[assignment, misc]
     make = RowMaker("run", "abc", "box", "cuda", "w", "d", "s", "v", 0)
     ran: list[int] = []
 
@@ -207,8 +232,13 @@ def meter(stub: Stub) -> Any:
     stub.answer(CONFIGURE, 35)
     found["refused"] = block()
     stub.answer(CONFIGURE, 0)
+    Move.records = 1
+    found["half_known"] = block()
+    Move.records, Move.refused = 2, True
+    found["no_move"] = block(run=list)
+    Move.refused = False
     found["breaks"] = block(run=lambda: 1 // 0)
-    found["enabled"] = stub.enabled()
+    found["enabled"], found["closed"] = stub.enabled(), Move.closed
     torch.cuda.is_initialized = lambda: False
     idle = UvmMeter()
     idle.start()

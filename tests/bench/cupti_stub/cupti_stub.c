@@ -24,6 +24,7 @@ typedef struct { uint8_t *start; size_t size, used; } Buffer;
 
 static uint32_t version = 130001;
 static size_t stride = 104, records_a_buffer = 1000, dropped;
+static uint64_t address = 4096;
 static int answers[CALLS], delivery, configured, enabled, beside_runs;
 static Request request;
 static Complete complete;
@@ -34,6 +35,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 void stub_version(uint32_t value, size_t record_bytes) { version = value; stride = record_bytes; }
 void stub_answer(int call, int code) { answers[call] = code; }
 void stub_records_a_buffer(size_t count) { records_a_buffer = count; }
+void stub_address(uint64_t value) { address = value; } /* of what is emitted from now on */
 void stub_delivery(int how) { delivery = how; }
 int stub_enabled(void) { return enabled; }
 
@@ -84,6 +86,7 @@ void stub_emit(uint32_t kind, uint32_t counter, uint64_t value) {
         memcpy(record, &kind, 4);
         memcpy(record + 4, &counter, 4);
         memcpy(record + 8, &value, 8);
+        if (kind == KIND) memcpy(record + 32, &address, 8);
         current.used += bytes;
     }
     pthread_mutex_unlock(&lock);

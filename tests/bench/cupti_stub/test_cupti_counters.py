@@ -125,6 +125,17 @@ def test_a_case_with_managed_memory_gets_an_epoch_of_its_own(scenario: Scenario)
     assert source == "cupti BYTES_TRANSFER_HTOD values, API 130001 [samples=3]"
 
 
+def test_counters_that_miss_a_known_move_are_not_believed(scenario: Scenario) -> None:
+    found = scenario("meter")
+    for case, kind in (("half_known", "failed"), ("no_move", "unsupported")):
+        read = [row for row in found[case] if row[3].startswith("cupti ")]
+        assert len(read) == 5
+        assert {row[2] for row in read} == {None}
+        assert {row[5].partition(":")[0] for row in read} == {kind}
+    assert "counted 1048576" in found["half_known"][1][5]
+    assert found["closed"] == 5  # however each of the windows ended
+
+
 def test_with_a_trace_no_epoch_is_spent(scenario: Scenario) -> None:
     found = scenario("meter")
     assert found["epochs_traced"] == found["epochs_counted"]
