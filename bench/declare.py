@@ -36,6 +36,7 @@ def declared_rows(
     make = replace(make, backend="model")
     totals: Counter[str] = Counter()
     requests: Counter[int] = Counter()
+    page_visits: int | None = 0
     accounted = True
     for i in range(len(trace)):
         path = strategy.data_path(trace.input_ids(i), dataset.spec.row_bytes)
@@ -43,6 +44,9 @@ def declared_rows(
             totals[name] += getattr(path, name)
         requests.update(path.gpu_requests or {})
         accounted = accounted and path.gpu_requests is not None
+        if page_visits is not None and path.gpu_link_read_bytes:
+            counted = path.gpu_page_visits
+            page_visits = None if counted is None else page_visits + counted
     source = "Strategy.data_path over the trace"
     for name, metric in _BYTES.items():
         yield make.ok("fetch", metric, "B", totals[name], source)
@@ -50,6 +54,9 @@ def declared_rows(
         source = "request accounting over the trace; the table begins at a page"
         for size, count in sorted(requests.items()):
             yield make.ok("fetch", f"gpu_requests_{size}_bytes", "1", count, source)
+    if page_visits is not None:
+        source = "count over the trace, in the order in which rows are read; pages of 2 MiB"
+        yield make.ok("fetch", "gpu_page_visits", "1", page_visits, source)
     yield make.ok("fetch", "row", "B", dataset.spec.row_bytes, "bytes of a row of the table")
     yield make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead")
     yield make.ok("fetch", "gpu_share", "1", strategy.gpu_share, "Strategy.gpu_share")

@@ -16,6 +16,9 @@ from torch import Tensor
 
 Order = Literal["given", "sorted", "unique"]
 ORDERS: tuple[Order, ...] = ("given", "sorted", "unique")
+#: The large page of a GPU's page tables (NVIDIA, Open GPU documentation, Pascal MMU format). It
+#: only has to tell rows that lie near one another from rows that do not.
+PAGE_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +63,15 @@ def read_order(ids: Tensor, order: Order) -> ReadOrder:
         distinct, inverse = torch.unique(ids, return_inverse=True)
         return ReadOrder(distinct, expand=inverse)
     raise ValueError(f"order = {order!r}: expected one of {', '.join(ORDERS)}")
+
+
+def page_visits(ids: Tensor, row_bytes: int) -> int:
+    """How often rows ``ids`` (``[R]``, in the order in which they are read) move to another page.
+
+    Rows of ``row_bytes`` bytes in a table that begins on a page. Each visit may cost the GPU a
+    translation of the address: random ids visit a page with nearly every row, ascending ones once.
+    """
+    if not ids.numel():
+        return 0
+    pages = ids.long() * row_bytes // PAGE_BYTES
+    return 1 + int((pages[1:] != pages[:-1]).sum())

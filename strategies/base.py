@@ -32,11 +32,13 @@ class DataPath:
     where they cross the link. A cache line that is read for part of its bytes counts those bytes
     only: what the hardware reads beside them is in ``gpu_requests``.
 
-    All fields are bytes except ``page_faults``, which counts pages that the GPU has migrated on
-    demand. ``gpu_requests`` maps the size of a read request on the link (bytes) to its count; it
+    All fields are bytes except the counts: ``page_faults`` are pages that the GPU has migrated on
+    demand, ``gpu_requests`` maps the size of a read request on the link (bytes) to its count; it
     is ``None`` where no request accounting exists for the path, which is different from an empty
-    mapping (no requests at all). ``pageable_bytes`` is the part of ``copy_engine_bytes`` that lies
-    in freshly allocated pageable memory, which the driver copies once more before it travels.
+    mapping (no requests at all). ``gpu_page_visits`` counts how often these reads move on to
+    another page of the table (``kernels/order.py``), ``None`` where nobody counts.
+    ``pageable_bytes`` is the part of ``copy_engine_bytes`` that lies in freshly allocated pageable
+    memory, which the driver copies once more before it travels.
     """
 
     payload_bytes: int
@@ -45,6 +47,7 @@ class DataPath:
     copy_engine_bytes: int = 0
     gpu_link_read_bytes: int = 0
     gpu_requests: Mapping[int, int] | None = None
+    gpu_page_visits: int | None = None
     page_faults: int = 0
     pageable_bytes: int = 0
 

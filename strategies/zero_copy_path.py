@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gatherbench.kernels.order import Order, read_order
+from gatherbench.kernels.order import Order, page_visits, read_order
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.requests import count_requests
 from gatherbench.strategies.base import DataPath
@@ -35,6 +35,7 @@ def zero_copy_path(ids: Tensor, row_bytes: int, policy_name: str, order: Order) 
         copy_engine_bytes=ids.numel() * ids.element_size(),
         gpu_link_read_bytes=read.numel() * row_bytes,
         gpu_requests={size: count for size, count in counts.requests.items() if count},
+        gpu_page_visits=page_visits(read, row_bytes),
     )
 
 

@@ -103,7 +103,7 @@ def advise(
     if there is not None and question.gpus > there:
         remarks[f"{question.gpus} GPUs in a machine that is known with {there:g}"] = None
     known = measured or {}
-    for strategy, load in distinct_paths(question, sizes, known):
+    for strategy, load in distinct_paths(question, sizes, profile, known):
         epoch = predict(question, load, profile)
         option = _option(strategy, load, epoch, question, sizes, profile, memory)
         seen = known.get((strategy.name, strategy.variant))
@@ -125,18 +125,13 @@ def advise(
 
 
 def predict(question: Question, load: MinibatchLoad, profile: LinkProfile) -> EpochPrediction:
-    """The question's epoch with this load; a remark says how fast minibatches are drawn.
+    """The question's epoch with this load.
 
-    Where the profile does not know they cost nothing: they cost every strategy the same.
+    Where the profile does not know how fast minibatches are drawn they cost nothing, for they cost
+    every strategy the same; a remark says so.
     """
     rate = profile.host.sample_rate
-    if rate.value is not None:
-        drawn = Estimate(load.sampled_edges / rate.value).remark(
-            f"minibatches drawn at {rate.value / 1e6:.3g} M edges/s, which all share"
-            f" ({rate.source})"
-        )
-        load = replace(load, sample_s=drawn)
-    else:
+    if rate.value is None:
         free = Estimate(0.0).remark(
             f"without drawing minibatches, which all share (host.sample_rate: {rate.source})"
         )

@@ -13,6 +13,7 @@ from gatherbench.bench.linkmodel.advise_question import Question
 from gatherbench.bench.linkmodel.advise_sizes import MinibatchSizes
 from gatherbench.bench.linkmodel.compute import training_cost, widths_of
 from gatherbench.bench.linkmodel.load import MinibatchLoad
+from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.registry import STRATEGIES, variants
 
@@ -24,17 +25,23 @@ _STAGING_BUFFERS = 2
 
 
 def distinct_paths(
-    question: Question, sizes: MinibatchSizes, wanted: Container[tuple[str, str]] = ()
+    question: Question,
+    sizes: MinibatchSizes,
+    profile: LinkProfile,
+    wanted: Container[tuple[str, str]] = (),
 ) -> Iterator[tuple[Strategy, MinibatchLoad]]:
     """Every registered variant that declares something of its own, with what it asks of a machine.
 
-    Shares of the GPU do not count: they are found when the path is opened. Variants that are
-    ``wanted`` (strategy, variant) are there in any case.
+    Shares of the GPU do not count: they are found when the path is opened; nor do page visits on a
+    machine of which nobody knows what they cost. Variants that are ``wanted`` (strategy, variant)
+    are there in any case.
     """
+    told = profile.read.page_visits.value is not None
     for kind in STRATEGIES:
         seen: list[MinibatchLoad] = []
         for strategy in variants(kind):
             load = load_of(strategy, question, sizes)
+            load = load if told else replace(load, gpu_page_visits=None)
             alike = replace(load, gpu_share=0.0)
             if alike not in seen or (strategy.name, strategy.variant) in wanted:
                 seen.append(alike)
@@ -57,6 +64,7 @@ def load_of(strategy: Strategy, question: Question, sizes: MinibatchSizes) -> Mi
             continue
         for size, count in path.gpu_requests.items():
             requests[size] = requests.get(size, 0.0) + each * count
+    visits = [path.gpu_page_visits for path in paths]
     layers = len(question.fanouts)
     widths = widths_of(question.model, graph.dim, question.hidden, layers, graph.classes, GAT_HEADS)
     cost = training_cost(question.model, widths, sizes.num_nodes, sizes.num_edges, GAT_HEADS)
@@ -68,6 +76,7 @@ def load_of(strategy: Strategy, question: Question, sizes: MinibatchSizes) -> Mi
         pageable_bytes=mean("pageable_bytes"),
         gpu_link_read_bytes=mean("gpu_link_read_bytes"),
         gpu_requests=requests,
+        gpu_page_visits=None if None in visits else each * sum(v or 0 for v in visits),
         table_bytes=graph.table_bytes,
         row_bytes=graph.row_bytes,
         lookahead=strategy.lookahead,

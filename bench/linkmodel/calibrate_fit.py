@@ -10,7 +10,7 @@ from dataclasses import fields
 
 from gatherbench.bench.linkmodel.calibrate_check import Measured
 from gatherbench.bench.linkmodel.calibrate_machine import MachineFacts
-from gatherbench.bench.linkmodel.calibrate_points import Kind, Point
+from gatherbench.bench.linkmodel.calibrate_points import NARROWEST, Kind, Point
 from gatherbench.bench.linkmodel.calibrate_requests import SIZE_KEY, TAGS_KEY, fit_requests
 from gatherbench.bench.linkmodel.physics import pcie_raw_rate
 from gatherbench.bench.linkmodel.profile import (
@@ -80,6 +80,7 @@ class Fit:
             if point.threads == cores:
                 what = "edges of fan-out 25, 10 on an RMAT graph of 1 M nodes and 25 M edges"
                 self._measured("host.sample_rate", measured, what)
+                self._set("host.sample_cores", cores, "the sampler was given every core")
 
     def _known_of_the_machine(self) -> None:
         facts = self.facts
@@ -118,7 +119,8 @@ class Fit:
         self._dllp_share()
         trips = self._of("round_trip")
         if trips:
-            point = max(trips, key=lambda p: p.span_bytes)
+            # Over a larger span it would hold translations of addresses, see read.page_visits.
+            point = min(trips, key=lambda p: p.span_bytes)
             trip = _inverted(trips[point])
             self._measured(
                 "link.round_trip", trip, f"pointer chase over {point.span_bytes / 2**30:g} GiB"
@@ -153,6 +155,9 @@ class Fit:
         gathers = {p: m for p, m in self._of("gpu_gather").items() if p.share == 0}
         if not gathers:
             return
+        narrow = {p.span_bytes: m for p, m in gathers.items() if p.row_bytes == NARROWEST}
+        least = min(p.span_bytes for p in gathers)
+        gathers = {p: m for p, m in gathers.items() if p.span_bytes == least}
         found = fit_requests(self.profile, gathers)
         what = (
             f"fitted by gatherbench calibrate on {self.facts.slug} to {len(gathers)} row widths,"
@@ -160,6 +165,10 @@ class Fit:
         )
         self._set(SIZE_KEY, found.size, found.why_no_size or what)
         self._set(TAGS_KEY, found.tags, found.why_no_tags or what)
+        # Last, for otherwise it would explain what the requests of narrow rows are to explain.
+        visits = {span: _scaled(m, 1 / NARROWEST) for span, m in narrow.items()}
+        what = f"random rows of {NARROWEST} B, each taken to lie on another page"
+        self._curve("read.page_visits", visits, what)
 
     def _gpu(self) -> None:
         for measured in self._of("gpu_copy").values():

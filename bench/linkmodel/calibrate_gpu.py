@@ -106,7 +106,7 @@ class GpuStand(Bench):
             point.span_bytes,
             point.share,
             POLICY if gather else "",
-            "given" if gather else "",
+            point.order if gather else "",
             point.row_bytes,
         )
         return Observation(known.payload_bytes, self.seconds(known), EVENTS)

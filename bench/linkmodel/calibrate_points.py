@@ -52,8 +52,10 @@ UNITS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 #: The launch policy that is calibrated: the one of aligned and of overlapped zero-copy.
 POLICY = "aligned"
+#: Bytes of the narrowest row: a sector, so that a gather visits as many pages as it can.
+NARROWEST = 32
 #: Bytes of a row: a sector, a line, and rows of 32 to 1024 floats. Held out: 100 and 353 floats.
-ROW_BYTES = (32, 64, 128, 256, 512, 1024, 602 * 4, 4096)
+ROW_BYTES = (NARROWEST, 64, 128, 256, 512, 1024, 602 * 4, 4096)
 HELD_OUT_ROW_BYTES = (100 * 4, 353 * 4)
 #: The width at which threads, spans and shares of the GPU are varied: 128 floats, whole lines.
 USUAL_ROW_BYTES = 512
@@ -74,6 +76,7 @@ class Point:
         share: ``gpu_gather``: per cent of the GPU's threads (0: as many as there is work for);
             ``sm_read``: blocks for each multiprocessor.
         span_bytes: the part of the table that is read; 0 where there is none.
+        order: of a GPU gather's ids.
         held_out: not fitted, but predicted.
     """
 
@@ -82,6 +85,7 @@ class Point:
     threads: int = 0
     share: int = 0
     span_bytes: int = 0
+    order: Literal["given", "sorted"] = "given"
     held_out: bool = False
 
 
@@ -142,10 +146,12 @@ def thread_counts(cores: int) -> tuple[int, ...]:
 def gpu_points(spans: Sequence[int], cores: int) -> list[Point]:
     """The link's and the GPU's part, over tables of ``spans`` bytes in host memory.
 
-    The largest span is the usual one. Of three spans or more the middle one is held out.
+    What the link does with requests is fitted over the smallest span, where addresses are
+    translated at little cost, and how fast the GPU goes from page to page over every one. Of three
+    spans or more the contiguous reads of the middle one are held out.
     """
     ordered = sorted(spans)
-    most = ordered[-1]
+    least, most = ordered[0], ordered[-1]
     middle = ordered[len(ordered) // 2] if len(ordered) >= 3 else None
     points = [
         Point("copy_to_device", span_bytes=most),
@@ -162,12 +168,22 @@ def gpu_points(spans: Sequence[int], cores: int) -> list[Point]:
             Point("sm_read", share=blocks, span_bytes=span, held_out=span == middle)
             for blocks in ROOF_BLOCKS
         ]
-        if span != most:
-            points.append(Point("gpu_gather", USUAL_ROW_BYTES, 0, 0, span, held_out=True))
-    points += [Point("gpu_gather", width, span_bytes=most) for width in ROW_BYTES]
+        if span != least:
+            points.append(Point("gpu_gather", NARROWEST, span_bytes=span))
+            points.append(Point("gpu_gather", USUAL_ROW_BYTES, span_bytes=span, held_out=True))
+    points += [Point("gpu_gather", width, span_bytes=least) for width in ROW_BYTES]
     points += [
-        Point("gpu_gather", width, span_bytes=most, held_out=True) for width in HELD_OUT_ROW_BYTES
+        Point("gpu_gather", width, span_bytes=least, held_out=True) for width in HELD_OUT_ROW_BYTES
     ]
+    if most != least:
+        points += [
+            Point("gpu_gather", width, span_bytes=most, held_out=True)
+            for width in (*HELD_OUT_ROW_BYTES, 128, 4096)
+        ]
+        points += [
+            Point("gpu_gather", width, span_bytes=most, order="sorted", held_out=True)
+            for width in (NARROWEST, USUAL_ROW_BYTES)
+        ]
     points += [Point("gpu_gather", USUAL_ROW_BYTES, 0, share, most) for share in SHARES]
     return points
 

@@ -75,6 +75,8 @@ def _what(one: Check) -> str:
         parts.append(f"rows of {point.row_bytes} B")
     if point.threads:
         parts.append(f"{point.threads} thread{'s' if point.threads > 1 else ''}")
+    if point.order == "sorted":
+        parts.append("sorted ids")
     if point.span_bytes >= 2**30 and not point.threads:
         parts.append(f"{point.span_bytes / 2**30:g} GiB")
     return ", ".join(parts)

@@ -84,10 +84,11 @@ def predict_batches(
     remarks = []
     if gpus > 1 and ports is None:
         remarks.append(f"without shared ports (node.root_ports: {profile.node.root_ports.source})")
-    if gpus > 1 and parts.sample.demands.get("cpu") and parts.sample.seconds.value:
+    busy = parts.sample.demands.get("cpu", 0.0)
+    if gpus * busy > 1 and parts.sample.seconds.value:
         remarks.append(
-            "drawing minibatches keeps every core busy, so more GPUs do not shorten it; a program"
-            " that leaves cores idle gains more from them"
+            f"drawing minibatches keeps {busy:.0%} of the cores busy for each of {gpus} GPUs, so it"
+            " takes longer; a program that leaves cores idle gains more from them"
         )
     if nodes > 1:
         remarks.append("without the traffic between nodes")

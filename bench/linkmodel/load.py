@@ -25,6 +25,8 @@ class MinibatchLoad:
         pageable_bytes: of these, bytes that lie in freshly allocated pageable memory.
         gpu_link_read_bytes: row bytes that multiprocessors read from host memory.
         gpu_requests: request size in bytes → count of these reads; ``None`` where not accounted.
+        gpu_page_visits: how often these reads move on to another page of the table; ``None`` where
+            not counted.
         table_bytes: span of the feature table.
         row_bytes: of one feature row; 0 where it is not known (wide rows are then assumed).
         lookahead: minibatches that are fetched ahead of the one in training.
@@ -47,6 +49,7 @@ class MinibatchLoad:
     pageable_bytes: float = 0.0
     gpu_link_read_bytes: float = 0.0
     gpu_requests: Mapping[int, float] | None = None
+    gpu_page_visits: float | None = None
     table_bytes: float = 0.0
     row_bytes: float = 0.0
     lookahead: int = 0

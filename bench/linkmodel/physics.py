@@ -1,8 +1,9 @@
 """How long each part of a minibatch takes alone, from its load and a profile's constants.
 
 Every time is the slowest of several limits, each a lower bound of its own: bytes on the link with
-their headers, requests in flight over the round trip (Little's law), the rate that multiprocessors
-were seen to read at, cores, host memory. The limit that holds gives the stage its bound.
+their headers, requests in flight over the round trip (Little's law), the rates that multiprocessors
+were seen to read and to change pages at, cores, host memory. The limit that holds gives the stage
+its bound.
 """
 
 from __future__ import annotations
@@ -99,11 +100,18 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     by_roof = combine(
         lambda rate: read_bytes / rate, _at(profile.read.roof, "read.roof", load.table_bytes)
     )
+    visits = load.gpu_page_visits
+    by_pages = combine(
+        lambda n, rate: n / rate,
+        Estimate(None, ("page visits: not counted",)) if visits is None else visits,
+        _at(profile.read.page_visits, "read.page_visits", load.table_bytes),
+    )
     seconds, bound = slowest(
         [
             ("link", by_link),
             ("requests in flight", by_requests),
             ("reads by multiprocessors", by_roof),
+            ("page visits", by_pages),
         ]
     )
     seconds = combine(lambda s: s + load.handover_s, seconds)
@@ -127,33 +135,43 @@ def engine_copy(num_bytes: float, profile: LinkProfile) -> Part:
 
 def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """The CPU gathers rows on every core into reused staging memory."""
-    host = profile.host
-    by_cores = load.gather_s or combine(
-        lambda rate, cores: load.cpu_write_bytes / (rate * cores),
-        _at(host.gather_rate, "host.gather_rate", load.row_bytes or math.inf),
-        Estimate.of(host.cores, "host.cores"),
-    )
+    by_cores = load.gather_s or _gather_seconds(load, profile)
     return _on_cpu(by_cores, load.cpu_read_bytes + load.cpu_write_bytes, profile)
+
+
+def _gather_seconds(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
+    """How long every core gathers, at the rate that reused memory allows."""
+    return combine(
+        lambda rate, cores: load.cpu_write_bytes / (rate * cores),
+        _at(profile.host.gather_rate, "host.gather_rate", load.row_bytes or math.inf),
+        Estimate.of(profile.host.cores, "host.cores"),
+    )
 
 
 def staged_copy(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """The CPU gathers into fresh pageable memory, which the driver stages and copies.
 
     One activity, because the copy engine follows the staging chunk by chunk: the longer of the
-    CPU's part and the copy, with the demands of both.
+    CPU's part and the copy, with the demands of both. Faults of fresh pages and the driver's
+    staging hold one thread up and not every core, so beside others it takes the cores that the
+    gather itself needs; where that rate is not known, all of them.
     """
     by_cpu = load.gather_s or combine(
         lambda rate: load.pageable_bytes / rate, Estimate.of(profile.copy.pageable, "copy.pageable")
     )
     copy = engine_copy(load.copy_engine_bytes, profile)
-    moved = load.cpu_read_bytes + load.cpu_write_bytes + load.copy_engine_bytes
+    staged = 2 * load.pageable_bytes  # read and written once more by the driver
+    moved = load.cpu_read_bytes + load.cpu_write_bytes + staged + load.copy_engine_bytes
     gather = _on_cpu(by_cpu, moved, profile)
     if gather.seconds.value is None or copy.seconds.value is None:
         return Part(combine(max, gather.seconds, copy.seconds), gather.bound)
     seconds, bound = slowest([(gather.bound, gather.seconds), (copy.bound, copy.seconds)])
     by_link = Estimate(copy.seconds.value * copy.demands["link"])
+    busy = by_cpu
+    if load.gather_s is None and _gather_seconds(load, profile).known:
+        busy = _gather_seconds(load, profile)
     demands = {
-        "cpu": _share(by_cpu, seconds),
+        "cpu": _share(busy, seconds),
         "link": _share(by_link, seconds),
         **_memory_share(moved, seconds, profile),
     }
@@ -182,15 +200,26 @@ def local_gather(num_bytes: float, resident_bytes: float, profile: LinkProfile) 
 
 
 def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """The host draws the minibatch on every core, or the GPU does."""
-    seconds = load.sample_s
+    """The host draws the minibatch, or the GPU does.
+
+    At the profile's rate that keeps as many cores busy as the profile says, otherwise all of them.
+    """
     if load.gpu_samples:
         unknown = Estimate(None, ("sampling on the GPU: neither measured nor modelled",))
-        return Part(seconds or unknown, "GPU (sampling)")
-    if seconds is None:
-        rate = Estimate.of(profile.host.sample_rate, "host.sample_rate")
-        seconds = combine(lambda r: load.sampled_edges / r, rate)
-    return Part(seconds, "cpu (sampling)", {"cpu": 1.0})
+        return Part(load.sample_s or unknown, "GPU (sampling)")
+    host, bound = profile.host, "cpu (sampling)"
+    if load.sample_s is not None:
+        return Part(load.sample_s, bound, {"cpu": 1.0})
+    rate = host.sample_rate
+    seconds = combine(lambda r: load.sampled_edges / r, Estimate.of(rate, "host.sample_rate"))
+    if rate.value is not None:
+        seconds = seconds.remark(
+            f"minibatches drawn at {rate.value / 1e6:.3g} M edges/s, which all share"
+            f" ({rate.source})"
+        )
+    busy, cores = host.sample_cores.value, host.cores.value
+    share = 1.0 if busy is None or cores is None else min(1.0, busy / cores)
+    return Part(seconds, bound, {"cpu": share})
 
 
 def training(load: MinibatchLoad, profile: LinkProfile) -> Part:

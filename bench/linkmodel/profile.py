@@ -109,6 +109,9 @@ class Read:
     """Reads of host memory by the GPU's multiprocessors."""
 
     roof: Annotated[Curve, Spec("B/s", 1e8, 1e13, "bytes read, over the table's span; a roof")]
+    page_visits: Annotated[
+        Curve, Spec("1/s", 1e5, 1e12, "reads of another page, over the table's span; a roof")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,8 @@ class Host:
     gather_rate: Annotated[
         Curve, Spec("B/s", 1e7, 1e12, "payload of a core while all gather, over a row's bytes")
     ]
-    sample_rate: Annotated[Constant, Spec("1/s", 1e3, 1e12, "edges sampled by all cores")]
+    sample_rate: Annotated[Constant, Spec("1/s", 1e3, 1e12, "edges sampled for one GPU")]
+    sample_cores: Annotated[Constant, Spec("1", 0.1, 4096, "cores that this keeps busy")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ _NEEDED = (
     "train.structure",
 )
 _REQUESTS = "fetch.gpu_requests_"
+_VISITS = "fetch.gpu_page_visits"
 _KEYS = ["workload", "strategy", "variant"]
 #: What is said of the run's own time for minibatches that were not drawn live on the host.
 _SAMPLING = {
@@ -94,6 +95,7 @@ def load_of(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
         pageable_bytes=mean("fetch.pageable"),
         gpu_link_read_bytes=read,
         gpu_requests=requests if requests or not read else None,
+        gpu_page_visits=mean(_VISITS) if _VISITS in declared else None,
         table_bytes=table_bytes,
         lookahead=int(declared["fetch.lookahead"]),
         gpu_share=declared["fetch.gpu_share"],

@@ -11,16 +11,22 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from gatherbench.bench.derive import epoch_times
-from gatherbench.bench.linkmodel.chart import BARS, Fitted, fit, predict_bar, uniform_rows
+from gatherbench.bench.linkmodel.chart import (
+    BARS,
+    CPU_GATHER,
+    Fitted,
+    fit,
+    predict_bar,
+    uniform_rows,
+)
 from gatherbench.bench.linkmodel.physics import link_time
 from gatherbench.bench.linkmodel.predict import predictions
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.linkmodel.profile_file import load_profile
+from gatherbench.bench.linkmodel.published_gathers import published_gathers
 from gatherbench.bench.reference import load_reference
 from gatherbench.bench.tables import Run, load_run
 from gatherbench.kernels.policies import policy
@@ -28,6 +34,7 @@ from gatherbench.kernels.request_table import uniform_ids
 from gatherbench.kernels.requests import count_requests
 
 FITTED_ON, PREDICTED = "rtx3090-pcie3", "rtx3090-pcie4"
+GPUS = (1, 2, 4, 8)
 #: Launch policies without and with alignment: an element a lane (as DGL was before and is since
 #: #3254), and accesses as wide as possible.
 ALIGNMENT = {"an element a lane": ("glt", "dgl"), "widest": ("unaligned", "aligned")}
@@ -78,25 +85,26 @@ def alignment_gain(profile: LinkProfile, dims: tuple[int, ...] = (100, 353, 602)
     return pd.DataFrame(records, columns=["access", "dim", "gain"])
 
 
-def _link_s(
-    profile: LinkProfile, name: str, dim: int, ids: npt.NDArray[np.int64] | None = None
-) -> float:
-    """Seconds of link time of one batch (uniform ids unless given) with a launch policy."""
-    ids = uniform_ids(1 << 14) if ids is None else ids
-    point = policy(name).point(dim * 4, 4)
-    counts = count_requests(point, ids, dim * 4)
+def _link_s(profile: LinkProfile, name: str, dim: int) -> float:
+    """Seconds of link time of one batch of uniform ids with a launch policy."""
+    counts = count_requests(policy(name).point(dim * 4, 4), uniform_ids(1 << 14), dim * 4)
     requests = {float(size): float(n) for size, n in counts.requests.items()}
     return link_time(requests, profile).value or float("nan")
 
 
-def sorting_gain(profile: LinkProfile) -> float:
-    """How many times faster sorted ids are read, by the model (published: 4.3, DGL #6635).
+def several_gpus(reference: pd.DataFrame) -> dict[str, list[float]]:
+    """How much faster than CPU gather the chart's other bars are by the model, on :data:`GPUS`.
 
-    100 M rows of 47 floats, 1 M of them read: the order changes no request, and the model knows no
-    page tables, so it predicts next to nothing.
+    Published, for several GPUs and other graphs: 0.65 to 0.92 (Min et al., PVLDB 14(11) 2021).
     """
-    ids = uniform_ids(1 << 20, 100_000_000)
-    return _link_s(profile, "dgl", 47, ids) / _link_s(profile, "dgl", 47, np.sort(ids))
+    constants, profile = fitted_chart(reference), load_profile(PREDICTED)
+    seconds = {bar: [predict_bar(profile, constants, bar, gpus) for gpus in GPUS] for bar in BARS}
+    slowest = seconds[CPU_GATHER]
+    return {
+        f"{bar[0]} {bar[1]}": [slow / s - 1 for slow, s in zip(slowest, times, strict=True)]
+        for bar, times in seconds.items()
+        if bar != CPU_GATHER
+    }
 
 
 def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
@@ -138,8 +146,17 @@ def tables(reference: pd.DataFrame) -> str:
     lines.append("|---" * (len(gains.columns) + 1) + "|")
     for access, row in gains.iterrows():
         lines.append(f"| {access} | " + " | ".join(f"{gain:+.1%}" for gain in row) + " |")
-    sorting = sorting_gain(load_profile(PREDICTED))
-    lines += ["", f"Sorted ids: {sorting:.2f} times by the model, 4.3 published."]
+    lines += ["", "| rows | of | ids | order | published | modelled | error | |", "|---" * 8 + "|"]
+    for one in published_gathers(reference, load_profile(PREDICTED)).to_dict("records"):
+        lines.append(
+            f"| {one['rows'] / 1e6:g} M | {one['dim']} {one['dtype']} | {one['ids'] / 1e6:g} M"
+            f" | {one['order']} | {one['published_s'] * 1e3:.3g} ms"
+            f" | {one['modelled_s'] * 1e3:.3g} ms | {one['error']:+.0%}"
+            f" | {'fitted' if one['fitted'] else 'predicted'} |"
+        )
+    lines += ["", "| GPUs | " + " | ".join(f"{n}" for n in GPUS) + " |", "|---" * 5 + "|"]
+    for strategy, ratios in several_gpus(reference).items():
+        lines.append(f"| {strategy} | " + " | ".join(f"{gain:+.0%}" for gain in ratios) + " |")
     return "\n".join(lines) + "\n"
 
 

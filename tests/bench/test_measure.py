@@ -58,6 +58,7 @@ def test_every_strategy_yields_complete_rows(make_job, strategy: str) -> None:
         if name.startswith("gpu_requests_")
     )
     assert (requested > 0) == (declared["gpu_link_read"] > 0)
+    assert (declared["gpu_page_visits"] > 0) == (declared["gpu_link_read"] > 0)
     assert requested >= declared["gpu_link_read"], "the link carries less than the payload"
 
 

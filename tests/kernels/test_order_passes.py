@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gatherbench.kernels.order import ORDERS, Order, ReadOrder, read_order
+from gatherbench.kernels.order import ORDERS, Order, ReadOrder, page_visits, read_order
 
 BATCHES = st.lists(st.integers(0, 40), max_size=80)
 DTYPES = st.sampled_from([torch.int32, torch.int64])
@@ -53,3 +53,23 @@ def test_given_is_the_batch_itself() -> None:
 def test_an_unknown_order_is_refused() -> None:
     with pytest.raises(ValueError, match="'random': expected one of given, sorted, unique"):
         read_order(torch.tensor([1]), "random")  # type: ignore[arg-type]
+
+
+def visited_one_by_one(ids: list[int], row_bytes: int) -> int:
+    """Pages of 2 MiB that a walk over the rows enters, written as plainly as can be."""
+    entered, page = 0, -1
+    for row in ids:
+        if row * row_bytes // 2**21 != page:
+            entered, page = entered + 1, row * row_bytes // 2**21
+    return entered
+
+
+@given(st.lists(st.integers(0, 2**31 - 1), max_size=40), st.integers(1, 4096), DTYPES)
+def test_page_visits_are_counted_in_reading_order(
+    values: list[int], row_bytes: int, dtype: torch.dtype
+) -> None:
+    ids = torch.tensor(values, dtype=dtype)
+    assert page_visits(ids, row_bytes) == visited_one_by_one(values, row_bytes)
+    ascending = read_order(ids, "sorted").ids
+    pages = {value * row_bytes // 2**21 for value in values}
+    assert page_visits(ascending, row_bytes) == len(pages) <= page_visits(ids, row_bytes)

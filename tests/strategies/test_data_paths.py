@@ -60,7 +60,15 @@ def test_zero_copy_sends_ids_and_reads_rows(
 ) -> None:
     path = build(name, params).data_path(IDS, ROW)
     assert dataclasses.replace(path, gpu_requests=None) == DataPath(
-        payload_bytes=1600, copy_engine_bytes=4 * 4, gpu_link_read_bytes=read
+        payload_bytes=1600, copy_engine_bytes=4 * 4, gpu_link_read_bytes=read, gpu_page_visits=1
+    )
+
+
+@pytest.mark.parametrize(("order", "visits"), [("given", 4), ("sorted", 2), ("unique", 2)])
+def test_page_visits_are_those_of_the_order_in_which_rows_are_read(order: str, visits: int) -> None:
+    far = torch.tensor([90_000, 4, 90_000, 4, 1])
+    assert (
+        build("aligned_zero_copy", {"order": order}).data_path(far, ROW).gpu_page_visits == visits
     )
 
 

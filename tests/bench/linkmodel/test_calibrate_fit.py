@@ -68,10 +68,12 @@ def machine(**constants: Any) -> LinkProfile:
         "copy.to_host": 25e9,
         "copy.pageable": 5e9,
         "read.roof": ((float(SPANS[0]), 24e9), (float(SPANS[-1]), 20e9)),
+        "read.page_visits": ((float(SPANS[0]), 2e9), (float(SPANS[-1]), 3e7)),
         "host.cores": float(CORES),
         "host.memory_rate": 90e9,
         "host.gather_rate": ((32.0, 1e9), (512.0, 3e9), (4096.0, 4e9)),
         "host.sample_rate": 50e6,
+        "host.sample_cores": float(CORES),
         "gpu.memory": float(24 * GIB),
         "gpu.memory_rate": 9e11,
         "gpu.flops": 3e13,
@@ -164,8 +166,9 @@ def test_the_constants_of_a_made_up_machine_are_recovered(
         }
     )
     profile = fitted(measured(truth, noise=0.001))
+    not_one_number = ("read.roof", "read.page_visits", "host.gather_rate")
     for key, constant in profile.constants():
-        if key in ("link.max_request", "link.outstanding_reads", "read.roof", "host.gather_rate"):
+        if key in ("link.max_request", "link.outstanding_reads", *not_one_number):
             continue
         section, _, name = key.partition(".")
         expected = getattr(getattr(truth, section), name).value
@@ -189,6 +192,22 @@ def test_the_pair_is_found_where_reads_in_flight_set_the_pace() -> None:
         profile = fitted(measured(truth, noise=0.002))
         assert profile.link.max_request.value == size
         assert profile.link.outstanding_reads.value == pytest.approx(64, rel=0.03)
+
+
+def test_how_fast_pages_are_visited_is_found_over_the_span() -> None:
+    """Requests alone would let random rows be as fast on a large table as on a small one."""
+    truth = machine()
+    found = measured(truth, noise=0.002)
+    profile = fitted(found)
+    assert profile.read.page_visits.at(SPANS[-1]) == pytest.approx(3e7, rel=0.01)
+    small = profile.read.page_visits.at(SPANS[0]) or 0.0
+    assert small == pytest.approx(300 / 1.3e-6, rel=0.01)  # reads in flight set the pace there
+    sorted_ids = Point("gpu_gather", 512, span_bytes=SPANS[-1], order="sorted", held_out=True)
+    given = dataclasses.replace(sorted_ids, order="given")
+    predicted = {c.point: c for c in check(profile, found)}
+    assert abs(predicted[sorted_ids].error or 9) < 0.02
+    assert abs(predicted[given].error or 9) < 0.02
+    assert (predicted[sorted_ids].predicted or 0) > 1.2 * (predicted[given].predicted or 9e9)
 
 
 def test_reads_in_flight_that_were_not_reached_stay_unknown() -> None:

@@ -225,12 +225,53 @@ def test_fresh_pageable_memory_is_gathered_staged_and_copied_at_one_pace() -> No
     assert known(part.seconds) == pytest.approx(1.0)
     assert part.bound == "cpu"
     assert part.demands["link"] == pytest.approx(copy)  # busy for that part of the second
-    assert part.demands["host memory"] == pytest.approx(3e9 / 102.4e9)
+    assert part.demands["host memory"] == pytest.approx(5e9 / 102.4e9)
     fast = staged_copy(load, machine(copy_pageable=1e12, host_memory_rate=1e13))
     assert known(fast.seconds) == pytest.approx(copy)
     assert fast.bound == "link"
     assert staged_copy(load, machine(copy_pageable=None)).seconds.value is None
     assert staged_copy(load, machine(link_raw_rate=None)).seconds.value is None
+
+
+def test_a_gather_into_fresh_memory_leaves_cores_to_others() -> None:
+    """Page faults and staging hold one thread up: beside it the other cores are free."""
+    load = MinibatchLoad(
+        1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, copy_engine_bytes=1e9, pageable_bytes=1e9
+    )
+    slow = machine(copy_pageable=1e9, host_gather_rate=1e9, host_cores=4)
+    assert staged_copy(load, slow).demands["cpu"] == pytest.approx(0.25)
+    assert staged_copy(load, machine(copy_pageable=1e9, host_cores=None)).demands["cpu"] == 1.0
+    measured = replace(load, gather_s=Estimate(2.0))
+    assert staged_copy(measured, slow).demands["cpu"] == 1.0
+
+
+def test_random_rows_of_a_large_table_wait_for_its_pages() -> None:
+    """The rate of page visits is a roof of its own: rows near one another are not held up by it."""
+    profile = machine(read_page_visits=1e7)
+    rows = replace(reads({128: 1e6}), gpu_page_visits=1e6)
+    scattered = gpu_reads(rows, profile)
+    assert known(scattered.seconds) == pytest.approx(0.1)
+    assert scattered.bound == "page visits"
+    ascending = gpu_reads(replace(rows, gpu_page_visits=1e3), profile)
+    assert ascending.bound == "link"
+    assert known(ascending.seconds) == pytest.approx(known(link_time({128: 1e6}, profile)))
+    for unknown in (
+        gpu_reads(rows, machine(read_page_visits=None)),
+        gpu_reads(replace(rows, gpu_page_visits=None), profile),
+    ):
+        assert known(unknown.seconds) == known(ascending.seconds)
+        assert any("page" in remark for remark in unknown.seconds.remarks)
+
+
+def test_sampling_keeps_as_many_cores_busy_as_the_profile_says() -> None:
+    load = MinibatchLoad(0.0, sampled_edges=1e6)
+    some = machine(host_sample_rate=1e7, host_sample_cores=6, host_cores=24)
+    assert known(sampling(load, some).seconds) == pytest.approx(0.1)
+    assert sampling(load, some).demands == {"cpu": 0.25}
+    assert sampling(load, machine(host_sample_cores=None)).demands == {"cpu": 1.0}
+    assert sampling(load, machine(host_sample_cores=48)).demands == {"cpu": 1.0}
+    measured = replace(load, sample_s=Estimate(1.0))
+    assert sampling(measured, some).demands == {"cpu": 1.0}
 
 
 def test_a_measured_part_takes_the_model_s_place() -> None:

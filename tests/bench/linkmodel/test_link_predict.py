@@ -211,7 +211,7 @@ def test_more_gpus_are_faster_until_something_is_shared(
 
 
 def test_that_more_gpus_do_not_draw_faster_is_said(tmp_path: Path, profile: LinkProfile) -> None:
-    said = "drawing minibatches keeps every core busy"
+    said = "drawing minibatches keeps 100% of the cores busy for each of 4 GPUs"
     for sampling, gpus, expected in (("live", 1, False), ("live", 4, True), ("gpu", 4, False)):
         for _, epoch in predictions(make_run(tmp_path, sampling=sampling), profile, gpus=gpus):
             assert any(said in remark for remark in epoch.epoch_s.remarks) is expected

@@ -246,7 +246,7 @@ def test_transfers_are_at_the_mean_minibatch(findings: Findings) -> None:
 
 def test_published_order_is_dgls(published: pd.DataFrame) -> None:
     at = published_order(published).set_index("series")
-    assert at.loc["DGL, sorted", "y"] == pytest.approx(18.966)
+    assert at.loc["DGL, sorted", "y"] == pytest.approx(19.888, abs=1e-3)
     assert at.loc["DGL, given", "x"] == 188
 
 
