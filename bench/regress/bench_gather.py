@@ -41,7 +41,7 @@ BATCH = 25_000 if SMALL else 100_000
 TABLE_BYTES = (256 << 20) if SMALL else (2 << 30)
 #: Of the memory that is free: table, output and a copy of the output must fit.
 MEMORY_SHARE = 0.4
-WIDTHS = (100, 128, 602)  # ogbn-products, ogbn-papers100M, reddit
+WIDTHS = (100, 602) if SMALL else (100, 128, 602)  # ogbn-products, ogbn-papers100M, reddit
 ROUNDS = 25
 
 

@@ -169,7 +169,7 @@ def _environment(library: Path, scratch: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "NUMBA_CACHE_DIR": str(scratch / "numba"),
         "GATHERBENCH_KERNEL_CACHE": str(scratch / "kernels"),
-        "GATHERBENCH_REGRESS_SMALL": "1",  # tables are filled anew in every process
+        "GATHERBENCH_REGRESS_SMALL": "1",  # every process begins anew
         # Threads that spin after their work would do so on the other side's cores.
         "OMP_WAIT_POLICY": "PASSIVE",
     }
