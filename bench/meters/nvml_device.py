@@ -64,8 +64,10 @@ def uuids_of(torch_index: int, uuid: str) -> tuple[str, ...]:
 
     Args:
         torch_index: torch's number of the device, which counts the visible ones.
-        uuid: ``torch.cuda.get_device_properties(torch_index).uuid`` as text, without a prefix.
+        uuid: ``torch.cuda.get_device_properties(torch_index).uuid`` as text, with or without its
+            prefix.
     """
+    uuid = uuid.removeprefix("GPU-")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     named = visible[torch_index].strip() if torch_index < len(visible) else ""
     if named.startswith(MIG):  # CUDA may report the UUID of the GPU that the instance is part of
@@ -134,7 +136,8 @@ class NvmlDevice:
                 celsius = pynvml.nvmlDeviceGetTemperatureV(
                     self._handle, pynvml.NVML_TEMPERATURE_GPU
                 )
-            except pynvml.NVMLError_FunctionNotFound:  # drivers before 565 know the older call only
+            # Drivers before 565, and nvidia-ml-py of their time, know the older call only.
+            except (pynvml.NVMLError_FunctionNotFound, AttributeError):
                 celsius = pynvml.nvmlDeviceGetTemperature(self._handle, pynvml.NVML_TEMPERATURE_GPU)
         return float(celsius) + 273.15
 

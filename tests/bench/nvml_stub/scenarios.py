@@ -100,7 +100,7 @@ def second_gpu() -> dict[str, Any]:
 def names() -> Any:
     """What the UUIDs that torch would report lead to."""
     found = {}
-    for index, uuid in ((0, "first"), (1, "second"), (0, "nobody"), (0, "slice")):
+    for index, uuid in ((0, "first"), (1, "second"), (0, "GPU-first"), (0, "nobody"), (0, "slice")):
         try:
             device = NvmlDevice(uuids_of(index, uuid))
             found[f"{index}:{uuid}"] = device.fields(198)[0].value
