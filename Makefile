@@ -6,7 +6,7 @@
 #   RESULTS=results    where runs are kept
 #   PROFILE=           machine that epochs are predicted for (`gatherbench list profiles`)
 #   OUT=gpu-out        where the gpu-… targets write, each into a folder of its own but gpu-test
-#   BUDGET=500         seconds that gpu-micro, gpu-epoch and gpu-meters may take
+#   BUDGET=500         seconds that gpu-micro, gpu-epoch and gpu-meters may take (regress-against: 270)
 #   GPU_PLAN=gpu-epoch which plan `make gpu-epoch` runs
 #   CARRY_PYTHON=3.12  the Python of a GPU machine without a network, for `make carry`
 
@@ -30,7 +30,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test lint figures regress regress-code regress-untimed meter-cost gpu-test gpu-micro gpu-epoch gpu-meters carry calibrate clean
+.PHONY: help setup bench test lint figures regress-against regress regress-code regress-untimed meter-cost gpu-test gpu-micro gpu-epoch gpu-meters carry calibrate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -61,7 +61,10 @@ figures: $(READY) ## execute the notebooks on what is in RESULTS (SYNC=1: after 
 
 HOST_BENCHMARKS = $(PY) -m pytest bench/regress -o python_files='bench_*.py' -o addopts='--import-mode=importlib'
 
-regress: regress-code ## host-side benchmarks against the run before (BASE=FILE: another), after regress-code
+regress-against: $(READY) ## host-side times of this tree beside a commit's, in one run (BASE=REF, BUDGET=270)
+	$(PY) -m gatherbench.bench.regress.against $(BASE) $(if $(filter command% env%,$(origin BUDGET)),--budget $(BUDGET))
+
+regress: regress-code ## host-side times against the run before, for days or library versions between, on a quiet machine (BASE=FILE)
 	$(HOST_BENCHMARKS) --benchmark-only \
 	  --benchmark-storage=file://.benchmarks --benchmark-save=host --benchmark-save-data \
 	  --benchmark-columns=median,iqr,rounds --benchmark-group-by=group
@@ -101,6 +104,6 @@ calibrate: $(READY) ## measure this machine's constants for the link model, with
 	$(PY) -m gatherbench.bench.linkmodel.calibrate_main --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) --budget $(BUDGET)
 
 clean: ## remove the environment, caches and build outputs (never results)
-	rm -rf .venv .carry build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf .venv .carry build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .regress
 	find . -name '*.egg-info' -prune -exec rm -rf {} +
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,221 @@
+"""The rule over pairs: its interval against scipy, and how often it errs on a simulated machine."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from gatherbench.bench.regress.blocks import (
+    MOST_PAIRS,
+    Record,
+    Sample,
+    pairs_for,
+    run_pair,
+    worth_more,
+)
+from gatherbench.bench.regress.paired import (
+    MIN_PAIRS,
+    Pairs,
+    interval,
+    judge,
+    judge_all,
+    walsh_averages,
+)
+from gatherbench.bench.regress.sides import BenchmarkError, Side
+
+Machine = Callable[[float], float]
+values = st.lists(st.floats(-1, 1), min_size=1, max_size=12, unique=True)
+
+
+@given(values, st.sampled_from([0.05, 0.01]))
+def test_the_interval_is_what_the_signed_rank_test_does_not_reject(
+    data: list[float], error: float
+) -> None:
+    low, high = interval(data, error)
+    averages = walsh_averages(data)
+    assert -low == interval([-x for x in data], error)[1]
+    assert (low in averages and high in averages) or low == -math.inf
+    for bound, side in ((low, "greater"), (high, "less")):
+        if math.isinf(bound):
+            continue
+        # Rejected just outside of the interval, not just inside of it.
+        step = 1e-9 if side == "greater" else -1e-9
+        outside = stats.wilcoxon(np.array(data) - bound + step, alternative=side, method="exact")
+        assert outside.pvalue <= error / 2
+    if math.isinf(low):
+        assert 2.0 ** -len(data) > error / 2
+
+
+def test_too_few_pairs_have_no_interval() -> None:
+    assert interval([0.0] * (MIN_PAIRS - 1), 0.05) == (-math.inf, math.inf)
+    assert interval([0.5] * MIN_PAIRS, 0.05) == (0.5, 0.5)
+    assert pairs_for(1) == MIN_PAIRS
+    assert pairs_for(50) == 10
+    assert judge(Pairs("x", (1.0,) * (MIN_PAIRS - 1)), 1).word == "AMBIGUOUS"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "count", "family", "word"),
+    [
+        (1.0, 0.02, 6, 50, "SAME"),
+        (1.0, 0.5, 16, 50, "AMBIGUOUS"),
+        (1.05, 0.01, 6, 50, "SAME"),
+        (1.2, 0.02, 6, 1, "SLOW"),
+        (1.2, 0.02, 6, 50, "AMBIGUOUS"),
+        (1.2, 0.02, 12, 50, "SLOW"),
+        (1.0 / 1.2, 0.02, 12, 50, "FAST"),
+        (1.1, 0.02, 12, 50, "AMBIGUOUS"),
+    ],
+)
+def test_words(ratio: float, spread: float, count: int, family: int, word: str) -> None:
+    centred = np.linspace(-spread, spread, count)
+    verdict = judge(Pairs("x", tuple(math.log(ratio) + centred)), family)
+    assert verdict.word == word, verdict.reason
+    assert verdict.ratio == pytest.approx(ratio)
+
+
+def test_a_yardstick_that_moves_the_same_way_takes_slow_back() -> None:
+    slow, fast = (0.5,) * 12, (-0.5,) * 12
+    ours = Pairs("b.py::ours", slow, "gather")
+    for marks, word in ((slow, "AMBIGUOUS"), ((0.0,) * 12, "SLOW"), (fast, "SLOW")):
+        mark = Pairs("b.py::torch", marks, "gather", yardstick=True)
+        verdicts = judge_all([ours, mark, Pairs("b.py::else", slow, "other")])
+        assert [verdicts[0].word, verdicts[2].word] == [word, "SLOW"]
+    moved = judge_all([Pairs("b.py::torch", slow, "gather", yardstick=True)])
+    assert moved[0].word == "AMBIGUOUS"
+    assert "not our code" in moved[0].reason
+
+
+class Clock:
+    """Time on a simulated machine, whose ``speed`` stretches what runs on it."""
+
+    def __init__(self, speed: Machine, seed: int) -> None:
+        self.now_s, self.speed = 0.0, speed
+        self.rng = np.random.default_rng(seed)
+
+
+class Simulated:
+    """A side whose rounds take ``cost_s``, and whose processes differ among themselves."""
+
+    items, uncollected = ("x",), ()
+
+    def __init__(self, clock: Clock, cost_s: float, process_spread: float = 0.02) -> None:
+        self._clock = clock
+        self._cost_s = cost_s * math.exp(clock.rng.normal(0, process_spread))
+        self.fails = False
+
+    def begin(self, name: str, after: str | None) -> dict[str, object]:
+        return {"group": None, "extra_info": {}}
+
+    def block(self, untimed: int, rounds: int) -> list[float]:
+        if self.fails:
+            raise BenchmarkError("it broke")
+        times_s = []
+        for _ in range(untimed + rounds):
+            tail = self._clock.rng.lognormal(0, 0.1)
+            seconds = self._cost_s * self._clock.speed(self._clock.now_s) * tail
+            self._clock.now_s += seconds
+            times_s.append(float(seconds))
+        return times_s[untimed:]
+
+    def end(self) -> None:
+        self._clock.now_s += self._cost_s
+
+
+def verdict_of(machine: Machine, head_s: float, seed: int, pairs: int = 12) -> str:
+    clock, rng = Clock(machine, seed), random.Random(seed)
+
+    @contextmanager
+    def opened() -> Iterator[tuple[Side, Side]]:
+        yield Simulated(clock, 0.010), Simulated(clock, head_s)
+
+    record = Record("x", rounds=1, turns=9)
+    for pair in range(pairs):
+        run_pair(opened, [record], pair, rng)
+    return judge(record.pairs(), 50).word
+
+
+MACHINES: dict[str, Machine] = {
+    "steady": lambda now_s: 1.0,
+    "drifts to half its speed": lambda now_s: 1 + now_s / 3,
+    "a slow phase in the middle": lambda now_s: 1.7 if 0.8 < now_s < 1.6 else 1.0,
+    "bursts": lambda now_s: 3.0 if math.sin(1000 * now_s) > 0.8 else 1.0,
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
+def test_what_slows_the_machine_down_is_not_blamed_on_the_code(machine: Machine) -> None:
+    words = [verdict_of(machine, 0.010, seed) for seed in range(40)]
+    assert not {"SLOW", "FAST"} & set(words)
+    assert words.count("SAME") >= 15
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
+def test_a_quarter_more_is_found_all_the_same(machine: Machine) -> None:
+    words = [verdict_of(machine, 0.0125, seed) for seed in range(20)]
+    assert words.count("SLOW") >= 10
+    assert "SAME" not in words
+    assert "FAST" not in words
+
+
+def test_one_run_after_the_other_would_have_blamed_the_code() -> None:
+    """The machine of the slow phase fools a comparison that does not take turns."""
+    clock = Clock(MACHINES["a slow phase in the middle"], 0)
+    base, head = Simulated(clock, 0.010), Simulated(clock, 0.010)
+    alone = np.median(base.block(0, 80)), np.median(head.block(0, 40))
+    assert alone[1] / alone[0] > 1.3
+
+
+def sampled(name: str, log_ratios: list[float], pair_s: float = 1.0) -> Record:
+    record = Record(name, turns=1, rounds=1, pair_s=pair_s)
+    for pair, log_ratio in enumerate(log_ratios):
+        record.samples.append(Sample(pair, (1.0,), (math.exp(log_ratio),), (False,)))
+    return record
+
+
+def names(records: list[Record]) -> list[str]:
+    return [record.name for record in records]
+
+
+def test_all_go_on_until_each_has_enough_then_those_in_doubt() -> None:
+    same = sampled("same", [0.0] * MIN_PAIRS)
+    slow = sampled("slow", [0.3] * MIN_PAIRS)
+    late = sampled("late", [0.0] * (MIN_PAIRS - 1))
+    new = Record("new", base_error="not there")
+    assert names(worth_more([same, slow, late, new], 1e3, 0.1)) == ["same", "slow", "late"]
+    late.samples.append(late.samples[0])
+    assert names(worth_more([same, slow, late, new], 1e3, 0.1)) == ["slow"]
+    done = sampled("done", [0.3] * MOST_PAIRS)
+    assert worth_more([same, done], 1e3, 0.1) == []
+
+
+def test_too_little_time_for_all_goes_to_what_differs_most() -> None:
+    rest = [sampled(f"same {number}", [0.0] * MIN_PAIRS) for number in range(48)]
+    noisy = sampled("noisy", [-0.9, 0.9, -0.5, 0.5, -0.2, 0.2], pair_s=30)
+    slow = sampled("slow", [0.3] * MIN_PAIRS, pair_s=1)
+    assert names(worth_more([*rest, noisy, slow], 60.0, 0.1)) == ["slow"]
+    assert names(worth_more([*rest, noisy, slow], 900.0, 0.1)) == ["noisy", "slow"]
+    assert worth_more([*rest, noisy, slow], 5.0, 0.1) == []
+
+
+def test_a_benchmark_that_breaks_later_is_named_by_its_side() -> None:
+    clock = Clock(lambda now_s: 1.0, 0)
+    base, head = Simulated(clock, 0.01), Simulated(clock, 0.01)
+    head.fails = True
+
+    @contextmanager
+    def opened() -> Iterator[tuple[Side, Side]]:
+        yield base, head
+
+    record = Record("x", rounds=1, turns=3)
+    run_pair(opened, [record], 1, random.Random(0))
+    assert (record.base_error, record.head_error, record.samples) == ("", "it broke", [])
+    assert record.one_sided().word == "FAILED"
