@@ -29,12 +29,12 @@ from gatherbench.bench.figures.all import save_all
 from gatherbench.bench.gathered import write_timeline
 from gatherbench.bench.gpu.meters_case import EPOCHS, Session, cases
 from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table
-from gatherbench.bench.gpu.micro_machine import describe, prepare
+from gatherbench.bench.gpu.micro_machine import describe, prepare, provenance
 from gatherbench.bench.gpu.watchdog import ends_within
-from gatherbench.bench.machine import commit_id, describe_cpu, describe_memory
+from gatherbench.bench.machine import describe_cpu, describe_memory
 from gatherbench.bench.meters.calibration import calibrate
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
-from gatherbench.bench.meters.nvml import SensorUnavailableError, list_gpus
+from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import NvmlDevice
 from gatherbench.bench.sensor_calibration import (
     COPY_S,
@@ -58,16 +58,10 @@ MOST_REPEATS = 3
 
 def describe_here() -> dict[str, Any]:
     """The machine as ``env.json`` says it, without the packages that a GPU machine may lack."""
-    try:
-        gpus, none = [dataclasses.asdict(gpu) for gpu in list_gpus()], None
-    except SensorUnavailableError as unavailable:
-        gpus, none = [], str(unavailable)
     return {
-        "commit": commit_id(),
+        **provenance(),
         "cpu": describe_cpu(),
         "memory": describe_memory(),
-        "gpus": gpus,
-        "no_gpu": none,
         "kernel": platform.release(),
         "python": platform.python_version(),
         **(describe() if torch.cuda.is_available() else {"torch": torch.__version__}),

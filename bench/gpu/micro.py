@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gatherbench.bench.gpu.micro_machine import describe, prepare
+from gatherbench.bench.gpu.micro_machine import describe, prepare, provenance
 from gatherbench.bench.gpu.micro_rows import RowFile
 
 #: Each section's weight in the time that is left when its turn comes, among those still to come.
@@ -123,7 +123,8 @@ def main(arguments: Sequence[str]) -> int:
     if (problem := prepare(options.out)) is not None:
         print(f"error: {problem}", file=sys.stderr)
         return 2
-    (options.out / "env.json").write_text(json.dumps(describe(), indent=2) + "\n")
+    env = provenance() | describe()
+    (options.out / "env.json").write_text(json.dumps(env, indent=2) + "\n")
     with RowFile(options.out / "sections.csv", SectionRow) as file:
         for number, name in enumerate(options.sections):
             left = deadline - time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import tempfile
@@ -22,6 +23,21 @@ def prepare(out: Path) -> str | None:
     kernels = Path(tempfile.gettempdir()) / "gatherbench-kernels"
     os.environ.setdefault("GATHERBENCH_KERNEL_CACHE", str(kernels))
     return None
+
+
+def provenance() -> dict[str, Any]:
+    """Commit, driver, link and clocks, where the packages that know them are installed."""
+    try:
+        from gatherbench.bench.machine import commit_id
+        from gatherbench.bench.meters.nvml import SensorUnavailableError, list_gpus
+    except ImportError as missing:
+        commit = os.environ.get("GATHERBENCH_COMMIT")
+        return {"commit": commit, "gpus": [], "no_gpu": str(missing)}
+    try:
+        gpus, none = [dataclasses.asdict(gpu) for gpu in list_gpus()], None
+    except SensorUnavailableError as unavailable:
+        gpus, none = [], str(unavailable)
+    return {"commit": commit_id(), "gpus": gpus, "no_gpu": none}
 
 
 def describe() -> dict[str, Any]:

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from gatherbench.bench.gpu import micro, micro_gather, micro_ncu, micro_overlap, micro_peer
+from gatherbench.bench.gpu import (
+    micro,
+    micro_gather,
+    micro_machine,
+    micro_ncu,
+    micro_overlap,
+    micro_peer,
+)
 from gatherbench.bench.gpu.micro_figure import best_by_width, draw, headline, roofs
 from gatherbench.bench.gpu.micro_plan import (
     GIB,
@@ -128,6 +135,19 @@ import gatherbench.strategies.registry
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_machine_is_told_with_the_code_that_ran_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = micro_machine.provenance()
+    assert told["commit"]
+    assert bool(told["gpus"]) == (told["no_gpu"] is None)
+    monkeypatch.setenv("GATHERBENCH_COMMIT", "0123456789ab")
+    monkeypatch.delitem(sys.modules, "gatherbench.bench.machine", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setitem(sys.modules, "gatherbench.bench.meters.nvml", None)
+    bare = micro_machine.provenance()
+    assert (bare["commit"], bare["gpus"]) == ("0123456789ab", [])
+    assert "nvml" in bare["no_gpu"]
 
 
 SECTION = """
