@@ -84,7 +84,7 @@ meter-cost: $(READY) ## what the meters add to an epoch: with and without them, 
 	$(PY) -m gatherbench.bench.metering_cost
 
 gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors, sanitizer
-	$(PY) tests/gpu/suite.py --out $(OUT) --budget 560
+	$(PY) tests/gpu/suite.py --out $(OUT) --budget $(if $(filter file,$(origin BUDGET)),560,$(BUDGET))
 
 gpu-micro: $(READY) ## on a GPU: gather rates over row width, span, order, policy and grid, beside the roofs
 	$(PY) -m gatherbench.bench.gpu.micro --out $(OUT)/$(TODAY)-gpu-micro --budget $(BUDGET)
