@@ -75,10 +75,9 @@ def judge(
         return Judgement(math.nan, math.nan, math.nan, "AMBIGUOUS", "a value of 0 has no ratio")
     rng = np.random.default_rng(0)
     log_ratio, logs, variance, freedom = 0.0, np.zeros(RESAMPLES), 0.0, 0
-    fewest = min(values.index.get_level_values("repeat").nunique() for _, values in factors)
-    for exponent, values in factors:
+    counts = [values.index.get_level_values("repeat").nunique() for _, values in factors]
+    for (exponent, values), repeats in zip(factors, counts, strict=True):
         draws = np.log(bootstrap_medians(values, RESAMPLES, rng))
-        repeats = values.index.get_level_values("repeat").nunique()
         log_ratio += exponent * math.log(values.median())
         logs += exponent * draws
         # A bootstrap of n repeats scatters by a factor (n - 1) / n too little (Davison & Hinkley,
@@ -89,7 +88,7 @@ def judge(
     word, reason = _word(
         1 / high if more_is_better else low, 1 / low if more_is_better else high, threshold
     )
-    found = math.exp(log_ratio)
+    found, fewest = math.exp(log_ratio), min(counts)
     if fewest < 2:
         word, reason = "AMBIGUOUS", "one repeat does not tell how much processes differ"
     elif word in ("SLOW", "FAST") and busy:
