@@ -41,23 +41,25 @@ def modelled_gather_rates(
     """GB/s of payload that multiprocessors read from host memory.
 
     Columns: ``kind``, ``series``, ``policy``, ``x`` (row width in bytes), ``y`` (GB/s), ``bound``
-    (the limit that holds). The order of the ids does not
-    enter: the model knows no caches.
+    (the limit that holds). Ids are random: as given each row lies on another page, sorted many
+    share one.
     """
     records = []
     for row in requests_at(policies, row_bytes):
         payload = float(row.counts.rows * row.row_bytes)
+        order = row.policy.order_of(row.row_bytes)
         load = MinibatchLoad(
             payload_bytes=payload,
             gpu_link_read_bytes=payload,
             gpu_requests=row.counts.requests,
+            gpu_page_visits=float(row.counts.rows) if order == "given" else 0.0,
             table_bytes=span_bytes,
             row_bytes=row.row_bytes,
         )
         part = gpu_reads(load, profile)
         if part.seconds.value is not None:
             rate = payload / part.seconds.value / 1e9
-            series = policy_series(row.policy.name, row.policy.order_of(row.row_bytes))
+            series = policy_series(row.policy.name, order)
             records.append(("modelled", series, row.policy.name, row.row_bytes, rate, part.bound))
     return pd.DataFrame(records, columns=["kind", "series", "policy", "x", "y", "bound"])
 
@@ -85,7 +87,12 @@ def modelled_transfers(
             payload = float(count * width)
             requests = {size: n / counts.rows * count for size, n in counts.requests.items()}
             shape = MinibatchLoad(payload, table_bytes=num_rows * width, row_bytes=width)
-            zero_copy = replace(shape, gpu_link_read_bytes=payload, gpu_requests=requests)
+            zero_copy = replace(
+                shape,
+                gpu_link_read_bytes=payload,
+                gpu_requests=requests,
+                gpu_page_visits=float(count),
+            )
             gathered = replace(
                 shape,
                 cpu_read_bytes=payload,

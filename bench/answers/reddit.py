@@ -6,17 +6,16 @@ published bars for PCIe 3.0 determine, see ``bench/linkmodel/chart.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
 from gatherbench.bench.answers.epochs import BARS
 from gatherbench.bench.derive import READING_ORDER
-from gatherbench.bench.linkmodel.chart import BATCHES, loads
-from gatherbench.bench.linkmodel.epoch import EpochPrediction, predict_batches
+from gatherbench.bench.linkmodel.chart import CPU_GATHER
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.linkmodel.profile_file import load_profile
-from gatherbench.bench.linkmodel.validate import fitted_chart, reddit_chart
+from gatherbench.bench.linkmodel.validate import chart_epochs, reddit_chart
 
 #: Names of the chart's machines, as figures write them.
 MACHINES = {
@@ -71,7 +70,7 @@ def reddit_stages(published: pd.DataFrame) -> pd.DataFrame:
         beyond = float(at[machine, "cpu_gather"]) - bound
         both = {"label": f"Reddit, {name}", "sample": 0.0, "train": 0.0, "other": 0.0}
         records.append({**both, "kind": "published", "fetch": beyond, "other": bound})
-        epoch = predictions(published, load_profile(machine))["cpu_gather"]
+        epoch = chart_epochs(published, load_profile(machine))[CPU_GATHER]
         parts = {"sample": epoch.sample_s, "fetch": epoch.fetch_s, "train": epoch.train_s}
         seconds = {stage: part.value for stage, part in parts.items() if part.known}
         if len(seconds) == len(parts):
@@ -89,7 +88,7 @@ def modelled_scaling(
     """
     records = []
     for number in gpus:
-        for strategy, epoch in predictions(published, profile, number).items():
+        for (strategy, _), epoch in chart_epochs(published, profile, number).items():
             if epoch.epoch_s.value is not None:
                 records.append(("modelled", strategy, number, epoch.epoch_s.value, epoch.bound))
     table = pd.DataFrame(records, columns=["kind", "series", "x", "y", "bound"])
@@ -111,17 +110,3 @@ def published_range(published: pd.DataFrame) -> pd.DataFrame:
     shares = zip(rows["variant"], rows["value"], strict=True)
     names = [f"{variant}: {share:.0%} faster" for variant, share in shares]
     return pd.DataFrame({"kind": "published", "name": names, "y": 1 + rows["value"].to_numpy()})
-
-
-def predictions(
-    published: pd.DataFrame, profile: LinkProfile, gpus: int = 1
-) -> Mapping[str, EpochPrediction]:
-    """The chart's epochs on the machine of ``profile``, by strategy."""
-    fitted = fitted_chart(published)
-    source = "fitted to the chart"
-    profile = profile.with_constant("host.sample_rate", fitted.sample_rate, source)
-    profile = profile.with_constant("copy.pageable", fitted.pageable_rate, source)
-    return {
-        strategy: predict_batches(load, profile, BATCHES, gpus=gpus)
-        for (strategy, _), load in loads(fitted.rows, fitted.handover_s).items()
-    }

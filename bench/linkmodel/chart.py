@@ -106,10 +106,8 @@ def _requests_per_row() -> dict[int, float]:
     return {size: n / counts.rows for size, n in counts.requests.items() if n}
 
 
-def predict_bar(profile: LinkProfile, fitted: Fitted, bar: Bar, gpus: int = 1) -> float:
+def predict_bar(profile: LinkProfile, fitted: Fitted, bar: Bar) -> float:
     """Seconds of a bar on the machine of ``profile`` with the fitted constants.
-
-    The chart is of one GPU; several share the minibatches, and have a port of the host each.
 
     Raises:
         ValueError: the profile lacks a constant that the bar needs.
@@ -118,7 +116,7 @@ def predict_bar(profile: LinkProfile, fitted: Fitted, bar: Bar, gpus: int = 1) -
     profile = profile.with_constant("host.sample_rate", fitted.sample_rate, source)
     profile = profile.with_constant("copy.pageable", fitted.pageable_rate, source)
     load = loads(fitted.rows, fitted.handover_s)[bar]
-    return run_epoch(minibatch_parts(load, profile), -(-BATCHES // gpus), gpus).epoch_s
+    return run_epoch(minibatch_parts(load, profile), BATCHES).epoch_s
 
 
 def fit(profile: LinkProfile, bars: Mapping[Bar, float]) -> Fitted:

@@ -141,4 +141,4 @@ def test_wide_rows_are_predicted_well_and_rows_of_a_few_bytes_are_not(
 def test_several_gpus_gain_more_than_was_published() -> None:
     """Published: 0.65 to 0.92 on other graphs. With four the CPU's way fills the host's memory."""
     gains = several_gpus(REFERENCE)["aligned_zero_copy zero-copy"]
-    assert gains == pytest.approx([0.99, 0.99, 1.82, 2.04], abs=0.02)
+    assert gains == pytest.approx([0.99, 0.99, 1.82, 1.99], abs=0.02)
