@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 import json
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -53,6 +54,8 @@ MIB = 1 << 20
 COPY_BYTES = (1 * MIB, 16 * MIB, 1 * GIB)
 #: Seconds kept back for tables and figures.
 CLOSING_S = 30.0
+#: Less than this is not worth a new start: half a minute each to begin, to calibrate and to close.
+LEAST_S = 120.0
 MOST_REPEATS = 3
 
 
@@ -144,8 +147,8 @@ def measure(session: Session, size: Size, deadline: float, without: Sequence[str
             longest_s = max(longest_s, time.monotonic() - begin)
             print(f"round {repeat} {case.label}: {status}", flush=True)
             if status.startswith("failed") and context_is_broken(session.device):
-                print("CUDA answers no more in this process, so no other strategy was measured:")
-                print(f"run it again with --without '{case.label}'", flush=True)
+                print(f"after {case.label} CUDA answers no more in this process", flush=True)
+                session.broken = case.label
                 return repeat + 1
     return MOST_REPEATS
 
@@ -158,6 +161,22 @@ def context_is_broken(device: torch.device) -> bool:
     except RuntimeError:
         return True
     return False
+
+
+def again_without(options: argparse.Namespace, broken: str, left_s: float) -> None:
+    """Measure the others in a process and a folder of their own, if there is time for it.
+
+    Not in the same folder: ratios are of one run, and its calibration is its own.
+    """
+    without = [*options.without, broken]
+    if left_s < LEAST_S:
+        print(f"no time for the other strategies: --without {' '.join(map(repr, without))}")
+        return
+    folder = options.out.with_name(f"{options.out.name}-without-{len(without)}")
+    print(f"the other strategies go to {folder.name}", flush=True)
+    command = [sys.executable, "-m", "gatherbench.bench.gpu.meters", "--out", str(folder)]
+    command += ["--budget", f"{left_s:.0f}", "--table", str(options.table), "--without", *without]
+    subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
 
 
 def finish(session: Session) -> None:
@@ -208,6 +227,9 @@ def main(arguments: Sequence[str]) -> int:
             write_plan(session.store, size, rounds)
     finally:
         finish(session)
+    if session.broken:
+        again_without(options, session.broken, began + options.budget - time.monotonic())
+        return 1
     return 0
 
 

@@ -47,6 +47,7 @@ class Session:
         gpu: ``None`` until the calibration has chosen.
         series: what was polled, as :func:`gatherbench.bench.gathered.write_timeline` takes it.
         shortest_s: of a window for energy.
+        broken: label of the strategy after which CUDA answered no more; empty: none.
     """
 
     store: RunStore
@@ -57,6 +58,7 @@ class Session:
     gpu: GpuUnderTest | None = None
     series: list[dict[str, Any]] = field(default_factory=list)
     shortest_s: float = SHORTEST_ENERGY_WINDOW_S
+    broken: str = ""
 
     @classmethod
     def open(cls, folder: Path, device: torch.device, env: Mapping[str, Any]) -> Self:

@@ -91,8 +91,8 @@ def test_the_time_that_is_left_decides_how_many_rounds_there_are(
     assert ran == []
 
 
-def test_a_broken_context_ends_the_rounds_and_says_how_to_go_on(
-    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_broken_context_ends_the_rounds_and_says_what_broke_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
 
@@ -108,14 +108,31 @@ def test_a_broken_context_ends_the_rounds_and_says_how_to_go_on(
     later = time.monotonic() + 3600
     assert meters.measure(session, SIZE, later) == meters.MOST_REPEATS
     assert ran == ["a", "b", "c"] * 3  # a failure that spares the context costs nobody else
+    assert session.broken == ""
     ran.clear()
     monkeypatch.setattr(meters, "context_is_broken", lambda _: True)
     assert meters.measure(session, SIZE, later) == 1
     assert ran == ["a", "b"]
-    assert "--without 'b'" in capsys.readouterr().out
+    assert session.broken == "b"
     ran.clear()
     meters.measure(session, SIZE, later, ["b"])
     assert ran == ["a", "c"] * 3
+
+
+def test_what_broke_the_context_is_left_out_in_a_folder_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(meters.subprocess, "run", lambda command, **_: started.append(command))
+    options = meters.parse(["--out", str(tmp_path / "run"), "--table", "2", "--without", "a"])
+    meters.again_without(options, "b c", 200.0)
+    (command,) = started
+    again = meters.parse(command[3:])
+    assert (again.out, again.budget) == (tmp_path / "run-without-2", 200)
+    assert (again.table, again.without) == (2, ["a", "b c"])
+    meters.again_without(options, "b c", meters.LEAST_S - 1)
+    assert len(started) == 1
+    assert "--without 'a' 'b c'" in capsys.readouterr().out
 
 
 def test_the_calibration_table_holds_every_source_size_and_direction(session: Session) -> None:
