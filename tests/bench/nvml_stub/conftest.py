@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ HEALTHY = {
 }
 
 Play = Callable[..., Any]
+Begin = Callable[..., "Future[Any]"]
 
 
 @pytest.fixture(scope="session")
@@ -58,27 +61,43 @@ def stub_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def play_in(
+    folder: Path,
+    stub_folder: Path,
+    scenario: str,
+    words: dict[str, Any] | None = None,
+    **environment: str,
+) -> Any:
+    """Play a scenario against a driver that says :data:`HEALTHY` but for the words given."""
+    script = folder / "driver.txt"
+    lines = HEALTHY | (words or {})
+    script.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+    # Not the caller's devices: a scenario says itself which are visible.
+    inherited = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "scenarios.py"), scenario],
+        env=inherited
+        | {"LD_LIBRARY_PATH": str(stub_folder), "NVML_STUB_SCRIPT": str(script)}
+        | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.fixture
 def play(stub_folder: Path, tmp_path: Path) -> Play:
-    """Plays a scenario against a driver that says :data:`HEALTHY` but for the words given."""
+    """:func:`play_in`, in the test's own folder."""
+    return partial(play_in, tmp_path, stub_folder)
 
-    def run(scenario: str, words: dict[str, Any] | None = None, **environment: str) -> Any:
-        script = tmp_path / "driver.txt"
-        lines = HEALTHY | (words or {})
-        script.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
-        # Not the caller's devices: a scenario says itself which are visible.
-        inherited = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
-        done = subprocess.run(
-            [sys.executable, str(HERE / "scenarios.py"), scenario],
-            env=inherited
-            | {"LD_LIBRARY_PATH": str(stub_folder), "NVML_STUB_SCRIPT": str(script)}
-            | environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+
+@pytest.fixture(scope="module")
+def begin(stub_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begin]:
+    """Begins a scenario, with two at a time, since they sleep nearly all the while."""
+    with ThreadPoolExecutor(2) as pool:
+        yield lambda *said: pool.submit(
+            play_in, tmp_path_factory.mktemp("scenario"), stub_folder, *said
         )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    return run
