@@ -6,7 +6,8 @@
 any threshold. Here the commit's files are put into a temporary folder, and processes of both trees
 run the same benchmarks (those of this tree) block by block in turn (``blocks.py``), judged by the
 ratios of pairs (``paired.py``). Both run in this environment, so a dependency that was upgraded is
-not seen here but by ``verdict.py``.
+not seen here but by ``verdict.py``. The wider thresholds that some benchmarks ask for are for what
+differs between runs, and do not count here.
 
 Exit status: 0, also for AMBIGUOUS, which is a warning; 1 for SLOW, and for FAILED, a benchmark that
 runs on the base alone; 2 for what cannot be compared.

@@ -54,7 +54,7 @@ class Sample:
         return float(np.median(np.log(self.head_s) - np.log(self.base_s)))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Record:
     """What is known of one benchmark; the errors say why a side has no times."""
 
@@ -63,6 +63,7 @@ class Record:
     head_error: str = ""
     group: str | None = None
     yardstick: bool = False
+    #: Of a block; and blocks of each side in a pair.
     rounds: int = 0
     turns: int = 0
     samples: list[Sample] = field(default_factory=list)
@@ -100,7 +101,8 @@ def rehearse(opened: Open, wanted: Callable[[str], bool]) -> list[Record]:
 
     It also compiles what numba compiles. Nothing of its times is kept.
     """
-    with opened() as (base, head), ThreadPoolExecutor(2) as pool:
+    # The pool is left last: interrupted, it waits for processes that have been ended by then.
+    with ThreadPoolExecutor(2) as pool, opened() as (base, head):
         before, after = pool.map(lambda side: _once(side, wanted), (base, head))
         if head.uncollected:
             raise SideError("this tree's benchmarks cannot be read: " + "; ".join(head.uncollected))
@@ -206,20 +208,23 @@ def worth_more(records: Sequence[Record], left_s: float, threshold: float) -> li
     all of those, the ones that differ most go on: SLOW of one is worth more than doubt about many.
     """
     runnable = [record for record in records if record.runs]
-    family = len(runnable)
     if any(len(record.samples) < MIN_PAIRS for record in runnable):
-        chosen, pairs_to_go = runnable, 1
-    else:
-        suspects = [r for r in runnable if judge(r.pairs(), family, threshold).word != "SAME"]
-        chosen = [record for record in suspects if len(record.samples) < MOST_PAIRS]
-        chosen.sort(key=_evidence, reverse=True)
-        pairs_to_go = max(pairs_for(family) - len(chosen[0].samples), 1) if chosen else 1
-    cost_s = [record.pair_s for record in chosen]
-    while chosen and pairs_to_go * (START_S + sum(cost_s)) > left_s:
+        return runnable if _cost_s(runnable) <= left_s else []
+    family = len(runnable)
+    doubtful = [r for r in runnable if judge(r.pairs(), family, threshold).word != "SAME"]
+    chosen = [record for record in doubtful if len(record.samples) < MOST_PAIRS]
+    chosen.sort(key=_evidence, reverse=True)
+    while chosen:
+        pairs_to_go = max(pairs_for(family) - len(chosen[0].samples), 1)
+        if pairs_to_go * _cost_s(chosen) <= left_s:
+            break
         chosen.pop()
-        cost_s.pop()
-    in_order = {record.name: number for number, record in enumerate(records)}
-    return sorted(chosen, key=lambda record: in_order[record.name])
+    return [record for record in records if record in chosen]
+
+
+def _cost_s(records: Sequence[Record]) -> float:
+    """What a pair of processes will take for these, by what the last one took."""
+    return START_S + sum(record.pair_s for record in records)
 
 
 def _evidence(record: Record) -> float:

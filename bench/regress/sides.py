@@ -114,7 +114,11 @@ class Process:
     def close(self) -> None:
         """End it, at once: there is nothing left that it should save."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
 
     def _ask(self, **command: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
