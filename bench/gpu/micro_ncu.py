@@ -47,6 +47,8 @@ COUNTERS = (SECTORS, REQUESTS, READ_BYTES)
 #: Of a completion, as the byte counter seems to count it: derived from published counts, and to be
 #: confirmed.
 COUNTED_HEADER_BYTES = 12
+#: Seconds kept back for the accounting, whose first call is compiled.
+CLOSING_S = 20.0
 #: How ncu says that this user may read no counters.
 _FORBIDDEN = "ERR_NVGPUCTRPERM"
 
@@ -229,7 +231,7 @@ def main(arguments: Sequence[str]) -> int:
     if (problem := prepare(options.out)) is not None:
         print(f"error: {problem}", file=sys.stderr)
         return 2
-    counted, text = count_launches(ncu, options.budget)
+    counted, text = count_launches(ncu, max(10.0, options.budget - CLOSING_S))
     if not counted:
         last = next((x for x in reversed(text.splitlines()) if x.strip()), "it said nothing")
         print(text[-2000:])
