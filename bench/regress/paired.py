@@ -9,16 +9,16 @@ Annals of Mathematical Statistics 34(2), 1963; Hollander, Wolfe and Chicken, Non
 Statistical Methods, 3rd ed. 2014, section 3.3). With t the threshold:
 
 ==========  ======================================================================
-SLOW        the family's interval lies above 1 + t
-FAST        the family's interval lies below 1 / (1 + t)
+SLOW        the 95 % interval lies above 1 + t, and the family's interval above 1
+FAST        the 95 % interval lies below 1 / (1 + t), and the family's below 1
 SAME        the 95 % interval lies between the two
 AMBIGUOUS   else: the reason says what is missing
 ==========  ======================================================================
 
-The family's interval is so wide that of all benchmarks together fewer than 5 % of comparisons say
-SLOW where the true ratio is 1 + t (Bonferroni); of equal code, whose ratio is 1, hardly any do.
-SLOW and FAST become AMBIGUOUS beside a yardstick that has moved in the same direction: a benchmark
-of the same group that runs none of our code.
+The family's interval is so wide that of comparisons of equal code fewer than 5 % say SLOW of any of
+their benchmarks (Bonferroni), and by what the threshold asks beside, hardly any do. SLOW and FAST
+become AMBIGUOUS beside a yardstick that has moved in the same direction: a benchmark of the same
+group that runs none of our code.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ def judge(pairs: Pairs, family: int, threshold: float = THRESHOLD) -> Verdict:
         reason = f"{count} pairs of processes, {MIN_PAIRS} are needed: a larger budget"
         return Verdict(pairs.name, "AMBIGUOUS", reason, ratio)
     low, high = (math.exp(bound) for bound in interval(pairs.log_ratios, ERROR))
-    surely = [math.exp(bound) for bound in interval(pairs.log_ratios, 2 * ERROR / family)]
+    surely_above, surely_below = interval(pairs.log_ratios, 2 * ERROR / family)
     slow, fast = 1 + threshold, 1 / (1 + threshold)
 
     def verdict(word: str, reason: str) -> Verdict:
         return Verdict(pairs.name, word, reason, ratio, low, high)  # type: ignore[arg-type]
 
-    if surely[0] > slow:
+    if low > slow and surely_above > 0:
         return verdict("SLOW", f"slower by more than {threshold:.0%}")
-    if surely[1] < fast:
+    if high < fast and surely_below < 0:
         return verdict("FAST", f"faster by more than {threshold:.0%}")
     if fast <= low and high <= slow:
         return verdict("SAME", f"within {threshold:.0%}")

@@ -161,7 +161,7 @@ def test_what_slows_the_machine_down_is_not_blamed_on_the_code(machine: Machine)
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
 def test_a_quarter_more_is_found_all_the_same(machine: Machine) -> None:
     words = [verdict_of(machine, 0.0125, seed) for seed in range(20)]
-    assert words.count("SLOW") >= 10
+    assert words.count("SLOW") >= 12
     assert "SAME" not in words
     assert "FAST" not in words
 
