@@ -193,11 +193,11 @@ class UnifiedMemoryCounters:
         for i in range(2):
             made_up = Record.from_address(start + i * size)
             made_up.kind, made_up.counter_kind = KIND, GPU_PAGE_FAULT
-        for i in range(2):
+        for _ in range(2):
             code = self._library.cuptiActivityGetNextRecord(
                 memory, ctypes.c_size_t(2 * size), ctypes.byref(record)
             )
-            if code or record.value != start + i * size:
+            if code:
                 raise CuptiError(f"unsupported: its records have not {size} bytes: {known}")
 
     def _dropped(self) -> int:

@@ -125,21 +125,29 @@ def too_many(stub: Stub) -> Any:
 def kept_with_records(stub: Stub) -> Any:
     stub.delivery(NEVER)
     first = told(lambda: stub.emit(HOST_TO_DEVICE, 4096))
-    return {"first": first, "next": told()}
+    stub.delivery(INLINE)  # from now on, with the record of the window before
+    return {"first": first, "next": told(lambda: stub.emit(HOST_TO_DEVICE, 4096))}
 
 
 def kept_empty(stub: Stub) -> Any:
+    told(lambda: stub.emit(HOST_TO_DEVICE, 4096))  # the buffer that is kept has been used before
     stub.delivery(NEVER)
     first = told(stub.ask)
     stub.delivery(INLINE)
     return {"first": first, "next": told(lambda: stub.emit(HOST_TO_DEVICE, 4096))}
 
 
+def buffers() -> int:
+    """How many there are when all have come back."""
+    return len(cupti_buffers.record_buffers()._idle)
+
+
 def windows(stub: Stub) -> Any:
     """Each window has its own; what happens between two of them belongs to none."""
     first = told(lambda: stub.emit(HOST_TO_DEVICE, 4096))
     stub.emit(HOST_TO_DEVICE, 1)
-    return [first, told(lambda: stub.emit(HOST_TO_DEVICE, 8192)), told(), stub.enabled()]
+    stub.drop(ctypes.c_size_t(7))
+    return [first, told(lambda: stub.emit(HOST_TO_DEVICE, 8192)), told(), stub.enabled(), buffers()]
 
 
 def refusals(stub: Stub) -> Any:

@@ -37,6 +37,7 @@ void stub_answer(int call, int code) { answers[call] = code; }
 void stub_records_a_buffer(size_t count) { records_a_buffer = count; }
 void stub_address(uint64_t value) { address = value; } /* of what is emitted from now on */
 void stub_delivery(int how) { delivery = how; }
+void stub_drop(size_t count) { dropped += count; }
 int stub_enabled(void) { return enabled; }
 
 static void *hand_over(void *argument) {

@@ -70,11 +70,12 @@ def test_an_empty_buffer_that_is_held_back_loses_nothing(scenario: Scenario) -> 
 
 
 def test_each_window_has_its_own_records(scenario: Scenario) -> None:
-    first, second, empty, enabled = scenario("windows")
+    first, second, empty, enabled, buffers = scenario("windows")
     assert first["values"] == {"1": 4096}
     assert second["values"] == {"1": 8192}
     assert empty["records"] == {}
     assert enabled == 0
+    assert buffers == 1  # the same one each time
 
 
 def test_whatever_cupti_refuses_is_a_reason_and_counting_stops(scenario: Scenario) -> None:
