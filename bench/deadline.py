@@ -8,6 +8,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+#: What a killed process may take to go; one that hangs in a driver may never.
+LATE_S = 5.0
+
 
 class TimeUp(Exception):  # noqa: N818 - not a fault of the program
     """The time for the whole run is used up."""
@@ -23,6 +26,12 @@ class Deadline:
         """Raise :class:`TimeUp` if it has passed."""
         if self._at is not None and time.monotonic() >= self._at:
             raise TimeUp
+
+    def within(self, seconds: float) -> float:
+        """How long to wait for what may take ``seconds``: not much beyond the deadline."""
+        if self._at is None:
+            return seconds
+        return max(0.0, min(seconds, self._at - time.monotonic() + LATE_S))
 
     @contextmanager
     def over(self, process: subprocess.Popen[str]) -> Iterator[None]:

@@ -185,8 +185,9 @@ class Runner:
             with (Path(scratch) / "log").open("w+") as log:
                 with self._process(verb, file, stdout=log, stderr=log) as process:
                     try:
-                        code = process.wait(timeout_s)
+                        code = process.wait(self._deadline.within(timeout_s))
                     except subprocess.TimeoutExpired:
+                        self._deadline.check()
                         return f"timed out after {timeout_s:g} s"
                 log.seek(0)
                 return death_of(code, log.read())

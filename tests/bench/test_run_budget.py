@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from gatherbench.bench import deadline as deadline_module
+from gatherbench.bench import runner as runner_module
 from gatherbench.bench.case import Case
 from gatherbench.bench.deadline import Deadline, TimeUp
 from gatherbench.bench.runner import Runner
@@ -47,6 +50,24 @@ def test_a_case_in_flight_is_cut_off_and_run_again_later(store: RunStore) -> Non
     ran = Counter((store.folder / "executions").read_text().split())
     assert ran[later.cases[0].id] == 1, "the complete case was not run again"
     assert len(list(store.interrupted.iterdir())) == 1
+
+
+def test_a_process_that_no_signal_ends_is_not_waited_for(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one is that hangs in a driver."""
+    spared: list[subprocess.Popen[str]] = []
+    kill = subprocess.Popen.kill
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: spared.append(process))
+    monkeypatch.setattr(deadline_module, "LATE_S", 0.1)
+    monkeypatch.setattr(runner_module, "_KILL_S", 0.1)
+    run = runner(store, ["hang", "last"], budget_s=2)
+    assert run.run() == 0
+    assert run.left == 2
+    assert store.rows() == [], "its own time was not up"
+    for process in spared:
+        kill(process)
+        process.wait()
 
 
 def test_time_that_suffices_changes_nothing(store: RunStore) -> None:
