@@ -1,9 +1,9 @@
 """CUPTI's counters of managed memory: what the driver moved, and which pages faulted for it.
 
-A small binding by ctypes, because NVIDIA's own ``cupti-python`` cannot be had where it is needed:
-it wants another ``nvidia-cuda-cupti`` (13.4 of it: ``~=13.4``) than the one that torch's CUDA
-wheels pin, and two copies of CUPTI in a process are one too many. The library here is the one that
-torch has loaded for its profiler, so that only one of the two may be at work.
+A small binding by ctypes, because NVIDIA's own ``cupti-python`` cannot stand beside every torch:
+its 13.4 wants ``nvidia-cuda-cupti~=13.4``, torch's CUDA wheels pin one of their own, and two copies
+of CUPTI in a process are one too many. The library here is the one that torch has loaded for its
+profiler, so that only one of the two may be at work.
 
 Three hazards shape it. CUPTI calls back from threads of its own, whenever it likes: see
 :mod:`gatherbench.bench.meters.cupti_buffers`. Records grew between versions of CUPTI: a library is
@@ -29,8 +29,9 @@ HOST_TO_DEVICE, DEVICE_TO_HOST, CPU_PAGE_FAULT, GPU_PAGE_FAULT = 1, 2, 3, 4
 _WATCHED = (HOST_TO_DEVICE, DEVICE_TO_HOST, CPU_PAGE_FAULT, GPU_PAGE_FAULT)
 _SCOPE_ALL_DEVICES = 2
 
-#: Bytes of a record by version of the API (``cupti_version.h``), first and last: those whose
-#: libraries were seen to step so far (11.8 to 12.9 Update 1, 13.0, 13.5). Counter2 became Counter3.
+#: Bytes of a record by version of the API (``cupti_version.h``), first and last, when Counter2 had
+#: become Counter3. Libraries of 11.8, 12.0, 12.2, 12.4 to 12.6, 12.8, 12.9 and 13.0 were seen to
+#: step so far; that of 13.5 does not without a driver, but its header has the structure of 13.0's.
 RECORD_BYTES = {(18, 24): 64, (26, 28): 104, (130000, 130599): 104}
 
 #: How long a buffer that CUPTI has not handed back when its flush returns is waited for.
