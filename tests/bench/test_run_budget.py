@@ -58,7 +58,11 @@ def test_a_process_that_no_signal_ends_is_not_waited_for(
     """As one is that hangs in a driver."""
     spared: list[subprocess.Popen[str]] = []
     kill = subprocess.Popen.kill
-    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: spared.append(process))
+
+    def spare(process: subprocess.Popen[str]) -> None:
+        spared.append(process)
+
+    monkeypatch.setattr(subprocess.Popen, "kill", spare)
     monkeypatch.setattr(deadline_module, "LATE_S", 0.1)
     monkeypatch.setattr(runner_module, "_KILL_S", 0.1)
     run = runner(store, ["hang", "last"], budget_s=2)
