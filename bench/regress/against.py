@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print, save, and return the exit status."""
     options = _options(arguments)
     out = Console()
-    out = out if out.is_terminal else Console(width=140)
+    out = out if out.is_terminal else Console(width=160)
     # Cancelled by a service: leave by the same way as on Ctrl-C, which cleans up.
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -142,23 +142,31 @@ def _main(options: argparse.Namespace, out: Console) -> int:
 
 
 def _print(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:
-    table = Table("benchmark", "base", "head / base", "95 % interval", "pairs", "verdict", "reason")
+    table = Table()
+    table.add_column("benchmark", no_wrap=True)
+    for header in ("base", "head / base", "95 % interval", "pairs", "verdict"):
+        table.add_column(header, no_wrap=True)
+    table.add_column("reason")
     for record, verdict in zip(records, verdicts, strict=True):
         colour = COLOURS.get(verdict.word, "default")
-        mark = " (yardstick)" if record.yardstick else ""
         known = not math.isnan(verdict.ratio)
+        yardstick = "yardstick; " if record.yardstick else ""
         table.add_row(
-            record.name.removeprefix("bench/regress/").replace("[", r"\[") + mark,
+            record.name.rpartition("::")[2].replace("[", r"\["),
             f"{1e3 * record.base_median_s:.3g} ms" if known else "",
             f"{verdict.ratio:.3f}" if known else "",
             "" if math.isnan(verdict.low) else f"{verdict.low:.3f} to {verdict.high:.3f}",
-            str(len(record.samples)) if known else "",
+            str(len(record.samples)),
             f"[{colour}]{verdict.word}[/]",
-            verdict.reason,
+            yardstick + verdict.reason,
         )
     out.print(table)
     counts = Counter(verdict.word for verdict in verdicts)
     out.print(", ".join(f"{count} {word}" for word, count in counts.items()), highlight=False)
+    if counts["AMBIGUOUS"]:
+        out.print(
+            "AMBIGUOUS: take a larger budget, or a machine with less other work", style="yellow"
+        )
 
 
 def _finite(verdict: Verdict) -> dict[str, float | None]:

@@ -73,7 +73,7 @@ def judge(pairs: Pairs, family: int, threshold: float = THRESHOLD) -> Verdict:
     count = len(pairs.log_ratios)
     ratio = math.exp(float(np.median(walsh_averages(pairs.log_ratios)))) if count else math.nan
     if count < MIN_PAIRS:
-        reason = f"{count} pairs of processes, {MIN_PAIRS} are needed: a larger budget"
+        reason = f"{count} of at least {MIN_PAIRS} pairs"
         return Verdict(pairs.name, "AMBIGUOUS", reason, ratio)
     low, high = (math.exp(bound) for bound in interval(pairs.log_ratios, ERROR))
     surely_above, surely_below = interval(pairs.log_ratios, 2 * ERROR / family)
@@ -83,19 +83,18 @@ def judge(pairs: Pairs, family: int, threshold: float = THRESHOLD) -> Verdict:
         return Verdict(pairs.name, word, reason, ratio, low, high)  # type: ignore[arg-type]
 
     if low > slow and surely_above > 0:
-        return verdict("SLOW", f"slower by more than {threshold:.0%}")
+        return verdict("SLOW", f"slower by over {threshold:.0%}")
     if high < fast and surely_below < 0:
-        return verdict("FAST", f"faster by more than {threshold:.0%}")
+        return verdict("FAST", f"faster by over {threshold:.0%}")
     if fast <= low and high <= slow:
         return verdict("SAME", f"within {threshold:.0%}")
     if low > slow or high < fast:
-        how = f"one of {family} benchmarks looks like that by chance after {count} pairs"
-        return verdict("AMBIGUOUS", f"{how}: a larger budget")
-    side = "slower" if ratio > 1 else "faster"
+        reason = f"one of {family} may look like that by chance"
+        return verdict("AMBIGUOUS", reason)
+    side = "slower" if high > slow else "faster"
     if low < fast and high > slow:
         side = "slower or faster"
-    reason = f"perhaps {side} by more than {threshold:.0%} after {count} pairs: a larger budget"
-    return verdict("AMBIGUOUS", reason)
+    return verdict("AMBIGUOUS", f"perhaps {side} by {threshold:.0%}")
 
 
 def judge_all(all_pairs: Sequence[Pairs], threshold: float = THRESHOLD) -> list[Verdict]:

@@ -24,6 +24,8 @@ cores busy during either run (``conftest.py`` notes it), and beside a yardstick 
 benchmark of the same group that runs none of our code (``extra_info["yardstick"]``, e.g. torch's
 own gather) shows what became of the machine, whose memory neighbours may share unseen.
 
+That takes a quiet machine that stays. ``against.py`` compares a commit within one run.
+
 Exit status: 0, also for AMBIGUOUS, which is a warning; 1 for SLOW; 2 for files that cannot be
 compared, as those of different machines.
 """
@@ -224,7 +226,8 @@ def _short(name: str) -> str:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gatherbench.bench.regress.verdict",
-        description="Verdicts over two files of pytest-benchmark: SAME, FAST, SLOW, AMBIGUOUS.",
+        description="Verdicts over two files of pytest-benchmark: SAME, FAST, SLOW, AMBIGUOUS. "
+        "To compare this tree with a commit: make regress-against.",
     )
     parser.add_argument("files", type=Path, nargs="*", metavar="BASE NEW", help="two files")
     parser.add_argument(

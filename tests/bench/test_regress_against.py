@@ -115,11 +115,14 @@ def test_what_only_this_tree_cannot_run_has_failed(repository: Path, scratch: Pa
     assert status == 1
 
 
-def test_a_budget_for_no_pair_judges_nothing(repository: Path) -> None:
+def test_a_budget_for_no_pair_judges_nothing(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     status, result = found(repository, "--budget", "0.1")
     assert status == 0
+    assert "larger budget" in capsys.readouterr().out
     assert {e["verdict"] for e in result["benchmarks"]} == {"AMBIGUOUS"}
-    assert all("larger budget" in e["reason"] for e in result["benchmarks"])
+    assert all("0 of at least 6 pairs" in e["reason"] for e in result["benchmarks"])
 
 
 def test_a_process_that_dies_is_named_with_its_last_words(
