@@ -30,13 +30,16 @@ def datasets() -> Table:
     """Every dataset source, with its size at full scale."""
     from gatherbench.datasets.registry import list_sources
 
-    table = Table("dataset", "nodes", "edges", "row", "what it is")
+    table = Table()
+    for name in ("dataset", "nodes", "edges", "row"):  # a name that is cut cannot be typed
+        table.add_column(name, no_wrap=True)
+    table.add_column("what it is")
     for source in list_sources():
         spec = source.estimate(1.0)
         table.add_row(
             source.name,
-            f"{spec.num_nodes:,}",
-            f"{spec.num_edges:,}",
+            _rounded(spec.num_nodes),
+            _rounded(spec.num_edges),
             f"{spec.feature_dim} × {spec.feature_dtype}",
             source.summary,
         )
@@ -93,6 +96,12 @@ def description(folder: Path) -> Table:
     for name, value in describe(folder).items():
         table.add_row(name.replace("_", " "), _words(value))
     return table
+
+
+def _rounded(count: int) -> str:
+    if count < 1e6:
+        return f"{count / 1e3:.0f} k"
+    return f"{count / 1e6:,.0f} M" if count >= 1e8 else f"{count / 1e6:.3g} M"
 
 
 def _words(value: object) -> str:

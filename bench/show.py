@@ -36,7 +36,7 @@ _COLOURS = {"failed": "red", "skipped": "yellow", "not run": "yellow"}
 def render(run: Run) -> RenderableType:
     """A table for each workload, the reasons of what is missing, and where it all comes from.
 
-    Wants 90 columns; in fewer, long variants are folded.
+    Wants 80 columns; in fewer, long variants are folded.
     """
     summary, bad = summarise(run), problems(run)
     parts: list[RenderableType] = [] if has_gpu(run) else [Text(HOST_ONLY, style="bold"), Text()]
@@ -89,7 +89,7 @@ def _table(workload: str, here: pd.DataFrame, missing: pd.DataFrame, machines: l
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=0,
         show_edge=False,
     )
     table.add_column("strategy", no_wrap=True)
