@@ -106,10 +106,11 @@ def rehearse(opened: Open, wanted: Callable[[str], bool]) -> list[Record]:
         before, after = pool.map(lambda side: _once(side, wanted), (base, head))
         if head.uncollected:
             raise SideError("this tree's benchmarks cannot be read: " + "; ".join(head.uncollected))
-        why = "; ".join(base.uncollected) or NOT_THERE
     records = []
     for name in [*after, *(name for name in before if name not in after)]:
-        old = before.get(name, _Rehearsed(error=why))
+        module = name.partition("::")[0]
+        unread = (why for why in base.uncollected if why.startswith(module))
+        old = before.get(name, _Rehearsed(error=next(unread, NOT_THERE)))
         new = after.get(name, _Rehearsed(error=NOT_THERE))
         record = Record(name, old.error, new.error, new.group, new.yardstick)
         # Two processes at once took longer than one will, and so the shorter time counts.

@@ -148,6 +148,22 @@ def test_benchmarks_that_cannot_be_read(
     assert "no_such_module" in capsys.readouterr().err
 
 
+def test_a_module_that_the_base_cannot_import_is_new_and_says_why(
+    repository: Path, scratch: Path
+) -> None:
+    (repository / "src" / "gatherbench" / "late.py").write_text("def late():\n    return 1\n")
+    (repository / "bench" / "regress" / "bench_late.py").write_text(
+        "from gatherbench.late import late\n\n\ndef test_late(benchmark):\n"
+        "    assert benchmark.pedantic(late) == 1\n"
+    )
+    status, result = found(repository, "--budget", "0.1")
+    words = {e["name"].rpartition("::")[2]: e for e in result["benchmarks"]}
+    assert words["test_late"]["verdict"] == "NEW"
+    assert "gatherbench.late" in words["test_late"]["reason"]
+    assert words["test_work[one]"]["verdict"] == "AMBIGUOUS"
+    assert status == 0
+
+
 def test_nothing_by_that_name(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert against.main(["before", "--tree", str(repository), "--only", "no such"]) == 2
     assert "no benchmark runs on both sides" in capsys.readouterr().err
