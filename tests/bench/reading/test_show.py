@@ -54,6 +54,13 @@ def test_no_line_is_wider_than_the_terminal_nor_cut(make_run: MakeRun, width: in
     assert "…" not in text
 
 
+def test_usual_variants_stay_whole_in_80_columns(make_run: MakeRun) -> None:
+    series = [NAIVE, ("unified_zero_copy", "registered", (0.2, 0.3, 0.5))]
+    text = shown(make_run(series=series, jitter=0.1), 80)
+    assert line_of(text, "strategy", "epoch")[1] == "variant"
+    assert line_of(text, "unified_zero_copy", "±")[1] == "registered"
+
+
 def test_short_epochs_are_shown_in_milliseconds(make_run: MakeRun) -> None:
     text = shown(make_run(series=[("cpu_gather", "naive", (0.002, 0.01, 0.005))]))
     assert "epoch, ms" in text
