@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import count_requests
 from gatherbench.strategies.base import DataPath, Strategy
-from gatherbench.strategies.registry import STRATEGIES, build, variants
+from gatherbench.strategies.registry import STRATEGIES, build, get, variants
 from gatherbench.strategies.zero_copy_path import requested_bytes
 
 IDS = torch.tensor([4, 4, 1, 9], dtype=torch.int32)  # 4 rows, 3 of them distinct
@@ -111,12 +111,11 @@ def test_all_in_gpu_sends_only_ids() -> None:
 
 @settings(deadline=None)  # the first count compiles
 @given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 9000))
-def test_no_path_moves_less_than_the_distinct_rows(ids: list[int], row_bytes: int) -> None:
+def test_paths_that_keep_no_rows_move_the_distinct_ones(ids: list[int], row_bytes: int) -> None:
     batch = torch.tensor(ids, dtype=torch.int64)
-    for cls in STRATEGIES:
-        for strategy in variants(cls):
+    for name in ("cpu_gather", "unified_zero_copy", "aligned_zero_copy", "async_zero_copy"):
+        for strategy in variants(get(name)):
             path = strategy.data_path(batch, row_bytes)
             assert path.payload_bytes == len(ids) * row_bytes
-            if cls.name != "all_in_gpu":
-                moved = path.copy_engine_bytes + path.gpu_link_read_bytes
-                assert moved >= len(set(ids)) * row_bytes
+            moved = path.copy_engine_bytes + path.gpu_link_read_bytes
+            assert moved >= len(set(ids)) * row_bytes
