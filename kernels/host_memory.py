@@ -43,7 +43,7 @@ def available_bytes() -> int:
         return int(psutil.virtual_memory().available)
     try:
         return int(float(said) * 2**30)
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter for "inf"
         raise ValueError(f"{MEMORY_VARIABLE}={said!r}: expected a number of GiB") from None
 
 

@@ -37,7 +37,7 @@ class AsyncZeroCopy(Strategy):
     own, ``mps`` runs the gather in a process of its own, as the paper does. ``budget`` is in per
     cent; ``auto`` finds the smallest that suffices, when the path is opened and again beside the
     training (``Fetcher.tune``), and records what each was worth. A process under MPS has its share
-    from its start: there ``auto`` is the paper's. On the host, where the gather has one thread, it
+    from its start: there ``auto`` is the paper's. On the host, where nobody shares a GPU out, it
     must be left at ``auto``.
     """
 

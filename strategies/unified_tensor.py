@@ -124,7 +124,7 @@ class UnifiedTensor:
             RuntimeError: closed.
         """
         ids = self._placed(ids)
-        for ahead in self._ahead:
+        for ahead in self._ahead if isinstance(ids, Tensor) else ():
             if ids.dtype == ahead.ids.dtype and torch.equal(ids, ahead.ids):
                 self._ahead.remove(ahead)
                 ticket = ahead.ticket

@@ -258,4 +258,7 @@ def test_ids_that_name_no_rows(ids: Tensor, error: type[Exception], strategy: st
         if features.lookahead:
             with pytest.raises(error):
                 features.prefetch(ids)
+        features.prefetch(torch.arange(5))  # something to compare the ids with
+        with pytest.raises(error):
+            _ = features[ids]
         assert torch.equal(features[torch.arange(5)], TABLE[:5])
