@@ -15,7 +15,7 @@ from gatherbench.bench.derive import READING_ORDER
 from gatherbench.bench.linkmodel.chart import CPU_GATHER
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.linkmodel.profile_file import load_profile
-from gatherbench.bench.linkmodel.validate import chart_epochs, reddit_chart
+from gatherbench.bench.linkmodel.validate import chart_epochs, fitted_chart, reddit_chart
 
 #: Names of the chart's machines, as figures write them.
 MACHINES = {
@@ -63,6 +63,7 @@ def reddit_stages(published: pd.DataFrame) -> pd.DataFrame:
     The chart itself has none: what its CPU-gather epoch takes beyond the one with the table in GPU
     memory is ``fetch``, that other epoch (sampling and training) is ``other``.
     """
+    fitted = fitted_chart(published)
     at = published_reddit(published).set_index(["machine", "strategy"])["median"]
     records: list[dict[str, object]] = []
     for machine, name in MACHINES.items():
@@ -70,7 +71,7 @@ def reddit_stages(published: pd.DataFrame) -> pd.DataFrame:
         beyond = float(at[machine, "cpu_gather"]) - bound
         both = {"label": f"Reddit, {name}", "sample": 0.0, "train": 0.0, "other": 0.0}
         records.append({**both, "kind": "published", "fetch": beyond, "other": bound})
-        epoch = chart_epochs(published, load_profile(machine))[CPU_GATHER]
+        epoch = chart_epochs(fitted, load_profile(machine))[CPU_GATHER]
         parts = {"sample": epoch.sample_s, "fetch": epoch.fetch_s, "train": epoch.train_s}
         seconds = {stage: part.value for stage, part in parts.items() if part.known}
         if len(seconds) == len(parts):
@@ -86,9 +87,9 @@ def modelled_scaling(
     Columns: ``kind``, ``series`` (the strategy), ``x`` (GPUs), ``y`` (seconds), ``bound``. The
     GPUs share the host's processor, memory and ports.
     """
-    records = []
+    fitted, records = fitted_chart(published), []
     for number in gpus:
-        for (strategy, _), epoch in chart_epochs(published, profile, number).items():
+        for (strategy, _), epoch in chart_epochs(fitted, profile, number).items():
             if epoch.epoch_s.value is not None:
                 records.append(("modelled", strategy, number, epoch.epoch_s.value, epoch.bound))
     table = pd.DataFrame(records, columns=["kind", "series", "x", "y", "bound"])

@@ -103,7 +103,6 @@ def _load(one: Gather) -> MinibatchLoad:
 
 
 def _ids(one: Gather) -> npt.NDArray[np.int64]:
-    """Ids like the published ones: uniform draws, of which each is read once."""
+    """Ids like the published ones: uniform draws; sorted, each of them once."""
     drawn = np.random.default_rng(0).integers(0, one.rows, one.ids)
-    distinct, first = np.unique(drawn, return_index=True)
-    return distinct if one.order == "sorted" else drawn[np.sort(first)]
+    return np.unique(drawn) if one.order == "sorted" else drawn

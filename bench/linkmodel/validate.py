@@ -96,11 +96,9 @@ def _link_s(profile: LinkProfile, name: str, dim: int) -> float:
     return link_time(requests, profile).value or float("nan")
 
 
-def chart_epochs(
-    reference: pd.DataFrame, profile: LinkProfile, gpus: int = 1
-) -> dict[Bar, EpochPrediction]:
+def chart_epochs(fitted: Fitted, profile: LinkProfile, gpus: int = 1) -> dict[Bar, EpochPrediction]:
     """The chart's epochs on the machine of ``profile``, whose GPUs share the minibatches."""
-    fitted, source = fitted_chart(reference), "fitted to the chart"
+    source = "fitted to the chart"
     profile = profile.with_constant("host.sample_rate", fitted.sample_rate, source)
     profile = profile.with_constant("copy.pageable", fitted.pageable_rate, source)
     return {
@@ -114,7 +112,8 @@ def several_gpus(reference: pd.DataFrame) -> dict[str, list[float]]:
 
     Published, for several GPUs and other graphs: 0.65 to 0.92 (Min et al., PVLDB 14(11) 2021).
     """
-    epochs = [chart_epochs(reference, load_profile(PREDICTED), gpus) for gpus in GPUS]
+    fitted, profile = fitted_chart(reference), load_profile(PREDICTED)
+    epochs = [chart_epochs(fitted, profile, gpus) for gpus in GPUS]
     seconds = [{bar: e.epoch_s.value or float("nan") for bar, e in one.items()} for one in epochs]
     return {
         f"{bar[0]} {bar[1]}".removesuffix(" default"): [s[CPU_GATHER] / s[bar] - 1 for s in seconds]
