@@ -87,7 +87,7 @@ class RunStore:
         """The folder of an earlier run.
 
         Raises:
-            StoreError: it is none, or it was written with another schema.
+            StoreError: it is none.
         """
         if not (folder / "plan.json").is_file():
             raise StoreError(f"{folder}: no run folder (it has no plan.json)")

@@ -55,18 +55,24 @@ def prepare_workload(path: Path) -> None:
     fields = json.loads(path.read_text(encoding="utf-8"))
     fields["fanouts"] = tuple(fields["fanouts"])
 
+    answers = sys.stdout
+
+    def answer(**fields: str | float) -> None:
+        print(json.dumps(fields), file=answers, flush=True)
+
     def progress(what: str, fraction: float) -> None:
-        print(json.dumps({"what": what, "fraction": fraction}), flush=True)
+        answer(what=what, fraction=fraction)
 
     try:
-        dataset, trace = prepare(Workload(**fields), progress)
+        with contextlib.redirect_stdout(sys.stderr):  # what a library prints is no answer
+            dataset, trace = prepare(Workload(**fields), progress)
     except Exception as error:
         if is_disk_full(error):
             sys.exit(DISK_FULL)
         traceback.print_exc()
-        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+        answer(error=f"{type(error).__name__}: {error}")
         sys.exit(1)
-    print(json.dumps({"dataset": str(dataset), "trace": str(trace)}), flush=True)
+    answer(dataset=str(dataset), trace=str(trace))
 
 
 def measure_case(path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from gatherbench.bench.runner import WORKER, Runner
 from gatherbench.bench.store import RunStore, read_part
 from gatherbench.bench.worker import DISK_FULL, is_disk_full, measure_case, prepare_workload
+from gatherbench.bench.workload import Workload
 
 
 def work(verb: str, file: Path) -> subprocess.CompletedProcess[str]:
@@ -117,13 +118,25 @@ def test_the_process_keeps_to_the_cores_it_was_given(make_job, tmp_path: Path) -
 def test_preparing_an_unknown_dataset_names_the_nearest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from dataclasses import asdict
-
-    from gatherbench.bench.workload import Workload
-
     file = tmp_path / "workload.json"
     file.write_text(json.dumps(asdict(Workload("wordnett"))))
     with pytest.raises(SystemExit) as ended:
         prepare_workload(file)
     assert ended.value.code == 1
     assert "wordnet" in json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
+
+
+def test_what_a_library_prints_is_no_answer(tmp_path: Path, capsys, monkeypatch) -> None:
+    def talkative(_workload: Workload, progress) -> tuple[Path, Path]:
+        print("{'not': json}")
+        progress("drawing", 0.5)
+        return tmp_path / "dataset", tmp_path / "trace"
+
+    monkeypatch.setattr("gatherbench.bench.prepare.prepare", talkative)
+    file = tmp_path / "workload.json"
+    file.write_text(json.dumps(asdict(Workload("wordnet"))))
+    prepare_workload(file)
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"what": "drawing", "fraction": 0.5},
+        {"dataset": str(tmp_path / "dataset"), "trace": str(tmp_path / "trace")},
+    ]
