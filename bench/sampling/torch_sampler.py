@@ -102,13 +102,18 @@ class TorchNeighborSampler:
 
 
 def _choose(degrees: Tensor, taken: int, states: Tensor) -> Tensor:
-    """``[T, taken]`` distinct numbers below each degree, by Floyd's algorithm (see kernels)."""
-    chosen = torch.empty((degrees.numel(), taken), dtype=torch.int64, device=degrees.device)
-    for j in range(taken):
-        highest = degrees - taken + j
-        draw = _below(_mix(states + _signed(GOLDEN * (j + 1))), highest + 1)
+    """``[T, taken]`` distinct numbers below each degree, by Floyd's algorithm (see kernels).
+
+    All are drawn at once, and only whether one is there already is asked in turn: on a GPU this
+    waits for launches, not for arithmetic.
+    """
+    turns = torch.arange(taken, device=degrees.device)
+    highest = degrees[:, None] - taken + turns
+    chosen = _below(_mix(states[:, None] + (turns + 1) * _signed(GOLDEN)), highest + 1)
+    for j in range(1, taken):
+        draw = chosen[:, j]
         repeated = (chosen[:, :j] == draw[:, None]).any(1)
-        chosen[:, j] = torch.where(repeated, highest, draw)
+        chosen[:, j] = torch.where(repeated, highest[:, j], draw)
     return chosen
 
 
