@@ -24,8 +24,9 @@ from gatherbench.bench.tables import Run
 #: Shares of the roofs, and what their columns are called.
 _SHARES = {"of_copy_engine": "copies", "of_sm_read": "SM reads", "of_raw_link": "raw link"}
 READING = (
-    "GB/s: payload over the time waited for rows, or over the epoch (*) where fetches are hidden;"
-    " then its share of the roofs of copies, of reads by SMs and of the raw link."
+    "GB/s: rows that cross the link over the time waited for rows, or over the epoch (*) where"
+    " fetches are hidden; then their share of the roofs of copies, of reads by SMs and of the raw"
+    " link."
 )
 
 

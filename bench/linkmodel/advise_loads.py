@@ -104,7 +104,7 @@ def gpu_need(load: MinibatchLoad, question: Question, sizes: MinibatchSizes) -> 
 
 def table_on_gpu(load: MinibatchLoad) -> bool:
     """Whether nobody brings the rows: they must lie in GPU memory."""
-    return load.payload_bytes > 0 and not (load.gpu_link_read_bytes or load.cpu_write_bytes)
+    return load.payload_bytes > 0 and not load.brought_bytes
 
 
 def pinned_need(load: MinibatchLoad) -> float:

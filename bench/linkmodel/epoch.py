@@ -116,9 +116,9 @@ def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
         transfer = staged_copy(load, profile)
     elif on_cpu:
         transfer = engine_copy(load.copy_engine_bytes, profile)
-    brought = max(load.gpu_link_read_bytes, load.cpu_write_bytes)
-    local = max(0.0, load.payload_bytes - brought)  # expanded from distinct rows, or resident
-    resident = 0.0 if brought else load.table_bytes
+    # Expanded from distinct rows, or resident.
+    local = max(0.0, load.payload_bytes - load.brought_bytes)
+    resident = 0.0 if load.brought_bytes else load.table_bytes
     return Parts(
         sample=sampling(load, profile),
         submit_s=Estimate.of(profile.gpu.submit, "gpu.submit"),

@@ -64,3 +64,8 @@ class MinibatchLoad:
     gather_s: Estimate | None = None
     train_s: Estimate | None = None
     gpu_samples: bool = False
+
+    @property
+    def brought_bytes(self) -> float:
+        """Feature rows that cross the link; the payload beyond them is in GPU memory already."""
+        return max(self.gpu_link_read_bytes, self.cpu_write_bytes)

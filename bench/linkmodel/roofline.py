@@ -1,6 +1,6 @@
 """How near each strategy comes to what the link could do, and what holds it back.
 
-Payload that arrives per second, beside three roofs of the machine: the copy engine's peak, what
+Rows that cross the link per second, beside three roofs of the machine: the copy engine's peak, what
 multiprocessors read at best from a table of that span, and the raw link. A strategy that hides its
 fetches behind training is measured over the whole epoch, since nobody waited for the link alone;
 its percentage is then a lower bound of how busy the link is.
@@ -68,8 +68,8 @@ def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
     """A line for each series that was measured on a GPU, and for each as modelled.
 
     Columns: ``workload``, ``strategy``, ``variant``; ``kind`` (``measured`` or ``modelled``);
-    ``rate`` (B/s of payload over the time in ``over``: ``fetch`` or ``epoch``; NaN where no payload
-    crosses the link or nothing is known); its shares of the roofs ``of_copy_engine``,
+    ``rate`` (B/s of rows that cross the link over the time in ``over``: ``fetch`` or ``epoch``; NaN
+    where none cross it or nothing is known); its shares of the roofs ``of_copy_engine``,
     ``of_sm_read``, ``of_raw_link``; and by the model ``fetch_bound``, the limit that sets how long
     a fetch takes, and ``bound``, what the epoch would gain most from. The measured lines mean
     something only if ``profile`` describes the machine of the run.
@@ -113,7 +113,7 @@ def _line(
     bounds = (_fetch_bound(epoch), epoch.bound)
     if load is None or not time or "transfer" not in epoch.parts:
         return (*key, math.nan, over, math.nan, math.nan, math.nan, *bounds)
-    rate = load.payload_bytes * one.batches / time
+    rate = load.brought_bytes * one.batches / time
     best = roofs(profile, load.table_bytes)
     shares = (rate / best.copy_engine, rate / best.sm_read, rate / best.raw_link)
     return (*key, rate, over, *shares, *bounds)

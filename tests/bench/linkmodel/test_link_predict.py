@@ -233,6 +233,16 @@ def test_rooflines_are_shares_of_the_roofs(tmp_path: Path, profile: LinkProfile)
     assert pd.isna(table.loc["resident", "rate"])
 
 
+def test_rows_that_lie_on_the_gpu_are_no_rate_of_the_link(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    """A path that keeps nine rows of ten there would else beat the raw link."""
+    tenth = {name: value / 10 for name, value in READS.items()}
+    run = make_run(tmp_path, {**CASES, "by_gpu": {**COMMON, **tenth}}, sampling="replay")
+    by_gpu = roofline(run, profile).set_index("strategy").loc["by_gpu"]
+    assert 0 < by_gpu["of_sm_read"] < 1
+
+
 def test_measured_gpu_epochs_stand_beside_their_predictions(
     tmp_path: Path, profile: LinkProfile
 ) -> None:
