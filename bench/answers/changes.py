@@ -46,7 +46,8 @@ def measured_changes(
                 change = float(values[workload, strategy, variant, kind]) / float(reference) - 1
                 found.setdefault((quantity, strategy), []).append(change)
     records = []
-    for quantity, strategy in itertools.product(quantities, READING_ORDER):
+    order = dict.fromkeys([*READING_ORDER, *sorted(strategy for _, strategy in found)])
+    for quantity, strategy in itertools.product(quantities, order):
         shares = found.get((quantity, strategy), [])
         if shares:
             label = f"{strategy}, {len(shares)} workload{'s' if len(shares) > 1 else ''}"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from gatherbench.bench.answers import changes
 from gatherbench.bench.answers.changes import (
     measured_changes,
     measured_transfers,
@@ -222,6 +223,15 @@ def test_changes_against_the_papers_baseline(findings: Findings) -> None:
     assert at["transfer time", "aligned_zero_copy"] == pytest.approx(-0.75)
     assert at["power", "aligned_zero_copy"] == pytest.approx(-0.25)
     assert "cpu_gather" not in at.index.get_level_values("strategy")
+
+
+def test_a_strategy_without_a_place_of_its_own_comes_last(
+    findings: Findings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "READING_ORDER", ("cpu_gather", "all_in_gpu"))
+    table = measured_changes(findings, "cuda", {"transfer time": ("fetch", "wall_time")})
+    assert table["strategy"].tolist()[0] == "all_in_gpu"
+    assert "aligned_zero_copy" in table["strategy"].tolist()[1:]
 
 
 def test_processor_time_is_user_and_system(findings: Findings) -> None:
