@@ -65,7 +65,7 @@ def data_path(run: Run) -> Grid:
 
 
 def roofline_of(run: Run) -> Roofline:
-    """Payload per second beside the roofs of the profile that came with the run.
+    """Bytes of rows over the link per second beside the roofs of the profile that came with the run.
 
     Raises:
         RunError: a run's table is damaged.
@@ -111,9 +111,9 @@ def _chart(run: Run, profile: LinkProfile, table: pd.DataFrame) -> BarChart:
         bars = [_bar(line, axis) for line in here.to_dict("records")]
         panels.append(Panel(str(workload), bars, axis.ticks(), marks))
     reading = (
-        "Payload per second that the loop waited for rows; over the whole epoch where fetches are"
-        " hidden behind training. Vertical lines: roofs of the link by profile"
-        f" {short(profile.name)}."
+        "Rows that crossed the link, in bytes per second that the loop waited for them; over the"
+        " whole epoch where fetches are hidden behind training. Vertical lines: roofs of the link"
+        f" by profile {short(profile.name)}."
     )
     if unknown:
         reading += f" Not known in this profile, so not drawn: {', '.join(sorted(unknown))}."
@@ -138,7 +138,7 @@ def _grid(profile: LinkProfile, table: pd.DataFrame) -> Grid:
     backend = table["kind"].map({"measured": "cuda", "modelled": "model"})
     columns = [
         *WHAT,
-        Column("rate", "payload", "B/s"),
+        Column("rate", "over the link", "B/s"),
         Column("over", "over the time of"),
         Column("of_copy_engine", "of the copy engine", "share"),
         Column("of_sm_read", "of reads by SMs", "share"),
@@ -146,7 +146,7 @@ def _grid(profile: LinkProfile, table: pd.DataFrame) -> Grid:
         Column("fetch_bound", "fetch bound by"),
         Column("bound", "epoch bound by"),
     ]
-    caption = f"Payload per second as a share of the roofs of {short(profile.name)}"
+    caption = f"Bytes of rows per second as a share of the roofs of {short(profile.name)}"
     return grid("roofline", caption, columns, with_kind(table.assign(backend=backend)))
 
 
