@@ -65,7 +65,7 @@ def data_path(run: Run) -> Grid:
 
 
 def roofline_of(run: Run) -> Roofline:
-    """Bytes of rows over the link per second beside the roofs of the profile that came with the run.
+    """Rows over the link per second beside the roofs of the profile that came with the run.
 
     Raises:
         RunError: a run's table is damaged.
