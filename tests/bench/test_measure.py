@@ -17,6 +17,7 @@ from gatherbench.bench.loop import STAGES, run_epoch
 from gatherbench.bench.measure import measure
 from gatherbench.bench.rows import Row
 from gatherbench.bench.store import PartWriter, read_part, rows_of
+from gatherbench.strategies import all_in_gpu
 from gatherbench.strategies.base import DataPath, Fetcher, Strategy, Ticket
 from gatherbench.strategies.registry import STRATEGIES, default_variants
 
@@ -201,4 +202,14 @@ def test_a_strategy_that_cannot_run_here_says_why(make_job) -> None:
     with closing(PartWriter(job.part)) as out:
         reason = measure(job, out)
     assert reason
+    assert not rows_of(read_part(job.part))
+
+
+def test_a_strategy_that_the_loaded_table_leaves_no_room_is_skipped(make_job, monkeypatch) -> None:
+    free = iter((1 << 40, 1))
+    monkeypatch.setattr(all_in_gpu, "available_bytes", lambda: next(free))
+    job = make_job("all_in_gpu")
+    with closing(PartWriter(job.part)) as out:
+        reason = measure(job, out)
+    assert str(reason).startswith("no_memory")
     assert not rows_of(read_part(job.part))
