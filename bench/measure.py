@@ -151,9 +151,8 @@ def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[R
         return
     yield make.ok("setup", "numa_node", "1", binding.node, binding.how)
     share, source = share_on_node(table, binding.node), "move_pages, pages spread over the table"
-    if share is None:
-        reason = "no_permission: move_pages is refused; give the container SYS_NICE"
-        yield make.missing("setup", "table_on_node", "1", source, reason)
+    if isinstance(share, str):
+        yield make.missing("setup", "table_on_node", "1", source, share)
     else:
         yield make.ok("setup", "table_on_node", "1", share, source)
 

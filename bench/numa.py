@@ -9,6 +9,7 @@ plan can leave the case unbound (``numa = "none"``).
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import sys
@@ -102,19 +103,24 @@ def bind_case(
     return Binding(node, how, reason)
 
 
-def share_on_node(table: torch.Tensor, node: int, pages: int = 256) -> float | None:
+def share_on_node(table: torch.Tensor, node: int, pages: int = 256) -> float | str:
     """Share of the table's memory that lies on ``node``, from ``pages`` pages spread over it.
 
-    Pages that nothing has touched lie nowhere and are left out. ``None``: the kernel does not say.
+    Pages that nothing has touched lie nowhere and are left out. A reason where nobody knows.
     """
     first, size = table.data_ptr() // _PAGE * _PAGE, table.nbytes
     count = min(pages, size // _PAGE + 1)
     addresses = [first + i * (size // count) // _PAGE * _PAGE for i in range(count)]
     where = (ctypes.c_int * count)()
-    if _call("move_pages", 0, count, (ctypes.c_void_p * count)(*addresses), None, where, 0):
-        return None
+    error = _call("move_pages", 0, count, (ctypes.c_void_p * count)(*addresses), None, where, 0)
+    if error == errno.EPERM:
+        return "no_permission: move_pages is refused; give the container SYS_NICE"
+    if error:
+        return f"unsupported: move_pages: {os.strerror(error)}"
     known = [at for at in where if at >= 0]
-    return sum(at == node for at in known) / len(known) if known else None
+    if not known:
+        return "unsupported: no page of the table is in memory yet"
+    return sum(at == node for at in known) / len(known)
 
 
 def _node_for(
@@ -154,7 +160,7 @@ def _call(name: str, *arguments: object) -> int:
     """A system call by its name; 0, or the number of its error."""
     numbers = _CALLS.get(platform.machine())
     if sys.platform != "linux" or numbers is None:
-        return 38  # ENOSYS
+        return errno.ENOSYS
     libc = ctypes.CDLL(None, use_errno=True)
     wide = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     return ctypes.get_errno() or 1 if libc.syscall(ctypes.c_long(numbers[name]), *wide) else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -179,8 +180,23 @@ def test_share_of_a_table_on_a_node(machine: Machine, monkeypatch: pytest.Monkey
     assert share_on_node(table, 1, pages=40) == pytest.approx(1 / 3)
     assert share_on_node(table, 0, pages=40) == pytest.approx(2 / 3)
     assert share_on_node(table[:1], 1) == 1.0
-    monkeypatch.setattr(numa_module, "_call", lambda *_: 1)
-    assert share_on_node(table, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "page", "reason"),
+    [
+        (errno.EPERM, 0, "no_permission: move_pages is refused"),
+        (errno.ENOSYS, 0, "unsupported: move_pages: "),
+        (0, -errno.ENOENT, "unsupported: no page of the table is in memory"),
+    ],
+)
+def test_a_share_that_nobody_knows_says_why(monkeypatch, error, page, reason) -> None:
+    def refuse(_name: str, _pid: int, count: int, _of: Any, _to: None, where: Any, _f: int) -> int:
+        where[:] = [page] * count
+        return error
+
+    monkeypatch.setattr(numa_module, "_call", refuse)
+    assert str(share_on_node(torch.ones(4096), 1)).startswith(reason)
 
 
 @pytest.mark.skipif(not Topology().nodes(), reason="this kernel names no NUMA nodes")
