@@ -28,11 +28,15 @@ _NEEDED = (
 _REQUESTS = "fetch.gpu_requests_"
 _VISITS = "fetch.gpu_page_visits"
 _KEYS = ["workload", "strategy", "variant"]
-#: What is said of the run's own time for minibatches that were not drawn live on the host.
+#: What is said of the run's own time for minibatches, by how they were had.
 _SAMPLING = {
+    "live": "sampling as measured in the run, not scaled",
     "replay": "minibatches read from the trace as in the run, not drawn",
     "gpu": "sampling by the run's device as measured there, not scaled",
 }
+_GATHER = "the CPU's gather as measured on the run's host"
+#: Remarks in the source of a modelled time that rests on a time that its run measured.
+BORROWED = (*_SAMPLING.values(), _GATHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,7 @@ class _Host:
         load = replace(load, gpu_samples=self._sampling == "gpu")
         if len(sampled):
             seconds = float(sampled["value"].median()) / batches
-            remark = _SAMPLING.get(self._sampling, "sampling as measured in the run, not scaled")
+            remark = _SAMPLING.get(self._sampling, _SAMPLING["live"])
             load = replace(load, sample_s=Estimate(seconds).remark(remark))
         gathered = None
         if load.pageable_bytes:
@@ -144,14 +148,17 @@ class _Host:
             gathered = self._fetch_time([k for k in self._declared if self._direct(k, key[0])])
         if gathered is None:
             return load
-        remark = "the CPU's gather as measured on the run's host"
-        return replace(load, gather_s=Estimate(gathered / batches).remark(remark))
+        return replace(load, gather_s=Estimate(gathered / batches).remark(_GATHER))
 
     def _direct(self, key: tuple[str, ...], workload: str) -> bool:
-        """Whether the host runs this series as one pass from the table into the output."""
+        """Whether the host runs this series as one pass from the table into the output.
+
+        A path that reads less than the batch in place has something else to do with the rest.
+        """
         facts = self._declared[key]
         blocking = facts.get("fetch.lookahead") == 0
-        return key[0] == workload and blocking and facts.get("fetch.gpu_link_read", 0.0) > 0
+        whole = 0 < facts.get("fetch.declared_payload", 0.0) <= facts.get("fetch.gpu_link_read", 0)
+        return key[0] == workload and blocking and whole
 
     def _fetch_time(self, keys: list[tuple[str, ...]]) -> float | None:
         """Median seconds an epoch in the fetch stage of these series on the host."""

@@ -171,6 +171,13 @@ def test_nothing_is_borrowed_from_a_gpu_s_fetch(tmp_path: Path) -> None:
     assert found["by_gpu"] is not None
 
 
+def test_no_gather_is_borrowed_from_a_path_that_reads_a_part_in_place(tmp_path: Path) -> None:
+    tenth = {**COMMON, **{name: value / 10 for name, value in READS.items()}}
+    found = epochs(make_run(tmp_path, {**CASES, "by_gpu": tenth}), load_profile("h200-sxm-pcie5"))
+    assert found["by_cpu"] is None
+    assert found["by_gpu"] is not None
+
+
 def test_an_unknown_constant_is_a_reason_in_the_row(tmp_path: Path, profile: LinkProfile) -> None:
     dark = profile.with_constant("gpu.launch", None, "nobody knows")
     rows = predict(make_run(tmp_path), dark)
