@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from gatherbench.bench.machine import describe_cpu, machine_slug
-from gatherbench.bench.meters.nvml import GpuInfo, SensorUnavailableError, list_gpus
+from gatherbench.bench.meters.nvml import (
+    GpuInfo,
+    SensorUnavailableError,
+    hash_of_uuid,
+    list_gpus,
+)
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 #: Of PCI's configuration space (PCI Local Bus Specification 3.0, section 6.7; PCI Express Base
@@ -73,7 +78,7 @@ def ask_gpu(device: Any) -> MachineFacts:
     host = ask_host()
     gpu = torch.cuda.get_device_properties(device)
     bus = bus_id(device.index)
-    info = _nvml(gpu.name)
+    info = _nvml(gpu.name, f"GPU-{gpu.uuid}")
     slug = machine_slug({"gpus": [{"name": gpu.name}], "cpu": {}})
     return dataclasses.replace(
         host,
@@ -116,9 +121,12 @@ def max_payload(config: Path) -> int | None:
     return None
 
 
-def _nvml(name: str) -> GpuInfo | None:
-    """NVML's view of the first GPU of this name."""
+def _nvml(name: str, uuid: str) -> GpuInfo | None:
+    """NVML's view of this GPU: of its like, only the one in use has its link awake."""
     try:
-        return next((gpu for gpu in list_gpus() if gpu.name == name), None)
+        alike = [gpu for gpu in list_gpus() if gpu.name == name]
     except SensorUnavailableError:
         return None
+    itself = [gpu for gpu in alike if gpu.uuid_hash == hash_of_uuid(uuid)]
+    found = itself or alike
+    return found[0] if len(found) == 1 else None

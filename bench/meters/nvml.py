@@ -84,6 +84,11 @@ def list_gpus() -> list[GpuInfo]:
         return [_describe(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)]
 
 
+def hash_of_uuid(uuid: str) -> str:
+    """The :attr:`GpuInfo.uuid_hash` of the GPU that NVML calls ``uuid`` (``GPU-…``)."""
+    return hashlib.sha256(uuid.encode()).hexdigest()[:12]
+
+
 def reason_of(error: pynvml.NVMLError) -> str:
     """An NVML error as a reason with its remedy."""
     said = f"NVML says '{error}'"
@@ -121,7 +126,7 @@ def _describe(handle: Any) -> GpuInfo:
     pci = ask(pynvml.nvmlDeviceGetPciInfo, handle)
     return GpuInfo(
         name=str(ask(pynvml.nvmlDeviceGetName, handle) or "unnamed GPU"),
-        uuid_hash=hashlib.sha256(str(uuid).encode()).hexdigest()[:12] if uuid else None,
+        uuid_hash=hash_of_uuid(str(uuid)) if uuid else None,
         driver=ask(pynvml.nvmlSystemGetDriverVersion),
         cuda_driver=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
         compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,

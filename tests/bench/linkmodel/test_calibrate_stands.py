@@ -32,7 +32,7 @@ from gatherbench.bench.linkmodel.calibrate_points import (
     gpu_points,
     host_points,
 )
-from gatherbench.bench.meters.nvml import SensorUnavailableError
+from gatherbench.bench.meters.nvml import SensorUnavailableError, hash_of_uuid
 from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.kernels import cuda_calls
 from gatherbench.kernels.grid import GridPoint
@@ -206,18 +206,29 @@ def test_a_machine_with_a_gpu_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path
     space = bytearray(256)
     space[0x34], space[0x60], space[0x68] = 0x60, 0x10, 1 << 5
     (folder / "config").write_bytes(space)
-    gpu = SimpleNamespace(name="NVIDIA H200", total_memory=150 << 30)
+    gpu = SimpleNamespace(name="NVIDIA H200", total_memory=150 << 30, uuid="1234")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(calibrate_machine, "PCI_DEVICES", tmp_path)
-    other = SimpleNamespace(name="another", link_gen_current=1, link_width_current=1)
-    this = SimpleNamespace(name="NVIDIA H200", link_gen_current=5, link_width_current=16)
-    monkeypatch.setattr(calibrate_machine, "list_gpus", lambda: [other, this])
+    here, idle = hash_of_uuid("GPU-1234"), hash_of_uuid("GPU-5678")
+    gpus = [
+        SimpleNamespace(name=name, uuid_hash=uuid, link_gen_current=gen, link_width_current=width)
+        for name, uuid, gen, width in (
+            ("another", None, 1, 1),
+            ("NVIDIA H200", idle, 1, 16),
+            ("NVIDIA H200", here, 5, 16),
+        )
+    ]
+    monkeypatch.setattr(calibrate_machine, "list_gpus", lambda: gpus)
     bus = b"0000:1B:00.0".ljust(32, b"\0")
     monkeypatch.setattr(cuda_calls, "call_runtime", lambda *call: bus)
     facts = calibrate_machine.ask_gpu(torch.device("cuda", 0))
     assert (facts.slug, facts.gpus, facts.gpu_memory_bytes) == ("nvidia-h200", 2, 150 << 30)
     assert (facts.link_generation, facts.link_lanes, facts.max_payload) == (5, 16, 256)
+    gpu.uuid = "of a partition, which NVML lists under another"
+    assert calibrate_machine.ask_gpu(torch.device("cuda", 0)).link_generation is None
+    del gpus[1]
+    assert calibrate_machine.ask_gpu(torch.device("cuda", 0)).link_generation == 5
 
     def silent() -> None:
         raise SensorUnavailableError("no_device: none")
