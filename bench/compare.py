@@ -2,7 +2,8 @@
 
 A is the run before (the base), B the new one. Ratios are B over A. What is measured is judged by
 ``compare_judge.py``; what is computed (modelled times, declared bytes and requests) is compared
-exactly. What only one of the runs has is listed, never dropped.
+exactly; what was computed from times that each run measured decides nothing. What only one of the
+runs has is listed, never dropped.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from gatherbench.bench.derive import (
     reference_variant,
     sort_series,
 )
+from gatherbench.bench.linkmodel.series import BORROWED
 from gatherbench.bench.tables import Run
 
 #: What decides whether a build is slower unless others are asked for: the stages say where the time
@@ -131,7 +133,7 @@ def compare_runs(
 def deciding(table: pd.DataFrame, metrics: Sequence[str] = ()) -> pd.DataFrame:
     """The lines of :func:`compare_runs` that decide: of ``metrics``, or of :data:`DECIDING`.
 
-    Modelled times decide like measured ones: nothing but the code changes them.
+    Modelled times decide like measured ones where nothing but the code changes them.
     """
     chosen = table["metric"].isin(list(metrics or DECIDING))
     return table[chosen | (table["verdict"] == "FAILED")]
@@ -168,6 +170,9 @@ class _Pair:
             if not metric.declared and profiles[0] != profiles[1]:
                 reason = f"modelled for {profiles[0]} in A and for {profiles[1]} in B"
                 found = replace(found, word="AMBIGUOUS", reason=reason)
+            elif not metric.declared and found.word != "SAME" and _borrows(self.runs[1], key):
+                reason = "computed from times that each run measured (sampling): varies with them"
+                found = replace(found, word="AMBIGUOUS", reason=reason)
         else:
             factors = [(1, now[0]), (-1, before[0])]
             factors += [(-1, v) for v in now[1:]] + [(1, v) for v in before[1:]]
@@ -187,6 +192,12 @@ def _profiles(run: Run, key: Key) -> set[str]:
     """Whose machine a modelled series is about."""
     rows = run.rows[(run.rows[SERIES] == list(key)).all(axis=1) & (run.rows["epoch"] >= 0)]
     return set(rows["machine"])
+
+
+def _borrows(run: Run, key: Key) -> bool:
+    """Whether a modelled series rests on times that its run measured, as of sampling."""
+    rows = run.rows[(run.rows[SERIES] == list(key)).all(axis=1) & (run.rows["epoch"] >= 0)]
+    return any(remark in source for source in rows["source"] for remark in BORROWED)
 
 
 def _one_sided(base: Run, new: Run, *measured: dict[Case, str]) -> Iterator[Comparison]:

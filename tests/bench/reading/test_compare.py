@@ -20,6 +20,7 @@ from gatherbench.bench.cli import app
 from gatherbench.bench.compare import COLUMNS, compare_runs
 from gatherbench.bench.compare_check import CompareError
 from gatherbench.bench.compare_show import exit_status, render_comparison, summary
+from gatherbench.bench.linkmodel.series import BORROWED
 from gatherbench.bench.tables import load_run
 
 MakeRun = Callable[..., Path]
@@ -185,6 +186,32 @@ def test_modelled_times_are_compared_exactly(make_run: MakeRun) -> None:
     other = line(compared(pair), "registered", backend="model")
     assert other["verdict"] == "AMBIGUOUS"
     assert "another-profile in B" in other["reason"]
+
+
+def test_a_modelled_time_that_rests_on_measured_ones_decides_nothing(make_run: MakeRun) -> None:
+    pair = (
+        make_run("20261121-a-1", modelled=[ZERO_COPY]),
+        make_run("20261122-b-2", modelled=[ZERO_COPY]),
+    )
+
+    def sampled(row: dict[str, str]) -> None:
+        if (row["backend"], row["stage"], row["metric"]) == ("model", "epoch", "wall_time"):
+            row["source"] = f"link model, profile rtx3090-pcie4: bound by cpu; {BORROWED[0]}"
+
+    for folder in pair:
+        edit(folder, sampled)
+    assert line(compared(pair), "registered", backend="model")["verdict"] == "SAME"
+
+    def slower(row: dict[str, str]) -> None:
+        if row["backend"] == "model" and row["unit"] == "s" and row["value"]:
+            row["value"] = str(float(row["value"]) * 1.5)
+
+    edit(pair[1], slower)
+    table = compared(pair)
+    epoch = line(table, "registered", backend="model")
+    assert (epoch["verdict"], epoch["ratio"]) == ("AMBIGUOUS", pytest.approx(1.5))
+    assert "each run measured" in epoch["reason"]
+    assert exit_status(table) == 0
 
 
 def test_declared_bytes_and_requests_are_compared_exactly(pair: tuple[Path, Path]) -> None:
