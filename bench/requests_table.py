@@ -12,6 +12,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from rich import box
 from rich.table import Table
 
 from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES
@@ -71,21 +72,20 @@ def render(rows: Sequence[RequestRow], dim: int, dtype: str, max_request: int) -
         title=f"{dim} × {dtype} = {rows[0].row_bytes:,} B a row: reads on the link per row, "
         f"of up to {max_request} B\n{COMPUTED}",
         title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
     )
-    for name in ("policy", "launch"):
-        table.add_column(name, no_wrap=True)
-    for name in ("sectors", "lines", "requests"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("policy\nlaunch")  # two lines, so that all stands in 80 columns
     sizes = list(rows[0].counts.requests)
-    for size in sizes:
-        table.add_column(f"{size} B", justify="right", no_wrap=True)
+    for name in ("sectors", "lines", "requests", *(f"{size} B" for size in sizes)):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("link B", justify="right", no_wrap=True)
     table.add_column("over", justify="right", no_wrap=True)
     for row in rows:
         counts = row.counts
         table.add_row(
-            row.policy.name,
-            launch(row),
+            f"{row.policy.name}\n  {launch(row)}",
             *(
                 f"{n / counts.rows:.2f}"
                 for n in (
@@ -143,7 +143,8 @@ def to_csv(rows: Sequence[RequestRow], dim: int, dtype: str, max_request: int) -
 
 def policies_table() -> Table:
     """Every launch policy, for ``gatherbench list policies``."""
-    table = Table("policy", "whose", "launch", "source")
+    table = Table("policy", "whose", "launch")
+    table.add_column("source", overflow="fold")
     for policy in POLICIES.values():
         table.add_row(policy.name, policy.label, _rule(policy), policy.source)
     return table

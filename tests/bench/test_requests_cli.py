@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import Result
+from rich.console import Console
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
@@ -20,7 +21,7 @@ from gatherbench.bench.figures.requests_per_row import (
     requests_per_row,
     save,
 )
-from gatherbench.bench.requests_table import ITEM_BYTES, rows_of, to_csv
+from gatherbench.bench.requests_table import ITEM_BYTES, render, rows_of, to_csv
 from gatherbench.kernels.policies import POLICIES, policy
 
 
@@ -35,8 +36,18 @@ def test_the_table_has_every_policy_and_says_what_it_is() -> None:
     assert "not measured" in done.stdout
     lines = done.stdout.splitlines()
     for name in POLICIES:
-        assert any(line.startswith(f"│ {name} ") for line in lines)
-    assert "…" not in done.stdout  # nothing is cut off in a pipe
+        assert any(line.startswith(f"{name} ") for line in lines)
+
+
+def test_the_table_stands_whole_in_80_columns() -> None:
+    narrow = Console(width=80, file=io.StringIO())
+    narrow.print(render(rows_of(602, "float32"), 602, "float32", 128))
+    assert isinstance(narrow.file, io.StringIO)
+    said = narrow.file.getvalue()
+    assert "…" not in said
+    for row in rows_of(602, "float32"):
+        assert f"\n{row.policy.name} " in said
+    assert "\n  4 B flat circular " in said
 
 
 def test_csv_holds_the_counts() -> None:
