@@ -19,7 +19,7 @@ def render(advice: Advice) -> RenderableType:
     """The headline, the ranking, what could not be ranked, and what the answer stands on."""
     parts: list[RenderableType] = [Text(advice.headline, style="bold"), Text()]
     if advice.ranked:
-        parts.append(_ranking(advice))
+        parts += [_ranking(advice), Text(), *_reasons(advice)]
     for option in advice.unranked:
         parts.append(Text(f"not ranked: {_name(option)}. {option.reason}", style="yellow"))
     parts += [Text(), Text(_stands_on(advice))]
@@ -64,7 +64,6 @@ def _ranking(advice: Advice) -> Table:
     for name in ("epoch", "GPU", "pinned"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    table.add_column("why")
     for rank, option in enumerate(advice.ranked, start=1):
         table.add_row(
             str(rank),
@@ -73,9 +72,16 @@ def _ranking(advice: Advice) -> Table:
             gib(option.gpu_bytes),
             gib(option.pinned_bytes) if option.pinned_bytes else "none",
             Text(option.basis, style="green" if option.basis == MEASURED else "cyan"),
-            option.reason if option.basis != MEASURED else f"{option.source}.",
         )
     return table
+
+
+def _reasons(advice: Advice) -> list[Text]:
+    """Why each stands where it does, by rank: sentences, which no column of a table would hold."""
+    return [
+        Text(f"{rank}: {option.reason if option.basis != MEASURED else f'{option.source}.'}")
+        for rank, option in enumerate(advice.ranked, start=1)
+    ]
 
 
 def _stands_on(advice: Advice) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
+from gatherbench.bench.commands import advise as advise_command
 
 NUMBERS = ["--nodes", "300000", "--edges", "6000000", "--dim", "100", "--profile", "rtx3090-pcie4"]
 
@@ -19,6 +22,16 @@ def test_numbers_alone_are_answered() -> None:
     assert "The feature table takes 114 MiB and fits" in done.output
     for name in ("cpu_gather naive", "async_zero_copy", "all_in_gpu"):
         assert name in done.output
+
+
+def test_reasons_are_sentences_of_their_own_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advise_command, "console", lambda: Console(width=80))
+    done = CliRunner().invoke(app, ["advise", *NUMBERS])
+    assert done.exit_code == 0, done.output
+    assert "…" not in done.output
+    reasons = [line for line in done.output.splitlines() if re.match(r"\d: [A-Z]", line)]
+    assert len(reasons) == 7
+    assert "takes" in reasons[0]
 
 
 def test_json_is_json_and_nothing_else() -> None:
