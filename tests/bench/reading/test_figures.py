@@ -17,8 +17,15 @@ from gatherbench.bench.figures.all import FIGURES, save_all
 from gatherbench.bench.figures.cpu_seconds import cpu_core_seconds
 from gatherbench.bench.figures.epoch_breakdown import epoch_breakdown
 from gatherbench.bench.figures.speedup import speedup
-from gatherbench.bench.figures.style import MODEL_HATCH, RC, three_digits, time_unit
+from gatherbench.bench.figures.style import (
+    MODEL_HATCH,
+    RC,
+    STRATEGY_COLOURS,
+    three_digits,
+    time_unit,
+)
 from gatherbench.bench.tables import load_run
+from gatherbench.strategies.registry import STRATEGIES
 
 MakeRun = Callable[..., Path]
 EIGHT = (
@@ -236,3 +243,8 @@ def test_three_digits(value: float, shown: str) -> None:
 @pytest.mark.parametrize(("longest", "unit"), [(2.0, "s"), (0.2, "ms"), (2e-4, "µs")])
 def test_time_unit(longest: float, unit: str) -> None:
     assert time_unit(longest)[0] == unit
+
+
+def test_every_strategy_has_its_place_and_its_colour() -> None:
+    """Else it comes last, in the colour of whatever else has none."""
+    assert tuple(STRATEGY_COLOURS) == tuple(strategy.name for strategy in STRATEGIES)

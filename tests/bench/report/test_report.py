@@ -14,6 +14,7 @@ from gatherbench.bench import store
 from gatherbench.bench.cli import app
 from gatherbench.bench.gathered import write_timeline
 from gatherbench.bench.linkmodel.profile_file import load_profile
+from gatherbench.bench.report import page
 from gatherbench.bench.report.bars import nice_ticks
 from gatherbench.bench.report.facts import in_short
 from gatherbench.bench.report.grid import quantity, short
@@ -281,3 +282,9 @@ def test_no_run_is_bad_input(tmp_path: Path) -> None:
 def test_the_same_run_gives_the_same_file(make_run: MakeRun) -> None:
     run = load_run(make_run(modelled=[NAIVE]))
     assert render_report(run) == render_report(run)
+
+
+def test_the_style_sheet_has_every_colour_that_it_is_said_to_have() -> None:
+    """A class without a rule is drawn black."""
+    sheet = Path(page.__file__).with_name("report.css").read_text(encoding="utf-8")
+    assert [name for name in page.COLOURS if f".fill-{name} " not in sheet.replace(",", " ")] == []
