@@ -32,13 +32,15 @@ class DataPath:
     where they cross the link. A cache line that is read for part of its bytes counts those bytes
     only: what the hardware reads beside them is in ``gpu_requests``.
 
-    All fields are bytes except the counts: ``page_faults`` are pages that the GPU has migrated on
-    demand, ``gpu_requests`` maps the size of a read request on the link (bytes) to its count; it
-    is ``None`` where no request accounting exists for the path, which is different from an empty
-    mapping (no requests at all). ``gpu_page_visits`` counts how often these reads move on to
-    another page of the table (``kernels/order.py``), ``None`` where nobody counts.
-    ``pageable_bytes`` is the part of ``copy_engine_bytes`` that lies in freshly allocated pageable
-    memory, which the driver copies once more before it travels.
+    Payload that is neither written by the CPU nor read over the link lies on the GPU already: that
+    is how a path says of some rows, or of all, that it keeps them there.
+
+    All fields are bytes except the counts: ``gpu_requests`` maps the size of a read request on the
+    link (bytes) to its count; it is ``None`` where no request accounting exists for the path, which
+    is different from an empty mapping (no requests at all). ``gpu_page_visits`` counts how often
+    these reads move on to another page of the table (``kernels/order.py``), ``None`` where nobody
+    counts. ``pageable_bytes`` is the part of ``copy_engine_bytes`` that lies in freshly allocated
+    pageable memory, which the driver copies once more before it travels.
     """
 
     payload_bytes: int
@@ -48,7 +50,6 @@ class DataPath:
     gpu_link_read_bytes: int = 0
     gpu_requests: Mapping[int, int] | None = None
     gpu_page_visits: int | None = None
-    page_faults: int = 0
     pageable_bytes: int = 0
 
 

@@ -168,7 +168,6 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
             path.cpu_write_bytes,
             path.copy_engine_bytes,
             path.gpu_link_read_bytes,
-            path.page_faults,
         )
         _require(strategy, min(moved) >= 0, f"{name} ids: negative bytes in {path}")
         crosses = path.copy_engine_bytes + path.gpu_link_read_bytes > 0

@@ -37,8 +37,3 @@ def zero_copy_path(ids: Tensor, row_bytes: int, policy_name: str, order: Order) 
         gpu_requests={size: count for size, count in counts.requests.items() if count},
         gpu_page_visits=page_visits(read, row_bytes),
     )
-
-
-def requested_bytes(path: DataPath) -> int:
-    """Bytes that the GPU's requests carry: what the rows need, and what lies beside them."""
-    return sum(size * count for size, count in (path.gpu_requests or {}).items())
