@@ -24,7 +24,7 @@ from gatherbench.bench.derive import (
     speedup_over,
     stage_times,
 )
-from gatherbench.bench.figures.sheet import HOST_ONLY, has_gpu, modelled_for, provenance
+from gatherbench.bench.figures.sheet import modelled_for, provenance, warnings_of
 from gatherbench.bench.figures.style import decimals, three_digits, time_unit
 from gatherbench.bench.show_roofline import roofline_tables
 from gatherbench.bench.tables import Run
@@ -39,7 +39,9 @@ def render(run: Run) -> RenderableType:
     Wants 80 columns; in fewer, long variants are folded.
     """
     summary, bad = summarise(run), problems(run)
-    parts: list[RenderableType] = [] if has_gpu(run) else [Text(HOST_ONLY, style="bold"), Text()]
+    parts: list[RenderableType] = [Text(line, style="bold") for line in warnings_of(run)]
+    if parts:
+        parts.append(Text())
     for workload in run.workloads:
         here, missing = (t[t["workload"] == workload] for t in (summary, bad))
         parts += [_table(workload, here, missing, modelled_for(run)), Text()]

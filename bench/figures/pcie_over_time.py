@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 from gatherbench.bench.derive import SERIES
 from gatherbench.bench.derive_gpu import DIRECTIONS, link_rate, link_rates
-from gatherbench.bench.figures.sheet import all_series, provenance
+from gatherbench.bench.figures.sheet import all_series, provenance, warnings_of
 from gatherbench.bench.figures.style import BLUE, FAINT, ORANGE, RC, Series, three_digits
 from gatherbench.bench.gathered import load_timeline
 from gatherbench.bench.tables import Run
@@ -175,7 +175,7 @@ def _words(figure: Figure, run: Run) -> None:
     text = (
         "Bytes of the link, headers included, between readings of the counter that the run's"
         " calibration trusts; payload: the rows that the loop asked for. The first measured epoch."
-        f" {provenance(run)}"
+        f" {' '.join([provenance(run), *(f'{line}.' for line in warnings_of(run))])}"
     )
     figure.text(
         left, MARGIN / height, "\n".join(textwrap.wrap(text, int(width * 16))), fontsize=7.5,

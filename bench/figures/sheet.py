@@ -2,7 +2,8 @@
 
 Modelled series have a panel of their own below, with an axis of their own: another machine's times
 may be a hundredth of the host's. A series that failed or was skipped keeps its line and says why; a
-figure without a GPU says so in its head; the footer says what was measured, on what, how often.
+figure of a run without a GPU, or beside other work, says so in its head; the footer says what was
+measured, on what, how often.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from matplotlib.patches import Patch
 from gatherbench.bench.derive import disturbance, epoch_times, problems, sort_series
 from gatherbench.bench.figures.bars import Line
 from gatherbench.bench.figures.style import FAINT, MODEL_HATCH, RC, VERMILION, Series
+from gatherbench.bench.linkmodel.series import BORROWED
 from gatherbench.bench.tables import Run
 
 #: What a run without a GPU has to say of itself.
@@ -65,7 +67,7 @@ def draw_sheet(
     modelled = [one for one in series if one.backend == "model"]
     groups = [[one for one in series if one.backend != "model"], modelled]
     groups = [group for group in groups if group] or [[]]
-    banner = "" if has_gpu(run) else HOST_ONLY
+    banner = warnings_of(run)
     patches = list(legend)
     if modelled:
         label = f"modelled for {', '.join(modelled_for(run))}, not measured"
@@ -74,13 +76,16 @@ def draw_sheet(
     rows = -(-len(run.workloads) // columns)
     talls = [LINE * max(len(group), 1) for group in groups]
     cell = NAME + sum(talls) + AXIS * len(groups)
-    head = MARGIN + HEAD_TITLE + HEAD_LINE * (bool(banner) + bool(patches))
+    head = MARGIN + HEAD_TITLE + HEAD_LINE * (len(banner) + bool(patches))
     width = LABELS + PANEL[columns] * columns
     height = head + cell * rows + FOOT
     with mpl.rc_context(RC):
         figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
         _head(figure, title, banner, patches)
-        _foot(figure, f"{reading} {provenance(run)}")
+        borrowed = " Modelled epochs rest on sampling as this run measured it."
+        _foot(
+            figure, f"{reading}{borrowed if modelled and _borrows(run) else ''} {provenance(run)}"
+        )
         for number, workload in enumerate(run.workloads):
             row, column = divmod(number, columns)
             left = LABELS + PANEL[columns] * column
@@ -107,6 +112,12 @@ def modelled_for(run: Run) -> list[str]:
     rows = run.rows
     predicted = rows[(rows["backend"] == "model") & (rows["epoch"] >= 0)]
     return sorted(set(predicted["machine"]))
+
+
+def _borrows(run: Run) -> bool:
+    """Whether modelled epochs rest on times that the run measured."""
+    rows = run.rows[(run.rows["backend"] == "model") & (run.rows["epoch"] >= 0)]
+    return any(remark in source for source in rows["source"] for remark in BORROWED)
 
 
 def all_series(run: Run) -> list[Series]:
@@ -180,13 +191,13 @@ def has_gpu(run: Run) -> bool:
     return bool((run.rows["backend"] == "cuda").any())
 
 
-def _head(figure: Figure, title: str, banner: str, patches: list[Patch]) -> None:
+def _head(figure: Figure, title: str, banner: Sequence[str], patches: list[Patch]) -> None:
     width, height = figure.get_size_inches()
     left, top = MARGIN / width, height - MARGIN
     figure.text(left, top / height, title, va="top", fontsize=12.5, fontweight="bold")
     top -= HEAD_TITLE
-    if banner:
-        figure.text(left, top / height, banner, va="top", color=VERMILION, fontweight="bold")
+    for line in banner:
+        figure.text(left, top / height, line, va="top", color=VERMILION, fontweight="bold")
         top -= HEAD_LINE
     if patches:
         figure.legend(
@@ -208,8 +219,20 @@ def _foot(figure: Figure, text: str) -> None:
     figure.text(MARGIN / width, MARGIN / height, text, fontsize=7.5, color=FAINT)
 
 
+def warnings_of(run: Run) -> list[str]:
+    """What stands above the numbers of a run: no GPU took part; the host was busy otherwise."""
+    said = [] if has_gpu(run) else [HOST_ONLY]
+    load = disturbance(run)
+    if load:
+        said.append(
+            f"Disturbed: {load:.1f} cores of the host were busy with other work;"
+            " measure again on an idle machine"
+        )
+    return said
+
+
 def provenance(run: Run) -> str:
-    """What was measured on what, and whether the machine was busy with other work meanwhile."""
+    """What was measured on what, and how often."""
     measure = run.plan["measure"]
     counts = [
         f"{measure[key]} {name}{'' if measure[key] == 1 else 's'}"
@@ -226,11 +249,7 @@ def provenance(run: Run) -> str:
         for column in ("machine", "commit")
     }
     backends = ", ".join(sorted(set(run.rows["backend"][run.rows["epoch"] >= 0]))) or "none"
-    load = disturbance(run)
-    disturbed = (
-        f" Disturbed: {load:.1f} cores of the host were busy with other work." if load else ""
-    )
     return (
         f"{counts[0]} × {counts[1]}, {counts[2]} dropped. Machine {names['machine']}"
         f" ({processor}), backend {backends}, commit {names['commit']}, run {run.run_id}."
-    ) + disturbed
+    )

@@ -24,6 +24,7 @@ from gatherbench.bench.figures.style import (
     three_digits,
     time_unit,
 )
+from gatherbench.bench.linkmodel.series import BORROWED
 from gatherbench.bench.tables import load_run
 from gatherbench.strategies.registry import STRATEGIES
 
@@ -52,6 +53,28 @@ def texts(figure: Figure) -> str:
 
 def widths(figure: Figure, panel: int = 0) -> list[float]:
     return [patch.get_width() for patch in figure.axes[panel].patches]
+
+
+def test_other_work_is_said_above_the_bars(make_run: MakeRun) -> None:
+    quiet, busy = (
+        speedup(load_run(make_run(f"20261121-{name}-1", series=EIGHT[:2], other_cores=cores)))
+        for name, cores in (("quiet", 0.1), ("busy", 1.5))
+    )
+    assert "Disturbed" not in texts(quiet)
+    (said,) = [t for t in busy.texts if t.get_text().startswith("Disturbed: 1.5 cores")]
+    assert said.get_position()[1] > busy.axes[0].get_position().y1
+    assert busy.get_figheight() > quiet.get_figheight()
+
+
+def test_a_modelled_epoch_names_what_was_measured_here(make_run: MakeRun) -> None:
+    said = "rest on sampling as this run measured it"
+    folder = make_run(series=EIGHT[:1], modelled=EIGHT[:1])
+    assert said not in texts(epoch_breakdown(load_run(folder)))
+    rows = (folder / "rows.csv").read_text()
+    (folder / "rows.csv").write_text(rows.replace(",test,", f',"{BORROWED[0]}",'))
+    run = load_run(folder)
+    assert said in " ".join(texts(epoch_breakdown(run)).split())
+    assert said not in " ".join(texts(cpu_core_seconds(run)).split())  # nothing modelled in it
 
 
 def test_stages_stack_up_to_the_epoch(make_run: MakeRun) -> None:
