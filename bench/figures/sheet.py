@@ -82,10 +82,9 @@ def draw_sheet(
     with mpl.rc_context(RC):
         figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
         _head(figure, title, banner, patches)
-        borrowed = " Modelled epochs rest on sampling as this run measured it."
-        _foot(
-            figure, f"{reading}{borrowed if modelled and _borrows(run) else ''} {provenance(run)}"
-        )
+        if modelled and _borrows(run):
+            reading += " Modelled epochs rest on sampling as this run measured it."
+        _foot(figure, f"{reading} {provenance(run)}")
         for number, workload in enumerate(run.workloads):
             row, column = divmod(number, columns)
             left = LABELS + PANEL[columns] * column
