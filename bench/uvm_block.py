@@ -13,7 +13,7 @@ from gatherbench.bench.meters.clock import WallClockMeter
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.uvm import UvmMeter
 from gatherbench.bench.rows import Row, RowMaker
-from gatherbench.kernels.host_registration import managed_bytes
+from gatherbench.kernels.managed_memory import managed_bytes
 
 STAGE = "uvm"
 TRACED = "--trace has CUPTI in this process; run without it"

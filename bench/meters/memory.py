@@ -48,7 +48,8 @@ class MemoryMeter:
             torch.cuda.reset_peak_memory_stats()
 
     def stop(self) -> list[Reading]:
-        from gatherbench.kernels.host_registration import managed_bytes, registered_bytes
+        from gatherbench.kernels.host_registration import registered_bytes
+        from gatherbench.kernels.managed_memory import managed_bytes
 
         registered = registered_bytes()
         return [

@@ -15,13 +15,9 @@ import torch
 from gatherbench.bench.meters import memory as memory_module
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.memory import MemoryMeter
-from gatherbench.kernels import host_registration
-from gatherbench.kernels.host_registration import (
-    HostRegistration,
-    ManagedCopy,
-    managed_bytes,
-    registered_bytes,
-)
+from gatherbench.kernels import host_registration, managed_memory
+from gatherbench.kernels.host_registration import HostRegistration, registered_bytes
+from gatherbench.kernels.managed_memory import ManagedCopy, managed_bytes
 
 MIB = 2**20
 
@@ -103,7 +99,7 @@ def test_on_a_gpu_peaks_are_those_of_the_window(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch, "cuda", cuda)
     monkeypatch.setattr(host_registration, "_held", {(4096, 1000): 2, (9000, 24): 1, (1, 5): 1})
     monkeypatch.setattr(host_registration, "_foreign", {(1, 5)})
-    monkeypatch.setattr(host_registration, "_managed", {64: 77})
+    monkeypatch.setattr(managed_memory, "_managed", {64: 77})
     readings = window()
     assert cuda.resets == 1
     assert value(readings, "gpu_allocated_peak") == 300
@@ -149,12 +145,11 @@ def test_registrations_and_managed_copies_are_counted_while_they_last(
         return ctypes.addressof(block) if name == "cudaMallocManaged" else 1
 
     monkeypatch.setattr(host_registration, "call_runtime", call)
-    monkeypatch.setattr(
-        host_registration, "runtime", lambda: SimpleNamespace(cudaMemAttachGlobal=1)
-    )
+    monkeypatch.setattr(managed_memory, "call_runtime", call)
+    monkeypatch.setattr(managed_memory, "runtime", lambda: SimpleNamespace(cudaMemAttachGlobal=1))
     monkeypatch.setattr(host_registration, "_flags", lambda *_: 0)
-    monkeypatch.setattr(host_registration, "_advise", lambda *_: None)
-    monkeypatch.setattr(host_registration, "managed_refusal", lambda *_: None)
+    monkeypatch.setattr(managed_memory, "_advise", lambda *_: None)
+    monkeypatch.setattr(managed_memory, "managed_refusal", lambda *_: None)
     table = torch.ones(8, 16)
     with HostRegistration(table), HostRegistration(table):
         assert registered_bytes() == table.nbytes

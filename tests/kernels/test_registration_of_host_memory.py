@@ -18,14 +18,10 @@ import numpy as np
 import pytest
 import torch
 
-from gatherbench.kernels import cuda_calls, host_registration
+from gatherbench.kernels import cuda_calls, host_registration, managed_memory
 from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
-from gatherbench.kernels.host_registration import (
-    HostRegistration,
-    ManagedCopy,
-    managed_refusal,
-    writable,
-)
+from gatherbench.kernels.host_registration import HostRegistration, writable
+from gatherbench.kernels.managed_memory import ManagedCopy, managed_refusal
 
 
 class Status(IntEnum):
@@ -274,7 +270,7 @@ class ManagedRuntime(FakeRuntime):
 def managed(monkeypatch: pytest.MonkeyPatch) -> ManagedRuntime:
     fake = ManagedRuntime()
     monkeypatch.setattr(cuda_calls, "runtime", lambda: fake)
-    monkeypatch.setattr(host_registration, "runtime", lambda: fake)
+    monkeypatch.setattr(managed_memory, "runtime", lambda: fake)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 2 << 30))
     return fake
 
@@ -291,9 +287,9 @@ def test_a_managed_copy_prefers_the_host_and_is_mapped_for_the_gpu(managed: Mana
                 ("SetAccessedBy", "Device", 3),
             )
         ]
-        assert host_registration.managed_bytes() == 240
+        assert managed_memory.managed_bytes() == 240
     assert managed.held == {}
-    assert host_registration.managed_bytes() == 0
+    assert managed_memory.managed_bytes() == 0
 
 
 def test_a_managed_copy_that_cannot_be_advised_is_freed(managed: ManagedRuntime) -> None:
