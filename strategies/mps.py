@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
+from contextlib import closing
 from multiprocessing.reduction import ForkingPickler
 from typing import Protocol
 
@@ -75,9 +76,10 @@ class MpsFetcher(Fetcher):
         self._ring = TicketRing(_PLACES)
         self._waiting = [False] * _PLACES
         begin = time.perf_counter()
-        table = SharedBytes(features.nbytes)
-        ids = SharedBytes(_PLACES * MAX_IDS * 8)
-        try:
+        with (
+            closing(SharedBytes(features.nbytes)) as table,
+            closing(SharedBytes(_PLACES * MAX_IDS * 8)) as ids,
+        ):
             table.tensor[: features.nbytes].copy_(features.view(-1).view(torch.uint8))
             shared = time.perf_counter()
             shape = (self.num_rows, self.row_width)
@@ -86,9 +88,6 @@ class MpsFetcher(Fetcher):
             )
             self._ids = ids.tensor.view(_PLACES, -1)
             self._producer = Producer(start, environment)
-        finally:
-            table.close()
-            ids.close()
         try:
             side.meet(self._producer.greeting)
             self._producer.send(("meet", side.greeting()))
