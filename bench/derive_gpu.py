@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from gatherbench.bench.derive import SERIES, reference_variant, sort_series
+from gatherbench.bench.derive import SERIES, sort_series
 from gatherbench.bench.tables import Run
 
 DIRECTIONS = ("host_to_device", "device_to_host")
@@ -54,38 +54,6 @@ def gpu_power(run: Run) -> pd.DataFrame:
     """Mean power of the GPU over an epoch, W, with the columns of :func:`gpu_energy`."""
     power = block_values(run, "power")
     return _with_idle(run, power, pd.Series(1.0, power.index))
-
-
-def gpu_savings(run: Run, published: pd.DataFrame) -> pd.DataFrame:
-    """Change of the GPU's energy and power against CPU gather, next to what was published.
-
-    Args:
-        run: what was measured.
-        published: rows of ``results/reference``, see :mod:`gatherbench.bench.reference`.
-
-    Returns:
-        ``kind`` (``measured`` or ``published``), ``of`` (what the watts are of: published ones are
-        of the whole system, measured ones of the GPU alone, so the two do not compare one to one),
-        ``workload``, ``strategy``, ``variant``, ``energy_change``, ``power_change_low``,
-        ``power_change_high``. Changes are shares: -0.17 is 17 % less.
-    """
-    reference = reference_variant(run)
-    records: list[tuple[object, ...]] = []
-    energy, power = (block_values(run, q).groupby(SERIES).median() for q in ("energy", "power"))
-    for workload, strategy, variant, backend in energy.index:
-        base = (workload, *(reference or ("", "")), backend)
-        if base not in energy.index or (strategy, variant) == reference:
-            continue
-        key = (workload, strategy, variant, backend)
-        change, watts = (float(v[key]) / float(v[base]) - 1 for v in (energy, power))
-        records.append(("measured", "GPU", workload, strategy, variant, change, watts, watts))
-    stated = published[published["metric"] == "system_power_change"]
-    for (run_id, strategy), rows in stated.groupby(["run_id", "strategy"]):
-        most, least = rows["value"].min(), rows["value"].max()
-        name = str(run_id).removeprefix("published-")
-        records.append(("published", "whole system", name, strategy, "", float("nan"), most, least))
-    columns = ["kind", "of", "workload", "strategy", "variant", "energy_change"]
-    return pd.DataFrame(records, columns=[*columns, "power_change_low", "power_change_high"])
 
 
 def link_rates(timeline: pd.DataFrame) -> pd.DataFrame:

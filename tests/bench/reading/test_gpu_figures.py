@@ -20,7 +20,6 @@ from gatherbench.bench.derive_gpu import (
     block_values,
     gpu_energy,
     gpu_power,
-    gpu_savings,
     idle_power_w,
     link_rate,
     link_rates,
@@ -143,25 +142,6 @@ def test_without_an_idle_power_nothing_is_split(folder: Path) -> None:
     assert (found["idle"], found["above idle"]) == (0, 0)
     assert found["not split"] == found["median"]
     assert "Idle power, with a process on the GPU: unknown" in texts(gpu_energy_per_epoch(bare))
-
-
-def test_savings_stand_next_to_the_published_and_say_what_they_are_of(run: Run) -> None:
-    published = load_reference(Path(__file__).parents[3] / "results" / "reference")
-    table = gpu_savings(run, published)
-    mine = table[table["kind"] == "measured"].iloc[0]
-    assert mine["of"] == "GPU"
-    assert mine["strategy"] == "aligned_zero_copy"
-    assert mine["energy_change"] == pytest.approx(210 / 340 - 1)
-    assert mine["power_change_low"] == mine["power_change_high"] == pytest.approx(0.0)
-    (paper,) = table[table["kind"] == "published"].to_dict("records")
-    assert paper["of"] == "whole system"
-    assert (paper["power_change_low"], paper["power_change_high"]) == (-0.175, -0.124)
-
-
-def test_savings_without_a_measurement_are_the_published_alone(make_run: MakeRun) -> None:
-    published = load_reference(Path(__file__).parents[3] / "results" / "reference")
-    table = gpu_savings(load_run(make_run()), published)
-    assert list(table["kind"]) == ["published"]
 
 
 def test_bars_are_as_long_as_the_energy_and_the_missing_is_named(run: Run) -> None:
