@@ -20,7 +20,7 @@ from gatherbench.datasets.importers_attributes import map_features, read_labels
 from gatherbench.datasets.importers_matrix_market import read_matrix_market
 from gatherbench.datasets.importers_numpy import read_numpy
 from gatherbench.datasets.importers_text import Edges, read_edge_list
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.layout import DatasetError, array_path, remedy
 from gatherbench.datasets.registry import list_sources
 from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.staging import exclusive
@@ -121,17 +121,22 @@ def import_graph(
             + " / ".join(f"{share:.0%}" for share in SPLIT_SHARES),
         ),
     )
-    with exclusive(folder), DatasetWriter(folder, spec, report) as writer:
-        report("sort edges", 0.0)
-        degree = writer.write_columns(columns(_keys(graph), graph.nodes))
-        writer.write_labels(classes)
-        writer.write_splits(*_splits(np.where(classes >= 0, degree, 0), seed))
-        if table is None:
-            dim = spec.feature_dim
-            rows = generated.feature_rows(graph.nodes, dim, dtype, seed, progress=report)
-            writer.write_features(rows)
-        else:
-            writer.write_features(table)
+    try:
+        with exclusive(folder), DatasetWriter(folder, spec, report) as writer:
+            report("sort edges", 0.0)
+            degree = writer.write_columns(columns(_keys(graph), graph.nodes))
+            writer.write_labels(classes)
+            writer.write_splits(*_splits(np.where(classes >= 0, degree, 0), seed))
+            if table is None:
+                dim = spec.feature_dim
+                rows = generated.feature_rows(graph.nodes, dim, dtype, seed, progress=report)
+                writer.write_features(rows)
+            else:
+                writer.write_features(table)
+    except DatasetError as error:  # names the folder, which is not kept: name the user's file
+        said = str(error).removesuffix(f"; {remedy(folder)}")
+        said = said.replace(str(array_path(folder, "features")), str(features))
+        raise DatasetError(said) from error
     return folder
 
 

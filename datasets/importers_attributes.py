@@ -32,6 +32,8 @@ def map_features(path: Path) -> NDArray[Any]:
 def read_labels(path: Path) -> NDArray[np.int64]:
     """Read classes, -1 for none: a ``.npy`` ``[N]``, or text with one a line (``#`` comments).
 
+    A ``.csv`` or ``.tsv`` may begin with a line that names its column.
+
     Raises:
         DatasetError: naming the first line or position that holds no class.
     """
@@ -55,19 +57,24 @@ def read_labels(path: Path) -> NDArray[np.int64]:
 
 
 def _read_lines(path: Path) -> NDArray[np.int64]:
-    labels = []
+    labels: list[int] = []
+    may_be_named = path.suffix in (".csv", ".tsv")
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 text = line.strip()
-                if text and not text.startswith("#"):
-                    try:
-                        labels.append(int(text))
-                    except ValueError:
-                        raise DatasetError(
-                            f"{path}: line {number}, column 1: expected a class (a whole number), "
-                            f"found {text[:40]!r}"
-                        ) from None
+                if not text or text.startswith("#"):
+                    continue
+                try:
+                    labels.append(int(text))
+                except ValueError:
+                    if may_be_named and not labels and "," not in text and "\t" not in text:
+                        may_be_named = False
+                        continue
+                    raise DatasetError(
+                        f"{path}: line {number}, column 1: expected a class (a whole number; one "
+                        f"a line, in the order of the node ids), found {text[:40]!r}"
+                    ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise DatasetError(f"{path}: cannot be read ({error})") from error
     return np.array(labels, np.int64)

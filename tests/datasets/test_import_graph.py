@@ -317,6 +317,19 @@ def test_features_and_labels_from_files(tmp_path: Path) -> None:
     assert load(path, labels=tmp_path / "y.npy").labels.tolist() == [1, 0, 0, 0, -1]
 
 
+def test_a_csv_of_labels_may_name_its_column(tmp_path: Path) -> None:
+    path = put(tmp_path, "e.txt", lines(EDGES))
+    named = put(tmp_path, "y.csv", "# classes\nlabel\n0\n2\n-1\n1\n0\n")
+    assert load(path, labels=named).labels.tolist() == [0, 2, -1, 1, 0]
+    for text, complaint in (
+        ("label\nlabel\n0\n", "line 2, .* found 'label'"),
+        ("0\nlabel\n", "line 2, .* found 'label'"),
+        ("node,label\n0,1\n", "line 1, .* in the order of the node ids.* found 'node,label'"),
+    ):
+        with pytest.raises(DatasetError, match=complaint):
+            load(path, labels=put(tmp_path, "y.csv", text))
+
+
 def test_bad_features_and_labels(tmp_path: Path) -> None:
     path = put(tmp_path, "e.txt", lines(EDGES))
     np.save(tmp_path / "short.npy", np.zeros((4, 2)))
@@ -330,7 +343,7 @@ def test_bad_features_and_labels(tmp_path: Path) -> None:
     for options, complaint in (
         ({"features": "short.npy"}, "node id 4 is too large"),
         ({"features": "flat.npy"}, r"expected numbers of shape \[N, D\]"),
-        ({"features": "nan.npy"}, r"\[3, 1\] = nan is not finite"),
+        ({"features": "nan.npy"}, r"/nan\.npy: \[3, 1\] = nan is not finite$"),
         ({"features": "nowhere.npy"}, "cannot be read"),
         ({"features": "e.txt"}, "cannot be read"),
         ({"dim": 9, "features": "short.npy"}, "rows of width 2, but dim says 9"),
