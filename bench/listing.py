@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from gatherbench.datasets.dataset import DatasetSpec
 
 
 def strategies() -> Table:
@@ -27,23 +31,29 @@ def policies() -> Table:
 
 
 def datasets() -> Table:
-    """Every dataset source, with its size at full scale."""
-    from gatherbench.datasets.registry import list_sources
+    """Every dataset source, with its size at full scale, and the graphs that were imported."""
+    from gatherbench.datasets.layout import DatasetError, read_spec
+    from gatherbench.datasets.registry import imported, list_sources
 
     table = Table()
     for name in ("dataset", "nodes", "edges", "row"):  # a name that is cut cannot be typed
         table.add_column(name, no_wrap=True)
     table.add_column("what it is")
     for source in list_sources():
-        spec = source.estimate(1.0)
-        table.add_row(
-            source.name,
-            _rounded(spec.num_nodes),
-            _rounded(spec.num_edges),
-            f"{spec.feature_dim} × {spec.feature_dtype}",
-            source.summary,
-        )
+        table.add_row(*_sizes(source.estimate(1.0)), source.summary)
+    for folder in imported():
+        try:
+            spec = read_spec(folder)[0]
+        except DatasetError as error:
+            table.add_row(folder.name, "–", "–", "–", str(error))
+        else:
+            table.add_row(*_sizes(spec), spec.source)
     return table
+
+
+def _sizes(spec: DatasetSpec) -> tuple[str, str, str, str]:
+    row = f"{spec.feature_dim} × {spec.feature_dtype}"
+    return spec.name, _rounded(spec.num_nodes), _rounded(spec.num_edges), row
 
 
 def plans() -> Table:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.layout import SPEC_FILE, DatasetError
 from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import GraphSource, Progress, silent
 from gatherbench.datasets.staging import exclusive
-from gatherbench.datasets.store import dataset_folder, open_dataset
+from gatherbench.datasets.store import data_root, dataset_folder, open_dataset
 from gatherbench.datasets.synthetic import named_shapes
 from gatherbench.datasets.wordnet.source import WordnetSource
 
@@ -41,9 +41,17 @@ def get_source(name: str) -> GraphSource:
     sources = {source.name: source for source in SOURCES}
     if name in sources:
         return sources[name]
-    near = difflib.get_close_matches(name, sources, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise DatasetError(f"no dataset called {name!r}; {hint}There are: {', '.join(sources)}")
+    known = [*sources, *(folder.name for folder in imported())]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise DatasetError(f"no dataset called {name!r}; there are {', '.join(known)}{hint}")
+
+
+def imported() -> list[Path]:
+    """Folders below ``data_root()`` of graphs of the user's own, which no source makes."""
+    sources = {source.name for source in SOURCES}
+    folders = sorted(spec.parent for spec in data_root().glob(f"*/{SPEC_FILE}"))
+    return [folder for folder in folders if folder.name.partition("@")[0] not in sources]
 
 
 def prepare_dataset(

@@ -48,6 +48,23 @@ def test_numpy_arrays_may_list_out_neighbours(root: Path) -> None:
     assert imported(arrays, "--csr").indptr.tolist() == [0, 0, 1, 2]
 
 
+def test_a_graph_of_ones_own_is_listed_and_suggested(root: Path) -> None:
+    edges = root / "edges.txt"
+    edges.write_text("0 1\n1 2\n")
+    imported(edges, "--dim", 9)
+    (root / "data" / "broken").mkdir()
+    (root / "data" / "broken" / "spec.json").write_text("{")
+    listed = CliRunner().invoke(app, ["list", "datasets"])
+    assert listed.exit_code == 0, listed.output
+    (mine,) = [line for line in listed.stdout.splitlines() if "imported from edges.txt" in line]
+    assert "mine" in mine
+    assert "9 × float32" in mine
+    assert "broken" in listed.stdout
+    wrong = CliRunner().invoke(app, ["datasets", "info", "mien"])
+    assert wrong.exit_code == 2
+    assert "did you mean 'mine'?" in " ".join(wrong.stderr.split())
+
+
 def test_a_dataset_that_is_not_there_names_the_command_that_makes_it(root: Path) -> None:
     done = CliRunner().invoke(app, ["datasets", "info", "wiki-like", "--scale", "0.01"])
     assert done.exit_code == 2
