@@ -109,6 +109,8 @@ def description(folder: Path) -> Table:
 
 
 def _rounded(count: int) -> str:
+    if count < 1e3:
+        return str(count)
     if count < 1e6:
         return f"{count / 1e3:.0f} k"
     return f"{count / 1e6:,.0f} M" if count >= 1e8 else f"{count / 1e6:.3g} M"

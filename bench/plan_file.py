@@ -75,4 +75,6 @@ def _explain(error: Any) -> str:
         table = _TABLES.get(part, table)
     if error["type"] == "extra_forbidden":
         return f"{where}: unknown key{nearest(str(error['loc'][-1]), list(table.model_fields))}"
+    if error["type"] == "list_type" and isinstance(error["input"], dict):
+        return f"{where}: there may be several: write [[{where}]], in two brackets"
     return f"{where}: {error['msg'].removeprefix('Value error, ')}"

@@ -21,3 +21,6 @@ else:  # hidden from type checkers, which would then believe in any name
 
             return unified
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:  # for completion: unified is there before it is loaded
+        return sorted({*globals(), *__all__})

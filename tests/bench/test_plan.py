@@ -83,6 +83,7 @@ def test_quick_covers_every_strategy_and_both_models() -> None:
     [
         ("repeats = 3", "repeat = 3", "measure.repeat: unknown key; did you mean 'repeats'?"),
         ("[measure]", "[mesure]", "mesure: unknown key; did you mean 'measure'?"),
+        ("[[workload]]", "[workload]", "workload: there may be several: write [[workload]]"),
         ('dataset = "wordnet"', 'datset = "wordnet"', "did you mean 'dataset'?"),
         ('"sage", "gat"', '"sage", "gta"', "unknown model 'gta'; did you mean 'gat'?"),
         ("repeats = 3", "repeats = 0", "measure.repeats: Input should be greater than"),
