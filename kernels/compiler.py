@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from functools import cache
@@ -40,12 +41,18 @@ def kernel_source() -> str:
 
 
 def cache_dir() -> Path:
-    """Where compiled kernels are kept: ``$GATHERBENCH_KERNEL_CACHE`` or the user's cache."""
+    """Where compiled kernels are kept: ``$GATHERBENCH_KERNEL_CACHE`` or the user's cache.
+
+    On a bare GPU machine, which may lack the package that knows the user's cache, a folder of this
+    user's among the temporary files.
+    """
     chosen = os.environ.get("GATHERBENCH_KERNEL_CACHE")
     if chosen:
         return Path(chosen)
-    import platformdirs  # not needed where a folder is given, e.g. on a bare GPU machine
-
+    try:
+        import platformdirs
+    except ImportError:
+        return Path(tempfile.gettempdir()) / f"gatherbench-kernels-{os.getuid()}"
     return Path(platformdirs.user_cache_dir("gatherbench")) / "kernels"
 
 

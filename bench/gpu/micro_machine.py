@@ -5,23 +5,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-import tempfile
 from pathlib import Path
 from typing import Any
 
 
 def prepare(out: Path) -> str | None:
-    """Make the folder and a home for compiled kernels; why there is nothing to measure here.
-
-    The usual home for kernels is asked of a package that a GPU machine may lack.
-    """
+    """Make the folder; why there is nothing to measure here, or ``None``."""
     import torch
 
     if not torch.cuda.is_available():
         return f"torch {torch.__version__} sees no CUDA GPU"
     out.mkdir(parents=True, exist_ok=True)
-    kernels = Path(tempfile.gettempdir()) / "gatherbench-kernels"
-    os.environ.setdefault("GATHERBENCH_KERNEL_CACHE", str(kernels))
     return None
 
 

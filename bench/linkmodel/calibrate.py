@@ -9,8 +9,6 @@ Samples are on disk as they come. A run that is cut short leaves them, but no pr
 from __future__ import annotations
 
 import dataclasses
-import os
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -200,9 +198,6 @@ def _gpu_stand(stack: ExitStack, say: Callable[[str], None]) -> _Ready:
 
     from gatherbench.bench.linkmodel.calibrate_gpu import GpuStand
 
-    # A bare GPU machine may lack the package that knows the user's cache folder.
-    cache = str(Path(tempfile.gettempdir()) / "gatherbench-kernels")
-    os.environ.setdefault("GATHERBENCH_KERNEL_CACHE", cache)
     device = torch.device("cuda", torch.cuda.current_device())
     spans = fitting(SPANS, available_bytes())
     if not spans:

@@ -186,7 +186,6 @@ def test_a_gpu_is_calibrated_from_end_to_end(
     monkeypatch.setattr(calibration, "HELD_OUT_ROW_BYTES", (400,))
     monkeypatch.setattr(calibrate_gpu, "GpuStand", lambda spans, device: gpu)
     monkeypatch.setattr(calibration, "MOST_ROUNDS", 3)
-    monkeypatch.setenv("GATHERBENCH_KERNEL_CACHE", str(tmp_path))
     said: list[str] = []
     done = calibration.calibrate(tmp_path, device="cuda", say=said.append)
     assert done.rounds == 3
