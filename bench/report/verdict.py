@@ -126,7 +126,7 @@ def _limits(run: Run) -> list[str]:
     if load:
         limits.append(
             f"{load:.1f} cores of the host were busy with other work meanwhile: measure again on"
-            " an idle machine before trusting small differences."
+            " an idle machine before trusting any difference."
         )
     return limits
 
