@@ -157,6 +157,14 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
             run.store.replace(is_prediction, predict(load_run(folder), run.profile))
         except OSError as error:
             err.print(f"[red]no predictions:[/] {escape(str(error))}. Again with: {again}")
+    whole = _show(folder, out, err)
+    if failed:
+        err.print(f"[red]{failed} of {len(run.cases)} cases failed[/]; the table says why")
+    return FAILED if failed or not whole else OK
+
+
+def _show(folder: Path, out: Console, err: Console) -> bool:
+    """Print the table, write pictures and report, say where everything is; whether all is there."""
     measured = load_run(folder)
     out.print(render(measured))
     files = [("table", folder / "rows.csv"), ("samples", folder / "samples.parquet")]
@@ -173,9 +181,7 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
         whole = _unwritten(err, f"gatherbench report {folder}", "report", error)
     for what, path in files:
         out.print(f"{what:10}{path}", soft_wrap=True, highlight=False)
-    if failed:
-        err.print(f"[red]{failed} of {len(run.cases)} cases failed[/]; the table says why")
-    return FAILED if failed or not whole else OK
+    return whole
 
 
 def _unwritten(err: Console, remedy: str, what: str, error: OSError) -> bool:
