@@ -26,6 +26,8 @@ _COLOURS |= {"MISSING": "yellow", "NEW": "yellow"}
 _SIGNS = {"SLOW": " !", "FAST": " *", "AMBIGUOUS": " ?"}
 _LEGEND = "! SLOW, * FAST, ? AMBIGUOUS, no sign SAME"
 _SERIES = ["strategy", "variant", "backend"]
+#: Columns that the one table of all metrics takes.
+WIDE = 120
 
 
 def exit_status(table: pd.DataFrame, metrics: Sequence[str] = ()) -> int:
@@ -34,15 +36,15 @@ def exit_status(table: pd.DataFrame, metrics: Sequence[str] = ()) -> int:
 
 
 def render_comparison(
-    table: pd.DataFrame, base: Run, new: Run, metrics: Sequence[str] = ()
+    table: pd.DataFrame, base: Run, new: Run, metrics: Sequence[str] = (), width: int = WIDE
 ) -> RenderableType:
     """A table for each workload, the reasons of what is not SAME, what else changed, the sum.
 
     Args:
         table: of :func:`gatherbench.bench.compare.compare_runs`.
         metrics: what was asked for; empty: all.
-
-    Wants 120 columns; in fewer, long variants are folded.
+        width: columns of the terminal, 80 or more; below :data:`WIDE` the metrics beside the first
+            stand in a table of their own.
     """
     parts: list[RenderableType] = [
         Text(f"A {base.folder}\nB {new.folder}"),
@@ -52,7 +54,7 @@ def render_comparison(
     declared = table["metric"].map(lambda name: METRICS[name].declared)
     for workload, here in table[~declared].groupby("workload", sort=False):
         if here["ratio"].notna().any():
-            parts += [_table(str(workload), here), Text()]
+            parts += _tables(str(workload), here, width)
     parts += _reasons(deciding(table, metrics))
     parts += _declared(table[declared], set(metrics))
     parts.append(Text(f"B / A of medians with its 95 % interval; {_LEGEND}.", style="dim"))
@@ -94,17 +96,23 @@ def comparison_json(table: pd.DataFrame, base: Run, new: Run, metrics: Sequence[
     return json.dumps(content, indent=2)
 
 
-def _table(workload: str, here: pd.DataFrame) -> Table:
+def _tables(workload: str, here: pd.DataFrame, width: int) -> Iterator[RenderableType]:
     compared = here[here["ratio"].notna()]
     lead, *others = [name for name in METRICS if (compared["metric"] == name).any()]
-    numbers = compared[compared["metric"] == lead]
-    unit, factor = str(numbers["unit"].iloc[0]), 1.0
-    if unit == "s":
-        unit, factor = time_unit(float(numbers[["base", "new"]].to_numpy().max()))
-    if unit == "1":
-        unit = "× ref."
+    if width >= WIDE or not others:
+        yield _table(workload, compared, lead, others)
+    else:
+        yield _table(workload, compared, lead, [])
+        yield Text()
+        yield _table(f"{workload}: B / A of the others", compared, "", others)
+    yield Text()
+
+
+def _table(title: str, compared: pd.DataFrame, lead: str, others: Sequence[str]) -> Table:
+    """One line a series: all that is known of the metric ``lead``, if any; ratios of ``others``."""
+    factor = 1.0
     table = Table(
-        title=workload,
+        title=title,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -112,9 +120,16 @@ def _table(workload: str, here: pd.DataFrame) -> Table:
         show_edge=False,
     )
     table.add_column("case", overflow="fold", min_width=18)
-    for name in (f"{lead} A, {unit}", "B", "B / A", "95 %"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    if lead:
+        numbers = compared[compared["metric"] == lead]
+        unit = str(numbers["unit"].iloc[0])
+        if unit == "s":
+            unit, factor = time_unit(float(numbers[["base", "new"]].to_numpy().max()))
+        if unit == "1":
+            unit = "× ref."
+        for name in (f"{lead} A, {unit}", "B", "B / A", "95 %"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("verdict", no_wrap=True)
     for name in others:
         table.add_column(name.replace("_", " "), justify="right", min_width=6)
     for backend in sorted(set(compared["backend"]), key=lambda name: name == "model"):
@@ -135,15 +150,15 @@ def _cells(
     any_line = next(iter(lines.values()))
     yield Text(f"{any_line['strategy']} {any_line['variant']}")
     line = lines.get(lead)
-    if line is None:
-        yield from (Text("–") for _ in range(5))
-    else:
+    if line is not None:
         yield Text(three_digits(line["base"] * factor))
         yield Text(three_digits(line["new"] * factor))
         yield Text(f"{line['ratio']:.3f}")
         exact = line["low"] == line["high"]
         yield Text("exact" if exact else f"{line['low']:.3f}–{line['high']:.3f}")
         yield Text(line["verdict"], style=_COLOURS.get(line["verdict"], ""))
+    elif lead:
+        yield from (Text("–") for _ in range(5))
     for name in others:
         other = lines.get(name)
         if other is None:

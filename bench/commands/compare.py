@@ -49,5 +49,6 @@ def compare(
     if as_json:
         typer.echo(comparison_json(table, *runs, metrics))
     else:
-        console().print(render_comparison(table, *runs, metrics))
+        out = console()
+        out.print(render_comparison(table, *runs, metrics, out.width))
     raise typer.Exit(exit_status(table, metrics))

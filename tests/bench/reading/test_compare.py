@@ -91,9 +91,16 @@ def line(table: pd.DataFrame, variant: str, metric: str = "epoch", backend: str 
 
 def shown(table: pd.DataFrame, pair: tuple[Path, Path], width: int = 120) -> str:
     out = io.StringIO()
-    found = render_comparison(table, load_run(pair[0]), load_run(pair[1]))
+    found = render_comparison(table, load_run(pair[0]), load_run(pair[1]), width=width)
     Console(width=width, file=out).print(found)
     return out.getvalue()
+
+
+def test_every_metric_is_there_in_80_columns(pair: tuple[Path, Path]) -> None:
+    wide, narrow = (shown(compared(pair), pair, width) for width in (120, 80))
+    for said in ("epoch A, s", "verdict", " train", " cpu", "payload rate"):
+        assert said in wide
+        assert said in narrow, narrow
 
 
 def test_equal_runs_are_the_same(pair: tuple[Path, Path]) -> None:
