@@ -26,6 +26,7 @@ from gatherbench.bench.machine import (
     library_versions,
 )
 from gatherbench.bench.meters.nvml import GpuInfo, SensorUnavailableError, list_gpus
+from gatherbench.datasets.store import data_root
 
 GIB = 2**30
 
@@ -41,7 +42,7 @@ def examine() -> list[Finding]:
         _huge_pages(memory),
         _pinned_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
         _free_memory(memory),
-        _free_disk(Path.cwd()),
+        _free_disk(data_root().absolute()),
         _numa(cpu, gpus),
         _governor(cpu),
         *_libraries(library_versions()),
@@ -160,12 +161,17 @@ def _free_memory(memory: dict[str, Any]) -> Finding:
     return Finding("Memory", "ok", detail)
 
 
-def _free_disk(folder: Path) -> Finding:
-    free = shutil.disk_usage(folder).free
-    detail = f"{_size(free)} free in the current folder, where results go"
+def _free_disk(graphs: Path) -> Finding:
+    """Of the folder where graphs go, which need not be there yet, and of the current one."""
+    there = next(folder for folder in (graphs, *graphs.parents) if folder.exists())
+    free, here = (shutil.disk_usage(folder).free for folder in (there, Path.cwd()))
+    detail = (
+        f"{_size(free)} free for graphs ({graphs}), {_size(here)} in the current folder, where"
+        " results go"
+    )
     if free < 10 * GIB:
         lost = "large graphs cannot be written"
-        remedy = "free space, or set GATHERBENCH_DATA to a larger disk"
+        remedy = "free space, or set GATHERBENCH_DATA to a folder on a larger disk"
         return Finding("Disk", "limited", detail, lost, remedy)
     return Finding("Disk", "ok", detail)
 

@@ -99,6 +99,18 @@ def test_little_memory_and_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert only(findings, "Disk").status == "limited"
 
 
+def test_the_disk_is_that_of_the_graphs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "not" / "yet"))
+    full = {tmp_path: SimpleNamespace(free=1 << 30)}
+    monkeypatch.setattr(
+        doctor.shutil, "disk_usage", lambda at: full.get(at, SimpleNamespace(free=99 << 30))
+    )
+    disk = only(examine(), "Disk")
+    assert disk.status == "limited"
+    assert "GATHERBENCH_DATA" in disk.remedy
+    assert f"1.0 GiB free for graphs ({tmp_path / 'not' / 'yet'}), 99.0 GiB in" in disk.detail
+
+
 def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     described = {
         "total": 64 << 30, "container_limit": 4 << 30, "transparent_huge_pages": "never",
