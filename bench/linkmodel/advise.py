@@ -25,6 +25,8 @@ from gatherbench.strategies.all_in_gpu import TABLE_SHARE
 from gatherbench.strategies.base import Strategy
 
 MODELLED, MEASURED = "modelled", "measured"
+#: Epochs within this ratio count as level: the model is off by more.
+LEVEL = 1.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +230,20 @@ def _headline(
         return f"{table}. Nothing can be ranked: the profile lacks what every path needs."
     best = ranked[0]
     said = f"{table}. Take {best.strategy} ({best.variant}): {seconds(best.epoch_s or 0)} an epoch"
+    said += " (modelled)" if best.basis == MODELLED else ""
     slowest = ranked[-1]
     if slowest is best:
         return f"{said}."
     times = (slowest.epoch_s or 0.0) / (best.epoch_s or 1.0)
-    return f"{said}, {times:.1f} times as fast as {slowest.strategy} ({slowest.variant})."
+    said += f", {times:.1f} times as fast as {slowest.strategy} ({slowest.variant})."
+    level = [o for o in ranked[1:] if (o.epoch_s or 0.0) <= LEVEL * (best.epoch_s or 0.0)]
+    lean = min(level, key=lambda option: option.pinned_bytes, default=best)
+    if lean.pinned_bytes < best.pinned_bytes:
+        said += (
+            f" {lean.strategy} ({lean.variant}) is level with it and pins"
+            f" {gib(lean.pinned_bytes)} in place of {gib(best.pinned_bytes)}."
+        )
+    return said
 
 
 def gib(num_bytes: float) -> str:

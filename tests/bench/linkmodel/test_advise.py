@@ -99,6 +99,9 @@ def test_a_table_that_does_not_fit_is_not_ranked_there() -> None:
     advice = advice_on(LARGE)
     assert advice.table_fits is False
     assert "does not fit in the GPU's 24 GiB. Take async_zero_copy" in advice.headline
+    assert " an epoch (modelled), " in advice.headline
+    said = "cpu_gather (prefetch) is level with it and pins 64 MiB in place of 53 GiB."
+    assert advice.headline.endswith(said)
     (option,) = advice.unranked
     assert option.strategy == "all_in_gpu"
     assert option.reason == "It needs 53.1 GiB of GPU memory, and 24 GiB are there."
