@@ -152,12 +152,13 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
     if runner.unprepared:
         what = f"{runner.unprepared} cases could not be prepared and wait for another try"
         err.print(f"{what}: {again}", soft_wrap=True)
+    whole = True
     if run.profile is not None:
         try:
             run.store.replace(is_prediction, predict(load_run(folder), run.profile))
         except OSError as error:
-            err.print(f"[red]no predictions:[/] {escape(str(error))}. Again with: {again}")
-    whole = _show(folder, out, err)
+            whole = _unwritten(err, again, "predictions", error)
+    whole = _show(folder, out, err) and whole
     if failed:
         err.print(f"[red]{failed} of {len(run.cases)} cases failed[/]; the table says why")
     return FAILED if failed or not whole else OK

@@ -12,18 +12,21 @@ from rich.console import Console
 
 from gatherbench.bench import execute as execution
 from gatherbench.bench.execute import FAILED, OK, PreparedRun, execute
+from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.plan import cases_from_json
 from gatherbench.bench.store import RunStore
 
 MakeRun = Callable[..., Path]
 
 
-def finish(folder: Path) -> tuple[int, str, str]:
+def finish(folder: Path, profile: LinkProfile | None = None) -> tuple[int, str, str]:
     """Execute a run whose cases have all been measured: status, and what it printed."""
     store = RunStore.open(folder)
     plan = store.plan()
     out, err = io.StringIO(), io.StringIO()
-    prepared = PreparedRun(store, cases_from_json(plan), plan, "cpu", "cpu-amd-epyc-2c")
+    cases = cases_from_json(plan)
+    prepared = PreparedRun(store, cases, plan, "cpu", "cpu-amd-epyc-2c", profile)
     status = execute(prepared, Console(file=out, width=120), Console(file=err, width=120))
     return status, out.getvalue(), err.getvalue()
 
@@ -54,3 +57,18 @@ def test_a_report_that_cannot_be_written_loses_nothing_else(
     assert (folder / "rows.csv").read_bytes() == before
     assert "speedup.png" in out
     assert "report.html" not in out
+
+
+def test_predictions_that_cannot_be_written_are_no_success(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunStore, "replace", full)
+    folder = make_run()
+    status, out, err = finish(folder, load_profile("rtx3090-pcie4"))
+    assert status == FAILED
+    assert "no predictions" in err
+    assert f"gatherbench run --resume {folder}" in err
+    assert "report.html" in out
