@@ -29,20 +29,25 @@ def prepare(
 
 
 def import_(
-    path: Annotated[Path, typer.Argument(help="Edge list, MatrixMarket or NumPy file.")],
+    path: Annotated[
+        Path, typer.Argument(help="Edge list (source, target), MatrixMarket or NumPy file.")
+    ],
     name: Annotated[str, typer.Option(help="What the dataset shall be called.")],
     dim: Annotated[
         int | None, typer.Option(help=f"Width of generated features.  [default: {DIM}]")
     ] = None,
     dtype: Annotated[str, typer.Option(help="Of generated features.")] = "float32",
     labels: Annotated[
-        Path | None, typer.Option(help=".npy or text file of one class a node.")
+        Path | None, typer.Option(help=".npy or text, one class a node in the order of ids.")
     ] = None,
     features: Annotated[
         Path | None, typer.Option(help=".npy [N, D] to take instead of generated features.")
     ] = None,
     one_based: Annotated[
-        bool | None, typer.Option("--one-based/--zero-based", help="Numbering of an edge list.")
+        bool | None,
+        typer.Option(
+            "--one-based/--zero-based", help="Numbering of an edge list; else told from the ids."
+        ),
     ] = None,
     csr: Annotated[
         bool, typer.Option("--csr/--csc", help="NumPy arrays list out- or in-neighbours.")
