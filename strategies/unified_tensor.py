@@ -109,7 +109,10 @@ class UnifiedTensor:
 
     def __repr__(self) -> str:
         of = f"{self.strategy.name} ({self.strategy.variant})"
-        return f"UnifiedTensor({list(self.shape)}, {self.dtype}, {of}, device={self.device})"
+        closed = "" if self._close.alive else ", closed"
+        return (
+            f"UnifiedTensor({list(self.shape)}, {self.dtype}, {of}, device={self.device}{closed})"
+        )
 
     def __getitem__(self, ids: Tensor) -> Tensor:
         """The rows ``ids`` (``[B]``, int32 or int64, not negative): ``[B, D]`` on the device.
@@ -171,6 +174,8 @@ class UnifiedTensor:
         return ids.to(self._fetcher.ids_device) if isinstance(ids, Tensor) else ids
 
     def _start(self, ids: Tensor) -> Ticket:
+        if not self._close.alive:
+            raise RuntimeError("the features are closed: call unified(...) again")
         # The fetcher refuses to overwrite rows whose ticket was never taken: take it, in vain.
         if self._ahead and self._ahead[0].number + self.lookahead <= self._started:
             self._ahead.popleft().ticket.result()

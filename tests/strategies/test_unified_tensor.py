@@ -183,7 +183,7 @@ def test_it_lets_go_of_what_the_path_holds(end: str) -> None:
         del features
         gc.collect()
     else:
-        with pytest.raises(RuntimeError, match="closed"):
+        with pytest.raises(RuntimeError, match="features are closed"):
             _ = features[torch.arange(3)]
     assert path.closed
 
