@@ -41,7 +41,8 @@ def run(
     from gatherbench.bench.execute import BadRunError, execute, new_run, reopen
 
     if bool(plan) == (resume is not None):
-        fail("give a plan, or --resume FOLDER to complete an earlier run")
+        both = ", not both: a resumed run keeps its own plan" if plan else ""
+        fail(f"give a plan, or --resume FOLDER to complete an earlier run{both}")
     asked = {"--device": device, "--profile": profile, "--trace": trace, "--nvtx": nvtx}
     for option, given in asked.items():
         if resume is not None and given:

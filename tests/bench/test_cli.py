@@ -115,6 +115,7 @@ def test_a_failed_case_makes_the_exit_status_1(plan: Path, tmp_path: Path) -> No
     [
         (["run", "quik"], "did you mean 'quick'"),
         (["run"], "give a plan"),
+        (["run", "quick", "--resume", "nowhere"], "not both: a resumed run keeps its own plan"),
         (["run", "none.toml"], "no such file"),
         (["run", "--resume", "nowhere"], "no run folder"),
         (["run", "--resume", "nowhere", "--device", "cpu"], "--device goes with a new run"),
