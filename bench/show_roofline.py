@@ -42,6 +42,7 @@ def roofline_tables(run: Run) -> list[RenderableType]:
     table = roofline(run, profile)
     if table["rate"].isna().all():
         return []
+    table = table[table["bound"] != "unknown"]
     parts: list[RenderableType] = []
     for workload, here in table.groupby("workload", sort=False):
         parts += [_table(str(workload), profile.name, here), Text()]
@@ -67,7 +68,7 @@ def _table(workload: str, profile: str, lines: pd.DataFrame) -> Table:
     for kind, some in lines.groupby("kind", sort=True):
         table.add_section()
         table.add_row(str(kind))
-        for line in some[some["bound"] != "unknown"].to_dict("records"):
+        for line in some.to_dict("records"):
             table.add_row(*_cells(line), style="italic" if kind == "modelled" else "")
     return table
 
