@@ -46,8 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> float:
     # Line 1: in place of `data.x = x`.
     features = gatherbench.unified(x, strategy=options.strategy, device=options.device)
 
-    def loader(ids: torch.Tensor, shuffle: bool) -> FeatureLoader:
-        batches = NodeLoader(data, sampler, ids, batch_size=1024, shuffle=shuffle)
+    def loader(ids: torch.Tensor) -> FeatureLoader:
+        # Shuffled, so that --max-batches takes nodes of every class: ids are sorted by class.
+        batches = NodeLoader(data, sampler, ids, batch_size=1024, shuffle=True)
         # Line 2: each batch gets its x, one batch ahead where the strategy overlaps.
         return FeatureLoader(batches, features)
 
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     for epoch in range(options.epochs):
         started, losses = time.perf_counter(), []
         model.train()
-        for batch in _first(loader(train_ids, shuffle=True), options.max_batches):
+        for batch in _first(loader(train_ids), options.max_batches):
             optimiser.zero_grad()
             out = model(batch.x, batch.edge_index)[: batch.batch_size]
             loss = cross_entropy(out, batch.y[: batch.batch_size])
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     right = seen = 0
     model.eval()
     with torch.no_grad():
-        for batch in _first(loader(test_ids, shuffle=False), options.max_batches):
+        for batch in _first(loader(test_ids), options.max_batches):
             out = model(batch.x, batch.edge_index)[: batch.batch_size]
             right += int((out.argmax(dim=1) == batch.y[: batch.batch_size]).sum())
             seen += batch.batch_size
