@@ -55,8 +55,8 @@ def render(run: Run) -> RenderableType:
     parts.append(
         Text(
             f"Medians over repeats and epochs, ± half the interquartile range; {compared}. GB/s: "
-            "payload over the time that the loop waited for it, which is no rate of a link where "
-            f"fetches overlap. {provenance(run)}",
+            "payload over the time that the loop waited for it; – where fetches are hidden behind "
+            f"training, so that the wait tells nothing. {provenance(run)}",
             style="dim",
         )
     )
@@ -67,7 +67,8 @@ def summarise(run: Run) -> pd.DataFrame:
     """One line a series: its epoch's spread, and the medians of everything else.
 
     Columns: those of :func:`gatherbench.bench.derive.epoch_times` (s), and ``fetch``, ``train``
-    (s), ``cpu`` (core-seconds), ``rate`` (B/s), ``speedup``; NaN where there is none.
+    (s), ``cpu`` (core-seconds), ``rate`` (B/s), ``speedup``; NaN where there is none, the rate also
+    where fetches run ahead of the training.
     """
     stages = stage_times(run)
     reference = reference_variant(run) or ("cpu_gather", "naive")
@@ -81,7 +82,10 @@ def summarise(run: Run) -> pd.DataFrame:
     ):
         part = table[[*_KEY, column]].rename(columns={column: name})
         summary = summary.merge(part, on=_KEY, how="left")
-    return summary
+    ahead = run.rows[(run.rows["metric"] == "lookahead") & (run.rows["value"] > 0)]
+    series = ["workload", "strategy", "variant"]
+    hidden = summary.set_index(series).index.isin(ahead.set_index(series).index)
+    return summary.assign(rate=summary["rate"].mask(hidden))
 
 
 def _table(workload: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:

@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -38,6 +39,22 @@ def test_a_line_holds_the_numbers_and_what_is_derived(make_run: MakeRun) -> None
         "1.01", "±0.00", "0.300", "0.500", "1.13", "6.67", "1.69",
     ]  # fmt: skip
     assert "speed-up over cpu_gather naive" in " ".join(text.split())
+
+
+def test_a_hidden_fetch_has_no_rate(make_run: MakeRun) -> None:
+    """The wait that is left says nothing of how fast the rows came."""
+    folder = make_run(series=[NAIVE, SORTED])
+    run = load_run(folder)
+    assert summarise(run)["rate"].notna().all()
+    ahead = run.rows[run.rows["strategy"] == "aligned_zero_copy"].head(1)
+    for lookahead, hidden in ((0.0, False), (1.0, True)):
+        declared = ahead.assign(
+            stage="fetch", metric="lookahead", unit="1", value=lookahead, backend="model", epoch=-1
+        )
+        changed = dataclasses.replace(run, rows=pd.concat([run.rows, declared]))
+        rates = summarise(changed).set_index("strategy")["rate"]
+        assert pd.isna(rates["aligned_zero_copy"]) == hidden
+        assert pd.notna(rates["cpu_gather"])
 
 
 def test_a_single_epoch_shows_no_spread(make_run: MakeRun) -> None:
