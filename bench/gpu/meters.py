@@ -30,7 +30,7 @@ from gatherbench.bench.figures.all import save_all
 from gatherbench.bench.gathered import write_timeline
 from gatherbench.bench.gpu.meters_case import EPOCHS, Session, cases
 from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table
-from gatherbench.bench.gpu.micro_machine import describe, prepare, provenance
+from gatherbench.bench.gpu.micro_machine import OUT_HELP, describe, fresh_folder, no_gpu, provenance
 from gatherbench.bench.gpu.watchdog import ends_within
 from gatherbench.bench.machine import describe_cpu, describe_memory
 from gatherbench.bench.meters.calibration import calibrate
@@ -193,7 +193,7 @@ def finish(session: Session) -> None:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="gpu-meters", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder for rows and figures")
+    parser.add_argument("--out", type=Path, required=True, help=OUT_HELP)
     parser.add_argument("--budget", type=float, default=500.0, help="seconds for everything")
     parser.add_argument("--table", type=float, default=8.0, help="GiB of feature table")
     parser.add_argument(
@@ -206,7 +206,7 @@ def main(arguments: Sequence[str]) -> int:
     """Calibrate, measure, draw; the exit status."""
     began = time.monotonic()
     options = parse(arguments)
-    reason = prepare(options.out)
+    reason = no_gpu()
     if reason is not None:
         print(f"error: {reason}", file=sys.stderr)
         return 2
@@ -214,6 +214,7 @@ def main(arguments: Sequence[str]) -> int:
     table_bytes = min(int(options.table * GIB), available_bytes() // 4)
     size = Size(table_bytes)
     env = describe_here()
+    options.out = fresh_folder(options.out)
     session = Session.open(options.out, device, env)
     write_plan(session.store, size, 1)
     left_s = began + options.budget - time.monotonic()

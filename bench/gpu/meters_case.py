@@ -62,12 +62,11 @@ class Session:
 
     @classmethod
     def open(cls, folder: Path, device: torch.device, env: Mapping[str, Any]) -> Self:
-        """Begin a run's folder; what an earlier one left in it is replaced."""
+        """Begin a run in an empty folder."""
         store = RunStore(folder)
         machine = machine_slug(env)
         write_atomically(store.folder / "env.json", json.dumps(env, indent=2) + "\n")
         write_atomically(store.rows_file, ",".join(HEADER) + "\n")
-        (store.folder / "timeline.parquet").unlink(missing_ok=True)
         whole = run_maker(store.run_id, str(env["commit"]), machine)
         return cls(store, device, whole, machine, str(env["commit"]))
 

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gatherbench.bench.gpu.micro_machine import describe, prepare, provenance
+from gatherbench.bench.gpu.micro_machine import OUT_HELP, describe, fresh_folder, no_gpu, provenance
 from gatherbench.bench.gpu.micro_rows import RowFile
 
 #: Each section's weight in the time that is left when its turn comes, among those still to come.
@@ -106,7 +106,7 @@ def _run_process(
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The command line, and what of it is the section's."""
     parser = argparse.ArgumentParser(prog="gpu-micro", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder for rows and figures")
+    parser.add_argument("--out", type=Path, required=True, help=OUT_HELP)
     parser.add_argument("--budget", type=float, default=500.0, help="seconds for everything")
     parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
     return parser.parse_known_args(arguments)
@@ -120,10 +120,11 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {more[0]} is for one section: name it with --sections", file=sys.stderr)
         return 2
     deadline += options.budget
-    if (problem := prepare(options.out)) is not None:
+    if (problem := no_gpu()) is not None:
         print(f"error: {problem}", file=sys.stderr)
         return 2
     env = provenance() | describe()
+    options.out = fresh_folder(options.out)
     (options.out / "env.json").write_text(json.dumps(env, indent=2) + "\n")
     with RowFile(options.out / "sections.csv", SectionRow) as file:
         for number, name in enumerate(options.sections):

@@ -3,20 +3,49 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import platform
 from pathlib import Path
 from typing import Any
 
+#: What ``--out`` means to a program that makes a :func:`fresh_folder`.
+OUT_HELP = "folder for rows and figures; with -2, -3 … where it has been written before"
 
-def prepare(out: Path) -> str | None:
-    """Make the folder; why there is nothing to measure here, or ``None``."""
+
+def no_gpu() -> str | None:
+    """Why there is nothing to measure here, or ``None``."""
     import torch
 
-    if not torch.cuda.is_available():
-        return f"torch {torch.__version__} sees no CUDA GPU"
-    out.mkdir(parents=True, exist_ok=True)
-    return None
+    return None if torch.cuda.is_available() else f"torch {torch.__version__} sees no CUDA GPU"
+
+
+def prepare(out: Path) -> str | None:
+    """Make the folder if there is none; why there is nothing to measure here, or ``None``."""
+    if (problem := no_gpu()) is None:
+        out.mkdir(parents=True, exist_ok=True)
+    return problem
+
+
+def fresh_folder(wanted: Path) -> Path:
+    """A folder with nothing in it, and say which: no measurement overwrites an earlier one.
+
+    ``wanted`` itself where it is new or empty, otherwise the first of ``wanted-2``, ``wanted-3`` …
+    that is not there yet.
+    """
+    folder = wanted = wanted.resolve()
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(2):
+        try:
+            folder.mkdir()  # of two programs that start at once, one makes it
+            break
+        except FileExistsError:
+            if folder == wanted and wanted.is_dir() and not any(wanted.iterdir()):
+                break
+        folder = wanted.with_name(f"{wanted.name}-{number}")
+    taken = "" if folder == wanted else f" ({wanted.name} has been written before)"
+    print(f"writes to {folder}{taken}", flush=True)
+    return folder
 
 
 def provenance() -> dict[str, Any]:

@@ -170,6 +170,28 @@ def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "out").exists()
 
 
+def test_a_second_measurement_of_a_day_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+
+    class StopHereError(Exception): ...
+
+    def begin(folder: Path, *_: object) -> Session:
+        opened.append(folder)
+        (folder / "rows.csv").touch()
+        raise StopHereError
+
+    monkeypatch.setattr(meters, "no_gpu", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(meters, "describe_here", dict)
+    monkeypatch.setattr(Session, "open", begin)
+    for _ in range(2):
+        with pytest.raises(StopHereError):
+            meters.main(["--out", str(tmp_path / "today")])
+    assert opened == [tmp_path / "today", tmp_path / "today-2"]
+
+
 class FakeMonitor:
     """Stands for ``zeus.monitor.ZeusMonitor`` (its window calls and measurement)."""
 

@@ -150,6 +150,44 @@ def test_the_machine_is_told_with_the_code_that_ran_on_it(monkeypatch: pytest.Mo
     assert "nvml" in bare["no_gpu"]
 
 
+def test_a_folder_is_taken_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = tmp_path / "new" / "today"
+    made = []
+    for _ in range(3):
+        folder = micro_machine.fresh_folder(wanted)
+        assert f"writes to {folder}" in capsys.readouterr().out
+        (folder / "rows.csv").write_text(folder.name)
+        made.append(folder)
+    assert [f.name for f in made] == ["today", "today-2", "today-3"]
+    assert [(f / "rows.csv").read_text() for f in made] == [f.name for f in made]
+    (tmp_path / "empty").mkdir()
+    assert micro_machine.fresh_folder(tmp_path / "empty").name == "empty"
+    (tmp_path / "empty-2").mkdir()  # taken by another program, that has not written yet
+    (tmp_path / "empty" / "env.json").touch()
+    assert micro_machine.fresh_folder(tmp_path / "empty").name == "empty-3"
+    (tmp_path / "file").touch()
+    assert micro_machine.fresh_folder(tmp_path / "file").name == "file-2"
+
+
+def test_a_second_measurement_of_a_day_loses_nothing_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def section(name: str, out: Path, *_: object) -> micro.SectionRow:
+        assert (out / "env.json").is_file()
+        (out / "rows.csv").write_text(f"{name} in {out.name}")
+        return micro.SectionRow(name, "ok", "", 1.0)
+
+    monkeypatch.setattr(micro, "no_gpu", lambda: None)
+    monkeypatch.setattr(micro, "describe", dict)
+    monkeypatch.setattr(micro, "run_section", section)
+    for name in ("today", "today-2"):
+        assert micro.main(["--out", str(tmp_path / "today"), "--sections", "peer"]) == 0
+        assert f"writes to {tmp_path / name}" in capsys.readouterr().out
+    for name in ("today", "today-2"):
+        assert (tmp_path / name / "rows.csv").read_text() == f"peer in {name}"
+        assert (tmp_path / name / "sections.csv").is_file()
+
+
 SECTION = """
 import pathlib, sys, threading
 name, folder = sys.argv[0], pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
