@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -124,6 +125,7 @@ class Fetcher(ABC):
         self.dtype = features.dtype
         self.device = device
         self._closed = False
+        self._pid = os.getpid()
         #: The device on which ``submit`` wants its ids. The host, unless a strategy says otherwise.
         self.ids_device = torch.device("cpu")
         #: What opening cost, where the path has more to say than the time that ``open`` took.
@@ -166,10 +168,15 @@ class Fetcher(ABC):
         return None
 
     def close(self) -> None:
-        """Free buffers, join threads, undo registrations. Safe to call twice."""
+        """Free buffers, join threads, undo registrations. Safe to call twice.
+
+        A forked child closes its copy of this object only: what the object owns is the parent's,
+        and a child that merely ends must not touch the GPU.
+        """
         if not self._closed:
             self._closed = True
-            self._close()
+            if self._pid == os.getpid():
+                self._close()
 
     def _close(self) -> None:  # noqa: B027 - nothing to free is a legitimate answer
         """Free what the subclass owns; called once."""

@@ -77,7 +77,6 @@ class HostFetcher(Fetcher):
         self._path = path
         self._ring = TicketRing(lookahead + 1)
         self._buffers = [host_buffer(features) for _ in range(lookahead + 1)]
-        self._pid = os.getpid()
         self._worker = ThreadPoolExecutor(1, "gatherbench-fetch") if lookahead else None
 
     def _submit(self, ids: Tensor) -> Ticket:
@@ -92,7 +91,7 @@ class HostFetcher(Fetcher):
 
     def _close(self) -> None:
         self._ring.close()
-        if self._worker is not None and self._pid == os.getpid():
+        if self._worker is not None:
             self._worker.shutdown(wait=True, cancel_futures=True)
         self._path.close()
         self._buffers.clear()

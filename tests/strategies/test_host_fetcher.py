@@ -193,6 +193,27 @@ def test_a_forked_child_is_told_to_open_its_own() -> None:
         assert os.waitstatus_to_exitcode(status) == 0
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_closes_nothing_of_its_parent() -> None:
+    """A loader's worker that ends would otherwise synchronise a GPU that it may not touch."""
+
+    class Counting(HostFetcher):
+        closes = 0
+
+        def _close(self) -> None:
+            self.closes += 1
+            super()._close()
+
+    fetcher = Counting(DirectPath(TABLE), TABLE, lookahead=1)
+    child = os.fork()
+    if child == 0:
+        fetcher.close()
+        os._exit(fetcher.closes)
+    _, status = os.waitpid(child, 0)
+    fetcher.close()
+    assert (os.waitstatus_to_exitcode(status), fetcher.closes) == (0, 1)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     batches=st.lists(st.lists(st.integers(0, 299), max_size=50), min_size=1, max_size=12),
