@@ -6,7 +6,6 @@ are meant to be published. A GPU is told apart by a hash of its UUID.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import os
 import platform
@@ -20,7 +19,7 @@ from typing import Any
 import psutil
 
 import gatherbench
-from gatherbench.bench.meters.nvml import SensorUnavailableError, list_gpus
+from gatherbench.bench.gpus import describe_gpus
 from gatherbench.bench.numa import Topology
 
 #: Names the commit where there is no history to ask.
@@ -34,17 +33,13 @@ def describe_machine() -> dict[str, Any]:
 
     What cannot be found out is ``None``. Sizes are in bytes.
     """
-    try:
-        gpus, no_gpu = [dataclasses.asdict(gpu) for gpu in list_gpus()], None
-    except SensorUnavailableError as unavailable:
-        gpus, no_gpu = [], str(unavailable)
+    gpus = describe_gpus()
     return {
         "commit": commit_id(),
         "cpu": describe_cpu(),
-        "numa": describe_numa([gpu["numa_node"] for gpu in gpus]),
+        "numa": describe_numa([gpu["numa_node"] for gpu in gpus["gpus"]]),
         "memory": describe_memory(),
-        "gpus": gpus,
-        "no_gpu": no_gpu,
+        **gpus,
         "os": _os_name(),
         "kernel": platform.release(),
         "perf_event_paranoid": _read("/proc/sys/kernel/perf_event_paranoid"),

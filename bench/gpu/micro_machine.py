@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import platform
@@ -51,16 +50,12 @@ def fresh_folder(wanted: Path) -> Path:
 def provenance() -> dict[str, Any]:
     """Commit, driver, link and clocks, where the packages that know them are installed."""
     try:
+        from gatherbench.bench.gpus import describe_gpus
         from gatherbench.bench.machine import commit_id
-        from gatherbench.bench.meters.nvml import SensorUnavailableError, list_gpus
     except ImportError as missing:
         commit = os.environ.get("GATHERBENCH_COMMIT")
         return {"commit": commit, "gpus": [], "no_gpu": str(missing)}
-    try:
-        gpus, none = [dataclasses.asdict(gpu) for gpu in list_gpus()], None
-    except SensorUnavailableError as unavailable:
-        gpus, none = [], str(unavailable)
-    return {"commit": commit_id(), "gpus": gpus, "no_gpu": none}
+    return {"commit": commit_id(), **describe_gpus()}
 
 
 def describe() -> dict[str, Any]:

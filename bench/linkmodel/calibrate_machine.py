@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gatherbench.bench.gpus import describe_gpus
 from gatherbench.bench.machine import describe_cpu, machine_slug
 from gatherbench.bench.meters.nvml import (
     GpuInfo,
@@ -53,11 +54,7 @@ class MachineFacts:
 
 def this_machine() -> str:
     """The short name that runs and calibrations of this machine go by."""
-    try:
-        gpus = [{"name": gpu.name} for gpu in list_gpus()]
-    except SensorUnavailableError:
-        gpus = []
-    return machine_slug({"gpus": gpus, "cpu": describe_cpu()})
+    return machine_slug({**describe_gpus(), "cpu": describe_cpu()})
 
 
 def ask_host() -> MachineFacts:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from gatherbench.bench import gpus as gpus_module
 from gatherbench.bench import machine as machine_module
 from gatherbench.bench.machine import (
     commit_id,
@@ -107,10 +108,11 @@ def test_a_gpu_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = GpuInfo(
         "NVIDIA H200", "0123456789ab", "590.10", "13.1", "9.0", 150 << 30, 700.0, 1, 5, 16, 16, 0
     )
-    monkeypatch.setattr(machine_module, "list_gpus", lambda: [gpu])
+    monkeypatch.setattr(gpus_module, "list_gpus", lambda: [gpu])
     found = describe_machine()
     assert found["gpus"][0]["link_gen_max"] == 5
-    assert found["no_gpu"] is None
+    assert found["gpu_source"] == "NVML"
+    assert (found["no_gpu"], found["no_nvml"]) == (None, None)
     assert json.dumps(found)
     assert machine_slug(found) == "nvidia-h200"
 
