@@ -31,6 +31,12 @@ READING_ORDER = (
 QUIET_CORES, QUIET_SHARE = 0.3, 0.05
 #: Share of an epoch below which what its stages leave is rounding: a modelled epoch is their sum.
 ROUNDING = 1e-9
+#: Why a case has not been run, by whether the run is still going.
+NOT_RUN = {
+    True: "the run is still going",
+    False: "the run was cut off; --resume completes it",
+    None: "the run is still going or was cut off; --resume completes one that was",
+}
 
 
 def epoch_times(run: Run) -> pd.DataFrame:
@@ -143,7 +149,7 @@ def speedup_over(
 
 
 def problems(run: Run) -> pd.DataFrame:
-    """Cases without a measurement: failed, skipped, or not run because the run was cut off.
+    """Cases without a measurement: failed, skipped, or not run (yet).
 
     Columns: ``workload``, ``strategy``, ``variant``, ``status`` (``failed``, ``skipped``,
     ``not run``), ``reason`` (of the first such repeat), ``repeats`` (how many), ``of`` (planned).
@@ -156,7 +162,7 @@ def problems(run: Run) -> pd.DataFrame:
     )
     not_run = cases["status"].isna()
     cases.loc[not_run, "status"] = "not run"
-    cases.loc[not_run, "reason"] = "the run was cut off; --resume completes it"
+    cases.loc[not_run, "reason"] = NOT_RUN[run.going]
     cases["of"] = cases.groupby(keys)["repeat"].transform("count")
     bad = cases[cases["status"] != "ok"].sort_values("repeat")
     found = bad.groupby(keys, as_index=False).agg(

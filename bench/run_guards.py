@@ -8,11 +8,14 @@ import fcntl
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from gatherbench.bench.store import StoreError
 from gatherbench.bench.worker import DISK_FULL
+
+_INSTANT_S = 0.1
 
 
 @contextlib.contextmanager
@@ -21,12 +24,37 @@ def only_one(folder: Path) -> Iterator[None]:
     lock = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(lock)
         except BlockingIOError as error:
             raise StoreError(f"{folder}: another process is running this folder") from error
         yield
     finally:
         os.close(lock)
+
+
+def _lock(folder: int) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:  # perhaps by one that looks whether it is_running, for an instant
+        time.sleep(_INSTANT_S)
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_running(folder: Path) -> bool | None:
+    """Whether a runner is at work on the folder; ``None``: its file system does not tell."""
+    try:
+        look = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(look, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(look)
+    return False
 
 
 @contextlib.contextmanager

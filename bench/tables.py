@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from gatherbench.bench.gathered import SAMPLE_COLUMNS, SAMPLES_FILE
 from gatherbench.bench.rows import HEADER, SCHEMA_VERSION, Row
+from gatherbench.bench.run_guards import is_running
 from gatherbench.bench.store import RunStore, StoreError
 
 
@@ -36,6 +37,7 @@ class Run:
         samples: seconds of every stage of every minibatch; empty while the run has not ended.
         whole: rows that belong to the run and to none of its cases: the calibration of a GPU's
             sensors (columns :data:`gatherbench.bench.rows.HEADER`); empty without a GPU.
+        going: whether it was still being measured when it was read; ``None``: it cannot be told.
     """
 
     folder: Path
@@ -44,6 +46,7 @@ class Run:
     rows: pd.DataFrame
     samples: pd.DataFrame
     whole: pd.DataFrame
+    going: bool | None = False
 
     @property
     def run_id(self) -> str:
@@ -64,6 +67,7 @@ def load_run(folder: Path) -> Run:
     """
     try:
         store = RunStore.open(folder)
+        going = is_running(folder)  # before the rows: a run that ends meanwhile has them all
         plan, env, rows = store.plan(), store.env(), store.rows()
     except (StoreError, OSError, UnicodeDecodeError) as error:
         remedy = "a run that was cut off is completed with `gatherbench run --resume FOLDER`"
@@ -80,7 +84,7 @@ def load_run(folder: Path) -> Run:
         ]
     ).drop(columns="dataset")
     table = table.merge(fields, on="workload", how="left", validate="many_to_one")
-    return Run(folder, plan, env, table, _samples(folder / SAMPLES_FILE), whole)
+    return Run(folder, plan, env, table, _samples(folder / SAMPLES_FILE), whole, going)
 
 
 def newest_run(root: Path) -> Path:

@@ -116,9 +116,14 @@ def _limits(run: Run) -> list[str]:
     limits = []
     counts = cases_ended(run)
     if counts["not run"]:
+        remedy = (
+            "It was still going when this was written."
+            if run.going
+            else "`gatherbench run --resume FOLDER` completes it."
+        )
         limits.append(
             f"The run is incomplete: {counts['not run']} of {len(run.plan['cases'])} cases have not"
-            " been run. `gatherbench run --resume FOLDER` completes it."
+            f" been run. {remedy}"
         )
     if counts["ok"] and run.plan["measure"].get("repeats") == 1:
         limits.append("One repeat only: differences between processes are not in the intervals.")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from gatherbench.bench import run_guards, tables
 from gatherbench.bench.rows import Row
+from gatherbench.bench.run_guards import is_running, only_one
 from gatherbench.bench.show import render, summarise
 from gatherbench.bench.store import RunStore
 from gatherbench.bench.tables import load_run
@@ -91,6 +95,42 @@ def test_a_failed_case_stands_in_its_place_and_its_reason_below(make_run: MakeRu
     places = [line for line in text.splitlines() if line.rstrip().endswith("failed")]
     assert len(places) == 2
     assert text.count("failed: aligned_zero_copy registered,sorted: out of memory") == 1
+
+
+def test_a_run_that_is_still_going_is_not_called_cut_off(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run(series=[NAIVE, SORTED])
+    table = folder / "rows.csv"
+    lines = table.read_text().splitlines(keepends=True)
+    table.write_text("".join(line for line in lines if "registered,sorted" not in line))
+    with only_one(folder):
+        text = shown(folder)
+    assert "not run: aligned_zero_copy registered,sorted: the run is still going\n" in text
+    assert "cut off" not in text
+    assert "the run was cut off; --resume completes it" in shown(folder)
+    monkeypatch.setattr(tables, "is_running", lambda _: None)  # a file system without locks
+    assert "the run is still going or was cut off" in " ".join(shown(folder).split())
+
+
+def test_who_looks_at_a_run_does_not_keep_it_from_being_run(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run(series=[NAIVE])
+    look = os.open(folder, os.O_RDONLY)
+    fcntl.flock(look, fcntl.LOCK_SH)
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        os.close(look)  # the look is over in an instant
+
+    monkeypatch.setattr(run_guards.time, "sleep", sleep)
+    with only_one(folder):
+        assert is_running(folder) is True
+    assert len(waited) == 1
+    assert is_running(folder) is False
+    assert is_running(folder / "none") is None
 
 
 def test_modelled_lines_stand_apart(make_run: MakeRun) -> None:

@@ -23,6 +23,7 @@ from gatherbench.bench.report.over_time import MOST, power, traffic
 from gatherbench.bench.report.page import render_report
 from gatherbench.bench.report.results import speedups
 from gatherbench.bench.report.verdict import Statement, cases_ended, verdict
+from gatherbench.bench.run_guards import only_one
 from gatherbench.bench.store import RunStore
 from gatherbench.bench.tables import load_run
 
@@ -114,6 +115,10 @@ def test_an_incomplete_run_is_called_so(make_run: MakeRun) -> None:
     assert cases_ended(run) == {"ok": 4, "failed": 0, "skipped": 0, "not run": 2}
     assert ("Cases", "4 ok, 2 not run of 6") in in_short(run)
     assert "the run was cut off" in render_report(run)
+    with only_one(folder):
+        going = render_report(load_run(folder))
+    assert "have not been run. It was still going when this was written." in going
+    assert "cut off" not in going
 
 
 def test_one_repeat_is_a_reservation(make_run: MakeRun) -> None:
