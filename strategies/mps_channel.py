@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -126,9 +127,9 @@ class Producer:
             ProducerError: it is not to be.
         """
         ours, theirs = socket.socketpair()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        with theirs:
-            self._connection = Connection(ours.detach())
+        with theirs, ExitStack() as undo:
+            self._connection = undo.enter_context(Connection(ours.detach()))
+            self._log = undo.enter_context(tempfile.TemporaryFile())
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "gatherbench.strategies.mps_producer", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(), start.table, start.ids),
@@ -137,6 +138,7 @@ class Producer:
                 stdout=self._log,
                 stderr=self._log,
             )
+            undo.pop_all()  # from here on it is for close() to do
         try:
             self.send(start)
             self.steps, self.greeting = self._answer("ready")

@@ -22,7 +22,7 @@ from gatherbench.strategies import conformance
 from gatherbench.strategies.base import DataPath, Fetcher, Strategy
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.mps import MpsFetcher, shared_copy_skip
-from gatherbench.strategies.mps_channel import ProducerError, SharedBytes
+from gatherbench.strategies.mps_channel import Producer, ProducerError, SharedBytes, Start
 
 HOST = torch.device("cpu")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
@@ -157,3 +157,33 @@ def test_shared_memory_has_no_name_and_no_size_but_what_is_used() -> None:
 def test_a_table_that_cannot_be_shared_is_a_reason() -> None:
     assert shared_copy_skip(1 << 20) is None
     assert str(shared_copy_skip(1 << 60)).startswith("no_memory: the copy that two processes share")
+
+
+def no_room(*_: object, **__: object) -> None:
+    raise OSError(12, "Cannot allocate memory")
+
+
+@pytest.mark.parametrize(
+    ("broken", "side", "error"),
+    [
+        ("socket.socketpair", "host_mps_side:HostProducerSide", OSError),
+        ("tempfile.TemporaryFile", "host_mps_side:HostProducerSide", OSError),
+        ("subprocess.Popen", "host_mps_side:HostProducerSide", OSError),
+        ("", "host_mps_side:NoSuchSide", ProducerError),
+    ],
+)
+def test_a_producer_that_does_not_start_leaves_nothing_open(
+    broken: str, side: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(SharedBytes(4)) as table, contextlib.closing(SharedBytes(4)) as ids:
+        start = Start(side, table.file, ids.file, (1, 1), torch.float32, 1, {})
+        here = psutil.Process()
+        files, children = here.num_fds(), here.children()
+        if broken:
+            monkeypatch.setattr(f"gatherbench.strategies.mps_channel.{broken}", no_room)
+        # Held, and with it all that the constructor had made: nothing is closed by being forgotten.
+        with pytest.raises(error) as held:
+            Producer(start, ENVIRONMENT)
+        assert here.num_fds() == files
+        assert here.children() == children
+    assert held.value.__traceback__ is not None
