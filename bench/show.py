@@ -24,7 +24,7 @@ from gatherbench.bench.derive import (
     speedup_over,
     stage_times,
 )
-from gatherbench.bench.figures.sheet import modelled_for, provenance, warnings_of
+from gatherbench.bench.figures.sheet import borrowed, modelled_for, provenance, warnings_of
 from gatherbench.bench.figures.style import decimals, three_digits, time_unit
 from gatherbench.bench.show_roofline import roofline_tables
 from gatherbench.bench.tables import Run
@@ -56,7 +56,7 @@ def render(run: Run) -> RenderableType:
         Text(
             f"Medians over repeats and epochs, ± half the interquartile range; {compared}. GB/s: "
             "payload over the time that the loop waited for it; – where fetches are hidden behind "
-            f"training, so that the wait tells nothing. {provenance(run)}",
+            f"training, so that the wait tells nothing.{borrowed(run)} {provenance(run)}",
             style="dim",
         )
     )
@@ -151,17 +151,16 @@ def _reasons(bad: pd.DataFrame) -> list[Text]:
 
 
 def _unknown(run: Run) -> list[Text]:
-    """Each reason why an epoch could not be modelled, once."""
+    """Each reason why an epoch could not be modelled, once, with the workloads it struck."""
     rows = run.rows[(run.rows["backend"] == "model") & (run.rows["epoch"] >= 0)]
     rows = rows[(rows["stage"] == "epoch") & (rows["metric"] == "wall_time")]
-    keys = ["machine", "strategy", "variant", "reason"]
-    lines = [
-        Text(f"not modelled for {machine}: {strategy} {variant}: {reason}")
-        for machine, strategy, variant, reason in rows[keys]
-        .dropna()
-        .drop_duplicates()
-        .itertuples(index=False)
-    ]
+    lines = []
+    same = ["machine", "strategy", "variant", "reason"]
+    for (machine, strategy, variant, reason), group in rows.groupby(same, sort=False):
+        struck = ", ".join(group["workload"].unique())
+        lines.append(
+            Text(f"not modelled for {machine}: {strategy} {variant} on {struck}: {reason}")
+        )
     return [*lines, Text()] if lines else []
 
 

@@ -82,8 +82,8 @@ def draw_sheet(
     with mpl.rc_context(RC):
         figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
         _head(figure, title, banner, patches)
-        if modelled and _borrows(run):
-            reading += " Modelled epochs rest on sampling as this run measured it."
+        if modelled:
+            reading += borrowed(run)
         _foot(figure, f"{reading} {provenance(run)}")
         for number, workload in enumerate(run.workloads):
             row, column = divmod(number, columns)
@@ -113,10 +113,11 @@ def modelled_for(run: Run) -> list[str]:
     return sorted(set(predicted["machine"]))
 
 
-def _borrows(run: Run) -> bool:
-    """Whether modelled epochs rest on times that the run measured."""
+def borrowed(run: Run) -> str:
+    """A sentence to add where modelled epochs rest on times that the run measured, or nothing."""
     rows = run.rows[(run.rows["backend"] == "model") & (run.rows["epoch"] >= 0)]
-    return any(remark in source for source in rows["source"] for remark in BORROWED)
+    rests = any(remark in source for source in rows["source"] for remark in BORROWED)
+    return " Modelled epochs rest on sampling as this run measured it." if rests else ""
 
 
 def all_series(run: Run) -> list[Series]:

@@ -13,6 +13,7 @@ from gatherbench.bench.derive import (
     speedup_over,
     stage_breakdown,
 )
+from gatherbench.bench.figures.sheet import borrowed
 from gatherbench.bench.report.bars import BarChart, bar_chart
 from gatherbench.bench.report.grid import Column, Grid, grid
 from gatherbench.bench.show import summarise
@@ -55,7 +56,7 @@ def speedups(run: Run) -> BarChart:
         title=f"Speed-up over {name}",
         reading=f"Median epoch time of {name} over that of each strategy, on one workload. "
         "Whiskers: 95\N{NARROW NO-BREAK SPACE}% bootstrap interval over repeats and epochs. "
-        "Longer is faster.",
+        f"Longer is faster.{borrowed(run)}",
         total="speedup",
         unit="×",
         mark=1.0,
@@ -72,7 +73,7 @@ def stages(run: Run) -> BarChart:
         title="Where an epoch’s time goes",
         reading="Medians of each stage; whiskers: quartiles of the whole epoch. “fetch” is the "
         "time that the loop waited for rows: a strategy that fetches ahead shows what it could not "
-        "hide. Shorter is faster.",
+        f"hide. Shorter is faster.{borrowed(run)}",
         total="median",
         unit="s",
         parts=_STAGE_COLOURS,

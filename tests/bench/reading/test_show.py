@@ -14,6 +14,8 @@ import pytest
 from rich.console import Console
 
 from gatherbench.bench import run_guards, tables
+from gatherbench.bench.linkmodel.series import BORROWED
+from gatherbench.bench.report.results import speedups, stages
 from gatherbench.bench.rows import Row
 from gatherbench.bench.run_guards import is_running, only_one
 from gatherbench.bench.show import render, summarise
@@ -142,18 +144,34 @@ def test_modelled_lines_stand_apart(make_run: MakeRun) -> None:
     assert "rtx3090-pcie4" in modelled
 
 
-def test_an_epoch_that_cannot_be_modelled_says_why(make_run: MakeRun) -> None:
-    folder = make_run(series=[NAIVE], modelled=[NAIVE])
+def test_an_epoch_that_cannot_be_modelled_says_why_and_where(make_run: MakeRun) -> None:
+    three = [f"{name}-sage16x2-b1-00000000" for name in "abc"]
+    folder = make_run(series=[NAIVE], modelled=[NAIVE], workloads=three)
     store = RunStore(folder)
+    reasons = dict(zip(three, ("gpu.launch", "gpu.launch", "link.round_trip"), strict=True))
 
     def unknown(row: Row) -> Row:
-        return dataclasses.replace(row, value=None, status="skipped", reason="unknown: gpu.launch")
+        reason = f"unknown: {reasons[row.workload]}"
+        return dataclasses.replace(row, value=None, status="skipped", reason=reason)
 
     old = [r for r in store.rows() if r.backend == "model" and r.metric == "wall_time"]
     store.replace(lambda r: r.backend == "model", [unknown(r) for r in old])
     text = " ".join(shown(folder).split())
-    said = f"not modelled for rtx3090-pcie4: {' '.join(NAIVE[:2])}: unknown: gpu.launch"
-    assert text.count(said) == 1
+    said = f"not modelled for rtx3090-pcie4: {' '.join(NAIVE[:2])} on"
+    assert text.count(f"{said} {three[0]}, {three[1]}: unknown: gpu.launch") == 1
+    assert text.count(f"{said} {three[2]}: unknown: link.round_trip") == 1
+    assert text.count("not modelled for") == 2
+
+
+def test_a_modelled_epoch_names_what_was_measured_here(make_run: MakeRun) -> None:
+    said = "Modelled epochs rest on sampling as this run measured it."
+    folder = make_run(series=[NAIVE], modelled=[NAIVE])
+    assert said not in " ".join(shown(folder).split())
+    rows = (folder / "rows.csv").read_text()
+    (folder / "rows.csv").write_text(rows.replace(",test,", f',"{BORROWED[0]}",'))
+    assert said in " ".join(shown(folder).split())
+    for chart in (speedups, stages):
+        assert chart(load_run(folder)).reading.endswith(said)
 
 
 def test_a_host_run_says_that_no_gpu_took_part(make_run: MakeRun) -> None:
