@@ -18,6 +18,7 @@ BUDGET  ?= 500
 GPU_PLAN ?= gpu-epoch
 TODAY   := $(shell date -u +%Y%m%d)
 CARRY_PYTHON ?= 3.12
+REHEARSAL ?= .venv-rehearsal
 PYTHON  ?= $(firstword $(foreach p,python3 python3.11 python3.12 python3.13 python3.14,\
              $(if $(shell $(p) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(p))))
 
@@ -30,7 +31,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test lint figures regress-against regress regress-code regress-untimed meter-cost gpu-test gpu-micro gpu-epoch gpu-meters carry calibrate clean
+.PHONY: help setup bench test lint figures regress-against regress regress-code regress-untimed meter-cost gpu-test gpu-micro gpu-epoch gpu-meters gpu-rehearsal carry calibrate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -95,6 +96,17 @@ gpu-epoch: $(READY) ## on a GPU: whole epochs with every data path, for BUDGET s
 gpu-meters: $(READY) ## on a GPU: which sensors tell the truth; link traffic, power and energy of every data path
 	$(PY) -m gatherbench.bench.gpu.meters --out $(OUT)/$(TODAY)-gpu-meters --budget $(BUDGET)
 
+gpu-rehearsal: $(REHEARSAL)/.ready ## without a GPU: the gpu-… targets on a stand-in for CUDA (6 GB of torch)
+	$(REHEARSAL)/bin/python tests/gpu/standin/rehearse.py --out $(OUT)/rehearsal
+
+# The stand-in lies under a torch that is built for CUDA 13; the other versions are those of .venv.
+$(REHEARSAL)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(REHEARSAL)
+	grep -v -e '^torch==' -e '^nvidia-cuda-nvrtc==' constraints.txt > $(REHEARSAL)/constraints.txt
+	$(REHEARSAL)/bin/python -m pip install -q -c $(REHEARSAL)/constraints.txt \
+	  'torch==2.11.*' 'nvidia-cuda-crt==13.0.*' -e '.[dev]'
+	@touch $@
+
 carry: $(READY) ## on any machine: unpack into .carry what a GPU machine without a network lacks
 	$(PY) -m pip install -q -c constraints.txt --no-deps --only-binary=:all: --upgrade --target .carry \
 	  --python-version $(CARRY_PYTHON) --implementation cp --platform manylinux2014_x86_64 \
@@ -104,6 +116,6 @@ calibrate: $(READY) ## measure this machine's constants for the link model, with
 	$(PY) -m gatherbench.bench.linkmodel.calibrate_main --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) --budget $(BUDGET)
 
 clean: ## remove the environment, caches and build outputs (never results)
-	rm -rf .venv .carry build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .regress
+	rm -rf .venv $(REHEARSAL) .carry build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .regress
 	find . -name '*.egg-info' -prune -exec rm -rf {} +
 	find . -name __pycache__ -prune -exec rm -rf {} +

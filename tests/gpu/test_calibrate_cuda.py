@@ -37,7 +37,7 @@ def test_every_point_is_measured(stand: GpuStand, point: Point) -> None:
     elif point.kind in ("gpu_launch", "gpu_submit"):
         assert 1e-7 < 1 / rate < 1e-1
     elif point.kind == "gpu_matmul":
-        assert 1e11 < rate < 1e16
+        assert 1e9 < rate < 1e16
     else:
         assert 1e7 < rate < 1e13
 

@@ -44,6 +44,7 @@ def test_the_sweep_records_its_curve(provider: str) -> None:
         assert same_bytes(fetcher.submit(ids).result(), reference_gather(table, ids)) is None
 
 
+@pytest.mark.real_gpu("its multiprocessors have no numbers")
 def test_a_gather_in_a_green_context_keeps_to_its_multiprocessors() -> None:
     """Which multiprocessors ran is read from ``%smid`` by a kernel on the same stream."""
     if (reason := green_skip(torch.device("cuda", 0))) is not None:

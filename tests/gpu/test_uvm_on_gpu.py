@@ -15,6 +15,7 @@ import torch
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.real_gpu("its driver counts no pages"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
 ]
 

@@ -1,0 +1,185 @@
+"""No wait that the data paths keep is superfluous: each test fails where one of them is left out.
+
+What reads the rows is a copy to page-locked memory that is only queued, behind a long sleep where
+it has to be late. Whatever waits for the GPU would hide what these tests look for, and allocating
+may: buffers are there, and the paths have been used, before anything sleeps.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+import pytest
+import torch
+from gpu_variants import CUDA, VARIANTS, runnable
+from torch import Tensor
+
+from gatherbench.kernels.reference import reference_gather, same_bytes
+from gatherbench.strategies import conformance
+from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
+from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
+from gatherbench.strategies.registry import build
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
+]
+#: GPU cycles: 10 to 40 ms, longer than any host needs to queue the work of a minibatch.
+SLEEP = 40_000_000
+TABLE = conformance.random_table(20_000, 64, torch.float32)
+
+
+def batches(count: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(0, 20_000, (3000 - k,), generator=generator) for k in range(count)]
+
+
+def opened_warm(strategy: Strategy, table: Tensor) -> Fetcher:
+    """Opened, and every buffer used once with more rows than a batch has."""
+    fetcher = runnable(strategy).open(table, CUDA)
+    for _ in range(4):
+        fetcher.submit(torch.arange(4000)).result()
+    torch.cuda.synchronize()
+    return fetcher
+
+
+def page_locked(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+
+def sleep_on(streams: Iterable[torch.cuda.Stream]) -> None:
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(SLEEP)
+
+
+def own_streams(fetcher: Fetcher) -> Iterator[torch.cuda.Stream]:
+    if isinstance(fetcher, CudaStagedFetcher):
+        yield fetcher._stream
+    if isinstance(fetcher, KernelFetcher):
+        yield from (s for s in (fetcher._side, fetcher._ordering) if s is not None)
+
+
+@pytest.mark.parametrize("slow", ["reader", "fetch"])
+@pytest.mark.parametrize("strategy", VARIANTS)
+def test_every_batch_reads_its_own_rows(strategy: Strategy, slow: str) -> None:
+    """Whether the reader is late (its rows are not overwritten) or the fetch (it waits for it)."""
+    given = batches(8)
+    found = [page_locked(len(ids), 64) for ids in given]
+
+    def read(number: int, ticket: Ticket) -> None:
+        rows = ticket.result()
+        if slow == "reader":
+            torch.cuda._sleep(SLEEP)
+        found[number].copy_(rows, non_blocking=True)
+
+    with opened_warm(strategy, TABLE) as fetcher:
+        flight: deque[tuple[int, Ticket]] = deque()
+        for number, ids in enumerate(given):
+            if slow == "fetch":
+                sleep_on(own_streams(fetcher))
+            flight.append((number, fetcher.submit(ids)))
+            if len(flight) > fetcher.lookahead:
+                read(*flight.popleft())
+        while flight:
+            read(*flight.popleft())
+        torch.cuda.synchronize()
+    for ids, rows in zip(given, found, strict=True):
+        assert same_bytes(rows, reference_gather(TABLE, ids)) is None
+
+
+@pytest.mark.parametrize("strategy", VARIANTS)
+def test_a_caller_may_go_over_to_another_stream(strategy: Strategy) -> None:
+    """The first fetch, still waiting on a stream that sleeps, must not write over the second."""
+    first, second = batches(2)
+    slow, other = torch.cuda.Stream(), torch.cuda.Stream()
+    with opened_warm(strategy, TABLE) as fetcher:
+        sleep_on([slow])
+        with torch.cuda.stream(slow):
+            fetcher.submit(first).result()
+        with torch.cuda.stream(other):
+            rows = fetcher.submit(second).result()
+            other.synchronize()
+        slow.synchronize()
+        assert same_bytes(rows, reference_gather(TABLE, second)) is None
+
+
+@pytest.mark.parametrize("strategy", VARIANTS)
+def test_the_table_may_change_once_the_path_is_closed(strategy: Strategy) -> None:
+    """The table is page-locked by torch, so that closing has nothing to unregister."""
+    table = TABLE.clone().pin_memory()
+    (ids,) = batches(1)
+    stream = torch.cuda.Stream()
+    fetcher = opened_warm(strategy, table)
+    sleep_on([stream])
+    with torch.cuda.stream(stream):
+        rows = fetcher.submit(ids).result()
+        fetcher.close()
+        table.zero_()
+    torch.cuda.synchronize()
+    assert same_bytes(rows, reference_gather(TABLE, ids)) is None
+
+
+def test_ids_on_the_gpu_are_kept_until_they_are_read() -> None:
+    """Neither what the caller does to them nor the allocator may change what is being fetched."""
+    (wanted,) = batches(1)
+    with opened_warm(build("async_zero_copy", {"budget": "10"}), TABLE) as fetcher:
+        fetcher.ids_device = fetcher.device
+        ids = wanted.to(CUDA)
+        spare = [torch.empty_like(ids) for _ in range(4)]
+        found = page_locked(len(ids), 64)
+        del spare  # what comes next need not ask the driver for memory
+        sleep_on(own_streams(fetcher))
+        ticket = fetcher.submit(ids)
+        ids.zero_()
+        taken = [torch.zeros_like(ids) for _ in range(4)]
+        found.copy_(ticket.result(), non_blocking=True)
+        torch.cuda.synchronize()
+    assert len(taken) == 4
+    assert same_bytes(found, reference_gather(TABLE, wanted)) is None
+
+
+@pytest.mark.parametrize("name", ["cpu_gather", "async_zero_copy"])
+def test_rows_that_nobody_waits_for_are_not_handed_on(name: str) -> None:
+    """A fetcher is dropped in mid-fetch: its buffer stays taken until the fetch has written it."""
+    fetcher = opened_warm(build(name), TABLE.clone().pin_memory())
+    (stream,) = own_streams(fetcher)
+    ids = torch.arange(4000)
+    address = fetcher.submit(ids).result().data_ptr()
+    torch.cuda.synchronize()
+    sleep_on([stream] * 10)
+    for _ in range(fetcher.lookahead + 1):
+        left = fetcher.submit(ids)
+    gone = weakref.ref(fetcher)
+    del left, fetcher
+    fresh = [torch.empty(4000, 64, device=CUDA) for _ in range(8)]
+    assert gone() is None
+    assert not stream.query(), "something has waited for the fetch: nothing is shown"
+    assert address not in {tensor.data_ptr() for tensor in fresh}
+
+
+def test_edges_drawn_on_the_gpu_are_kept_until_they_are_read() -> None:
+    """A minibatch that is dropped while its training is queued must not be drawn over."""
+    module = pytest.importorskip("gatherbench.bench.sampling.device_sampler")
+    generator = torch.Generator().manual_seed(0)
+    graph = (torch.arange(0, 20_001, 10), torch.randint(0, 2000, (20_000,), generator=generator))
+    on_gpu, on_host = (
+        module.DeviceSampler(*(part.numpy() for part in graph), (5, 3), device)
+        for device in (CUDA, torch.device("cpu"))
+    )
+    seeds = torch.arange(256)
+    wanted = [on_host.sample(seeds, number).edges for number in range(4)]
+    found = [[page_locked(*e.shape, dtype=e.dtype) for e in edges] for edges in wanted]
+    on_gpu.sample(seeds, 0)
+    for number, room in enumerate(found):
+        batch = on_gpu.sample(seeds, number)
+        torch.cuda._sleep(SLEEP)
+        for there, edges in zip(room, batch.edges, strict=True):
+            there.copy_(edges, non_blocking=True)
+        del batch, edges
+    torch.cuda.synchronize()
+    for room, expected in zip(found, wanted, strict=True):
+        assert all(map(torch.equal, room, expected))
