@@ -150,7 +150,7 @@ def steps(out: Path) -> dict[str, list[str]]:
         "gpu-micro": [*micro, "--out", str(out / "gpu-micro"), "--budget", "30"],
         "overlap": [sys.executable, "-c", SMALL_OVERLAP, str(out / "overlap")],
         "gpu-epoch": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'rehearsal.toml'}", "BUDGET=800"],
-        "gpu-meters": [*make, "gpu-meters", "BUDGET=150"],
+        "gpu-meters": [*make, "gpu-meters", "BUDGET=600"],
         "calibrate": [*make, "calibrate", f"OUT={out / 'calibrate'}", "BUDGET=150"],
     }
 
