@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from gatherbench.bench.derive import SERIES, sort_series
+from gatherbench.bench.pcie import UnknownLinkError, raw_rate
 from gatherbench.bench.tables import Run
 
 DIRECTIONS = ("host_to_device", "device_to_host")
@@ -20,12 +21,15 @@ def idle_power_w(run: Run) -> float | None:
     return _of_calibration(run, "idle_power")
 
 
-def link_rate(run: Run) -> float | None:
-    """Raw rate of the link as it was under load, B/s each way; ``None``: not told."""
-    from gatherbench.bench.meters.pcie_link import raw_rate
-
+def link_rate(run: Run) -> tuple[float | None, str]:
+    """Raw rate of the link as it was under load, B/s each way; or ``None``, and why."""
     gen, width = (_of_calibration(run, f"link_{x}_loaded") for x in ("gen", "width"))
-    return raw_rate(int(gen), int(width)) if gen and width else None
+    if gen is None or width is None:
+        return None, "the calibration does not tell generation and width of the link"
+    try:
+        return raw_rate(int(gen), int(width)), ""
+    except UnknownLinkError as unknown:
+        return None, str(unknown)
 
 
 def block_values(run: Run, quantity: str) -> pd.Series[float]:

@@ -45,7 +45,7 @@ def pcie_over_time(run: Run) -> Figure:
             longest_s = float(mine["time_s"].max()) if len(mine) else 1.0
             peaks = [float(link_rates(part)["rate"].max()) for part in _counters(mine)]
             # Where the link's raw rate is known it is the scale: how busy is the link?
-            fastest = link_rate(run) or max(peaks, default=GB)
+            fastest = link_rate(run)[0] or max(peaks, default=GB)
             for line, one in enumerate(series):
                 left = LABELS + wide * column
                 top = height - HEAD - NAME - (TALL + GAP) * line
@@ -115,7 +115,7 @@ def _panel(axes: Axes, run: Run, workload: str, one: Series, timeline: pd.DataFr
     axes.annotate(
         ", ".join(said), (1, 1.02), xycoords="axes fraction", ha="right", va="bottom", fontsize=7.5
     )
-    raw = link_rate(run)
+    raw, _ = link_rate(run)
     if raw is not None:
         axes.axhline(raw / GB, color=FAINT, linestyle=":", linewidth=0.9)
 
@@ -164,7 +164,7 @@ def _words(figure: Figure, run: Run) -> None:
                label=direction.replace("_", " "))
         for direction, colour in COLOURS.items()
     ]  # fmt: skip
-    raw = link_rate(run)
+    raw, unknown = link_rate(run)
     if raw is not None:
         label = f"raw rate of the link, {raw / GB:.1f} GB/s"
         handles.append(Line2D([], [], color=FAINT, linestyle=":", label=label))
@@ -175,6 +175,7 @@ def _words(figure: Figure, run: Run) -> None:
     text = (
         "Bytes of the link, headers included, between readings of the counter that the run's"
         " calibration trusts; payload: the rows that the loop asked for. The first measured epoch."
+        f"{f' No raw rate of the link: {unknown}.' if unknown else ''}"
         f" {' '.join([provenance(run), *(f'{line}.' for line in warnings_of(run))])}"
     )
     figure.text(

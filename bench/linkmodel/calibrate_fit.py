@@ -12,7 +12,6 @@ from gatherbench.bench.linkmodel.calibrate_check import Measured
 from gatherbench.bench.linkmodel.calibrate_machine import MachineFacts
 from gatherbench.bench.linkmodel.calibrate_points import NARROWEST, Kind, Point
 from gatherbench.bench.linkmodel.calibrate_requests import SIZE_KEY, TAGS_KEY, fit_requests
-from gatherbench.bench.linkmodel.physics import pcie_raw_rate
 from gatherbench.bench.linkmodel.profile import (
     SECTIONS,
     LinkProfile,
@@ -20,6 +19,7 @@ from gatherbench.bench.linkmodel.profile import (
     Value,
     checked,
 )
+from gatherbench.bench.pcie import UnknownLinkError, packet_link_rate
 
 #: Header and framing of a packet are the protocol's, not the machine's.
 HEADER_BYTES, FRAMING_BYTES = 12.0, 8.0
@@ -87,9 +87,9 @@ class Fit:
         generation, lanes = facts.link_generation, facts.link_lanes
         if generation and lanes:
             try:
-                rate: float | None = pcie_raw_rate(generation, lanes)
-                source = f"PCIe {generation}.0 x{lanes} as NVML reports it, after 128b/130b coding"
-            except ValueError as unknown:
+                rate: float | None = packet_link_rate(generation, lanes)
+                source = f"PCIe {generation}.0 x{lanes} as NVML reports it, after line coding"
+            except UnknownLinkError as unknown:
                 rate, source = None, str(unknown)
         else:
             rate, source = None, "NVML does not tell generation and width of the link"

@@ -16,9 +16,6 @@ from gatherbench.bench.linkmodel.estimate import Estimate, combine, slowest
 from gatherbench.bench.linkmodel.load import MinibatchLoad
 from gatherbench.bench.linkmodel.profile import Constant, Curve, LinkProfile
 
-#: Transfers a second and lane, in units of 1e9 (PCI-SIG: PCIe 3.0 to 5.0, 128b/130b coding).
-_GIGATRANSFERS = {3: 8.0, 4: 16.0, 5: 32.0}
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -34,19 +31,6 @@ class Part:
     seconds: Estimate
     bound: str
     demands: Mapping[str, float] = field(default_factory=dict)
-
-
-def pcie_raw_rate(generation: int, lanes: int = 16) -> float:
-    """Bytes a second in one direction after 128b/130b coding, PCIe 3.0 to 5.0.
-
-    Raises:
-        ValueError: another generation, or a width that PCIe does not have.
-    """
-    if generation not in _GIGATRANSFERS:
-        raise ValueError(f"PCIe generation {generation}: expected 3, 4 or 5")
-    if lanes not in (1, 2, 4, 8, 16):
-        raise ValueError(f"PCIe x{lanes}: expected 1, 2, 4, 8 or 16 lanes")
-    return _GIGATRANSFERS[generation] * 1e9 * lanes * 128 / 130 / 8
 
 
 def split_requests(requests: Mapping[int, float], largest: float) -> dict[float, float]:

@@ -13,8 +13,8 @@ import pandas as pd
 
 from gatherbench.bench.linkmodel.advise import Advice, Option, advise
 from gatherbench.bench.linkmodel.advise_question import Question, graph_sizes
-from gatherbench.bench.linkmodel.physics import pcie_raw_rate
 from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.bench.pcie import packet_link_rate
 
 COLUMNS = ("sweep", "x", "strategy", "variant", "epoch_s", "bound", "reason", "profile")
 
@@ -89,11 +89,11 @@ def on_link(profile: LinkProfile, generation: int) -> LinkProfile:
     """The machine with PCI Express of ``generation``, x16: what its own link limited is dropped.
 
     Raises:
-        ValueError: a generation other than 3, 4 or 5.
+        UnknownLinkError: a generation that the link model does not know.
     """
-    raw = pcie_raw_rate(generation)
+    raw = packet_link_rate(generation)
     changes = {
-        "link.raw_rate": (raw, f"PCIe {generation}.0 x16 after 128b/130b coding"),
+        "link.raw_rate": (raw, f"PCIe {generation}.0 x16 after line coding"),
         "link.outstanding_reads": (
             OUTSTANDING_READS.get(generation),
             "Min et al., PVLDB 14(11) 2021"

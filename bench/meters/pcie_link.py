@@ -1,4 +1,4 @@
-"""How fast a PCI Express link can be, and what can be made of a 32-bit counter of its bytes."""
+"""What can be made of a 32-bit counter of a link's bytes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gatherbench.bench.meters.nvml_device import Link
+from gatherbench.bench.pcie import fastest_rate, raw_rate
 
 #: The byte counters are 32 bits wide: they start anew after 4 GiB.
 MODULUS = 2**32
-#: Transfers per second and lane by generation, and the share of them that the line code leaves
-#: (PCI Express Base Specification: 8b/10b, then 128b/130b; generation 6 loses nothing to a code).
-_GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
-_CODE = {1: 0.8, 2: 0.8, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 1.0}
-#: What a link is taken for that the driver does not describe: no faster one is sold.
-_FASTEST = (6, 16)
 
 
 class CounterError(ValueError):
@@ -29,15 +24,17 @@ class Count:
     value: int
 
 
-def raw_rate(gen: int, width: int) -> float:
-    """What a link carries at most in one direction, headers included. Units: B/s."""
-    gen = max(g for g in _GT_PER_S if g <= max(gen, 1))
-    return _GT_PER_S[gen] * 1e9 * _CODE[gen] * width / 8
+def most(link: Link | None) -> float:
+    """What no transfer over the link can exceed, also after it has trained up. Units: B/s.
 
+    Args:
+        link: ``None``: the driver does not describe it.
 
-def fastest_rate(link: Link | None) -> float:
-    """What no transfer over the link can exceed, also after it has trained up. Units: B/s."""
-    return raw_rate(link.gen_max, link.width_max) if link else raw_rate(*_FASTEST)
+    Raises:
+        UnknownLinkError: of its kind nothing is known, so that a wrap of its counter could be
+            missed.
+    """
+    return raw_rate(link.gen_max, link.width_max) if link else fastest_rate()
 
 
 def accumulate(counts: Sequence[Count], rate: float) -> list[tuple[float, int]]:

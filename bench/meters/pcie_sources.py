@@ -17,8 +17,9 @@ from gatherbench.bench.meters.base import TOO_SHORT
 from gatherbench.bench.meters.gpm import SHORTEST_S, GpmWindow, traffic
 from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import Link, NvmlDevice
-from gatherbench.bench.meters.pcie_link import Count, CounterError, accumulate, fastest_rate
+from gatherbench.bench.meters.pcie_link import Count, CounterError, accumulate, most
 from gatherbench.bench.meters.poller import Poller
+from gatherbench.bench.pcie import UnknownLinkError
 
 DIRECTIONS = ("host_to_device", "device_to_host")
 
@@ -86,7 +87,10 @@ class FieldCounters:
         for answer in device.fields(*self._ids):
             if answer.value is None:
                 raise SensorUnavailableError(f"{answer.reason} (NVIDIA driver 555 or later)")
-        self._rate = fastest_rate(link_or_none(device))
+        try:
+            self._rate = most(link_or_none(device))
+        except UnknownLinkError as unknown:
+            raise SensorUnavailableError(str(unknown)) from unknown
         self._poller = Poller(self._read, self.period_s)
         self._opened_s = 0.0
 

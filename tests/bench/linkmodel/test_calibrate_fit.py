@@ -257,7 +257,8 @@ def test_sources_say_how_often_and_with_what_spread() -> None:
     ("change", "key", "reason"),
     [
         ({"link_generation": None}, "link.raw_rate", "NVML does not tell"),
-        ({"link_generation": 7}, "link.raw_rate", "expected 3, 4 or 5"),
+        ({"link_generation": 6}, "link.raw_rate", "flits"),
+        ({"link_generation": 7}, "link.raw_rate", "unsupported: PCIe generation 7"),
         ({"max_payload": None}, "link.max_payload", "takes root"),
         ({"max_payload": None}, "link.dllp_share", "needs link.raw_rate"),
         ({"link_lanes": 8}, "link.dllp_share", "faster than a link"),

@@ -19,7 +19,6 @@ from gatherbench.bench.linkmodel.physics import (
     gpu_reads,
     link_time,
     local_gather,
-    pcie_raw_rate,
     sampling,
     split_requests,
     staged_copy,
@@ -49,19 +48,6 @@ def reads(requests: Mapping[int, float], **other: float) -> MinibatchLoad:
     return MinibatchLoad(
         payload_bytes=total, gpu_link_read_bytes=total, gpu_requests=requests, **other
     )
-
-
-@pytest.mark.parametrize(("generation", "gigabytes"), [(3, 15.75), (4, 31.51), (5, 63.02)])
-def test_raw_rates_are_those_of_the_evidence(generation: int, gigabytes: float) -> None:
-    assert pcie_raw_rate(generation) == pytest.approx(gigabytes * 1e9, rel=1e-3)
-    assert pcie_raw_rate(generation, 4) == pytest.approx(pcie_raw_rate(generation) / 4)
-
-
-def test_a_link_that_pcie_does_not_have_is_refused() -> None:
-    with pytest.raises(ValueError, match="generation 2"):
-        pcie_raw_rate(2)
-    with pytest.raises(ValueError, match="x5"):
-        pcie_raw_rate(4, 5)
 
 
 LinkTime = Callable[[Mapping[float, float], LinkProfile], Estimate]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatherbench.bench.linkmodel.physics import pcie_raw_rate
 from gatherbench.bench.linkmodel.profile import SPECS, Curve, LinkProfile, ProfileError
 from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile, profile_names
+from gatherbench.bench.pcie import raw_rate
 
 PRESETS = (
     "a100-pcie4",
@@ -41,9 +41,7 @@ def test_every_constant_of_a_preset_has_unit_and_source(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "generation"), [(n, int(n[-1])) for n in PRESETS if "pcie" in n])
 def test_presets_have_the_raw_rate_of_their_link(name: str, generation: int) -> None:
-    assert load_profile(name).link.raw_rate.value == pytest.approx(
-        pcie_raw_rate(generation), rel=1e-3
-    )
+    assert load_profile(name).link.raw_rate.value == pytest.approx(raw_rate(generation), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", PRESETS)

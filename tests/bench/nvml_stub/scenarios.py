@@ -74,6 +74,11 @@ def transfer() -> dict[str, Any]:
     return watched(PcieMeter(gpu()), 0.4)
 
 
+def seldom_polled() -> dict[str, Any]:
+    FieldCounters.period_s = 0.1
+    return transfer()
+
+
 def lost_on_the_way() -> dict[str, Any]:
     link = watched(PcieMeter(gpu()), 0.2, gpu0__lost=1)
     say(gpu0__lost=0)

@@ -110,7 +110,7 @@ def test_rows_of_the_whole_run_are_no_cases(run: Run) -> None:
     assert set(run.rows["workload"]) == {WORKLOAD}
     assert len(run.whole) == 3
     assert idle_power_w(run) == IDLE_W
-    assert link_rate(run) == pytest.approx(31.51e9, rel=1e-3)
+    assert link_rate(run) == (pytest.approx(31.51e9, rel=1e-3), "")
 
 
 def test_energy_an_epoch_splits_at_the_idle_power(run: Run) -> None:
@@ -193,6 +193,22 @@ def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder: Path)
     assert "payload 2.00 GB" in said
     assert "4.00 GB host to device" in said
     assert "raw rate of the link, 31.5 GB/s" in said
+    assert "No raw rate" not in said
+
+
+@pytest.mark.parametrize(
+    ("status", "why"), [("ok", "PCIe generation 9"), ("skipped", "does not tell")]
+)
+def test_a_link_without_a_raw_rate_says_why(folder: Path, status: str, why: str) -> None:
+    table = load_run(folder)
+    gen = table.whole["metric"] == "link_gen_loaded"
+    table.whole.loc[gen, ["value", "status"]] = (9.0, status)
+    rate, reason = link_rate(table)
+    assert rate is None
+    assert why in reason
+    said = " ".join(texts(pcie_over_time(table)).split())
+    assert f"No raw rate of the link: {reason}." in said
+    assert "raw rate of the link, " not in said
 
 
 @pytest.mark.parametrize("draw", GPU_FIGURES.values(), ids=list(GPU_FIGURES))

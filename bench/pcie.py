@@ -1,0 +1,56 @@
+"""How fast a PCI Express link can be: the one table, for what is measured and what is modelled."""
+
+from __future__ import annotations
+
+#: Transfers per second and lane by generation, and the share of them that the line code leaves
+#: (PCI Express Base Specification: 8b/10b, then 128b/130b; generation 6 loses nothing to a code).
+_GENERATIONS = {
+    1: (2.5e9, 8 / 10),
+    2: (5e9, 8 / 10),
+    3: (8e9, 128 / 130),
+    4: (16e9, 128 / 130),
+    5: (32e9, 128 / 130),
+    6: (64e9, 1.0),
+}
+#: The last that sends packets one by one; from the next on they are packed into flits.
+_LAST_OF_PACKETS = 5
+_LANES = (1, 2, 4, 8, 16)
+
+
+class UnknownLinkError(ValueError):
+    """A link of which the standard, as it stands here, says no rate; the message is a reason."""
+
+
+def raw_rate(generation: int, lanes: int = 16) -> float:
+    """What a link carries at most in one direction, headers included. Units: B/s.
+
+    Raises:
+        UnknownLinkError: a generation that is not in the table, or a width that is not sold.
+    """
+    if generation not in _GENERATIONS:
+        known = f"{min(_GENERATIONS)} to {max(_GENERATIONS)}"
+        raise UnknownLinkError(f"unsupported: PCIe generation {generation}; known are {known}")
+    if lanes not in _LANES:
+        raise UnknownLinkError(f"unsupported: PCIe x{lanes}; known are 1, 2, 4, 8 and 16 lanes")
+    transfers, code = _GENERATIONS[generation]
+    return transfers * code * lanes / 8
+
+
+def packet_link_rate(generation: int, lanes: int = 16) -> float:
+    """:func:`raw_rate` of a link whose packets have a cost of their own, as the link model has it.
+
+    Raises:
+        UnknownLinkError: as there, and for links that pack packets into flits.
+    """
+    rate = raw_rate(generation, lanes)
+    if generation > _LAST_OF_PACKETS:
+        raise UnknownLinkError(
+            f"unsupported: PCIe generation {generation} packs its packets into flits, which the"
+            " link model does not know"
+        )
+    return rate
+
+
+def fastest_rate() -> float:
+    """What a link is taken for that nobody describes: no faster one is sold. Units: B/s."""
+    return raw_rate(max(_GENERATIONS), max(_LANES))
