@@ -4,16 +4,23 @@
 
 First every source of link traffic is held against copies of known size, both ways and in several
 sizes, and the GPU's idle power is taken. Then each strategy fetches and trains on random rows of a
-made-up table, in turns, with the energy of each over ten seconds and more. The folder is a run's:
-rows.csv, env.json, plan.json, timeline.parquet, figures; and calibration.csv. Rows are on disk as
-they come. It needs torch, numba, pynvml, pandas, pyarrow, matplotlib, psutil and what the CUDA
-paths need, and no dataset.
+made-up table, in turns, with the energy of each over ten seconds and more; and last, once, managed
+memory with its page faults and migrations. The folder is a run's: rows.csv, env.json, plan.json,
+timeline.parquet, figures; and calibration.csv. Rows are on disk as they come.
+
+Of 500 s, the table, idle power and copies take about 60 and closing 30. The rest is for up to three
+rounds of six cases and for managed memory: 19 windows of 10 s, which leaves 11 s a case for opening
+the path and four epochs. Where that is not enough, rounds are left out and not managed memory.
+
+It needs torch, numba, pynvml, pandas, pyarrow, matplotlib, psutil and what the CUDA paths need, and
+no dataset.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import platform
 import subprocess
@@ -28,7 +35,7 @@ import torch
 
 from gatherbench.bench.figures.all import save_all
 from gatherbench.bench.gathered import write_timeline
-from gatherbench.bench.gpu.meters_case import EPOCHS, Session, cases
+from gatherbench.bench.gpu.meters_case import EPOCHS, Session, cases, last_case
 from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table
 from gatherbench.bench.gpu.micro_machine import OUT_HELP, describe, fresh_folder, no_gpu, provenance
 from gatherbench.bench.gpu.watchdog import ends_within
@@ -44,7 +51,7 @@ from gatherbench.bench.sensor_calibration import (
     rows_of_calibration,
     torch_gpu_uuids,
 )
-from gatherbench.bench.store import RunStore, write_atomically
+from gatherbench.bench.store import CASE_METRIC, CASE_STAGE, write_atomically
 from gatherbench.bench.tables import load_run
 from gatherbench.kernels.host_memory import available_bytes
 
@@ -57,6 +64,9 @@ CLOSING_S = 30.0
 #: Less than this is not worth a new start: half a minute each to begin, to calibrate and to close.
 LEAST_S = 120.0
 MOST_REPEATS = 3
+NOT_MEASURED = (
+    "not measured when the program ended; its output says why, and BUDGET= gives it more time"
+)
 
 
 def describe_here() -> dict[str, Any]:
@@ -103,54 +113,71 @@ def calibration_table(rows: pd.DataFrame) -> pd.DataFrame:
     ).reset_index(drop=True)
 
 
-def write_plan(store: RunStore, size: Size, repeats: int) -> None:
-    """``plan.json`` of what was really run, so that the folder reads as any run's."""
-    workload = size.workload
-    plan = {
+def plan(session: Session, size: Size, repeat: int, without: Sequence[str] = ()) -> None:
+    """Add a round to ``plan.json``, so that the folder reads as any run's."""
+    begun = [*cases(), last_case()] if repeat == 0 else cases()
+    session.planned += [
+        case.row_maker(session, size.workload, repeat)
+        for case in begun
+        if case.label not in without
+    ]
+    text = {
         "name": "gpu-meters",
         "description": (__doc__ or "").split("\n")[0],
         "measure": {
-            "repeats": repeats,
+            "repeats": repeat + 1,
             "epochs": EPOCHS,
             "warmup_epochs": 1,
             "sampling": "replay",
         },
-        "workloads": {workload.id: dataclasses.asdict(workload)},
+        "workloads": {size.workload.id: dataclasses.asdict(size.workload)},
         "cases": [
             {
-                "workload": workload.id,
-                "strategy": case.strategy.name,
-                "variant": case.strategy.variant,
+                "workload": make.workload,
+                "strategy": make.strategy,
+                "variant": make.variant,
                 "params": {},
-                "repeat": repeat,
+                "repeat": make.repeat,
             }
-            for repeat in range(repeats)
-            for case in cases()
+            for make in session.planned
         ],
     }
-    write_atomically(store.folder / "plan.json", json.dumps(plan, indent=2) + "\n")
+    write_atomically(session.store.folder / "plan.json", json.dumps(text, indent=2) + "\n")
 
 
-def measure(session: Session, size: Size, deadline: float, without: Sequence[str] = ()) -> int:
-    """Each strategy but ``without`` in turns until the time is up; how many rounds there were."""
+def measure(session: Session, size: Size, deadline: float, without: Sequence[str] = ()) -> None:
+    """Each case but those ``without`` in turns until the time is up, then the last one.
+
+    The first round has been planned; the others are as they begin.
+    """
     table, batches = make_table(size), make_batches(size)
+    in_turns, last = [c for c in cases() if c.label not in without], last_case()
     longest_s = 0.0
-    for repeat in range(MOST_REPEATS):
-        for case in cases():
-            if case.label in without:
-                continue
-            begin = time.monotonic()
-            if begin + longest_s > deadline:
-                print(f"time is up at round {repeat}, {case.label}", flush=True)
-                return repeat + 1
-            status = case.measure(session, table, batches, size.workload, repeat)
-            longest_s = max(longest_s, time.monotonic() - begin)
-            print(f"round {repeat} {case.label}: {status}", flush=True)
-            if status.startswith("failed") and context_is_broken(session.device):
-                print(f"after {case.label} CUDA answers no more in this process", flush=True)
-                session.broken = case.label
-                return repeat + 1
-    return MOST_REPEATS
+    for repeat, case in itertools.product(range(MOST_REPEATS), in_turns):
+        begin = time.monotonic()
+        # The last case has its room kept from the second round on.
+        if begin + longest_s * (1 if repeat == 0 else 2) > deadline:
+            print(f"time is up at round {repeat}, {case.label}", flush=True)
+            break
+        if repeat > 0 and case is in_turns[0]:
+            plan(session, size, repeat, without)
+        status = case.measure(session, table, batches, size.workload, repeat)
+        longest_s = max(longest_s, time.monotonic() - begin)
+        print(f"round {repeat} {case.label}: {status}", flush=True)
+        if status.startswith("failed") and context_is_broken(session.device):
+            print(f"after {case.label} CUDA answers no more in this process", flush=True)
+            session.broken = case.label
+            return
+    if last.label in without:
+        return
+    if time.monotonic() + longest_s > deadline:
+        print(f"no time for {last.label}", flush=True)
+        return
+    write_tables(session)  # should the driver end the process, only figures are missing
+    if session.device.type == "cuda":
+        torch.cuda.empty_cache()  # managed memory is refused by what the driver has free
+    status = last.measure(session, table, batches, size.workload, 0)
+    print(f"last {last.label}: {status}", flush=True)
 
 
 def context_is_broken(device: torch.device) -> bool:
@@ -179,14 +206,26 @@ def again_without(options: argparse.Namespace, broken: str, left_s: float) -> No
     subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
 
 
-def finish(session: Session) -> None:
-    """Tables and figures, from what is on disk alone."""
+def write_tables(session: Session) -> pd.DataFrame:
+    """``timeline.parquet`` and ``calibration.csv`` of what is known; the latter's table."""
     write_timeline(session.series, session.store.folder)
-    run = load_run(session.store.folder)
-    table = calibration_table(run.whole)
+    table = calibration_table(load_run(session.store.folder).whole)
     table.to_csv(session.store.folder / "calibration.csv", index=False)
-    print(table.to_string(index=False), flush=True)
-    for path in save_all(run, session.store.folder / "figures"):
+    return table
+
+
+def finish(session: Session) -> None:
+    """Tables and figures, from what is on disk alone; a reason for what was planned and is not."""
+    ended = {
+        (row.strategy, row.variant, row.repeat)
+        for row in session.store.rows()
+        if row.stage == CASE_STAGE
+    }
+    for make in session.planned:
+        if (make.strategy, make.variant, make.repeat) not in ended:
+            session.emit(make.missing(CASE_STAGE, CASE_METRIC, "s", "gpu-meters", NOT_MEASURED))
+    print(write_tables(session).to_string(index=False), flush=True)
+    for path in save_all(load_run(session.store.folder), session.store.folder / "figures"):
         print(path)
 
 
@@ -211,12 +250,12 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {reason}", file=sys.stderr)
         return 2
     device = torch.device("cuda", torch.cuda.current_device())
-    table_bytes = min(int(options.table * GIB), available_bytes() // 4)
-    size = Size(table_bytes)
+    free = min(available_bytes(), torch.cuda.mem_get_info(device)[0])
+    size = Size(min(int(options.table * GIB), free // 4))
     env = describe_here()
     options.out = fresh_folder(options.out)
     session = Session.open(options.out, device, env)
-    write_plan(session.store, size, 1)
+    plan(session, size, 0, options.without)
     left_s = began + options.budget - time.monotonic()
     try:
         with ends_within(left_s, lambda: finish(session)):
@@ -224,8 +263,7 @@ def main(arguments: Sequence[str]) -> int:
             calibrate_sizes(session)
             print(f"trusted: {choice.pcie or choice.pcie_reason}", flush=True)
             session.gpu = GpuUnderTest(torch_gpu_uuids(device), choice)
-            rounds = measure(session, size, began + options.budget - CLOSING_S, options.without)
-            write_plan(session.store, size, rounds)
+            measure(session, size, began + options.budget - CLOSING_S, options.without)
     finally:
         finish(session)
     if session.broken:

@@ -27,6 +27,7 @@ from gatherbench.bench.meters.zeus import ZeusMeter
 from gatherbench.bench.rows import HEADER, Row, RowMaker
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.store import CASE_METRIC, CASE_STAGE, RunStore, write_atomically
+from gatherbench.bench.uvm_block import uvm_rows
 from gatherbench.bench.workload import Workload
 from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
 from gatherbench.strategies.registry import build, default_variants
@@ -44,6 +45,7 @@ class Session:
         device: where rows are fetched to.
         whole: makes rows that belong to no case.
         machine, commit: what the rows say.
+        planned: makes the rows of each case that shall be measured.
         gpu: ``None`` until the calibration has chosen.
         series: what was polled, as :func:`gatherbench.bench.gathered.write_timeline` takes it.
         shortest_s: of a window for energy.
@@ -55,6 +57,7 @@ class Session:
     whole: RowMaker
     machine: str
     commit: str
+    planned: list[RowMaker] = field(default_factory=list)
     gpu: GpuUnderTest | None = None
     series: list[dict[str, Any]] = field(default_factory=list)
     shortest_s: float = SHORTEST_ENERGY_WINDOW_S
@@ -85,16 +88,9 @@ class MeteredCase:
     def label(self) -> str:
         return f"{self.strategy.name} {self.strategy.variant}"
 
-    def measure(
-        self,
-        session: Session,
-        table: Tensor,
-        batches: Sequence[MiniBatch],
-        workload: Workload,
-        repeat: int,
-    ) -> str:
-        """Measure once; how it ended, in a word or with the reason."""
-        make = RowMaker(
+    def row_maker(self, session: Session, workload: Workload, repeat: int) -> RowMaker:
+        """What all rows of the case share."""
+        return RowMaker(
             session.store.run_id,
             session.commit,
             session.machine,
@@ -105,6 +101,17 @@ class MeteredCase:
             self.strategy.variant,
             repeat,
         )
+
+    def measure(
+        self,
+        session: Session,
+        table: Tensor,
+        batches: Sequence[MiniBatch],
+        workload: Workload,
+        repeat: int,
+    ) -> str:
+        """Measure once; how it ended, in a word or with the reason."""
+        make = self.row_maker(session, workload, repeat)
         begin = time.perf_counter()
         status, reason = "ok", self.strategy.skip(session.device, table.nbytes)
         if reason is not None:
@@ -125,8 +132,13 @@ class MeteredCase:
 
 
 def cases() -> list[MeteredCase]:
-    """The paper's baseline, and every strategy with its default parameters."""
+    """What is measured in turns: the paper's baseline, and every strategy with its defaults."""
     return [MeteredCase(s) for s in (build("cpu_gather", {"mode": "naive"}), *default_variants())]
+
+
+def last_case() -> MeteredCase:
+    """Managed memory: after all turns, since counting its faults leaves CUPTI in the process."""
+    return MeteredCase(build("unified_zero_copy", {"memory": "managed"}))
 
 
 def _run(
@@ -169,6 +181,8 @@ def _run(
                 if reading.series:
                     session.series.append(_series(make, number, reading.metric, reading))
     session.store.append([*rows, *energy.rows(EPOCHS, one_epoch, make)])
+    for row in uvm_rows(one_epoch, make, traced=False):
+        session.emit(row)
     if session.gpu is not None and make.repeat == 0 and make.variant == "naive":
         _cross_check(session, session.gpu, one_epoch, make)
 

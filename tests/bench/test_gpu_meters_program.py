@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import sys
 import time
 import types
@@ -13,14 +15,16 @@ import pandas as pd
 import pytest
 import torch
 
+from gatherbench.bench.derive import problems
 from gatherbench.bench.gpu import meters, meters_case
-from gatherbench.bench.gpu.meters import calibration_table, describe_here, finish, write_plan
-from gatherbench.bench.gpu.meters_case import Session, cases
+from gatherbench.bench.gpu.meters import calibration_table, describe_here, finish, plan
+from gatherbench.bench.gpu.meters_case import MeteredCase, Session, cases, last_case
 from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table, wrong_rows
 from gatherbench.bench.meters.calibration import Calibration, Comparison
 from gatherbench.bench.meters.zeus import ZeusMeter
 from gatherbench.bench.sensor_calibration import rows_of_calibration
 from gatherbench.bench.tables import load_run
+from gatherbench.kernels import managed_memory
 from gatherbench.strategies.all_in_gpu import AllInGpu
 
 SIZE = Size(1 << 20, batch_rows=300, batches=4)
@@ -30,7 +34,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     made = Session.open(tmp_path, CPU, describe_here())
-    write_plan(made.store, SIZE, 1)
+    plan(made, SIZE, 0)
     return made
 
 
@@ -70,53 +74,163 @@ def test_rows_are_compared_with_the_tables() -> None:
         assert "minibatch" in str(wrong_rows(fetcher, table, batches))
 
 
-def test_the_time_that_is_left_decides_how_many_rounds_there_are(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran: list[int] = []
-
-    @dataclass(frozen=True)
-    class Case:
-        label: str = "quick"
-
-        def measure(self, *arguments: Any) -> str:
-            ran.append(arguments[-1])
-            return "ok"
-
-    monkeypatch.setattr(meters, "cases", lambda: [Case(), Case()])
-    assert meters.measure(session, SIZE, time.monotonic() + 3600) == meters.MOST_REPEATS
-    assert ran == [0, 0, 1, 1, 2, 2]
-    ran.clear()
-    assert meters.measure(session, SIZE, time.monotonic() - 1) == 1
-    assert ran == []
-
-
-def test_a_broken_context_ends_the_rounds_and_says_what_broke_it(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def stage(session: Session, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """The program with cases ``a``, ``b`` and ``c`` in turns and ``z`` last, which only say so."""
     ran: list[str] = []
+    broken: list[str] = []
 
     @dataclass(frozen=True)
     class Case:
         label: str
 
-        def measure(self, *_: Any) -> str:
-            ran.append(self.label)
-            return "failed: CUDA error: an illegal memory access" if self.label == "b" else "ok"
+        def measure(self, *arguments: Any) -> str:
+            ran.append(f"{self.label}{arguments[-1]}")
+            return "failed: CUDA error: an illegal memory access" if self.label in broken else "ok"
 
-    monkeypatch.setattr(meters, "cases", lambda: [Case("a"), Case("b"), Case("c")])
+        def row_maker(self, session: Session, *arguments: Any) -> Any:
+            made = cases()[0].row_maker(session, *arguments)
+            return dataclasses.replace(made, variant=self.label)
+
+    monkeypatch.setattr(meters, "cases", lambda: [Case(name) for name in "abc"])
+    monkeypatch.setattr(meters, "last_case", lambda: Case("z"))
+    session.planned.clear()
+    plan(session, SIZE, 0)
+    return Stage(session, ran, broken)
+
+
+@dataclass(frozen=True)
+class Stage:
+    session: Session
+    ran: list[str]
+    broken: list[str]
+
+    def planned(self) -> list[str]:
+        text = json.loads((self.session.store.folder / "plan.json").read_text())
+        assert text["measure"]["repeats"] == 1 + max(c["repeat"] for c in text["cases"])
+        return [f"{case['variant']}{case['repeat']}" for case in text["cases"]]
+
+
+ROUNDS = [f"{name}{repeat}" for repeat in range(meters.MOST_REPEATS) for name in "abc"]
+
+
+def test_managed_memory_comes_once_and_after_all_rounds(stage: Stage) -> None:
+    meters.measure(stage.session, SIZE, time.monotonic() + 3600)
+    assert stage.ran == [*ROUNDS, "z0"]
+    assert sorted(stage.planned()) == sorted(stage.ran)
+
+
+@pytest.mark.parametrize(
+    ("cases_of_time", "ran"),
+    [
+        (0, []),
+        (2.5, ["a0", "b0"]),  # the first round is worth more than the last case
+        (4.5, ["a0", "b0", "c0", "z0"]),  # which is worth more than a second round
+        (5.5, ["a0", "b0", "c0", "a1", "z0"]),
+    ],
+)
+def test_the_time_that_is_left_decides_how_many_rounds_there_are(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, cases_of_time: float, ran: list[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(meters, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    case = type(meters.last_case())
+    measure = case.measure
+
+    def in_ten_seconds(*arguments: Any) -> str:
+        now[0] += 10
+        return str(measure(*arguments))
+
+    monkeypatch.setattr(case, "measure", in_ten_seconds)
+    meters.measure(stage.session, SIZE, 10 * cases_of_time - (0 if cases_of_time else 1))
+    assert stage.ran == ran
+    # What was begun and has not ended is told, and nothing is planned that was never begun.
+    rounds = 1 + max((int(name[1:]) for name in ran), default=0)
+    assert sorted(stage.planned()) == sorted([*ROUNDS[: 3 * rounds], "z0"])
+
+
+def test_a_broken_context_ends_the_rounds_and_says_what_broke_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.broken.append("b")
     later = time.monotonic() + 3600
-    assert meters.measure(session, SIZE, later) == meters.MOST_REPEATS
-    assert ran == ["a", "b", "c"] * 3  # a failure that spares the context costs nobody else
-    assert session.broken == ""
-    ran.clear()
+    meters.measure(stage.session, SIZE, later)
+    assert stage.ran == [*ROUNDS, "z0"]  # a failure that spares the context costs nobody else
+    assert stage.session.broken == ""
+    stage.ran.clear()
     monkeypatch.setattr(meters, "context_is_broken", lambda _: True)
-    assert meters.measure(session, SIZE, later) == 1
-    assert ran == ["a", "b"]
-    assert session.broken == "b"
-    ran.clear()
-    meters.measure(session, SIZE, later, ["b"])
-    assert ran == ["a", "c"] * 3
+    meters.measure(stage.session, SIZE, later)
+    assert stage.ran == ["a0", "b0"]
+    assert stage.session.broken == "b"
+    stage.ran.clear()
+    meters.measure(stage.session, SIZE, later, ["b", "z"])
+    assert stage.ran == [name for name in ROUNDS if "b" not in name]
+
+
+def test_managed_memory_that_breaks_the_context_costs_nobody_else(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.broken.append("z")
+    monkeypatch.setattr(meters, "context_is_broken", lambda _: True)
+    meters.measure(stage.session, SIZE, time.monotonic() + 3600)
+    assert stage.ran[-1] == "z0"
+    assert stage.session.broken == ""  # so nothing is measured once more
+
+
+def test_what_was_planned_and_not_measured_says_so(session: Session) -> None:
+    table, batches = make_table(SIZE), make_batches(SIZE)
+    assert cases()[1].measure(session, table, batches, SIZE.workload, 0) == "ok"
+    finish(session)
+    finish(session)  # a second time adds nothing
+    run = load_run(session.store.folder)
+    found = problems(run)
+    assert len(found) == len(cases())  # six of seven
+    assert set(found["status"]) == {"skipped"}
+    assert set(found["reason"]) == {meters.NOT_MEASURED}
+    assert (found["variant"] == "managed").sum() == 1
+
+
+def test_managed_memory_is_refused_on_the_host_with_a_reason(session: Session) -> None:
+    table, batches = make_table(SIZE), make_batches(SIZE)
+    status = last_case().measure(session, table, batches, SIZE.workload, 0)
+    assert status.startswith("skipped: unsupported: memory = managed is a property of a GPU")
+    assert last_case().label == "unified_zero_copy managed"
+
+
+def test_faults_of_managed_memory_come_after_all_that_is_measured(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(managed_memory._managed, 64, 4096)
+    MeteredCase(AllInGpu()).measure(session, make_table(SIZE), make_batches(SIZE), SIZE.workload, 0)
+    *before, last = [row.stage for row in session.store.rows()]
+    assert last == "case"
+    assert before[-5:] == ["uvm"] * 5
+    assert "uvm" not in before[:-5]
+    for row in session.store.rows():
+        if row.stage == "uvm":
+            assert str(row.reason).startswith("no_device: ")
+
+
+def test_all_but_figures_is_on_disk_before_managed_memory_is_touched(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[set[str]] = []
+
+    @dataclass(frozen=True)
+    class Case:
+        label: str = "kills the process"
+
+        def measure(self, session: Session, *_: Any) -> str:
+            found.append({path.name for path in session.store.folder.iterdir()})
+            return "ok"
+
+    series = {"kind": "series", "workload": SIZE.workload.id, "strategy": "all_in_gpu"}
+    series |= {"variant": "default", "repeat": 0, "epoch": 0, "metric": "gpu_power", "unit": "W"}
+    session.series.append({**series, "points": [(0.0, 100.0)]})
+    monkeypatch.setattr(meters, "cases", list)
+    monkeypatch.setattr(meters, "last_case", Case)
+    meters.measure(session, SIZE, time.monotonic() + 3600)
+    assert found[0] >= {"rows.csv", "plan.json", "timeline.parquet", "calibration.csv"}
 
 
 def test_what_broke_the_context_is_left_out_in_a_folder_of_its_own(
@@ -184,6 +298,7 @@ def test_a_second_measurement_of_a_day_has_a_folder_of_its_own(
 
     monkeypatch.setattr(meters, "no_gpu", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 0))
     monkeypatch.setattr(meters, "describe_here", dict)
     monkeypatch.setattr(Session, "open", begin)
     for _ in range(2):
