@@ -21,6 +21,7 @@ from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
+from gatherbench.strategies.cuda_overlap import OverlappedFetcher
 from gatherbench.strategies.registry import build
 
 pytestmark = [
@@ -159,6 +160,43 @@ def test_rows_that_nobody_waits_for_are_not_handed_on(name: str) -> None:
     assert gone() is None
     assert not stream.query(), "something has waited for the fetch: nothing is shown"
     assert address not in {tensor.data_ptr() for tensor in fresh}
+
+
+@pytest.mark.parametrize("strategy", VARIANTS)
+def test_buffers_outgrown_on_another_stream_are_kept(strategy: Strategy) -> None:
+    """They come from this stream's memory, and must not go back to it while the other works."""
+    other = torch.cuda.Stream()
+    ids, more = torch.arange(4000), torch.arange(4001)
+
+    def outgrow(fetcher: Fetcher) -> None:
+        for _ in range(2):
+            fetcher.submit(more).result()
+
+    with opened_warm(strategy, TABLE) as cached, torch.cuda.stream(other):
+        outgrow(cached)  # leaves with the allocators what the next one will ask for
+    with opened_warm(strategy, TABLE) as fetcher:
+        sleep_on([other] * 5)
+        with torch.cuda.stream(other):
+            rows = fetcher.submit(ids).result()
+            outgrow(fetcher)
+        taken = [torch.zeros(4000, 64, device=CUDA) for _ in range(6)]
+        taken += [torch.zeros(4000, dtype=torch.int64, device=CUDA) for _ in range(6)]
+        torch.cuda.synchronize()
+    assert not any(bool(tensor.any()) for tensor in taken), "a fetch wrote to what was handed on"
+    assert same_bytes(rows, reference_gather(TABLE, ids)) is None
+
+
+def test_the_sweep_of_budgets_does_not_write_where_queued_work_still_reads() -> None:
+    with opened_warm(build("async_zero_copy", {"budget": "10"}), TABLE) as fetcher:
+        assert isinstance(fetcher, OverlappedFetcher)
+        ids, found = torch.arange(4000, device=CUDA), page_locked(4000, 64)
+        out = torch.ones(4000, 64, device=CUDA)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(SLEEP)
+        found.copy_(out, non_blocking=True)
+        assert fetcher._gather_seconds(ids, out) > 0
+        torch.cuda.synchronize()
+    assert bool((found == 1).all())
 
 
 def test_edges_drawn_on_the_gpu_are_kept_until_they_are_read() -> None:
