@@ -145,12 +145,15 @@ def steps(out: Path) -> dict[str, list[str]]:
     """The commands by name: what the Makefile runs on a GPU, where it can, in little."""
     make = ["make", "-C", str(ROOT), "VENV=system", f"PYTHON={sys.executable}", f"OUT={out}"]
     micro = [sys.executable, "-m", "gatherbench.bench.gpu.micro_gather"]
+    meters = [sys.executable, "-m", "gatherbench.bench.gpu.meters"]
+    # An epoch of 200 minibatches is a second of a GPU's time, and minutes of a processor's.
+    little = ["--table", "0.25", "--batches", "2", "--budget", "400"]
     return {
         "gpu-test": [*make, "gpu-test", "BUDGET=800"],
         "gpu-micro": [*micro, "--out", str(out / "gpu-micro"), "--budget", "30"],
         "overlap": [sys.executable, "-c", SMALL_OVERLAP, str(out / "overlap")],
         "gpu-epoch": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'rehearsal.toml'}", "BUDGET=800"],
-        "gpu-meters": [*make, "gpu-meters", "BUDGET=600"],
+        "gpu-meters": [*meters, "--out", str(out / "gpu-meters"), *little],
         "calibrate": [*make, "calibrate", f"OUT={out / 'calibrate'}", "BUDGET=150"],
     }
 
