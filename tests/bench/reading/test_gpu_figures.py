@@ -193,6 +193,7 @@ def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder: Path)
     assert "payload 2.00 GB" in said
     assert "4.00 GB host to device" in said
     assert "raw rate of the link, 31.5 GB/s" in said
+    assert [len(axes.lines) for axes in figure.axes] == [1, 1, 0]
     assert "No raw rate" not in said
 
 
@@ -200,13 +201,16 @@ def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder: Path)
     ("status", "why"), [("ok", "PCIe generation 9"), ("skipped", "does not tell")]
 )
 def test_a_link_without_a_raw_rate_says_why(folder: Path, status: str, why: str) -> None:
+    write_timeline(folder, ("cpu_gather",))
     table = load_run(folder)
     gen = table.whole["metric"] == "link_gen_loaded"
     table.whole.loc[gen, ["value", "status"]] = (9.0, status)
     rate, reason = link_rate(table)
     assert rate is None
     assert why in reason
-    said = " ".join(texts(pcie_over_time(table)).split())
+    figure = pcie_over_time(table)
+    assert not any(axes.lines for axes in figure.axes)  # nor is a rate drawn
+    said = " ".join(texts(figure).split())
     assert f"No raw rate of the link: {reason}." in said
     assert "raw rate of the link, " not in said
 
