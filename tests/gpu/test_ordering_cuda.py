@@ -7,6 +7,7 @@ may: buffers are there, and the paths have been used, before anything sleeps.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -16,8 +17,9 @@ import torch
 from gpu_variants import CUDA, VARIANTS, runnable
 from torch import Tensor
 
+from gatherbench.kernels.order import Order, ReadOrder, read_order
 from gatherbench.kernels.reference import reference_gather, same_bytes
-from gatherbench.strategies import conformance
+from gatherbench.strategies import conformance, cuda_kernel_fetcher
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
@@ -30,6 +32,9 @@ pytestmark = [
 ]
 #: GPU cycles: 10 to 40 ms, longer than any host needs to queue the work of a minibatch.
 SLEEP = 40_000_000
+#: Variants that wait for the GPU: the first by its nature, the second on the stand-in only, where
+#: every operator of torch waits for the stream.
+WAITING = {"cpu_gather-naive", "aligned_zero_copy-sorted"}
 TABLE = conformance.random_table(20_000, 64, torch.float32)
 
 
@@ -82,7 +87,9 @@ def test_every_batch_reads_its_own_rows(strategy: Strategy, slow: str) -> None:
         for number, ids in enumerate(given):
             if slow == "fetch":
                 sleep_on(own_streams(fetcher))
-            flight.append((number, fetcher.submit(ids)))
+            passed = ids.clone()
+            flight.append((number, fetcher.submit(passed)))
+            passed.zero_()  # allowed as soon as submit has returned
             if len(flight) > fetcher.lookahead:
                 read(*flight.popleft())
         while flight:
@@ -90,6 +97,17 @@ def test_every_batch_reads_its_own_rows(strategy: Strategy, slow: str) -> None:
         torch.cuda.synchronize()
     for ids, rows in zip(given, found, strict=True):
         assert same_bytes(rows, reference_gather(TABLE, ids)) is None
+
+
+@pytest.mark.parametrize("strategy", [v for v in VARIANTS if v.id not in WAITING])
+def test_the_host_waits_for_no_training(strategy: Strategy) -> None:
+    """Nor is there a wait too many: two fetches are queued while all of the training still is."""
+    with opened_warm(strategy, TABLE) as fetcher:
+        sleep_on([torch.cuda.current_stream()] * 10)
+        trained = torch.cuda.current_stream().record_event()
+        for ids in batches(2):
+            fetcher.submit(ids).result()
+        assert not trained.query()
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)
@@ -124,6 +142,26 @@ def test_the_table_may_change_once_the_path_is_closed(strategy: Strategy) -> Non
     assert same_bytes(rows, reference_gather(TABLE, ids)) is None
 
 
+def test_no_thread_reads_the_table_once_the_path_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, asleep, done = threading.Event(), torch.cuda.Stream(), []
+    fetcher = opened_warm(build("cpu_gather", {"mode": "prefetch"}), TABLE)
+    assert isinstance(fetcher, CudaStagedFetcher)
+
+    def slow(table: Tensor, ids: Tensor, out: Tensor) -> None:
+        begun.set()
+        asleep.synchronize()
+        done.append(table)
+
+    monkeypatch.setattr(fetcher._cpu, "gather", slow)
+    sleep_on([asleep] * 5)
+    fetcher.submit(torch.arange(9))
+    assert begun.wait(30)
+    fetcher.close()
+    assert done
+
+
 def test_ids_on_the_gpu_are_kept_until_they_are_read() -> None:
     """Neither what the caller does to them nor the allocator may change what is being fetched."""
     (wanted,) = batches(1)
@@ -141,6 +179,48 @@ def test_ids_on_the_gpu_are_kept_until_they_are_read() -> None:
         torch.cuda.synchronize()
     assert len(taken) == 4
     assert same_bytes(found, reference_gather(TABLE, wanted)) is None
+
+
+@pytest.mark.parametrize("strategy", VARIANTS)
+def test_ids_may_still_be_on_their_way(strategy: Strategy) -> None:
+    """As they are where ``submit`` had to make them contiguous: that comes after its check.
+
+    The check itself waits for all ids that are given, so it is left out here.
+    """
+    (wanted,) = batches(1)
+    with opened_warm(strategy, TABLE) as fetcher:
+        if not isinstance(fetcher, KernelFetcher):
+            pytest.skip("takes its ids from the host")
+        given, ids = wanted.pin_memory(), torch.zeros_like(wanted, device=CUDA)
+        found = page_locked(len(ids), 64)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(SLEEP)
+        ids.copy_(given, non_blocking=True)
+        found.copy_(fetcher._submit(ids).result(), non_blocking=True)
+        torch.cuda.synchronize()
+    assert same_bytes(found, reference_gather(TABLE, wanted)) is None
+
+
+def test_the_gather_waits_for_what_the_order_pass_has_queued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch.unique has to wait for the number of distinct ids; it promises no more than that."""
+
+    def queued(ids: Tensor, order: Order) -> ReadOrder:
+        found = read_order(ids, order)
+        distinct = found.ids.cpu().pin_memory()
+        found.ids.zero_()
+        torch.cuda._sleep(SLEEP)
+        found.ids.copy_(distinct, non_blocking=True)
+        return found
+
+    (ids,) = batches(1)
+    found = page_locked(len(ids), 64)
+    with opened_warm(build("aligned_zero_copy", {"order": "unique"}), TABLE) as fetcher:
+        monkeypatch.setattr(cuda_kernel_fetcher, "read_order", queued)
+        found.copy_(fetcher.submit(ids).result(), non_blocking=True)
+        torch.cuda.synchronize()
+    assert same_bytes(found, reference_gather(TABLE, ids)) is None
 
 
 @pytest.mark.parametrize("name", ["cpu_gather", "async_zero_copy"])
