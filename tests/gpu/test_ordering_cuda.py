@@ -128,7 +128,10 @@ def test_a_caller_may_go_over_to_another_stream(strategy: Strategy) -> None:
 
 @pytest.mark.parametrize("strategy", VARIANTS)
 def test_the_table_may_change_once_the_path_is_closed(strategy: Strategy) -> None:
-    """The table is page-locked by torch, so that closing has nothing to unregister."""
+    """So may the memory that it staged rows in, which torch's allocator has back then.
+
+    The table is page-locked by torch, so that closing has nothing to unregister.
+    """
     table = TABLE.clone().pin_memory()
     (ids,) = batches(1)
     stream = torch.cuda.Stream()
@@ -138,7 +141,9 @@ def test_the_table_may_change_once_the_path_is_closed(strategy: Strategy) -> Non
         rows = fetcher.submit(ids).result()
         fetcher.close()
         table.zero_()
+        taken = [page_locked(4000, 64).zero_() for _ in range(4)]
     torch.cuda.synchronize()
+    assert len(taken) == 4
     assert same_bytes(rows, reference_gather(TABLE, ids)) is None
 
 
