@@ -204,10 +204,9 @@ class KernelFetcher(Fetcher):
         with torch.cuda.stream(self._ordering):
             if ids.is_cuda:
                 self._ordering.wait_event(ready)
-                ids.record_stream(self._ordering)
             on_device = ids if ids.is_cuda else buffer.send(ids, self._ordering)
             order = read_order(on_device, self._order)
-            stream.wait_event(self._ordering.record_event())
+            stream.wait_event(self._ordering.record_event())  # ids, too, are kept until then
         for made in (order.ids, order.out_rows, order.expand):
             if made is not None:
                 made.record_stream(stream)
