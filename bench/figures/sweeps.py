@@ -30,7 +30,8 @@ NAMES_ROOM = 2.3
 LABEL_FACTOR = 1.75
 READING = (
     "Modelled, not measured. Lines that coincide lie on each other; where a line ends, the path"
-    " needs more GPU memory than there is, or a constant that is not known."
+    " needs more GPU memory than there is, or a constant that is not known. On a link that the"
+    " machine does not have, rates that were seen on its own are no limit."
 )
 Series = tuple[str, str]
 

@@ -6,6 +6,7 @@ is none. Nothing here is measured.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,8 @@ GENERATIONS = (3, 4, 5)
 #: Reads in flight by generation of the link (Min et al., PVLDB 14(11) 2021); none is published for
 #: PCIe 5.0.
 OUTSTANDING_READS = {3: 256.0, 4: 768.0}
+#: Rates this close are one link's, rounded.
+_SAME_RATE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +91,15 @@ def link_generation(
 def on_link(profile: LinkProfile, generation: int) -> LinkProfile:
     """The machine with PCI Express of ``generation``, x16: what its own link limited is dropped.
 
+    On the link that it has it is the machine itself, with every limit that is known of it.
+
     Raises:
         UnknownLinkError: a generation that the link model does not know.
     """
     raw = packet_link_rate(generation)
+    own = profile.link.raw_rate.value
+    if own is not None and math.isclose(own, raw, rel_tol=_SAME_RATE):
+        return profile
     changes = {
         "link.raw_rate": (raw, f"PCIe {generation}.0 x16 after line coding"),
         "link.outstanding_reads": (

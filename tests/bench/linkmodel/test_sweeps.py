@@ -74,16 +74,24 @@ def test_a_faster_link_never_takes_longer() -> None:
 
 def test_another_generation_keeps_the_machine_and_drops_its_links_limits() -> None:
     known = PROFILE.with_constant("copy.to_device", 12e9, "made up")
-    for generation in (3, 4, 5):
+    for generation in (3, 5):
         profile = on_link(known, generation)
         assert profile.host == PROFILE.host
         assert profile.gpu == PROFILE.gpu
         assert profile.copy.to_device.value is None
         assert profile.link.outstanding_reads.value == OUTSTANDING_READS.get(generation)
         assert f"PCIe {generation}.0" in profile.name
-    assert on_link(known, 4).link.raw_rate.value == pytest.approx(31.508e9, rel=1e-3)
+    assert on_link(known, 5).link.raw_rate.value == pytest.approx(63.015e9, rel=1e-3)
     with pytest.raises(ValueError, match="generation 6"):
         on_link(known, 6)
+
+
+def test_on_its_own_link_a_machine_keeps_what_is_known_of_it() -> None:
+    machine = load_profile("a100-pcie4")
+    assert on_link(machine, 4) == machine
+    assert on_link(machine, 5).read.roof.value is None
+    own = line(link_generation(QUESTION, machine))[4.0]
+    assert own == line(gpu_count(QUESTION, machine, (1,)))[1.0]
 
 
 def test_more_gpus_never_take_longer_and_share_what_they_share() -> None:
