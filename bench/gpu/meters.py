@@ -203,7 +203,7 @@ def again_without(options: argparse.Namespace, broken: str, left_s: float) -> No
     print(f"the other strategies go to {folder.name}", flush=True)
     command = [sys.executable, "-m", "gatherbench.bench.gpu.meters", "--out", str(folder)]
     command += ["--budget", f"{left_s:.0f}", "--table", str(options.table)]
-    command += ["--batches", str(options.batches), "--without", *without]
+    command += ["--batch-rows", str(options.batch_rows), "--without", *without]
     subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
 
 
@@ -236,13 +236,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help=OUT_HELP)
     parser.add_argument("--budget", type=float, default=500.0, help="seconds for everything")
     parser.add_argument("--table", type=float, default=8.0, help="GiB of feature table")
-    parser.add_argument("--batches", type=int, default=200, help="minibatches an epoch")
+    parser.add_argument("--batch-rows", type=int, default=100_000, help="rows of a minibatch")
     parser.add_argument(
         "--without", nargs="+", default=[], metavar="STRATEGY", help="as the rounds name it"
     )
     options = parser.parse_args(arguments)
-    if options.batches < 1:
-        parser.error("--batches: an epoch has one minibatch or more")
+    if options.batch_rows < 1:
+        parser.error("--batch-rows: a minibatch has one row or more")
     return options
 
 
@@ -256,7 +256,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     device = torch.device("cuda", torch.cuda.current_device())
     free = min(available_bytes(), torch.cuda.mem_get_info(device)[0])
-    size = Size(min(int(options.table * GIB), free // 4), batches=options.batches)
+    size = Size(min(int(options.table * GIB), free // 4), options.batch_rows)
     env = describe_here()
     options.out = fresh_folder(options.out)
     session = Session.open(options.out, device, env)

@@ -239,13 +239,13 @@ def test_what_broke_the_context_is_left_out_in_a_folder_of_its_own(
     started: list[list[str]] = []
     monkeypatch.setattr(meters.subprocess, "run", lambda command, **_: started.append(command))
     options = meters.parse(
-        ["--out", str(tmp_path / "run"), "--table", "2", "--batches", "7", "--without", "a"]
+        ["--out", str(tmp_path / "run"), "--table", "2", "--batch-rows", "7", "--without", "a"]
     )
     meters.again_without(options, "b c", 200.0)
     (command,) = started
     again = meters.parse(command[3:])
     assert (again.out, again.budget) == (tmp_path / "run-without-2", 200)
-    assert (again.table, again.batches, again.without) == (2, 7, ["a", "b c"])
+    assert (again.table, again.batch_rows, again.without) == (2, 7, ["a", "b c"])
     meters.again_without(options, "b c", meters.LEAST_S - 1)
     assert len(started) == 1
     assert "--without 'a' 'b c'" in capsys.readouterr().out
