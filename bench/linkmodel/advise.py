@@ -186,7 +186,7 @@ _WORDS = {
 
 
 def _sentence(epoch: EpochPrediction, batches: int) -> str:
-    """Where the time of an epoch goes: its two longest parts, and whether they overlap."""
+    """Where the time of an epoch goes: its two longest parts, and whether one hides the other."""
     alone = {n: batches * (p.seconds.value or 0.0) for n, p in epoch.parts.items()}
     longest, *others = sorted(alone, key=lambda n: -alone[n])
     total = epoch.epoch_s.value or 0.0
@@ -195,8 +195,10 @@ def _sentence(epoch: EpochPrediction, batches: int) -> str:
     said += f", bound by {bound}"
     if not others or not alone[others[0]]:
         return f"{said}."
-    beside = total < 0.98 * (alone[longest] + alone[others[0]])
-    how = "beside it" if beside else "at another time"
+    felt = min(epoch.exposed[longest], epoch.exposed[others[0]])
+    how = "partly beside it"
+    if not 0.1 < felt < 0.9:
+        how = "beside it" if felt <= 0.1 else "at another time"
     return f"{said}; {_WORDS[others[0]]} takes {seconds(alone[others[0]])}, {how}."
 
 

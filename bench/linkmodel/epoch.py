@@ -7,7 +7,7 @@ has measured comes in through ``predict.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gatherbench.bench.linkmodel.estimate import Estimate, combine
@@ -39,6 +39,8 @@ class EpochPrediction:
         bound: what the epoch would gain most from, e.g. ``link`` or ``training (launches)``.
         parts: each part of a minibatch alone, by name (``sample``, ``gather``, ``transfer``,
             ``expand``, ``train``).
+        exposed: of each part with a length, how much of a change of it the epoch feels: 0 for one
+            that runs beside others, 1 for one that nothing hides, more where GPUs share it.
     """
 
     epoch_s: Estimate
@@ -47,6 +49,7 @@ class EpochPrediction:
     train_s: Estimate
     bound: str
     parts: Mapping[str, Part]
+    exposed: Mapping[str, float] = field(default_factory=dict)
 
 
 def predict_batches(
@@ -82,8 +85,16 @@ def predict_batches(
     ports = profile.node.root_ports.value
     per_port = 1 if ports is None else -(-gpus // int(ports))
     remarks = []
-    if gpus > 1 and ports is None:
-        remarks.append(f"without shared ports (node.root_ports: {profile.node.root_ports.source})")
+    if gpus > 1:
+        shared = {
+            "ports": ("node.root_ports", profile.node.root_ports),
+            "host memory": ("host.memory_rate", profile.host.memory_rate),
+        }
+        remarks += [
+            f"as if GPUs shared no {what} ({key}: {constant.source})"
+            for what, (key, constant) in shared.items()
+            if constant.value is None
+        ]
     busy = parts.sample.demands.get("cpu", 0.0)
     if gpus * busy > 1 and parts.sample.seconds.value:
         remarks.append(
@@ -101,8 +112,14 @@ def predict_batches(
         f.name: Estimate(getattr(timeline, f.name)).remark(*every.remarks, *remarks)
         for f in fields(Timeline)
     }
-    bound = _bound(parts, alone, timeline, share, gpus, per_port)
-    return EpochPrediction(**seconds, bound=bound, parts=alone)
+    gains = _gains(parts, alone, timeline, share, gpus, per_port)
+    lengths = {name: share * (part.seconds.value or 0.0) for name, part in alone.items()}
+    return EpochPrediction(
+        **seconds,
+        bound=alone[max(gains, key=lambda name: gains[name])].bound,
+        parts=alone,
+        exposed={n: gains[n] / ((1 - _NUDGE) * length) for n, length in lengths.items() if length},
+    )
 
 
 def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
@@ -132,19 +149,19 @@ def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
     )
 
 
-def _bound(
+def _gains(
     parts: Parts,
     alone: Mapping[str, Part],
     timeline: Timeline,
     batches: int,
     gpus: int,
     per_port: int,
-) -> str:
-    """The limit of the part whose shortening shortens the epoch most."""
-    gains = {}
+) -> dict[str, float]:
+    """By how many seconds the epoch is shorter if a part is shortened."""
+    gains: dict[str, float] = {}
     for name, part in alone.items():
         shorter = replace(part, seconds=combine(lambda s: s * _NUDGE, part.seconds))
         changed: Any = {name: shorter}
         nudged = run_epoch(replace(parts, **changed), batches, gpus, per_port)
         gains[name] = timeline.epoch_s - nudged.epoch_s
-    return alone[max(gains, key=lambda name: gains[name])].bound
+    return gains

@@ -75,7 +75,9 @@ def gpu_count(question: Question, profile: LinkProfile, values: Sequence[int] = 
     """Epochs against the GPUs that train; they share processor, host memory and ports."""
     sizes = graph_sizes(question.graph, question.fanouts, question.batch_size)
     points = ((float(n), advise(replace(question, gpus=n), sizes, profile)) for n in values)
-    return Sweep("gpu_count", "GPUs", _table("gpu_count", points), log_x=True)
+    known = None not in (profile.host.memory_rate.value, profile.node.root_ports.value)
+    label = "GPUs" if known else "GPUs (as if they shared no host)"
+    return Sweep("gpu_count", label, _table("gpu_count", points), log_x=True)
 
 
 def link_generation(

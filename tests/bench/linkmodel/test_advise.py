@@ -168,6 +168,34 @@ def test_machines_share_the_minibatches_and_nothing_else() -> None:
     assert not any("traffic between nodes" in remark for remark in one.remarks)
 
 
+def test_a_part_that_another_hides_is_beside_it() -> None:
+    """Not told by adding up: parts that GPUs share, or several that are hidden, mislead a sum."""
+
+    def ends(question: Question, profile: Any = PROFILE) -> dict[str, str]:
+        ranked = advice_on(question, profile).ranked
+        return {f"{o.strategy} {o.variant}": o.reason.rpartition(", ")[2] for o in ranked}
+
+    crowded = ends(replace(LARGE, gpus=8, machines=2))
+    assert crowded["async_zero_copy stream,auto"] == "beside it."
+    assert crowded["cpu_gather naive"] == "at another time."
+    few_cores = PROFILE.with_constant("host.cores", 2.0, "made up")
+    few_cores = few_cores.with_constant("host.sample_rate", 8e7, "made up")
+    slow = ends(LARGE, few_cores)
+    assert slow["async_zero_copy stream,auto"] == "partly beside it."
+    assert slow["aligned_zero_copy given"] == "at another time."
+    assert slow["cpu_gather pinned"] == "beside it."  # training, while the CPU gathers the next
+
+
+def test_what_gpus_would_share_and_nobody_knows_is_said() -> None:
+    machine = load_profile("a100-pcie4")
+    assert not [r for r in advice_on(LARGE, machine).remarks if "shared" in r]
+    told = [r for r in advice_on(replace(LARGE, gpus=4), machine).remarks if "shared" in r]
+    assert [r.partition(":")[0] for r in told] == [
+        "as if GPUs shared no ports (node.root_ports",
+        "as if GPUs shared no host memory (host.memory_rate",
+    ]
+
+
 def test_more_gpus_than_the_machine_has_are_remarked_on() -> None:
     remark = "4 GPUs in a machine that is known with 1"
     assert remark in advice_on(replace(SMALL, gpus=4)).remarks

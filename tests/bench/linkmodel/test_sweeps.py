@@ -98,6 +98,8 @@ def test_more_gpus_never_take_longer_and_share_what_they_share() -> None:
     epochs = line(gpu_count(QUESTION, PROFILE, (1, 2, 4)))
     assert (np.diff(epochs) <= 1e-9).all()
     assert epochs[4.0] > epochs[1.0] / 4
+    assert gpu_count(QUESTION, PROFILE, (1,)).label == "GPUs"
+    assert "shared no host" in gpu_count(QUESTION, load_profile("a100-pcie4"), (1,)).label
 
 
 def test_a_sweeps_point_is_the_advice_for_it() -> None:
