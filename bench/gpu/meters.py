@@ -1,4 +1,4 @@
-"""``gpu-meters``: which of the GPU's sensors tell the truth, and what they say of each data path.
+"""Which of the GPU's sensors tell the truth, and what they say of each data path.
 
     python -m gatherbench.bench.gpu.meters --out FOLDER --budget 500
 

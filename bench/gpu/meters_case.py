@@ -160,7 +160,7 @@ def _run(
         run_epoch(batches, fetcher, trainer)
 
     one_epoch()  # warm-up
-    recorder = Recorder(open_meters(["pcie", "gpu_power", "cpu", "clock"], session.gpu))
+    recorder = Recorder(open_meters(gpu=session.gpu))
     energy = EnergyBlock(session.gpu, session.shortest_s)
     clock = (CudaClock if session.device.type == "cuda" else HostClock).source
     rows: list[Row] = []  # written after the block: a disk that is waited for lets the GPU idle

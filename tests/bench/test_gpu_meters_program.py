@@ -21,6 +21,7 @@ from gatherbench.bench.gpu.meters import calibration_table, describe_here, finis
 from gatherbench.bench.gpu.meters_case import MeteredCase, Session, cases, last_case
 from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table, wrong_rows
 from gatherbench.bench.meters.calibration import Calibration, Comparison
+from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.meters.zeus import ZeusMeter
 from gatherbench.bench.sensor_calibration import rows_of_calibration
 from gatherbench.bench.tables import load_run
@@ -50,6 +51,9 @@ def test_every_strategy_leaves_a_run_that_reads_and_draws(session: Session) -> N
     assert len(walls) == 3 * len(cases())
     payload = run.rows[run.rows["metric"] == "payload"]["value"]
     assert set(payload) == {4 * 300 * 400.0}
+    # No figure is empty for want of a meter that was not opened.
+    metrics = set(run.rows[run.rows["stage"] == "epoch"]["metric"])
+    assert {reading.metric for meter in open_meters() for reading in meter.stop()} <= metrics
     # Without a GPU there is no energy, and none is made up.
     assert not (run.rows["stage"] == "energy").any()
     assert (session.store.folder / "figures" / "epoch_breakdown.png").is_file()
