@@ -25,12 +25,22 @@ class ProfileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a constant is: its unit, the least and greatest value that make sense, its meaning."""
+    """What a constant is: its unit, the least and greatest value that make sense, its meaning.
+
+    ``whole``: only whole numbers make sense.
+    """
 
     unit: str
     low: float
     high: float
     meaning: str
+    whole: bool = False
+
+    @property
+    def expected(self) -> str:
+        """The range in words."""
+        whole, unit = "whole, " if self.whole else "", "" if self.unit == "1" else f" {self.unit}"
+        return f"expected {whole}{self.low:g} to {self.high:g}{unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +152,10 @@ class Gpu:
 class Node:
     """How many GPUs there are, and what they share."""
 
-    gpus: Annotated[Constant, Spec("1", 1, 64, "GPUs of the machine")]
-    root_ports: Annotated[Constant, Spec("1", 1, 64, "full-width ports that they share")]
+    gpus: Annotated[Constant, Spec("1", 1, 64, "GPUs of the machine", whole=True)]
+    root_ports: Annotated[
+        Constant, Spec("1", 1, 64, "full-width ports that they share", whole=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,22 +237,23 @@ def checked(key: str, value: Value, source: str, where: str = "") -> Constant | 
     if key not in SPECS:
         raise ProfileError(f"{where}unknown constant {key!r}{nearest(key, SPECS)}")
     spec, is_curve = SPECS[key], _HINTS[key][0] is Curve
-    allowed = f"expected {spec.low:g} to {spec.high:g} {spec.unit}"
     if is_curve and isinstance(value, (int, float)):
         value = ((1.0, value),)
     if isinstance(value, tuple) and is_curve:
-        spans = [span for span, _ in value if isinstance(span, (int, float)) and span > 0]
+        spans = [
+            span for span, _ in value if isinstance(span, (int, float)) and 0 < span < math.inf
+        ]
         if not spans or len(spans) < len(value) or spans != sorted(set(spans)):
             raise ProfileError(f"{where}{key}: the bytes must be above 0 and ascend")
         value = tuple((float(span), _in_range(rate, spec)) for span, rate in value)
         if any(math.isnan(rate) for _, rate in value):
-            raise ProfileError(f"{where}{key} = {value}: {allowed} everywhere")
+            raise ProfileError(f"{where}{key} = {value}: {spec.expected} everywhere")
         return Curve(value, spec.unit, source)
     if value is None:
         return (Curve if is_curve else Constant)(None, spec.unit, source)
     number = _in_range(value, spec)
     if math.isnan(number):
-        raise ProfileError(f"{where}{key} = {value!r}: {allowed}")
+        raise ProfileError(f"{where}{key} = {value!r}: {spec.expected}")
     return Constant(number, spec.unit, source)
 
 
@@ -248,12 +261,18 @@ def _in_range(value: object, spec: Spec) -> float:
     """The value as a float, NaN where it may not be that."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan
-    return float(value) if spec.low <= value <= spec.high else math.nan
+    fits = spec.low <= value <= spec.high and (value == int(value) or not spec.whole)
+    return float(value) if fits else math.nan
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the known word that is like ``word``, else nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+    """``"; did you mean 'x'?"`` for the known word that is like ``word``, else nothing.
+
+    A word that ``word`` begins is more like it than one of equal length.
+    """
+    words = list(known)
+    begun = [one for one in words if word and one.startswith(word)]
+    close = begun or difflib.get_close_matches(word, words, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -92,7 +92,8 @@ def test_a_value_out_of_range_is_refused_with_the_range(
         tmp_path, changed(key, f'{{ value = {beyond}, unit = "{unit}", source = "a test" }}')
     )
     assert key in said
-    assert f"expected {SPECS[key].low:g} to {SPECS[key].high:g}" in said
+    assert f"{SPECS[key].low:g} to {SPECS[key].high:g}" in said
+    assert unit == "1" or f"{SPECS[key].high:g} {unit}" in said
 
 
 @pytest.mark.parametrize(
@@ -109,6 +110,9 @@ def test_a_value_out_of_range_is_refused_with_the_range(
         ("read.roof", '{ value = [1, 2], unit = "B/s", source = "x" }', "read.roof"),
         ("read.roof", '{ value = [], unit = "B/s", source = "x" }', "ascend"),
         ("read.roof", '{ value = [[9, 2e9], [1, 2e9]], unit = "B/s", source = "x" }', "ascend"),
+        ("read.roof", '{ value = [[inf, 2e9]], unit = "B/s", source = "x" }', "ascend"),
+        ("node.root_ports", '{ value = 1.5, unit = "1", source = "x" }', "whole, 1 to 64"),
+        ("node.gpus", '{ value = 1.5, unit = "1", source = "x" }', "whole, 1 to 64"),
         ("read.roof", '{ value = [["a", 2e9]], unit = "B/s", source = "x" }', "ascend"),
         ("read.roof", '{ value = [[1, 2]], unit = "B/s", source = "x" }', "expected 1e+08"),
     ],
@@ -136,6 +140,8 @@ def test_a_wrong_file_is_named(text: str, part: str, tmp_path: Path) -> None:
 def test_a_profile_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="did you mean 'rtx3090-pcie4'"):
         load_profile("rtx3090-pci4")
+    with pytest.raises(ProfileError, match="did you mean 'h200-sxm-pcie5'"):
+        load_profile("h200")
     with pytest.raises(ProfileError, match="no such file"):
         load_profile(tmp_path / "none.toml")
 
