@@ -229,7 +229,10 @@ def _headline(
     if not ranked and all(option.fits is False for option in unranked):
         return f"{table}; nor do the minibatches of any path: make them smaller."
     if not ranked:
-        return f"{table}. Nothing can be ranked: the profile lacks what every path needs."
+        return (
+            f"{table}. Nothing can be ranked: the profile lacks what every path needs"
+            " (gatherbench calibrate --base NAME takes it from another)."
+        )
     best = ranked[0]
     said = f"{table}. Take {best.strategy} ({best.variant}): {seconds(best.epoch_s or 0)} an epoch"
     said += " (modelled)" if best.basis == MODELLED else ""

@@ -41,8 +41,8 @@ def distinct_paths(
         seen: list[MinibatchLoad] = []
         for strategy in variants(kind):
             load = load_of(strategy, question, sizes)
-            load = load if told else replace(load, gpu_page_visits=None)
             alike = replace(load, gpu_share=0.0)
+            alike = alike if told else replace(alike, gpu_page_visits=None)
             if alike not in seen or (strategy.name, strategy.variant) in wanted:
                 seen.append(alike)
                 yield strategy, load

@@ -136,6 +136,13 @@ def test_unknown_constants_leave_options_unranked_with_the_reason() -> None:
     nothing = advice_on(LARGE, profile)
     assert not nothing.ranked
     assert "Nothing can be ranked" in nothing.headline
+    assert "calibrate --base" in nothing.headline
+
+
+def test_what_is_left_out_is_what_is_not_known() -> None:
+    """Every path's requests and page visits are counted: only constants are missing."""
+    left_out = [r for r in advice_on(LARGE).remarks if r.startswith("without the limit of")]
+    assert {r.split()[4].rstrip(":") for r in left_out} <= set(PROFILE.unknown())
 
 
 def test_minibatches_that_fit_nowhere_are_said() -> None:
