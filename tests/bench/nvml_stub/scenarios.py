@@ -237,7 +237,7 @@ def program() -> dict[str, Any]:
         session.emit(row_of(reading, session.whole, "calibration"))
     say(gpu0__power_mw=400_000, gpu0__from=time.monotonic(), gpu0__rx=0, gpu0__rx_rate=RATE)
     session.gpu = gpu(choose(found.comparisons).pcie)
-    meters.write_plan(session.store, size, 1)
+    meters.plan(session, size, 1)
     status = cases()[0].measure(
         session, make_table(size), make_batches(size), size.workload, repeat=0
     )
