@@ -64,12 +64,10 @@ class HostRegistration:
         start = tensor.data_ptr()
         self.read_only = not writable(start)
         begin = time.perf_counter()
-        _acquire(start, self.size_bytes, _flags(self.read_only, device))
+        key = _acquire(start, self.size_bytes, _flags(self.read_only, device))
         self.seconds = time.perf_counter() - begin
         # The finalizer holds the tensor: its memory cannot be freed before it is unregistered.
-        self._release = weakref.finalize(
-            self, _give_up, start, self.size_bytes, os.getpid(), tensor
-        )
+        self._release = weakref.finalize(self, _give_up, key, os.getpid(), tensor)
         try:
             self.address = int(call_runtime("cudaHostGetDevicePointer", start, 0))
         except BaseException:
@@ -139,30 +137,32 @@ def _flags(read_only: bool, device: int) -> int:
     return flags | int(module.cudaHostRegisterReadOnly)
 
 
-def _acquire(start: int, size: int, flags: int) -> None:
-    key = (start, size)
+def _acquire(start: int, size: int, flags: int) -> tuple[int, int]:
+    """Hold a registration that covers the memory: one that there is, or a new one; its key."""
+    key, end = (start, size), start + size
     with _lock:
-        if _held.get(key):
-            _held[key] += 1
-            return
+        for low, length in _held:
+            if low <= start and end <= low + length:
+                _held[low, length] += 1
+                return low, length
         try:
             call_runtime("cudaHostRegister", start, size, flags, hints=_hints(size))
         except CudaCallError as error:
-            # Somebody else's registration serves as well, if it covers all of the memory.
-            if error.code not in _TAKEN or {
-                pointer_kind(start),
-                pointer_kind(start + size - 1),
-            } != {"Host"}:
+            # Somebody else's registration serves as well, if it covers all of the memory. Both ends
+            # do not tell that where registrations of ours cover only parts.
+            parts = any(low < end and start < low + length for low, length in _held)
+            kinds = {pointer_kind(start), pointer_kind(end - 1)}
+            if error.code not in _TAKEN or parts or kinds != {"Host"}:
                 raise
             _foreign.add(key)
         _held[key] = 1
+        return key
 
 
-def _give_up(start: int, size: int, pid: int, tensor: Tensor) -> None:
+def _give_up(key: tuple[int, int], pid: int, tensor: Tensor) -> None:
     """Undo one registration; ``tensor`` is here to be kept alive until now."""
     if os.getpid() != pid:  # a forked child has neither the registration nor a CUDA context
         return
-    key = (start, size)
     with _lock:
         _held[key] -= 1
         if _held[key]:
@@ -175,7 +175,7 @@ def _give_up(start: int, size: int, pid: int, tensor: Tensor) -> None:
             # A program that dies may leave a gather in flight that still reads the memory.
             call_runtime("cudaDeviceSynchronize")
         finally:
-            call_runtime("cudaHostUnregister", start)
+            call_runtime("cudaHostUnregister", key[0])
 
 
 def _hints(size: int) -> dict[str, str]:
@@ -189,6 +189,9 @@ def _hints(size: int) -> dict[str, str]:
     return {
         "cudaErrorMemoryAllocation": locking,
         "cudaErrorOperatingSystem": locking,
+        "cudaErrorHostMemoryAlreadyRegistered": "A part of this memory is page-locked already, as "
+        "by another table open on overlapping rows of the same tensor: close that one first, or "
+        "open a single table on the whole tensor",
         "cudaErrorInvalidValue": "The mapping may be of a kind that cannot be page-locked, e.g. "
         "a file on a network or FUSE file system: copy the table into memory first",
         "cudaErrorNotSupported": "Copy the table into memory first",

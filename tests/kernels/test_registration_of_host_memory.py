@@ -138,6 +138,26 @@ def test_two_registrations_of_one_table_are_one(cuda: FakeRuntime) -> None:
     assert cuda.registered == {}
 
 
+def test_a_part_of_a_table_holds_the_registration_of_the_whole(cuda: FakeRuntime) -> None:
+    """CUDA would say that the part is page-locked already, and unlock it with the whole."""
+    table = torch.ones(100, 4)
+    whole, part = HostRegistration(table), HostRegistration(table[10:20])
+    assert part.address == whole.address + 10 * 16
+    whole.close()
+    assert list(cuda.registered) == [table.data_ptr()], "unlocked under the part's readers"
+    part.close()
+    assert cuda.registered == {}
+
+
+def test_two_locked_ends_do_not_make_a_locked_table(cuda: FakeRuntime) -> None:
+    table = torch.ones(100, 4)
+    with HostRegistration(table[:10]), HostRegistration(table[90:]):
+        cuda.next_status = Status.cudaErrorHostMemoryAlreadyRegistered
+        with pytest.raises(CudaCallError, match="open a single table on the whole tensor"):
+            HostRegistration(table)
+        cuda.next_status = Status.cudaSuccess
+
+
 def test_memory_that_somebody_else_locked_is_used_and_left_alone(cuda: FakeRuntime) -> None:
     cuda.next_status = Status.cudaErrorHostMemoryAlreadyRegistered
     with HostRegistration(torch.ones(4, 4)) as registration:
@@ -194,7 +214,7 @@ def test_writable_reads_the_kernels_list(tmp_path: Path) -> None:
 def test_a_forked_child_unregisters_nothing(cuda: FakeRuntime) -> None:
     table = torch.ones(4, 4)
     with HostRegistration(table):
-        host_registration._give_up(table.data_ptr(), 64, os.getpid() + 1, table)
+        host_registration._give_up((table.data_ptr(), 64), os.getpid() + 1, table)
         assert len(cuda.registered) == 1
 
 
