@@ -11,18 +11,33 @@ def check_features(features: Tensor) -> None:
 
     Raises:
         TypeError: not a tensor.
-        ValueError: not two-dimensional, not contiguous, not in host memory, or rows of 0 bytes.
+        ValueError: not two-dimensional, not contiguous, not in host memory, rows of 0 bytes, or a
+            tensor whose memory does not hold its values: sparse, quantized, or a lazy view.
     """
     if not isinstance(features, Tensor):
-        raise TypeError(f"features: expected a torch tensor, got {type(features).__name__}")
+        raise TypeError(
+            f"features: expected a torch tensor, got {type(features).__name__}"
+            + ("; torch.from_numpy makes one" if type(features).__name__ == "ndarray" else "")
+        )
+    if features.layout != torch.strided or features.is_quantized:
+        kind = features.dtype if features.is_quantized else features.layout
+        raise ValueError(f"features: expected a plain dense tensor, got {kind}")
     if features.dim() != 2:
         raise ValueError(f"features: expected shape [N, D], got {tuple(features.shape)}")
     if features.device.type != "cpu":
-        raise ValueError(f"features: the table must lie in host memory, got {features.device}")
+        raise ValueError(
+            f"features: the table must lie in host memory, got {features.device}; call .cpu() first"
+        )
     if features.shape[1] == 0:
         raise ValueError("features: rows of width 0 have nothing to fetch")
     if not features.is_contiguous():
         raise ValueError("features: the table must be contiguous; call .contiguous() first")
+    # Such a view has the memory of another tensor and is conjugated or negated only when torch
+    # reads it: whoever moves bytes would bring the other tensor's values.
+    if features.is_conj() or features.is_neg():
+        raise ValueError(
+            "features: a lazy conjugate or negative; call .resolve_conj().resolve_neg() first"
+        )
 
 
 def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:

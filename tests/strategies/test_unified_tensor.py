@@ -227,7 +227,11 @@ def test_a_strategy_that_cannot_run_says_why() -> None:
         (TABLE, "aligned_zero_copy", {"order": "sorte"}, ValueError, "did you mean 'sorted'"),
         (TABLE[:, 0], "aligned_zero_copy", {}, ValueError, r"expected shape \[N, D\]"),
         (TABLE.T, "aligned_zero_copy", {}, ValueError, "contiguous"),
-        (TABLE.numpy(), "aligned_zero_copy", {}, TypeError, "got ndarray"),
+        (TABLE.numpy(), "aligned_zero_copy", {}, TypeError, "got ndarray; torch.from_numpy"),
+        (TABLE.to("meta"), "aligned_zero_copy", {}, ValueError, r"got meta; call \.cpu"),
+        (TABLE.to_sparse(), "aligned_zero_copy", {}, ValueError, "dense tensor, got .*sparse_coo"),
+        (TABLE.to(torch.complex64).conj(), "cpu_gather", {}, ValueError, "resolve_conj"),
+        (torch._neg_view(TABLE), "aligned_zero_copy", {}, ValueError, "resolve_neg"),
         (TABLE.clone().requires_grad_(), "aligned_zero_copy", {}, ValueError, "x.detach"),
     ],
 )
