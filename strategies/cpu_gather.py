@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.strategies.base import DataPath, Fetcher, Strategy, Ticket
-from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher, cuda_skip
+from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher, cuda_skip, with_index
 from gatherbench.strategies.host_fetcher import HostFetcher, StagedPath
 from gatherbench.strategies.places import no_path_to
 from gatherbench.strategies.ticket_ring import TicketRing
@@ -65,7 +65,7 @@ class NaiveFetcher(Fetcher):
     """
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
+        super().__init__(features, with_index(device) if device.type == "cuda" else device)
         self._table = features
         self._ring = TicketRing(1)
 
