@@ -140,13 +140,25 @@ class Fetcher(ABC):
             TypeError: ids are no tensor of int32 or int64.
             ValueError: ids are not one-dimensional or lie on the wrong device.
             IndexError: an id is negative or not below ``num_rows``.
-            RuntimeError: the fetcher is closed, or ``lookahead + 1`` fetches are in flight whose
+            RuntimeError: see :meth:`check_usable`; or ``lookahead + 1`` fetches are in flight whose
                 results have not been taken.
+        """
+        self.check_usable()
+        check_ids(ids, self.num_rows, self.ids_device)
+        return self._submit(ids.contiguous())
+
+    def check_usable(self) -> None:
+        """
+        Raises:
+            RuntimeError: closed; or in a forked child, opened by the parent with threads or a GPU.
         """
         if self._closed:
             raise RuntimeError(f"{type(self).__name__} is closed: open the strategy again")
-        check_ids(ids, self.num_rows, self.ids_device)
-        return self._submit(ids.contiguous())
+        if self._pid != os.getpid() and (self.lookahead or self.device.type != "cpu"):
+            raise RuntimeError(
+                "opened in the parent process, whose GPU and threads a forked child cannot use: "
+                "fetch there, and let a loader's workers only sample"
+            )
 
     @abstractmethod
     def _submit(self, ids: Tensor) -> Ticket:

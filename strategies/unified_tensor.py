@@ -12,11 +12,12 @@ knows tensors and no tickets. A strategy that overlaps needs to hear of the next
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 import torch
 from torch import Tensor
@@ -78,8 +79,11 @@ class UnifiedTensor:
     fetches (those of :meth:`prefetch` count) have been started: enough for a loop that uses a
     batch up before it asks for the one after the next.
 
-    Not for several threads at once. Closed by :meth:`close`, by ``with``, when it is collected,
-    or when the program ends.
+    Threads and CUDA streams may take turns; borrowed rows then have to be used up before the next
+    fetch is asked for. A loader's worker processes cannot fetch: wrap the loader in
+    :class:`gatherbench.bench.pyg_features.FeatureLoader`.
+
+    Closed by :meth:`close`, by ``with``, when it is collected, or when the program ends.
 
     Attributes:
         strategy: what moves the rows, with its parameters.
@@ -96,6 +100,8 @@ class UnifiedTensor:
         self._copy = copy
         self._ahead: deque[_Ahead] = deque()
         self._started = 0
+        self._turn = threading.Lock()
+        self._stream: torch.cuda.Stream | None = None
         self.strategy = strategy
         self.shape = features.shape
         self.dtype = features.dtype
@@ -114,6 +120,12 @@ class UnifiedTensor:
             f"UnifiedTensor({list(self.shape)}, {self.dtype}, {of}, device={self.device}{closed})"
         )
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a UnifiedTensor belongs to its process and cannot be pickled or copied: fetch in the "
+            "main process and let a loader's workers only sample, or call unified(...) again there"
+        )
+
     def __getitem__(self, ids: Tensor) -> Tensor:
         """The rows ``ids`` (``[B]``, int32 or int64, not negative): ``[B, D]`` on the device.
 
@@ -124,18 +136,22 @@ class UnifiedTensor:
         Raises:
             TypeError, ValueError, IndexError: ids that are no ids of rows, see
                 :meth:`gatherbench.strategies.base.Fetcher.submit`.
-            RuntimeError: closed.
+            RuntimeError: closed, or opened before a fork.
         """
-        ids = self._placed(ids)
-        for ahead in self._ahead if isinstance(ids, Tensor) else ():
-            if ids.dtype == ahead.ids.dtype and torch.equal(ids, ahead.ids):
-                self._ahead.remove(ahead)
-                ticket = ahead.ticket
-                break
-        else:
-            ticket = self._start(ids)
-        rows = ticket.result()
-        return rows.clone() if self._copy else rows
+        self._check_usable()
+        with self._turn:
+            ids = self._placed(ids)
+            for ahead in self._ahead if isinstance(ids, Tensor) else ():
+                if ids.dtype == ahead.ids.dtype and torch.equal(ids, ahead.ids):
+                    self._ahead.remove(ahead)
+                    ticket = ahead.ticket
+                    break
+            else:
+                ticket = self._start(ids)
+            rows = ticket.result()
+            if self._stream is not None:
+                rows.record_stream(self._stream)  # they may have been allocated on another
+            return rows.clone() if self._copy else rows
 
     def prefetch(self, ids: Tensor) -> None:
         """Start fetching ``ids``, which ``features[ids]`` will ask for soon.
@@ -148,10 +164,12 @@ class UnifiedTensor:
         Raises:
             As ``features[ids]``.
         """
+        self._check_usable()
         if self.lookahead:
-            ids = self._placed(ids)
-            ticket = self._start(ids)
-            self._ahead.append(_Ahead(self._started, ids.clone(), ticket))
+            with self._turn:
+                ids = self._placed(ids)
+                ticket = self._start(ids)
+                self._ahead.append(_Ahead(self._started, ids.clone(), ticket))
 
     def close(self) -> None:
         """Free buffers, join threads, undo registrations. Safe to call twice."""
@@ -169,13 +187,25 @@ class UnifiedTensor:
     ) -> None:
         self.close()
 
+    def _check_usable(self) -> None:
+        if not self._close.alive:
+            raise RuntimeError("the features are closed: call unified(...) again")
+        self._fetcher.check_usable()
+
     def _placed(self, ids: Tensor) -> Tensor:
-        """``ids`` where the fetcher wants them; what is no tensor is left for it to refuse."""
+        """``ids`` where the fetcher wants them; what is no tensor is left for it to refuse.
+
+        Fetches share buffers, whose earlier readers are on the stream that was current then: a
+        call on another stream waits for that one.
+        """
+        if self.device.type == "cuda":
+            current = torch.cuda.current_stream(self.device)
+            if self._stream is not None and self._stream != current:
+                current.wait_stream(self._stream)
+            self._stream = current
         return ids.to(self._fetcher.ids_device) if isinstance(ids, Tensor) else ids
 
     def _start(self, ids: Tensor) -> Ticket:
-        if not self._close.alive:
-            raise RuntimeError("the features are closed: call unified(...) again")
         # The fetcher refuses to overwrite rows whose ticket was never taken: take it, in vain.
         if self._ahead and self._ahead[0].number + self.lookahead <= self._started:
             self._ahead.popleft().ticket.result()

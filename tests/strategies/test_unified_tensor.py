@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import os
+import pickle
+import re
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +24,7 @@ from torch import Tensor
 import gatherbench
 from gatherbench.strategies.base import DataPath, Fetcher, Strategy
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
-from gatherbench.strategies.registry import STRATEGIES, variants
+from gatherbench.strategies.registry import STRATEGIES, build, variants
 from gatherbench.strategies.unified_tensor import UnifiedTensor
 
 HOST = torch.device("cpu")
@@ -185,7 +191,110 @@ def test_it_lets_go_of_what_the_path_holds(end: str) -> None:
     else:
         with pytest.raises(RuntimeError, match="features are closed"):
             _ = features[torch.arange(3)]
+        with pytest.raises(RuntimeError, match="features are closed"):
+            features.prefetch(torch.arange(3))
     assert path.closed
+
+
+class OneAtATime(DirectPath):
+    """Notices a second fetch that begins before the first has ended."""
+
+    def __init__(self, features: Tensor) -> None:
+        super().__init__(features)
+        self.inside, self.second = threading.Lock(), threading.Event()
+
+    def fetch(self, ids: Tensor, out: Tensor) -> None:
+        if not self.inside.acquire(blocking=False):
+            self.second.set()
+            return
+        self.second.wait(0.05)
+        super().fetch(ids, out)
+        self.inside.release()
+
+
+def test_threads_take_turns() -> None:
+    features = UnifiedTensor(TABLE, build("aligned_zero_copy"), HOST)
+    path = OneAtATime(TABLE)
+    features._fetcher._path = path  # type: ignore[attr-defined]
+    right: list[bool] = []
+
+    def fetch(ids: Tensor) -> None:
+        for _ in range(3):
+            right.append(torch.equal(features[ids], TABLE[ids]))
+
+    threads = [threading.Thread(target=fetch, args=(ids,)) for ids in draw(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    features.close()
+    assert right == [True] * 6
+    assert not path.second.is_set(), "two fetches were in the same buffer"
+
+
+def test_a_call_on_another_cuda_stream_waits_for_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of the last call may still be copied there out of the buffer that is filled next."""
+
+    class Stream:
+        waited: ClassVar[list[tuple[Stream, Stream]]] = []
+
+        def wait_stream(self, other: Stream) -> None:
+            self.waited.append((self, other))
+
+    first, second = Stream(), Stream()
+    marked: list[Stream] = []
+    monkeypatch.setattr(Tensor, "record_stream", lambda self, stream: marked.append(stream))
+    with gatherbench.unified(TABLE, "aligned_zero_copy", "cpu") as features:
+        features.device = torch.device("cuda")
+        for stream in (first, first, second, second, first):
+            monkeypatch.setattr(torch.cuda, "current_stream", lambda device, now=stream: now)
+            assert torch.equal(features[torch.arange(3)], TABLE[:3])
+    assert Stream.waited == [(second, first), (first, second)]
+    assert marked == [first, first, second, second, first]
+
+
+def in_a_forked_child(job: Callable[[], object]) -> str:
+    """What ``job`` raises there; it has ten seconds."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = "nothing was raised"
+        signal.alarm(10)
+        try:
+            job()
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    return said
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_forked_child_is_told_where_to_fetch(on_gpu: bool) -> None:
+    """torch would advise to spawn the workers, which cannot be; a prefetch would hang."""
+    name = "aligned_zero_copy" if on_gpu else "async_zero_copy"
+    with gatherbench.unified(TABLE, name, "cpu") as features:
+        if on_gpu:
+            features._fetcher.device = torch.device("cuda")
+        ids = torch.arange(4)
+        features.prefetch(ids)
+        told = "RuntimeError: opened in the parent process, .* workers only sample"
+        assert re.match(told, in_a_forked_child(lambda: features[ids]))
+        assert re.match(told, in_a_forked_child(lambda: features.prefetch(ids)))
+        assert in_a_forked_child(features.close) == "nothing was raised"
+        assert torch.equal(features[ids], TABLE[ids])
+
+
+def test_it_cannot_be_sent_to_another_process() -> None:
+    with gatherbench.unified(TABLE, "aligned_zero_copy", "cpu") as features:
+        for use in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match=r"belongs to its process .* only sample"):
+                use(features)
 
 
 def test_a_program_that_forgets_to_close_ends() -> None:
