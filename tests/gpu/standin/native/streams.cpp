@@ -212,10 +212,9 @@ API cudaError_t cudaEventDestroy(cudaEvent_t handle) {
 API cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
   Event* event = event_of(handle);
   auto moment = std::make_shared<Moment>();
-  {
-    std::lock_guard<std::mutex> hold(event->lock);
-    event->last = moment;
-  }
+  // Until it is queued: another thread that waits for it on this stream would be queued before.
+  std::lock_guard<std::mutex> hold(event->lock);
+  event->last = moment;
   Shared* shared = event->shared;
   const std::uint64_t turn = shared != nullptr ? shared->recorded.fetch_add(1) + 1 : 0;
   stream_of(stream)->put([=] {
