@@ -79,9 +79,8 @@ def test_lack_of_memory_fails_the_case_and_says_so(make_job, tmp_path: Path) -> 
     job = make_job()
     job.dump(tmp_path / "job.json")
     script = (
-        "import resource, sys; from gatherbench.bench import measure, worker;"
-        "resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30));"
-        "measure.resident_copy = lambda t: bytearray(1 << 40);"
+        "import sys; from gatherbench.bench import measure, worker;"
+        "measure.resident_copy = lambda t: bytearray(1 << 60);"  # beyond any address space
         "worker.main(sys.argv[1:])"
     )
     command = [

@@ -28,11 +28,11 @@ def c_compiler() -> str:
 
 @pytest.fixture(scope="session")
 def cupti_folder(c_compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds the stub as ``libcupti.so.13``, and an empty driver."""
+    """A folder with the stub, under a version that no torch is built with, and an empty driver."""
     folder = tmp_path_factory.mktemp("cupti")
     (folder / "nothing.c").write_text("int nothing;\n")
     for source, soname in (
-        (HERE / "cupti_stub.c", "libcupti.so.13"),
+        (HERE / "cupti_stub.c", "libcupti.so.77"),
         (folder / "nothing.c", "libcuda.so.1"),
     ):
         subprocess.run(

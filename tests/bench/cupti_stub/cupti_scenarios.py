@@ -34,7 +34,7 @@ class Stub:
     """The stub's controls."""
 
     def __init__(self, folder: Path) -> None:
-        self._library = ctypes.CDLL(str(folder / "libcupti.so.13"))
+        self._library = ctypes.CDLL(str(folder / "libcupti.so.77"))
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         return getattr(self._library, f"stub_{name}")
@@ -52,7 +52,7 @@ class Stub:
 def told(driver: Callable[[], object] = lambda: None) -> dict[str, Any]:
     """What the counters say of a window in which the ``driver`` works, or the reason."""
     try:
-        counters = UnifiedMemoryCounters("libcupti.so.13")
+        counters = UnifiedMemoryCounters("libcupti.so.77")
         counters.start()
         driver()
         tally = counters.stop()
@@ -197,7 +197,7 @@ def meter(stub: Stub) -> Any:
     ctypes.CDLL(str(Path(sys.argv[1]) / "libcuda.so.1"))
     torch = types.SimpleNamespace(
         cuda=types.SimpleNamespace(is_initialized=lambda: True),
-        version=types.SimpleNamespace(cuda="13.0"),
+        version=types.SimpleNamespace(cuda="77.0"),
     )
     sys.modules["torch"] = torch  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-/* A libcupti.so.13 whose driver does what a test tells it to: faults and moves are records that
+/* A libcupti whose driver does what a test tells it to: faults and moves are records that
  * stub_emit writes, and the stub_* settings say how they reach the meter, or how they do not.
  *
  * Only what is configured and enabled is recorded. Prototypes and structures are those of NVIDIA's

@@ -17,7 +17,7 @@ import pytest
 
 from gatherbench.bench.meters import cupti
 
-_WHEELS = ("nvidia-cuda-cupti", "nvidia-cuda-cupti-cu12", "nvidia-cuda-runtime")
+_WHEELS = ("nvidia-cuda-cupti", "nvidia-cuda-cupti-cu12", "nvidia-cuda-runtime", "nvidia-cuda-crt")
 
 
 def _installed(name: str) -> Iterator[Path]:
@@ -45,8 +45,9 @@ def _camel(field: str) -> str:
 
 def test_structures_and_constants_are_those_of_the_header(c_compiler: str, tmp_path: Path) -> None:
     versions, driver = list(_installed("cupti_version.h")), list(_installed("cuda.h"))
-    if not versions or not driver:
-        pytest.skip("no CUPTI headers or no cuda.h here: install a CUDA toolkit")
+    common = [path.parent for path in _installed("crt/host_defines.h")]  # cuda.h's own includes
+    if not versions or not driver or not common:
+        pytest.skip("no CUPTI headers or not all of cuda.h's here: install a CUDA toolkit")
     if not all(_knows_every_error(version) for version in versions):
         pytest.skip("the headers are of CUDA before 12.8, which lacks names of errors")
     head = "CUpti_ActivityUnifiedMemoryCounter"
@@ -90,7 +91,7 @@ def test_structures_and_constants_are_those_of_the_header(c_compiler: str, tmp_p
         "int main(void) { \n" + "\n".join(lines) + "\nreturn 0; }\n"
     )
     program = tmp_path / "layout"
-    includes = [f"-I{folder}" for folder in dict.fromkeys(p.parent for p in versions + driver)]
+    includes = [f"-I{folder}" for folder in dict.fromkeys(p.parent for p in versions + driver + common)]
     subprocess.run([c_compiler, *includes, "-o", str(program), str(source)], check=True)
     printed = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
     found = {name: int(value) for name, value in (line.split() for line in printed.splitlines())}
