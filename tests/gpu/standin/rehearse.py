@@ -154,7 +154,7 @@ def steps(out: Path) -> dict[str, list[str]]:
         "overlap": [sys.executable, "-c", SMALL_OVERLAP, str(out / "overlap")],
         "gpu-epoch": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'rehearsal.toml'}", "BUDGET=800"],
         "gpu-meters": [*meters, "--out", str(out / "gpu-meters"), *little],
-        "calibrate": [*make, "calibrate", f"OUT={out / 'calibrate'}", "BUDGET=150"],
+        "calibrate": [*make, "calibrate", f"OUT={out / 'calibrate'}", "BUDGET=400"],
     }
 
 
