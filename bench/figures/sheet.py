@@ -234,6 +234,9 @@ def warnings_of(run: Run) -> list[str]:
 def provenance(run: Run) -> str:
     """What was measured on what, and how often."""
     measure = run.plan["measure"]
+    cases = pd.DataFrame(run.plan["cases"])
+    fewest = cases.groupby(["workload", "strategy", "variant"]).size().min()
+    fewer = f"{fewest} to " if fewest < measure["repeats"] else ""
     counts = [
         f"{measure[key]} {name}{'' if measure[key] == 1 else 's'}"
         for key, name in (
@@ -250,6 +253,6 @@ def provenance(run: Run) -> str:
     }
     backends = ", ".join(sorted(set(run.rows["backend"][run.rows["epoch"] >= 0]))) or "none"
     return (
-        f"{counts[0]} × {counts[1]}, {counts[2]} dropped. Machine {names['machine']}"
+        f"{fewer}{counts[0]} × {counts[1]}, {counts[2]} dropped. Machine {names['machine']}"
         f" ({processor}), backend {backends}, commit {names['commit']}, run {run.run_id}."
     )

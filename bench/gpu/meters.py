@@ -44,6 +44,7 @@ from gatherbench.bench.meters.calibration import calibrate
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import NvmlDevice
+from gatherbench.bench.sensor_calibration import COPY_BYTES as RUN_COPY_BYTES
 from gatherbench.bench.sensor_calibration import (
     COPY_S,
     PinnedCopier,
@@ -57,7 +58,7 @@ from gatherbench.kernels.host_memory import available_bytes
 
 GIB = 1 << 30
 MIB = 1 << 20
-#: Copies of these sizes; a run's own calibration copies 256 MiB.
+#: Copies of these sizes, beside those of a run's own calibration.
 COPY_BYTES = (1 * MIB, 16 * MIB, 1 * GIB)
 #: Seconds kept back for tables and figures.
 CLOSING_S = 30.0
@@ -102,10 +103,11 @@ def calibration_table(rows: pd.DataFrame) -> pd.DataFrame:
     parts = wanted["source"].str.extract(
         r"^(?P<source>\w+): [^,]+, (?P<copied>[^;]+)(?:; (?P<trust>\w+))?$"
     )
+    size = f"copies of {RUN_COPY_BYTES / MIB:g} MiB"
     return pd.DataFrame(
         {
             "source": parts["source"],
-            "copied": parts["copied"],
+            "copied": parts["copied"].replace("pinned memory", size),
             "direction": wanted["metric"].str.removeprefix("pcie_").str.removesuffix("_ratio"),
             "ratio": wanted["value"],
             "verdict": parts["trust"].fillna(wanted["reason"]),
@@ -123,7 +125,7 @@ def plan(session: Session, size: Size, repeat: int, without: Sequence[str] = ())
     ]
     text = {
         "name": "gpu-meters",
-        "description": (__doc__ or "").split("\n")[0],
+        "description": f"{(__doc__ or '').splitlines()[0]} Managed memory comes once, and last.",
         "measure": {
             "repeats": repeat + 1,
             "epochs": EPOCHS,

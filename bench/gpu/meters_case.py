@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.calibration_job import run_maker
+from gatherbench.bench.check import residency_row
 from gatherbench.bench.energy_block import EnergyBlock
 from gatherbench.bench.gpu.meters_loop import Perceptron, wrong_rows
 from gatherbench.bench.loop import STAGES, CudaClock, HostClock, run_epoch
@@ -20,9 +21,10 @@ from gatherbench.bench.machine import machine_slug
 from gatherbench.bench.metered import row_of
 from gatherbench.bench.meters.clock import WallClockMeter
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
+from gatherbench.bench.meters.memory import MemoryMeter
 from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuEnergyMeter
 from gatherbench.bench.meters.recorder import Recorder
-from gatherbench.bench.meters.registry import open_meters
+from gatherbench.bench.meters.registry import METERS, open_meters
 from gatherbench.bench.meters.zeus import ZeusMeter
 from gatherbench.bench.rows import HEADER, Row, RowMaker
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -34,6 +36,8 @@ from gatherbench.strategies.registry import build, default_variants
 
 EPOCHS = 3
 CHECKED_BATCHES = 3
+#: All but that of memory: what the calibration and earlier cases have left is in the process too.
+METERS_READ = tuple(meter.name for meter in METERS if meter is not MemoryMeter)
 
 
 @dataclass(slots=True)
@@ -152,7 +156,11 @@ def _run(
     wrong = wrong_rows(fetcher, table, batches[:CHECKED_BATCHES])
     if wrong is not None:
         raise RuntimeError(wrong)
-    for step in _tuned(session, fetcher, table, batches[0], workload):
+    checked, source = len(batches[:CHECKED_BATCHES]), "fetched rows compared with the table's"
+    session.emit(make.ok("check", "batches", "1", checked, source))
+    if session.device.type == "cuda":
+        session.emit(residency_row(fetcher, make))
+    for step in (*fetcher.setup, *_tuned(session, fetcher, table, batches[0], workload)):
         session.emit(make.ok("setup", step.metric, step.unit, step.value, step.source))
     trainer = Perceptron(session.device, workload.hidden)
 
@@ -160,7 +168,7 @@ def _run(
         run_epoch(batches, fetcher, trainer)
 
     one_epoch()  # warm-up
-    recorder = Recorder(open_meters(gpu=session.gpu))
+    recorder = Recorder(open_meters(METERS_READ, session.gpu))
     energy = EnergyBlock(session.gpu, session.shortest_s)
     clock = (CudaClock if session.device.type == "cuda" else HostClock).source
     rows: list[Row] = []  # written after the block: a disk that is waited for lets the GPU idle

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from gatherbench.bench.derive import problems
+from gatherbench.bench.figures.sheet import provenance
 from gatherbench.bench.gpu import meters, meters_case
 from gatherbench.bench.gpu.meters import calibration_table, describe_here, finish, plan
 from gatherbench.bench.gpu.meters_case import MeteredCase, Session, cases, last_case
@@ -53,7 +54,12 @@ def test_every_strategy_leaves_a_run_that_reads_and_draws(session: Session) -> N
     assert set(payload) == {4 * 300 * 400.0}
     # No figure is empty for want of a meter that was not opened.
     metrics = set(run.rows[run.rows["stage"] == "epoch"]["metric"])
-    assert {reading.metric for meter in open_meters() for reading in meter.stop()} <= metrics
+    opened = open_meters(meters_case.METERS_READ)
+    assert {reading.metric for meter in opened for reading in meter.stop()} <= metrics
+    assert {"cpu_main", "cpu_package_energy"} <= metrics
+    assert "host_pinned" not in metrics  # of the whole process, not of the case
+    checks = run.rows[run.rows["stage"] == "check"]
+    assert checks["value"].tolist() == [3.0] * len(cases())
     # Without a GPU there is no energy, and none is made up.
     assert not (run.rows["stage"] == "energy").any()
     assert (session.store.folder / "figures" / "epoch_breakdown.png").is_file()
@@ -192,6 +198,12 @@ def test_what_was_planned_and_not_measured_says_so(session: Session) -> None:
     assert set(found["status"]) == {"skipped"}
     assert set(found["reason"]) == {meters.NOT_MEASURED}
     assert (found["variant"] == "managed").sum() == 1
+
+
+def test_what_comes_once_is_not_said_to_have_been_repeated(session: Session) -> None:
+    plan(session, SIZE, 1)
+    finish(session)
+    assert provenance(load_run(session.store.folder)).startswith("1 to 2 repeats × 3 epochs, ")
 
 
 def test_managed_memory_is_refused_on_the_host_with_a_reason(session: Session) -> None:
