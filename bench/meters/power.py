@@ -148,9 +148,8 @@ class EnergyWindow:
                 *what,
                 None,
                 ENERGY,
-                f"{TOO_SHORT} {length_s:.2g} s is too short for a counter that is"
-                f" refreshed every 0.1 s; see stage `energy`, at least"
-                f" {SHORTEST_ENERGY_WINDOW_S:g} s long",
+                f"{TOO_SHORT} less than {SHORTEST_ENERGY_WINDOW_S:g} s is too short for a counter"
+                " that is refreshed every 0.1 s; see stage `energy`",
                 samples=2,
             )
         joules = float(late) - float(early)
