@@ -235,10 +235,19 @@ def _headline(
         )
     best = ranked[0]
     said = f"{table}. Take {best.strategy} ({best.variant}): {seconds(best.epoch_s or 0)} an epoch"
-    said += " (modelled)" if best.basis == MODELLED else ""
+    said += f" ({best.basis})"
+    hint = ""
+    seen = next((o for o in ranked if o.basis == MEASURED), best)
+    if seen.basis != best.basis:
+        hint = (
+            f" The fastest that was measured is {seen.strategy} ({seen.variant}):"
+            f" {seconds(seen.epoch_s or 0)}. Measure the prediction before you rely on it."
+        )
+    # A prediction may lack a limit that a measurement has met: they are not set against each other.
+    ranked = [o for o in ranked if o.basis == best.basis]
     slowest = ranked[-1]
     if slowest is best:
-        return f"{said}."
+        return f"{said}.{hint}"
     times = (slowest.epoch_s or 0.0) / (best.epoch_s or 1.0)
     said += f", {times:.1f} times as fast as {slowest.strategy} ({slowest.variant})."
     level = [o for o in ranked[1:] if (o.epoch_s or 0.0) <= LEVEL * (best.epoch_s or 0.0)]
@@ -248,7 +257,7 @@ def _headline(
             f" {lean.strategy} ({lean.variant}) is level with it and pins"
             f" {gib(lean.pinned_bytes)} in place of {gib(best.pinned_bytes)}."
         )
-    return said
+    return said + hint
 
 
 def gib(num_bytes: float) -> str:

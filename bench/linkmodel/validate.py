@@ -177,9 +177,12 @@ def tables(reference: pd.DataFrame) -> str:
 
 def main(results: Path) -> None:
     reference = load_reference(results / "reference")
-    print(tables(reference))
-    print(f"fitted to {FITTED_ON}: {fitted_chart(reference)}")
-    print(f"rows of a minibatch if neighbours were uniform draws: {uniform_rows()[1]:.0f}\n")
+    if len(reference):
+        print(tables(reference))
+        print(f"fitted to {FITTED_ON}: {fitted_chart(reference)}")
+        print(f"rows of a minibatch if neighbours were uniform draws: {uniform_rows()[1]:.0f}\n")
+    else:
+        print(f"published figures: none in {results / 'reference'}\n")
     for rows in sorted(results.glob("*/*/rows.csv")):
         run = load_run(rows.parent)
         profile_file = rows.parent / "profile.toml"

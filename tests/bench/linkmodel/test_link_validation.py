@@ -142,3 +142,10 @@ def test_several_gpus_gain_more_than_was_published() -> None:
     """Published: 0.65 to 0.92 on other graphs. With four the CPU's way fills the host's memory."""
     gains = several_gpus(REFERENCE)["aligned_zero_copy zero-copy"]
     assert gains == pytest.approx([0.99, 0.99, 1.82, 1.99], abs=0.02)
+
+
+def test_results_without_published_figures_are_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    validate.main(tmp_path)
+    assert "published figures: none in" in capsys.readouterr().out

@@ -44,6 +44,22 @@ def test_a_measured_epoch_takes_the_models_place(make_run: Any) -> None:
     )
 
 
+def test_a_prediction_is_not_set_against_a_measurement(make_run: Any) -> None:
+    sizes = graph_sizes(GRAPH, QUESTION.fanouts, QUESTION.batch_size)
+    small = replace(QUESTION, gpu_memory_bytes=1.35e8)  # not the table
+    found = measured_epochs(QUESTION, results_of(make_run(backend="cuda")), MACHINE)
+    said = advise(small, sizes, load_profile("rtx3090-pcie4"), found).headline
+    assert "(modelled)" in said
+    assert "The fastest that was measured is unified_zero_copy (registered)" in said
+    assert said.endswith("Measure the prediction before you rely on it.")
+    assert not any(f"times as fast as {name} ({variant})" in said for name, variant in found)
+    quick = {key: (value / 100, where) for key, (value, where) in found.items()}
+    said = advise(small, sizes, load_profile("rtx3090-pcie4"), quick).headline
+    assert "(measured), " in said
+    assert "times as fast as cpu_gather (naive)." in said
+    assert "prediction" not in said
+
+
 def test_a_measured_variant_is_advised_on_even_if_it_declares_nothing_new(make_run: Any) -> None:
     series = [("aligned_zero_copy", "sorted", (0.1, 0.1, 0.1))]
     run = make_run(backend="cuda", series=series)
