@@ -91,7 +91,8 @@ def test_structures_and_constants_are_those_of_the_header(c_compiler: str, tmp_p
         "int main(void) { \n" + "\n".join(lines) + "\nreturn 0; }\n"
     )
     program = tmp_path / "layout"
-    includes = [f"-I{folder}" for folder in dict.fromkeys(p.parent for p in versions + driver + common)]
+    folders = dict.fromkeys(path.parent for path in versions + driver + common)
+    includes = [f"-I{folder}" for folder in folders]
     subprocess.run([c_compiler, *includes, "-o", str(program), str(source)], check=True)
     printed = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
     found = {name: int(value) for name, value in (line.split() for line in printed.splitlines())}
