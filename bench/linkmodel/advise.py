@@ -110,7 +110,9 @@ def advise(
         option = _option(strategy, load, epoch, question, sizes, profile, memory)
         seen = known.get((strategy.name, strategy.variant))
         if seen is not None:
-            option = replace(option, epoch_s=seen[0], basis=MEASURED, source=seen[1], fits=True)
+            option = replace(option, epoch_s=seen[0], basis=MEASURED, source=seen[1])
+            if not question.gpu_memory_bytes:  # it ran on the very GPU that is asked about
+                option = replace(option, fits=True)
         if option.fits is not False:
             remarks.update(dict.fromkeys(epoch.epoch_s.remarks))
         options.append(option)

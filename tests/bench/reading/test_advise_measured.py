@@ -60,6 +60,19 @@ def test_a_prediction_is_not_set_against_a_measurement(make_run: Any) -> None:
     assert "prediction" not in said
 
 
+def test_what_was_measured_does_not_make_a_smaller_gpu_larger(make_run: Any) -> None:
+    run = make_run(backend="cuda", series=[("all_in_gpu", "default", (0.1, 0.1, 0.1))])
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    sizes = graph_sizes(GRAPH, QUESTION.fanouts, QUESTION.batch_size)
+    little = load_profile("rtx3090-pcie4").with_constant("gpu.memory", 1.35e8, "made up")
+    assert advise(QUESTION, sizes, little, found).table_fits is True
+    asked = replace(QUESTION, gpu_memory_bytes=1.35e8)
+    advice = advise(asked, sizes, little, found)
+    assert advice.table_fits is False
+    assert "does not fit" in advice.headline
+    assert "all_in_gpu" in [o.strategy for o in advice.unranked]
+
+
 def test_a_measured_variant_is_advised_on_even_if_it_declares_nothing_new(make_run: Any) -> None:
     series = [("aligned_zero_copy", "sorted", (0.1, 0.1, 0.1))]
     run = make_run(backend="cuda", series=series)
