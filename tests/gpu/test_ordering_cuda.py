@@ -192,18 +192,19 @@ def test_ids_may_still_be_on_their_way(strategy: Strategy) -> None:
 
     The check itself waits for all ids that are given, so it is left out here.
     """
-    (wanted,) = batches(1)
     with opened_warm(strategy, TABLE) as fetcher:
         if not isinstance(fetcher, KernelFetcher):
             pytest.skip("takes its ids from the host")
-        given, ids = wanted.pin_memory(), torch.zeros_like(wanted, device=CUDA)
-        found = page_locked(len(ids), 64)
-        torch.cuda.synchronize()
-        torch.cuda._sleep(SLEEP)
-        ids.copy_(given, non_blocking=True)
-        found.copy_(fetcher._submit(ids).result(), non_blocking=True)
-        torch.cuda.synchronize()
-    assert same_bytes(found, reference_gather(TABLE, wanted)) is None
+        for wanted in batches(4):
+            given, found = wanted.pin_memory(), page_locked(len(wanted), 64)
+            ids, *spare = [torch.zeros_like(wanted, device=CUDA) for _ in range(5)]
+            torch.cuda.synchronize()
+            del spare  # a copy that is read too early holds zeros
+            torch.cuda._sleep(SLEEP)
+            ids.copy_(given, non_blocking=True)
+            found.copy_(fetcher._submit(ids).result(), non_blocking=True)
+            torch.cuda.synchronize()
+            assert same_bytes(found, reference_gather(TABLE, wanted)) is None
 
 
 def test_the_gather_waits_for_what_the_order_pass_has_queued(

@@ -6,8 +6,8 @@ has the CPU do the work on the same memory, and what is new is copied to new CUD
 one of the orders in which a GPU may do it: as if everything before on this stream were done when
 the operator is called, and nothing more of other streams than their events promise.
 
-What needs no kernel stays torch's own: allocation, views, streams, events, copies from and to the
-host, and the allocator's rules for memory that several streams use.
+What needs no kernel stays torch's own: allocation, views, streams, events, copies of contiguous
+memory, and the allocator's rules for memory that several streams use.
 """
 
 from __future__ import annotations
@@ -163,9 +163,8 @@ class _Copy:
         self._keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 
     def __call__(self, to: Any, source: Any, non_blocking: bool = False) -> Any:
-        across = to.is_cuda != source.is_cuda
         plain = to.dtype == source.dtype and to.shape == source.shape
-        if across and plain and to.is_contiguous() and source.is_contiguous():
+        if plain and to.is_contiguous() and source.is_contiguous():
             return self._native.call_boxed(self._keys, to, source, non_blocking)
         self._torch.cuda.current_stream().synchronize()
         ends = [_same_memory(self._torch, end) if end.is_cuda else end for end in (to, source)]
