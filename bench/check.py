@@ -48,7 +48,10 @@ def residency_row(fetcher: Fetcher, make: RowMaker) -> Row:
     """
     residency = fetcher.residency()
     if residency is None:
-        reason = "unsupported: an empty table, or another process reads it: nothing to ask here"
+        reason = (
+            "unsupported: an empty table, or one that only the CPU or another process reads:"
+            " CUDA has nothing to say of it here"
+        )
         return make.missing("check", "residency", "1", "cudaPointerGetAttributes", reason)
     if residency.found != residency.expected:
         raise WrongMemoryError(
