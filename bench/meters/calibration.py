@@ -94,9 +94,10 @@ def choose(comparisons: Sequence[Comparison]) -> SensorChoice:
         if not any(wrong):
             return SensorChoice(pcie=name, pcie_reason="")
         said += [f"{name} {word}" for word in wrong if word]
-    return SensorChoice(
-        None, f"unsupported: no source of PCIe traffic is trusted ({'; '.join(said)})"
-    )
+    # One semicolon: what follows the last one of a reason is its remedy.
+    why = ", ".join(said).replace("; ", ", ")
+    nobody = f"unsupported: no source of PCIe traffic is trusted ({why}); update the NVIDIA driver"
+    return SensorChoice(None, nobody)
 
 
 def verdict(comparison: Comparison) -> str | None:

@@ -28,10 +28,11 @@ def test_one_direction_that_is_wrong_costs_the_source() -> None:
     right, wrong = both("counters", 1.05)[0], both("counters", 1.67)[1]
     chosen = choose([right, wrong, *both("gpm", 1.0)])
     assert chosen.pcie == "gpm"
-    nobody = choose([right, wrong, *both("gpm", None, "unsupported: no such metrics")])
+    nobody = choose([right, wrong, *both("gpm", None, "unsupported: no such metrics; none known")])
     assert nobody.pcie is None
     assert "counters device to host: counts 1.67 B" in nobody.pcie_reason
     assert "gpm host to device: unsupported: no such metrics" in nobody.pcie_reason
+    assert nobody.pcie_reason.split("; ")[1:] == ["update the NVIDIA driver"], "not one remedy"
 
 
 def test_sources_come_in_the_order_of_trust_and_only_the_last_blocks() -> None:
