@@ -68,12 +68,15 @@ def plans() -> Table:
 
 def meters() -> Table:
     """Every meter, and whether it reads here."""
+    from gatherbench.bench.meters.pcie import NO_GPU_IN_RUN
     from gatherbench.bench.meters.registry import APART, METERS
 
+    says = {None: "reads", NO_GPU_IN_RUN: "in a run on a GPU; `gatherbench doctor` tries it"}
     table = Table("meter", "what it reads", "here")
     for kind in (*METERS, *APART):
         meter = kind()
-        table.add_row(meter.name, meter.summary, meter.probe() or "reads")
+        why = meter.probe()
+        table.add_row(meter.name, meter.summary, says.get(why) or why)
     return table
 
 

@@ -12,7 +12,9 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from gatherbench.bench import listing
 from gatherbench.bench.cli import app
+from gatherbench.bench.meters import pcie, power
 
 ShellRun = tuple[subprocess.CompletedProcess[str], Path]
 
@@ -61,6 +63,14 @@ def test_list(what: str) -> None:
         "profiles": "rtx3090-pcie4",
     }
     assert expected[what] in done.stdout
+
+
+def test_a_listing_on_a_gpu_machine_speaks_of_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (pcie, power):
+        monkeypatch.setattr(module, "no_gpu_reason", lambda: pcie.NO_GPU_IN_RUN)
+    cells = list(listing.meters().columns[2].cells)
+    assert cells.count("in a run on a GPU; `gatherbench doctor` tries it") == 2
+    assert pcie.NO_GPU_IN_RUN not in cells
 
 
 def test_doctor_names_what_is_lost() -> None:
