@@ -141,6 +141,13 @@ def surroundings(folder: Path) -> dict[str, str]:
     }
 
 
+def sweep() -> None:
+    """Free the GPU memory of processes that are gone: a killed one leaves it behind, as no GPU does."""
+    for memory in Path("/dev/shm").glob("standin-*-*"):
+        if not Path("/proc", memory.name.split("-")[1]).exists():
+            memory.unlink(missing_ok=True)
+
+
 def steps(out: Path) -> dict[str, list[str]]:
     """The commands by name: what the Makefile runs on a GPU, where it can, in little."""
     make = ["make", "-C", str(ROOT), "VENV=system", f"PYTHON={sys.executable}", f"OUT={out}"]
@@ -197,9 +204,13 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {missing}", file=sys.stderr)
         return 2
     environment = surroundings(out / "standin")
-    if command:
-        return subprocess.run(command, env=environment, check=False).returncode
-    return 0 if run(options.steps or known, out, environment) else 1
+    sweep()
+    try:
+        if command:
+            return subprocess.run(command, env=environment, check=False).returncode
+        return 0 if run(options.steps or known, out, environment) else 1
+    finally:
+        sweep()
 
 
 if __name__ == "__main__":
