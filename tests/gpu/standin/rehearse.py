@@ -142,7 +142,7 @@ def surroundings(folder: Path) -> dict[str, str]:
 
 
 def sweep() -> None:
-    """Free the GPU memory of processes that are gone: a killed one leaves it behind, as no GPU does."""
+    """Free the memory of processes that are gone: one that was killed leaves it behind."""
     for memory in Path("/dev/shm").glob("standin-*-*"):
         if not Path("/proc", memory.name.split("-")[1]).exists():
             memory.unlink(missing_ok=True)
