@@ -72,8 +72,9 @@ def sweep_panels(sweeps: Sequence[Sweep], *, title: str, foot: str) -> Figure:
 def _panel(axes: Axes, sweep: Sweep, looks: dict[Series, dict[str, Any]], factor: float) -> None:
     known = sweep.table.dropna(subset=["epoch_s"])
     if known.empty:
-        reasons = sweep.table["reason"]
-        say_absent(axes, str(reasons.iloc[0]) if len(reasons) else "", "not modelled")
+        # The path that lacks least names what all of them lack; a panel holds the first of it.
+        reason = min(map(str, sweep.table["reason"]), key=len, default="")
+        say_absent(axes, reason.partition(";")[0], "not modelled")
         return
     axes.grid(visible=True, axis="both")
     ticks = sorted(set(sweep.table["x"]))

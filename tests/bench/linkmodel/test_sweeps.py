@@ -143,6 +143,10 @@ def test_a_panel_without_values_says_why() -> None:
     words = " ".join(text.get_text() for text in figure.axes[0].texts)
     assert "not modelled" in words
     assert "gpu.submit" in words
+    figure = sweep_panels([link_generation(QUESTION, load_profile("gh200-c2c"))], title="", foot="")
+    words = " ".join(text.get_text() for text in figure.axes[0].texts)
+    assert "is no PCIe" in words.replace("\n", " ")
+    assert "gather_rate" not in words
 
 
 def test_the_same_figure_gives_the_same_file(drawn: Figure, tmp_path: Path) -> None:
