@@ -56,7 +56,8 @@ class DeviceSampler:
         current = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
             drawn = self._sampler.sample(seeds.to(self._device), seed)
-            ids = drawn.input_ids.cpu()  # waits for the edges too, so the current stream need not
+            ids = drawn.input_ids.cpu()
+        current.wait_stream(self._stream)
         for made in drawn.edges:
             made.record_stream(current)  # or it could be handed on while the training reads it
         return MiniBatch(ids, drawn.edges, drawn.num_nodes)
