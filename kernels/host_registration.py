@@ -95,7 +95,7 @@ class HostRegistration:
 def registered_bytes() -> int:
     """Bytes of host memory that this process holds registered, each counted once."""
     with _lock:
-        return sum(size for start, size in _held if (start, size) not in _foreign)
+        return sum(size for _, size in _ours())
 
 
 def writable(address: int, maps: Path = Path("/proc/self/maps")) -> bool:
@@ -116,7 +116,8 @@ def writable(address: int, maps: Path = Path("/proc/self/maps")) -> bool:
 _TAKEN = ("cudaErrorHostMemoryAlreadyRegistered", "cudaErrorInvalidValue")
 #: Registrations of this process by (address, bytes): how often each is held.
 _held: dict[tuple[int, int], int] = {}
-#: Reentrant: a garbage collection inside the lock may run the finalizer of another registration.
+#: Reentrant: a garbage collection inside the lock may run the finalizer of another registration;
+#: so nobody iterates over ``_held`` itself.
 _lock = threading.RLock()
 #: Held, but page-locked by somebody else: nothing of ours to undo.
 _foreign: set[tuple[int, int]] = set()
@@ -137,20 +138,26 @@ def _flags(read_only: bool, device: int) -> int:
     return flags | int(module.cudaHostRegisterReadOnly)
 
 
+def _ours() -> list[tuple[int, int]]:
+    """What this module has registered, without what somebody else has."""
+    return [held for held in list(_held) if held not in _foreign]
+
+
 def _acquire(start: int, size: int, flags: int) -> tuple[int, int]:
     """Hold a registration that covers the memory: one that there is, or a new one; its key."""
     key, end = (start, size), start + size
     with _lock:
-        for low, length in _held:
-            if low <= start and end <= low + length:
-                _held[low, length] += 1
-                return low, length
+        for held in list(_held):
+            low, length = held
+            if low <= start and end <= low + length and held in _held:
+                _held[held] += 1
+                return held
         try:
             call_runtime("cudaHostRegister", start, size, flags, hints=_hints(size))
         except CudaCallError as error:
             # Somebody else's registration serves as well, if it covers all of the memory. Both ends
             # do not tell that where registrations of ours cover only parts.
-            parts = any(low < end and start < low + length for low, length in _held)
+            parts = any(low < end and start < low + length for low, length in _ours())
             kinds = {pointer_kind(start), pointer_kind(end - 1)}
             if error.code not in _TAKEN or parts or kinds != {"Host"}:
                 raise

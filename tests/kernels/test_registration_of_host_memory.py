@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -156,6 +156,45 @@ def test_two_locked_ends_do_not_make_a_locked_table(cuda: FakeRuntime) -> None:
         with pytest.raises(CudaCallError, match="open a single table on the whole tensor"):
             HostRegistration(table)
         cuda.next_status = Status.cudaSuccess
+
+
+def test_parts_of_what_somebody_else_locked_are_no_obstacle(cuda: FakeRuntime) -> None:
+    """As the rows and then the whole of a tensor in torch's page-locked memory."""
+    table = torch.ones(100, 4)
+    cuda.next_status = Status.cudaErrorHostMemoryAlreadyRegistered
+    with HostRegistration(table[:10]), HostRegistration(table) as whole:
+        assert whole.address
+        assert host_registration.registered_bytes() == 0
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_collection_meanwhile_may_unregister_others(cuda: FakeRuntime, at: int) -> None:
+    """It may begin between any two lines, in this thread, which holds the lock."""
+    others = [HostRegistration(torch.ones(k + 1, 4)) for k in range(3)]
+    table = torch.ones(9, 4)
+    lines = 0
+
+    def collect(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        if lines == at:
+            lines += 1
+            others.pop(1).close()
+        return collect
+
+    def enter(frame: FrameType, event: str, _argument: object) -> Any:
+        return collect if frame.f_code is host_registration._acquire.__code__ else None
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        registration = HostRegistration(table)
+    finally:
+        sys.settrace(before)
+    assert len(others) == 2
+    assert len(cuda.registered) == 3
+    for held in (*others, registration):
+        held.close()
 
 
 def test_memory_that_somebody_else_locked_is_used_and_left_alone(cuda: FakeRuntime) -> None:
