@@ -49,16 +49,20 @@ def unified(
         params: the strategy's parameters, e.g. ``order="sorted"``.
 
     Raises:
-        ValueError: no such strategy, parameter or word (the nearest is named); or the strategy
-            cannot run here (its reason is given); or ``x`` is no table, or wants a gradient,
-            which does not flow through a fetch.
+        ValueError: no such strategy, parameter or word (the nearest is named), or no such device;
+            or the strategy cannot run here (its reason is given); or ``x`` is no table, or wants
+            a gradient, which does not flow through a fetch.
         TypeError: ``x`` is no tensor.
     """
     if isinstance(x, Tensor) and x.requires_grad:
         raise ValueError("x requires a gradient, and none flows through a fetch: use x.detach()")
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return UnifiedTensor(x, build(strategy, params), torch.device(device), copy=copy)
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device = {device!r}: expected e.g. 'cpu', 'cuda' or 'cuda:1'") from error
+    return UnifiedTensor(x, build(strategy, params), place, copy=copy)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +104,8 @@ class UnifiedTensor:
         self._copy = copy
         self._ahead: deque[_Ahead] = deque()
         self._started = 0
-        self._turn = threading.Lock()
+        #: Reentrant: a signal's handler or a collection may close what its own thread is fetching.
+        self._turn = threading.RLock()
         self._stream: torch.cuda.Stream | None = None
         self.strategy = strategy
         self.shape = features.shape
@@ -172,9 +177,13 @@ class UnifiedTensor:
                 self._ahead.append(_Ahead(self._started, ids.clone(), ticket))
 
     def close(self) -> None:
-        """Free buffers, join threads, undo registrations. Safe to call twice."""
-        self._ahead.clear()
-        self._close()
+        """Free buffers, join threads, undo registrations. Safe to call twice.
+
+        A fetch that another thread has begun is waited for.
+        """
+        with self._turn:
+            self._ahead.clear()
+            self._close()
 
     def __enter__(self) -> Self:
         return self

@@ -232,6 +232,46 @@ def test_threads_take_turns() -> None:
     assert not path.second.is_set(), "two fetches were in the same buffer"
 
 
+class ClosedMeanwhile(DirectPath):
+    """Has another thread close the features in the middle of a fetch."""
+
+    features: UnifiedTensor
+    closer: threading.Thread
+    closed = False
+
+    def fetch(self, ids: Tensor, out: Tensor) -> None:
+        self.closer = threading.Thread(target=self.features.close)
+        self.closer.start()
+        self.closer.join(0.05)
+        assert not self.closed
+        super().fetch(ids, out)
+
+    def close(self) -> None:
+        self.closed = True
+        super().close()
+
+
+def test_closing_waits_for_the_fetch_of_another_thread() -> None:
+    """It would unlock memory that a GPU is about to read."""
+    features = UnifiedTensor(TABLE, build("aligned_zero_copy"), HOST)
+    path = ClosedMeanwhile(TABLE)
+    path.features, features._fetcher._path = features, path  # type: ignore[attr-defined]
+    assert torch.equal(features[torch.arange(4)], TABLE[:4])
+    path.closer.join()
+    assert path.closed
+    with pytest.raises(RuntimeError, match="features are closed"):
+        _ = features[torch.arange(4)]
+
+
+@pytest.mark.timeout(20)
+def test_a_thread_may_close_what_it_is_fetching() -> None:
+    """As a signal's handler does, or a collection: nobody else would let go of the turn."""
+    features = UnifiedTensor(TABLE, build("aligned_zero_copy"), HOST)
+    with features._turn:
+        features.close()
+    assert "closed" in repr(features)
+
+
 def test_a_call_on_another_cuda_stream_waits_for_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of the last call may still be copied there out of the buffer that is filled next."""
 
@@ -318,6 +358,12 @@ def test_importing_the_package_loads_no_torch() -> None:
     assert done.returncode == 0, done.stderr
     with pytest.raises(AttributeError, match="no attribute 'unifed'"):
         _ = gatherbench.unifed  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:x"])
+def test_a_device_that_torch_does_not_know_is_named(device: str) -> None:
+    with pytest.raises(ValueError, match=f"device = '{device}': expected e.g. 'cpu'"):
+        gatherbench.unified(TABLE, device=device)
 
 
 def test_a_strategy_that_cannot_run_says_why() -> None:
