@@ -29,8 +29,10 @@ def cuda_skip(device: torch.device) -> str | None:
     """Why nothing can run on the CUDA ``device`` here, or ``None``."""
     if not torch.cuda.is_available():
         return f"no_device: torch {torch.__version__} sees no CUDA GPU"
-    if device.index is not None and device.index >= torch.cuda.device_count():
-        return f"no_device: this machine has {torch.cuda.device_count()} CUDA GPUs"
+    count = torch.cuda.device_count()
+    if device.index is not None and device.index >= count:
+        known = "GPU is cuda:0" if count == 1 else f"GPUs are cuda:0 to cuda:{count - 1}"
+        return f"no_device: this machine's {known}"
     return None
 
 

@@ -11,6 +11,7 @@ import torch
 
 from gatherbench.strategies import registry
 from gatherbench.strategies.cpu_gather import CpuGather
+from gatherbench.strategies.cuda_fetcher import cuda_skip
 from gatherbench.strategies.registry import STRATEGIES, build, default_variants, get, variants
 
 README = Path(__file__).parents[2] / "README.md"
@@ -103,6 +104,19 @@ def test_what_means_nothing_on_the_host_is_skipped_there(
 @pytest.mark.parametrize("name", [cls.name for cls in STRATEGIES])
 def test_without_a_gpu_the_cuda_paths_say_so(name: str) -> None:
     assert str(build(name).skip(torch.device("cuda"))).startswith("no_device")
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, "GPU is cuda:0"), (4, "GPUs are cuda:0 to cuda:3")]
+)
+def test_a_gpu_that_is_not_there_is_told_which_are(
+    monkeypatch: pytest.MonkeyPatch, count: int, said: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    told = cuda_skip(torch.device("cuda:4"))
+    assert told == f"no_device: this machine's {said}"
+    assert cuda_skip(torch.device("cuda:0")) is None
 
 
 def test_a_table_too_large_for_a_second_copy_is_refused_before_it_is_made() -> None:
