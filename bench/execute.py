@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ from gatherbench.bench.plan import PlanError, cases_from_json, resolved
 from gatherbench.bench.plan_file import load_plan
 from gatherbench.bench.progress import progress_bar
 from gatherbench.bench.report.page import FILE_NAME, write_report
+from gatherbench.bench.run_guards import Terminated
 from gatherbench.bench.runner import Progress, Runner, RunStopped
 from gatherbench.bench.show import render
 from gatherbench.bench.store import RunStore, StoreError, write_atomically
 from gatherbench.bench.tables import load_run
 from gatherbench.bench.workload import Workload
 
-OK, FAILED, INTERRUPTED = 0, 1, 130
+OK, FAILED, INTERRUPTED, TERMINATED = 0, 1, 128 + signal.SIGINT, 128 + signal.SIGTERM
 #: Where ``gatherbench calibrate`` puts the profile of this machine.
 CALIBRATIONS = Path("calibration")
 
@@ -141,11 +143,11 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
             return FAILED
         except StoreError as error:
             raise BadRunError(str(error)) from error
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             err.print(
                 f"interrupted; what was measured is safe. Go on with: {again}", soft_wrap=True
             )
-            return INTERRUPTED
+            return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
     late = runner.left - runner.unprepared
     if late:
         err.print(f"{late} cases left when the time was up. Go on with: {again}", soft_wrap=True)

@@ -57,6 +57,10 @@ def is_running(folder: Path) -> bool | None:
     return False
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, for whoever tells it from Ctrl-C."""
+
+
 @contextlib.contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
     """Answer SIGTERM as Ctrl-C: stop the case in flight and keep what there is."""
@@ -65,7 +69,7 @@ def terminate_as_interrupt() -> Iterator[None]:
         return
 
     def interrupt(_signal: int, _frame: object) -> None:
-        raise KeyboardInterrupt
+        raise Terminated
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:

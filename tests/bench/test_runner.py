@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -14,8 +15,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from gatherbench.bench.case import Case
+from gatherbench.bench.execute import PreparedRun, execute
+from gatherbench.bench.run_guards import Terminated
 from gatherbench.bench.runner import Progress, Runner, RunStopped
 from gatherbench.bench.store import PartWriter, RunStore, StoreError
 from gatherbench.bench.workload import Workload
@@ -160,9 +164,23 @@ def test_interrupt_stops_the_case_in_flight_and_resume_completes(
 
 def test_sigterm_is_answered_like_an_interrupt(store: RunStore, once: Once) -> None:
     part = store.part(cases("hang")[0])
-    with pytest.raises(KeyboardInterrupt), once(part, signalled(signal.SIGTERM)):
+    with pytest.raises(Terminated), once(part, signalled(signal.SIGTERM)):
         runner(store, cases("hang")).run()
     assert part.exists()
+
+
+@pytest.mark.parametrize(("ended_by", "status"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_the_exit_status_tells_which_signal_ended_a_run(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, ended_by: type[BaseException], status: int
+) -> None:
+    def ends(_: Runner) -> int:
+        raise ended_by
+
+    monkeypatch.setattr(Runner, "run", ends)
+    prepared = PreparedRun(store, cases("good"), {"measure": {}}, "cpu", "box")
+    err = io.StringIO()
+    assert execute(prepared, Console(file=io.StringIO()), Console(file=err, width=200)) == status
+    assert f"Go on with: gatherbench run --resume {store.folder}" in err.getvalue()
 
 
 DRIVER = """
