@@ -75,8 +75,9 @@ def gpu_count(question: Question, profile: LinkProfile, values: Sequence[int] = 
     """Epochs against the GPUs that train; they share processor, host memory and ports."""
     sizes = graph_sizes(question.graph, question.fanouts, question.batch_size)
     points = ((float(n), advise(replace(question, gpus=n), sizes, profile)) for n in values)
-    known = None not in (profile.host.memory_rate.value, profile.node.root_ports.value)
-    label = "GPUs" if known else "GPUs (as if they shared no host)"
+    shared = {"host memory": profile.host.memory_rate, "ports": profile.node.root_ports}
+    unknown = " or ".join(what for what, constant in shared.items() if constant.value is None)
+    label = f"GPUs (as if they shared no {unknown})" if unknown else "GPUs"
     return Sweep("gpu_count", label, _table("gpu_count", points), log_x=True)
 
 

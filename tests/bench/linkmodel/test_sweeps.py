@@ -99,7 +99,11 @@ def test_more_gpus_never_take_longer_and_share_what_they_share() -> None:
     assert (np.diff(epochs) <= 1e-9).all()
     assert epochs[4.0] > epochs[1.0] / 4
     assert gpu_count(QUESTION, PROFILE, (1,)).label == "GPUs"
-    assert "shared no host" in gpu_count(QUESTION, load_profile("a100-pcie4"), (1,)).label
+    machine = load_profile("a100-pcie4")
+    label = gpu_count(QUESTION, machine, (1,)).label
+    assert label == "GPUs (as if they shared no host memory or ports)"
+    calibrated = machine.with_constant("host.memory_rate", 1e11, "made up")
+    assert gpu_count(QUESTION, calibrated, (1,)).label == "GPUs (as if they shared no ports)"
 
 
 def test_a_sweeps_point_is_the_advice_for_it() -> None:
