@@ -347,3 +347,28 @@ def test_an_overlapped_epoch_is_never_shorter_than_its_transfers(
     assert transfer is not None
     assert epoch.epoch_s.value is not None
     assert batches * transfer < epoch.epoch_s.value < (batches + 1) * transfer
+
+
+def test_training_as_measured_tells_the_error_of_the_path(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    run = make_run(tmp_path, backend="cuda", sampling="replay")
+    table = against_measured(run, profile).set_index("strategy")
+    by_path = table["modelled_path_s"]
+    assert (table["path_error"] - (by_path / 7.0 - 1)).abs().max() < 1e-9
+    # A second of training an epoch, as measured; of the minibatches only the first is waited for.
+    assert by_path["resident"] == pytest.approx(1.0 + 0.04 / BATCHES, rel=2e-3)
+    epoch = {one.strategy: epoch for one, epoch in predictions(run, profile)}["by_gpu"]
+    waited = epoch.fetch_s.value
+    assert waited is not None
+    assert by_path["by_gpu"] == pytest.approx(by_path["resident"] + waited, rel=2e-3)
+
+
+def test_training_beside_a_gather_is_not_taken_for_training_alone(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    ahead = {name: facts for name, facts in CASES.items() if facts["fetch.lookahead"]}
+    table = against_measured(make_run(tmp_path, ahead, backend="cuda"), profile)
+    assert len(table) == len(ahead)
+    assert table["modelled_s"].notna().all()
+    assert table["modelled_path_s"].isna().all()
