@@ -80,7 +80,14 @@ class FetchFeatures:
     """
 
     def __init__(self, features: UnifiedTensor) -> None:
-        self.features = features
+        self.features: UnifiedTensor | None = features
+
+    def __getstate__(self) -> dict[str, None]:
+        """A loader sends itself, and its transform, to workers that are not forked (Python 3.14).
+
+        They only sample: what fetches stays here.
+        """
+        return {"features": None}
 
     def __call__(self, batch: Data) -> Data:
         """
@@ -88,7 +95,7 @@ class FetchFeatures:
             TypeError, ValueError: see :class:`FeatureLoader`.
             RuntimeError: called in a worker process.
         """
-        if get_worker_info() is not None:
+        if self.features is None or get_worker_info() is not None:
             raise RuntimeError(
                 "features are fetched in the main process: give the loader filter_per_worker=False"
             )

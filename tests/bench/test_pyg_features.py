@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from torch import Tensor
@@ -128,6 +130,24 @@ def test_as_a_transform_of_the_loader(data: Data, num_workers: int) -> None:
         batches = list(loader)
     assert len(batches) == 8
     assert all(torch.equal(batch.x, X[batch.n_id]) for batch in batches)
+
+
+@FORK
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_that_are_not_forked_are_sent_no_features(data: Data, start: str) -> None:
+    with gatherbench.unified(X, "aligned_zero_copy", "cpu") as features:
+        loader = node_loader(
+            data,
+            transform=FetchFeatures(features),
+            filter_per_worker=False,
+            num_workers=1,
+            multiprocessing_context=start,
+        )
+        batch = next(iter(loader))
+        assert torch.equal(batch.x, X[batch.n_id])
+        sent = pickle.loads(pickle.dumps(FetchFeatures(features)))
+        with pytest.raises(RuntimeError, match="filter_per_worker=False"):
+            sent(Data(n_id=torch.arange(NODES)))
 
 
 @FORK
