@@ -9,6 +9,7 @@
 #   BUDGET=500         seconds that gpu-micro, gpu-epoch and gpu-meters may take (regress-against: 270)
 #   GPU_PLAN=gpu-epoch which plan `make gpu-epoch` runs
 #   CARRY_PYTHON=3.12  the Python of a GPU machine without a network, for `make carry`
+#   PEERS=1            `make carry` takes WholeGraph along, for gpu-micro to measure beside ours
 
 PLAN    ?= quick
 VENV    ?= .venv
@@ -111,6 +112,13 @@ carry: $(READY) ## on any machine: unpack into .carry what a GPU machine without
 	$(PY) -m pip install -q -c constraints.txt --no-deps --only-binary=:all: --upgrade --target .carry \
 	  --python-version $(CARRY_PYTHON) --implementation cp --platform manylinux2014_x86_64 \
 	  pydantic pydantic-core annotated-types typing-inspection platformdirs
+ifdef PEERS
+	$(PY) -m pip install -q -c constraints.txt --no-deps --only-binary=:all: --upgrade --target .carry \
+	  --python-version $(CARRY_PYTHON) --implementation cp --platform manylinux_2_28_x86_64 \
+	  --platform manylinux_2_27_x86_64 --platform manylinux_2_24_x86_64 \
+	  pylibwholegraph-cu13 libwholegraph-cu13 librmm-cu13 rapids-logger
+	rm -r .carry/librmm/include  # 25 MB that nothing here compiles against
+endif
 
 calibrate: $(READY) ## measure this machine's constants for the link model, with a GPU or without (into calibration/ or OUT=)
 	$(PY) -m gatherbench.bench.linkmodel.calibrate_main --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) --budget $(BUDGET)

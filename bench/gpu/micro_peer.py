@@ -59,10 +59,15 @@ class WholeGraph:
 
     def __init__(self) -> None:
         """Raises whatever importing and starting the library raises."""
+        if importlib.util.find_spec("librmm") is not None:
+            # Their own loader finds it by way of libraft, which they need for nothing else.
+            importlib.import_module("librmm").load_library()
         self.version = str(importlib.import_module("pylibwholegraph").__version__)
-        start = importlib.import_module("pylibwholegraph.torch.initialize")
+        self._start = importlib.import_module("pylibwholegraph.torch.initialize")
         self._tensors = importlib.import_module("pylibwholegraph.torch.tensor")
-        self._comm, _ = start.init_torch_env_and_create_wm_comm(0, 1, 0, 1, wm_log_level="warn")
+        self._comm, _ = self._start.init_torch_env_and_create_wm_comm(
+            0, 1, 0, 1, wm_log_level="warn"
+        )
 
     def table(self, values: Tensor) -> Any:
         """A continuous table of theirs in host memory with these ``values`` ``[N, D]``."""
@@ -77,6 +82,10 @@ class WholeGraph:
     def free(self, table: Any) -> None:
         """Give the table back."""
         self._tensors.destroy_wholememory_tensor(table)
+
+    def close(self) -> None:
+        """End the library and its process group, which else complains, or waits, at exit."""
+        self._start.finalize()
 
 
 def measure_width(
@@ -160,7 +169,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--budget", type=float, default=25.0)
     options = parser.parse_args(arguments)
     if importlib.util.find_spec("pylibwholegraph") is None:
-        print("unsupported: pylibwholegraph is not installed")
+        print(
+            "unsupported: pylibwholegraph is not installed (pip install pylibwholegraph-cu13; for "
+            "a machine without a network: make carry PEERS=1)"
+        )
         return SKIPPED
     if (problem := prepare(options.out)) is not None:
         print(f"error: {problem}", file=sys.stderr)
@@ -169,7 +181,8 @@ def main(arguments: Sequence[str]) -> int:
     with RowFile(options.out / "peer.csv", PeerRow) as file:
         for width in WIDTHS:
             measure_width(peer, width, options.budget / len(WIDTHS), file.add)
-    print(table_of(file.rows))
+    print(table_of(file.rows), flush=True)
+    peer.close()
     return 0
 
 
