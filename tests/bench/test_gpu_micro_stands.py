@@ -259,12 +259,23 @@ def test_loads_last_about_as_long_as_they_are_asked_to(monkeypatch: pytest.Monke
 
 
 class Library:
-    """What of pylibwholegraph is used."""
+    """What of pylibwholegraph and librmm is used."""
 
     __version__ = "26.10"
 
     def __init__(self, wrong: bool) -> None:
         self.wrong, self.freed = wrong, 0
+        self.calls: list[str] = []
+
+    def module(self, name: str) -> Library:
+        self.calls.append(name)
+        return self
+
+    def load_library(self) -> None:
+        self.calls.append("load_library")
+
+    def finalize(self) -> None:
+        self.calls.append("finalize")
 
     def init_torch_env_and_create_wm_comm(self, *world: int, wm_log_level: str) -> tuple[str, None]:
         assert world == (0, 1, 0, 1)
@@ -290,7 +301,7 @@ def test_the_peer_is_compared_before_it_is_timed(
     wrong: bool, cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = Library(wrong)
-    monkeypatch.setattr(micro_peer.importlib, "import_module", lambda name: library)
+    monkeypatch.setattr(micro_peer.importlib, "import_module", library.module)
     monkeypatch.setattr(micro_peer.importlib.util, "find_spec", lambda name: library)
     monkeypatch.setattr(micro_peer, "SPAN_BYTES", MIB)
     monkeypatch.setattr(micro_peer, "READ_BYTES", MIB // 4)
@@ -304,6 +315,9 @@ def test_the_peer_is_compared_before_it_is_timed(
     assert {r["gatherer"] for r in rows} == {"WholeGraph 26.10", "aligned"}
     assert len(rows) == 2 * 3 * micro_peer.FEWEST_ROUNDS
     assert library.freed == 2
+    # librmm before what is linked to it; the end only when every row is written.
+    assert library.calls[:3] == ["librmm", "load_library", "pylibwholegraph"]
+    assert library.calls[-1] == "finalize"
 
 
 def test_a_step_keeps_a_fetch_beside_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
