@@ -107,8 +107,7 @@ class Runner:
         Raises:
             StoreError: another process runs this folder, or its table cannot be read.
             RunStopped: the disk is full.
-            KeyboardInterrupt: Ctrl-C, after the case in flight has been stopped.
-            Terminated: SIGTERM, likewise.
+            KeyboardInterrupt, Terminated: Ctrl-C, SIGTERM; the case in flight has been stopped.
         """
         with only_one(self.store.folder), terminate_as_interrupt():
             try:
