@@ -83,7 +83,7 @@ regress-untimed: $(READY) ## every host-side benchmark once, for its results alo
 # needs the harness's packages too, and `make carry` brings the few that are rarely there. Under ten
 # minutes each; what they find is in OUT even when they fail or are cut off.
 meter-cost: $(READY) ## what the meters add to an epoch: with and without them, in turn
-	$(PY) -m gatherbench.bench.metering_cost
+	$(PY) -m gatherbench.bench.metering.cost
 
 gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors, sanitizer
 	$(PY) tests/gpu/suite.py --out $(OUT) --budget $(if $(filter file,$(origin BUDGET)),560,$(BUDGET))
@@ -121,7 +121,7 @@ ifdef PEERS
 endif
 
 calibrate: $(READY) ## measure this machine's constants for the link model, with a GPU or without (into calibration/ or OUT=)
-	$(PY) -m gatherbench.bench.linkmodel.calibrate_main --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) --budget $(BUDGET)
+	$(PY) -m gatherbench.bench.linkmodel.calibrate.main --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) --budget $(BUDGET)
 
 clean: ## remove the environment, caches and build outputs (never results)
 	rm -rf .venv $(REHEARSAL) .carry build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .regress

@@ -15,14 +15,14 @@ from gatherbench.bench.figures.all import save_all
 from gatherbench.bench.linkmodel.predict import is_prediction, predict
 from gatherbench.bench.linkmodel.profile import LinkProfile, ProfileError
 from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile
-from gatherbench.bench.machine import commit_id, describe_machine, machine_slug
+from gatherbench.bench.machine.env import commit_id, describe_machine, machine_slug
 from gatherbench.bench.plan import PlanError, cases_from_json, resolved
 from gatherbench.bench.plan_file import load_plan
 from gatherbench.bench.progress import progress_bar
 from gatherbench.bench.report.page import FILE_NAME, write_report
 from gatherbench.bench.run_guards import Terminated
 from gatherbench.bench.runner import Progress, Runner, RunStopped
-from gatherbench.bench.show import render
+from gatherbench.bench.show.run import render
 from gatherbench.bench.store import RunStore, StoreError, write_atomically
 from gatherbench.bench.tables import load_run
 from gatherbench.bench.workload import Workload

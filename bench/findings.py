@@ -17,7 +17,7 @@ from typing import get_type_hints
 
 import pandas as pd
 
-from gatherbench.bench.derive import SERIES, epoch_times
+from gatherbench.bench.derive.epochs import SERIES, epoch_times
 from gatherbench.bench.gpu.micro_rows import MicroRow
 from gatherbench.bench.reference import load_reference
 from gatherbench.bench.tables import Run, load_run
@@ -66,7 +66,8 @@ class Findings:
         return found
 
     def derived(self, backend: str, derive: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
-        """``derive`` (see :mod:`gatherbench.bench.derive`) over :meth:`runs_on`, as one table.
+        """``derive`` (see :mod:`gatherbench.bench.derive.epochs`) over :meth:`runs_on`, as one
+        table.
 
         Columns: ``machine``, ``dataset``, ``model``, and those of ``derive``.
         """

@@ -20,13 +20,15 @@ from torch import Tensor
 from gatherbench.bench.case import Job
 from gatherbench.bench.check import check_rows, residency_row
 from gatherbench.bench.declare import declared_rows
-from gatherbench.bench.energy_block import EnergyBlock
 from gatherbench.bench.loop import STAGES, CudaClock, EpochTimes, HostClock, run_epoch
-from gatherbench.bench.metered import row_of
+from gatherbench.bench.machine.numa import Binding, bind_case, share_on_node
+from gatherbench.bench.metering.calibration import gpu_under_test
+from gatherbench.bench.metering.energy_block import EnergyBlock
+from gatherbench.bench.metering.row import row_of
+from gatherbench.bench.metering.uvm_block import uvm_rows
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.models import Trainer, build_model, to_device
-from gatherbench.bench.numa import Binding, bind_case, share_on_node
 from gatherbench.bench.ranges import TRACE_BATCHES, Mark, nvtx_session, write_trace
 from gatherbench.bench.rows import Row, RowMaker
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
@@ -34,10 +36,8 @@ from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.score import score
-from gatherbench.bench.sensor_calibration import gpu_under_test
 from gatherbench.bench.store import PartWriter
 from gatherbench.bench.trace import Sampler, Trace
-from gatherbench.bench.uvm_block import uvm_rows
 from gatherbench.bench.workload import Workload
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset

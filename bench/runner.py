@@ -13,15 +13,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from gatherbench.bench.calibration_job import (
+from gatherbench.bench.case import Case, Job
+from gatherbench.bench.deadline import Deadline, TimeUp
+from gatherbench.bench.metering.calibration_job import (
     CALIBRATION_KEY,
     TIMEOUT_S,
     CalibrationJob,
     read_choice,
     run_maker,
 )
-from gatherbench.bench.case import Case, Job
-from gatherbench.bench.deadline import Deadline, TimeUp
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.rows import Row, RowMaker
 from gatherbench.bench.run_guards import death_of, only_one, terminate_as_interrupt

@@ -1,7 +1,7 @@
 """Read a run's folder into tables: the one door for figures, the terminal and notebooks.
 
 What is derived from the rows (medians, ratios, rates) is computed by
-:mod:`gatherbench.bench.derive` and never stored.
+:mod:`gatherbench.bench.derive.epochs` and never stored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Run:
     Attributes:
         folder: where it lies.
         plan: the resolved plan.
-        env: the machine, see :func:`gatherbench.bench.machine.describe_machine`.
+        env: the machine, see :func:`gatherbench.bench.machine.env.describe_machine`.
         rows: the table (columns :data:`gatherbench.bench.rows.HEADER`), each row joined with the
             fields of its workload (``scale``, ``model``, ``hidden``, ``fanouts``, ...).
         samples: seconds of every stage of every minibatch; empty while the run has not ended.

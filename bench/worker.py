@@ -101,9 +101,9 @@ def measure_case(path: Path) -> None:
 
 def calibrate_sensors(path: Path) -> None:
     """Calibrate the GPU's sensors for the run; what goes wrong is the last record's reason."""
-    from gatherbench.bench.calibration_job import CalibrationJob, run_maker
+    from gatherbench.bench.metering.calibration import calibrate_gpu
+    from gatherbench.bench.metering.calibration_job import CalibrationJob, run_maker
     from gatherbench.bench.meters.gpu_choice import SensorChoice
-    from gatherbench.bench.sensor_calibration import calibrate_gpu
     from gatherbench.bench.store import PartWriter
 
     job = CalibrationJob.load(path)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from gatherbench.bench.derive import READING_ORDER, SERIES, epoch_times, epoch_values
-from gatherbench.bench.derive_gpu import block_values
+from gatherbench.bench.derive.epochs import READING_ORDER, SERIES, epoch_times, epoch_values
+from gatherbench.bench.derive.gpu import block_values
 from gatherbench.bench.findings import Findings
 from gatherbench.bench.tables import Run
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.derive import STAGES, disturbance, stage_breakdown
+from gatherbench.bench.derive.epochs import STAGES, disturbance, stage_breakdown
 from gatherbench.bench.findings import Findings
 from gatherbench.bench.linkmodel.predict import predictions
 from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile

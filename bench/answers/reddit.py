@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from gatherbench.bench.answers.epochs import BARS
-from gatherbench.bench.derive import READING_ORDER
+from gatherbench.bench.derive.epochs import READING_ORDER
 from gatherbench.bench.linkmodel.chart import CPU_GATHER
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.linkmodel.profile_file import load_profile

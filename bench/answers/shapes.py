@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from gatherbench.bench.answers.epochs import BARS
-from gatherbench.bench.linkmodel.advise import advise
-from gatherbench.bench.linkmodel.advise_question import Question, graph_of, graph_sizes
+from gatherbench.bench.linkmodel.advise.question import Question, graph_of, graph_sizes
+from gatherbench.bench.linkmodel.advise.rank import advise
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.datasets.registry import get_source
 from gatherbench.datasets.synthetic import SyntheticSource

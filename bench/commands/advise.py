@@ -47,9 +47,9 @@ def advise(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Rank the strategies for a graph and a machine, with the reason for each."""
-    from gatherbench.bench.linkmodel.advise_answer import Asked, answer
-    from gatherbench.bench.linkmodel.advise_question import AdviceError
-    from gatherbench.bench.linkmodel.advise_show import render, to_json
+    from gatherbench.bench.linkmodel.advise.answer import Asked, answer
+    from gatherbench.bench.linkmodel.advise.question import AdviceError
+    from gatherbench.bench.linkmodel.advise.show import render, to_json
     from gatherbench.bench.linkmodel.profile import ProfileError
 
     with bad_input(AdviceError, ProfileError):

@@ -33,9 +33,9 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Compare run B with run A; exit status 1 if B is slower or a case of it failed."""
-    from gatherbench.bench.compare import compare_runs
-    from gatherbench.bench.compare_check import CompareError
-    from gatherbench.bench.compare_show import comparison_json, exit_status, render_comparison
+    from gatherbench.bench.compare.comparable import CompareError
+    from gatherbench.bench.compare.runs import compare_runs
+    from gatherbench.bench.compare.show import comparison_json, exit_status, render_comparison
     from gatherbench.bench.tables import RunError, load_run
 
     if not 0 < threshold < math.inf:

@@ -82,7 +82,7 @@ def info(
     scale: Annotated[float, typer.Option(help="Of a synthetic graph.")] = 1.0,
 ) -> None:
     """Describe a prepared dataset."""
-    from gatherbench.bench.listing import description
+    from gatherbench.bench.show.listing import description
     from gatherbench.datasets.registry import get_source
     from gatherbench.datasets.store import DatasetError, dataset_folder
 

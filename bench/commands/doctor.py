@@ -7,6 +7,6 @@ from gatherbench.bench.commands.common import console
 
 def doctor() -> None:
     """Say what this machine has, and for each missing thing what is lost by it."""
-    from gatherbench.bench.doctor import print_doctor
+    from gatherbench.bench.doctor.examine import print_doctor
 
     print_doctor(console())

@@ -15,7 +15,7 @@ def list_things(
     ],
 ) -> None:
     """List what there is to choose from."""
-    from gatherbench.bench.listing import LISTINGS
+    from gatherbench.bench.show.listing import LISTINGS
 
     if what not in LISTINGS:
         fail(f"cannot list {what!r}: one of {', '.join(LISTINGS)}")

@@ -26,7 +26,7 @@ def requests(
     ] = None,
 ) -> None:
     """Compute what each launch policy's reads cost on the link; no GPU is needed."""
-    from gatherbench.bench.requests_table import BadRequestError, render, rows_of, to_csv
+    from gatherbench.bench.show.requests import BadRequestError, render, rows_of, to_csv
 
     with bad_input(BadRequestError):
         rows = rows_of(dim, dtype, policy or (), max_request)

@@ -14,7 +14,7 @@ from gatherbench.bench.commands.common import (
 
 def show(folder: RunArgument = None, results: ResultsOption = DEFAULT_RESULTS) -> None:
     """Print a run's results as a table."""
-    from gatherbench.bench.show import render
+    from gatherbench.bench.show.run import render
     from gatherbench.bench.tables import RunError, load_run
 
     with bad_input(RunError):

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gatherbench.bench.derive import cpu_seconds
+from gatherbench.bench.derive.epochs import cpu_seconds
 from gatherbench.bench.figures.bars import Line, draw_stack, draw_whiskers
 from gatherbench.bench.figures.sheet import draw_sheet
 from gatherbench.bench.figures.style import CPU_COLOURS

@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gatherbench.bench.derive import READING_ORDER
+from gatherbench.bench.derive.epochs import READING_ORDER
 from gatherbench.bench.figures.kinds import KINDS, Kind, bar_legend
 from gatherbench.bench.figures.panels import panel_row
 from gatherbench.bench.figures.style import (

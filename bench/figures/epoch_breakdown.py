@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gatherbench.bench.derive import stage_breakdown
+from gatherbench.bench.derive.epochs import stage_breakdown
 from gatherbench.bench.figures.bars import Line, draw_stack, draw_whiskers
 from gatherbench.bench.figures.sheet import draw_sheet
 from gatherbench.bench.figures.style import STAGE_COLOURS, time_unit

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gatherbench.bench.derive_gpu import gpu_energy, gpu_power, idle_power_w
+from gatherbench.bench.derive.gpu import gpu_energy, gpu_power, idle_power_w
 from gatherbench.bench.figures.bars import Line, draw_stack, draw_whiskers
 from gatherbench.bench.figures.sheet import draw_sheet
 from gatherbench.bench.figures.style import GREY, SKY, VERMILION

@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gatherbench.bench.derive import SERIES
-from gatherbench.bench.derive_gpu import DIRECTIONS, link_rate, link_rates
+from gatherbench.bench.derive.epochs import SERIES
+from gatherbench.bench.derive.gpu import DIRECTIONS, link_rate, link_rates
 from gatherbench.bench.figures.sheet import all_series, provenance, warnings_of
 from gatherbench.bench.figures.style import BLUE, FAINT, ORANGE, RC, Series, three_digits
 from gatherbench.bench.gathered import load_timeline

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gatherbench.bench.derive import disturbance, epoch_times, problems, sort_series
+from gatherbench.bench.derive.epochs import disturbance, epoch_times, problems, sort_series
 from gatherbench.bench.figures.bars import Line
 from gatherbench.bench.figures.style import FAINT, MODEL_HATCH, RC, VERMILION, Series
 from gatherbench.bench.linkmodel.series import BORROWED
@@ -51,7 +51,7 @@ def draw_sheet(
 
     Args:
         run: what is drawn.
-        values: a derived table with the columns :data:`gatherbench.bench.derive.SERIES`.
+        values: a derived table with the columns :data:`gatherbench.bench.derive.epochs.SERIES`.
         draw: fills one panel.
         title: of the figure.
         legend: patches that explain colours.

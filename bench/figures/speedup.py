@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gatherbench.bench.derive import reference_variant, speedup_over
+from gatherbench.bench.derive.epochs import reference_variant, speedup_over
 from gatherbench.bench.figures.bars import Line, draw_plain, draw_whiskers
 from gatherbench.bench.figures.sheet import draw_sheet
 from gatherbench.bench.tables import Run

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from gatherbench.bench.derive import sort_series
+from gatherbench.bench.derive.epochs import sort_series
 from gatherbench.bench.figures.kinds import MODELLED
 from gatherbench.bench.figures.panels import panel_row, say_absent
 from gatherbench.bench.figures.style import RC, STRATEGY_COLOURS, YELLOW, time_unit

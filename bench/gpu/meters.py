@@ -39,19 +39,19 @@ from gatherbench.bench.gpu.meters_case import EPOCHS, Session, cases, last_case
 from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table
 from gatherbench.bench.gpu.micro_machine import OUT_HELP, describe, fresh_folder, no_gpu, provenance
 from gatherbench.bench.gpu.watchdog import ends_within
-from gatherbench.bench.machine import describe_cpu, describe_memory
-from gatherbench.bench.meters.calibration import calibrate
-from gatherbench.bench.meters.gpu_choice import GpuUnderTest
-from gatherbench.bench.meters.nvml import SensorUnavailableError
-from gatherbench.bench.meters.nvml_device import NvmlDevice
-from gatherbench.bench.sensor_calibration import COPY_BYTES as RUN_COPY_BYTES
-from gatherbench.bench.sensor_calibration import (
+from gatherbench.bench.machine.env import describe_cpu, describe_memory
+from gatherbench.bench.metering.calibration import COPY_BYTES as RUN_COPY_BYTES
+from gatherbench.bench.metering.calibration import (
     COPY_S,
     PinnedCopier,
     calibrate_gpu,
     rows_of_calibration,
     torch_gpu_uuids,
 )
+from gatherbench.bench.meters.calibration import calibrate
+from gatherbench.bench.meters.gpu_choice import GpuUnderTest
+from gatherbench.bench.meters.nvml import SensorUnavailableError
+from gatherbench.bench.meters.nvml_device import NvmlDevice
 from gatherbench.bench.store import CASE_METRIC, CASE_STAGE, write_atomically
 from gatherbench.bench.tables import load_run
 from gatherbench.kernels.host_memory import available_bytes

@@ -12,13 +12,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from gatherbench.bench.calibration_job import run_maker
 from gatherbench.bench.check import residency_row
-from gatherbench.bench.energy_block import EnergyBlock
 from gatherbench.bench.gpu.meters_loop import Perceptron, wrong_rows
 from gatherbench.bench.loop import STAGES, CudaClock, HostClock, run_epoch
-from gatherbench.bench.machine import machine_slug
-from gatherbench.bench.metered import row_of
+from gatherbench.bench.machine.env import machine_slug
+from gatherbench.bench.metering.calibration_job import run_maker
+from gatherbench.bench.metering.energy_block import EnergyBlock
+from gatherbench.bench.metering.row import row_of
+from gatherbench.bench.metering.uvm_block import uvm_rows
 from gatherbench.bench.meters.clock import WallClockMeter
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.memory import MemoryMeter
@@ -29,7 +30,6 @@ from gatherbench.bench.meters.zeus import ZeusMeter
 from gatherbench.bench.rows import HEADER, Row, RowMaker
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.store import CASE_METRIC, CASE_STAGE, RunStore, write_atomically
-from gatherbench.bench.uvm_block import uvm_rows
 from gatherbench.bench.workload import Workload
 from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
 from gatherbench.strategies.registry import build, default_variants

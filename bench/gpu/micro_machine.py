@@ -50,8 +50,8 @@ def fresh_folder(wanted: Path) -> Path:
 def provenance() -> dict[str, Any]:
     """Commit, driver, link and clocks, where the packages that know them are installed."""
     try:
-        from gatherbench.bench.gpus import describe_gpus
-        from gatherbench.bench.machine import commit_id
+        from gatherbench.bench.machine.env import commit_id
+        from gatherbench.bench.machine.gpus import describe_gpus
     except ImportError as missing:
         commit = os.environ.get("GATHERBENCH_COMMIT")
         return {"commit": commit, "gpus": [], "no_gpu": str(missing)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from gatherbench.bench.derive import epoch_times, sort_series, stage_times
+from gatherbench.bench.derive.epochs import epoch_times, sort_series, stage_times
 from gatherbench.bench.linkmodel.epoch import EpochPrediction
 from gatherbench.bench.linkmodel.load import MinibatchLoad
 from gatherbench.bench.linkmodel.physics import Part, engine_copy, gpu_reads

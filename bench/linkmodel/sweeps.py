@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from gatherbench.bench.linkmodel.advise import Advice, Option, advise
-from gatherbench.bench.linkmodel.advise_question import Question, graph_sizes
+from gatherbench.bench.linkmodel.advise.question import Question, graph_sizes
+from gatherbench.bench.linkmodel.advise.rank import Advice, Option, advise
 from gatherbench.bench.linkmodel.profile import LinkProfile
-from gatherbench.bench.pcie import packet_link_rate
+from gatherbench.bench.machine.pcie import packet_link_rate
 
 COLUMNS = ("sweep", "x", "strategy", "variant", "epoch_s", "bound", "reason", "profile")
 

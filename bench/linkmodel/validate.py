@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from gatherbench.bench.derive import epoch_times
+from gatherbench.bench.derive.epochs import epoch_times
 from gatherbench.bench.linkmodel.chart import (
     BARS,
     BATCHES,

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from gatherbench.bench.machine.numa import parse_cpulist
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.perf_event import open_counter
-from gatherbench.bench.numa import parse_cpulist
 
 _DEVICES = Path("/sys/bus/event_source/devices")
 METRICS = ("dram_read", "dram_write")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gatherbench.bench.machine.pcie import fastest_rate, raw_rate
 from gatherbench.bench.meters.nvml_device import Link
-from gatherbench.bench.pcie import fastest_rate, raw_rate
 
 #: The byte counters are 32 bits wide: they start anew after 4 GiB.
 MODULUS = 2**32

@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Protocol
 
 import pynvml
 
+from gatherbench.bench.machine.pcie import UnknownLinkError
 from gatherbench.bench.meters.base import TOO_SHORT
 from gatherbench.bench.meters.gpm import SHORTEST_S, GpmWindow, traffic
 from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import Link, NvmlDevice
 from gatherbench.bench.meters.pcie_link import Count, CounterError, accumulate, most
 from gatherbench.bench.meters.poller import Poller
-from gatherbench.bench.pcie import UnknownLinkError
 
 DIRECTIONS = ("host_to_device", "device_to_host")
 

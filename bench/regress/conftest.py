@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gatherbench.bench.machine import library_versions
+from gatherbench.bench.machine.env import library_versions
 
 
 @pytest.hookimpl(optionalhook=True)  # ``side.py`` runs without pytest-benchmark

@@ -1,6 +1,6 @@
 """The report's comparison with a second run: what both are, the ratios, and their verdicts.
 
-The rule is that of ``gatherbench compare`` (:mod:`gatherbench.bench.compare`); here it is only
+The rule is that of ``gatherbench compare`` (:mod:`gatherbench.bench.compare.runs`); here it is only
 shown. A is the run compared with, B the run that the report is about.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.compare import compare_runs, deciding
-from gatherbench.bench.compare_check import CompareError, changes
+from gatherbench.bench.compare.comparable import CompareError, changes
+from gatherbench.bench.compare.runs import compare_runs, deciding
 from gatherbench.bench.report.bars import Axis, Bar, BarChart, Mark, Panel, bar
 from gatherbench.bench.report.facts import in_short, machine_of
 from gatherbench.bench.report.grid import Column, Grid, grid

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from gatherbench.bench.derive import epoch_times, problems, sort_series
+from gatherbench.bench.derive.epochs import epoch_times, problems, sort_series
 from gatherbench.bench.figures.sheet import has_gpu, modelled_for
 from gatherbench.bench.report.grid import number, scale
 from gatherbench.bench.tables import Run

@@ -6,7 +6,7 @@ import re
 
 import pandas as pd
 
-from gatherbench.bench.derive import SERIES, problems
+from gatherbench.bench.derive.epochs import SERIES, problems
 from gatherbench.bench.report.grid import Column, Grid, grid
 from gatherbench.bench.report.results import WHAT, in_plan_order
 from gatherbench.bench.tables import Run

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.derive_gpu import gpu_energy
+from gatherbench.bench.derive.gpu import gpu_energy
 from gatherbench.bench.figures.gpu_energy import why_no_energy
 from gatherbench.bench.figures.sheet import has_gpu
 from gatherbench.bench.linkmodel.profile import LinkProfile, ProfileError

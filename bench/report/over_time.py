@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.derive import sort_series
-from gatherbench.bench.derive_gpu import link_rates
+from gatherbench.bench.derive.epochs import sort_series
+from gatherbench.bench.derive.gpu import link_rates
 from gatherbench.bench.gathered import load_timeline
 from gatherbench.bench.report.bars import Axis
 from gatherbench.bench.report.grid import quantity

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from gatherbench.bench.derive import (
+from gatherbench.bench.derive.epochs import (
     cpu_seconds,
     reference_variant,
     sort_series,
@@ -16,7 +16,7 @@ from gatherbench.bench.derive import (
 from gatherbench.bench.figures.sheet import borrowed
 from gatherbench.bench.report.bars import BarChart, bar_chart
 from gatherbench.bench.report.grid import Column, Grid, grid
-from gatherbench.bench.show import summarise
+from gatherbench.bench.show.run import summarise
 from gatherbench.bench.tables import Run
 
 #: Columns that say what a line of a table is about.

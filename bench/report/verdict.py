@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from gatherbench.bench.derive import disturbance, problems, reference_variant, speedup_over
+from gatherbench.bench.derive.epochs import disturbance, problems, reference_variant, speedup_over
 from gatherbench.bench.figures.sheet import modelled_for
 from gatherbench.bench.report.grid import quantity, short
 from gatherbench.bench.tables import Run

@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from gatherbench.bench.calibration_job import CalibrationJob, run_maker
 from gatherbench.bench.case import Job
+from gatherbench.bench.metering.calibration_job import CalibrationJob, run_maker
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.rows import RowMaker
 from gatherbench.bench.store import PartWriter

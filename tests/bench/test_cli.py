@@ -12,9 +12,9 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from gatherbench.bench import listing
 from gatherbench.bench.cli import app
 from gatherbench.bench.meters import pcie, power
+from gatherbench.bench.show import listing
 
 ShellRun = tuple[subprocess.CompletedProcess[str], Path]
 

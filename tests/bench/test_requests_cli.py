@@ -21,7 +21,7 @@ from gatherbench.bench.figures.requests_per_row import (
     requests_per_row,
     save,
 )
-from gatherbench.bench.requests_table import ITEM_BYTES, render, rows_of, to_csv
+from gatherbench.bench.show.requests import ITEM_BYTES, render, rows_of, to_csv
 from gatherbench.kernels.policies import POLICIES, policy
 
 

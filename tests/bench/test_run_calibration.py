@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.calibration_job import CalibrationJob, read_choice, run_maker
 from gatherbench.bench.case import Case
 from gatherbench.bench.gathered import TIMELINE_COLUMNS, TIMELINE_FILE, load_timeline
+from gatherbench.bench.metering.calibration_job import CalibrationJob, read_choice, run_maker
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.runner import Runner
 from gatherbench.bench.store import RunStore

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gatherbench.bench.calibration_job import run_maker
+from gatherbench.bench.metering.calibration import PinnedCopier, calibrate_gpu, torch_gpu_uuids
+from gatherbench.bench.metering.calibration_job import run_maker
 from gatherbench.bench.meters.calibration import TRUSTED
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.nvml import SensorUnavailableError
@@ -13,7 +14,6 @@ from gatherbench.bench.meters.nvml_device import NvmlDevice
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.rows import Row
-from gatherbench.bench.sensor_calibration import PinnedCopier, calibrate_gpu, torch_gpu_uuids
 
 pytestmark = [
     pytest.mark.gpu,

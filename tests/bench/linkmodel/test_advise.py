@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gatherbench.bench.linkmodel import advise_answer
-from gatherbench.bench.linkmodel.advise import advise, gib, predict, seconds
-from gatherbench.bench.linkmodel.advise_answer import Asked, answer
-from gatherbench.bench.linkmodel.advise_loads import (
+from gatherbench.bench.linkmodel.advise import answer as advise_answer
+from gatherbench.bench.linkmodel.advise.answer import Asked, answer
+from gatherbench.bench.linkmodel.advise.loads import (
     GAT_HEADS,
     distinct_paths,
     gpu_need,
@@ -21,13 +20,14 @@ from gatherbench.bench.linkmodel.advise_loads import (
     pinned_need,
     table_on_gpu,
 )
-from gatherbench.bench.linkmodel.advise_question import (
+from gatherbench.bench.linkmodel.advise.question import (
     AdviceError,
     Question,
     graph_of,
     graph_sizes,
 )
-from gatherbench.bench.linkmodel.advise_show import SCHEMA_VERSION, render, to_json
+from gatherbench.bench.linkmodel.advise.rank import advise, gib, predict, seconds
+from gatherbench.bench.linkmodel.advise.show import SCHEMA_VERSION, render, to_json
 from gatherbench.bench.linkmodel.profile import ProfileError
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.models import GAT_HEADS as MODEL_HEADS

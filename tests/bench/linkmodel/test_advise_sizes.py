@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatherbench.bench.linkmodel.advise_sizes import expected_sizes
+from gatherbench.bench.linkmodel.advise.sizes import expected_sizes
 from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.bench.sampling.epoch import epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 import torch
 
-from gatherbench.bench.linkmodel import calibrate_gpu
-from gatherbench.bench.linkmodel.calibrate_gpu import Ring
-from gatherbench.bench.linkmodel.calibrate_host import CalibrationError, table_bytes
-from gatherbench.bench.linkmodel.calibrate_points import (
+from gatherbench.bench.linkmodel.calibrate import gpu as calibrate_gpu
+from gatherbench.bench.linkmodel.calibrate.gpu import Ring
+from gatherbench.bench.linkmodel.calibrate.host import CalibrationError, table_bytes
+from gatherbench.bench.linkmodel.calibrate.points import (
     Observation,
     Point,
     Sample,

@@ -17,16 +17,18 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.gpu import micro_device, micro_plan
-from gatherbench.bench.linkmodel import calibrate as calibration
-from gatherbench.bench.linkmodel import calibrate_gpu, calibrate_host, calibrate_machine
-from gatherbench.bench.linkmodel.calibrate_gpu import GpuStand
-from gatherbench.bench.linkmodel.calibrate_host import (
+from gatherbench.bench.linkmodel.calibrate import gpu as calibrate_gpu
+from gatherbench.bench.linkmodel.calibrate import host as calibrate_host
+from gatherbench.bench.linkmodel.calibrate import machine as calibrate_machine
+from gatherbench.bench.linkmodel.calibrate import run as calibration
+from gatherbench.bench.linkmodel.calibrate.gpu import GpuStand
+from gatherbench.bench.linkmodel.calibrate.host import (
     CalibrationError,
     HostStand,
     filled_table,
 )
-from gatherbench.bench.linkmodel.calibrate_machine import MachineFacts
-from gatherbench.bench.linkmodel.calibrate_points import (
+from gatherbench.bench.linkmodel.calibrate.machine import MachineFacts
+from gatherbench.bench.linkmodel.calibrate.points import (
     UNITS,
     Point,
     gpu_points,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gatherbench.bench.linkmodel.profile import SPECS, Curve, LinkProfile, ProfileError
 from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile, profile_names
-from gatherbench.bench.pcie import raw_rate
+from gatherbench.bench.machine.pcie import raw_rate
 
 PRESETS = (
     "a100-pcie4",

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from gatherbench.bench.figures.requests_per_row import save
 from gatherbench.bench.figures.sweeps import sweep_panels
-from gatherbench.bench.linkmodel.advise import advise
-from gatherbench.bench.linkmodel.advise_question import Question, graph_of, graph_sizes
+from gatherbench.bench.linkmodel.advise.question import Question, graph_of, graph_sizes
+from gatherbench.bench.linkmodel.advise.rank import advise
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.linkmodel.sweeps import (
     COLUMNS,

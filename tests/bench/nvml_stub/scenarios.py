@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gatherbench.bench.metered import row_of
+from gatherbench.bench.metering.row import row_of
 from gatherbench.bench.meters import power
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.calibration import calibrate, choose, verdict
@@ -181,9 +181,9 @@ def worker() -> dict[str, Any]:
     import tempfile
     import types
 
-    from gatherbench.bench import sensor_calibration
     from gatherbench.bench import worker as worker_module
-    from gatherbench.bench.calibration_job import CalibrationJob, read_choice
+    from gatherbench.bench.metering import calibration as sensor_calibration
+    from gatherbench.bench.metering.calibration_job import CalibrationJob, read_choice
     from gatherbench.bench.store import read_part
 
     cuda = types.SimpleNamespace(
@@ -219,10 +219,10 @@ def program() -> dict[str, Any]:
 
     import torch
 
-    from gatherbench.bench import sensor_calibration
     from gatherbench.bench.gpu import meters
     from gatherbench.bench.gpu.meters_case import Session, cases
     from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table
+    from gatherbench.bench.metering import calibration as sensor_calibration
     from gatherbench.bench.tables import load_run
 
     power.SHORTEST_ENERGY_WINDOW_S = 0.8  # longer than a small epoch takes on a busy machine

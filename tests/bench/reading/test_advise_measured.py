@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.linkmodel.advise import MEASURED, MODELLED, advise
-from gatherbench.bench.linkmodel.advise_measured import measured_epochs
-from gatherbench.bench.linkmodel.advise_question import Question, graph_of, graph_sizes
+from gatherbench.bench.linkmodel.advise.measured import measured_epochs
+from gatherbench.bench.linkmodel.advise.question import Question, graph_of, graph_sizes
+from gatherbench.bench.linkmodel.advise.rank import MEASURED, MODELLED, advise
 from gatherbench.bench.linkmodel.profile_file import load_profile
 
 MACHINE = "cpu-amd-epyc-2c"  # the folder that make_run writes to

@@ -17,9 +17,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.compare import COLUMNS, compare_runs
-from gatherbench.bench.compare_check import CompareError
-from gatherbench.bench.compare_show import exit_status, render_comparison, summary
+from gatherbench.bench.compare.comparable import CompareError
+from gatherbench.bench.compare.runs import COLUMNS, compare_runs
+from gatherbench.bench.compare.show import exit_status, render_comparison, summary
 from gatherbench.bench.linkmodel.series import BORROWED
 from gatherbench.bench.tables import load_run
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatherbench.bench.compare_judge import THRESHOLD, judge, judge_exactly
+from gatherbench.bench.compare.judge import THRESHOLD, judge, judge_exactly
 
 CASES = 14
 FAMILIES = 40

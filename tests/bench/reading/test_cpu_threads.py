@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from gatherbench.bench.derive_cpu import GROUPS, cores_of, thread_seconds
+from gatherbench.bench.derive.cpu import GROUPS, cores_of, thread_seconds
 from gatherbench.bench.figures.cpu_threads import cpu_by_thread
 from gatherbench.bench.meters.threads import METRICS
 from gatherbench.bench.rows import HEADER

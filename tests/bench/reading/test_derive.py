@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from gatherbench.bench.derive import (
+from gatherbench.bench.derive.epochs import (
     bandwidth,
     cpu_seconds,
     disturbance,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.derive import epoch_times
+from gatherbench.bench.derive.epochs import epoch_times
 from gatherbench.bench.findings import (
     MICRO_COLUMNS,
     RESULTS_VARIABLE,

@@ -16,7 +16,7 @@ from matplotlib.patches import StepPatch
 from matplotlib.text import Text
 
 from gatherbench.bench.answers.changes import measured_changes
-from gatherbench.bench.derive_gpu import (
+from gatherbench.bench.derive.gpu import (
     block_values,
     gpu_energy,
     gpu_power,

@@ -18,7 +18,7 @@ from gatherbench.bench.linkmodel.series import BORROWED
 from gatherbench.bench.report.results import speedups, stages
 from gatherbench.bench.rows import Row
 from gatherbench.bench.run_guards import is_running, only_one
-from gatherbench.bench.show import render, summarise
+from gatherbench.bench.show.run import render, summarise
 from gatherbench.bench.store import RunStore
 from gatherbench.bench.tables import load_run
 

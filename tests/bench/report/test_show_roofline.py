@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from gatherbench.bench.linkmodel.profile_file import load_profile
-from gatherbench.bench.show import render
+from gatherbench.bench.show.run import render
 from gatherbench.bench.tables import load_run
 
 MakeRun = Callable[..., Path]

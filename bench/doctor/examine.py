@@ -1,0 +1,220 @@
+"""``gatherbench doctor``: what this machine has, and what is lost by each thing that it lacks.
+
+It looks and never changes anything; a remedy is a sentence for the reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import resource
+import shutil
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gatherbench.bench.doctor.finding import Finding
+from gatherbench.bench.doctor.meters import examine_meters
+from gatherbench.bench.machine.env import (
+    describe_cpu,
+    describe_memory,
+    describe_numa,
+    library_versions,
+)
+from gatherbench.bench.meters.nvml import GpuInfo, SensorUnavailableError, list_gpus
+from gatherbench.datasets.store import data_root
+
+GIB = 2**30
+
+
+def examine() -> list[Finding]:
+    """Look at everything; never raises for something that is not there."""
+    memory, cpu = describe_memory(), describe_cpu()
+    gpus: list[GpuInfo] = []
+    with contextlib.suppress(SensorUnavailableError):
+        gpus = list_gpus()
+    return [
+        *_gpu_findings(),
+        _huge_pages(memory),
+        _pinned_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
+        _free_memory(memory),
+        _free_disk(data_root().absolute()),
+        _numa(cpu, gpus),
+        _governor(cpu),
+        *_libraries(library_versions()),
+        *examine_meters(),
+    ]
+
+
+def print_doctor(console: Console, findings: list[Finding] | None = None) -> None:
+    """Print the findings (those of :func:`examine` by default); readable at 80 columns."""
+    console.print(render_findings(examine() if findings is None else findings))
+
+
+def render_findings(findings: list[Finding]) -> RenderableType:
+    """The findings as a table and a closing line that counts them."""
+    colours = {"ok": "green", "limited": "yellow", "missing": "red"}
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        lines = [Text(finding.detail)]
+        if finding.lost:
+            lines.append(Text(f"lost: {finding.lost}", style="yellow"))
+            lines.append(Text(f"remedy: {finding.remedy}"))
+        status = Text(finding.status, style=colours[finding.status])
+        table.add_row(status, Text(finding.name, style="bold"), Group(*lines))
+    counts = [f"{sum(f.status == status for f in findings)} {status}" for status in colours]
+    return Group(table, Text(", ".join(counts)))
+
+
+def _gpu_findings() -> list[Finding]:
+    try:
+        gpus = list_gpus()
+    except SensorUnavailableError as unavailable:
+        what, _, remedy = str(unavailable).partition("; ")
+        no_transfer = "no transfer to a GPU is measured, strategies run in host memory"
+        no_sensor = "bytes over the link and energy of the GPU"
+        no_link = "how much of the link's rate a strategy reaches"
+        return [
+            Finding("GPU", "missing", "none that NVML can see", no_transfer, remedy),
+            Finding("Driver and NVML", "missing", what, no_sensor, remedy),
+            Finding("PCIe link", "missing", "unknown without NVML", no_link, remedy),
+        ]
+    first = gpus[0]
+    memory = f", {_size(first.memory_bytes)}" if first.memory_bytes else ""
+    count = f"{len(gpus)} × " if len(gpus) > 1 else ""
+    driver = f"driver {first.driver or 'unknown'}, CUDA up to {first.cuda_driver or 'unknown'}"
+    return [
+        Finding("GPU", "ok", f"{count}{first.name}{memory}"),
+        Finding("Driver and NVML", "ok", driver),
+        _link(first),
+        _torch_build(),
+    ]
+
+
+def _link(gpu: GpuInfo) -> Finding:
+    """The generation drops while the GPU idles, so only the width and the maximum are judged."""
+    if gpu.link_gen_max is None or gpu.link_width_max is None:
+        lost = "the link's share that a strategy reaches cannot be stated"
+        remedy = "ask lspci -vv on the host for LnkSta"
+        return Finding("PCIe link", "limited", "NVML does not say", lost, remedy)
+    detail = (
+        f"generation {gpu.link_gen_current} of {gpu.link_gen_max}, "
+        f"width x{gpu.link_width_current} of x{gpu.link_width_max}"
+    )
+    if gpu.link_width_current is not None and gpu.link_width_current < gpu.link_width_max:
+        lost = "the link runs on a part of its lanes, and every transfer is slower"
+        return Finding("PCIe link", "limited", detail, lost, "reseat the card or change the slot")
+    return Finding("PCIe link", "ok", f"{detail} (the generation drops when idle)")
+
+
+def _torch_build() -> Finding:
+    import torch  # seconds to load, and without a GPU nobody asks
+
+    if torch.cuda.is_available():
+        return Finding("torch on the GPU", "ok", f"built for CUDA {torch.version.cuda}")
+    return Finding(
+        "torch on the GPU",
+        "missing",
+        f"torch {torch.__version__} sees no GPU",
+        "strategies run in host memory although a GPU is there",
+        "install a CUDA build of torch that the driver supports",
+    )
+
+
+def _huge_pages(memory: dict[str, Any]) -> Finding:
+    setting = memory["transparent_huge_pages"]
+    if setting in ("always", "madvise"):
+        return Finding("Huge pages", "ok", f"transparent: {setting}")
+    lost = "random rows cost page-table walks: gathers by the CPU are slower"
+    remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root"
+    return Finding("Huge pages", "limited", f"transparent: {setting}", lost, remedy)
+
+
+def _pinned_limit(limit_bytes: int) -> Finding:
+    """RLIMIT_MEMLOCK bounds mlock; the CUDA driver pins by itself and is mostly exempt."""
+    if limit_bytes == resource.RLIM_INFINITY:
+        return Finding("Pinned memory", "ok", "no limit (RLIMIT_MEMLOCK)")
+    limit = f"limit {_size(limit_bytes)} (RLIMIT_MEMLOCK)"
+    if limit_bytes >= psutil.virtual_memory().total // 2:
+        return Finding("Pinned memory", "ok", limit)
+    lost = "locking a large feature table may be refused (CUDA's own pinning is mostly exempt)"
+    return Finding("Pinned memory", "limited", limit, lost, "ulimit -l unlimited")
+
+
+def _free_memory(memory: dict[str, Any]) -> Finding:
+    free = psutil.virtual_memory().available
+    total = memory["total"]
+    detail = f"{_size(free)} of {_size(total)} free"
+    if memory["container_limit"] is not None and memory["container_limit"] < total:
+        detail += f", the container is limited to {_size(memory['container_limit'])}"
+        free = min(free, memory["container_limit"])
+    if free < 8 * GIB:
+        lost = "feature tables of a few GiB do not fit: large graphs need a smaller scale"
+        return Finding("Memory", "limited", detail, lost, "free memory, or plan with a lower scale")
+    return Finding("Memory", "ok", detail)
+
+
+def _free_disk(graphs: Path) -> Finding:
+    """Of the folder where graphs go, which need not be there yet, and of the current one."""
+    there = next(folder for folder in (graphs, *graphs.parents) if folder.exists())
+    free, here = (shutil.disk_usage(folder).free for folder in (there, Path.cwd()))
+    detail = (
+        f"{_size(free)} free for graphs ({graphs}), {_size(here)} in the current folder, where"
+        " results go"
+    )
+    if free < 10 * GIB:
+        lost = "large graphs cannot be written"
+        remedy = "free space, or set GATHERBENCH_DATA to a folder on a larger disk"
+        return Finding("Disk", "limited", detail, lost, remedy)
+    return Finding("Disk", "ok", detail)
+
+
+def _numa(cpu: dict[str, Any], gpus: list[GpuInfo]) -> Finding:
+    nodes = cpu["numa_nodes"]
+    if nodes is None or nodes == 1:
+        return Finding("NUMA", "ok", "one node" if nodes else "the kernel names no nodes")
+    binding = describe_numa([gpu.numa_node for gpu in gpus])["binding"]
+    if gpus and not binding.startswith("not bound"):
+        return Finding("NUMA", "ok", f"{nodes} nodes; {binding}")
+    lost = "a table on the far node is read through the socket link and times scatter"
+    remedy = "numactl --cpunodebind=N --membind=N around gatherbench, with the GPU's node if any"
+    return Finding("NUMA", "limited", f"{nodes} nodes; {binding}", lost, remedy)
+
+
+def _governor(cpu: dict[str, Any]) -> Finding:
+    governor = cpu["scaling_governor"]
+    if governor in (None, "performance"):
+        return Finding("CPU clock", "ok", f"governor: {governor or 'not visible (common in a VM)'}")
+    lost = "the clock ramps up and down: short epochs scatter"
+    remedy = "cpupower frequency-set -g performance, as root"
+    return Finding("CPU clock", "limited", f"governor: {governor}", lost, remedy)
+
+
+def _libraries(versions: dict[str, str | None]) -> list[Finding]:
+    there = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    findings = [Finding("Libraries", "ok", there)]
+    if not versions.get("ogb"):
+        lost = "ogbn-* graphs cannot be prepared"
+        findings.append(
+            Finding("ogb (extra)", "missing", "not installed", lost, "pip install gatherbench[ogb]")
+        )
+    try:
+        nvrtc = f"cuda-core {importlib.metadata.version('cuda-core')}"
+        findings.append(Finding("CUDA compiler", "ok", nvrtc))
+    except importlib.metadata.PackageNotFoundError:
+        lost = "gather kernels cannot be compiled on this machine"
+        remedy = "pip install cuda-core cuda-bindings nvidia-cuda-nvrtc"
+        findings.append(Finding("CUDA compiler", "missing", "no NVRTC (cuda-core)", lost, remedy))
+    return findings
+
+
+def _size(size_bytes: int) -> str:
+    unit, name = (GIB, "GiB") if size_bytes >= GIB else (2**20, "MiB")
+    return f"{size_bytes / unit:.1f} {name}"

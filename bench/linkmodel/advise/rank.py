@@ -1,0 +1,276 @@
+"""Which strategy to take: every data path predicted for one graph, one workload and one machine.
+
+The model is fed with what the strategies declare of themselves (``loads.py``). Variants that
+declare the same are one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gatherbench.bench.linkmodel.advise.loads import (
+    distinct_paths,
+    gpu_need,
+    pinned_need,
+    table_on_gpu,
+)
+from gatherbench.bench.linkmodel.advise.question import Question
+from gatherbench.bench.linkmodel.advise.sizes import MinibatchSizes
+from gatherbench.bench.linkmodel.epoch import EpochPrediction, predict_batches
+from gatherbench.bench.linkmodel.estimate import Estimate
+from gatherbench.bench.linkmodel.load import MinibatchLoad
+from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.strategies.all_in_gpu import TABLE_SHARE
+from gatherbench.strategies.base import Strategy
+
+MODELLED, MEASURED = "modelled", "measured"
+#: Epochs within this ratio count as level: the model is off by more.
+LEVEL = 1.01
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to move the features.
+
+    Attributes:
+        strategy, variant: what to name in a plan.
+        summary: of the strategy, one line.
+        epoch_s: wall time of an epoch; ``None`` where it cannot be had.
+        basis: ``modelled`` or ``measured``.
+        source: profile or run that ``epoch_s`` comes from.
+        bound: the limit that the epoch would gain most from.
+        reason: one sentence: where the time goes, or why there is none.
+        gpu_bytes: of GPU memory that it needs, about.
+        pinned_bytes: of page-locked host memory.
+        fits: whether ``gpu_bytes`` are there; ``None`` where the GPU's memory is not known.
+    """
+
+    strategy: str
+    variant: str
+    summary: str
+    epoch_s: float | None
+    basis: str
+    source: str
+    bound: str
+    reason: str
+    gpu_bytes: float
+    pinned_bytes: float
+    fits: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The answer.
+
+    Attributes:
+        question, sizes: what was asked, and its average minibatch.
+        profile: the machine that the model stands on.
+        headline: what to do, in a sentence or two.
+        ranked: options with a time, the fastest first.
+        unranked: options without one, each with its reason.
+        table_fits: whether the feature table fits in the GPU's memory; ``None``: not known.
+        remarks: what is assumed or left out.
+    """
+
+    question: Question
+    sizes: MinibatchSizes
+    profile: LinkProfile
+    headline: str
+    ranked: tuple[Option, ...]
+    unranked: tuple[Option, ...]
+    table_fits: bool | None
+    remarks: tuple[str, ...] = field(default=())
+
+
+#: Measured epochs: (strategy, variant) → seconds and where they stand.
+Measurements = Mapping[tuple[str, str], tuple[float, str]]
+
+
+def advise(
+    question: Question,
+    sizes: MinibatchSizes,
+    profile: LinkProfile,
+    measured: Measurements | None = None,
+) -> Advice:
+    """Rank every strategy; ``measured`` epochs of this very question take the model's place."""
+    if question.gpu_memory_bytes:
+        asked = float(question.gpu_memory_bytes)
+        profile = profile.with_constant("gpu.memory", asked, "given with the question")
+    memory = profile.gpu.memory.value
+    options: list[Option] = []
+    resident: Option | None = None
+    remarks = dict.fromkeys(question.graph.assumed)
+    there = profile.node.gpus.value
+    if there is not None and question.gpus > there:
+        remarks[f"{question.gpus} GPUs in a machine that is known with {there:g}"] = None
+    known = measured or {}
+    for strategy, load in distinct_paths(question, sizes, profile, known):
+        epoch = predict(question, load, profile)
+        option = _option(strategy, load, epoch, question, sizes, profile, memory)
+        seen = known.get((strategy.name, strategy.variant))
+        if seen is not None:
+            option = replace(option, epoch_s=seen[0], basis=MEASURED, source=seen[1])
+            if not question.gpu_memory_bytes:  # it ran on the very GPU that is asked about
+                option = replace(option, fits=True)
+        if option.fits is not False:
+            remarks.update(dict.fromkeys(epoch.epoch_s.remarks))
+        options.append(option)
+        if table_on_gpu(load) and resident is None:
+            resident = option
+    able = [o for o in options if o.epoch_s is not None and o.fits is not False]
+    if {o.basis for o in able} == {MEASURED, MODELLED}:
+        remarks["modelled epochs draw minibatches on the processor; measured ones say how"] = None
+    ranked = tuple(sorted(able, key=lambda o: o.epoch_s or 0.0))
+    unranked = tuple(o for o in options if o not in able)
+    headline = _headline(question, ranked, unranked, resident, memory)
+    fits = resident.fits if resident is not None else None
+    return Advice(question, sizes, profile, headline, ranked, unranked, fits, tuple(remarks))
+
+
+def predict(question: Question, load: MinibatchLoad, profile: LinkProfile) -> EpochPrediction:
+    """The question's epoch with this load.
+
+    Where the profile does not know how fast minibatches are drawn they cost nothing, for they cost
+    every strategy the same; a remark says so.
+    """
+    rate = profile.host.sample_rate
+    if rate.value is None:
+        free = Estimate(0.0).remark(
+            f"without drawing minibatches, which all share (host.sample_rate: {rate.source})"
+        )
+        load = replace(load, sample_s=free)
+    return predict_batches(
+        load, profile, question.batches, gpus=question.gpus, nodes=question.machines
+    )
+
+
+def _option(
+    strategy: Strategy,
+    load: MinibatchLoad,
+    epoch: EpochPrediction,
+    question: Question,
+    sizes: MinibatchSizes,
+    profile: LinkProfile,
+    memory: float | None,
+) -> Option:
+    need = gpu_need(load, question, sizes)
+    fits = None if memory is None else need <= TABLE_SHARE * memory
+    if fits is False:
+        reason = f"It needs {gib(need)} of GPU memory, and {gib(memory or 0)} are there."
+    elif epoch.epoch_s.value is None:
+        reason = f"Not known: {'; '.join(epoch.epoch_s.unknown)}."
+    else:
+        reason = _sentence(epoch, -(-question.batches // (question.gpus * question.machines)))
+    return Option(
+        strategy.name,
+        strategy.variant,
+        strategy.summary,
+        epoch.epoch_s.value,
+        MODELLED,
+        f"link model, profile {profile.name}",
+        epoch.bound,
+        reason,
+        need,
+        pinned_need(load),
+        fits,
+    )
+
+
+#: What the parts of a minibatch are called in a sentence.
+_WORDS = {
+    "sample": "drawing minibatches",
+    "gather": "the CPU's gather",
+    "transfer": "the transfer over the link",
+    "expand": "reading rows in GPU memory",
+    "train": "training",
+}
+
+
+def _sentence(epoch: EpochPrediction, batches: int) -> str:
+    """Where the time of an epoch goes: its two longest parts, and whether one hides the other."""
+    alone = {n: batches * (p.seconds.value or 0.0) for n, p in epoch.parts.items()}
+    longest, *others = sorted(alone, key=lambda n: -alone[n])
+    total = epoch.epoch_s.value or 0.0
+    words, bound = _WORDS[longest], epoch.parts[longest].bound
+    said = f"{words[0].upper()}{words[1:]} takes {seconds(alone[longest])} of {seconds(total)}"
+    said += f", bound by {bound}"
+    if not others or not alone[others[0]]:
+        return f"{said}."
+    felt = min(epoch.exposed[longest], epoch.exposed[others[0]])
+    how = "partly beside it"
+    if not 0.1 < felt < 0.9:
+        how = "beside it" if felt <= 0.1 else "at another time"
+    return f"{said}; {_WORDS[others[0]]} takes {seconds(alone[others[0]])}, {how}."
+
+
+def _headline(
+    question: Question,
+    ranked: Sequence[Option],
+    unranked: Sequence[Option],
+    resident: Option | None,
+    memory: float | None,
+) -> str:
+    """What to do. ``resident`` is the option that keeps the table in GPU memory."""
+    table = f"The feature table takes {gib(question.graph.table_bytes)}"
+    if resident is not None and resident.fits:
+        said = (
+            f"{table} and fits in the GPU's {gib(memory or 0)}: keep it there ({resident.strategy})"
+            " and none of the other paths matters."
+        )
+        first = ranked[0] if ranked else resident
+        modelled = first.basis == resident.basis == MODELLED
+        if first is not resident and modelled and resident.epoch_s and first.epoch_s:
+            ahead = resident.epoch_s / first.epoch_s - 1
+            said += f" That {first.strategy} is listed {ahead:.1%} ahead comes of fetching ahead."
+        return said
+    if resident is not None and resident.fits is None:
+        table += ", and how much memory the GPU has is not known (say --gpu-memory)"
+    else:
+        table += f" and does not fit in the GPU's {gib(memory or 0)}"
+    if not ranked and all(option.fits is False for option in unranked):
+        return f"{table}; nor do the minibatches of any path: make them smaller."
+    if not ranked:
+        return (
+            f"{table}. Nothing can be ranked: the profile lacks what every path needs"
+            " (gatherbench calibrate --base NAME takes it from another)."
+        )
+    best = ranked[0]
+    said = f"{table}. Take {best.strategy} ({best.variant}): {seconds(best.epoch_s or 0)} an epoch"
+    said += f" ({best.basis})"
+    hint = ""
+    seen = next((o for o in ranked if o.basis == MEASURED), best)
+    if seen.basis != best.basis:
+        hint = (
+            f" The fastest that was measured is {seen.strategy} ({seen.variant}):"
+            f" {seconds(seen.epoch_s or 0)}. Measure the prediction before you rely on it."
+        )
+    # A prediction may lack a limit that a measurement has met: they are not set against each other.
+    ranked = [o for o in ranked if o.basis == best.basis]
+    slowest = ranked[-1]
+    if slowest is best:
+        return f"{said}.{hint}"
+    times = (slowest.epoch_s or 0.0) / (best.epoch_s or 1.0)
+    said += f", {times:.1f} times as fast as {slowest.strategy} ({slowest.variant})."
+    level = [o for o in ranked[1:] if (o.epoch_s or 0.0) <= LEVEL * (best.epoch_s or 0.0)]
+    lean = min(level, key=lambda option: option.pinned_bytes, default=best)
+    if lean.pinned_bytes < best.pinned_bytes:
+        said += (
+            f" {lean.strategy} ({lean.variant}) is level with it and pins"
+            f" {gib(lean.pinned_bytes)} in place of {gib(best.pinned_bytes)}."
+        )
+    return said + hint
+
+
+def gib(num_bytes: float) -> str:
+    """Bytes as GiB or MiB."""
+    if num_bytes < 1 << 30:
+        return f"{num_bytes / (1 << 20):.3g} MiB"
+    return f"{num_bytes / (1 << 30):.3g} GiB"
+
+
+def seconds(value: float) -> str:
+    """Seconds with three digits and a unit that suits."""
+    if value >= 1 or value == 0:
+        return f"{value:.3g} s"
+    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"

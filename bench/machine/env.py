@@ -1,0 +1,245 @@
+"""What ``env.json`` says of the machine and the code: enough to judge a number, nothing private.
+
+No host name, user name, address or path of the machine is written down, because result folders
+are meant to be published. A GPU is told apart by a hash of its UUID.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import gatherbench
+from gatherbench.bench.machine.gpus import describe_gpus
+from gatherbench.bench.machine.numa import Topology
+
+#: Names the commit where there is no history to ask.
+COMMIT_VARIABLE = "GATHERBENCH_COMMIT"
+#: What decides which code is measured; results, docs and notebooks may differ.
+_CODE = ("bench", "strategies", "kernels", "datasets", "src", "pyproject.toml")
+
+
+def describe_machine() -> dict[str, Any]:
+    """The machine, its software and the code's version, ready for JSON.
+
+    What cannot be found out is ``None``. Sizes are in bytes.
+    """
+    gpus = describe_gpus()
+    return {
+        "commit": commit_id(),
+        "cpu": describe_cpu(),
+        "numa": describe_numa([gpu["numa_node"] for gpu in gpus["gpus"]]),
+        "memory": describe_memory(),
+        **gpus,
+        "os": _os_name(),
+        "kernel": platform.release(),
+        "perf_event_paranoid": _read("/proc/sys/kernel/perf_event_paranoid"),
+        "architecture": platform.machine(),
+        "container": _container(),
+        "virtual_machine": _virtual_machine(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "libraries": library_versions(),
+        "torch": _describe_torch(),
+        "thread_limits": {
+            name: os.environ.get(name)
+            for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+        },
+    }
+
+
+def machine_slug(env: Mapping[str, Any]) -> str:
+    """A short name of the machine for folders and rows, from what :func:`describe_machine` said.
+
+    ``nvidia-h200`` where there is a GPU, otherwise its processor and the cores that may be used:
+    ``cpu-amd-epyc-2c``.
+    """
+    if env["gpus"]:
+        return _slug(env["gpus"][0]["name"])
+    model = re.sub(r"\(R\)|\(TM\)|@.*|\bCPU\b|\bProcessor\b|\b\d+-Core\b", " ", env["cpu"]["model"])
+    return f"cpu-{_slug(model)}-{env['cpu']['usable_cores']}c"
+
+
+def commit_id() -> str:
+    """The commit of the code that runs, with ``+dirty`` when its files differ from the commit.
+
+    Outside of a checkout what ``$GATHERBENCH_COMMIT`` says, for files that were copied to a machine
+    without their history, or else the version of the package, as ``v0.1.0``.
+    """
+    checkout = _checkout()
+    if (checkout / ".git").exists():
+        commit = _git(checkout, "rev-parse", "--short=12", "HEAD")
+        changes = _git(checkout, "status", "--porcelain", "--", *_CODE)
+        if commit and changes is not None:
+            return f"{commit}+dirty" if changes else commit
+    return os.environ.get(COMMIT_VARIABLE) or f"v{gatherbench.__version__}"
+
+
+def library_versions() -> dict[str, str | None]:
+    """Installed version of each distribution that the project requires; ``None``: not installed.
+
+    The development tools are left out.
+    """
+    names = {re.split(r"[^\w.-]", r, maxsplit=1)[0] for r in _requirements()}
+    versions: dict[str, str | None] = {}
+    for name in sorted(names):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = None
+    return versions
+
+
+def _requirements() -> list[str]:
+    """Of the installed project, or of its files where they are run as they lie."""
+    try:
+        installed = importlib.metadata.requires("gatherbench") or []
+        return [r for r in installed if not re.search(r"extra == .dev", r)]
+    except importlib.metadata.PackageNotFoundError:
+        file = _checkout() / "pyproject.toml"
+    if not file.is_file():
+        return []
+    project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+    extras = project.get("optional-dependencies", {})
+    asked: list[str] = list(project["dependencies"])
+    return sum((extras[name] for name in extras if name != "dev"), asked)
+
+
+def describe_cpu() -> dict[str, Any]:
+    """Model, sockets, cores, caches, NUMA nodes and clock policy of the processor.
+
+    ``usable_cores`` are those this process may run on; ``quota_cores`` is the share of them that a
+    container's limit grants (``None``: no limit).
+    """
+    info = _read("/proc/cpuinfo") or ""
+    models = re.findall(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
+    sockets = set(re.findall(r"^physical id\s*:\s*(\d+)$", info, re.MULTILINE))
+    system = Path("/sys/devices/system")
+    kilohertz = _read(system / "cpu/cpu0/cpufreq/cpuinfo_max_freq") or ""
+    return {
+        "model": models[0].strip() if models else platform.processor() or platform.machine(),
+        "sockets": len(sockets) or None,
+        "physical_cores": psutil.cpu_count(logical=False),
+        "logical_cores": psutil.cpu_count(),
+        "usable_cores": len(psutil.Process().cpu_affinity()),
+        "quota_cores": _quota_cores(),
+        "numa_nodes": len(list((system / "node").glob("node[0-9]*"))) or None,
+        "last_level_cache": _read(system / "cpu/cpu0/cache/index3/size"),
+        "scaling_governor": _read(system / "cpu/cpu0/cpufreq/scaling_governor"),
+        "max_clock_hz": 1000 * int(kilohertz) if kilohertz.isdigit() else None,
+        "hyperthreads": {"1": True, "0": False}.get(_read(system / "cpu/smt/active") or ""),
+    }
+
+
+def describe_numa(gpu_nodes: Sequence[int | None], topology: Topology | None = None) -> Any:
+    """Processors of each NUMA node, and whether cases are bound to a GPU's node.
+
+    Args:
+        gpu_nodes: of each GPU; ``None``: not known.
+    """
+    nodes = (topology or Topology()).nodes()
+    if len(nodes) < 2:
+        binding = "not bound: one NUMA node"
+    elif not gpu_nodes:
+        binding = "not bound: no GPU to be near to"
+    elif None in gpu_nodes:
+        binding = "not bound: the kernel does not say which node a GPU hangs on"
+    else:
+        binding = "a case on a GPU is bound to its node, unless the plan says numa = none"
+    return {
+        "processors_by_node": {str(node): len(cores) for node, cores in nodes.items()},
+        "binding": binding,
+    }
+
+
+def describe_memory() -> dict[str, Any]:
+    """Size of the memory, huge-page settings and the container's limit, sizes in bytes."""
+    huge = dict(
+        re.findall(r"^(HugePages_\w+|Hugepagesize):\s*(\d+)", _read("/proc/meminfo") or "", re.M)
+    )
+    thp = re.search(r"\[(\w+)\]", _read("/sys/kernel/mm/transparent_hugepage/enabled") or "")
+    limit = _read("/sys/fs/cgroup/memory.max") or ""
+    return {
+        "total": psutil.virtual_memory().total,
+        "container_limit": int(limit) if limit.isdigit() else None,
+        "transparent_huge_pages": thp[1] if thp else None,
+        "huge_pages": int(huge.get("HugePages_Total", 0)),
+        "huge_page_size": int(huge["Hugepagesize"]) * 1024 if "Hugepagesize" in huge else None,
+    }
+
+
+def _describe_torch() -> dict[str, Any]:
+    import torch  # seconds to load: only a description of the machine needs it here
+
+    return {
+        "cuda_build": torch.version.cuda,
+        "cuda_available": torch.cuda.is_available(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except OSError:
+        return platform.system()
+
+
+def _container() -> str | None:
+    """Kind of the container this process runs in, as far as it can be told from inside."""
+    if Path("/.dockerenv").exists():
+        return "docker"
+    if Path("/run/.containerenv").exists():
+        return "podman"
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return "kubernetes"
+    found = re.search("docker|kubepods|lxc", _read("/proc/1/cgroup") or "")
+    return found[0] if found else None
+
+
+def _virtual_machine() -> str | None:
+    """Maker of the virtual machine, ``unnamed`` where it does not say, ``None`` on bare metal."""
+    if not re.search(r"^flags\s*:.*\bhypervisor\b", _read("/proc/cpuinfo") or "", re.MULTILINE):
+        return None
+    return _read("/sys/class/dmi/id/sys_vendor") or "unnamed"
+
+
+def _quota_cores() -> float | None:
+    quota = re.fullmatch(r"(\d+) (\d+)", _read("/sys/fs/cgroup/cpu.max") or "")
+    return int(quota[1]) / int(quota[2]) if quota else None
+
+
+def _checkout() -> Path:
+    return Path(__file__).resolve().parents[2]
+
+
+def _read(path: str | Path) -> str | None:
+    """A small kernel file, stripped; ``None`` when it is absent or not for us."""
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def _git(checkout: Path, *arguments: str) -> str | None:
+    """What git says of the checkout; ``None`` where there is no git or it refuses."""
+    # A container often sees the checkout under another owner, which git would refuse to read.
+    command = ["git", "-c", f"safe.directory={checkout}", "-C", str(checkout), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,90 @@
+"""Which GPUs this machine has: what NVML says, and where it says nothing what CUDA's driver does.
+
+A container may have the driver without its management library. A run there uses the GPU, and must
+not go by the name of a machine without one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from typing import Any
+
+from gatherbench.bench.machine.numa import Topology
+from gatherbench.bench.meters.nvml import (
+    GpuInfo,
+    SensorUnavailableError,
+    hash_of_uuid,
+    list_gpus,
+)
+from gatherbench.kernels.cuda_calls import CudaCallError, call_driver, driver
+
+
+def describe_gpus() -> dict[str, Any]:
+    """What ``env.json`` says of the GPUs, ready for JSON.
+
+    ``gpus``: one dictionary of :class:`GpuInfo` each. ``gpu_source``: who told of them, in whose
+    order. ``no_gpu``: why there are none. ``no_nvml``: why NVML tells nothing; what it alone knows
+    is ``None`` for that reason.
+    """
+    try:
+        found, source, silent = list_gpus(), "NVML", None
+    except SensorUnavailableError as unavailable:
+        found, source, silent = _of_driver(), "CUDA driver API", str(unavailable)
+    return {
+        "gpus": [dataclasses.asdict(gpu) for gpu in found],
+        "gpu_source": source if found else None,
+        "no_gpu": None if found else silent,
+        "no_nvml": silent,
+    }
+
+
+def _of_driver() -> list[GpuInfo]:
+    """The GPUs that CUDA may use, in its order; none where there is no driver that answers.
+
+    Only calls that open no context: a runner that held one would take memory and power from the GPU
+    that its cases measure. torch's own description of a device initialises CUDA first.
+    """
+    try:
+        call_driver("cuInit", 0)
+        count = int(call_driver("cuDeviceGetCount"))
+        return [_describe(call_driver("cuDeviceGet", number)) for number in range(count)]
+    except CudaCallError:
+        return []
+
+
+def _describe(device: Any) -> GpuInfo:
+    def ask(name: str, *arguments: Any) -> Any:
+        try:
+            return call_driver(name, *arguments)
+        except CudaCallError:
+            return None
+
+    def attribute(name: str) -> Any:
+        kind = getattr(
+            driver().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{name}"
+        )
+        return ask("cuDeviceGetAttribute", kind, device)
+
+    identity, version = ask("cuDeviceGetUuid", device), ask("cuDriverGetVersion")
+    major, minor = attribute("MAJOR"), attribute("MINOR")
+    bus = _text(ask("cuDeviceGetPCIBusId", 16, device))
+    return GpuInfo(
+        name=_text(ask("cuDeviceGetName", 256, device)) or "unnamed GPU",
+        uuid_hash=hash_of_uuid(f"GPU-{uuid.UUID(bytes=identity.bytes)}") if identity else None,
+        driver=None,
+        cuda_driver=f"{version // 1000}.{version % 1000 // 10}" if version else None,
+        compute_capability=None if None in (major, minor) else f"{major}.{minor}",
+        memory_bytes=ask("cuDeviceTotalMem", device),
+        power_limit_w=None,
+        link_gen_current=None,
+        link_gen_max=None,
+        link_width_current=None,
+        link_width_max=None,
+        numa_node=Topology().node_of_pci(bus) if bus else None,
+    )
+
+
+def _text(answer: bytes | None) -> str:
+    """The bindings return their whole buffer: what follows the terminator is padding."""
+    return (answer or b"").split(b"\0")[0].decode()

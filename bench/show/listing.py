@@ -1,0 +1,131 @@
+"""Tables for ``gatherbench list`` and ``gatherbench datasets info``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from gatherbench.datasets.dataset import DatasetSpec
+
+
+def strategies() -> Table:
+    """Every registered strategy, with what its parameters may be."""
+    from gatherbench.strategies.registry import STRATEGIES, parameters
+
+    table = Table("strategy", "data path", "parameters (default first)")
+    for strategy in STRATEGIES:
+        params = "; ".join(f"{k}: {', '.join(v)}" for k, v in parameters(strategy).items())
+        table.add_row(strategy.name, strategy.summary, params or "none")
+    return table
+
+
+def policies() -> Table:
+    """Every launch policy of the gather kernels."""
+    from gatherbench.bench.show.requests import policies_table
+
+    return policies_table()
+
+
+def datasets() -> Table:
+    """Every dataset source, with its size at full scale, and the graphs that were imported."""
+    from gatherbench.datasets.layout import DatasetError, read_spec
+    from gatherbench.datasets.registry import imported, list_sources
+
+    table = Table()
+    for name in ("dataset", "nodes", "edges", "row"):  # a name that is cut cannot be typed
+        table.add_column(name, no_wrap=True)
+    table.add_column("what it is")
+    for source in list_sources():
+        table.add_row(*_sizes(source.estimate(1.0)), source.summary)
+    for folder in imported():
+        try:
+            spec = read_spec(folder)[0]
+        except DatasetError as error:
+            table.add_row(folder.name, "–", "–", "–", str(error))
+        else:
+            table.add_row(*_sizes(spec), spec.source)
+    return table
+
+
+def _sizes(spec: DatasetSpec) -> tuple[str, str, str, str]:
+    row = f"{spec.feature_dim} × {spec.feature_dtype}"
+    return spec.name, _rounded(spec.num_nodes), _rounded(spec.num_edges), row
+
+
+def plans() -> Table:
+    """Every shipped plan."""
+    from gatherbench.bench.plan_file import load_plan, plan_names
+
+    table = Table("plan", "what it measures")
+    for name in plan_names():
+        table.add_row(name, load_plan(name).description)
+    return table
+
+
+def meters() -> Table:
+    """Every meter, and whether it reads here."""
+    from gatherbench.bench.meters.pcie import NO_GPU_IN_RUN
+    from gatherbench.bench.meters.registry import APART, METERS
+
+    says = {None: "reads", NO_GPU_IN_RUN: "in a run on a GPU; `gatherbench doctor` tries it"}
+    table = Table("meter", "what it reads", "here")
+    for kind in (*METERS, *APART):
+        meter = kind()
+        why = meter.probe()
+        table.add_row(meter.name, meter.summary, says.get(why) or why)
+    return table
+
+
+def profiles() -> Table:
+    """Every machine that comes as a link profile, and what is not known of it."""
+    from gatherbench.bench.linkmodel.profile_file import load_profile, profile_names
+
+    table = Table("profile", "machine", "not known")
+    for name in profile_names():
+        profile = load_profile(name)
+        table.add_row(name, profile.description, ", ".join(profile.unknown()) or "–")
+    return table
+
+
+LISTINGS: dict[str, Callable[[], Table]] = {
+    "strategies": strategies,
+    "policies": policies,
+    "datasets": datasets,
+    "plans": plans,
+    "meters": meters,
+    "profiles": profiles,
+}
+
+
+def description(folder: Path) -> Table:
+    """What ``gatherbench datasets info`` says of a prepared dataset."""
+    from gatherbench.datasets.describe import describe
+
+    table = Table(show_header=False)
+    for name, value in describe(folder).items():
+        table.add_row(name.replace("_", " "), _words(value))
+    return table
+
+
+def _rounded(count: int) -> str:
+    if count < 1e3:
+        return str(count)
+    if count < 1e6:
+        return f"{count / 1e3:.0f} k"
+    return f"{count / 1e6:,.0f} M" if count >= 1e8 else f"{count / 1e6:.3g} M"
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return "\n".join(f"- {item}" for item in value)
+    return str(value)

@@ -1,0 +1,168 @@
+"""A run as tables in the terminal: the numbers behind the figures, and what went wrong.
+
+Nothing depends on colour, so that a table reads the same in a pipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gatherbench.bench.derive.epochs import (
+    bandwidth,
+    cpu_seconds,
+    epoch_times,
+    problems,
+    reference_variant,
+    sort_series,
+    speedup_over,
+    stage_times,
+)
+from gatherbench.bench.figures.sheet import borrowed, modelled_for, provenance, warnings_of
+from gatherbench.bench.figures.style import decimals, three_digits, time_unit
+from gatherbench.bench.show.roofline import roofline_tables
+from gatherbench.bench.tables import Run
+
+_KEY = ["workload", "strategy", "variant", "backend"]
+_COLOURS = {"failed": "red", "skipped": "yellow", "not run": "yellow"}
+
+
+def render(run: Run) -> RenderableType:
+    """A table for each workload, the reasons of what is missing, and where it all comes from.
+
+    Wants 80 columns; in fewer, long variants are folded.
+    """
+    summary, bad = summarise(run), problems(run)
+    parts: list[RenderableType] = [Text(line, style="bold") for line in warnings_of(run)]
+    if parts:
+        parts.append(Text())
+    for workload in run.workloads:
+        here, missing = (t[t["workload"] == workload] for t in (summary, bad))
+        parts += [_table(workload, here, missing, modelled_for(run)), Text()]
+    parts += roofline_tables(run)
+    parts += _reasons(bad)
+    parts += _unknown(run)
+    reference = reference_variant(run)
+    compared = (
+        f"speed-up over {' '.join(reference)}" if reference else "no cpu_gather to compare with"
+    )
+    parts.append(
+        Text(
+            f"Medians over repeats and epochs, ± half the interquartile range; {compared}. GB/s: "
+            "payload over the time that the loop waited for it; – where fetches are hidden behind "
+            f"training, so that the wait tells nothing.{borrowed(run)} {provenance(run)}",
+            style="dim",
+        )
+    )
+    return Group(*parts)
+
+
+def summarise(run: Run) -> pd.DataFrame:
+    """One line a series: its epoch's spread, and the medians of everything else.
+
+    Columns: those of :func:`gatherbench.bench.derive.epochs.epoch_times` (s), and ``fetch``,
+    ``train`` (s), ``cpu`` (core-seconds), ``rate`` (B/s), ``speedup``; NaN where there is none, the
+    rate also where fetches run ahead of the training.
+    """
+    stages = stage_times(run)
+    reference = reference_variant(run) or ("cpu_gather", "naive")
+    summary = epoch_times(run)
+    for name, table, column in (
+        ("fetch", stages["fetch"], "median"),
+        ("train", stages["train"], "median"),
+        ("cpu", cpu_seconds(run), "median"),
+        ("rate", bandwidth(run), "median"),
+        ("speedup", speedup_over(run, *reference), "speedup"),
+    ):
+        part = table[[*_KEY, column]].rename(columns={column: name})
+        summary = summary.merge(part, on=_KEY, how="left")
+    ahead = run.rows[(run.rows["metric"] == "lookahead") & (run.rows["value"] > 0)]
+    series = ["workload", "strategy", "variant"]
+    hidden = summary.set_index(series).index.isin(ahead.set_index(series).index)
+    return summary.assign(rate=summary["rate"].mask(hidden))
+
+
+def _table(workload: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:
+    unit, factor = time_unit(float(here["high"].max()) if len(here) else 1.0)
+    table = Table(
+        title=workload,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
+    )
+    table.add_column("strategy", no_wrap=True)
+    table.add_column("variant", overflow="fold")
+    for name in (f"epoch, {unit}", "fetch", "train", "core-s", "GB/s", "speed-up"):
+        table.add_column(name, justify="right", no_wrap=True)
+    modelled = here["backend"] == "model"
+    measured = sort_series(pd.concat([here[~modelled], _unmeasured(here[~modelled], missing)]))
+    for line in measured.to_dict("records"):
+        table.add_row(*_cells(line, factor))
+    if modelled.any():
+        table.add_section()
+        table.add_row("modelled for", ", ".join(machines))
+        for line in here[modelled].to_dict("records"):
+            table.add_row(*_cells(line, factor), style="italic")
+    return table
+
+
+def _unmeasured(measured: pd.DataFrame, missing: pd.DataFrame) -> pd.DataFrame:
+    """The problems of series that have no line of their own."""
+    known = set(zip(measured["strategy"], measured["variant"], strict=True))
+    pairs = zip(missing["strategy"], missing["variant"], strict=True)
+    return missing[[pair not in known for pair in pairs]].assign(backend="")
+
+
+def _cells(line: Mapping[Hashable, Any], factor: float) -> list[Text]:
+    names = [Text(line["strategy"]), Text(line["variant"])]
+    if pd.isna(line["median"]):
+        status = line["status"]
+        return [*names, Text(status, style=_COLOURS.get(status, ""))]
+    median, spread = line["median"] * factor, (line["high"] - line["low"]) / 2 * factor
+    several = f" ±{spread:.{decimals(median)}f}" if line["count"] > 1 else ""
+    numbers = [
+        three_digits(median) + several,
+        *(_number(line[name], factor) for name in ("fetch", "train")),
+        _number(line["cpu"]),
+        _number(line["rate"], 1e-9),
+        _number(line["speedup"]),
+    ]
+    return [*names, *map(Text, numbers)]
+
+
+def _reasons(bad: pd.DataFrame) -> list[Text]:
+    """Each reason once, with what it struck."""
+    lines = []
+    same = ["strategy", "variant", "status", "reason"]
+    for (strategy, variant, status, reason), group in bad.groupby(same, sort=False):
+        struck, planned = group["repeats"].sum(), group["of"].sum()
+        count = "" if struck == planned else f", {struck} of {planned} repeats"
+        what = (f"{status}: ", _COLOURS.get(str(status), ""))
+        lines.append(Text.assemble(what, f"{strategy} {variant}{count}: {reason}"))
+    return [*lines, Text()] if lines else []
+
+
+def _unknown(run: Run) -> list[Text]:
+    """Each reason why an epoch could not be modelled, once, with the workloads it struck."""
+    rows = run.rows[(run.rows["backend"] == "model") & (run.rows["epoch"] >= 0)]
+    rows = rows[(rows["stage"] == "epoch") & (rows["metric"] == "wall_time")]
+    lines = []
+    same = ["machine", "strategy", "variant", "reason"]
+    for (machine, strategy, variant, reason), group in rows.groupby(same, sort=False):
+        struck = ", ".join(group["workload"].unique())
+        lines.append(
+            Text(f"not modelled for {machine}: {strategy} {variant} on {struck}: {reason}")
+        )
+    return [*lines, Text()] if lines else []
+
+
+def _number(value: Any, factor: float = 1.0) -> str:
+    return "–" if pd.isna(value) else three_digits(value * factor)
