@@ -1,0 +1,64 @@
+"""The house: imports run one way, rooms stay small enough to read, and each file has its place."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+#: What each room may import of ours beside itself.
+BELOW = {
+    "datasets": set[str](),
+    "kernels": set[str](),
+    "strategies": {"kernels"},
+    "bench": {"kernels", "strategies", "datasets"},
+}
+MODULES = [path for room in BELOW for path in sorted((ROOT / room).rglob("*.py"))]
+
+
+def rooms_imported(code: str) -> set[str]:
+    """The rooms that a module's imports name, those inside its functions among them."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return {match[1] for name in names if (match := re.match(r"gatherbench\.(\w+)", name))} & set(
+        BELOW
+    )
+
+
+def test_imports_are_found() -> None:
+    code = "def f():\n    from gatherbench import datasets\n    import gatherbench.kernels.x as x"
+    assert rooms_imported(code + "\nimport torch") == {"datasets", "kernels"}
+
+
+@pytest.mark.parametrize("room", BELOW)
+def test_imports_run_one_way(room: str) -> None:
+    modules = [path for path in MODULES if path.is_relative_to(ROOT / room)]
+    assert modules
+    wrong = {
+        str(path.relative_to(ROOT)): above
+        for path in modules
+        if (above := rooms_imported(path.read_text(encoding="utf-8")) - BELOW[room] - {room})
+    }
+    assert wrong == {}
+
+
+def test_no_module_is_two_things() -> None:
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {str(path): count for path, count in lines.items() if count > 300} == {}
+
+
+def test_everything_on_the_harness_floor_has_its_place_in_contributing() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.split("## Where a line belongs, in `bench/`")[1].split("\n## ")[0]
+    bench = ROOT / "bench"
+    files = {path.name for path in bench.glob("*.py")}
+    # A room that is gone may have left a __pycache__.
+    rooms = {f"{path.relative_to(bench).parts[0]}/" for path in bench.glob("*/**/*.*[!c]")}
+    assert set(re.findall(r"`([\w./-]+)`", table)) - {"gatherbench"} == files | rooms
