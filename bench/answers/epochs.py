@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.derive.epochs import STAGES, disturbance, stage_breakdown
+from gatherbench.bench.derive.disturbance import disturbance
+from gatherbench.bench.derive.epochs import STAGES, stage_breakdown
 from gatherbench.bench.findings import Findings
 from gatherbench.bench.linkmodel.predict import predictions
 from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile
@@ -150,13 +151,13 @@ def gains(bars: pd.DataFrame) -> pd.DataFrame:
 
 
 def disturbances(runs: Iterable[Run]) -> list[str]:
-    """A sentence for each run during which other work kept the host's cores busy."""
+    """A sentence for each run beside which other work had too many of the host's cores."""
     found = []
     for run in runs:
-        load = disturbance(run)
-        if load:
+        busy = disturbance(run)
+        if busy:
             found.append(
-                f"- Run {run.run_id} was **disturbed**: {load:.1f} cores of its host were busy with"
-                " other work. Its epochs and their ratios are not to be trusted."
+                f"- Run {run.run_id} was **disturbed**: {busy}. Their epochs, and ratios to them,"
+                " are not to be trusted."
             )
     return found

@@ -70,7 +70,7 @@ def judge(
 
     Args:
         more_is_better: of the values, as of a rate; FAST is then above.
-        busy: says that other work disturbed a run: a difference proves nothing then.
+        busy: says beside which run there was other work: a difference proves nothing then.
     """
     if any((values <= 0).any() for _, values in factors):
         return Judgement(math.nan, math.nan, math.nan, "AMBIGUOUS", "a value of 0 has no ratio")

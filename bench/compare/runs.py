@@ -17,13 +17,8 @@ import pandas as pd
 from gatherbench.bench.compare.comparable import CompareError, check_comparable
 from gatherbench.bench.compare.judge import THRESHOLD, judge, judge_exactly
 from gatherbench.bench.compare.metrics import METRICS, Metric
-from gatherbench.bench.derive.epochs import (
-    SERIES,
-    disturbance,
-    problems,
-    reference_variant,
-    sort_series,
-)
+from gatherbench.bench.derive.disturbance import disturbed
+from gatherbench.bench.derive.epochs import SERIES, problems, reference_variant, sort_series
 from gatherbench.bench.linkmodel.series import BORROWED
 from gatherbench.bench.tables import Run
 
@@ -102,14 +97,14 @@ def compare_runs(
         raise CompareError(f"unknown metric {unknown[0]!r}: one of {', '.join(METRICS)}")
     check_comparable(base, new, across_machines=across_machines)
     reference = reference_variant(new) if across_machines else None
-    busy = _busy(base, new)
+    loads = _loads(base), _loads(new)
     measured = _cases(base), _cases(new)
     found = list(_one_sided(base, new, *measured))
     listed = measured[0].keys() ^ measured[1].keys()
     for name in [name for name in METRICS if name in metrics or not metrics]:
-        pair = _Pair(METRICS[name], base, new, reference)
+        pair = _Pair(METRICS[name], base, new, reference, loads)
         found += [
-            pair.compare(key, threshold, busy)
+            pair.compare(key, threshold)
             for key in pair.keys
             if key[:3] not in listed and (pair.reference is None or key[1:3] != pair.reference)
         ]
@@ -144,14 +139,19 @@ class _Pair:
     """The values of one metric in both runs, by series."""
 
     def __init__(
-        self, metric: Metric, base: Run, new: Run, reference: tuple[str, str] | None
+        self,
+        metric: Metric,
+        base: Run,
+        new: Run,
+        reference: tuple[str, str] | None,
+        loads: tuple[dict[Key, float], dict[Key, float]],
     ) -> None:
-        self.metric, self.runs = metric, (base, new)
+        self.metric, self.runs, self.loads = metric, (base, new), loads
         self.reference = None if metric.declared else reference
         self.values = _by_series(metric.read(base)), _by_series(metric.read(new))
         self.keys = list(dict.fromkeys([*self.values[0], *self.values[1]]))
 
-    def compare(self, key: Key, threshold: float, busy: str) -> Comparison:
+    def compare(self, key: Key, threshold: float) -> Comparison:
         """The line of one series, over the reference of its own run where there is one."""
         metric, wanted = self.metric, [key]
         if self.reference is not None:
@@ -178,11 +178,23 @@ class _Pair:
             factors = [(1, now[0]), (-1, before[0])]
             factors += [(-1, v) for v in now[1:]] + [(1, v) for v in before[1:]]
             found = judge(
-                factors, threshold=threshold, more_is_better=metric.more_is_better, busy=busy
+                factors,
+                threshold=threshold,
+                more_is_better=metric.more_is_better,
+                busy=self._busy(wanted),
             )
         unit = metric.unit if len(wanted) == 1 else "1"
         numbers = (base, new, found.ratio, found.low, found.high)
         return Comparison(*key, metric.name, unit, *numbers, found.word, found.reason)
+
+    def _busy(self, wanted: Sequence[Key]) -> str:
+        """Beside which of the runs' cases there was other work; empty if beside none."""
+        worst = (max(load.get(series, 0.0) for series in wanted) for load in self.loads)
+        return ", ".join(
+            f"other work had {cores:.1f} cores in {name}"
+            for cores, name in zip(worst, "AB", strict=True)
+            if cores
+        )
 
 
 def _over(value: float, reference: float = 1.0) -> float:
@@ -242,9 +254,6 @@ def _empty(key: Key, metric: Metric, word: str, reason: str) -> Comparison:
     return Comparison(*key, metric.name, metric.unit, nan, nan, nan, nan, nan, word, reason)
 
 
-def _busy(base: Run, new: Run) -> str:
-    """Which of the runs other work disturbed; empty if none."""
-    loads = {"A": disturbance(base), "B": disturbance(new)}
-    return ", ".join(
-        f"other work took {load:.1f} cores in {name}" for name, load in loads.items() if load
-    )
+def _loads(run: Run) -> dict[Key, float]:
+    """Cores that other work had beside the series that were disturbed: the worst repeat's."""
+    return {key: float(cases.max()) for key, cases in _by_series(disturbed(run)).items()}

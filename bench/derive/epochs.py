@@ -26,9 +26,6 @@ READING_ORDER = (
     "all_in_gpu",
 )
 
-#: Cores, or share of the host's cores, that other work may keep busy in a quiet run: daemons and
-#: interrupts.
-QUIET_CORES, QUIET_SHARE = 0.3, 0.05
 #: Share of an epoch below which what its stages leave is rounding: a modelled epoch is their sum.
 ROUNDING = 1e-9
 #: Why a case has not been run, by whether the run is still going.
@@ -89,24 +86,6 @@ def bandwidth(run: Run) -> pd.DataFrame:
     quotient large.
     """
     return _spread(epoch_values(run, "fetch", "payload") / epoch_values(run, "fetch", "wall_time"))
-
-
-def other_load(run: Run) -> float | None:
-    """Cores of the host that were busy with other work than ours: the median over epochs.
-
-    Other processes, and kernel threads that work for us without being charged to us. ``None``
-    where the host's load was not metered. In a container the host may be larger than our share.
-    """
-    names = ("system_cpu_busy", "cpu_user", "cpu_system", "window_time")
-    busy, user, system, window = (epoch_values(run, "epoch", name) for name in names)
-    cores = ((busy - user - system) / window).dropna()
-    return float(cores.median()) if len(cores) else None
-
-
-def disturbance(run: Run) -> float | None:
-    """:func:`other_load` where it is too much for a quiet run, else ``None``."""
-    load, cores = other_load(run) or 0.0, run.env.get("cpu", {}).get("logical_cores") or 1
-    return load if load > max(QUIET_CORES, QUIET_SHARE * cores) else None
 
 
 def reference_variant(run: Run) -> tuple[str, str] | None:

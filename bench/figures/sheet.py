@@ -18,7 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gatherbench.bench.derive.epochs import disturbance, epoch_times, problems, sort_series
+from gatherbench.bench.derive.disturbance import disturbance
+from gatherbench.bench.derive.epochs import epoch_times, problems, sort_series
 from gatherbench.bench.figures.bars import Line
 from gatherbench.bench.figures.style import FAINT, MODEL_HATCH, RC, VERMILION, Series
 from gatherbench.bench.linkmodel.series import BORROWED
@@ -222,12 +223,9 @@ def _foot(figure: Figure, text: str) -> None:
 def warnings_of(run: Run) -> list[str]:
     """What stands above the numbers of a run: no GPU took part; the host was busy otherwise."""
     said = [] if has_gpu(run) else [HOST_ONLY]
-    load = disturbance(run)
-    if load:
-        said.append(
-            f"Disturbed: {load:.1f} cores of the host were busy with other work;"
-            " measure again on an idle machine"
-        )
+    busy = disturbance(run)
+    if busy:
+        said.append(f"Disturbed: {busy}; measure again on an idle machine")
     return said
 
 

@@ -105,6 +105,7 @@ def numbers(run: Run) -> Grid:
             *WHAT,
             Column("speedup", "speed-up", "×"),
             Column("median", "epoch", "s"),
+            Column("other", "other work", "cores"),
             Column("fetch", "fetch", "s"),
             Column("train", "train", "s"),
             Column("rate", "payload over fetch", "B/s"),

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from gatherbench.bench.derive.epochs import disturbance, problems, reference_variant, speedup_over
+from gatherbench.bench.derive.disturbance import disturbance
+from gatherbench.bench.derive.epochs import problems, reference_variant, speedup_over
 from gatherbench.bench.figures.sheet import modelled_for
 from gatherbench.bench.report.grid import quantity, short
 from gatherbench.bench.tables import Run
@@ -127,11 +128,11 @@ def _limits(run: Run) -> list[str]:
         )
     if counts["ok"] and run.plan["measure"].get("repeats") == 1:
         limits.append("One repeat only: differences between processes are not in the intervals.")
-    load = disturbance(run)
-    if load:
+    busy = disturbance(run)
+    if busy:
         limits.append(
-            f"{load:.1f} cores of the host were busy with other work meanwhile: measure again on"
-            " an idle machine before trusting any difference."
+            f"{busy[0].upper()}{busy[1:]}: measure again on an idle machine before trusting any"
+            " difference."
         )
     return limits
 

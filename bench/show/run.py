@@ -14,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gatherbench.bench.derive.disturbance import disturbed
 from gatherbench.bench.derive.epochs import (
     bandwidth,
     cpu_seconds,
@@ -26,10 +27,13 @@ from gatherbench.bench.derive.epochs import (
 )
 from gatherbench.bench.figures.sheet import borrowed, modelled_for, provenance, warnings_of
 from gatherbench.bench.figures.style import decimals, three_digits, time_unit
+from gatherbench.bench.report.verdict import verdict
 from gatherbench.bench.show.roofline import roofline_tables
 from gatherbench.bench.tables import Run
 
 _KEY = ["workload", "strategy", "variant", "backend"]
+#: Marks of an epoch beside which there was other work, and of a speed-up whose interval holds 1.
+DISTURBED, UNDECIDED = "!", "?"
 _COLOURS = {"failed": "red", "skipped": "yellow", "not run": "yellow"}
 
 
@@ -54,12 +58,17 @@ def render(run: Run) -> RenderableType:
     )
     parts.append(
         Text(
-            f"Medians over repeats and epochs, ± half the interquartile range; {compared}. GB/s: "
-            "payload over the time that the loop waited for it; – where fetches are hidden behind "
-            f"training, so that the wait tells nothing.{borrowed(run)} {provenance(run)}",
+            f"Medians over repeats and epochs, ± half the interquartile range; {compared}. "
+            f"{UNDECIDED}: the ratio's 95 % interval holds 1. {DISTURBED}: there was other work "
+            "beside a repeat. GB/s: payload over the time that the loop waited for it; – where "
+            "fetches are hidden behind training, so that the wait tells nothing."
+            f"{borrowed(run)} {provenance(run)}",
             style="dim",
         )
     )
+    for statement in verdict(run):
+        if statement.kind != "warning":
+            parts += [Text(), Text(statement.text, style="bold")]
     return Group(*parts)
 
 
@@ -67,18 +76,25 @@ def summarise(run: Run) -> pd.DataFrame:
     """One line a series: its epoch's spread, and the medians of everything else.
 
     Columns: those of :func:`gatherbench.bench.derive.epochs.epoch_times` (s), and ``fetch``,
-    ``train`` (s), ``cpu`` (core-seconds), ``rate`` (B/s), ``speedup``; NaN where there is none, the
-    rate also where fetches run ahead of the training.
+    ``train`` (s), ``cpu`` (core-seconds), ``rate`` (B/s), ``speedup`` with its 95 % interval,
+    ``speedup_low`` and ``speedup_high``, and ``other`` (cores that other work had beside the worst
+    repeat, if it was too much); NaN where there is none, the rate also where fetches run ahead of
+    the training.
     """
     stages = stage_times(run)
     reference = reference_variant(run) or ("cpu_gather", "naive")
     summary = epoch_times(run)
+    ratios = speedup_over(run, *reference)
+    other = disturbed(run).groupby(_KEY).max().rename("other").reset_index()
     for name, table, column in (
         ("fetch", stages["fetch"], "median"),
         ("train", stages["train"], "median"),
         ("cpu", cpu_seconds(run), "median"),
         ("rate", bandwidth(run), "median"),
-        ("speedup", speedup_over(run, *reference), "speedup"),
+        ("speedup", ratios, "speedup"),
+        ("speedup_low", ratios, "low"),
+        ("speedup_high", ratios, "high"),
+        ("other", other, "other"),
     ):
         part = table[[*_KEY, column]].rename(columns={column: name})
         summary = summary.merge(part, on=_KEY, how="left")
@@ -128,12 +144,15 @@ def _cells(line: Mapping[Hashable, Any], factor: float) -> list[Text]:
         return [*names, Text(status, style=_COLOURS.get(status, ""))]
     median, spread = line["median"] * factor, (line["high"] - line["low"]) / 2 * factor
     several = f" ±{spread:.{decimals(median)}f}" if line["count"] > 1 else ""
+    beside = "" if pd.isna(line["other"]) else DISTURBED
+    # No interval where there is one value, and over itself a ratio is 1.
+    open_ended = line["speedup_low"] < 1 < line["speedup_high"]
     numbers = [
-        three_digits(median) + several,
+        three_digits(median) + several + beside,
         *(_number(line[name], factor) for name in ("fetch", "train")),
         _number(line["cpu"]),
         _number(line["rate"], 1e-9),
-        _number(line["speedup"]),
+        _number(line["speedup"]) + (UNDECIDED if open_ended else ""),
     ]
     return [*names, *map(Text, numbers)]
 

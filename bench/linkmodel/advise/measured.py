@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from gatherbench.bench.derive.epochs import epoch_times
+from gatherbench.bench.derive.disturbance import disturbed
+from gatherbench.bench.derive.epochs import SERIES, epoch_times
 from gatherbench.bench.linkmodel.advise.question import Question
 from gatherbench.bench.tables import Run, RunError, load_run
 
@@ -34,9 +35,12 @@ def measured_epochs(
             continue
         workloads = [name for name in run.workloads if _same(question, run.plan["workloads"][name])]
         times = epoch_times(run).query("backend == 'cuda'")
+        beside = disturbed(run).groupby(SERIES).groups
         for row in times[times["workload"].isin(workloads)].to_dict("records"):
             key = (str(row["strategy"]), str(row["variant"]))
             said = f"measured: {run.run_id}, median of {row['count']} epochs, sampling {sampling}"
+            if tuple(row[name] for name in SERIES) in beside:
+                said += ", beside other work"
             agreed = sampling
             found.setdefault(key, (float(row["median"]), said))
     return found

@@ -44,6 +44,13 @@ def test_a_measured_epoch_takes_the_models_place(make_run: Any) -> None:
     )
 
 
+def test_what_was_measured_beside_other_work_says_so(make_run: Any) -> None:
+    run = make_run(backend="cuda", other_cores=1.5, beside=("cpu_gather", "pinned", 0))
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    said = [key for key, (_, source) in found.items() if source.endswith(", beside other work")]
+    assert said == [("cpu_gather", "pinned")]
+
+
 def test_a_prediction_is_not_set_against_a_measurement(make_run: Any) -> None:
     sizes = graph_sizes(GRAPH, QUESTION.fanouts, QUESTION.batch_size)
     small = replace(QUESTION, gpu_memory_bytes=1.35e8)  # not the table

@@ -298,6 +298,24 @@ def test_other_work_makes_a_difference_ambiguous(make_run: MakeRun) -> None:
     assert "1.5 cores in B" in found["reason"]
 
 
+def test_other_work_beside_another_series_changes_no_verdict(make_run: MakeRun) -> None:
+    beside = {"other_cores": 1.5, "beside": ("cpu_gather", "pinned", 0)}
+    pair = make_run("20261121-a-1"), make_run("20261122-b-2", **beside)
+    edit(pair[1], noise(1), times(1.5, "naive", "epoch"), times(1.5, "pinned", "epoch"))
+    table = compared(pair)
+    assert line(table, "naive")["verdict"] == "SLOW"
+    assert line(table, "pinned")["verdict"] == "AMBIGUOUS"
+
+
+def test_other_work_beside_the_reference_makes_a_ratio_ambiguous(make_run: MakeRun) -> None:
+    beside = {"other_cores": 1.5, "beside": ("cpu_gather", "naive", 0)}
+    pair = make_run("20261121-a-1"), make_run("20261122-b-2", **beside)
+    edit(pair[1], noise(1), times(1.5, "pinned", "epoch"))
+    found = line(compared(pair, across_machines=True), "pinned")
+    assert found["verdict"] == "AMBIGUOUS"
+    assert "1.5 cores in B" in found["reason"]
+
+
 def test_other_minibatches_are_refused_always(pair: tuple[Path, Path]) -> None:
     def another_trace(row: dict[str, str]) -> None:
         if row["metric"] == "payload":

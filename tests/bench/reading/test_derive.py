@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ import pytest
 from gatherbench.bench.derive.epochs import (
     bandwidth,
     cpu_seconds,
-    disturbance,
     epoch_times,
-    other_load,
     problems,
     reference_variant,
     speedup_over,
@@ -150,18 +147,6 @@ def test_cpu_seconds_add_user_and_system(make_run: MakeRun) -> None:
 def test_bandwidth_is_payload_over_fetch_time(make_run: MakeRun) -> None:
     table = bandwidth(load_run(make_run()))
     assert of(table, "unified_zero_copy", "registered")["median"] == pytest.approx(2.0e9 / 0.4)
-
-
-def test_other_load_is_what_the_host_did_beside_us(make_run: MakeRun) -> None:
-    busy = load_run(make_run("20261121-a-1", other_cores=1.5))
-    assert other_load(busy) == pytest.approx(1.5)
-    assert disturbance(busy) == pytest.approx(1.5)
-    of_many = replace(busy, env={"cpu": {"logical_cores": 64}})
-    assert disturbance(of_many) is None  # no more than 5 % of the machine
-    assert disturbance(load_run(make_run("20261121-q-3", other_cores=0.25))) is None
-    unmetered = load_run(make_run("20261121-b-2", series=()))
-    assert other_load(unmetered) is None
-    assert disturbance(unmetered) is None
 
 
 def test_series_stand_in_reading_order(make_run: MakeRun) -> None:

@@ -61,7 +61,11 @@ def test_other_work_is_said_above_the_bars(make_run: MakeRun) -> None:
         for name, cores in (("quiet", 0.1), ("busy", 1.5))
     )
     assert "Disturbed" not in texts(quiet)
-    (said,) = [t for t in busy.texts if t.get_text().startswith("Disturbed: 1.5 cores")]
+    (said,) = [
+        t
+        for t in busy.texts
+        if t.get_text().startswith("Disturbed: other work had up to 1.5 cores")
+    ]
     assert said.get_position()[1] > busy.axes[0].get_position().y1
     assert busy.get_figheight() > quiet.get_figheight()
 

@@ -34,7 +34,9 @@ def shown(folder: Path, width: int = 100) -> str:
 
 
 def line_of(text: str, *words: str) -> list[str]:
-    found = [line.split() for line in text.splitlines() if all(w in line for w in words)]
+    """The cells of a table's line: it begins with the strategy and holds the other words."""
+    lines = [line for line in text.splitlines() if line.startswith(words[0])]
+    found = [line.split() for line in lines if all(word in line for word in words)]
     assert len(found) == 1, text
     return found[0]
 
@@ -187,5 +189,30 @@ def test_a_run_without_rows_can_be_shown(make_run: MakeRun) -> None:
 
 def test_a_machine_that_was_busy_otherwise_is_named(make_run: MakeRun) -> None:
     head, *_ = shown(make_run("20261121-a-1", other_cores=1.5, backend="cuda")).splitlines()
-    assert "Disturbed: 1.5 cores of the host were busy with other work" in head
+    assert "Disturbed: other work had up to 1.5 cores of the host beside 9 of 9 cases" in head
     assert "Disturbed" not in shown(make_run("20261121-b-2", other_cores=0.1))
+
+
+def test_the_epoch_beside_which_there_was_other_work_is_marked(make_run: MakeRun) -> None:
+    folder = make_run(series=[NAIVE, SORTED], other_cores=1.5, beside=(*SORTED[:2], 1))
+    text = shown(folder)
+    assert line_of(text, *SORTED[:2])[2:4] == ["1.01", "±0.00!"]
+    assert line_of(text, *NAIVE[:2])[2:4] == ["1.71", "±0.00"]
+    assert "!: there was other work beside a repeat" in " ".join(text.split())
+
+
+def test_a_speed_up_that_may_be_none_is_marked(make_run: MakeRun) -> None:
+    """Its interval holds 1; that of the reference over itself is no interval."""
+    alike = ("aligned_zero_copy", "registered,sorted", (0.2, 0.99, 0.5))
+    text = shown(make_run(series=[NAIVE, alike], jitter=0.3))
+    assert line_of(text, *alike[:2])[-1].endswith("?")
+    assert line_of(text, *NAIVE[:2])[-1] == "1.00"
+    assert "interval holds 1" in " ".join(text.split())
+
+
+def test_the_answer_stands_below_the_tables(make_run: MakeRun) -> None:
+    said = " ".join(shown(make_run(series=[NAIVE, SORTED], modelled=[NAIVE, SORTED])).split())
+    tables, measured = said.split("Measured in host memory only", 1)
+    assert "commit 0123456789ab" in tables
+    assert "1.69× as fast as cpu_gather naive" in measured
+    assert "Modelled, not measured, for rtx3090-pcie4" in measured

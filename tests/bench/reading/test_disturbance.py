@@ -1,0 +1,68 @@
+"""Other work beside a case: found where it was, and said wherever the case's numbers are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from gatherbench.bench.derive.disturbance import disturbance, disturbed, other_load
+from gatherbench.bench.report.verdict import verdict
+from gatherbench.bench.tables import load_run
+
+MakeRun = Callable[..., Path]
+NAIVE = ("cpu_gather", "naive", (0.2, 1.0, 0.5))
+PINNED = ("cpu_gather", "pinned", (0.2, 0.6, 0.5))
+WORKLOAD = "wordnet-sage16x2-b1000-1f2e3d4c"
+
+
+def test_other_load_is_what_the_host_did_beside_us(make_run: MakeRun) -> None:
+    busy = load_run(make_run("20261121-a-1", other_cores=1.5))
+    assert list(other_load(busy)) == pytest.approx([1.5] * 9)
+    assert len(disturbed(busy)) == 9
+    of_many = replace(busy, env={"cpu": {"logical_cores": 64}})
+    assert disturbance(of_many) == ""  # no more than 5 % of the machine
+    assert disturbance(load_run(make_run("20261121-q-3", other_cores=0.25))) == ""
+
+
+def test_what_was_not_metered_is_not_called_quiet_or_busy(make_run: MakeRun) -> None:
+    unmetered = load_run(make_run(series=()))
+    assert other_load(unmetered).empty
+    assert disturbance(unmetered) == ""
+
+
+def test_a_burst_beside_one_case_is_found(make_run: MakeRun) -> None:
+    """The median over the whole run would call it quiet."""
+    run = load_run(make_run(other_cores=1.5, beside=("cpu_gather", "pinned", 1)))
+    assert other_load(run).median() == pytest.approx(0)
+    assert disturbed(run).to_dict() == {
+        (WORKLOAD, "cpu_gather", "pinned", "host", 1): pytest.approx(1.5)
+    }
+    said = "other work had up to 1.5 cores of the host beside 1 of 9 cases"
+    assert disturbance(run) == said
+    warnings = [s.text for s in verdict(run) if s.kind == "warning"]
+    assert any(text.lower().startswith(said) for text in warnings)
+
+
+def test_short_epochs_are_taken_together(make_run: MakeRun) -> None:
+    """A clock that ticks every 10 ms makes one short epoch look busy and the next one idle."""
+    run = load_run(make_run(series=[NAIVE], repeats=1, epochs=4))
+    rows = run.rows.copy()
+    rows.loc[rows["metric"] == "window_time", "value"] = 0.05
+    busy = (rows["metric"] == "system_cpu_busy") & rows["epoch"].isin([0, 1, 2])
+    rows.loc[busy, "value"] += 0.02
+    last = (rows["metric"] == "system_cpu_busy") & (rows["epoch"] == 3)
+    rows.loc[last, "value"] -= 0.06
+    assert list(other_load(replace(run, rows=rows))) == pytest.approx([0], abs=1e-9)
+
+
+def test_what_a_hypervisor_gave_to_others_is_other_work(make_run: MakeRun) -> None:
+    run = load_run(make_run(series=[NAIVE, PINNED], repeats=1, epochs=1))
+    busy = run.rows[run.rows["metric"] == "system_cpu_busy"]
+    stolen = busy.assign(metric="system_cpu_steal", value=2.0)
+    stolen = stolen[stolen["variant"] == "pinned"]  # beside naive it was not read
+    rows = pd.concat([run.rows, stolen])
+    assert list(other_load(replace(run, rows=rows))) == pytest.approx([0, 1])
