@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from gatherbench.bench.derive.disturbance import disturbed
+from gatherbench.bench.derive.epochs import SERIES
 from gatherbench.bench.linkmodel.estimate import Estimate
 from gatherbench.bench.linkmodel.load import MinibatchLoad
 from gatherbench.bench.linkmodel.profile import LinkProfile
@@ -112,7 +114,10 @@ def load_of(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
 
 
 class _Host:
-    """What the machine of a run measured, as far as a profile may have to borrow it."""
+    """What the machine of a run measured, as far as a profile may have to borrow it.
+
+    Of each workload the cases count beside which there was no other work, if there are any.
+    """
 
     def __init__(self, run: Run, declared: Mapping[tuple[str, ...], Mapping[str, float]]) -> None:
         rows = run.rows
@@ -121,6 +126,7 @@ class _Host:
         self._times = measured[(measured["metric"] == "wall_time") & (measured["status"] == "ok")]
         self._on_host = self._times[self._times["backend"] == "host"]
         self._declared = declared
+        self._disturbed = disturbed(run).index
 
     def complete(
         self, key: tuple[str, ...], load: MinibatchLoad, profile: LinkProfile
@@ -136,10 +142,10 @@ class _Host:
             (self._times["workload"] == key[0]) & (self._times["stage"] == "sample")
         ]
         load = replace(load, gpu_samples=self._sampling == "gpu")
-        if len(sampled):
-            seconds = float(sampled["value"].median()) / batches
+        drawn = self._median(sampled)
+        if drawn is not None:
             remark = _SAMPLING.get(self._sampling, _SAMPLING["live"])
-            load = replace(load, sample_s=Estimate(seconds).remark(remark))
+            load = replace(load, sample_s=Estimate(drawn / batches).remark(remark))
         gathered = None
         if load.pageable_bytes:
             if profile.copy.pageable.value is None:
@@ -164,8 +170,12 @@ class _Host:
         """Median seconds an epoch in the fetch stage of these series on the host."""
         rows = self._on_host[self._on_host["stage"] == "fetch"]
         names = zip(*(rows[k] for k in _KEYS), strict=True)
-        values = rows["value"][[name in keys for name in names]]
-        return float(values.median()) if len(values) else None
+        return self._median(rows.loc[[name in keys for name in names]])
+
+    def _median(self, rows: pd.DataFrame) -> float | None:
+        cases = pd.MultiIndex.from_frame(rows[[*SERIES, "repeat"]])
+        quiet = rows[~cases.isin(self._disturbed)]
+        return float((quiet if len(quiet) else rows)["value"].median()) if len(rows) else None
 
 
 def _declared(run: Run) -> dict[tuple[str, ...], dict[str, float]]:

@@ -97,6 +97,30 @@ def epochs(run: Run, profile: LinkProfile, **more: int) -> dict[str, float | Non
     return {one.strategy: epoch.epoch_s.value for one, epoch in predictions(run, profile, **more)}
 
 
+def test_what_is_borrowed_comes_from_cases_without_other_work(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    run = make_run(tmp_path)
+    undisturbed = epochs(run, profile)
+
+    def beside(names: set[str]) -> Run:
+        """Other work had two cores beside these cases, and they took ten times as long."""
+        rows = run.rows.copy()
+        slow = rows["strategy"].isin(names) & (rows["metric"] == "wall_time") & (rows["epoch"] == 0)
+        rows.loc[slow, "value"] *= 10
+        whole = rows[(rows["stage"] == "epoch") & (rows["metric"] == "wall_time")]
+        metered = [
+            whole.assign(metric=metric, value=whole["strategy"].map(lambda n: n in names) * value)
+            for metric, value in (("system_cpu_busy", 140.0), ("cpu_user", 0), ("cpu_system", 0))
+        ]
+        metered.append(whole.assign(metric="window_time", value=70.0))
+        return replace(run, rows=pd.concat([rows, *metered]))
+
+    assert epochs(beside({"by_cpu", "by_gpu", "resident"}), profile) == undisturbed
+    everywhere = epochs(beside(set(CASES)), profile)
+    assert all((everywhere[name] or 0) > (undisturbed[name] or 0) for name in CASES)
+
+
 def test_each_series_has_rows_that_add_up(tmp_path: Path, profile: LinkProfile) -> None:
     rows = predict(make_run(tmp_path), profile)
     assert all(is_prediction(row) and row.status == "ok" for row in rows)
