@@ -12,9 +12,11 @@
  *   gpuN.counter_factor           what the byte counters are multiplied by (default 1)
  *   gpuN.timestamp                of the fields, us (default: now); -1: the driver leaves it 0
  *   gpuN.gpm (1), gpuN.gpm_factor (default 1), gpuN.gpm_zero (1), gpuN.gpm_return
+ *   gpuN.metric_return            what each metric of a window says of itself
  *   gpuN.throughput (B/s; default: the rate), gpuN.throughput_factor (default 1),
  *   gpuN.throughput_return, gpuN.hang (s that it blocks)
  *   gpuN.energy_mj, gpuN.power_mw (its energy grows at this power), gpuN.energy_return
+ *   gpuN.average_mw (default: gpuN.power_mw)
  *   gpuN.usage_mw, gpuN.usage_return (the call that older drivers have instead of the fields)
  *   gpuN.temperature, gpuN.clock_mhz, gpuN.reasons, gpuN.gen, gpuN.gen_max, gpuN.width, gpuN.width_max
  *
@@ -39,7 +41,7 @@
 
 typedef struct { uint32_t field, scope; int64_t timestamp, latency; int32_t type, ret;
                  union { double d; int32_t si; uint32_t ui; uint64_t ull; } value; } FieldValue;
-typedef struct { double time_s, rx, tx; } Sample;
+typedef struct { double time_s, rx, tx; int metric_return; } Sample;
 typedef struct { unsigned id; int ret; double value; const char *name, *long_name, *unit; } Metric;
 typedef struct { unsigned version, count; Sample *one, *two; Metric metrics[]; } MetricsGet;
 typedef struct { unsigned version, supported; } GpmSupport;
@@ -129,11 +131,17 @@ static int refusal(void *gpu, const char *key) {
     return (int)of(gpu, key, SUCCESS);
 }
 
+/* Of the stand-in for CUDA (tests/gpu/standin), where a process is under it as well: what its copies
+ * have carried. */
+double standin_link_bytes(int to_device) __attribute__((weak));
+
 static double moved(void *gpu, const char *direction, double now) {
     char rate[16];
     snprintf(rate, sizeof rate, "%s_rate", direction);
     double sum = of(gpu, direction, 0) + of(gpu, rate, 0) * (now - of(gpu, "from", 0));
-    return index_of(gpu) == 0 ? sum + copied_until(*direction == 'r', now) : sum;
+    if (index_of(gpu) != 0) return sum;
+    if (standin_link_bytes) sum += standin_link_bytes(*direction == 'r');
+    return sum + copied_until(*direction == 'r', now);
 }
 
 static int text_of(void *gpu, const char *key, char *out, unsigned room) {
@@ -253,7 +261,8 @@ int nvmlDeviceGetFieldValues(void *gpu, int count, FieldValue *values) {
         } else if (v->field == 185 || v->field == 186) {
             if (of(gpu, "power_return", 0)) v->ret = (int)of(gpu, "power_return", 0);
             v->type = 1;
-            v->value.ui = (uint32_t)of(gpu, "power_mw", 0);
+            double now_mw = of(gpu, "power_mw", 0);
+            v->value.ui = (uint32_t)(v->field == 186 ? now_mw : of(gpu, "average_mw", now_mw));
         } else {
             v->ret = NOT_SUPPORTED;
         }
@@ -317,6 +326,7 @@ int nvmlGpmSampleGet(void *gpu, Sample *sample) {
     read_script();
     double zero = of(gpu, "gpm_zero", 0) ? 0 : 1, factor = of(gpu, "gpm_factor", 1) * zero;
     sample->time_s = now_s();
+    sample->metric_return = (int)of(gpu, "metric_return", SUCCESS);
     sample->rx = moved(gpu, "rx", sample->time_s) * factor;
     sample->tx = moved(gpu, "tx", sample->time_s) * factor;
     return refusal(gpu, "gpm_return");
@@ -326,7 +336,8 @@ int nvmlGpmMetricsGet(MetricsGet *get) {
     double elapsed = get->two->time_s - get->one->time_s, mib = 1024 * 1024;
     for (unsigned i = 0; i < get->count; i++) {
         Metric *m = &get->metrics[i];
-        m->ret = SUCCESS;
+        m->ret = get->two->metric_return;
+        if (m->ret) continue; /* what nobody has filled in is no number */
         m->unit = "MiB/s";
         m->value = m->id == 20 ? (get->two->tx - get->one->tx) / elapsed / mib
                                : (get->two->rx - get->one->rx) / elapsed / mib;

@@ -133,6 +133,14 @@ def short_power_window() -> dict[str, Any]:
     return watched(GpuPowerMeter(gpu()), 0.2)
 
 
+def cooling_window() -> dict[str, Any]:
+    """A GPU that is hot and slowed down when the window opens, and has recovered when it closes."""
+    say(gpu0__temperature=85, gpu0__clock_mhz=1200, gpu0__reasons=0x40)
+    return watched(
+        GpuPowerMeter(gpu()), 0.8, gpu0__temperature=57, gpu0__clock_mhz=1830, gpu0__reasons=0
+    )
+
+
 class StubCopier:
     """Moves bytes by telling the stub that they move."""
 
@@ -162,7 +170,7 @@ def calibration() -> dict[str, Any]:
 
 def every_source() -> dict[str, Any]:
     """Each source through the meter, timed and not."""
-    say(gpu0__rx_rate=RATE, gpu0__tx_rate=RATE, gpu0__from=time.monotonic())
+    say(gpu0__rx_rate=RATE, gpu0__tx_rate=RATE / 3, gpu0__from=time.monotonic())
     return {
         f"{kind.name}.{'timed' if timed else 'untimed'}": watched(
             PcieMeter(gpu(kind.name), timed=timed), 0.5

@@ -179,6 +179,20 @@ def test_what_slows_the_gpu_down_is_named(play: Play) -> None:
     assert idle["gpu_slowed"]["value"] == 0
 
 
+def test_the_average_of_a_second_is_not_the_power_of_the_moment(play: Play) -> None:
+    found = play("power_window", {"gpu0.average_mw": 240_000})
+    assert found["gpu_power"]["value"] == 250
+    assert found["gpu_power_average"]["value"] == 240
+
+
+def test_a_window_says_the_worst_that_it_saw(play: Play) -> None:
+    found = play("cooling_window")
+    assert found["gpu_temperature"]["value"] == pytest.approx(273.15 + 85)
+    assert found["gpu_clock_lowest"]["value"] == 1.2e9 < found["gpu_clock"]["value"] < 1.83e9
+    assert 0 < found["gpu_slowed"]["value"] < 1
+    assert "thermal (hardware)" in found["gpu_slowed"]["source"]
+
+
 def test_sources_that_block_are_kept_out_of_what_is_timed(play: Play) -> None:
     found = play("every_source")
     blocked = found.pop("throughput.timed")
@@ -186,8 +200,17 @@ def test_sources_that_block_are_kept_out_of_what_is_timed(play: Play) -> None:
     assert "kept out of timed epochs" in blocked[TO_DEVICE]["reason"]
     assert len(found) == 5
     for name, readings in found.items():
-        for direction in (TO_DEVICE, TO_HOST):
-            assert readings[direction]["value"] > 0.4 * RATE, name
+        assert readings[TO_DEVICE]["value"] > 0.4 * RATE, name
+        share = readings[TO_HOST]["value"] / readings[TO_DEVICE]["value"]
+        assert share == pytest.approx(1 / 3, rel=0.1), f"{name}: the directions are not told apart"
+
+
+def test_a_metric_that_refuses_alone_is_no_number(play: Play) -> None:
+    found = play("every_source", {"gpu0.metric_return": 3})
+    for timed in ("timed", "untimed"):
+        assert found[f"gpm.{timed}"][TO_DEVICE]["value"] is None
+        assert "Not Supported" in found[f"gpm.{timed}"][TO_DEVICE]["reason"]
+    assert found["counters.timed"][TO_DEVICE]["value"] is not None
 
 
 def test_metrics_need_their_interval(play: Play) -> None:
