@@ -30,18 +30,38 @@ def examine_meters() -> list[Finding]:
 
 
 def judge_calibration(rows: Sequence[Row], choice: SensorChoice) -> Finding:
-    """What each source of link traffic counted for each byte of known copies."""
-    lines = [
-        f"{row.source}: {row.metric.removeprefix('pcie_').removesuffix('_ratio')}"
-        f" {_cause(row.reason or '') if row.value is None else format(row.value, '.3f')}"
+    """What each source of link traffic counted for each byte of known copies, and on what link."""
+    said: dict[str, list[str]] = {}
+    for row in rows:
+        if row.metric.endswith("_ratio"):
+            direction = row.metric.removeprefix("pcie_").removesuffix("_ratio").replace("_", " ")
+            told = _cause(row.reason or "") if row.value is None else format(row.value, ".3f")
+            doubt = " (untrusted)" if row.source.endswith("; untrusted") else ""
+            said.setdefault(row.source.partition(":")[0], []).append(f"{direction} {told}{doubt}")
+    lines = [f"{source}: {', '.join(words)}" for source, words in said.items()]
+    if lines:
+        lines.append("(bytes counted for each byte of a known copy)")
+    loaded = {
+        row.metric.removeprefix("link_").removesuffix("_loaded"): row.value
         for row in rows
-        if row.metric.endswith("_ratio")
-    ]
+        if row.metric.startswith("link_") and row.metric.endswith("_loaded") and row.value
+    }
+    if loaded:
+        lines.append(
+            "the link while it copied: generation {gen:g} of {gen_max:g},"
+            " width x{width:g} of x{width_max:g}".format_map(loaded)
+        )
     name = "Link calibration"
-    if choice.pcie is not None:
-        return Finding(name, "ok", "\n".join([*lines, f"{choice.pcie} is read by all cases"]))
-    lost = "bytes over the link: no source of them can be believed"
-    return Finding(name, "missing", "\n".join(lines), lost, "update the NVIDIA driver")
+    if choice.pcie is None:
+        lost = "bytes over the link: no source of them can be believed"
+        lines = lines or [_cause(choice.pcie_reason)]
+        return Finding(name, "missing", "\n".join(lines), lost, _remedy(choice.pcie_reason))
+    lines.append(f"{choice.pcie} is read by all cases")
+    if loaded and (loaded["gen"], loaded["width"]) != (loaded["gen_max"], loaded["width_max"]):
+        lost = "the link is slower under load than it can be, and so is every transfer"
+        remedy = "hold LnkSta against LnkCap in lspci -vv, look at the slot and the BIOS"
+        return Finding(name, "limited", "\n".join(lines), lost, remedy)
+    return Finding(name, "ok", "\n".join(lines))
 
 
 def watch(meters: Sequence[Meter]) -> list[tuple[Meter, tuple[Reading, ...]]]:
@@ -113,6 +133,11 @@ def _gpu() -> tuple[GpuUnderTest | None, list[Row]]:
     from gatherbench.bench.metering.calibration import calibrate_gpu, torch_gpu_uuids
     from gatherbench.bench.metering.calibration_job import run_maker
 
-    choice = calibrate_gpu(run_maker("doctor", "", ""), rows.append, idle_s=0.0)
-    uuids = torch_gpu_uuids(torch.device("cuda", torch.cuda.current_device()))
+    uuids: tuple[str, ...] = ()
+    try:
+        uuids = torch_gpu_uuids(torch.device("cuda"))
+        choice = calibrate_gpu(run_maker("doctor", "", ""), rows.append, idle_s=0.0)
+    except RuntimeError as error:  # CUDA's: another program holds the GPU, or all of its memory
+        why = str(error).partition("\n")[0].replace(";", ",")
+        choice = SensorChoice(None, f"failed: {why}; free the GPU (nvidia-smi) and look again")
     return GpuUnderTest(uuids, choice), rows
