@@ -33,10 +33,11 @@ devices 1
 driver 580.00
 gpu0.uuid GPU-01020304-0506-0708-090a-0b0c0d0e0f10
 gpu0.name stand-in (no GPU)
-gpu0.gen 1
-gpu0.gen_max 1
+gpu0.gen 4
+gpu0.gen_max 4
 gpu0.width 16
 gpu0.width_max 16
+gpu0.reasons 0
 gpu0.power_mw 100000
 gpu0.temperature 40
 gpu0.clock_mhz 1980
