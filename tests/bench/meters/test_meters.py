@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -126,6 +127,23 @@ def test_a_child_that_still_runs_counts() -> None:
     assert value(readings, "cpu_user") + value(readings, "cpu_system") >= 0.28
 
 
+@pytest.mark.parametrize("last", ["", "\nprint(flush=True)\ninput()"], ids=["ended", "lives"])
+def test_a_childs_child_counts_whether_it_lives_or_has_ended(last: str) -> None:
+    inner = BURN.format(0.3) + last
+    outer = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {inner!r}])"
+    script = outer + "\nprint(flush=True)\ninput()"
+    meter = CpuMeter()
+    meter.start()
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # the one that burns has burnt; the one between them lives
+        readings = by_metric(meter.stop())
+        child.communicate(b"\n\n")
+    assert value(readings, "cpu_user") + value(readings, "cpu_system") >= 0.28
+
+
 def test_a_counter_that_goes_backwards_gives_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = CpuMeter()
     monkeypatch.setattr(cpu_module, "_live_descendants", lambda: (100.0, 0.0))
@@ -183,6 +201,23 @@ def test_a_host_clock_that_stands_still_gives_no_zero(monkeypatch: pytest.Monkey
     readings = by_metric(meter.stop())
     assert readings["system_cpu_busy"].value is None
     assert "did not advance" in str(readings["system_cpu_busy"].reason)
+
+
+def test_what_is_stolen_waited_for_or_a_guests_is_no_use_of_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each field grows by a power of two: the sum says which of them were taken."""
+    fields = {
+        "user": 1, "nice": 2, "system": 4, "irq": 8, "softirq": 16, "steal": 32,
+        "idle": 64, "iowait": 128, "guest": 256, "guest_nice": 512,
+    }  # fmt: skip
+    meter = CpuMeter()
+    monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(**dict.fromkeys(fields, 0.0)))
+    meter.start()
+    monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(**fields))
+    readings = by_metric(meter.stop())
+    assert value(readings, "system_cpu_busy") == 1 + 2 + 4 + 8 + 16  # `user` holds the guests
+    assert value(readings, "system_cpu_steal") == 32
 
 
 def test_the_host_is_at_least_as_busy_as_we_are() -> None:
