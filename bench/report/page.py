@@ -92,6 +92,7 @@ def render_report(run: Run, base: Run | None = None) -> str:
             energy=link.energy(run),
             processor=results.processor(run),
             numbers=results.numbers(run),
+            savings=results.savings(run),
             compared=checks.compared(run),
             residency=checks.residency(run),
             setup=checks.setup(run),

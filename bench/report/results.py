@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 import pandas as pd
 
+from gatherbench.bench.answers.changes import changes_of_run
 from gatherbench.bench.derive.epochs import (
     cpu_seconds,
     reference_variant,
@@ -28,6 +29,13 @@ WHAT = (
 )
 KINDS = MappingProxyType({"host": "measured, host", "cuda": "measured, GPU", "model": "modelled"})
 
+#: What a data path may save: stage and metric, and what the table calls it.
+_SAVED = {
+    "epoch": ("epoch", "wall_time", "epoch time"),
+    "cpu": ("epoch", "cpu", "core-seconds"),
+    "power": ("energy", "power", "power of the GPU"),
+    "energy": ("energy", "energy", "energy of the GPU"),
+}
 _STAGE_COLOURS = {"sample": "sample", "fetch": "fetch", "train": "train", "other": "other"}
 
 
@@ -116,3 +124,17 @@ def numbers(run: Run) -> Grid:
         ],
         in_plan_order(run, summarise(run)),
     )
+
+
+def savings(run: Run) -> Grid:
+    """Changes an epoch against the baseline, of whatever of them was measured: negative is less."""
+    reference = reference_variant(run) or ("cpu_gather", "naive")
+    quantities = {name: (stage, metric) for name, (stage, metric, _) in _SAVED.items()}
+    frame = changes_of_run(run, quantities, reference)
+    columns = [
+        Column(name, label, "share")
+        for name, (_, _, label) in _SAVED.items()
+        if frame[name].notna().any()
+    ]
+    caption = f"Change of an epoch’s medians against {' '.join(reference)}"
+    return grid("savings", caption, [*WHAT, *columns], in_plan_order(run, frame))

@@ -14,6 +14,7 @@ from gatherbench.bench import store
 from gatherbench.bench.cli import app
 from gatherbench.bench.gathered import write_timeline
 from gatherbench.bench.linkmodel.profile_file import load_profile
+from gatherbench.bench.reference import load_reference
 from gatherbench.bench.report import page
 from gatherbench.bench.report.bars import nice_ticks
 from gatherbench.bench.report.facts import in_short
@@ -21,7 +22,7 @@ from gatherbench.bench.report.grid import quantity, short
 from gatherbench.bench.report.link import energy, roofline_of
 from gatherbench.bench.report.over_time import MOST, power, traffic
 from gatherbench.bench.report.page import render_report
-from gatherbench.bench.report.results import speedups
+from gatherbench.bench.report.results import savings, speedups
 from gatherbench.bench.report.verdict import Statement, cases_ended, verdict
 from gatherbench.bench.run_guards import only_one
 from gatherbench.bench.store import RunStore
@@ -216,6 +217,41 @@ def test_energy_is_split_in_what_the_idle_gpu_draws_and_the_rest(make_run: MakeR
     html = render_report(load_run(folder))
     assert 'class="fill-above-idle" x=' in html
     assert "idle_power" in html
+
+
+def test_what_a_path_saves_stands_beside_what_was_published(make_run: MakeRun) -> None:
+    folder = make_run([NAIVE, ALIGNED], backend="cuda", repeats=1)
+    store = RunStore.open(folder)
+    rows = store.rows()
+    blocks = {"cpu_gather": (5000.0, 20.0), "aligned_zero_copy": (2000.0, 10.0)}
+    for strategy, (joules, seconds) in blocks.items():
+        row = next(r for r in rows if r.strategy == strategy)
+        window = {"gpu_energy": ("J", joules), "epochs": ("1", 10.0), "window_time": ("s", seconds)}
+        store.append(
+            replace(row, stage="energy", metric=metric, unit=unit, value=value, epoch=-1)
+            for metric, (unit, value) in window.items()
+        )
+    table = savings(load_run(folder))
+    (line,) = table.lines
+    cells = dict(zip(table.labels, (cell.text for cell in line.cells), strict=True))
+    assert (cells["strategy"], cells["kind"]) == ("aligned_zero_copy", "measured, GPU")
+    assert cells["epoch time, %"] == "-60.0"  # 0.8 s after 2.0 s
+    assert cells["power of the GPU, %"] == "-20.0"  # 200 W after 250 W
+    assert cells["energy of the GPU, %"] == "-60.0"
+    published = load_reference(Path(__file__).parents[3] / "results" / "reference")
+    watts = published[published["metric"] == "system_power_change"]["value"]
+    low, high = (f"{100 * share:.1f}".replace("-", "−") for share in (watts.max(), watts.min()))
+    html = render_report(load_run(folder))
+    assert f"power of the whole system {low} to {high} %" in html
+
+
+def test_without_a_baseline_nothing_is_saved(make_run: MakeRun) -> None:
+    folder = make_run([ALIGNED, BOUND], repeats=1)
+    assert savings(load_run(folder)).lines == []
+    assert "of the whole system" not in render_report(load_run(folder))
+    on_host = savings(load_run(make_run([NAIVE, PINNED], repeats=1, name="host")))
+    assert "epoch time, %" in on_host.labels
+    assert not any("GPU" in label for label in on_host.labels), "a column of nothing"
 
 
 @pytest.mark.parametrize("polled", [2, 3, 777])
