@@ -13,8 +13,11 @@ from torch import Tensor
 from gatherbench.bench import measure as measure_module
 from gatherbench.bench.case import Job
 from gatherbench.bench.check import WrongRowsError
+from gatherbench.bench.energy_block import EnergyBlock
 from gatherbench.bench.loop import STAGES, run_epoch
 from gatherbench.bench.measure import measure
+from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.rows import Row
 from gatherbench.bench.store import PartWriter, read_part, rows_of
 from gatherbench.strategies import all_in_gpu
@@ -135,6 +138,45 @@ def test_samples_hold_every_minibatch_of_every_measured_epoch(make_job) -> None:
         assert len(sample["values"]) == 5
         stored = value(rows, sample["stage"], "wall_time", sample["epoch"])
         assert sum(sample["values"]) == pytest.approx(stored)
+
+
+class Polled:
+    """A meter of a GPU: it tells which one it was given, and keeps what it polled."""
+
+    name = "polled"
+    summary = lost = trust = "a test"
+
+    def __init__(self, gpu: object) -> None:
+        self.source = f"of {gpu}"
+
+    def probe(self) -> None:
+        return None
+
+    def start(self) -> None: ...
+
+    def stop(self) -> list[Reading]:
+        series = ((0.0, 0.0), (0.5, 7.0))
+        return [Reading("pcie_x", "B", 7.0, self.source, samples=2, period_s=0.5, series=series)]
+
+
+def test_a_case_reads_the_sensors_that_the_run_trusts_and_keeps_what_they_polled(
+    make_job, monkeypatch
+) -> None:
+    trusted = SensorChoice("gpm", "")
+    gpu = measure_module.gpu_under_test
+    monkeypatch.setattr(measure_module, "gpu_under_test", lambda d, choice: (gpu(d, None), choice))
+    monkeypatch.setattr(measure_module, "open_meters", lambda gpu: [Polled(gpu)])
+    monkeypatch.setattr(measure_module, "EnergyBlock", lambda _: EnergyBlock(None))
+    job = replace(make_job(), sensors=trusted)
+    rows = [r for r in measured(job) if r.metric == "pcie_x"]
+    source = f"of (None, {trusted}) [samples=2, period=0.5 s]"
+    assert [(r.epoch, r.value, r.source) for r in rows] == [(0, 7.0, source), (1, 7.0, source)]
+    kept = [r for r in read_part(job.part) if r["kind"] == "series"]
+    assert [(k["epoch"], k["metric"], k["unit"]) for k in kept] == [
+        (0, "pcie_x", "B"),
+        (1, "pcie_x", "B"),
+    ]
+    assert kept[0]["points"] == [[0.0, 0.0], [0.5, 7.0]]
 
 
 class WrongFetcher(Fetcher):

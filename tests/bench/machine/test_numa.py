@@ -40,6 +40,7 @@ class Machine:
         self.allowed = set(range(8))
         self.calls: list[tuple[Any, ...]] = []
         self.refusal = 0
+        self.asked_of = 0
         for node, listed in (("node0", "0-1,4-5"), ("node1", "2-3,6-7")):
             folder = sys_folder / "devices/system/node" / node
             folder.mkdir(parents=True)
@@ -63,7 +64,7 @@ class Machine:
         return self.refusal
 
     def bus_id(self, name: str, length: int, device: int) -> bytes:
-        assert (name, device) == ("cudaDeviceGetPCIBusId", 0)
+        assert (name, device) == ("cudaDeviceGetPCIBusId", self.asked_of)
         assert length > len(ADDRESS)
         return (ADDRESS.encode() + b"\0").ljust(length)  # as cuda-bindings fills its buffer
 
@@ -147,6 +148,11 @@ def test_one_node_needs_no_binding(machine: Machine) -> None:
     (machine.sys / "devices/system/node/node1/cpulist").unlink()
     assert "one NUMA node" in str(bind_case(CUDA, 0, topology=machine.topology).reason)
     assert "one NUMA node" in str(bind_case(CUDA, 0, topology=Topology(Path("/nowhere"))).reason)
+
+
+def test_the_gpu_asked_is_the_cases_own(machine: Machine) -> None:
+    machine.asked_of = 3
+    assert bind_case(torch.device("cuda", 3), 0, topology=machine.topology).node == 1
 
 
 def test_a_driver_that_fails_leaves_the_case_unbound(machine: Machine, monkeypatch) -> None:
