@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from gatherbench.bench.derive.epochs import SERIES
 from gatherbench.bench.derive.gpu import DIRECTIONS, link_rate, link_rates
 from gatherbench.bench.figures.sheet import all_series, provenance, warnings_of
-from gatherbench.bench.figures.style import BLUE, FAINT, ORANGE, RC, Series, three_digits
+from gatherbench.bench.figures.style import BLUE, FAINT, ORANGE, RC, Series, bytes_in_words
 from gatherbench.bench.gathered import load_timeline
 from gatherbench.bench.tables import Run
 
@@ -27,6 +27,9 @@ COLOURS = dict(zip(DIRECTIONS, (BLUE, ORANGE), strict=True))
 LABELS, PANEL, TALL, GAP = 1.95, {1: 6.3, 2: 4.4}, 0.72, 0.34
 MARGIN, HEAD, NAME, AXIS, FOOT = 0.12, 0.62, 0.44, 0.5, 0.6
 GB = 1e9
+#: Share of the link's raw rate below which traffic has a scale of its own.
+LITTLE = 0.1
+OWN_SCALE = "The scale ends at the raw rate, or at the peak where that is less than a tenth of it."
 
 
 def pcie_over_time(run: Run) -> Figure:
@@ -44,8 +47,11 @@ def pcie_over_time(run: Run) -> Figure:
             mine = _one_epoch_each(timeline[timeline["workload"] == workload])
             longest_s = float(mine["time_s"].max()) if len(mine) else 1.0
             peaks = [float(link_rates(part)["rate"].max()) for part in _counters(mine)]
-            # Where the link's raw rate is known it is the scale: how busy is the link?
-            fastest = link_rate(run)[0] or max(peaks, default=GB)
+            # Where the link's raw rate is known it is the scale: how busy is the link? But for
+            # traffic so little beside it that nothing would be seen.
+            fastest, peak = link_rate(run)[0], max(peaks, default=GB)
+            if fastest is None or 0 < peak < LITTLE * fastest:
+                fastest = peak
             for line, one in enumerate(series):
                 left = LABELS + wide * column
                 top = height - HEAD - NAME - (TALL + GAP) * line
@@ -107,11 +113,11 @@ def _panel(axes: Axes, run: Run, workload: str, one: Series, timeline: pd.DataFr
             linewidth=0.9,
         )
         total = float(points["value"].iloc[-1])
-        said.append(f"{three_digits(total / GB)} GB {direction.replace('_', ' ')}")
+        said.append(f"{bytes_in_words(total)} {direction.replace('_', ' ')}")
     epoch = mine.iloc[0]
     payload = _payload(run, workload, one, int(epoch["repeat"]), int(epoch["epoch"]))
     if payload is not None:
-        said.append(f"payload {three_digits(payload / GB)} GB")
+        said.append(f"payload {bytes_in_words(payload)}")
     axes.annotate(
         ", ".join(said), (1, 1.02), xycoords="axes fraction", ha="right", va="bottom", fontsize=7.5
     )
@@ -176,6 +182,7 @@ def _words(figure: Figure, run: Run) -> None:
         "Bytes of the link, headers included, between readings of the counter that the run's"
         " calibration trusts; payload: the rows that the loop asked for. The first measured epoch."
         f"{f' No raw rate of the link: {unknown}.' if unknown else ''}"
+        f"{f' {OWN_SCALE}' if raw is not None else ''}"
         f" {' '.join([provenance(run), *(f'{line}.' for line in warnings_of(run))])}"
     )
     figure.text(

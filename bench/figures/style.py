@@ -42,6 +42,9 @@ RC: Any = {  # matplotlib's stubs list every key there is
 }
 
 
+_BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """What one bar stands for; ``backend`` is empty where nothing was measured at all."""
@@ -75,6 +78,12 @@ def time_unit(longest_s: float) -> tuple[str, float]:
     if longest_s >= 1:
         return "s", 1.0
     return ("ms", 1e3) if longest_s >= 1e-3 else ("µs", 1e6)
+
+
+def bytes_in_words(value: float) -> str:
+    """Bytes in the largest decimal unit of which there is one: ``328 MB``."""
+    name, size = next((u for u in _BYTES if value >= u[1]), _BYTES[-1])
+    return f"{three_digits(value / size)} {name}" if size > 1 else f"{value:.0f} B"
 
 
 def decimals(value: float) -> int:

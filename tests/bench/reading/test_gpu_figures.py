@@ -155,7 +155,7 @@ def test_bars_are_as_long_as_the_energy_and_the_missing_is_named(run: Run) -> No
     assert "210 W" in texts(gpu_mean_power(run))
 
 
-def write_timeline(folder: Path, strategies: tuple[str, ...]) -> None:
+def write_timeline(folder: Path, strategies: tuple[str, ...], share: float = 1.0) -> None:
     points = []
     for strategy, variant, _ in SERIES:
         if strategy in strategies:
@@ -164,8 +164,8 @@ def write_timeline(folder: Path, strategies: tuple[str, ...]) -> None:
                     ("pcie_host_to_device", 4e9 * 0.1 * (step // 2 * 2)),
                     ("pcie_device_to_host", 0.1e9 * 0.1 * step),
                 ):
-                    at = (WORKLOAD, strategy, variant, 0, 0, metric, "B", 0.1 * step, value)
-                    points.append(at)
+                    seen = (metric, "B", 0.1 * step, share * value)
+                    points.append((WORKLOAD, strategy, variant, 0, 0, *seen))
     pd.DataFrame(points, columns=list(TIMELINE_COLUMNS)).to_parquet(folder / "timeline.parquet")
 
 
@@ -195,6 +195,17 @@ def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder: Path)
     assert "raw rate of the link, 31.5 GB/s" in said
     assert [len(axes.lines) for axes in figure.axes] == [1, 1, 0]
     assert "No raw rate" not in said
+
+
+@pytest.mark.parametrize(("share", "top"), [(1.0, 31.5), (0.5, 31.5), (0.01, 0.08)])
+def test_little_traffic_has_a_scale_of_its_own(folder: Path, share: float, top: float) -> None:
+    write_timeline(folder, ("cpu_gather",), share)
+    figure = pcie_over_time(load_run(folder))
+    assert figure.axes[0].get_ylim()[1] == pytest.approx(1.06 * top, rel=0.01)
+    said = texts(figure)
+    assert "The scale ends at the raw rate" in said
+    words = {1.0: ("4.00 GB", "100 MB"), 0.5: ("2.00 GB", "50.0 MB"), 0.01: ("40.0 MB", "1.00 MB")}
+    assert "{} host to device, {} device to host".format(*words[share]) in said
 
 
 @pytest.mark.parametrize(
