@@ -65,8 +65,8 @@ def changes_of_run(
         reference: strategy and variant, of the same workload and backend.
 
     Returns:
-        :data:`gatherbench.bench.derive.epochs.SERIES`, and a column of shares for each quantity: -0.17 is
-        17 % less, NaN where it was not measured.
+        :data:`gatherbench.bench.derive.epochs.SERIES`, and a column of shares for each
+        quantity: -0.17 is 17 % less, NaN where it was not measured.
     """
     found: dict[tuple[str, ...], dict[str, float]] = {}
     for quantity, (stage, metric) in quantities.items():

@@ -25,6 +25,7 @@ from gatherbench.bench.machine.env import (
     describe_numa,
     library_versions,
 )
+from gatherbench.bench.machine.gpus import used_first
 from gatherbench.bench.meters.nvml import GpuInfo, SensorUnavailableError, list_gpus
 from gatherbench.datasets.store import data_root
 
@@ -75,7 +76,7 @@ def render_findings(findings: list[Finding]) -> RenderableType:
 
 def _gpu_findings() -> list[Finding]:
     try:
-        gpus = list_gpus()
+        gpus = used_first(list_gpus())
     except SensorUnavailableError as unavailable:
         what, _, remedy = str(unavailable).partition("; ")
         no_transfer = "no transfer to a GPU is measured, strategies run in host memory"
@@ -88,10 +89,10 @@ def _gpu_findings() -> list[Finding]:
         ]
     first = gpus[0]
     memory = f", {_size(first.memory_bytes)}" if first.memory_bytes else ""
-    count = f"{len(gpus)} × " if len(gpus) > 1 else ""
+    among = f", of {len(gpus)} the one that a run uses" if len(gpus) > 1 else ""
     driver = f"driver {first.driver or 'unknown'}, CUDA up to {first.cuda_driver or 'unknown'}"
     return [
-        Finding("GPU", "ok", f"{count}{first.name}{memory}"),
+        Finding("GPU", "ok", f"{first.name}{memory}{among}"),
         Finding("Driver and NVML", "ok", driver),
         _link(first),
         _torch_build(),

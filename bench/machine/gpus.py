@@ -1,7 +1,8 @@
 """Which GPUs this machine has: what NVML says, and where it says nothing what CUDA's driver does.
 
 A container may have the driver without its management library. A run there uses the GPU, and must
-not go by the name of a machine without one.
+not go by the name of a machine without one. And NVML lists every GPU of the machine, whichever of
+them ``CUDA_VISIBLE_DEVICES`` leaves to a run: a run must not go by the name of its neighbour.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from gatherbench.kernels.cuda_calls import CudaCallError, call_driver, driver
 def describe_gpus() -> dict[str, Any]:
     """What ``env.json`` says of the GPUs, ready for JSON.
 
-    ``gpus``: one dictionary of :class:`GpuInfo` each. ``gpu_source``: who told of them, in whose
-    order. ``no_gpu``: why there are none. ``no_nvml``: why NVML tells nothing; what it alone knows
+    ``gpus``: one dictionary of :class:`GpuInfo` each, first the one that a run uses.
+    ``gpu_in_use``: its ``uuid_hash``; ``None`` where CUDA does not say. ``gpu_source``: who told of
+    them. ``no_gpu``: why there are none. ``no_nvml``: why NVML tells nothing; what it alone knows
     is ``None`` for that reason.
     """
     try:
@@ -32,11 +34,31 @@ def describe_gpus() -> dict[str, Any]:
     except SensorUnavailableError as unavailable:
         found, source, silent = _of_driver(), "CUDA driver API", str(unavailable)
     return {
-        "gpus": [dataclasses.asdict(gpu) for gpu in found],
+        "gpus": [dataclasses.asdict(gpu) for gpu in used_first(found)],
+        "gpu_in_use": _in_use() if found else None,
         "gpu_source": source if found else None,
         "no_gpu": None if found else silent,
         "no_nvml": silent,
     }
+
+
+def used_first(gpus: list[GpuInfo]) -> list[GpuInfo]:
+    """The GPUs with the one before all others that CUDA calls 0: the one that cases run on."""
+    used = _in_use() if len(gpus) > 1 else None
+    return sorted(gpus, key=lambda gpu: used is not None and gpu.uuid_hash != used)
+
+
+def _in_use() -> str | None:
+    """Hash of the UUID of CUDA's first GPU; opens no context, for the reason given below."""
+    try:
+        call_driver("cuInit", 0)
+        return _hash(call_driver("cuDeviceGetUuid", call_driver("cuDeviceGet", 0)))
+    except CudaCallError:
+        return None
+
+
+def _hash(identity: Any) -> str:
+    return hash_of_uuid(f"GPU-{uuid.UUID(bytes=identity.bytes)}")
 
 
 def _of_driver() -> list[GpuInfo]:
@@ -71,7 +93,7 @@ def _describe(device: Any) -> GpuInfo:
     bus = _text(ask("cuDeviceGetPCIBusId", 16, device))
     return GpuInfo(
         name=_text(ask("cuDeviceGetName", 256, device)) or "unnamed GPU",
-        uuid_hash=hash_of_uuid(f"GPU-{uuid.UUID(bytes=identity.bytes)}") if identity else None,
+        uuid_hash=_hash(identity) if identity else None,
         driver=None,
         cuda_driver=f"{version // 1000}.{version % 1000 // 10}" if version else None,
         compute_capability=None if None in (major, minor) else f"{major}.{minor}",

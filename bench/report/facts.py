@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from gatherbench.bench.report.grid import Column, Grid, grid, quantity, short
-from gatherbench.bench.report.verdict import cases_ended
+from gatherbench.bench.report.verdict import cases_ended, gpu_of
 from gatherbench.bench.tables import Run
 
 Fact = tuple[str, str]
@@ -22,7 +22,6 @@ def in_short(run: Run) -> list[Fact]:
     cpu, measure = run.env.get("cpu", {}), run.plan["measure"]
     counts = cases_ended(run)
     ended = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
-    gpus = [str(gpu.get("name", "unnamed")) for gpu in run.env.get("gpus", [])]
     memory = run.env.get("memory", {}).get("total")
     host = [cpu.get("model") or "unknown processor"]
     if cpu.get("usable_cores"):
@@ -31,7 +30,7 @@ def in_short(run: Run) -> list[Fact]:
         host.append(quantity(memory, "B"))
     return [
         ("Processor", short(", ".join(host))),
-        ("GPU", short(", ".join(gpus) or "none: figures are of host memory")),
+        ("GPU", short(gpu_of(run) or "none: figures are of host memory")),
         ("Plan", short(run.plan.get("description") or run.plan.get("name", "unnamed"), 160)),
         ("Cases", f"{ended} of {len(run.plan['cases'])}"),
         ("Epochs", _epochs(measure)),

@@ -94,13 +94,19 @@ def _clause(names: tuple[str, ...], times: str, reference: str, on: str) -> str:
     )
 
 
+def gpu_of(run: Run) -> str:
+    """Name of the GPU that the run used, or of those that it may have; empty: there was none."""
+    gpus, used = run.env.get("gpus", []), run.env.get("gpu_in_use")
+    mine = [gpu for gpu in gpus if used and gpu.get("uuid_hash") == used] or gpus
+    return ", ".join(sorted({str(gpu.get("name", "unnamed")) for gpu in mine}))
+
+
 def _where(run: Run, backend: str) -> str:
     if backend == "host":
         return "Measured in host memory only (no GPU, no PCIe link)"
     if backend == "model":
         return f"Modelled, not measured, for {_listed(modelled_for(run))}"
-    names = sorted({str(gpu.get("name", "a GPU")) for gpu in run.env.get("gpus", [])})
-    return f"Measured on {_listed(names) or 'a GPU'}"
+    return f"Measured on {gpu_of(run) or 'a GPU'}"
 
 
 def _nothing(run: Run) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import resource
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,8 +13,8 @@ import psutil
 import pytest
 from rich.console import Console
 
-from gatherbench.bench.doctor import examine as doctor
 from gatherbench.bench.doctor.examine import Finding, examine, print_doctor
+from gatherbench.bench.doctor.examine import examine as doctor
 from gatherbench.bench.meters.nvml import GpuInfo, SensorUnavailableError
 
 H200 = GpuInfo(
@@ -56,6 +57,17 @@ def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         assert only(findings, name).status == "missing"
         assert only(findings, name).remedy == "install the driver"
     assert only(findings, "Driver and NVML").detail == "no_device: no library"
+
+
+def test_of_several_gpus_the_one_that_is_used_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = replace(H200, name="NVIDIA T400", link_width_max=8)
+    monkeypatch.setattr(doctor, "list_gpus", lambda: [other, H200])
+    monkeypatch.setattr(doctor, "used_first", lambda gpus: gpus[::-1])
+    findings = examine()
+    assert only(findings, "GPU").detail == ("NVIDIA H200, 150.0 GiB, of 2 the one that a run uses")
+    assert "x16 of x16" in only(findings, "PCIe link").detail
 
 
 def gpu_findings(monkeypatch: pytest.MonkeyPatch, gpu: GpuInfo) -> list[Finding]:

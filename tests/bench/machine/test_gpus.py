@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from gatherbench.bench.linkmodel.calibrate.machine import this_machine
-from gatherbench.bench.machine import gpus
-from gatherbench.bench.machine.env import describe_machine, machine_slug
+from gatherbench.bench.machine.env import describe_machine, gpus, machine_slug
 from gatherbench.bench.machine.numa import Topology
-from gatherbench.bench.meters.nvml import SensorUnavailableError, hash_of_uuid
+from gatherbench.bench.meters.nvml import GpuInfo, SensorUnavailableError, hash_of_uuid
 from gatherbench.kernels.cuda_calls import CudaCallError
 
 NO_NVML = "no_device: NVML says 'Shared Library Not Found'; install the driver"
@@ -83,11 +82,36 @@ def test_without_a_driver_there_is_no_gpu_and_nvml_says_why(driver: Driver, refu
     driver.refused = {refused}
     assert gpus.describe_gpus() == {
         "gpus": [],
+        "gpu_in_use": None,
         "gpu_source": None,
         "no_gpu": NO_NVML,
         "no_nvml": NO_NVML,
     }
     assert this_machine().startswith("cpu-")
+
+
+def of_nvml(name: str, uuid: str) -> GpuInfo:
+    return GpuInfo(name, hash_of_uuid(uuid), *[None] * 10)
+
+
+@pytest.mark.parametrize("refused", ["", "cuInit", "cuDeviceGetUuid"])
+def test_of_several_gpus_the_one_that_cuda_leaves_is_the_runs(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """NVML lists both, whatever ``CUDA_VISIBLE_DEVICES`` says."""
+    neighbour = of_nvml("NVIDIA T400", "GPU-ffffffff-0000-0000-0000-000000000000")
+    ours = of_nvml("NVIDIA H200", "GPU-01020304-0506-0708-090a-0b0c0d0e0f10")
+    monkeypatch.setattr(gpus, "list_gpus", lambda: [neighbour, ours])
+    driver.refused = {refused}
+    env = describe_machine()
+    assert env["gpu_source"] == "NVML"
+    if refused:  # CUDA does not say: NVML's order stands, and nothing is claimed
+        assert [gpu["name"] for gpu in env["gpus"]] == ["NVIDIA T400", "NVIDIA H200"]
+        assert env["gpu_in_use"] is None
+        return
+    assert [gpu["name"] for gpu in env["gpus"]] == ["NVIDIA H200", "NVIDIA T400"]
+    assert env["gpu_in_use"] == env["gpus"][0]["uuid_hash"] == ours.uuid_hash
+    assert machine_slug(env) == this_machine() == "nvidia-h200"
 
 
 def test_a_driver_without_devices_is_no_gpu(driver: Driver) -> None:

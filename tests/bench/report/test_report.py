@@ -57,6 +57,16 @@ def test_on_a_gpu_the_gpu_is_named(make_run: MakeRun) -> None:
     assert statement.text.startswith("Measured on NVIDIA H200: aligned_zero_copy given had")
 
 
+def test_of_several_gpus_the_one_that_was_used_is_named(make_run: MakeRun) -> None:
+    run = load_run(make_run(backend="cuda"))
+    two = [{"name": "NVIDIA H200", "uuid_hash": "a"}, {"name": "NVIDIA T400", "uuid_hash": "b"}]
+    used = replace(run, env={**run.env, "gpus": two, "gpu_in_use": "a"})
+    assert "Measured on NVIDIA H200" in verdict(used)[0].text
+    assert dict(in_short(used))["GPU"] == "NVIDIA H200"
+    unsaid = replace(run, env={**run.env, "gpus": two})  # as earlier runs have it
+    assert dict(in_short(unsaid))["GPU"] == "NVIDIA H200, NVIDIA T400"
+
+
 def test_what_lies_within_the_interval_is_no_winner(make_run: MakeRun) -> None:
     near = ("unified_zero_copy", "registered", 0.81)
     (statement,) = said(make_run([NAIVE, ALIGNED, near], spread=0.1))
