@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from gatherbench.bench.meters import gpm
 from gatherbench.bench.meters.calibration import Comparison, choose, verdict
 from gatherbench.bench.meters.pcie_link import MODULUS
-from gatherbench.bench.meters.pcie_sources import DIRECTIONS, SOURCES, FieldCounters, Gpm
+from gatherbench.bench.meters.pcie_sources import (
+    DIRECTIONS,
+    SOURCES,
+    FieldCounters,
+    Gpm,
+    SampledThroughput,
+)
+from gatherbench.bench.meters.poller import Polled
 
 
 def both(source: str, ratio: float | None, reason: str | None = None) -> list[Comparison]:
@@ -55,3 +64,35 @@ def test_metrics_are_mebibytes_a_second(monkeypatch: pytest.MonkeyPatch) -> None
     to_device, to_host = gpm.traffic([(10.0, 1), (10.5, 2), (11.5, 3)])
     assert to_device == ((0.0, 0.0), (0.5, 1.5 * 2**20), (1.5, 6.5 * 2**20))
     assert "0 for 1 of 2 intervals" in str(to_host)
+
+
+def test_snapshots_closer_than_a_metric_needs_are_passed_over() -> None:
+    window = gpm.GpmWindow([(s, None) for s in (0.0, 0.05, 0.25, 0.3, 0.5, 0.55)])
+    assert [s for s, _ in window.chain()] == [0.0, 0.25, 0.55], "0.5 leaves too little to the end"
+    assert window.length_s == 0.55
+
+
+def test_every_snapshot_is_given_back_also_when_something_breaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freed: list[int] = []
+    monkeypatch.setattr(gpm, "free_gpm_sample", freed.append)
+    with pytest.raises(ZeroDivisionError), gpm.GpmWindow([(0.0, 1), (0.3, 2), (0.6, 3)]):
+        raise ZeroDivisionError
+    assert freed == [1, 2, 3]
+
+
+def test_a_sample_that_reaches_beyond_the_window_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = SampledThroughput(SimpleNamespace(throughput=lambda _: 0.0))  # type: ignore[arg-type]
+    within = (10.1, (1e9, 2e9), 10.14)
+    samples = [(9.98, (9e9, 9e9), 10.02), within, (10.98, (9e9, 9e9), 11.02)]
+    polled = Polled(samples, None, 0.001)
+    source._poller = SimpleNamespace(start=lambda: None, stop=lambda: polled)  # type: ignore[assignment]
+    clock = iter((10.0, 11.0))
+    monkeypatch.setattr("gatherbench.bench.meters.pcie_sources.time.monotonic", lambda: next(clock))
+    source.start()
+    seen = source.stop().traffic
+    assert [seen[d].value for d in DIRECTIONS] == [1e9, 2e9]
+    assert seen[DIRECTIONS[0]].samples == 1
