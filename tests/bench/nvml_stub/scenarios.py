@@ -142,19 +142,24 @@ def cooling_window() -> dict[str, Any]:
 
 
 class StubCopier:
-    """Moves bytes by telling the stub that they move."""
+    """Moves bytes by telling the stub that they move; its link is awake meanwhile."""
 
     def __init__(self) -> None:
         self.driver = ctypes.CDLL("libnvidia-ml.so.1")
         self.driver.stub_copy_begin.argtypes = (ctypes.c_int, ctypes.c_double)
         self.driver.stub_copy_end.restype = ctypes.c_double
+        lines = dict(line.split(" ", 1) for line in SCRIPT.read_text().splitlines())
+        self.awake = lines["gpu0.gen_max"]
         say(gpu0__gen=1, gpu0__throughput=RATE)
 
     def copy(self, direction: str, seconds: float, at_half: Callable[[], None]) -> float:
+        say(gpu0__gen=self.awake)
         self.driver.stub_copy_begin(direction == "host_to_device", RATE)
         time.sleep(seconds)
         at_half()
-        return float(self.driver.stub_copy_end())
+        moved = float(self.driver.stub_copy_end())
+        say(gpu0__gen=1)
+        return moved
 
 
 def calibration() -> dict[str, Any]:
@@ -164,6 +169,7 @@ def calibration() -> dict[str, Any]:
         "reason": choose(found.comparisons).pcie_reason,
         "ratios": {f"{c.source}.{c.direction}": c.ratio for c in found.comparisons},
         "verdicts": {f"{c.source}.{c.direction}": verdict(c) for c in found.comparisons},
+        "idle": found.link_idle and found.link_idle.gen,
         "loaded": found.link_loaded and found.link_loaded.gen,
     }
 

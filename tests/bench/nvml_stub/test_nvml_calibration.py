@@ -54,6 +54,11 @@ def test_the_first_source_that_is_right_both_ways_is_taken(
     assert found["loaded"] == 1
 
 
+def test_the_link_is_looked_at_before_and_while_it_carries(play: Play) -> None:
+    found = play("calibration", {"gpu0.gen_max": 4, "gpu0.gpm": 0, "gpu0.throughput_return": 3})
+    assert (found["idle"], found["loaded"]) == (1, 4)
+
+
 def test_where_nothing_is_right_nothing_is_read_and_the_reason_names_all(play: Play) -> None:
     words = {"gpu0.field_return": 3, "gpu0.gpm": 0, "gpu0.throughput_factor": 1.67}
     found = play("calibration", words)

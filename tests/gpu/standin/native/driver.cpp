@@ -62,6 +62,11 @@ API CUresult cuDeviceGetCount(int* count) {
   *count = 1;
   return CUDA_SUCCESS;
 }
+#undef cuDeviceGetUuid
+API CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice) {
+  for (int i = 0; i < 16; ++i) uuid->bytes[i] = static_cast<char>(i + 1);
+  return CUDA_SUCCESS;
+}
 API CUresult cuCtxGetCurrent(CUcontext* context) {
   *context = has_context ? kContext : nullptr;
   return CUDA_SUCCESS;
