@@ -131,6 +131,8 @@ def savings(run: Run) -> Grid:
     reference = reference_variant(run) or ("cpu_gather", "naive")
     quantities = {name: (stage, metric) for name, (stage, metric, _) in _SAVED.items()}
     frame = changes_of_run(run, quantities, reference)
+    # To a hundredth of a per cent, far below any spread: no more digits than mean something.
+    frame[list(_SAVED)] = frame[list(_SAVED)].astype(float).round(4) + 0.0
     columns = [
         Column(name, label, "share")
         for name, (_, _, label) in _SAVED.items()

@@ -230,10 +230,14 @@ def test_energy_is_split_in_what_the_idle_gpu_draws_and_the_rest(make_run: MakeR
 
 
 def test_what_a_path_saves_stands_beside_what_was_published(make_run: MakeRun) -> None:
-    folder = make_run([NAIVE, ALIGNED], backend="cuda", repeats=1)
+    folder = make_run([NAIVE, ALIGNED, BOUND], backend="cuda", repeats=1)
     store = RunStore.open(folder)
     rows = store.rows()
-    blocks = {"cpu_gather": (5000.0, 20.0), "aligned_zero_copy": (2000.0, 10.0)}
+    blocks = {
+        "cpu_gather": (5000.0, 20.0),
+        "aligned_zero_copy": (2000.0, 10.0),
+        "all_in_gpu": (4999.99, 20.0),
+    }
     for strategy, (joules, seconds) in blocks.items():
         row = next(r for r in rows if r.strategy == strategy)
         window = {"gpu_energy": ("J", joules), "epochs": ("1", 10.0), "window_time": ("s", seconds)}
@@ -242,12 +246,15 @@ def test_what_a_path_saves_stands_beside_what_was_published(make_run: MakeRun) -
             for metric, (unit, value) in window.items()
         )
     table = savings(load_run(folder))
-    (line,) = table.lines
-    cells = dict(zip(table.labels, (cell.text for cell in line.cells), strict=True))
+    cells, bound = (
+        dict(zip(table.labels, (cell.text for cell in line.cells), strict=True))
+        for line in table.lines
+    )
     assert (cells["strategy"], cells["kind"]) == ("aligned_zero_copy", "measured, GPU")
     assert cells["epoch time, %"] == "-60.0"  # 0.8 s after 2.0 s
     assert cells["power of the GPU, %"] == "-20.0"  # 200 W after 250 W
     assert cells["energy of the GPU, %"] == "-60.0"
+    assert bound["energy of the GPU, %"] == "0", "two millionths less are no saving"
     published = load_reference(Path(__file__).parents[3] / "results" / "reference")
     watts = published[published["metric"] == "system_power_change"]["value"]
     low, high = (f"{100 * share:.1f}".replace("-", "−") for share in (watts.max(), watts.min()))
