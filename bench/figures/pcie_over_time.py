@@ -1,7 +1,7 @@
 """What crosses the link in the course of an epoch: whether a strategy keeps it busy or in bursts.
 
 These are the link's own bytes, headers included, from the source that the run's calibration
-trusts. One epoch of each strategy is shown, the first that was measured.
+trusts. One epoch of each strategy is shown, the first that was polled.
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ def _words(figure: Figure, run: Run) -> None:
     )  # fmt: skip
     text = (
         "Bytes of the link, headers included, between readings of the counter that the run's"
-        " calibration trusts; payload: the rows that the loop asked for. The first measured epoch."
+        " calibration trusts; payload: the rows that the loop asked for. The first epoch of each"
+        " that was polled."
         f"{f' No raw rate of the link: {unknown}.' if unknown else ''}"
         f"{f' {OWN_SCALE}' if raw is not None else ''}"
         f" {' '.join([provenance(run), *(f'{line}.' for line in warnings_of(run))])}"

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from gatherbench.bench.metering import calibration as sensor_calibration
-from gatherbench.bench.metering.calibration import PinnedCopier, gpu_under_test
+from gatherbench.bench.metering.calibration import (
+    PinnedCopier,
+    calibrate_gpu,
+    gpu_under_test,
+    rows_of_calibration,
+)
+from gatherbench.bench.metering.calibration_job import run_maker
+from gatherbench.bench.meters.calibration import Calibration
+from gatherbench.bench.meters.nvml import SensorUnavailableError
+from gatherbench.bench.meters.nvml_device import Link
+from gatherbench.bench.rows import Row
 
 torch = sensor_calibration.torch
 
@@ -34,9 +44,9 @@ def test_every_copy_counts_once_and_goes_the_right_way(
     def empty(size: int, **how: Any) -> Copied:
         return Copied(log, "host" if how.get("pin_memory") else "device", size)
 
-    stand_in = types.SimpleNamespace(
-        empty=empty, uint8=None, cuda=types.SimpleNamespace(synchronize=lambda _: None)
-    )
+    waited_for: list[int] = []
+    cuda = types.SimpleNamespace(synchronize=lambda _: waited_for.append(len(log)))
+    stand_in = types.SimpleNamespace(empty=empty, uint8=None, cuda=cuda)
     monkeypatch.setattr(sensor_calibration, "torch", stand_in)
     monkeypatch.setattr(sensor_calibration.time, "monotonic", lambda: next(clock) * 0.1)
     halves: list[int] = []
@@ -45,8 +55,45 @@ def test_every_copy_counts_once_and_goes_the_right_way(
     source, _, target = direction.partition("_to_")
     assert set(log) == {(source, target)}
     assert copied == 1000 * len(log) > 0
+    assert waited_for[-1] == len(log), "a copy that is still under way was taken for done"
     assert len(halves) == 1
     assert 0 < halves[0] < len(log)
+
+
+def test_the_idle_gpu_is_watched_once_its_context_is_open_and_has_calmed_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[object] = []
+    cuda = types.SimpleNamespace(
+        current_device=lambda: 0,
+        synchronize=lambda _: log.append("synchronised"),
+        get_device_properties=lambda _: types.SimpleNamespace(uuid="x"),
+    )
+    stand_in = types.SimpleNamespace(
+        cuda=cuda,
+        device=lambda *_: types.SimpleNamespace(type="cuda", index=0),
+        zeros=lambda *_, **__: log.append("context"),
+    )
+    monkeypatch.setattr(sensor_calibration, "torch", stand_in)
+    monkeypatch.setattr(sensor_calibration.time, "sleep", log.append)
+    monkeypatch.setattr(sensor_calibration, "idle_power", lambda *_: log.append("idle") or [])
+
+    def absent(_: object) -> None:
+        raise SensorUnavailableError("unsupported: none")
+
+    monkeypatch.setattr(sensor_calibration, "NvmlDevice", absent)
+    rows: list[Row] = []
+    calibrate_gpu(run_maker("run", "abc", "box"), rows.append)
+    assert log == ["context", "synchronised", sensor_calibration.SETTLE_S, "idle"]
+    assert [row.reason for row in rows] == ["unsupported: none"]
+
+
+def test_the_link_is_said_as_it_was_before_and_under_load() -> None:
+    found = Calibration([], Link(1, 5, 16, 16), Link(5, 5, 8, 16))
+    rows = {r.metric: r.value for r in rows_of_calibration(found, run_maker("run", "abc", "box"))}
+    assert (rows["link_gen_idle"], rows["link_gen_loaded"]) == (1, 5)
+    assert (rows["link_width_idle"], rows["link_width_loaded"]) == (16, 8)
+    assert (rows["link_gen_max_loaded"], rows["link_width_max_loaded"]) == (5, 16)
 
 
 def test_a_case_on_the_host_has_no_gpu_under_test() -> None:

@@ -197,6 +197,22 @@ def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder: Path)
     assert "No raw rate" not in said
 
 
+def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folder: Path) -> None:
+    metric = "pcie_host_to_device"
+    points = [
+        (WORKLOAD, "cpu_gather", "naive", 0, epoch, metric, "B", time_s, epoch * time_s * 1e9)
+        for epoch in (2, 1)  # of the first epoch nothing was read
+        for time_s in (0.0, 1.0)
+    ]
+    timeline = pd.DataFrame(points, columns=list(TIMELINE_COLUMNS))
+    timeline.to_parquet(folder / "timeline.parquet")
+    run = load_run(folder)
+    payload = (run.rows["stage"] == "fetch") & (run.rows["metric"] == "payload")
+    run.rows.loc[payload, "value"] = 1e9 * (5 + run.rows.loc[payload, "epoch"])
+    said = texts(pcie_over_time(run))
+    assert "1.00 GB host to device, payload 6.00 GB" in said
+
+
 @pytest.mark.parametrize(("share", "top"), [(1.0, 31.5), (0.5, 31.5), (0.01, 0.08)])
 def test_little_traffic_has_a_scale_of_its_own(folder: Path, share: float, top: float) -> None:
     write_timeline(folder, ("cpu_gather",), share)
