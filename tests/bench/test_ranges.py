@@ -83,6 +83,19 @@ def test_tracing_changes_nothing_that_is_measured(make_job, tmp_path, monkeypatc
     assert max(r.epoch for r in traced) == 1
 
 
+def test_a_trace_holds_no_more_minibatches_than_a_viewer_can_show(
+    make_job, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(measure_module, "TRACE_BATCHES", 2)
+    rows = measured(with_traces(make_job(), tmp_path / "traces"))
+    (file,) = (tmp_path / "traces").iterdir()
+    events = opened(file)["traceEvents"]
+    named = Counter(e["name"] for e in events if e.get("cat") == "user_annotation")
+    assert named["train"] == 2
+    (row,) = [r for r in rows if r.metric == "trace"]
+    assert "at most 2 minibatches" in row.source
+
+
 def test_a_profiler_that_fails_costs_a_reason(make_job, tmp_path, monkeypatch) -> None:
     def broken(*_: object) -> int:
         raise RuntimeError("no profiler in this build")
