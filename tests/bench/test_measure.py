@@ -13,9 +13,9 @@ from torch import Tensor
 from gatherbench.bench import measure as measure_module
 from gatherbench.bench.case import Job
 from gatherbench.bench.check import WrongRowsError
-from gatherbench.bench.energy_block import EnergyBlock
 from gatherbench.bench.loop import STAGES, run_epoch
 from gatherbench.bench.measure import measure
+from gatherbench.bench.metering.energy_block import EnergyBlock
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.rows import Row

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from rich.console import Console
 
+from gatherbench.bench.doctor import examine as doctor
 from gatherbench.bench.doctor.examine import Finding, examine, print_doctor
-from gatherbench.bench.doctor.examine import examine as doctor
 from gatherbench.bench.meters.nvml import GpuInfo, SensorUnavailableError
 
 H200 = GpuInfo(
