@@ -80,10 +80,16 @@ def time_unit(longest_s: float) -> tuple[str, float]:
     return ("ms", 1e3) if longest_s >= 1e-3 else ("µs", 1e6)
 
 
+def byte_unit(most: float) -> tuple[str, float]:
+    """The decimal unit in which bytes up to ``most`` read well, and its factor."""
+    name, size = next((u for u in _BYTES if most >= u[1]), _BYTES[-1])
+    return name, 1 / size
+
+
 def bytes_in_words(value: float) -> str:
     """Bytes in the largest decimal unit of which there is one: ``328 MB``."""
-    name, size = next((u for u in _BYTES if value >= u[1]), _BYTES[-1])
-    return f"{three_digits(value / size)} {name}" if size > 1 else f"{value:.0f} B"
+    name, factor = byte_unit(value)
+    return f"{three_digits(value * factor)} {name}" if factor < 1 else f"{value:.0f} B"
 
 
 def decimals(value: float) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.figures.style import three_digits, time_unit
+from gatherbench.bench.figures.style import byte_unit, three_digits, time_unit
 
 #: Names longer than this are cut in the middle where they are shown; the CSV has them in full.
 LONGEST_NAME, LONGEST_TEXT = 64, 1200
@@ -19,8 +19,6 @@ LONGEST_NAME, LONGEST_TEXT = 64, 1200
 MISSING = "–"
 
 _PROSE = ("reason", "source")
-
-_BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +97,8 @@ def scale(unit: str, largest: float) -> tuple[str, float]:
     if unit == "s":
         return time_unit(largest)
     if unit in ("B", "B/s"):
-        name, size = next((p for p in _BYTES if largest >= p[1]), _BYTES[-1])
-        return name + unit[1:], 1 / size
+        name, factor = byte_unit(largest)
+        return name + unit[1:], factor
     if unit == "share":
         return "%", 100.0
     return ("" if unit in ("1", "×") else unit), 1.0
