@@ -108,9 +108,18 @@ class NvmlDevice:
 
     def fields(self, *ids: int) -> list[FieldValue]:
         """Values of fields (``NVML_FI_DEV_*``), all taken in one call."""
-        with _worded():
-            answers = pynvml.nvmlDeviceGetFieldValues(self._handle, ids)
-        return [_field(answer) for answer in answers]
+        return [field_value(answer) for answer in self.answers(*ids)]
+
+    def answers(self, *ids: int) -> Sequence[ctypes.Structure]:
+        """The same as the driver wrote them, for :func:`field_value` to read when there is time.
+
+        Who polls pays for each line of Python that a thread comes back to with a cold cache.
+        """
+        try:
+            found: Sequence[ctypes.Structure] = pynvml.nvmlDeviceGetFieldValues(self._handle, ids)
+        except pynvml.NVMLError as error:
+            raise SensorUnavailableError(reason_of(error)) from error
+        return found
 
     def field(self, number: int) -> float:
         """Value of one field."""
@@ -208,7 +217,8 @@ def free_gpm_sample(sample: Any) -> None:
     pynvml.nvmlGpmSampleFree(sample)
 
 
-def _field(answer: ctypes.Structure) -> FieldValue:
+def field_value(answer: ctypes.Structure) -> FieldValue:
+    """What one of :meth:`NvmlDevice.answers` says."""
     taken_s = answer.timestamp / 1e6 if answer.timestamp > 0 else None
     if answer.nvmlReturn != pynvml.NVML_SUCCESS:
         return FieldValue(None, taken_s, reason_of(pynvml.NVMLError(answer.nvmlReturn)))

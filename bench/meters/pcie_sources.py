@@ -8,6 +8,7 @@ machine is found out by :mod:`gatherbench.bench.meters.calibration`.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -17,7 +18,7 @@ from gatherbench.bench.machine.pcie import UnknownLinkError
 from gatherbench.bench.meters.base import TOO_SHORT
 from gatherbench.bench.meters.gpm import SHORTEST_S, GpmWindow, traffic
 from gatherbench.bench.meters.nvml import SensorUnavailableError
-from gatherbench.bench.meters.nvml_device import Link, NvmlDevice
+from gatherbench.bench.meters.nvml_device import Link, NvmlDevice, field_value
 from gatherbench.bench.meters.pcie_link import Count, CounterError, accumulate, most
 from gatherbench.bench.meters.poller import Poller
 
@@ -94,16 +95,9 @@ class FieldCounters:
         self._poller = Poller(self._read, self.period_s)
         self._opened_s = 0.0
 
-    def _read(self) -> tuple[Count, Count]:
-        to_device, to_host = self._device.fields(*self._ids)
-        counts = []
-        for answer in (to_device, to_host):
-            if answer.value is None:
-                raise SensorUnavailableError(answer.reason or "unsupported: no value")
-            # Without the driver's own stamp the time of the call is the best there is.
-            taken_s = time.time() if answer.taken_s is None else answer.taken_s
-            counts.append(Count(taken_s, int(answer.value)))
-        return counts[0], counts[1]
+    def _read(self) -> tuple[Sequence[Any], float]:
+        """Answers of the driver, unread, and the time after the call."""
+        return self._device.answers(*self._ids), time.time()
 
     def start(self) -> None:
         self._opened_s = time.time()
@@ -117,8 +111,9 @@ class FieldCounters:
         found = {}
         for i, (direction, source) in enumerate(zip(DIRECTIONS, self._sources, strict=True)):
             try:
-                series = accumulate([pair[i] for pair in polled.samples], self._rate)
-            except CounterError as error:
+                counts = [_count(answers[i], at_s) for answers, at_s in polled.samples]
+                series = accumulate(counts, self._rate)
+            except (CounterError, SensorUnavailableError) as error:
                 found[direction] = Traffic(source, None, str(error), count)
                 continue
             if len(series) == 1:
@@ -128,6 +123,14 @@ class FieldCounters:
             timed = tuple((t - self._opened_s, float(b)) for t, b in series)
             found[direction] = Traffic(source, timed[-1][1], None, count, timed)
         return Watched(found, polled.cpu_s)
+
+
+def _count(answer: Any, at_s: float) -> Count:
+    """A counter's value; where the driver does not stamp it, the time of the call has to do."""
+    found = field_value(answer)
+    if found.value is None:
+        raise SensorUnavailableError(found.reason or "unsupported: no value")
+    return Count(at_s if found.taken_s is None else found.taken_s, int(found.value))
 
 
 class Gpm:

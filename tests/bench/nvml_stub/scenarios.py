@@ -85,6 +85,10 @@ def lost_on_the_way() -> dict[str, Any]:
     return link | watched(GpuPowerMeter(gpu()), 0.3, gpu0__lost=1)
 
 
+def one_field_fails() -> dict[str, Any]:
+    return watched(PcieMeter(gpu()), 0.2, gpu0__rx_return=3)
+
+
 def lost_and_back() -> dict[str, Any]:
     """A meter that failed in one window is asked again in the next."""
     meter = PcieMeter(gpu())

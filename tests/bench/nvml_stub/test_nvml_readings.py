@@ -89,6 +89,13 @@ def test_a_gpu_that_is_lost_in_the_middle_costs_its_readings_and_nothing_else(pl
         assert found[metric]["reason"].startswith("failed: NVML says 'GPU is lost'"), metric
 
 
+def test_a_field_that_fails_in_the_middle_costs_its_own_direction(play: Play) -> None:
+    found = play("one_field_fails")
+    assert found[TO_DEVICE]["value"] is None
+    assert found[TO_DEVICE]["reason"].startswith("unsupported: NVML says 'Not Supported'")
+    assert found[TO_HOST]["value"] == 0
+
+
 def test_the_next_window_asks_again(play: Play) -> None:
     assert play("lost_and_back")[TO_DEVICE]["value"] == 0
 
