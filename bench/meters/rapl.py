@@ -29,6 +29,11 @@ _PACKAGE = re.compile(r"package-\d+(-die-\d+)?")
 _LOST_WRAP = "unsupported: {} was read too late, it may have wrapped unseen; run on a quieter host"
 _BACKWARDS = "failed: {} went backwards by more than a wrap explains"
 _SOURCE = "powercap energy_uj, all {}"
+_LET_READ = (
+    'run as root, or write SUBSYSTEM=="powercap", KERNEL=="intel-rapl*:*", '
+    'RUN+="/bin/chmod a+r /sys%p/energy_uj" into /etc/udev/rules.d/70-rapl.rules '
+    "and run: udevadm trigger --subsystem-match=powercap"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +95,7 @@ class RaplMeter:
             for zone in packages:
                 _energy_uj(zone, self._read)
         except PermissionError:
-            return (
-                "no_permission: energy_uj is for root only; run as root, or let a udev rule "
-                "make it readable (chmod a+r /sys/class/powercap/*/energy_uj)"
-            )
+            return f"no_permission: energy_uj is for root only; {_LET_READ}"
         except (OSError, ValueError) as error:
             return f"unsupported: energy_uj cannot be read ({_words(error)}); run on bare metal"
         return None
