@@ -60,7 +60,8 @@ def write_trace(epoch: Callable[[Mark], object], path: Path, device: torch.devic
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=activities) as profiler:
+    # Without keeping them torch 2.11 warns that a second cycle loses events; there is only one.
+    with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
         epoch(torch.profiler.record_function)
         if device.type == "cuda":
             torch.cuda.synchronize()
