@@ -24,7 +24,7 @@ PYTHON  ?= $(firstword $(foreach p,python3 python3.11 python3.12 python3.13 pyth
              $(if $(shell $(p) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(p))))
 
 ifeq ($(VENV),system)
-  PY    := PYTHONPATH=src:.carry$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTHON)
+  PY    := PYTHONPATH='$(CURDIR)/src:$(CURDIR)/.carry$(if $(PYTHONPATH),:$(PYTHONPATH))' $(PYTHON)
   READY :=
 else
   PY    := $(VENV)/bin/python
