@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import Result
 from rich.console import Console
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.figures.requests_per_row import (
