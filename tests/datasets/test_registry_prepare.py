@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -97,10 +98,8 @@ def test_preparing_at_the_same_time_makes_it_once(tmp_path: Path, source: Counti
 
 def test_two_processes_prepare_one_dataset(tmp_path: Path) -> None:
     code = "from gatherbench.datasets.registry import prepare_dataset as p; p('wiki-like', 1e-3)"
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code], env={"GATHERBENCH_DATA": str(tmp_path)})
-        for _ in range(2)
-    ]
+    env = {**os.environ, "GATHERBENCH_DATA": str(tmp_path)}
+    processes = [subprocess.Popen([sys.executable, "-c", code], env=env) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
     assert open_dataset(tmp_path / "wiki-like@0.001", "full").spec.num_nodes == 13_600
     assert [p.name for p in tmp_path.iterdir() if not p.name.endswith(".lock")] == [

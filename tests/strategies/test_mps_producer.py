@@ -25,7 +25,8 @@ from gatherbench.strategies.mps import MpsFetcher, shared_copy_skip
 from gatherbench.strategies.mps_channel import Producer, ProducerError, SharedBytes, Start
 
 HOST = torch.device("cpu")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+PATHS = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"}
 
 
 def opened(table: Tensor, folder: Path, **arguments: object) -> MpsFetcher:
