@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
@@ -36,7 +35,8 @@ esac
 
 @pytest.fixture(scope="module")
 def workflow() -> dict[str, Any]:
-    return YAML(typ="safe", pure=True).load(WORKFLOW.read_text())
+    yaml = pytest.importorskip("ruamel.yaml")
+    return yaml.YAML(typ="safe", pure=True).load(WORKFLOW.read_text())
 
 
 def scripts(workflow: dict[str, Any]) -> list[str]:
@@ -50,6 +50,7 @@ def check(path: Path) -> int:
 
 
 def test_the_workflow_is_one_by_githubs_schema(tmp_path: Path) -> None:
+    pytest.importorskip("check_jsonschema")
     assert check(WORKFLOW) == 0
     wrong = tmp_path / "wrong.yml"
     wrong.write_text(WORKFLOW.read_text().replace("run: make", "rum: make"))

@@ -27,7 +27,6 @@ from gatherbench.bench.figures.sm_share import Mark, sm_share
 from gatherbench.bench.figures.stage_shares import stage_shares
 from gatherbench.bench.figures.style import MODEL_HATCH, RC, STRATEGY_COLOURS
 from gatherbench.bench.figures.transfer_heatmap import transfer_heatmap
-from gatherbench.bench.notebooks_show import png
 
 REMEDY = "run it on a GPU"
 NAN = float("nan")
@@ -250,6 +249,9 @@ def test_no_text_overlaps_another_or_leaves_the_paper(figure: Figure) -> None:
 
 
 def test_the_same_figure_gives_the_same_picture_of_few_colours() -> None:
+    pytest.importorskip("IPython")
+    from gatherbench.bench.notebooks_show import png
+
     one, two = (png(draw_curves(CURVES)) for _ in range(2))
     assert one == two
     picture = Image.open(io.BytesIO(one))

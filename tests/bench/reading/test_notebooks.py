@@ -16,6 +16,7 @@ from gatherbench.bench.notebooks import drift, main, sync
 
 from .gpu_rows import add_gpu_metrics, write_micro, write_overlap, write_peer
 
+pytest.importorskip("jupytext")
 MakeRun = Callable[..., Path]
 ROOT = Path(__file__).parents[3]
 SHIPPED = sorted((ROOT / "notebooks").glob("*.py"))

@@ -146,6 +146,8 @@ def browser() -> Iterator[Browser]:
         if os.environ.get("GATHERBENCH_BROWSER") == "required":
             pytest.fail(remedy)
         pytest.skip(remedy)
+    if os.environ.get("GATHERBENCH_BROWSER") != "required":
+        pytest.importorskip("playwright")
     from playwright.sync_api import sync_playwright
 
     # Chromium's own sandbox does not start for root, and the pages here are ours.
