@@ -142,7 +142,7 @@ def test_the_machine_is_told_with_the_code_that_ran_on_it(monkeypatch: pytest.Mo
     assert told["commit"]
     assert bool(told["gpus"]) == (told["no_gpu"] is None)
     monkeypatch.setenv("GATHERBENCH_COMMIT", "0123456789ab")
-    for name in ("gpus", "machine"):
+    for name in ("machine.gpus", "machine.env"):
         monkeypatch.delitem(sys.modules, f"gatherbench.bench.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setitem(sys.modules, "gatherbench.bench.meters.nvml", None)
