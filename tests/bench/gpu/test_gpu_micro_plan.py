@@ -236,6 +236,7 @@ def test_a_section_that_lacks_its_tool_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(micro_ncu.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(micro_peer.importlib.util, "find_spec", lambda _name: None)
     assert micro_ncu.main(["--out", str(tmp_path)]) == micro.SKIPPED
     assert capsys.readouterr().out.startswith("unsupported: ncu")
     assert micro_peer.main(["--out", str(tmp_path)]) == micro.SKIPPED
