@@ -62,7 +62,7 @@ def declared_rows(
     yield make.ok("fetch", "gpu_share", "1", strategy.gpu_share, "Strategy.gpu_share")
 
     yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
-    yield make.ok("sample", "edges", "1", trace.num_edges.sum(), "count of the trace")
+    yield make.ok("sample", "edges", "1", int(trace.num_edges.sum()), "count of the trace")
     cost = training_of_trace(workload, trace, dataset)
     source = "counted from the shapes of the trace's minibatches (linkmodel/compute.py)"
     yield make.ok("train", "operations", "1", cost.operations, source)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,7 @@ def _pieces(
     row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
     rows = max(2, (_CHUNK_BYTES if full else _SAMPLE_BYTES) // row_bytes)
     if full or len(values) <= _SAMPLES * rows:
-        starts = range(0, len(values), rows - overlap)
+        starts: Sequence[int] = range(0, len(values), rows - overlap)
     else:
         starts = np.linspace(0, len(values) - rows, _SAMPLES, dtype=np.int64).tolist()
     for start in starts:
