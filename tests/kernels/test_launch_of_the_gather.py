@@ -32,6 +32,7 @@ def test_the_operator_is_a_gather_and_keeps_torchs_rules(
     assert torch.equal(out if places is None else out[places], expected)
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")
 def test_the_operator_can_be_traced() -> None:
     meta = [x.to("meta") for x in (TABLE, torch.tensor([1, 2]), torch.empty(2, 7))]
     gather_rows(*meta, None, 0, "aligned")
