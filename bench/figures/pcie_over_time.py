@@ -7,6 +7,7 @@ trusts. One epoch of each strategy is shown, the first that was polled.
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from typing import Any
 
 import matplotlib as mpl
@@ -25,7 +26,7 @@ from gatherbench.bench.tables import Run
 COLOURS = dict(zip(DIRECTIONS, (BLUE, ORANGE), strict=True))
 #: Inches.
 LABELS, PANEL, TALL, GAP = 1.95, {1: 6.3, 2: 4.4}, 0.72, 0.34
-MARGIN, HEAD, NAME, AXIS, FOOT = 0.12, 0.62, 0.44, 0.5, 0.6
+MARGIN, HEAD, NAME, AXIS, FOOT, LINE = 0.12, 0.62, 0.44, 0.5, 0.6, 0.19
 GB = 1e9
 #: Share of the link's raw rate below which traffic has a scale of its own.
 LITTLE = 0.1
@@ -36,6 +37,8 @@ def pcie_over_time(run: Run) -> Figure:
     """Rate over the link during one epoch of each series, a panel each, a column a workload."""
     timeline = load_timeline(run.folder)
     series = [s for s in all_series(run) if s.backend != "model"]
+    if _one_epoch_each(timeline).empty:
+        return _without_traffic(run, series)
     columns = max(len(run.workloads), 1)
     wide = PANEL[min(columns, 2)]
     width = LABELS + wide * columns
@@ -74,6 +77,27 @@ def pcie_over_time(run: Run) -> Figure:
                         f"{one.label}\nGB/s", (0, 0.5), xytext=(-30, 0), ha="right", va="center",
                         xycoords="axes fraction", textcoords="offset points", fontsize=8,
                     )  # fmt: skip
+    return figure
+
+
+def _without_traffic(run: Run, series: list[Series]) -> Figure:
+    """In place of panels that would all be empty: each reason once, and how many it struck."""
+    whys = Counter(why_no_traffic(run, name, one) for name in run.workloads for one in series)
+    wide = LABELS + PANEL[1]
+    lines = [
+        line
+        for why, count in whys.items()
+        for line in textwrap.wrap(
+            f"{count} series: {why}", int(wide * 13), subsequent_indent="    "
+        )
+    ]
+    height = HEAD + LINE * (len(lines) + 1) + FOOT
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(wide, height), dpi=150, facecolor="white")
+        _words(figure, run)
+        figure.text(
+            MARGIN / wide, 1 - HEAD / height, "\n".join(lines), va="top", style="italic", fontsize=9
+        )
     return figure
 
 

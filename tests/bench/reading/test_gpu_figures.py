@@ -242,7 +242,16 @@ def test_a_link_without_a_raw_rate_says_why(folder: Path, status: str, why: str)
     assert "raw rate of the link, " not in said
 
 
-@pytest.mark.parametrize("draw", GPU_FIGURES.values(), ids=list(GPU_FIGURES))
+def test_where_no_traffic_was_polled_each_reason_stands_once(make_run: MakeRun) -> None:
+    folder = make_run(series=SERIES, backend="cuda", failures={SERIES[0][:2]: ("failed", "lost")})
+    figure = pcie_over_time(load_run(folder))
+    assert not figure.axes
+    said = texts(figure)
+    assert "1 series: failed: lost" in said
+    assert f"{len(SERIES) - 1} series: no link traffic was polled" in said
+
+
+@pytest.mark.parametrize("draw", [gpu_energy_per_epoch, gpu_mean_power])
 def test_a_run_in_which_nothing_was_read_says_so_in_place(
     make_run: MakeRun, draw: Callable[[Run], Figure]
 ) -> None:
