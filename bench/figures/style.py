@@ -42,7 +42,7 @@ RC: Any = {  # matplotlib's stubs list every key there is
 }
 
 
-_BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+_PREFIXES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +80,16 @@ def time_unit(longest_s: float) -> tuple[str, float]:
     return ("ms", 1e3) if longest_s >= 1e-3 else ("µs", 1e6)
 
 
-def byte_unit(most: float) -> tuple[str, float]:
-    """The decimal unit in which bytes up to ``most`` read well, and its factor."""
-    name, size = next((u for u in _BYTES if most >= u[1]), _BYTES[-1])
+def prefix(most: float) -> tuple[str, float]:
+    """The decimal prefix with which values up to ``most`` read well, and its factor."""
+    name, size = next((p for p in _PREFIXES if most >= p[1]), _PREFIXES[-1])
     return name, 1 / size
 
 
 def bytes_in_words(value: float) -> str:
     """Bytes in the largest decimal unit of which there is one: ``328 MB``."""
-    name, factor = byte_unit(value)
-    return f"{three_digits(value * factor)} {name}" if factor < 1 else f"{value:.0f} B"
+    name, factor = prefix(value)
+    return f"{three_digits(value * factor)} {name}B" if factor < 1 else f"{value:.0f} B"
 
 
 def decimals(value: float) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.figures.style import byte_unit, three_digits, time_unit
+from gatherbench.bench.figures.style import prefix, three_digits, time_unit
 
 #: Names longer than this are cut in the middle where they are shown; the CSV has them in full.
 LONGEST_NAME, LONGEST_TEXT = 64, 1200
@@ -96,9 +96,9 @@ def scale(unit: str, largest: float) -> tuple[str, float]:
     """The unit in which values up to ``largest`` (in ``unit``) read well, and its factor."""
     if unit == "s":
         return time_unit(largest)
-    if unit in ("B", "B/s"):
-        name, factor = byte_unit(largest)
-        return name + unit[1:], factor
+    if unit in ("B", "B/s", "Hz"):
+        name, factor = prefix(largest)
+        return name + unit, factor
     if unit == "share":
         return "%", 100.0
     return ("" if unit in ("1", "×") else unit), 1.0

@@ -163,6 +163,7 @@ def test_ticks_are_few_round_and_within_the_axis(top: float) -> None:
         (2.5e-5, "s", "25.0 µs"),
         (141190800, "B", "141 MB"),
         (1.144e10, "B/s", "11.4 GB/s"),
+        (1.98e9, "Hz", "1.98 GHz"),
         (1.4442, "×", "1.44×"),
         (12345, "1", "12\N{NARROW NO-BREAK SPACE}345"),
         (float("nan"), "s", "–"),
