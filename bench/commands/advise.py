@@ -9,7 +9,13 @@ from typing import Annotated
 import typer
 
 from gatherbench.bench.commands.calibrate import DEFAULT_FOLDER
-from gatherbench.bench.commands.common import DEFAULT_RESULTS, ResultsOption, bad_input, console
+from gatherbench.bench.commands.common import (
+    COUNT,
+    DEFAULT_RESULTS,
+    ResultsOption,
+    bad_input,
+    console,
+)
 
 GIB = 1 << 30
 
@@ -18,12 +24,18 @@ def advise(
     dataset: Annotated[
         str, typer.Argument(help="A dataset, prepared or not; or give --nodes, --edges and --dim.")
     ] = "",
-    nodes: Annotated[int, typer.Option(help="Of a graph that is no dataset.")] = 0,
-    edges: Annotated[int, typer.Option(help="As stored: both directions if both are.")] = 0,
+    nodes: Annotated[
+        int, typer.Option(help="Of a graph that is no dataset; 2.4e6 will do.", **COUNT)
+    ] = 0,
+    edges: Annotated[
+        int, typer.Option(help="As stored: both directions if both are.", **COUNT)
+    ] = 0,
     dim: Annotated[int, typer.Option(help="Elements of a feature row.")] = 0,
     dtype: Annotated[str, typer.Option(help="Of the features.")] = "float32",
     classes: Annotated[int, typer.Option(help="Of the labels (0: a usual number).")] = 0,
-    train_nodes: Annotated[int, typer.Option(help="Seeds of an epoch (0: every node).")] = 0,
+    train_nodes: Annotated[
+        int, typer.Option(help="Seeds of an epoch (0: every node).", **COUNT)
+    ] = 0,
     fanouts: Annotated[str, typer.Option(help="From the seeds outwards.")] = "25,10",
     batch_size: Annotated[int, typer.Option(help="Seed nodes of a minibatch.")] = 1000,
     model: Annotated[str, typer.Option(help="sage or gat.")] = "sage",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -19,6 +20,25 @@ RunArgument = Annotated[
 ]
 ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are kept.")]
 DEFAULT_RESULTS = Path("results")
+
+
+def whole(text: str | int) -> int:
+    """A large count as people write it: ``2400000``, ``2_400_000``, ``2.4e6``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        number = Decimal(text)
+        if number == number.to_integral_value() and number.is_finite():
+            return int(number)
+    except ArithmeticError:
+        pass
+    raise ValueError(f"{text!r} is no whole number, such as 2400000 or 2.4e6")
+
+
+#: Of an option that is such a count.
+COUNT: Any = {"parser": whole, "metavar": "<int>"}
 
 
 def run_folder(folder: Path | None, results: Path) -> Path:

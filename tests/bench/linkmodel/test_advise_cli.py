@@ -24,6 +24,15 @@ def test_numbers_alone_are_answered() -> None:
         assert name in done.output
 
 
+@pytest.mark.parametrize("nodes", ["3e5", "300_000", "0.3e6"])
+def test_large_counts_are_read_as_people_write_them(nodes: str) -> None:
+    said = [
+        CliRunner().invoke(app, ["advise", *NUMBERS[:1], count, *NUMBERS[2:], "--json"]).stdout
+        for count in ("300000", nodes)
+    ]
+    assert json.loads(said[0]) == json.loads(said[1])
+
+
 def test_reasons_are_sentences_of_their_own_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advise_command, "console", lambda: Console(width=80))
     done = CliRunner().invoke(app, ["advise", *NUMBERS])
@@ -55,6 +64,9 @@ def test_a_figure_is_drawn_instead(tmp_path: Path) -> None:
         (["advise", "wordnett"], "did you mean 'wordnet'"),
         (["advise", *NUMBERS[:-1], "h201"], "no profile 'h201'"),
         (["advise", *NUMBERS, "--fanouts", "many"], "numbers with commas"),
+        (["advise", *NUMBERS, "--nodes", "2.5"], "'2.5' is no whole number"),
+        (["advise", *NUMBERS, "--edges", "inf"], "'inf' is no whole number"),
+        (["advise", *NUMBERS, "--nodes", "many"], "'many' is no whole number"),
         (["calibrate", "--device", "tpu"], "expected auto, cpu or cuda"),
     ],
 )
