@@ -78,10 +78,11 @@ def _ranking(advice: Advice) -> Table:
 
 def _reasons(advice: Advice) -> list[Text]:
     """Why each stands where it does, by rank: sentences, which no column of a table would hold."""
-    return [
-        Text(f"{rank}: {option.reason if option.basis != MEASURED else f'{option.source}.'}")
-        for rank, option in enumerate(advice.ranked, start=1)
-    ]
+    ranks: dict[str, list[str]] = {}
+    for rank, option in enumerate(advice.ranked, start=1):
+        why = option.reason if option.basis != MEASURED else f"{option.source}."
+        ranks.setdefault(why, []).append(str(rank))
+    return [Text(f"{', '.join(these)}: {why}") for why, these in ranks.items()]
 
 
 def _stands_on(advice: Advice) -> str:

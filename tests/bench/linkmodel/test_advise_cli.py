@@ -38,9 +38,13 @@ def test_reasons_are_sentences_of_their_own_at_80_columns(monkeypatch: pytest.Mo
     done = CliRunner().invoke(app, ["advise", *NUMBERS])
     assert done.exit_code == 0, done.output
     assert "…" not in done.output
-    reasons = [line for line in done.output.splitlines() if re.match(r"\d: [A-Z]", line)]
-    assert len(reasons) == 7
-    assert "takes" in reasons[0]
+    lines = done.output.splitlines()
+    reasons = [
+        found for line in lines if (found := re.match(r"(\d(?:, \d)*): [A-Z].* takes", line))
+    ]
+    ranks = [rank for found in reasons for rank in found[1].split(", ")]
+    assert sorted(ranks) == list("1234567")
+    assert len({found.string for found in reasons}) == len(reasons)  # each is said once
 
 
 def test_json_is_json_and_nothing_else() -> None:
