@@ -50,7 +50,8 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        return self.folder.name
+        """As its rows have it: the folder may have been given another name."""
+        return str(self.rows["run_id"].iloc[0]) if len(self.rows) else self.folder.name
 
     @property
     def workloads(self) -> list[str]:

@@ -16,7 +16,19 @@ BELOW = {
     "strategies": {"kernels"},
     "bench": {"kernels", "strategies", "datasets"},
 }
-MODULES = [path for room in BELOW for path in sorted((ROOT / room).rglob("*.py"))]
+
+
+def files_of(room: Path, pattern: str) -> list[Path]:
+    """Without what an editor, a file manager or Python itself may leave there."""
+    found = (path.relative_to(room) for path in sorted(room.rglob(pattern)))
+    return [
+        room / path
+        for path in found
+        if not any(part.startswith(".") or part == "__pycache__" for part in path.parts)
+    ]
+
+
+MODULES = [path for room in BELOW for path in files_of(ROOT / room, "*.py")]
 
 
 def rooms_imported(code: str) -> set[str]:
@@ -58,7 +70,7 @@ def test_everything_on_the_harness_floor_has_its_place_in_contributing() -> None
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = text.split("## Where a line belongs, in `bench/`")[1].split("\n## ")[0]
     bench = ROOT / "bench"
-    files = {path.name for path in bench.glob("*.py")}
-    # A room that is gone may have left a __pycache__.
-    rooms = {f"{path.relative_to(bench).parts[0]}/" for path in bench.glob("*/**/*.*[!c]")}
+    files = {path.name for path in bench.glob("*.py") if not path.name.startswith(".")}
+    inside = (path.relative_to(bench) for path in files_of(bench, "*.*"))
+    rooms = {f"{path.parts[0]}/" for path in inside if len(path.parts) > 1}
     assert set(re.findall(r"`([\w./-]+)`", table)) - {"gatherbench"} == files | rooms

@@ -30,7 +30,7 @@ def whole(text: str | int) -> int:
     """
     try:
         number = Decimal(text)
-        if number == number.to_integral_value() and number.is_finite():
+        if abs(number) < 2**63 and number == number.to_integral_value():
             return int(number)
     except ArithmeticError:
         pass

@@ -14,6 +14,8 @@ from gatherbench.bench.tables import Run
 #: Cores, or share of the host's cores, that other work may have beside a quiet case: daemons and
 #: kernel threads take that much.
 QUIET_CORES, QUIET_SHARE = 0.3, 0.05
+#: The host's clock may be off by a tick on each core: in a short case that looks like other work.
+TICK_S = 0.01
 
 
 def other_load(run: Run) -> pd.Series[float]:
@@ -27,19 +29,25 @@ def other_load(run: Run) -> pd.Series[float]:
         Indexed by :data:`gatherbench.bench.derive.epochs.SERIES` and repeat; without the cases
         whose host was not metered.
     """
-    names = ("system_cpu_busy", "cpu_user", "cpu_system", "window_time")
-    busy, user, system, window = (epoch_values(run, "epoch", name) for name in names)
-    table = pd.DataFrame({"other": busy - user - system, "window": window}).dropna()
-    steal = epoch_values(run, "epoch", "system_cpu_steal").reindex(table.index).fillna(0.0)
-    # Sums, because the host's clock ticks every 10 ms and an epoch may be short.
-    sums = table.assign(other=table["other"] + steal).groupby([*SERIES, "repeat"]).sum()
+    sums = _core_seconds(run)
     return sums["other"] / sums["window"]
 
 
 def disturbed(run: Run) -> pd.Series[float]:
     """:func:`other_load` of the cases beside which it was too much."""
-    load, cores = other_load(run), run.env.get("cpu", {}).get("logical_cores") or 1
-    return load[load > max(QUIET_CORES, QUIET_SHARE * cores)]
+    sums, cores = _core_seconds(run), run.env.get("cpu", {}).get("logical_cores") or 1
+    quiet = max(QUIET_CORES, QUIET_SHARE * cores)
+    found = sums[sums["other"] - quiet * sums["window"] > TICK_S * cores]
+    return found["other"] / found["window"]
+
+
+def _core_seconds(run: Run) -> pd.DataFrame:
+    """What other work had (``other``) and the time in which it had it (``window``), by case."""
+    names = ("system_cpu_busy", "cpu_user", "cpu_system", "window_time")
+    busy, user, system, window = (epoch_values(run, "epoch", name) for name in names)
+    table = pd.DataFrame({"other": busy - user - system, "window": window}).dropna()
+    steal = epoch_values(run, "epoch", "system_cpu_steal").reindex(table.index).fillna(0.0)
+    return table.assign(other=table["other"] + steal).groupby([*SERIES, "repeat"]).sum()
 
 
 def disturbance(run: Run) -> str:

@@ -25,7 +25,7 @@ from gatherbench.bench.machine.env import (
     describe_numa,
     library_versions,
 )
-from gatherbench.bench.machine.gpus import used_first
+from gatherbench.bench.machine.gpus import gpu_in_use, used_first
 from gatherbench.bench.meters.nvml import GpuInfo, SensorUnavailableError, list_gpus
 from gatherbench.datasets.store import data_root
 
@@ -76,7 +76,7 @@ def render_findings(findings: list[Finding]) -> RenderableType:
 
 def _gpu_findings() -> list[Finding]:
     try:
-        gpus = used_first(list_gpus())
+        gpus = list_gpus()
     except SensorUnavailableError as unavailable:
         what, _, remedy = str(unavailable).partition("; ")
         no_transfer = "no transfer to a GPU is measured, strategies run in host memory"
@@ -87,9 +87,11 @@ def _gpu_findings() -> list[Finding]:
             Finding("Driver and NVML", "missing", what, no_sensor, remedy),
             Finding("PCIe link", "missing", "unknown without NVML", no_link, remedy),
         ]
-    first = gpus[0]
+    used = gpu_in_use(gpus)
+    first = used_first(gpus, used)[0]
     memory = f", {_size(first.memory_bytes)}" if first.memory_bytes else ""
-    among = f", of {len(gpus)} the one that a run uses" if len(gpus) > 1 else ""
+    which = "the one that a run uses" if used else "NVML's first; CUDA does not say which it uses"
+    among = f", of {len(gpus)} {which}" if len(gpus) > 1 else ""
     driver = f"driver {first.driver or 'unknown'}, CUDA up to {first.cuda_driver or 'unknown'}"
     return [
         Finding("GPU", "ok", f"{first.name}{memory}{among}"),

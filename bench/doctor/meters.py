@@ -137,7 +137,7 @@ def _gpu() -> tuple[GpuUnderTest | None, list[Row]]:
     try:
         uuids = torch_gpu_uuids(torch.device("cuda"))
         choice = calibrate_gpu(run_maker("doctor", "", ""), rows.append, idle_s=0.0)
-    except RuntimeError as error:  # CUDA's: another program holds the GPU, or all of its memory
+    except RuntimeError as error:  # CUDA's: another program holds the GPU or its memory, say
         why = str(error).partition("\n")[0].replace(";", ",")
-        choice = SensorChoice(None, f"failed: {why}; free the GPU (nvidia-smi) and look again")
+        choice = SensorChoice(None, f"failed: {why}; nvidia-smi says who holds the GPU, if anyone")
     return GpuUnderTest(uuids, choice), rows

@@ -91,13 +91,13 @@ def _without_traffic(run: Run, series: list[Series]) -> Figure:
             f"{count} series: {why}", int(wide * 13), subsequent_indent="    "
         )
     ]
-    height = HEAD + LINE * (len(lines) + 1) + FOOT
+    height = MARGIN + LINE * (len(lines) + 3) + FOOT
     with mpl.rc_context(RC):
         figure = Figure(figsize=(wide, height), dpi=150, facecolor="white")
-        _words(figure, run)
-        figure.text(
-            MARGIN / wide, 1 - HEAD / height, "\n".join(lines), va="top", style="italic", fontsize=9
-        )
+        _title(figure)
+        top = (height - MARGIN - LINE * 2) / height
+        figure.text(MARGIN / wide, top, "\n".join(lines), va="top", style="italic", fontsize=9)
+        _foot(figure, provenance(run))
     return figure
 
 
@@ -183,12 +183,8 @@ def _write(axes: Axes, text: str, **style: Any) -> None:
 
 
 def _words(figure: Figure, run: Run) -> None:
+    _title(figure)
     width, height = figure.get_size_inches()
-    left = MARGIN / width
-    figure.text(
-        left, 1 - MARGIN / height, "Traffic over the link during an epoch", va="top",
-        fontsize=12.5, fontweight="bold",
-    )  # fmt: skip
     handles = [
         Line2D([], [], color=colour, linewidth=4 if direction == DIRECTIONS[0] else 1.2,
                label=direction.replace("_", " "))
@@ -199,7 +195,8 @@ def _words(figure: Figure, run: Run) -> None:
         label = f"raw rate of the link, {raw / GB:.1f} GB/s"
         handles.append(Line2D([], [], color=FAINT, linestyle=":", label=label))
     figure.legend(
-        handles=handles, loc="upper left", bbox_to_anchor=(left, 1 - (MARGIN + 0.3) / height),
+        handles=handles, loc="upper left",
+        bbox_to_anchor=(MARGIN / width, 1 - (MARGIN + 0.3) / height),
         ncols=len(handles), frameon=False, borderpad=0, borderaxespad=0,
     )  # fmt: skip
     text = (
@@ -210,7 +207,20 @@ def _words(figure: Figure, run: Run) -> None:
         f"{f' {OWN_SCALE}' if raw is not None else ''}"
         f" {' '.join([provenance(run), *(f'{line}.' for line in warnings_of(run))])}"
     )
+    _foot(figure, text)
+
+
+def _title(figure: Figure) -> None:
+    width, height = figure.get_size_inches()
     figure.text(
-        left, MARGIN / height, "\n".join(textwrap.wrap(text, int(width * 16))), fontsize=7.5,
-        color=FAINT,
+        MARGIN / width, 1 - MARGIN / height, "Traffic over the link during an epoch", va="top",
+        fontsize=12.5, fontweight="bold",
+    )  # fmt: skip
+
+
+def _foot(figure: Figure, text: str) -> None:
+    width, height = figure.get_size_inches()
+    figure.text(
+        MARGIN / width, MARGIN / height, "\n".join(textwrap.wrap(text, int(width * 16))),
+        fontsize=7.5, color=FAINT,
     )  # fmt: skip

@@ -142,19 +142,17 @@ class _Host:
             (self._times["workload"] == key[0]) & (self._times["stage"] == "sample")
         ]
         load = replace(load, gpu_samples=self._sampling == "gpu")
-        drawn = self._median(sampled)
+        drawn = self._median(sampled, batches, _SAMPLING.get(self._sampling, _SAMPLING["live"]))
         if drawn is not None:
-            remark = _SAMPLING.get(self._sampling, _SAMPLING["live"])
-            load = replace(load, sample_s=Estimate(drawn / batches).remark(remark))
+            load = replace(load, sample_s=drawn)
         gathered = None
         if load.pageable_bytes:
             if profile.copy.pageable.value is None:
-                gathered = self._fetch_time([key])
+                gathered = self._fetch_time([key], batches)
         elif load.cpu_write_bytes and profile.host.gather_rate.value is None:
-            gathered = self._fetch_time([k for k in self._declared if self._direct(k, key[0])])
-        if gathered is None:
-            return load
-        return replace(load, gather_s=Estimate(gathered / batches).remark(_GATHER))
+            keys = [k for k in self._declared if self._direct(k, key[0])]
+            gathered = self._fetch_time(keys, batches)
+        return load if gathered is None else replace(load, gather_s=gathered)
 
     def _direct(self, key: tuple[str, ...], workload: str) -> bool:
         """Whether the host runs this series as one pass from the table into the output.
@@ -166,16 +164,22 @@ class _Host:
         whole = 0 < facts.get("fetch.declared_payload", 0.0) <= facts.get("fetch.gpu_link_read", 0)
         return key[0] == workload and blocking and whole
 
-    def _fetch_time(self, keys: list[tuple[str, ...]]) -> float | None:
-        """Median seconds an epoch in the fetch stage of these series on the host."""
+    def _fetch_time(self, keys: list[tuple[str, ...]], batches: float) -> Estimate | None:
+        """Median seconds a minibatch in the fetch stage of these series on the host."""
         rows = self._on_host[self._on_host["stage"] == "fetch"]
         names = zip(*(rows[k] for k in _KEYS), strict=True)
-        return self._median(rows.loc[[name in keys for name in names]])
+        return self._median(rows.loc[[name in keys for name in names]], batches, _GATHER)
 
-    def _median(self, rows: pd.DataFrame) -> float | None:
+    def _median(self, rows: pd.DataFrame, batches: float, remark: str) -> Estimate | None:
+        """Of an epoch's seconds in these rows, over its minibatches; ``None`` if there are none."""
+        if rows.empty:
+            return None
         cases = pd.MultiIndex.from_frame(rows[[*SERIES, "repeat"]])
         quiet = rows[~cases.isin(self._disturbed)]
-        return float((quiet if len(quiet) else rows)["value"].median()) if len(rows) else None
+        if quiet.empty:
+            remark = f"{remark}, beside other work"
+        seconds = float((rows if quiet.empty else quiet)["value"].median())
+        return Estimate(seconds / batches).remark(remark)
 
 
 def _declared(run: Run) -> dict[tuple[str, ...], dict[str, float]]:

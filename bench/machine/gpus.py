@@ -25,36 +25,41 @@ def describe_gpus() -> dict[str, Any]:
     """What ``env.json`` says of the GPUs, ready for JSON.
 
     ``gpus``: one dictionary of :class:`GpuInfo` each, first the one that a run uses.
-    ``gpu_in_use``: its ``uuid_hash``; ``None`` where CUDA does not say. ``gpu_source``: who told of
-    them. ``no_gpu``: why there are none. ``no_nvml``: why NVML tells nothing; what it alone knows
-    is ``None`` for that reason.
+    ``gpu_in_use``: its ``uuid_hash``; ``None`` where CUDA does not say, or names none of them: an
+    instance of a partitioned GPU (MIG) has a UUID of its own. ``gpu_source``: who told of them.
+    ``no_gpu``: why there are none. ``no_nvml``: why NVML tells nothing; what it alone knows is
+    ``None`` for that reason.
     """
     try:
         found, source, silent = list_gpus(), "NVML", None
     except SensorUnavailableError as unavailable:
         found, source, silent = _of_driver(), "CUDA driver API", str(unavailable)
+    used = gpu_in_use(found)
     return {
-        "gpus": [dataclasses.asdict(gpu) for gpu in used_first(found)],
-        "gpu_in_use": _in_use() if found else None,
+        "gpus": [dataclasses.asdict(gpu) for gpu in used_first(found, used)],
+        "gpu_in_use": used,
         "gpu_source": source if found else None,
         "no_gpu": None if found else silent,
         "no_nvml": silent,
     }
 
 
-def used_first(gpus: list[GpuInfo]) -> list[GpuInfo]:
-    """The GPUs with the one before all others that CUDA calls 0: the one that cases run on."""
-    used = _in_use() if len(gpus) > 1 else None
-    return sorted(gpus, key=lambda gpu: used is not None and gpu.uuid_hash != used)
+def gpu_in_use(gpus: list[GpuInfo]) -> str | None:
+    """``uuid_hash`` of the one among them that CUDA calls 0, on which cases run; ``None``: unknown.
 
-
-def _in_use() -> str | None:
-    """Hash of the UUID of CUDA's first GPU; opens no context, for the reason given below."""
+    Opens no context: one in the process that starts the cases would hold memory of the GPU.
+    """
     try:
         call_driver("cuInit", 0)
-        return _hash(call_driver("cuDeviceGetUuid", call_driver("cuDeviceGet", 0)))
+        used = _hash(call_driver("cuDeviceGetUuid", call_driver("cuDeviceGet", 0)))
     except CudaCallError:
         return None
+    return used if used in [gpu.uuid_hash for gpu in gpus] else None
+
+
+def used_first(gpus: list[GpuInfo], used: str | None) -> list[GpuInfo]:
+    """The GPUs with the one in use before all others."""
+    return sorted(gpus, key=lambda gpu: used is not None and gpu.uuid_hash != used)
 
 
 def _hash(identity: Any) -> str:

@@ -32,7 +32,8 @@ _SOURCE = "powercap energy_uj, all {}"
 _LET_READ = (
     'run as root, or write SUBSYSTEM=="powercap", KERNEL=="intel-rapl*:*", '
     'RUN+="/bin/chmod a+r /sys%p/energy_uj" into /etc/udev/rules.d/70-rapl.rules '
-    "and run: udevadm trigger --subsystem-match=powercap"
+    "and run: udevadm trigger --subsystem-match=powercap (then every user can read it, which "
+    "Linux has closed because it tells of others' work)"
 )
 
 

@@ -106,6 +106,8 @@ def processor(run: Run) -> BarChart:
 
 def numbers(run: Run) -> Grid:
     """One line a series: what the charts show, as numbers."""
+    frame = in_plan_order(run, summarise(run))
+    other = [Column("other", "other work", "cores")] if frame["other"].notna().any() else []
     return grid(
         "numbers",
         "Medians over repeats and epochs of each series",
@@ -113,7 +115,7 @@ def numbers(run: Run) -> Grid:
             *WHAT,
             Column("speedup", "speed-up", "×"),
             Column("median", "epoch", "s"),
-            Column("other", "other work", "cores"),
+            *other,
             Column("fetch", "fetch", "s"),
             Column("train", "train", "s"),
             Column("rate", "payload over fetch", "B/s"),
@@ -122,7 +124,7 @@ def numbers(run: Run) -> Grid:
             Column("high", "epoch, upper quartile", "s"),
             Column("count", "epochs", "1"),
         ],
-        in_plan_order(run, summarise(run)),
+        frame,
     )
 
 

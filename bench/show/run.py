@@ -67,8 +67,7 @@ def render(run: Run) -> RenderableType:
         )
     )
     for statement in verdict(run):
-        if statement.kind != "warning":
-            parts += [Text(), Text(statement.text, style="bold")]
+        parts += [Text(), Text(statement.text, style="bold")]
     return Group(*parts)
 
 

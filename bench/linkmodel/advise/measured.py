@@ -14,13 +14,17 @@ from gatherbench.bench.tables import Run, RunError, load_run
 #: Fields of a workload that decide its epoch; seeds draw other minibatches of the same kind.
 _SAME = ("dataset", "scale", "model", "hidden", "fanouts", "batch_size")
 
+#: Ends the source of an epoch that was disturbed.
+BESIDE = ", beside other work"
+
 
 def measured_epochs(
     question: Question, results: Path, machine: str
 ) -> dict[tuple[str, str], tuple[float, str]]:
     """(strategy, variant) → median seconds of an epoch on a GPU, and the run that says so.
 
-    Of several runs on this machine the newest that has a case counts; all have to get their
+    Of several runs on this machine the newest that has a case counts, but one beside which there
+    was other work only where there is no other; all have to get their
     minibatches (``sampling``) as the newest of them does, since that is part of an epoch. Epochs
     that were cut short do not count, nor does what was measured in host memory: it is no GPU's
     time. Runs that cannot be read are passed over.
@@ -40,9 +44,10 @@ def measured_epochs(
             key = (str(row["strategy"]), str(row["variant"]))
             said = f"measured: {run.run_id}, median of {row['count']} epochs, sampling {sampling}"
             if tuple(row[name] for name in SERIES) in beside:
-                said += ", beside other work"
+                said += BESIDE
             agreed = sampling
-            found.setdefault(key, (float(row["median"]), said))
+            if key not in found or (found[key][1].endswith(BESIDE) and not said.endswith(BESIDE)):
+                found[key] = (float(row["median"]), said)
     return found
 
 

@@ -62,12 +62,16 @@ def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_several_gpus_the_one_that_is_used_is_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    other = replace(H200, name="NVIDIA T400", link_width_max=8)
+    other = replace(H200, name="NVIDIA T400", uuid_hash="ffff", link_width_max=8)
     monkeypatch.setattr(doctor, "list_gpus", lambda: [other, H200])
-    monkeypatch.setattr(doctor, "used_first", lambda gpus: gpus[::-1])
+    monkeypatch.setattr(doctor, "gpu_in_use", lambda gpus: gpus[1].uuid_hash)
     findings = examine()
     assert only(findings, "GPU").detail == ("NVIDIA H200, 150.0 GiB, of 2 the one that a run uses")
     assert "x16 of x16" in only(findings, "PCIe link").detail
+    monkeypatch.setattr(doctor, "gpu_in_use", lambda gpus: None)
+    detail = only(examine(), "GPU").detail
+    assert detail.startswith("NVIDIA T400")
+    assert "CUDA does not say which it uses" in detail
 
 
 def gpu_findings(monkeypatch: pytest.MonkeyPatch, gpu: GpuInfo) -> list[Finding]:

@@ -209,7 +209,7 @@ def test_a_gpu_that_another_program_fills_does_not_stop_the_doctor(
     assert gpu.uuids == ("GPU-x",)
     finding = judge_calibration(rows, gpu.choice)
     assert (finding.status, finding.detail) == ("missing", "CUDA error: out of memory")
-    assert "free the GPU" in finding.remedy
+    assert "nvidia-smi" in finding.remedy
 
 
 def test_on_a_gpu_the_calibration_comes_before_its_meters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,12 @@ def test_what_is_borrowed_comes_from_cases_without_other_work(
     assert epochs(beside({"by_cpu", "by_gpu", "resident"}), profile) == undisturbed
     everywhere = epochs(beside(set(CASES)), profile)
     assert all((everywhere[name] or 0) > (undisturbed[name] or 0) for name in CASES)
+    for one, said in ((run, False), (beside(set(CASES)), True)):
+        sources = [row.source for row in predict(one, profile)]
+        assert (
+            any("as measured in the run, not scaled, beside other work" in s for s in sources)
+            is said
+        )
 
 
 def test_each_series_has_rows_that_add_up(tmp_path: Path, profile: LinkProfile) -> None:

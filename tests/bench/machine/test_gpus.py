@@ -115,6 +115,17 @@ def test_of_several_gpus_the_one_that_cuda_leaves_is_the_runs(
     assert machine_slug(env) == this_machine() == "nvidia-h200"
 
 
+def test_an_instance_of_a_partitioned_gpu_is_none_of_them(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA gives a MIG instance a UUID of its own, which NVML's list of GPUs does not have."""
+    whole = of_nvml("NVIDIA H200", "GPU-ffffffff-0000-0000-0000-000000000000")
+    monkeypatch.setattr(gpus, "list_gpus", lambda: [whole])
+    found = gpus.describe_gpus()
+    assert found["gpu_in_use"] is None
+    assert [gpu["name"] for gpu in found["gpus"]] == ["NVIDIA H200"]
+
+
 def test_a_driver_without_devices_is_no_gpu(driver: Driver) -> None:
     driver.answers["cuDeviceGetCount"] = lambda: 0
     assert gpus.describe_gpus()["gpu_source"] is None

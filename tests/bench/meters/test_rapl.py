@@ -223,6 +223,8 @@ def test_for_root_only(tree: Powercap, refused: str) -> None:
     reason = str(meter.probe())
     assert reason.startswith("no_permission: ")
     assert "udev" in reason
+    for part in ('SUBSYSTEM=="powercap"', 'KERNEL=="intel-rapl*:*"', "chmod a+r /sys%p/energy_uj"):
+        assert part in reason
     meter.start()
     for reading in closed(meter):
         assert reading.reason == reason

@@ -51,6 +51,20 @@ def test_what_was_measured_beside_other_work_says_so(make_run: Any) -> None:
     assert said == [("cpu_gather", "pinned")]
 
 
+def test_an_older_quiet_run_is_taken_before_a_disturbed_one(make_run: Any) -> None:
+    make_run("20261121-quiet-aaaaaa", backend="cuda")
+    run = make_run("20261122-busy-bbbbbb", backend="cuda", other_cores=1.5)
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    assert {source.split(",")[0] for _, source in found.values()} == {
+        "measured: 20261121-quiet-aaaaaa"
+    }
+    make_run("20261123-quiet-cccccc", backend="cuda")
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    assert {source.split(",")[0] for _, source in found.values()} == {
+        "measured: 20261123-quiet-cccccc"
+    }
+
+
 def test_a_prediction_is_not_set_against_a_measurement(make_run: Any) -> None:
     sizes = graph_sizes(GRAPH, QUESTION.fanouts, QUESTION.batch_size)
     small = replace(QUESTION, gpu_memory_bytes=1.35e8)  # not the table

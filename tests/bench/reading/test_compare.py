@@ -305,6 +305,19 @@ def test_other_work_beside_another_series_changes_no_verdict(make_run: MakeRun) 
     table = compared(pair)
     assert line(table, "naive")["verdict"] == "SLOW"
     assert line(table, "pinned")["verdict"] == "AMBIGUOUS"
+    assert "other work had 1.5 cores in B" in line(table, "pinned")["reason"]
+
+
+def test_the_worst_repeat_of_either_run_counts(make_run: MakeRun) -> None:
+    pair = make_run("20261121-a-1", other_cores=0.5), make_run("20261122-b-2")
+    edit(pair[1], noise(1), times(1.5, "naive", "epoch"))
+
+    def worse(row: dict[str, str]) -> None:
+        if row["metric"] == "system_cpu_busy" and row["repeat"] == "1":
+            row["value"] = str(float(row["value"]) + 2.0)
+
+    edit(pair[0], worse)
+    assert "other work had 1.5 cores in A:" in line(compared(pair), "naive")["reason"]
 
 
 def test_other_work_beside_the_reference_makes_a_ratio_ambiguous(make_run: MakeRun) -> None:

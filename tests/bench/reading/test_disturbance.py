@@ -29,9 +29,29 @@ def test_other_load_is_what_the_host_did_beside_us(make_run: MakeRun) -> None:
 
 
 def test_what_was_not_metered_is_not_called_quiet_or_busy(make_run: MakeRun) -> None:
-    unmetered = load_run(make_run(series=()))
-    assert other_load(unmetered).empty
-    assert disturbance(unmetered) == ""
+    assert disturbance(load_run(make_run("20261121-a-1", series=()))) == ""
+    run = load_run(make_run("20261121-b-2", other_cores=1.5))
+    for metric in ("system_cpu_busy", "cpu_user", "cpu_system", "window_time"):
+        without = replace(run, rows=run.rows[run.rows["metric"] != metric])
+        assert other_load(without).empty
+        assert disturbance(without) == ""
+
+
+@pytest.mark.parametrize(("cores", "found"), [(0.25, 0), (0.35, 9)])
+def test_what_is_too_much(make_run: MakeRun, cores: float, found: int) -> None:
+    assert len(disturbed(load_run(make_run(other_cores=cores)))) == found
+
+
+def test_a_tick_of_the_clock_beside_a_short_case_is_no_other_work(make_run: MakeRun) -> None:
+    """On 16 cores each may be charged 10 ms too much: of 100 ms that is more than a core."""
+    run = load_run(make_run(series=[NAIVE], repeats=1, epochs=1, other_cores=0.0))
+    rows = run.rows.copy()
+    rows.loc[rows["metric"] == "window_time", "value"] = 0.1
+    rows.loc[rows["metric"] == "system_cpu_busy", "value"] += 0.15
+    short = replace(run, rows=rows, env={"cpu": {"logical_cores": 16}})
+    assert list(other_load(short)) == pytest.approx([1.5])
+    assert disturbance(short) == ""
+    assert disturbance(replace(short, env={"cpu": {"logical_cores": 2}}))
 
 
 def test_a_burst_beside_one_case_is_found(make_run: MakeRun) -> None:

@@ -213,14 +213,19 @@ def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folde
     assert "1.00 GB host to device, payload 6.00 GB" in said
 
 
-@pytest.mark.parametrize(("share", "top"), [(1.0, 31.5), (0.5, 31.5), (0.01, 0.08)])
+@pytest.mark.parametrize(("share", "top"), [(1.0, 31.5), (0.5, 31.5), (0.01, 0.08), (0.0, 31.5)])
 def test_little_traffic_has_a_scale_of_its_own(folder: Path, share: float, top: float) -> None:
     write_timeline(folder, ("cpu_gather",), share)
     figure = pcie_over_time(load_run(folder))
     assert figure.axes[0].get_ylim()[1] == pytest.approx(1.06 * top, rel=0.01)
     said = texts(figure)
     assert "The scale ends at the raw rate" in said
-    words = {1.0: ("4.00 GB", "100 MB"), 0.5: ("2.00 GB", "50.0 MB"), 0.01: ("40.0 MB", "1.00 MB")}
+    words = {
+        1.0: ("4.00 GB", "100 MB"),
+        0.5: ("2.00 GB", "50.0 MB"),
+        0.01: ("40.0 MB", "1.00 MB"),
+        0.0: ("0 B", "0 B"),
+    }
     assert "{} host to device, {} device to host".format(*words[share]) in said
 
 
@@ -249,6 +254,7 @@ def test_where_no_traffic_was_polled_each_reason_stands_once(make_run: MakeRun) 
     said = texts(figure)
     assert "1 series: failed: lost" in said
     assert f"{len(SERIES) - 1} series: no link traffic was polled" in said
+    assert "host to device" not in said  # nor a legend of what is not drawn
 
 
 @pytest.mark.parametrize("draw", [gpu_energy_per_epoch, gpu_mean_power])

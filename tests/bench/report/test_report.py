@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -22,7 +23,7 @@ from gatherbench.bench.report.grid import quantity, short
 from gatherbench.bench.report.link import energy, roofline_of
 from gatherbench.bench.report.over_time import MOST, power, traffic
 from gatherbench.bench.report.page import render_report
-from gatherbench.bench.report.results import savings, speedups
+from gatherbench.bench.report.results import numbers, savings, speedups
 from gatherbench.bench.report.verdict import Statement, cases_ended, verdict
 from gatherbench.bench.run_guards import only_one
 from gatherbench.bench.store import RunStore
@@ -135,6 +136,18 @@ def test_an_incomplete_run_is_called_so(make_run: MakeRun) -> None:
 def test_one_repeat_is_a_reservation(make_run: MakeRun) -> None:
     assert any("One repeat only" in s.text for s in said(make_run(repeats=1)))
     assert not any("One repeat only" in s.text for s in said(make_run(repeats=2)))
+
+
+def test_other_work_has_a_column_where_there_was_any(make_run: MakeRun) -> None:
+    run = load_run(make_run())
+    epochs = run.rows[(run.rows["stage"] == "epoch") & (run.rows["metric"] == "wall_time")]
+    busy = [
+        epochs.assign(metric=metric, value=value)
+        for metric, value in (("system_cpu_busy", 99.0), ("window_time", 2.0))
+    ]
+    disturbed = replace(run, rows=pd.concat([run.rows, *busy]))
+    before, after = ({c.label for c in numbers(one).columns} for one in (run, disturbed))
+    assert after - before == {"other work"}
 
 
 def test_bars_are_as_long_as_their_numbers(make_run: MakeRun) -> None:
