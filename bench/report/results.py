@@ -107,7 +107,7 @@ def processor(run: Run) -> BarChart:
 def numbers(run: Run) -> Grid:
     """One line a series: what the charts show, as numbers."""
     frame = in_plan_order(run, summarise(run))
-    other = [Column("other", "other work", "cores")] if frame["other"].notna().any() else []
+    other = [Column("other", "other work", "cores")] if frame["disturbed"].notna().any() else []
     return grid(
         "numbers",
         "Medians over repeats and epochs of each series",

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.derive.disturbance import disturbed
+from gatherbench.bench.derive.disturbance import disturbed, other_load
 from gatherbench.bench.derive.epochs import (
     bandwidth,
     cpu_seconds,
@@ -76,15 +76,18 @@ def summarise(run: Run) -> pd.DataFrame:
 
     Columns: those of :func:`gatherbench.bench.derive.epochs.epoch_times` (s), and ``fetch``,
     ``train`` (s), ``cpu`` (core-seconds), ``rate`` (B/s), ``speedup`` with its 95 % interval,
-    ``speedup_low`` and ``speedup_high``, and ``other`` (cores that other work had beside the worst
-    repeat, if it was too much); NaN where there is none, the rate also where fetches run ahead of
-    the training.
+    ``speedup_low`` and ``speedup_high``, ``other`` (cores that other work had beside the worst
+    repeat) and ``disturbed`` (the same where it was too much); NaN where there is none, the rate
+    also where fetches run ahead of the training.
     """
     stages = stage_times(run)
     reference = reference_variant(run) or ("cpu_gather", "naive")
     summary = epoch_times(run)
     ratios = speedup_over(run, *reference)
-    other = disturbed(run).groupby(_KEY).max().rename("other").reset_index()
+    load, busy = (
+        cases.groupby(_KEY).max().rename("cores").reset_index()
+        for cases in (other_load(run), disturbed(run))
+    )
     for name, table, column in (
         ("fetch", stages["fetch"], "median"),
         ("train", stages["train"], "median"),
@@ -93,7 +96,8 @@ def summarise(run: Run) -> pd.DataFrame:
         ("speedup", ratios, "speedup"),
         ("speedup_low", ratios, "low"),
         ("speedup_high", ratios, "high"),
-        ("other", other, "other"),
+        ("other", load, "cores"),
+        ("disturbed", busy, "cores"),
     ):
         part = table[[*_KEY, column]].rename(columns={column: name})
         summary = summary.merge(part, on=_KEY, how="left")
@@ -143,7 +147,7 @@ def _cells(line: Mapping[Hashable, Any], factor: float) -> list[Text]:
         return [*names, Text(status, style=_COLOURS.get(status, ""))]
     median, spread = line["median"] * factor, (line["high"] - line["low"]) / 2 * factor
     several = f" ±{spread:.{decimals(median)}f}" if line["count"] > 1 else ""
-    beside = "" if pd.isna(line["other"]) else DISTURBED
+    beside = "" if pd.isna(line["disturbed"]) else DISTURBED
     # No interval where there is one value, and over itself a ratio is 1.
     open_ended = line["speedup_low"] < 1 < line["speedup_high"]
     numbers = [

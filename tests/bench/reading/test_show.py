@@ -198,6 +198,9 @@ def test_the_epoch_beside_which_there_was_other_work_is_marked(make_run: MakeRun
     text = shown(folder)
     assert line_of(text, *SORTED[:2])[2:4] == ["1.01", "±0.00!"]
     assert line_of(text, *NAIVE[:2])[2:4] == ["1.71", "±0.00"]
+    summary = summarise(load_run(folder)).set_index("strategy")
+    assert summary["other"].to_dict() == pytest.approx({NAIVE[0]: 0.0, SORTED[0]: 1.5})
+    assert summary["disturbed"].dropna().to_dict() == pytest.approx({SORTED[0]: 1.5})
     said = " ".join(text.split())
     assert "!: there was other work beside a repeat" in said
     assert "before trusting any difference" in said.partition("1.69× as fast")[2]
