@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from gatherbench.bench.case import Case
+from gatherbench.bench.derive.disturbance import disturbed
 from gatherbench.bench.figures.all import save_all
 from gatherbench.bench.linkmodel.predict import is_prediction, predict
 from gatherbench.bench.linkmodel.profile import LinkProfile, ProfileError
@@ -20,11 +21,12 @@ from gatherbench.bench.plan import PlanError, cases_from_json, resolved
 from gatherbench.bench.plan_file import load_plan
 from gatherbench.bench.progress import progress_bar
 from gatherbench.bench.report.page import FILE_NAME, write_report
+from gatherbench.bench.rows import Row
 from gatherbench.bench.run_guards import Terminated
 from gatherbench.bench.runner import Progress, Runner, RunStopped
 from gatherbench.bench.show.run import render
 from gatherbench.bench.store import RunStore, StoreError, write_atomically
-from gatherbench.bench.tables import load_run
+from gatherbench.bench.tables import load_run, no_samples, run_of
 from gatherbench.bench.workload import Workload
 
 OK, FAILED, INTERRUPTED, TERMINATED = 0, 1, 128 + signal.SIGINT, 128 + signal.SIGTERM
@@ -132,7 +134,7 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
             run.device,
             commit_id(),
             run.machine,
-            _reporter(bar, len(run.cases), out),
+            reporter(bar, run, out),
             budget_s=budget_s,
         )
         try:
@@ -216,9 +218,10 @@ def _device(wanted: str) -> str:
     return wanted
 
 
-def _reporter(bar: Any, total: int, out: Console) -> Progress:
+def reporter(bar: Any, run: PreparedRun, out: Console) -> Progress:
     """Draws the runner's progress: a bar for the run, and a line for each case that ended."""
-    task = bar.add_task("starting", total=total)
+    task = bar.add_task("starting", total=len(run.cases))
+    folder, env = run.store.folder, run.store.env()
 
     def preparing(workload: Workload, what: str, fraction: float) -> None:
         bar.update(task, description=f"{workload.dataset}: {what} {fraction:.0%}")
@@ -227,12 +230,13 @@ def _reporter(bar: Any, total: int, out: Console) -> Progress:
         what = f"{case.workload.id} {case.strategy} {case.variant} r{case.repeat}"
         bar.update(task, description=what, completed=number - 1)
 
-    def ended(
-        number: int, total: int, case: Case, status: str, reason: str | None, seconds: float
-    ) -> None:
+    def ended(number: int, total: int, case: Case, rows: list[Row]) -> None:
         bar.update(task, completed=number)
+        status, reason, seconds = rows[-1].status, rows[-1].reason, rows[-1].value
         colour = {"ok": "green", "skipped": "yellow", "failed": "red"}[status]
-        said = f"{seconds:.1f} s" if reason is None else escape(reason)
+        said = escape(reason) if reason else f"{seconds:.1f} s"
+        for cores in disturbed(run_of(folder, run.plan, env, rows, no_samples(), going=True)):
+            said += f", [yellow]beside other work on {cores:.1f} cores[/]"
         out.print(
             f"[{number}/{total}] {case.workload.id} {case.strategy} {case.variant}"
             f" r{case.repeat} [{colour}]{status}[/] {said}",

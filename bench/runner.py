@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,9 +56,8 @@ class Progress:
 
     preparing: Callable[[Workload, str, float], None] = lambda _w, _what, _f: None
     starting: Callable[[int, int, Case], None] = lambda _i, _n, _c: None
-    ended: Callable[[int, int, Case, str, str | None, float], None] = (
-        lambda _i, _n, _c, _status, _reason, _s: None
-    )
+    #: The rows are those of the case; the last one says how it ended, and after how long.
+    ended: Callable[[int, int, Case, list[Row]], None] = lambda _i, _n, _c, _rows: None
 
 
 class Runner:
@@ -152,12 +150,12 @@ class Runner:
                     source, failure = NOT_PREPARED, ready
                 else:
                     failure = self._measure(case, part, *ready)
-            status, reason, seconds = self._fold(case, part, failure, source)
+            rows = self._fold(case, part, failure, source)
             if source == NOT_PREPARED:
                 self.unprepared += 1
             else:
                 self.left -= 1
-            self.progress.ended(number, len(self.cases), case, status, reason, seconds)
+            self.progress.ended(number, len(self.cases), case, rows)
 
     def _measure(self, case: Case, part: Path, dataset: Path, trace: Path) -> str | None:
         """Measure the case in a process of its own; why it failed if the part does not say."""
@@ -179,18 +177,16 @@ class Runner:
 
     def _work(self, verb: str, job: Job | CalibrationJob, timeout_s: float) -> str | None:
         """Have a process of its own do the job; why it failed if its part does not say."""
-        with tempfile.TemporaryDirectory(prefix="gatherbench-") as scratch:
-            file = Path(scratch) / "job.json"
-            job.dump(file)
-            with (Path(scratch) / "log").open("w+") as log:
-                with self._process(verb, file, stdout=log, stderr=log) as process:
-                    try:
-                        code = process.wait(self._deadline.within(timeout_s))
-                    except subprocess.TimeoutExpired:
-                        self._deadline.check()
-                        return f"timed out after {timeout_s:g} s"
-                log.seek(0)
-                return death_of(code, log.read())
+        job.dump(self.store.job)
+        with self.store.log.open("w+") as log:
+            with self._process(verb, stdout=log, stderr=log) as process:
+                try:
+                    code = process.wait(self._deadline.within(timeout_s))
+                except subprocess.TimeoutExpired:
+                    self._deadline.check()
+                    return f"timed out after {timeout_s:g} s"
+            log.seek(0)
+            return death_of(code, log.read())
 
     def _calibrated(self, done: set[Key]) -> SensorChoice | None:
         """Which of the GPU's sensors the cases read; found out once a run. ``None``: no GPU."""
@@ -220,35 +216,33 @@ class Runner:
         return self._ready[workload]
 
     def _prepare_now(self, workload: Workload) -> tuple[Path, Path] | str:
-        with tempfile.TemporaryDirectory(prefix="gatherbench-") as scratch:
-            file = Path(scratch) / "workload.json"
-            file.write_text(json.dumps(asdict(workload)), encoding="utf-8")
-            answer: dict[str, Any] = {}
-            with (
-                (Path(scratch) / "log").open("w+") as log,
-                self._process("prepare", file, stdout=subprocess.PIPE, stderr=log) as process,
-            ):
-                for line in process.stdout or ():
-                    if not line.startswith("{"):
-                        continue  # a library that prints
-                    answer = json.loads(line)
-                    if "what" in answer:
-                        self.progress.preparing(workload, answer["what"], answer["fraction"])
-                code = process.wait()
-                log.seek(0)
-                if code == DISK_FULL:
-                    raise RunStopped(f"no space left to prepare {workload.dataset}: {data_root()}")
-                death = death_of(code, log.read())
+        self.store.job.write_text(json.dumps(asdict(workload)), encoding="utf-8")
+        answer: dict[str, Any] = {}
+        with (
+            self.store.log.open("w+") as log,
+            self._process("prepare", stdout=subprocess.PIPE, stderr=log) as process,
+        ):
+            for line in process.stdout or ():
+                if not line.startswith("{"):
+                    continue  # a library that prints
+                answer = json.loads(line)
+                if "what" in answer:
+                    self.progress.preparing(workload, answer["what"], answer["fraction"])
+            code = process.wait()
+            log.seek(0)
+            if code == DISK_FULL:
+                raise RunStopped(f"no space left to prepare {workload.dataset}: {data_root()}")
+            death = death_of(code, log.read())
         if "dataset" in answer:
             return Path(answer["dataset"]), Path(answer["trace"])
         return f"{workload.dataset} could not be prepared: {answer.get('error') or death}"
 
     @contextlib.contextmanager
     def _process(
-        self, verb: str, file: Path, stdout: int | IO[str], stderr: IO[str]
+        self, verb: str, stdout: int | IO[str], stderr: IO[str]
     ) -> Iterator[subprocess.Popen[str]]:
         """A worker that does not outlive the block, whatever ends it, nor the run's deadline."""
-        command = [*self.worker, verb, str(file), str(os.getpid())]
+        command = [*self.worker, verb, str(self.store.job.absolute()), str(os.getpid())]
         process = subprocess.Popen(
             command, stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL, text=True
         )
@@ -263,9 +257,7 @@ class Runner:
             if process.stdout:
                 process.stdout.close()
 
-    def _fold(
-        self, case: Case, part: Path, failure: str | None, source: str
-    ) -> tuple[str, str | None, float]:
+    def _fold(self, case: Case, part: Path, failure: str | None, source: str) -> list[Row]:
         """Append what the case measured and how it ended to the table."""
         make = RowMaker(
             self.store.run_id,
@@ -282,19 +274,18 @@ class Runner:
 
     def _append(
         self, part: Path, make: RowMaker, stage: str, failure: str | None, source: str = CASE_CLOCK
-    ) -> tuple[str, str | None, float]:
+    ) -> list[Row]:
         """Append a part's rows, and a last one that says how its process ended."""
         records = list(read_part(part)) if part.exists() else []
         end = next((r for r in records if r["kind"] == "end"), None)
         if end is None:
             end = {"status": "failed", "reason": failure, "wall_time_s": 0.0}
-        status, reason, seconds = end["status"], end["reason"], end["wall_time_s"]
         what = (stage, CASE_METRIC, "s")
-        last: Row
-        if status == "ok":
-            last = make.ok(*what, seconds, source)
+        if end["status"] == "ok":
+            last = make.ok(*what, end["wall_time_s"], source)
         else:
-            reason = reason or "ended without a word"
-            last = make.missing(*what, source, reason, status)
-        self.store.append([*rows_of(records), last])
-        return status, reason, seconds
+            reason = end["reason"] or "ended without a word"
+            last = make.missing(*what, source, reason, end["status"])
+        rows = [*rows_of(records), last]
+        self.store.append(rows)
+        return rows

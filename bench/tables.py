@@ -7,6 +7,7 @@ What is derived from the rows (medians, ratios, rates) is computed by
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,18 @@ def load_run(folder: Path) -> Run:
         remedy = "a run that was cut off is completed with `gatherbench run --resume FOLDER`"
         raise RunError(f"{folder} cannot be read: {error}; {remedy}") from error
     _check(folder, plan, rows)
+    return run_of(folder, plan, env, rows, _samples(folder / SAMPLES_FILE), going)
+
+
+def run_of(
+    folder: Path,
+    plan: dict[str, Any],
+    env: dict[str, Any],
+    rows: Sequence[Row],
+    samples: pd.DataFrame,
+    going: bool | None,
+) -> Run:
+    """These rows of a run as a run of their own; for the arguments see :class:`Run`."""
     table = pd.DataFrame([asdict(row) for row in rows], columns=list(HEADER))
     table["value"] = table["value"].astype(float)
     of_a_case = table["workload"] != ""
@@ -85,7 +98,7 @@ def load_run(folder: Path) -> Run:
         ]
     ).drop(columns="dataset")
     table = table.merge(fields, on="workload", how="left", validate="many_to_one")
-    return Run(folder, plan, env, table, _samples(folder / SAMPLES_FILE), whole, going)
+    return Run(folder, plan, env, table, samples, whole, going)
 
 
 def newest_run(root: Path) -> Path:
@@ -118,9 +131,14 @@ def _check(folder: Path, plan: dict[str, Any], rows: list[Row]) -> None:
             )
 
 
+def no_samples() -> pd.DataFrame:
+    """The samples of a run that has none yet."""
+    return pd.DataFrame({name: [] for name in SAMPLE_COLUMNS})
+
+
 def _samples(path: Path) -> pd.DataFrame:
     if not path.is_file():  # the run has not ended: its samples still lie with its cases
-        return pd.DataFrame({name: [] for name in SAMPLE_COLUMNS})
+        return no_samples()
     try:
         samples = pd.read_parquet(path)
     except (OSError, pa.ArrowException) as error:

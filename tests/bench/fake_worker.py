@@ -73,6 +73,10 @@ def main() -> None:
         case "raises":
             out.end("failed", "RuntimeError: wrong\nrows", 0.1)
             return
+        case "beside_work":
+            for name, seconds in (("window_time", 2), ("cpu_user", 1), ("cpu_system", 0)):
+                out.row(make.ok("epoch", name, "s", seconds, "clock", epoch=0))
+            out.row(make.ok("epoch", "system_cpu_busy", "s", 4.0, "clock", epoch=0))
         case "skips":
             out.end("skipped", "no GPU here", 0.1)
             return

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,7 +19,8 @@ import pytest
 from rich.console import Console
 
 from gatherbench.bench.case import Case
-from gatherbench.bench.execute import PreparedRun, execute
+from gatherbench.bench.execute import PreparedRun, execute, reporter
+from gatherbench.bench.progress import progress_bar
 from gatherbench.bench.run_guards import Terminated
 from gatherbench.bench.runner import Progress, Runner, RunStopped
 from gatherbench.bench.store import PartWriter, RunStore, StoreError
@@ -128,13 +130,26 @@ def test_progress_tells_of_every_case(store: RunStore) -> None:
     progress = Progress(
         preparing=lambda w, what, _f: told.append(("prepare", what)),
         starting=lambda _i, _n, c: told.append(("start", c.variant)),
-        ended=lambda _i, _n, c, status, _r, _s: told.append(("end", status)),
+        ended=lambda _i, _n, _c, rows: told.append(("end", rows[-1].status)),
     )
     runner(store, cases("good", "skips"), progress=progress).run()
     assert told == [
         ("start", "good"), ("prepare", "drawing"), ("end", "ok"), ("start", "skips"),
         ("end", "skipped"),
     ]  # fmt: skip
+
+
+def test_a_case_beside_other_work_says_so_when_it_ends(tmp_path: Path) -> None:
+    """Whoever sits before a run of hours can stop the other work, or the run."""
+    wanted = cases("good", "beside_work", "skips")
+    text = {"name": "mine", "cases": [], "workloads": {WORKLOAD.id: asdict(WORKLOAD)}}
+    store, out = RunStore.create(tmp_path, "box", text, {}), Console(file=io.StringIO(), width=200)
+    run = PreparedRun(store, wanted, text, "cpu", "box")
+    runner(store, wanted, progress=reporter(progress_bar(out), run, out)).run()
+    good, beside, skips = out.file.getvalue().splitlines()
+    assert good.endswith("good r0 ok 0.2 s")
+    assert beside.endswith("beside_work r1 ok 0.2 s, beside other work on 1.5 cores")
+    assert skips.endswith("skips r2 skipped no GPU here")
 
 
 Once = Callable[[Path, Callable[[], None]], AbstractContextManager[None]]
@@ -197,8 +212,12 @@ def test_a_killed_runner_loses_nothing_and_runs_nothing_twice(store: RunStore) -
     script = DRIVER.format(tests=str(Path(__file__).parent), folder=str(store.folder))
     ended: dict[str, int] = {}
     wanted = cases(*["slow"] * 6)
+    elsewhere = store.folder.parent / "tmp"
+    elsewhere.mkdir()
     for _ in range(2):
-        process = subprocess.Popen([sys.executable, "-c", script])
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(elsewhere)}
+        )
         done = len(store.rows())
         deadline = time.monotonic() + 60
         while len(store.rows_file.read_text().splitlines()) < done + 3:
@@ -219,6 +238,8 @@ def test_a_killed_runner_loses_nothing_and_runs_nothing_twice(store: RunStore) -
     assert {case: counts[case] for case in ended} == ended, "a complete case was run again"
     aside = len(list(store.interrupted.iterdir())) if store.interrupted.exists() else 0
     assert sum(counts.values()) == 6 + aside
+    assert not list(elsewhere.iterdir()), "what nobody would ever sweep"
+    assert not store.parts.exists()
 
 
 def test_a_worker_dies_with_its_runner(store: RunStore) -> None:
