@@ -48,10 +48,10 @@ from gatherbench.bench.metering.calibration import (
     rows_of_calibration,
     torch_gpu_uuids,
 )
-from gatherbench.bench.meters.calibration import calibrate
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import NvmlDevice
+from gatherbench.bench.meters.trust import calibrate
 from gatherbench.bench.store import CASE_METRIC, CASE_STAGE, write_atomically
 from gatherbench.bench.tables import load_run
 from gatherbench.kernels.host_memory import available_bytes

@@ -2,7 +2,7 @@
 
 Each watches a window and answers for both directions, named as the bytes travel: NVML takes the
 GPU's view, so what it *receives* (RX) goes from host to device. Which of them may be believed on a
-machine is found out by :mod:`gatherbench.bench.meters.calibration`.
+machine is found out by :mod:`gatherbench.bench.meters.trust`.
 """
 
 from __future__ import annotations

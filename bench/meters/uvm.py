@@ -13,7 +13,6 @@ import os
 from typing import ClassVar
 
 from gatherbench.bench.meters.base import Reading
-from gatherbench.bench.meters.calibration import TRUSTED
 from gatherbench.bench.meters.cupti import (
     CPU_PAGE_FAULT,
     DEVICE_TO_HOST,
@@ -24,6 +23,7 @@ from gatherbench.bench.meters.cupti import (
     UnifiedMemoryCounters,
 )
 from gatherbench.bench.meters.known_move import SIZE_BYTES, KnownMove
+from gatherbench.bench.meters.trust import TRUSTED
 from gatherbench.kernels.cuda_calls import CudaCallError
 
 #: What tells of a profiler that was started around the process and uses CUPTI itself.

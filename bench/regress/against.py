@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import psutil
 from rich.console import Console
@@ -46,6 +46,7 @@ from gatherbench.bench.regress.tree import (
     top_of,
 )
 from gatherbench.bench.regress.verdict import COLOURS, THRESHOLD, Verdict
+from gatherbench.bench.run_guards import Terminated, terminate_as_interrupt
 
 BUDGET_S = 270.0
 
@@ -81,18 +82,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     out = Console()
     out = out if out.is_terminal else Console(width=160)
-    # Cancelled by a service: leave by the same way as on Ctrl-C, which cleans up.
-    previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return _main(options, out)
+        # Cancelled by a service: leave by the same way as on Ctrl-C, which cleans up.
+        with terminate_as_interrupt():
+            return _main(options, out)
     except (TreeError, SideError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("interrupted: nothing was judged", file=sys.stderr)
-        return 130
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+        return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
 
 
 def _main(options: argparse.Namespace, out: Console) -> int:
@@ -173,10 +172,6 @@ def _finite(verdict: Verdict) -> dict[str, float | None]:
     """JSON knows no NaN."""
     values = {"ratio": verdict.ratio, "low": verdict.low, "high": verdict.high}
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
-
-
-def _interrupt(signal_number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -7,12 +7,12 @@ import torch
 
 from gatherbench.bench.metering.calibration import PinnedCopier, calibrate_gpu, torch_gpu_uuids
 from gatherbench.bench.metering.calibration_job import run_maker
-from gatherbench.bench.meters.calibration import TRUSTED
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import NvmlDevice
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
+from gatherbench.bench.meters.trust import TRUSTED
 from gatherbench.bench.rows import Row
 
 pytestmark = [

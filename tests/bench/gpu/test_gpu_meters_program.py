@@ -22,8 +22,8 @@ from gatherbench.bench.gpu.meters import calibration_table, describe_here, finis
 from gatherbench.bench.gpu.meters_case import MeteredCase, Session, cases, last_case
 from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table, wrong_rows
 from gatherbench.bench.metering.calibration import rows_of_calibration
-from gatherbench.bench.meters.calibration import Calibration, Comparison
 from gatherbench.bench.meters.registry import open_meters
+from gatherbench.bench.meters.trust import Calibration, Comparison
 from gatherbench.bench.meters.zeus import ZeusMeter
 from gatherbench.bench.tables import load_run
 from gatherbench.kernels import managed_memory

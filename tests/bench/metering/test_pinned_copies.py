@@ -15,9 +15,9 @@ from gatherbench.bench.metering.calibration import (
     rows_of_calibration,
 )
 from gatherbench.bench.metering.calibration_job import run_maker
-from gatherbench.bench.meters.calibration import Calibration
 from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import Link
+from gatherbench.bench.meters.trust import Calibration
 from gatherbench.bench.rows import Row
 
 torch = sensor_calibration.torch

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from gatherbench.bench.meters import gpm
-from gatherbench.bench.meters.calibration import Comparison, choose, verdict
 from gatherbench.bench.meters.pcie_link import MODULUS
 from gatherbench.bench.meters.pcie_sources import (
     DIRECTIONS,
@@ -17,6 +16,7 @@ from gatherbench.bench.meters.pcie_sources import (
     SampledThroughput,
 )
 from gatherbench.bench.meters.poller import Polled
+from gatherbench.bench.meters.trust import Comparison, choose, verdict
 
 
 def both(source: str, ratio: float | None, reason: str | None = None) -> list[Comparison]:

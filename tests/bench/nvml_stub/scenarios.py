@@ -20,13 +20,13 @@ from typing import Any
 from gatherbench.bench.metering.row import row_of
 from gatherbench.bench.meters import power
 from gatherbench.bench.meters.base import Reading
-from gatherbench.bench.meters.calibration import calibrate, choose, verdict
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.nvml import SensorUnavailableError, list_gpus
 from gatherbench.bench.meters.nvml_device import NvmlDevice, uuids_of
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.pcie_sources import SOURCES, FieldCounters
 from gatherbench.bench.meters.power import GpuPowerMeter
+from gatherbench.bench.meters.trust import calibrate, choose, verdict
 
 FIRST, SECOND = "GPU-first", "GPU-second"
 SCRIPT = Path(os.environ["NVML_STUB_SCRIPT"])

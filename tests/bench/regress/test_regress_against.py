@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -184,13 +186,23 @@ def test_the_files_are_gone_after_an_exception(
     assert not list(scratch.iterdir())
 
 
-def test_ctrl_c_cleans_up(repository: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_cleans_up(
+    repository: Path,
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    status: int,
+) -> None:
     def interrupted(*_: object, **__: object) -> None:
         assert list(scratch.iterdir())
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), number)
+        pytest.fail("the signal was not heard")
 
+    # Started in the background, pytest may have inherited a SIGINT that is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     monkeypatch.setattr(against, "run_pair", interrupted)
-    assert against.main(["before", "--tree", str(repository), "--budget", "60"]) == 130
+    assert against.main(["before", "--tree", str(repository), "--budget", "60"]) == status
     assert not list(scratch.iterdir())
 
 
