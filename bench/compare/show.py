@@ -17,8 +17,8 @@ from rich.text import Text
 from gatherbench.bench.compare.comparable import changes
 from gatherbench.bench.compare.metrics import METRICS
 from gatherbench.bench.compare.runs import BAD, deciding
-from gatherbench.bench.figures.style import three_digits, time_unit
 from gatherbench.bench.tables import Run
+from gatherbench.bench.units import three_digits, time_unit
 
 _COLOURS = {"SLOW": "red", "FAILED": "red", "FAST": "green", "AMBIGUOUS": "yellow"}
 _COLOURS |= {"MISSING": "yellow", "NEW": "yellow"}

@@ -8,12 +8,12 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from gatherbench.bench.answers.provenance import has_gpu
 from gatherbench.bench.figures.cpu_seconds import cpu_core_seconds
 from gatherbench.bench.figures.cpu_threads import cpu_by_thread
 from gatherbench.bench.figures.epoch_breakdown import epoch_breakdown
 from gatherbench.bench.figures.gpu_energy import gpu_energy_per_epoch, gpu_mean_power
 from gatherbench.bench.figures.pcie_over_time import pcie_over_time
-from gatherbench.bench.figures.sheet import has_gpu
 from gatherbench.bench.figures.speedup import speedup
 from gatherbench.bench.figures.style import RC
 from gatherbench.bench.tables import Run

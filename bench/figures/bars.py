@@ -10,7 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from gatherbench.bench.figures.style import BAR_HEIGHT, Series, three_digits
+from gatherbench.bench.figures.style import BAR_HEIGHT, Series
+from gatherbench.bench.units import three_digits
 
 
 @dataclass(frozen=True, slots=True)

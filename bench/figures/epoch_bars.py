@@ -18,14 +18,8 @@ from matplotlib.figure import Figure
 from gatherbench.bench.derive.epochs import READING_ORDER
 from gatherbench.bench.figures.kinds import KINDS, Kind, bar_legend
 from gatherbench.bench.figures.panels import panel_row
-from gatherbench.bench.figures.style import (
-    FAINT,
-    RC,
-    STRATEGY_COLOURS,
-    YELLOW,
-    three_digits,
-    time_unit,
-)
+from gatherbench.bench.figures.style import FAINT, RC, STRATEGY_COLOURS, YELLOW
+from gatherbench.bench.units import three_digits, time_unit
 
 #: Inches that one bar takes; bars fill most of it.
 PITCH, BAR = 0.2, 0.82

@@ -9,8 +9,9 @@ from matplotlib.patches import Patch
 from gatherbench.bench.derive.epochs import stage_breakdown
 from gatherbench.bench.figures.bars import Line, draw_stack, draw_whiskers
 from gatherbench.bench.figures.sheet import draw_sheet
-from gatherbench.bench.figures.style import STAGE_COLOURS, time_unit
+from gatherbench.bench.figures.style import STAGE_COLOURS
 from gatherbench.bench.tables import Run
+from gatherbench.bench.units import time_unit
 
 
 def epoch_breakdown(run: Run) -> Figure:

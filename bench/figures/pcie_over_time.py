@@ -16,12 +16,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from gatherbench.bench.answers.provenance import provenance, warnings_of
 from gatherbench.bench.derive.epochs import SERIES
 from gatherbench.bench.derive.gpu import DIRECTIONS, link_rate, link_rates
-from gatherbench.bench.figures.sheet import all_series, provenance, warnings_of
-from gatherbench.bench.figures.style import BLUE, FAINT, ORANGE, RC, Series, bytes_in_words
+from gatherbench.bench.figures.sheet import all_series
+from gatherbench.bench.figures.style import BLUE, FAINT, ORANGE, RC, Series
 from gatherbench.bench.gathered import load_timeline
 from gatherbench.bench.tables import Run
+from gatherbench.bench.units import bytes_in_words
 
 COLOURS = dict(zip(DIRECTIONS, (BLUE, ORANGE), strict=True))
 #: Inches.

@@ -18,15 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gatherbench.bench.derive.disturbance import disturbance
+from gatherbench.bench.answers.provenance import borrowed, modelled_for, provenance, warnings_of
 from gatherbench.bench.derive.epochs import epoch_times, problems, sort_series
 from gatherbench.bench.figures.bars import Line
 from gatherbench.bench.figures.style import FAINT, MODEL_HATCH, RC, VERMILION, Series
-from gatherbench.bench.linkmodel.series import BORROWED
 from gatherbench.bench.tables import Run
-
-#: What a run without a GPU has to say of itself.
-HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
 
 #: Inches. A line holds two rows of label; above each panel stands its name, below it its axis.
 LINE, NAME, AXIS, FOOT = 0.36, 0.32, 0.58, 0.55
@@ -107,20 +103,6 @@ def draw_sheet(
     return figure
 
 
-def modelled_for(run: Run) -> list[str]:
-    """The link profiles whose epochs were modelled."""
-    rows = run.rows
-    predicted = rows[(rows["backend"] == "model") & (rows["epoch"] >= 0)]
-    return sorted(set(predicted["machine"]))
-
-
-def borrowed(run: Run) -> str:
-    """A sentence to add where modelled epochs rest on times that the run measured, or nothing."""
-    rows = run.rows[(run.rows["backend"] == "model") & (run.rows["epoch"] >= 0)]
-    rests = any(remark in source for source in rows["source"] for remark in BORROWED)
-    return " Modelled epochs rest on sampling as this run measured it." if rests else ""
-
-
 def all_series(run: Run) -> list[Series]:
     """Every series of the run in reading order, with those that were never measured."""
     keys = ["strategy", "variant", "backend"]
@@ -187,11 +169,6 @@ def _note(line: Line, why: Mapping[tuple[str, str], Mapping[Hashable, Any]]) -> 
     return f"\n{problem['repeats']} of {problem['of']} {problem['status']}"
 
 
-def has_gpu(run: Run) -> bool:
-    """Whether anything in the run was measured on a GPU."""
-    return bool((run.rows["backend"] == "cuda").any())
-
-
 def _head(figure: Figure, title: str, banner: Sequence[str], patches: list[Patch]) -> None:
     width, height = figure.get_size_inches()
     left, top = MARGIN / width, height - MARGIN
@@ -218,39 +195,3 @@ def _foot(figure: Figure, text: str) -> None:
     width, height = figure.get_size_inches()
     text = "\n".join(textwrap.wrap(text, int(width * 16), break_on_hyphens=False))
     figure.text(MARGIN / width, MARGIN / height, text, fontsize=7.5, color=FAINT)
-
-
-def warnings_of(run: Run) -> list[str]:
-    """What stands above the numbers of a run: no GPU took part; the host was busy otherwise."""
-    said = [] if has_gpu(run) else [HOST_ONLY]
-    busy = disturbance(run)
-    if busy:
-        said.append(f"Disturbed: {busy}; measure again on an idle machine")
-    return said
-
-
-def provenance(run: Run) -> str:
-    """What was measured on what, and how often."""
-    measure = run.plan["measure"]
-    cases = pd.DataFrame(run.plan["cases"])
-    fewest = cases.groupby(["workload", "strategy", "variant"]).size().min()
-    fewer = f"{fewest} to " if fewest < measure["repeats"] else ""
-    counts = [
-        f"{measure[key]} {name}{'' if measure[key] == 1 else 's'}"
-        for key, name in (
-            ("repeats", "repeat"),
-            ("epochs", "epoch"),
-            ("warmup_epochs", "warm-up epoch"),
-        )
-    ]
-    processor = run.env.get("cpu", {}).get("model", "unknown processor")
-    names = {
-        column: ", ".join(sorted(set(run.rows[column][run.rows["backend"] != "model"])))
-        or "unknown"
-        for column in ("machine", "commit")
-    }
-    backends = ", ".join(sorted(set(run.rows["backend"][run.rows["epoch"] >= 0]))) or "none"
-    return (
-        f"{fewer}{counts[0]} × {counts[1]}, {counts[2]} dropped. Machine {names['machine']}"
-        f" ({processor}), backend {backends}, commit {names['commit']}, run {run.run_id}."
-    )

@@ -15,7 +15,8 @@ from matplotlib.patches import Patch
 
 from gatherbench.bench.figures.kinds import KINDS, bar_legend
 from gatherbench.bench.figures.panels import panel_row
-from gatherbench.bench.figures.style import FAINT, RC, STAGE_COLOURS, three_digits, time_unit
+from gatherbench.bench.figures.style import FAINT, RC, STAGE_COLOURS
+from gatherbench.bench.units import three_digits, time_unit
 
 PITCH, BAR = 0.34, 0.66
 

@@ -42,9 +42,6 @@ RC: Any = {  # matplotlib's stubs list every key there is
 }
 
 
-_PREFIXES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
-
-
 @dataclass(frozen=True, slots=True)
 class Series:
     """What one bar stands for; ``backend`` is empty where nothing was measured at all."""
@@ -71,32 +68,3 @@ class Series:
 def _shortened(text: str) -> str:
     """Without its middle where it is longer than the margin of a figure is wide."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}…{text[-LONGEST // 2 + 1 :]}"
-
-
-def time_unit(longest_s: float) -> tuple[str, float]:
-    """The unit in which times up to ``longest_s`` read well, and how many make a second."""
-    if longest_s >= 1:
-        return "s", 1.0
-    return ("ms", 1e3) if longest_s >= 1e-3 else ("µs", 1e6)
-
-
-def prefix(most: float) -> tuple[str, float]:
-    """The decimal prefix with which values up to ``most`` read well, and its factor."""
-    name, size = next((p for p in _PREFIXES if most >= p[1]), _PREFIXES[-1])
-    return name, 1 / size
-
-
-def bytes_in_words(value: float) -> str:
-    """Bytes in the largest decimal unit of which there is one: ``328 MB``."""
-    name, factor = prefix(value)
-    return f"{three_digits(value * factor)} {name}B" if factor < 1 else f"{value:.0f} B"
-
-
-def decimals(value: float) -> int:
-    """How many decimals show three significant digits of ``value``."""
-    return max(0, 2 - int(f"{value:.2e}".rpartition("e")[2])) if value else 0
-
-
-def three_digits(value: float) -> str:
-    """A number with three significant digits and no exponent."""
-    return f"{value:.{decimals(value)}f}"

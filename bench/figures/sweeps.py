@@ -19,8 +19,9 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from gatherbench.bench.derive.epochs import sort_series
 from gatherbench.bench.figures.kinds import MODELLED
 from gatherbench.bench.figures.panels import panel_row, say_absent
-from gatherbench.bench.figures.style import RC, STRATEGY_COLOURS, YELLOW, time_unit
+from gatherbench.bench.figures.style import RC, STRATEGY_COLOURS, YELLOW
 from gatherbench.bench.linkmodel.sweeps import Sweep
+from gatherbench.bench.units import time_unit
 
 #: Markers of a strategy's variants, which share its colour.
 MARKERS = ("o", "s", "^", "D", "v", "P")

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from gatherbench.bench.answers.provenance import has_gpu, modelled_for
 from gatherbench.bench.derive.epochs import epoch_times, problems, sort_series
-from gatherbench.bench.figures.sheet import has_gpu, modelled_for
-from gatherbench.bench.report.grid import number, scale
 from gatherbench.bench.tables import Run
+from gatherbench.bench.units import number, scale
 
 #: Share of the panel's width that the longest bar or whisker takes.
 FULL = 98.0

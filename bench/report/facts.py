@@ -7,9 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.report.grid import Column, Grid, grid, quantity, short
-from gatherbench.bench.report.verdict import cases_ended, gpu_of
+from gatherbench.bench.answers.verdict import cases_ended, gpu_of
+from gatherbench.bench.report.grid import Column, Grid, grid
 from gatherbench.bench.tables import Run
+from gatherbench.bench.units import quantity, short
 
 Fact = tuple[str, str]
 

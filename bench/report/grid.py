@@ -11,13 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.figures.style import prefix, three_digits, time_unit
+from gatherbench.bench.units import LONGEST_NAME, MISSING, count, number, quantity, scale, short
 
-#: Names longer than this are cut in the middle where they are shown; the CSV has them in full.
-LONGEST_NAME, LONGEST_TEXT = 64, 1200
-
-MISSING = "–"
-
+#: Prose longer than this is cut in the middle where it is shown; the CSV has it in full.
+LONGEST_TEXT = 1200
 _PROSE = ("reason", "source")
 
 
@@ -90,51 +87,6 @@ def grid(ident: str, caption: str, columns: Sequence[Column], frame: pd.DataFram
         Line(list(row), mark) for row, mark in zip(zip(*cells, strict=True), modelled, strict=False)
     ]
     return Grid(ident, caption, list(columns), labels, lines)
-
-
-def scale(unit: str, largest: float) -> tuple[str, float]:
-    """The unit in which values up to ``largest`` (in ``unit``) read well, and its factor."""
-    if unit == "s":
-        return time_unit(largest)
-    if unit in ("B", "B/s", "Hz"):
-        name, factor = prefix(largest)
-        return name + unit, factor
-    if unit == "share":
-        return "%", 100.0
-    return ("" if unit in ("1", "×") else unit), 1.0
-
-
-def quantity(value: float, unit: str) -> str:
-    """A number with a unit that suits it: ``213 ms``, ``1.44×``."""
-    if pd.isna(value):
-        return MISSING
-    name, factor = scale(unit, abs(value))
-    if unit == "×":
-        return f"{number(value)}×"
-    return f"{number(value * factor)} {name}" if name else count(value)
-
-
-def number(value: float) -> str:
-    """Three significant digits, no exponent, thousands apart."""
-    return _thousands(value) if abs(value) >= 1e3 else three_digits(value)
-
-
-def count(value: float) -> str:
-    """A count whole, any other plain number as :func:`number` does."""
-    return _thousands(value) if float(value).is_integer() else number(value)
-
-
-def _thousands(value: float) -> str:
-    return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
-
-
-def short(text: object, longest: int = LONGEST_NAME) -> str:
-    """The text on one line, cut in its middle where it is longer than ``longest``."""
-    line = " ".join(str(text).split())
-    if len(line) <= longest:
-        return line
-    head = longest * 2 // 3
-    return f"{line[:head]}…{line[-(longest - head - 1) :]}"
 
 
 def _reader(column: Column, values: pd.Series[Any]) -> tuple[str, Callable[[Any, Any], str]]:

@@ -8,17 +8,18 @@ from typing import Any
 
 import pandas as pd
 
+from gatherbench.bench.answers.provenance import has_gpu
 from gatherbench.bench.derive.gpu import gpu_energy
 from gatherbench.bench.figures.gpu_energy import why_no_energy
-from gatherbench.bench.figures.sheet import has_gpu
 from gatherbench.bench.linkmodel.profile import LinkProfile, ProfileError
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.linkmodel.roofline import Roofs, roofline, roofs
 from gatherbench.bench.report.bars import Axis, Bar, BarChart, Mark, Panel, bar, bar_chart
-from gatherbench.bench.report.grid import Column, Grid, grid, short
+from gatherbench.bench.report.grid import Column, Grid, grid
 from gatherbench.bench.report.results import WHAT, in_plan_order, with_kind
 from gatherbench.bench.store import RunStore
 from gatherbench.bench.tables import Run
+from gatherbench.bench.units import short
 
 #: Metrics of the stage ``fetch`` that a case declares of its path, and what a reader calls them.
 _DECLARED = {

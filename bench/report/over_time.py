@@ -16,8 +16,8 @@ from gatherbench.bench.derive.epochs import sort_series
 from gatherbench.bench.derive.gpu import link_rates
 from gatherbench.bench.gathered import load_timeline
 from gatherbench.bench.report.bars import Axis
-from gatherbench.bench.report.grid import quantity
 from gatherbench.bench.tables import Run
+from gatherbench.bench.units import quantity
 
 #: Steps of a line at most, and the height of the box that lines are drawn in.
 MOST, HIGH = 200, 100.0

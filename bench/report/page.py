@@ -15,14 +15,14 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from gatherbench import __version__
-from gatherbench.bench.figures.sheet import has_gpu, provenance
+from gatherbench.bench.answers.provenance import has_gpu, provenance
+from gatherbench.bench.answers.verdict import verdict
 from gatherbench.bench.figures.style import CPU_COLOURS, STAGE_COLOURS, STRATEGY_COLOURS
 from gatherbench.bench.report import checks, facts, link, over_time, results
 from gatherbench.bench.report.against import VERDICTS, against
-from gatherbench.bench.report.grid import short
-from gatherbench.bench.report.verdict import verdict
 from gatherbench.bench.store import write_atomically
 from gatherbench.bench.tables import Run
+from gatherbench.bench.units import short
 
 FILE_NAME = "report.html"
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 import pandas as pd
 
 from gatherbench.bench.answers.changes import changes_of_run
+from gatherbench.bench.answers.provenance import borrowed
 from gatherbench.bench.derive.epochs import (
     cpu_seconds,
     reference_variant,
@@ -14,10 +15,9 @@ from gatherbench.bench.derive.epochs import (
     speedup_over,
     stage_breakdown,
 )
-from gatherbench.bench.figures.sheet import borrowed
+from gatherbench.bench.derive.summary import summarise
 from gatherbench.bench.report.bars import BarChart, bar_chart
 from gatherbench.bench.report.grid import Column, Grid, grid
-from gatherbench.bench.show.run import summarise
 from gatherbench.bench.tables import Run
 
 #: Columns that say what a line of a table is about.

@@ -9,33 +9,17 @@ from __future__ import annotations
 import csv
 import difflib
 import io
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.table import Table
 
+from gatherbench.bench.units import ITEM_BYTES
 from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES
 from gatherbench.kernels.policies import POLICIES, Policy
 from gatherbench.kernels.request_table import RequestRow, request_table
 
 COMPUTED = "computed by request accounting, not measured"
-#: Bytes of an element of each feature dtype, by torch's names.
-ITEM_BYTES: Mapping[str, int] = MappingProxyType(
-    {
-        "float32": 4,
-        "float16": 2,
-        "bfloat16": 2,
-        "float64": 8,
-        "float8_e4m3fn": 1,
-        "float8_e5m2": 1,
-        "int8": 1,
-        "uint8": 1,
-        "int16": 2,
-        "int32": 4,
-        "int64": 8,
-    }
-)
 MAX_REQUESTS = tuple(range(SECTOR_BYTES, LINE_BYTES + 1, SECTOR_BYTES))
 
 

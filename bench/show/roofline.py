@@ -14,12 +14,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.figures.style import three_digits
 from gatherbench.bench.linkmodel.profile import ProfileError
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.linkmodel.roofline import roofline
 from gatherbench.bench.store import RunStore
 from gatherbench.bench.tables import Run
+from gatherbench.bench.units import three_digits
 
 #: Shares of the roofs, and what their columns are called.
 _SHARES = {"of_copy_engine": "copies", "of_sm_read": "SM reads", "of_raw_link": "raw link"}

@@ -14,24 +14,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.derive.disturbance import disturbed, other_load
+from gatherbench.bench.answers.provenance import borrowed, modelled_for, provenance, warnings_of
+from gatherbench.bench.answers.verdict import verdict
 from gatherbench.bench.derive.epochs import (
-    bandwidth,
-    cpu_seconds,
-    epoch_times,
     problems,
     reference_variant,
     sort_series,
-    speedup_over,
-    stage_times,
 )
-from gatherbench.bench.figures.sheet import borrowed, modelled_for, provenance, warnings_of
-from gatherbench.bench.figures.style import decimals, three_digits, time_unit
-from gatherbench.bench.report.verdict import verdict
+from gatherbench.bench.derive.summary import summarise
 from gatherbench.bench.show.roofline import roofline_tables
 from gatherbench.bench.tables import Run
+from gatherbench.bench.units import decimals, three_digits, time_unit
 
-_KEY = ["workload", "strategy", "variant", "backend"]
 #: Marks of an epoch beside which there was other work, and of a speed-up whose interval holds 1.
 DISTURBED, UNDECIDED = "!", "?"
 _COLOURS = {"failed": "red", "skipped": "yellow", "not run": "yellow"}
@@ -69,42 +63,6 @@ def render(run: Run) -> RenderableType:
     for statement in verdict(run):
         parts += [Text(), Text(statement.text, style="bold")]
     return Group(*parts)
-
-
-def summarise(run: Run) -> pd.DataFrame:
-    """One line a series: its epoch's spread, and the medians of everything else.
-
-    Columns: those of :func:`gatherbench.bench.derive.epochs.epoch_times` (s), and ``fetch``,
-    ``train`` (s), ``cpu`` (core-seconds), ``rate`` (B/s), ``speedup`` with its 95 % interval,
-    ``speedup_low`` and ``speedup_high``, ``other`` (cores that other work had beside the worst
-    repeat) and ``disturbed`` (the same where it was too much); NaN where there is none, the rate
-    also where fetches run ahead of the training.
-    """
-    stages = stage_times(run)
-    reference = reference_variant(run) or ("cpu_gather", "naive")
-    summary = epoch_times(run)
-    ratios = speedup_over(run, *reference)
-    load, busy = (
-        cases.groupby(_KEY).max().rename("cores").reset_index()
-        for cases in (other_load(run), disturbed(run))
-    )
-    for name, table, column in (
-        ("fetch", stages["fetch"], "median"),
-        ("train", stages["train"], "median"),
-        ("cpu", cpu_seconds(run), "median"),
-        ("rate", bandwidth(run), "median"),
-        ("speedup", ratios, "speedup"),
-        ("speedup_low", ratios, "low"),
-        ("speedup_high", ratios, "high"),
-        ("other", load, "cores"),
-        ("disturbed", busy, "cores"),
-    ):
-        part = table[[*_KEY, column]].rename(columns={column: name})
-        summary = summary.merge(part, on=_KEY, how="left")
-    ahead = run.rows[(run.rows["metric"] == "lookahead") & (run.rows["value"] > 0)]
-    series = ["workload", "strategy", "variant"]
-    hidden = summary.set_index(series).index.isin(ahead.set_index(series).index)
-    return summary.assign(rate=summary["rate"].mask(hidden))
 
 
 def _table(workload: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:

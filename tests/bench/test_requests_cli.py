@@ -20,7 +20,8 @@ from gatherbench.bench.figures.requests_per_row import (
     requests_per_row,
     save,
 )
-from gatherbench.bench.show.requests import ITEM_BYTES, render, rows_of, to_csv
+from gatherbench.bench.show.requests import render, rows_of, to_csv
+from gatherbench.bench.units import ITEM_BYTES
 from gatherbench.kernels.policies import POLICIES, policy
 
 

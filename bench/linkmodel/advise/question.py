@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gatherbench.bench.linkmodel.advise.sizes import MinibatchSizes, drawn_sizes, expected_sizes
 from gatherbench.bench.linkmodel.profile import SPECS
-from gatherbench.bench.show.requests import ITEM_BYTES
+from gatherbench.bench.units import ITEM_BYTES
 from gatherbench.bench.workload import Workload
 from gatherbench.datasets.layout import DatasetError
 from gatherbench.datasets.registry import get_source

@@ -15,8 +15,8 @@ import pandas as pd
 import pytest
 import torch
 
+from gatherbench.bench.answers.provenance import provenance
 from gatherbench.bench.derive.epochs import problems
-from gatherbench.bench.figures.sheet import provenance
 from gatherbench.bench.gpu import meters, meters_case
 from gatherbench.bench.gpu.meters import calibration_table, describe_here, finish, plan
 from gatherbench.bench.gpu.meters_case import MeteredCase, Session, cases, last_case

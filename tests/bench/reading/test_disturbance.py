@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from gatherbench.bench.answers.verdict import verdict
 from gatherbench.bench.derive.disturbance import disturbance, disturbed, other_load
-from gatherbench.bench.report.verdict import verdict
 from gatherbench.bench.tables import load_run
 
 MakeRun = Callable[..., Path]

@@ -17,15 +17,10 @@ from gatherbench.bench.figures.all import FIGURES, save_all
 from gatherbench.bench.figures.cpu_seconds import cpu_core_seconds
 from gatherbench.bench.figures.epoch_breakdown import epoch_breakdown
 from gatherbench.bench.figures.speedup import speedup
-from gatherbench.bench.figures.style import (
-    MODEL_HATCH,
-    RC,
-    STRATEGY_COLOURS,
-    three_digits,
-    time_unit,
-)
+from gatherbench.bench.figures.style import MODEL_HATCH, RC, STRATEGY_COLOURS
 from gatherbench.bench.linkmodel.series import BORROWED
 from gatherbench.bench.tables import load_run
+from gatherbench.bench.units import three_digits, time_unit
 from gatherbench.strategies.registry import STRATEGIES
 
 MakeRun = Callable[..., Path]

@@ -14,11 +14,12 @@ import pytest
 from rich.console import Console
 
 from gatherbench.bench import run_guards, tables
+from gatherbench.bench.derive.summary import summarise
 from gatherbench.bench.linkmodel.series import BORROWED
 from gatherbench.bench.report.results import speedups, stages
 from gatherbench.bench.rows import Row
 from gatherbench.bench.run_guards import is_running, only_one
-from gatherbench.bench.show.run import render, summarise
+from gatherbench.bench.show.run import render
 from gatherbench.bench.store import RunStore
 from gatherbench.bench.tables import load_run
 

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gatherbench.bench import store
+from gatherbench.bench.answers.verdict import Statement, cases_ended, verdict
 from gatherbench.bench.cli import app
 from gatherbench.bench.gathered import write_timeline
 from gatherbench.bench.linkmodel.profile_file import load_profile
@@ -19,15 +20,14 @@ from gatherbench.bench.reference import load_reference
 from gatherbench.bench.report import page
 from gatherbench.bench.report.bars import nice_ticks
 from gatherbench.bench.report.facts import in_short
-from gatherbench.bench.report.grid import quantity, short
 from gatherbench.bench.report.link import energy, roofline_of
 from gatherbench.bench.report.over_time import MOST, power, traffic
 from gatherbench.bench.report.page import render_report
 from gatherbench.bench.report.results import numbers, savings, speedups
-from gatherbench.bench.report.verdict import Statement, cases_ended, verdict
 from gatherbench.bench.run_guards import only_one
 from gatherbench.bench.store import RunStore
 from gatherbench.bench.tables import load_run
+from gatherbench.bench.units import quantity, short
 
 MakeRun = Callable[..., Path]
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from gatherbench.bench.answers.provenance import modelled_for
 from gatherbench.bench.derive.disturbance import disturbance
 from gatherbench.bench.derive.epochs import problems, reference_variant, speedup_over
-from gatherbench.bench.figures.sheet import modelled_for
-from gatherbench.bench.report.grid import quantity, short
 from gatherbench.bench.tables import Run
+from gatherbench.bench.units import quantity, short
 
 #: The strategy whose table lies in the device's memory: what the others can at best come near to.
 BOUND = "all_in_gpu"

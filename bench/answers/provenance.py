@@ -1,0 +1,67 @@
+"""What a run is, in sentences: what was measured on what, and what stands above its numbers."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from gatherbench.bench.derive.disturbance import disturbance
+from gatherbench.bench.linkmodel.series import BORROWED
+from gatherbench.bench.tables import Run
+
+#: What a run without a GPU has to say of itself.
+HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
+
+
+def has_gpu(run: Run) -> bool:
+    """Whether anything in the run was measured on a GPU."""
+    return bool((run.rows["backend"] == "cuda").any())
+
+
+def modelled_for(run: Run) -> list[str]:
+    """The link profiles whose epochs were modelled."""
+    rows = run.rows
+    predicted = rows[(rows["backend"] == "model") & (rows["epoch"] >= 0)]
+    return sorted(set(predicted["machine"]))
+
+
+def borrowed(run: Run) -> str:
+    """A sentence to add where modelled epochs rest on times that the run measured, or nothing."""
+    rows = run.rows[(run.rows["backend"] == "model") & (run.rows["epoch"] >= 0)]
+    rests = any(remark in source for source in rows["source"] for remark in BORROWED)
+    return " Modelled epochs rest on sampling as this run measured it." if rests else ""
+
+
+def warnings_of(run: Run) -> list[str]:
+    """What stands above the numbers of a run: no GPU took part; the host was busy otherwise."""
+    said = [] if has_gpu(run) else [HOST_ONLY]
+    busy = disturbance(run)
+    if busy:
+        said.append(f"Disturbed: {busy}; measure again on an idle machine")
+    return said
+
+
+def provenance(run: Run) -> str:
+    """What was measured on what, and how often."""
+    measure = run.plan["measure"]
+    cases = pd.DataFrame(run.plan["cases"])
+    fewest = cases.groupby(["workload", "strategy", "variant"]).size().min()
+    fewer = f"{fewest} to " if fewest < measure["repeats"] else ""
+    counts = [
+        f"{measure[key]} {name}{'' if measure[key] == 1 else 's'}"
+        for key, name in (
+            ("repeats", "repeat"),
+            ("epochs", "epoch"),
+            ("warmup_epochs", "warm-up epoch"),
+        )
+    ]
+    processor = run.env.get("cpu", {}).get("model", "unknown processor")
+    names = {
+        column: ", ".join(sorted(set(run.rows[column][run.rows["backend"] != "model"])))
+        or "unknown"
+        for column in ("machine", "commit")
+    }
+    backends = ", ".join(sorted(set(run.rows["backend"][run.rows["epoch"] >= 0]))) or "none"
+    return (
+        f"{fewer}{counts[0]} × {counts[1]}, {counts[2]} dropped. Machine {names['machine']}"
+        f" ({processor}), backend {backends}, commit {names['commit']}, run {run.run_id}."
+    )

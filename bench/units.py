@@ -1,0 +1,102 @@
+"""Numbers and names as people read them, alike in terminal, figures and report; sizes of dtypes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+
+#: Bytes of an element of each feature dtype, by torch's names.
+ITEM_BYTES: Mapping[str, int] = MappingProxyType(
+    {
+        "float32": 4,
+        "float16": 2,
+        "bfloat16": 2,
+        "float64": 8,
+        "float8_e4m3fn": 1,
+        "float8_e5m2": 1,
+        "int8": 1,
+        "uint8": 1,
+        "int16": 2,
+        "int32": 4,
+        "int64": 8,
+    }
+)
+#: Names longer than this are cut in the middle where they are shown.
+LONGEST_NAME = 64
+MISSING = "–"
+_PREFIXES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+
+
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """The unit in which times up to ``longest_s`` read well, and how many make a second."""
+    if longest_s >= 1:
+        return "s", 1.0
+    return ("ms", 1e3) if longest_s >= 1e-3 else ("µs", 1e6)
+
+
+def prefix(most: float) -> tuple[str, float]:
+    """The decimal prefix with which values up to ``most`` read well, and its factor."""
+    name, size = next((p for p in _PREFIXES if most >= p[1]), _PREFIXES[-1])
+    return name, 1 / size
+
+
+def bytes_in_words(value: float) -> str:
+    """Bytes in the largest decimal unit of which there is one: ``328 MB``."""
+    name, factor = prefix(value)
+    return f"{three_digits(value * factor)} {name}B" if factor < 1 else f"{value:.0f} B"
+
+
+def decimals(value: float) -> int:
+    """How many decimals show three significant digits of ``value``."""
+    return max(0, 2 - int(f"{value:.2e}".rpartition("e")[2])) if value else 0
+
+
+def three_digits(value: float) -> str:
+    """A number with three significant digits and no exponent."""
+    return f"{value:.{decimals(value)}f}"
+
+
+def scale(unit: str, largest: float) -> tuple[str, float]:
+    """The unit in which values up to ``largest`` (in ``unit``) read well, and its factor."""
+    if unit == "s":
+        return time_unit(largest)
+    if unit in ("B", "B/s", "Hz"):
+        name, factor = prefix(largest)
+        return name + unit, factor
+    if unit == "share":
+        return "%", 100.0
+    return ("" if unit in ("1", "×") else unit), 1.0
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A number with a unit that suits it: ``213 ms``, ``1.44×``."""
+    if value is None or math.isnan(value):
+        return MISSING
+    name, factor = scale(unit, abs(value))
+    if unit == "×":
+        return f"{number(value)}×"
+    return f"{number(value * factor)} {name}" if name else count(value)
+
+
+def number(value: float) -> str:
+    """Three significant digits, no exponent, thousands apart."""
+    return _thousands(value) if abs(value) >= 1e3 else three_digits(value)
+
+
+def count(value: float) -> str:
+    """A count whole, any other plain number as :func:`number` does."""
+    return _thousands(value) if float(value).is_integer() else number(value)
+
+
+def _thousands(value: float) -> str:
+    return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def short(text: object, longest: int = LONGEST_NAME) -> str:
+    """The text on one line, cut in its middle where it is longer than ``longest``."""
+    line = " ".join(str(text).split())
+    if len(line) <= longest:
+        return line
+    head = longest * 2 // 3
+    return f"{line[:head]}…{line[-(longest - head - 1) :]}"
