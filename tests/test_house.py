@@ -31,22 +31,22 @@ def files_of(room: Path, pattern: str) -> list[Path]:
 MODULES = [path for room in BELOW for path in files_of(ROOT / room, "*.py")]
 
 
-def rooms_imported(code: str) -> set[str]:
-    """The rooms that a module's imports name, those inside its functions among them."""
+def rooms_imported(code: str, house: str = "gatherbench") -> set[str]:
+    """What a module imports of the house's rooms, inside its functions as well."""
     names: list[str] = []
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names += [f"{node.module}.{alias.name}" for alias in node.names]
-    return {match[1] for name in names if (match := re.match(r"gatherbench\.(\w+)", name))} & set(
-        BELOW
-    )
+    rooms = re.compile(re.escape(house) + r"\.(\w+)")
+    return {match[1] for name in names if (match := rooms.match(name))}
 
 
 def test_imports_are_found() -> None:
     code = "def f():\n    from gatherbench import datasets\n    import gatherbench.kernels.x as x"
     assert rooms_imported(code + "\nimport torch") == {"datasets", "kernels"}
+    assert rooms_imported("from gatherbench.bench.show import x", "gatherbench.bench") == {"show"}
 
 
 @pytest.mark.parametrize("room", BELOW)
@@ -56,9 +56,30 @@ def test_imports_run_one_way(room: str) -> None:
     wrong = {
         str(path.relative_to(ROOT)): above
         for path in modules
-        if (above := rooms_imported(path.read_text(encoding="utf-8")) - BELOW[room] - {room})
+        if (above := rooms_imported(path.read_text("utf-8")) & set(BELOW) - BELOW[room] - {room})
     }
     assert wrong == {}
+
+
+def rooms_of_the_harness() -> dict[str, set[str]]:
+    """What each folder of ``bench/`` imports of the others."""
+    bench = ROOT / "bench"
+    rooms = {path.name for path in bench.iterdir() if files_of(bench, f"{path.name}/**/*.py")}
+    used: dict[str, set[str]] = {room: set() for room in rooms}
+    for room in rooms:
+        for path in files_of(bench / room, "*.py"):
+            used[room] |= rooms_imported(path.read_text("utf-8"), "gatherbench.bench")
+        used[room] = used[room] & rooms - {room}
+    return used
+
+
+def test_rooms_of_the_harness_do_not_lean_on_each_other() -> None:
+    """They can be put in an order in which each imports only of those before it."""
+    waiting = rooms_of_the_harness()
+    assert {"figures", "report", "show", "linkmodel"} <= set(waiting)
+    while ready := {room for room, used in waiting.items() if not used & set(waiting)}:
+        waiting = {room: used for room, used in waiting.items() if room not in ready}
+    assert waiting == {}
 
 
 def test_no_module_is_two_things() -> None:

@@ -26,7 +26,7 @@ from gatherbench.bench.machine.env import (
     library_versions,
 )
 from gatherbench.bench.machine.gpus import gpu_in_use, used_first
-from gatherbench.bench.meters.nvml import GpuInfo, SensorUnavailableError, list_gpus
+from gatherbench.bench.machine.nvml import GpuInfo, SensorUnavailableError, list_gpus
 from gatherbench.datasets.store import data_root
 
 GIB = 2**30

@@ -40,6 +40,7 @@ from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table
 from gatherbench.bench.gpu.micro_machine import OUT_HELP, describe, fresh_folder, no_gpu, provenance
 from gatherbench.bench.gpu.watchdog import ends_within
 from gatherbench.bench.machine.env import describe_cpu, describe_memory
+from gatherbench.bench.machine.nvml import SensorUnavailableError
 from gatherbench.bench.metering.calibration import COPY_BYTES as RUN_COPY_BYTES
 from gatherbench.bench.metering.calibration import (
     COPY_S,
@@ -49,7 +50,6 @@ from gatherbench.bench.metering.calibration import (
     torch_gpu_uuids,
 )
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
-from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import NvmlDevice
 from gatherbench.bench.meters.trust import calibrate
 from gatherbench.bench.store import CASE_METRIC, CASE_STAGE, write_atomically

@@ -68,6 +68,11 @@ def machine_slug(env: Mapping[str, Any]) -> str:
     return f"cpu-{_slug(model)}-{env['cpu']['usable_cores']}c"
 
 
+def this_machine() -> str:
+    """The short name that runs and calibrations of this machine go by."""
+    return machine_slug({**describe_gpus(), "cpu": describe_cpu()})
+
+
 def commit_id() -> str:
     """The commit of the code that runs, with ``+dirty`` when its files differ from the commit.
 

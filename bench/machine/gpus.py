@@ -12,7 +12,7 @@ import uuid
 from typing import Any
 
 from gatherbench.bench.machine.numa import Topology
-from gatherbench.bench.meters.nvml import (
+from gatherbench.bench.machine.nvml import (
     GpuInfo,
     SensorUnavailableError,
     hash_of_uuid,

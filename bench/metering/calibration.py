@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import torch
 
+from gatherbench.bench.machine.nvml import SensorUnavailableError
 from gatherbench.bench.metering.row import row_of
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
-from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import NvmlDevice, uuids_of
 from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuPowerMeter
 from gatherbench.bench.meters.trust import Calibration, Comparison, calibrate, choose, verdict

@@ -16,7 +16,7 @@ from typing import Any
 
 import pynvml
 
-from gatherbench.bench.meters.nvml import SensorUnavailableError, reason_of
+from gatherbench.bench.machine.nvml import SensorUnavailableError, reason_of
 
 #: What ``CUDA_VISIBLE_DEVICES`` says of MIG instances begins with this.
 MIG = "MIG-"

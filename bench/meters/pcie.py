@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from gatherbench.bench.machine.nvml import SensorUnavailableError, nvml_session
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
-from gatherbench.bench.meters.nvml import SensorUnavailableError, nvml_session
 from gatherbench.bench.meters.nvml_device import NvmlDevice
 from gatherbench.bench.meters.pcie_sources import DIRECTIONS, SOURCES, PcieSource
 from gatherbench.bench.meters.poller import polling_cost

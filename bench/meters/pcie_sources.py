@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Protocol
 
 import pynvml
 
+from gatherbench.bench.machine.nvml import SensorUnavailableError
 from gatherbench.bench.machine.pcie import UnknownLinkError
 from gatherbench.bench.meters.base import TOO_SHORT
 from gatherbench.bench.meters.gpm import SHORTEST_S, GpmWindow, traffic
-from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import Link, NvmlDevice, field_value
 from gatherbench.bench.meters.pcie_link import Count, CounterError, accumulate, most
 from gatherbench.bench.meters.poller import Poller

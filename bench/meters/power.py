@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 from typing import ClassVar
 
+from gatherbench.bench.machine.nvml import SensorUnavailableError
 from gatherbench.bench.meters.base import TOO_SHORT, Reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
-from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import NvmlDevice
 from gatherbench.bench.meters.pcie import no_gpu_reason
 from gatherbench.bench.meters.poller import Poller, polling_cost

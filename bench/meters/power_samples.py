@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import pynvml
 
+from gatherbench.bench.machine.nvml import SensorUnavailableError
 from gatherbench.bench.meters.base import TOO_SHORT, Reading
-from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import FieldValue, NvmlDevice
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gatherbench.bench.machine.nvml import SensorUnavailableError
 from gatherbench.bench.meters.gpu_choice import SensorChoice
-from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import Link, NvmlDevice
 from gatherbench.bench.meters.pcie_sources import DIRECTIONS, SOURCES, PcieSource, link_or_none
 

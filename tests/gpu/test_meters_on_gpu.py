@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gatherbench.bench.machine.nvml import SensorUnavailableError
 from gatherbench.bench.metering.calibration import PinnedCopier, calibrate_gpu, torch_gpu_uuids
 from gatherbench.bench.metering.calibration_job import run_maker
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
-from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import NvmlDevice
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter

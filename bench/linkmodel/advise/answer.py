@@ -15,9 +15,9 @@ from gatherbench.bench.linkmodel.advise.question import (
     graph_sizes,
 )
 from gatherbench.bench.linkmodel.advise.rank import Advice, advise
-from gatherbench.bench.linkmodel.calibrate.machine import this_machine
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile
+from gatherbench.bench.machine.env import this_machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from gatherbench.bench.doctor import examine as doctor
 from gatherbench.bench.doctor.examine import Finding, examine, print_doctor
-from gatherbench.bench.meters.nvml import GpuInfo, SensorUnavailableError
+from gatherbench.bench.machine.nvml import GpuInfo, SensorUnavailableError
 
 H200 = GpuInfo(
     "NVIDIA H200", "0123456789ab", "590.10", "13.1", "9.0", 150 << 30, 700.0, 1, 5, 16, 16, 0

@@ -12,10 +12,10 @@ from gatherbench.bench.doctor import meters as doctor_meters
 from gatherbench.bench.doctor.examine import examine
 from gatherbench.bench.doctor.meters import examine_meters, judge, judge_calibration, watch
 from gatherbench.bench.machine.numa import Topology
+from gatherbench.bench.machine.nvml import GpuInfo
 from gatherbench.bench.metering.calibration_job import run_maker
 from gatherbench.bench.meters.base import TOO_SHORT, Reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
-from gatherbench.bench.meters.nvml import GpuInfo
 from gatherbench.bench.meters.registry import APART, METERS
 from gatherbench.bench.rows import Row
 

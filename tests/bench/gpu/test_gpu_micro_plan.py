@@ -145,7 +145,7 @@ def test_the_machine_is_told_with_the_code_that_ran_on_it(monkeypatch: pytest.Mo
     for name in ("machine.gpus", "machine.env"):
         monkeypatch.delitem(sys.modules, f"gatherbench.bench.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setitem(sys.modules, "gatherbench.bench.meters.nvml", None)
+    monkeypatch.setitem(sys.modules, "gatherbench.bench.machine.nvml", None)
     bare = micro_machine.provenance()
     assert (bare["commit"], bare["gpus"]) == ("0123456789ab", [])
     assert "nvml" in bare["no_gpu"]

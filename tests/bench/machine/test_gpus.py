@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.linkmodel.calibrate.machine import this_machine
 from gatherbench.bench.machine import gpus
-from gatherbench.bench.machine.env import describe_machine, machine_slug
+from gatherbench.bench.machine.env import describe_machine, machine_slug, this_machine
 from gatherbench.bench.machine.numa import Topology
-from gatherbench.bench.meters.nvml import GpuInfo, SensorUnavailableError, hash_of_uuid
+from gatherbench.bench.machine.nvml import GpuInfo, SensorUnavailableError, hash_of_uuid
 from gatherbench.kernels.cuda_calls import CudaCallError
 
 NO_NVML = "no_device: NVML says 'Shared Library Not Found'; install the driver"

@@ -25,7 +25,7 @@ from gatherbench.bench.machine.env import (
     library_versions,
     machine_slug,
 )
-from gatherbench.bench.meters.nvml import GpuInfo
+from gatherbench.bench.machine.nvml import GpuInfo
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from gatherbench.bench.machine.env import describe_machine, describe_numa
 from gatherbench.bench.machine.numa import Topology
-from gatherbench.bench.meters.nvml import list_gpus
+from gatherbench.bench.machine.nvml import list_gpus
 
 
 def topology(folder: Path, *cpulists: str) -> Topology:

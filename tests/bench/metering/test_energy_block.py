@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
+from gatherbench.bench.machine.nvml import SensorUnavailableError
 from gatherbench.bench.metering.energy_block import EnergyBlock
 from gatherbench.bench.meters import power as power_module
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
-from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.power import GpuEnergyMeter
 from gatherbench.bench.rows import Row, RowMaker
 

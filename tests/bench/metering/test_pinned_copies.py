@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gatherbench.bench.machine.nvml import SensorUnavailableError
 from gatherbench.bench.metering import calibration as sensor_calibration
 from gatherbench.bench.metering.calibration import (
     PinnedCopier,
@@ -15,7 +16,6 @@ from gatherbench.bench.metering.calibration import (
     rows_of_calibration,
 )
 from gatherbench.bench.metering.calibration_job import run_maker
-from gatherbench.bench.meters.nvml import SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import Link
 from gatherbench.bench.meters.trust import Calibration
 from gatherbench.bench.rows import Row

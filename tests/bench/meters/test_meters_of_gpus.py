@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pynvml
 import pytest
 
-from gatherbench.bench.meters import nvml as nvml_module
+from gatherbench.bench.machine import nvml as nvml_module
+from gatherbench.bench.machine.nvml import list_gpus
 from gatherbench.bench.meters.base import Meter
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
-from gatherbench.bench.meters.nvml import list_gpus
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.registry import open_meters

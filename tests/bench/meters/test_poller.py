@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from gatherbench.bench.meters.nvml import SensorUnavailableError
+from gatherbench.bench.machine.nvml import SensorUnavailableError
 from gatherbench.bench.meters.poller import Poller, polling_cost
 
 

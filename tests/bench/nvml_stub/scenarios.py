@@ -17,11 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gatherbench.bench.machine.nvml import SensorUnavailableError, list_gpus
 from gatherbench.bench.metering.row import row_of
 from gatherbench.bench.meters import power
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
-from gatherbench.bench.meters.nvml import SensorUnavailableError, list_gpus
 from gatherbench.bench.meters.nvml_device import NvmlDevice, uuids_of
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.pcie_sources import SOURCES, FieldCounters

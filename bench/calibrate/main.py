@@ -1,4 +1,4 @@
-"""``python -m gatherbench.bench.linkmodel.calibrate.main``: calibrate where little is installed.
+"""``python -m gatherbench.bench.calibrate.main``: calibrate where little is installed.
 
 The same as ``gatherbench calibrate``, for bare GPU machines: it needs neither typer nor pydantic.
 """
@@ -12,10 +12,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from gatherbench.bench.calibrate.host import CalibrationError
+from gatherbench.bench.calibrate.report import render
+from gatherbench.bench.calibrate.run import GPU_BUDGET_S, Device, calibrate
 from gatherbench.bench.gpu.watchdog import ends_within
-from gatherbench.bench.linkmodel.calibrate.host import CalibrationError
-from gatherbench.bench.linkmodel.calibrate.report import render
-from gatherbench.bench.linkmodel.calibrate.run import GPU_BUDGET_S, Device, calibrate
 from gatherbench.bench.linkmodel.profile import ProfileError
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.kernels.compiler import CompilerError

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from gatherbench.bench.calibrate import machine as calibrate_machine
+from gatherbench.bench.calibrate import main as calibrate_main
+from gatherbench.bench.calibrate import run as calibration
+from gatherbench.bench.calibrate.check import summarise
+from gatherbench.bench.calibrate.files import SampleFile
+from gatherbench.bench.calibrate.host import CalibrationError
+from gatherbench.bench.calibrate.machine import MachineFacts, max_payload
+from gatherbench.bench.calibrate.points import Observation, Point, Sample, host_points
+from gatherbench.bench.calibrate.run import calibrate
 from gatherbench.bench.gpu.watchdog import CUT_OFF
-from gatherbench.bench.linkmodel.calibrate import machine as calibrate_machine
-from gatherbench.bench.linkmodel.calibrate import main as calibrate_main
-from gatherbench.bench.linkmodel.calibrate import run as calibration
-from gatherbench.bench.linkmodel.calibrate.check import summarise
-from gatherbench.bench.linkmodel.calibrate.files import SampleFile
-from gatherbench.bench.linkmodel.calibrate.host import CalibrationError
-from gatherbench.bench.linkmodel.calibrate.machine import MachineFacts, max_payload
-from gatherbench.bench.linkmodel.calibrate.points import Observation, Point, Sample, host_points
-from gatherbench.bench.linkmodel.calibrate.run import calibrate
 from gatherbench.bench.linkmodel.profile_file import load_profile
 
 GIB = 1 << 30
@@ -144,8 +144,8 @@ class Absent:
         if name.split(".")[0] in ("pydantic", "platformdirs", "ogb", "typer", "torch_geometric"):
             raise ImportError(f"{name} is not on this machine")
 sys.meta_path.insert(0, Absent())
-from gatherbench.bench.linkmodel.calibrate import gpu as calibrate_gpu
-from gatherbench.bench.linkmodel.calibrate import main as calibrate_main
+from gatherbench.bench.calibrate import gpu as calibrate_gpu
+from gatherbench.bench.calibrate import main as calibrate_main
 sys.exit(calibrate_main.main(["--device", "cuda", "--out", sys.argv[1]]))
 """
 
@@ -190,7 +190,7 @@ def test_quartiles_are_those_of_the_rates() -> None:
 
 HANGS = """
 import sys, threading
-from gatherbench.bench.linkmodel.calibrate import main as calibrate_main
+from gatherbench.bench.calibrate import main as calibrate_main
 calibrate_main.LATE_S = 0.5
 calibrate_main.calibrate = lambda *_, **__: threading.Event().wait()
 calibrate_main.main(["--budget", "0.5", "--out", sys.argv[1]])

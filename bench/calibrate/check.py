@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from gatherbench.bench.linkmodel.calibrate.points import POLICY, Point, Sample
+from gatherbench.bench.calibrate.points import POLICY, Point, Sample
 from gatherbench.bench.linkmodel.load import MinibatchLoad
 from gatherbench.bench.linkmodel.physics import cpu_gather, gpu_reads
 from gatherbench.bench.linkmodel.profile import LinkProfile

@@ -19,7 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.bench.linkmodel.calibrate.points import Observation, Point
+from gatherbench.bench.calibrate.points import Observation, Point
 from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.bench.sampling.epoch import epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler

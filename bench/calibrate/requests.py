@@ -13,8 +13,8 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gatherbench.bench.linkmodel.calibrate.check import Measured, predicted_rate
-from gatherbench.bench.linkmodel.calibrate.points import Point
+from gatherbench.bench.calibrate.check import Measured, predicted_rate
+from gatherbench.bench.calibrate.points import Point
 from gatherbench.bench.linkmodel.profile import LinkProfile
 
 SIZE_KEY, TAGS_KEY = "link.max_request", "link.outstanding_reads"

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 import torch
 
-from gatherbench.bench.linkmodel.calibrate import gpu as calibrate_gpu
-from gatherbench.bench.linkmodel.calibrate.gpu import Ring
-from gatherbench.bench.linkmodel.calibrate.host import CalibrationError, table_bytes
-from gatherbench.bench.linkmodel.calibrate.points import (
+from gatherbench.bench.calibrate import gpu as calibrate_gpu
+from gatherbench.bench.calibrate.gpu import Ring
+from gatherbench.bench.calibrate.host import CalibrationError, table_bytes
+from gatherbench.bench.calibrate.points import (
     Observation,
     Point,
     Sample,

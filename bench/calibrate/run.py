@@ -18,18 +18,17 @@ from typing import Literal
 
 import psutil
 
-from gatherbench.bench.gpu.micro_plan import GIB, SPANS, fitting
-from gatherbench.bench.linkmodel.calibrate.check import Check, Measured, check, summarise
-from gatherbench.bench.linkmodel.calibrate.files import SampleFile, write_checks
-from gatherbench.bench.linkmodel.calibrate.fit import Fit, blank_profile
-from gatherbench.bench.linkmodel.calibrate.host import (
+from gatherbench.bench.calibrate.check import Check, Measured, check, summarise
+from gatherbench.bench.calibrate.files import SampleFile, write_checks
+from gatherbench.bench.calibrate.fit import Fit, blank_profile
+from gatherbench.bench.calibrate.host import (
     CalibrationError,
     HostStand,
     filled_table,
     table_bytes,
 )
-from gatherbench.bench.linkmodel.calibrate.machine import MachineFacts, ask_gpu, ask_host
-from gatherbench.bench.linkmodel.calibrate.points import (
+from gatherbench.bench.calibrate.machine import MachineFacts, ask_gpu, ask_host
+from gatherbench.bench.calibrate.points import (
     HELD_OUT_ROW_BYTES,
     POLICY,
     ROW_BYTES,
@@ -40,6 +39,7 @@ from gatherbench.bench.linkmodel.calibrate.points import (
     host_points,
     measure_all,
 )
+from gatherbench.bench.gpu.micro_plan import GIB, SPANS, fitting
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.kernels.host_memory import available_bytes
 
@@ -196,7 +196,7 @@ def _host_stand(stack: ExitStack) -> _Ready:
 def _gpu_stand(stack: ExitStack, say: Callable[[str], None]) -> _Ready:
     import torch
 
-    from gatherbench.bench.linkmodel.calibrate.gpu import GpuStand
+    from gatherbench.bench.calibrate.gpu import GpuStand
 
     device = torch.device("cuda", torch.cuda.current_device())
     spans = fitting(SPANS, available_bytes())

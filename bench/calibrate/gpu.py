@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gatherbench.bench.calibrate.host import CalibrationError
+from gatherbench.bench.calibrate.points import POLICY, Observation, Point
 from gatherbench.bench.gpu import micro_plan
 from gatherbench.bench.gpu.micro_device import Bench
-from gatherbench.bench.linkmodel.calibrate.host import CalibrationError
-from gatherbench.bench.linkmodel.calibrate.points import POLICY, Observation, Point
 from gatherbench.kernels.compiler import compile_gather
 from gatherbench.kernels.grid import LINE_BYTES, GridPoint
 from gatherbench.kernels.launch import architecture, launch_kernel, load_kernel

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.linkmodel.calibrate.check import Check, held_out_errors, smallest_share
-from gatherbench.bench.linkmodel.calibrate.run import Calibration
+from gatherbench.bench.calibrate.check import Check, held_out_errors, smallest_share
+from gatherbench.bench.calibrate.run import Calibration
 from gatherbench.bench.linkmodel.profile import Constant, Curve
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))

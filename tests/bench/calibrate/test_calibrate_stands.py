@@ -16,25 +16,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.bench.gpu import micro_device, micro_plan
-from gatherbench.bench.linkmodel.calibrate import gpu as calibrate_gpu
-from gatherbench.bench.linkmodel.calibrate import host as calibrate_host
-from gatherbench.bench.linkmodel.calibrate import machine as calibrate_machine
-from gatherbench.bench.linkmodel.calibrate import run as calibration
-from gatherbench.bench.linkmodel.calibrate.gpu import GpuStand
-from gatherbench.bench.linkmodel.calibrate.host import (
+from gatherbench.bench.calibrate import gpu as calibrate_gpu
+from gatherbench.bench.calibrate import host as calibrate_host
+from gatherbench.bench.calibrate import machine as calibrate_machine
+from gatherbench.bench.calibrate import run as calibration
+from gatherbench.bench.calibrate.gpu import GpuStand
+from gatherbench.bench.calibrate.host import (
     CalibrationError,
     HostStand,
     filled_table,
 )
-from gatherbench.bench.linkmodel.calibrate.machine import MachineFacts
-from gatherbench.bench.linkmodel.calibrate.points import (
+from gatherbench.bench.calibrate.machine import MachineFacts
+from gatherbench.bench.calibrate.points import (
     UNITS,
     Point,
     gpu_points,
     host_points,
 )
-from gatherbench.bench.meters.nvml import SensorUnavailableError, hash_of_uuid
+from gatherbench.bench.gpu import micro_device, micro_plan
+from gatherbench.bench.machine.nvml import SensorUnavailableError, hash_of_uuid
 from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.kernels import cuda_calls
 from gatherbench.kernels.grid import GridPoint

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from gatherbench.bench.linkmodel.calibrate.check import Check
-from gatherbench.bench.linkmodel.calibrate.points import UNITS, Point, Sample
+from gatherbench.bench.calibrate.check import Check
+from gatherbench.bench.calibrate.points import UNITS, Point, Sample
 
 
 class SampleFile:

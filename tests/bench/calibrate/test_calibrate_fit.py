@@ -14,8 +14,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from gatherbench.bench.linkmodel.calibrate import run as calibration
-from gatherbench.bench.linkmodel.calibrate.check import (
+from gatherbench.bench.calibrate import run as calibration
+from gatherbench.bench.calibrate.check import (
     Measured,
     check,
     held_out_errors,
@@ -23,9 +23,9 @@ from gatherbench.bench.linkmodel.calibrate.check import (
     smallest_share,
     summarise,
 )
-from gatherbench.bench.linkmodel.calibrate.fit import Fit, blank_profile
-from gatherbench.bench.linkmodel.calibrate.machine import MachineFacts
-from gatherbench.bench.linkmodel.calibrate.points import (
+from gatherbench.bench.calibrate.fit import Fit, blank_profile
+from gatherbench.bench.calibrate.machine import MachineFacts
+from gatherbench.bench.calibrate.points import (
     Observation,
     Point,
     Sample,
@@ -33,7 +33,7 @@ from gatherbench.bench.linkmodel.calibrate.points import (
     host_points,
     measure_all,
 )
-from gatherbench.bench.linkmodel.calibrate.report import render
+from gatherbench.bench.calibrate.report import render
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.linkmodel.profile_file import load_profile
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gatherbench.bench.machine.env import describe_cpu, machine_slug
-from gatherbench.bench.machine.gpus import describe_gpus
-from gatherbench.bench.meters.nvml import (
+from gatherbench.bench.machine.nvml import (
     GpuInfo,
     SensorUnavailableError,
     hash_of_uuid,
@@ -50,11 +49,6 @@ class MachineFacts:
     @property
     def has_gpu(self) -> bool:
         return self.gpus > 0
-
-
-def this_machine() -> str:
-    """The short name that runs and calibrations of this machine go by."""
-    return machine_slug({**describe_gpus(), "cpu": describe_cpu()})
 
 
 def ask_host() -> MachineFacts:

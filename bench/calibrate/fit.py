@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 
-from gatherbench.bench.linkmodel.calibrate.check import Measured
-from gatherbench.bench.linkmodel.calibrate.machine import MachineFacts
-from gatherbench.bench.linkmodel.calibrate.points import NARROWEST, Kind, Point
-from gatherbench.bench.linkmodel.calibrate.requests import SIZE_KEY, TAGS_KEY, fit_requests
+from gatherbench.bench.calibrate.check import Measured
+from gatherbench.bench.calibrate.machine import MachineFacts
+from gatherbench.bench.calibrate.points import NARROWEST, Kind, Point
+from gatherbench.bench.calibrate.requests import SIZE_KEY, TAGS_KEY, fit_requests
 from gatherbench.bench.linkmodel.profile import (
     SECTIONS,
     LinkProfile,
