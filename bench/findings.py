@@ -21,6 +21,7 @@ from gatherbench.bench.derive.epochs import SERIES, epoch_times
 from gatherbench.bench.gpu.micro_rows import MicroRow
 from gatherbench.bench.reference import load_reference
 from gatherbench.bench.tables import Run, load_run
+from gatherbench.bench.workload import workload_names
 
 #: Names the folder of results that notebooks read; without it the repository's own.
 RESULTS_VARIABLE = "GATHERBENCH_RESULTS"
@@ -43,6 +44,12 @@ class Findings:
     micro: pd.DataFrame
     overlap: pd.DataFrame
     peer: pd.DataFrame
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The workloads of all runs in words, by id."""
+        plans = [run.plan["workloads"] for run in self.runs]
+        return workload_names({ident: fields for plan in plans for ident, fields in plan.items()})
 
     def runs_on(self, backend: str) -> list[Run]:
         """The runs with epochs measured on ``backend``, each cut down to what no newer one has.

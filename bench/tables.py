@@ -19,6 +19,7 @@ from gatherbench.bench.gathered import SAMPLE_COLUMNS, SAMPLES_FILE
 from gatherbench.bench.rows import HEADER, SCHEMA_VERSION, Row
 from gatherbench.bench.run_guards import is_running
 from gatherbench.bench.store import RunStore, StoreError
+from gatherbench.bench.workload import workload_names
 
 
 class RunError(ValueError):
@@ -58,6 +59,11 @@ class Run:
     def workloads(self) -> list[str]:
         """Ids of the workloads, in the order of the plan."""
         return list(self.plan["workloads"])
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The workloads in words, by id: for titles and sentences."""
+        return workload_names(self.plan["workloads"])
 
 
 def load_run(folder: Path) -> Run:

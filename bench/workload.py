@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+_MODELS = MappingProxyType({"sage": "GraphSAGE", "gat": "GAT"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,32 @@ class Workload:
             f"{self.dataset}{scale}-{self.model}{self.hidden}x{self.layers}"
             f"-b{self.batch_size}-{_digest(asdict(self))}"
         )
+
+
+def workload_name(fields: Mapping[str, Any]) -> str:
+    """A workload of ``plan.json`` in words: its graph, its model, and what is not as usual."""
+    usual, words = Workload(fields["dataset"]), []
+    if tuple(fields["fanouts"]) != usual.fanouts:
+        words.append("fan-outs " + ",".join(map(str, fields["fanouts"])))
+    if fields["hidden"] != usual.hidden:
+        words.append(f"hidden {fields['hidden']}")
+    if fields["batch_size"] != usual.batch_size:
+        words.append(f"batch {fields['batch_size']}")
+    if fields["max_batches"]:
+        words.append(f"{fields['max_batches']} minibatches")
+    scale = "" if fields["scale"] == usual.scale else f"@{fields['scale']:g}"
+    name = f"{fields['dataset']}{scale} {_MODELS.get(fields['model'], fields['model'])}"
+    return f"{name} ({'; '.join(words)})" if words else name
+
+
+def workload_names(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """:func:`workload_name` by id; where two would read alike, with the id's digest."""
+    names = {ident: workload_name(fields) for ident, fields in workloads.items()}
+    count = Counter(names.values())
+    return {
+        ident: name if count[name] == 1 else f"{name} [{ident.rpartition('-')[2]}]"
+        for ident, name in names.items()
+    }
 
 
 def _digest(fields: dict[str, object]) -> str:

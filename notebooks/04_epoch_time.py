@@ -38,7 +38,7 @@ REDDIT = "RTX 3090, PCIe 4.0"
 
 # %%
 chart = reddit_bars(findings.published).query("group == @REDDIT")
-chart = chart.assign(group=f"reddit sage ({REDDIT})")
+chart = chart.assign(group=f"reddit GraphSAGE ({REDDIT})")
 on_gpu = measured_bars(findings, "cuda")
 bars = pd.concat([chart, predicted_bars(findings), on_gpu], ignore_index=True)
 groups = list(dict.fromkeys(bars["group"]))
@@ -83,7 +83,7 @@ for first in range(0, len(shapes), 3):
             foot="GraphSAGE with the paper's hyper-parameters. Each strategy by its fastest "
             "variant, named beside the bar. Minibatches computed from RMAT's degree law; constants "
             "and their sources are the profile's.",
-            groups=[f"{name} sage" for name in shapes[first : first + 3]],
+            groups=[f"{name} GraphSAGE" for name in shapes[first : first + 3]],
             kinds=(MODELLED,),
         ),
         f"Modelled epoch time by strategy for {', '.join(shapes[first : first + 3])}.",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -19,8 +18,6 @@ PROFILES = {"nvidia-h200": "h200-sxm-pcie5"}
 #: What a bar of ``epoch_bars`` is made of; some tables add ``machine``.
 BARS = ["group", "kind", "strategy", "variant", "median", "low", "high", "note"]
 #: From the seeds outwards.
-PAPERS_FANOUTS = [25, 10]
-PAPERS_HIDDEN, PAPERS_BATCH = 16, 1000
 BYTES_TOUCHED = ("cpu_read", "cpu_write", "copy_engine")
 
 
@@ -32,7 +29,7 @@ def measured_stages(findings: Findings, backend: str, strategy: str, variant: st
         return pd.DataFrame(columns=columns)
     mine = table[(table["strategy"] == strategy) & (table["variant"] == variant)]
     where = ", host memory only" if backend == "host" else ""
-    name = mine["workload"].map(graph_names(findings)).astype(str)
+    name = mine["workload"].map(findings.names).astype(str)
     label = name + "\n" + mine["machine"] + where
     return mine.assign(kind="measured", label=label)[columns].reset_index(drop=True)
 
@@ -59,7 +56,7 @@ def predicted_bars(findings: Findings) -> pd.DataFrame:
     """
     records = []
     seen = set()
-    names = graph_names(findings)
+    names = findings.names
     on_gpu = bar_groups(findings, "cuda")
     graphs_on_gpu = {workload for _, workload in on_gpu}
     for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
@@ -80,33 +77,12 @@ def predicted_bars(findings: Findings) -> pd.DataFrame:
     return pd.DataFrame(records, columns=[*BARS, "machine"])
 
 
-def graph_name(workload: Mapping[str, Any]) -> str:
-    """A workload as panels name it: its graph, its model, and all that is not the paper's."""
-    scale = "" if workload["scale"] == 1 else f"@{workload['scale']:g}"
-    words = [f"{workload['dataset']}{scale} {workload['model']}"]
-    if list(workload["fanouts"]) != PAPERS_FANOUTS:
-        words.append("fan-outs " + ",".join(map(str, workload["fanouts"])))
-    if workload["hidden"] != PAPERS_HIDDEN:
-        words.append(f"hidden {workload['hidden']}")
-    if workload["batch_size"] != PAPERS_BATCH:
-        words.append(f"batch {workload['batch_size']}")
-    if workload["max_batches"]:
-        words.append(f"{workload['max_batches']} minibatches")
-    return ", ".join(words)
-
-
-def graph_names(findings: Findings) -> dict[str, str]:
-    """:func:`graph_name` of every workload by its id."""
-    plans = [run.plan["workloads"] for run in findings.runs]
-    return {name: graph_name(fields) for plan in plans for name, fields in plan.items()}
-
-
 def bar_groups(findings: Findings, backend: str) -> dict[tuple[str, str], str]:
     """The panel of each machine and workload: the graph, and the machine where several took part.
 
     Ratios are only ever taken within a panel, so two machines never share one.
     """
-    names = graph_names(findings)
+    names = findings.names
     pairs = findings.epochs(backend)[["machine", "workload"]].drop_duplicates()
     shared = {w for w, machines in pairs.groupby("workload")["machine"] if len(machines) > 1}
     return {

@@ -43,6 +43,6 @@ def modelled_shapes(names: Sequence[str], profile: LinkProfile) -> pd.DataFrame:
         for option in advise(question, sizes, profile).ranked:
             note = "" if option.variant == "default" else option.variant
             nan = float("nan")
-            case = (f"{name} sage", "modelled", option.strategy, option.variant)
+            case = (f"{name} GraphSAGE", "modelled", option.strategy, option.variant)
             records.append((*case, option.epoch_s, nan, nan, note))
     return pd.DataFrame(records, columns=BARS)

@@ -96,6 +96,6 @@ def _setup_medians(findings: Findings, pattern: str) -> pd.DataFrame:
     rows = pd.concat(tables)
     rows = rows[(rows["stage"] == "setup") & rows["metric"].str.fullmatch(pattern)]
     provider = rows["variant"].str.split(",").str[0]
-    series = provider + ", " + rows["dataset"] + " " + rows["model"]
+    series = provider + ", " + rows["workload"].map(findings.names).astype(str)
     values = rows.assign(series=series).groupby(["series", "metric"], sort=False)["value"].median()
     return values.reset_index()

@@ -64,8 +64,8 @@ def _sentence(run: Run, ratios: pd.DataFrame, reference: str, backend: str) -> s
     several = sum(map(len, winners.values())) > 1
     clauses = []
     for names, won in winners.items():
-        on = f" on {short(only[names])}" if len(won) == 1 else f" on {len(won)} workloads"
-        clauses.append(_clause(names, _range(won), reference, on if several else ""))
+        where = short(run.names[only[names]]) if len(won) == 1 else f"{len(won)} workloads"
+        clauses.append(_clause(names, _range(won), reference, f" on {where}" if several else ""))
     bound = ratios[ratios["strategy"] == BOUND]["speedup"]
     if len(bound):
         clauses.append(f"{BOUND}, the upper bound, reached {_range(list(bound))}")

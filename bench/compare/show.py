@@ -52,9 +52,10 @@ def render_comparison(
         Text(),
     ]
     declared = table["metric"].map(lambda name: METRICS[name].declared)
+    names = base.names | new.names
     for workload, here in table[~declared].groupby("workload", sort=False):
         if here["ratio"].notna().any():
-            parts += _tables(str(workload), here, width)
+            parts += _tables(f"{names[str(workload)]}: {workload}", here, width)
     parts += _reasons(deciding(table, metrics))
     parts += _declared(table[declared], set(metrics))
     parts.append(Text(f"B / A of medians with its 95 % interval; {_LEGEND}.", style="dim"))
@@ -96,15 +97,15 @@ def comparison_json(table: pd.DataFrame, base: Run, new: Run, metrics: Sequence[
     return json.dumps(content, indent=2)
 
 
-def _tables(workload: str, here: pd.DataFrame, width: int) -> Iterator[RenderableType]:
+def _tables(title: str, here: pd.DataFrame, width: int) -> Iterator[RenderableType]:
     compared = here[here["ratio"].notna()]
     lead, *others = [name for name in METRICS if (compared["metric"] == name).any()]
     if width >= WIDE or not others:
-        yield _table(workload, compared, lead, others)
+        yield _table(title, compared, lead, others)
     else:
-        yield _table(workload, compared, lead, [])
+        yield _table(title, compared, lead, [])
         yield Text()
-        yield _table(f"{workload}: B / A of the others", compared, "", others)
+        yield _table(f"{title}: B / A of the others", compared, "", others)
     yield Text()
 
 

@@ -65,7 +65,7 @@ def pcie_over_time(run: Run) -> Figure:
                 axes.set(xlim=(0, longest_s), ylim=(0, 1.06 * fastest / GB))
                 _panel(axes, run, workload, one, mine)
                 if line == 0:
-                    title = textwrap.shorten(workload, int(wide * 12), placeholder="…")
+                    title = textwrap.shorten(run.names[workload], int(wide * 12), placeholder="…")
                     axes.annotate(
                         title, (0, 1), xytext=(0, 17), xycoords="axes fraction", fontsize=9.5,
                         textcoords="offset points",

@@ -91,7 +91,8 @@ def draw_sheet(
                 place = (left / width, (top - tall) / height, wide / width, tall / height)
                 axes = figure.add_axes(place)
                 if group is groups[0]:
-                    axes.set_title(textwrap.shorten(workload, int(wide * 12), placeholder="…"))
+                    name = run.names[workload]
+                    axes.set_title(textwrap.shorten(name, int(wide * 12), placeholder="…"))
                 axes.set_ylim(max(len(group), 1) - 0.5, -0.5)
                 names = [one.label for one in group] if column == 0 else []
                 axes.set_yticks(range(len(group)), names)

@@ -69,7 +69,7 @@ def against(run: Run, base: Run) -> Against:
         runs,
         summary=_summary(judged),
         caution=caution,
-        chart=_chart(judged, relative=bool(caution)),
+        chart=_chart(judged, base.names | run.names, relative=bool(caution)),
         deciding=_grid("against", "What decides: epochs of A and B", judged),
         every=_grid("against-all", "Every metric of A and B", table),
         changed=_changed(base, run),
@@ -96,7 +96,7 @@ def _summary(judged: pd.DataFrame) -> str:
     )
 
 
-def _chart(judged: pd.DataFrame, *, relative: bool) -> BarChart:
+def _chart(judged: pd.DataFrame, names: Mapping[str, str], *, relative: bool) -> BarChart:
     """Ratios of epoch times with their intervals, around the line of no change."""
     panels = []
     for workload, here in judged.groupby("workload", sort=False):
@@ -104,7 +104,7 @@ def _chart(judged: pd.DataFrame, *, relative: bool) -> BarChart:
         axis = Axis("×", max(1.0, float(reach)) if pd.notna(reach) else 1.0)
         bars = [_bar(line, axis) for line in here.to_dict("records")]
         marks = [Mark(axis.place(1.0), "one")]
-        panels.append(Panel(str(workload), bars, axis.ticks(), marks))
+        panels.append(Panel(names[str(workload)], bars, axis.ticks(), marks))
     return BarChart(
         "against",
         "Epoch time of B over that of A" + (", each over its own baseline" if relative else ""),

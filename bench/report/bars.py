@@ -65,7 +65,7 @@ class Panel:
     ``profile`` names whom the bars are modelled for; it is empty where they were measured.
     """
 
-    workload: str
+    title: str
     bars: list[Bar]
     ticks: list[tuple[float, str]]
     marks: list[Mark] = field(default_factory=list)
@@ -140,7 +140,7 @@ def bar_chart(
             marks = [Mark(axis.place(mark), "one")] if mark is not None and len(frame) else []
             if bars or not profile:
                 ticks = axis.ticks() if len(frame) else []
-                panels.append(Panel(workload, bars, ticks, marks, profile))
+                panels.append(Panel(run.names[workload], bars, ticks, marks, profile))
     return BarChart(ident, title, reading, list(pieces.items()), panels)
 
 

@@ -50,16 +50,18 @@ def workloads(run: Run) -> Grid:
     frame = pd.DataFrame(
         [
             {
-                "workload": name,
+                "workload": ident,
+                "name": run.names[ident],
                 **fields,
                 "fanouts": ", ".join(map(str, fields["fanouts"])),
                 "max_batches": fields.get("max_batches") or None,
             }
-            for name, fields in run.plan["workloads"].items()
+            for ident, fields in run.plan["workloads"].items()
         ]
     )
     columns = [
         Column("workload", "workload"),
+        Column("name", "in titles"),
         Column("dataset", "dataset"),
         Column("scale", "scale", "1"),
         Column("model", "model"),

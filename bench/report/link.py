@@ -110,7 +110,7 @@ def _chart(run: Run, profile: LinkProfile, table: pd.DataFrame) -> BarChart:
         axis = Axis("B/s", max([*here["rate"].dropna(), *limits.values()], default=1.0))
         marks = [Mark(axis.place(value), kind) for kind, value in limits.items()]
         bars = [_bar(line, axis) for line in here.to_dict("records")]
-        panels.append(Panel(str(workload), bars, axis.ticks(), marks))
+        panels.append(Panel(run.names[str(workload)], bars, axis.ticks(), marks))
     reading = (
         "Rows that crossed the link, in bytes per second that the loop waited for them; over the"
         " whole epoch where fetches are hidden behind training. Vertical lines: roofs of the link"

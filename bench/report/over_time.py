@@ -51,7 +51,7 @@ class Strip:
 class StripPanel:
     """Strips of one workload on common axes; ``top`` is the value at the strips' upper edge."""
 
-    workload: str
+    title: str
     strips: list[Strip]
     ticks: list[tuple[float, str]]
     top: str
@@ -128,7 +128,8 @@ def _chart(
             _strip(run, workload, names, lines.get(names, {}), metrics, time, values)
             for names in _series(run, workload)
         ]
-        panels.append(StripPanel(workload, strips, time.ticks(), values.said(values.top)))
+        top = values.said(values.top)
+        panels.append(StripPanel(run.names[workload], strips, time.ticks(), top))
     return StripChart(ident, title, reading, legend, panels)
 
 

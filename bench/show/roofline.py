@@ -45,7 +45,7 @@ def roofline_tables(run: Run) -> list[RenderableType]:
     table = table[table["bound"] != "unknown"]
     parts: list[RenderableType] = []
     for workload, here in table.groupby("workload", sort=False):
-        parts += [_table(str(workload), profile.name, here), Text()]
+        parts += [_table(run.names[str(workload)], profile.name, here), Text()]
     return [*parts, Text(READING, style="dim"), Text()]
 
 

@@ -42,7 +42,8 @@ def render(run: Run) -> RenderableType:
         parts.append(Text())
     for workload in run.workloads:
         here, missing = (t[t["workload"] == workload] for t in (summary, bad))
-        parts += [_table(workload, here, missing, modelled_for(run)), Text()]
+        title = f"{run.names[workload]}: {workload}"
+        parts += [_table(title, here, missing, modelled_for(run)), Text()]
     parts += roofline_tables(run)
     parts += _reasons(bad)
     parts += _unknown(run)
@@ -65,10 +66,10 @@ def render(run: Run) -> RenderableType:
     return Group(*parts)
 
 
-def _table(workload: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:
+def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:
     unit, factor = time_unit(float(here["high"].max()) if len(here) else 1.0)
     table = Table(
-        title=workload,
+        title=title,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,

@@ -18,7 +18,6 @@ from gatherbench.bench.answers.changes import (
 from gatherbench.bench.answers.epochs import (
     disturbances,
     gains,
-    graph_name,
     measured_bars,
     measured_stages,
     passes_over_memory,
@@ -48,7 +47,7 @@ from gatherbench.bench.answers.shares import (
 from gatherbench.bench.findings import Findings, load_findings
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.reference import load_reference
-from gatherbench.bench.workload import Workload
+from gatherbench.bench.workload import Workload, workload_name, workload_names
 
 from .gpu_rows import (
     ROW_BYTES,
@@ -98,12 +97,12 @@ def test_stages_of_one_variant(findings: Findings) -> None:
     row = table.iloc[0]
     assert (row["sample"], row["fetch"], row["train"]) == pytest.approx((0.2, 1.0, 0.5))
     assert row["other"] == pytest.approx(0.01)
-    assert row["label"] == "wordnet sage\nnvidia-h200"
+    assert row["label"] == "wordnet GraphSAGE\nnvidia-h200"
 
 
 def test_bars_and_gains(findings: Findings) -> None:
     bars = measured_bars(findings, "cuda")
-    assert set(bars["group"]) == {"wordnet sage"}
+    assert set(bars["group"]) == {"wordnet GraphSAGE"}
     row = gains(bars).iloc[0]
     assert row["strategy"] == "async_zero_copy"
     assert row["over_naive"] == pytest.approx(1.71 / 0.86)
@@ -119,18 +118,28 @@ def test_two_machines_never_share_a_ratio(make_run: MakeRun) -> None:
     make_run("20261121-b-bbbbbb", series=slow, backend="cuda", machine="nvidia-t4")
     findings = load_findings(first.parents[1], REFERENCE)
     found = gains(measured_bars(findings, "cuda")).set_index("group")
-    assert set(found.index) == {"wordnet sage, nvidia-h200", "wordnet sage, nvidia-t4"}
-    assert found.loc["wordnet sage, nvidia-t4", "over_naive"] == pytest.approx(1.0)
-    assert found.loc["wordnet sage, nvidia-h200", "over_naive"] == pytest.approx(1.71 / 0.86)
+    assert set(found.index) == {"wordnet GraphSAGE, nvidia-h200", "wordnet GraphSAGE, nvidia-t4"}
+    assert found.loc["wordnet GraphSAGE, nvidia-t4", "over_naive"] == pytest.approx(1.0)
+    assert found.loc["wordnet GraphSAGE, nvidia-h200", "over_naive"] == pytest.approx(1.71 / 0.86)
 
 
 def test_a_workload_is_named_by_what_is_not_the_papers() -> None:
     usual = asdict(Workload("reddit-like"))
-    assert graph_name(usual) == "reddit-like sage"
+    assert workload_name(usual) == "reddit-like GraphSAGE"
     modern = {"scale": 0.1, "fanouts": [15, 10, 5], "hidden": 256, "batch_size": 1024}
-    assert graph_name({**usual, **modern, "max_batches": 20}) == (
-        "reddit-like@0.1 sage, fan-outs 15,10,5, hidden 256, batch 1024, 20 minibatches"
+    assert workload_name({**usual, **modern, "max_batches": 20}) == (
+        "reddit-like@0.1 GraphSAGE (fan-outs 15,10,5; hidden 256; batch 1024; 20 minibatches)"
     )
+
+
+def test_workloads_that_would_read_alike_are_told_apart() -> None:
+    alike = [Workload("wordnet"), Workload("wordnet", seed=1), Workload("wordnet", model="gat")]
+    names = workload_names({one.id: asdict(one) for one in alike})
+    assert list(names) == [one.id for one in alike]
+    digests = [one.id.rpartition("-")[2] for one in alike]
+    assert list(names.values()) == [
+        f"wordnet GraphSAGE [{digests[0]}]", f"wordnet GraphSAGE [{digests[1]}]", "wordnet GAT",
+    ]  # fmt: skip
 
 
 def test_a_run_that_declares_too_little_is_not_predicted(findings: Findings) -> None:
@@ -201,7 +210,7 @@ def test_a_live_peer_is_no_policy_of_it(findings: Findings) -> None:
 
 def test_shares_of_the_multiprocessors(findings: Findings) -> None:
     gather = gather_against_share(findings).set_index(["series", "x"])["y"]
-    sweep = "stream, wordnet sage"
+    sweep = "stream, wordnet GraphSAGE"
     assert gather[sweep, 5] == pytest.approx(0.25)
     assert gather[sweep, 15] == pytest.approx(1.0)
     assert gather["rows of 2408 B", 5] == pytest.approx(0.5)
@@ -299,9 +308,9 @@ def test_without_any_run_every_measured_table_is_empty(nothing: Findings) -> Non
 
 def test_shapes_are_modelled_whole_and_what_does_not_fit_is_left_out() -> None:
     bars = modelled_shapes(["products-like", "papers100M-like"], load_profile("rtx3090-pcie4"))
-    small = bars[bars["group"] == "products-like sage"]
+    small = bars[bars["group"] == "products-like GraphSAGE"]
     assert "all_in_gpu" in set(small["strategy"])
-    large = bars[bars["group"] == "papers100M-like sage"]  # 57 GB in 24 GB
+    large = bars[bars["group"] == "papers100M-like GraphSAGE"]  # 57 GB in 24 GB
     assert "all_in_gpu" not in set(large["strategy"])
     assert {"cpu_gather", "aligned_zero_copy"} <= set(large["strategy"])
     assert (bars["median"] > 0).all()
@@ -345,5 +354,5 @@ def test_what_a_run_declares_is_predicted_for_its_machine(make_run: MakeRun) -> 
     add_rows(folder, [table], **key)
     bars = predicted_bars(load_findings(folder.parents[1], REFERENCE))
     assert bars["machine"].tolist() == ["h200-sxm-pcie5"]
-    assert bars["group"].tolist() == ["wordnet sage"]
+    assert bars["group"].tolist() == ["wordnet GraphSAGE"]
     assert 0 < bars["median"].iloc[0] < 10

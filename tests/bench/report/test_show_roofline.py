@@ -29,7 +29,7 @@ def test_measured_and_modelled_rates_stand_apart_as_shares_of_the_roofs(make_run
     text = shown(folder)
     assert max(map(len, text.splitlines())) <= 90
     _, roofline = text.split("roofline of ", 1)
-    assert roofline.split(maxsplit=3)[1:3] == ["for", "rtx3090-pcie4"]
+    assert roofline.startswith("wordnet GraphSAGE (20 minibatches) for rtx3090-pcie4")
     measured, modelled = roofline.split("modelled", 1)
     assert "measured" in measured
     (line,) = (words for words in measured.splitlines() if "aligned_zero_copy" in words)
