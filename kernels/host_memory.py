@@ -12,6 +12,7 @@ import contextlib
 import mmap
 import os
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,11 @@ HUGE_PAGE = 2 << 20
 #: GiB of host memory that there will be; see :func:`available_bytes`.
 MEMORY_VARIABLE = "GATHERBENCH_MEMORY_GIB"
 _COPY_BYTES = 64 << 20
+#: How Linux calls "do not refuse this because of the memory there is now"; Python has no name for
+#: it before 3.13.
+_MAP_NORESERVE = 0x4000
+#: Where memory comes as it is used: touched at once, and how long more of it is waited for.
+_TOUCH_BYTES, _GROWTH_S, _LOOK_S = 1 << 30, 5.0, 0.02
 
 #: Called with (bytes done, bytes in all).
 Progress = Callable[[int, int], None]
@@ -74,7 +80,7 @@ def empty_table(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
     if size < HUGE_PAGE:
         return torch.zeros(shape, dtype=dtype)
     flat = _map(size)
-    flat[:: mmap.PAGESIZE] = 0  # one write a page: all faults happen here
+    _touch(flat)
     return flat.view(dtype).view(rows, width)
 
 
@@ -129,6 +135,8 @@ def _map(size: int) -> Tensor:
         # MAP_PRIVATE: Python's default, MAP_SHARED, would be shared memory, which gets no
         # transparent huge pages on most systems.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        if MEMORY_VARIABLE in os.environ:  # the kernel would refuse more than it has today
+            flags |= _MAP_NORESERVE
         mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=flags)
     except OSError as error:
         raise MemoryError(f"cannot map {size / 2**30:.1f} GiB: {error.strerror}") from error
@@ -137,6 +145,28 @@ def _map(size: int) -> Tensor:
     whole = torch.frombuffer(mapping, dtype=torch.uint8)
     skip = -whole.data_ptr() % HUGE_PAGE
     return whole[skip : skip + size]
+
+
+def _touch(flat: Tensor) -> None:
+    """Write once to every page, so that all faults happen here.
+
+    Where memory comes as it is used, this goes no faster than it comes: a kernel that runs out of
+    memory meanwhile ends the process.
+    """
+    wait = MEMORY_VARIABLE in os.environ
+    for piece in flat.split(_TOUCH_BYTES) if wait else [flat]:
+        wait = wait and _has_come(2 * piece.numel())
+        piece[:: mmap.PAGESIZE] = 0
+
+
+def _has_come(size: int) -> bool:
+    """Whether so many bytes are free now, or within some seconds."""
+    deadline = time.monotonic() + _GROWTH_S
+    while psutil.virtual_memory().available < size:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_S)
+    return True
 
 
 def _as_bytes(table: Tensor | NDArray[np.generic]) -> NDArray[np.uint8]:

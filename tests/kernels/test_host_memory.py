@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import mmap
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -147,3 +148,47 @@ def test_the_user_may_know_better_what_memory_there_will_be(
         monkeypatch.setenv(MEMORY_VARIABLE, word)
         with pytest.raises(ValueError, match=f"GATHERBENCH_MEMORY_GIB='{word}': expected a number"):
             available_bytes()
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(host_memory, "_TOUCH_BYTES", HUGE_PAGE)
+    monkeypatch.setattr(host_memory, "_LOOK_S", 0.0)
+    monkeypatch.setattr(host_memory, "_GROWTH_S", 0.0)
+    monkeypatch.setenv(MEMORY_VARIABLE, "9")
+    return HUGE_PAGE
+
+
+def test_where_memory_grows_a_table_may_be_larger_than_what_there_is_now(
+    small_pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux refuses such a mapping by default, before a page of it is touched."""
+    monkeypatch.setattr(host_memory, "_touch", lambda flat: None)
+    beyond = 2 * psutil.virtual_memory().total // 4096
+    assert empty_table((beyond, 4096), torch.uint8).shape == (beyond, 4096)
+
+
+def test_a_table_is_touched_no_faster_than_the_machine_grows(
+    small_pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_memory, "_GROWTH_S", 1e9)
+    free = iter([0, 0, 2 * small_pieces] * 3)  # each piece is waited for
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=next(free)))
+    table = empty_table((3, small_pieces), torch.uint8)
+    assert next(free, None) is None
+    assert not bool(table.any())
+
+
+def test_a_machine_that_does_not_grow_is_waited_for_once(
+    small_pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def none_left() -> SimpleNamespace:
+        asked.append(1)
+        return SimpleNamespace(available=0)
+
+    monkeypatch.setattr(psutil, "virtual_memory", none_left)
+    monkeypatch.setattr(host_memory.time, "monotonic", iter(range(99)).__next__)
+    assert empty_table((5, small_pieces), torch.uint8).shape == (5, small_pieces)
+    assert len(asked) == 1
