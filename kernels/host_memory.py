@@ -154,7 +154,9 @@ def _touch(flat: Tensor) -> None:
     memory meanwhile ends the process.
     """
     wait = MEMORY_VARIABLE in os.environ
-    for piece in flat.split(_TOUCH_BYTES) if wait else [flat]:
+    step = _TOUCH_BYTES if wait else flat.numel()
+    for start in range(0, flat.numel(), step):
+        piece = flat[start : start + step]
         wait = wait and _has_come(2 * piece.numel())
         piece[:: mmap.PAGESIZE] = 0
 

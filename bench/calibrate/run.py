@@ -39,7 +39,7 @@ from gatherbench.bench.calibrate.points import (
     host_points,
     measure_all,
 )
-from gatherbench.bench.gpu.micro_plan import GIB, SPANS, fitting
+from gatherbench.bench.gpu.micro_plan import GIB, SPANS, as_large_as_opens, fitting
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.kernels.host_memory import available_bytes
 
@@ -202,8 +202,9 @@ def _gpu_stand(stack: ExitStack, say: Callable[[str], None]) -> _Ready:
     spans = fitting(SPANS, available_bytes())
     if not spans:
         raise CalibrationError("not 2 GiB of host memory are free: close other programs")
+    gpu, spans = as_large_as_opens(spans, lambda some: GpuStand(some, device))
+    stack.enter_context(gpu)
     say(f"spans of {', '.join(f'{s / GIB:g}' for s in spans)} GiB of host memory")
-    gpu = stack.enter_context(GpuStand(spans, device))
     for width in (*ROW_BYTES, *HELD_OUT_ROW_BYTES):
         gpu.check(POLICY, width)
     host = stack.enter_context(HostStand(gpu.bytes))

@@ -18,6 +18,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from gatherbench.bench.gpu.micro_plan import (
     PASSES,
     ROW_BYTES,
     SPANS,
+    as_large_as_opens,
     fitting,
     points,
     rounds,
@@ -73,14 +75,13 @@ def measure(options: argparse.Namespace, began: float, out: RowFile[MicroRow]) -
             print(f"span {span:g} GiB left out: not enough free host memory", flush=True)
     if not spans:
         raise SystemExit("no span fits the free host memory: give smaller ones with --spans")
-    plan = points(spans, options.row_bytes, options.policies, options.caps)
-    print(f"{len(plan)} points, spans {[s // GIB for s in spans]} GiB", flush=True)
-    with (
-        ends_within(
-            options.budget - (time.monotonic() - began), lambda: report(out.rows, options.out)
-        ),
-        Bench(max(spans), device, out.add) as bench,
-    ):
+    with ExitStack() as stack:
+        left_s = options.budget - (time.monotonic() - began)
+        stack.enter_context(ends_within(left_s, lambda: report(out.rows, options.out)))
+        bench, spans = as_large_as_opens(spans, lambda some: Bench(max(some), device, out.add))
+        stack.enter_context(bench)
+        plan = points(spans, options.row_bytes, options.policies, options.caps)
+        print(f"{len(plan)} points, spans {[s // GIB for s in spans]} GiB", flush=True)
         wrong = _wrong(bench, options)
         plan = [point for point in plan if f"{point.policy}:{point.row_bytes}" not in wrong]
         said = "every policy is right" if not wrong else f"{len(wrong)} left out"
@@ -203,7 +204,8 @@ def main(arguments: Sequence[str]) -> int:
         except RuntimeError:
             traceback.print_exc()
             wrong, whole = [], False
-        report(out.rows, options.out)
+        if out.rows:
+            report(out.rows, options.out)
     if wrong:
         print(f"left out, because wrong or worse: {', '.join(wrong)}")
     return 0 if whole and not wrong else 1

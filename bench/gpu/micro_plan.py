@@ -9,7 +9,7 @@ cache holds and takes milliseconds, beside which the microseconds of a launch va
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -146,3 +146,24 @@ def rounds(plan: Sequence[T], seed: int = 0) -> Iterator[tuple[int, T]]:
 def fitting(spans: Sequence[int], available_bytes: int) -> tuple[int, ...]:
     """The spans for which there is host memory, the smallest at least if it fits at all."""
     return tuple(span for span in sorted(spans) if span <= SHARE_OF_MEMORY * available_bytes)
+
+
+def as_large_as_opens(
+    spans: tuple[int, ...], make: Callable[[tuple[int, ...]], T]
+) -> tuple[T, tuple[int, ...]]:
+    """What ``make`` makes of ascending ``spans``, or of all but the largest where it fails; both.
+
+    What a machine promises is not always to be had: its memory may not be lockable in one piece, or
+    not come when it is asked for.
+
+    Raises:
+        MemoryError, RuntimeError: it fails for the smallest, too.
+    """
+    while True:
+        try:
+            return make(spans), spans
+        except (MemoryError, RuntimeError) as error:
+            if len(spans) <= 1:
+                raise
+            print(f"span {spans[-1] / GIB:g} GiB left out: {error}", flush=True)
+        spans = spans[:-1]

@@ -7,7 +7,7 @@ import ctypes
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -181,12 +181,19 @@ def test_a_gpu_is_calibrated_from_end_to_end(
     facts = MachineFacts("stand-in", "no GPU at all", 2, 1, 24 << 30, 4, 16, 256)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(calibration, "fitting", lambda spans, free: (MIB, 2 * MIB, 4 * MIB))
+    fitting = (MIB, 2 * MIB, 4 * MIB, 8 * MIB)
+    monkeypatch.setattr(calibration, "fitting", lambda spans, free: fitting)
     monkeypatch.setattr(calibration, "ask_gpu", lambda device: facts)
     monkeypatch.setattr(calibration, "HostStand", lambda table: contextlib.nullcontext(host))
     monkeypatch.setattr(calibration, "ROW_BYTES", (32,))
     monkeypatch.setattr(calibration, "HELD_OUT_ROW_BYTES", (400,))
-    monkeypatch.setattr(calibrate_gpu, "GpuStand", lambda spans, device: gpu)
+
+    def opened(spans: Sequence[int], device: torch.device) -> GpuStand:
+        if max(spans) > 4 * MIB:  # the largest span is promised, and cannot be had
+            raise MemoryError("cannot map it")
+        return gpu
+
+    monkeypatch.setattr(calibrate_gpu, "GpuStand", opened)
     monkeypatch.setattr(calibration, "MOST_ROUNDS", 3)
     said: list[str] = []
     done = calibration.calibrate(tmp_path, device="cuda", say=said.append)

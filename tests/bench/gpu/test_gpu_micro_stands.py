@@ -135,6 +135,37 @@ def test_the_gather_section_measures_every_point_and_reports(
     assert (tmp_path / "gather_rate.png").stat().st_size > 5000
 
 
+def test_a_span_that_cannot_be_registered_costs_itself_only(
+    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Limited(Registered):
+        def __init__(self, tensor: Tensor, device: int | None) -> None:
+            if tensor.nbytes > 2 * MIB:
+                raise CudaCallError("cudaHostRegister", "cudaErrorInvalidValue", "invalid")
+            super().__init__(tensor, device)
+
+    monkeypatch.setattr(micro_device, "HostRegistration", Limited)
+    three = ["--spans", "0.001", "0.0015", "0.004", "--memory", "1", "--rounds", "1"]
+    few = ["--policies", "aligned", "--caps", "0", "--row-bytes", "400"]
+    assert micro_gather.main(["--out", str(tmp_path), *three, *few]) == 0
+    spans = {int(r["span_bytes"]) for r in read(tmp_path / "rows.csv") if r["kind"] == "gather"}
+    assert spans == {int(span * 2**30) for span in (0.001, 0.0015)}
+    assert "span 0.004 GiB left out: cudaHostRegister failed" in capsys.readouterr().out
+
+
+def test_where_no_span_can_be_registered_the_reason_is_the_last_word(
+    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise CudaCallError("cudaHostRegister", "cudaErrorNotSupported", "not here")
+
+    monkeypatch.setattr(micro_device, "HostRegistration", refuse)
+    assert micro_gather.main(["--out", str(tmp_path), *SMALL]) == 1
+    said = capsys.readouterr()
+    assert "not here" in said.err.splitlines()[-1]
+    assert "targets" not in said.out
+
+
 SMALL = ["--spans", "0.001", "--memory", "1", "--row-bytes", "16", "400", "--rounds", "1"]
 
 
