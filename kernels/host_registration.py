@@ -116,6 +116,9 @@ def writable(address: int, maps: Path = Path("/proc/self/maps")) -> bool:
 _TAKEN = ("cudaErrorHostMemoryAlreadyRegistered", "cudaErrorInvalidValue")
 #: Registrations of this process by (address, bytes): how often each is held.
 _held: dict[tuple[int, int], int] = {}
+#: What driver 580 and later refuse to register in one call: they keep 16 B for each page of 4 KiB,
+#: and Linux gives no more than 2 GiB for that (vllm #51080: 511.96 GiB go, 512.15 GiB do not).
+ONE_CALL_BYTES = 512 << 30
 #: Reentrant: a garbage collection inside the lock may run the finalizer of another registration;
 #: so nobody iterates over ``_held`` itself.
 _lock = threading.RLock()
@@ -192,6 +195,8 @@ def _hints(size: int) -> dict[str, str]:
         f"{size / 2**30:.2f} GiB are to be page-locked; RLIMIT_MEMLOCK is {limit} "
         "(`ulimit -l`), and the machine must have that much memory free"
     )
+    if size >= ONE_CALL_BYTES:
+        locking += f"; from driver 580 on, one table must be below {ONE_CALL_BYTES >> 30} GiB"
     no_driver = "There is no working NVIDIA driver: `nvidia-smi` should say the same"
     return {
         "cudaErrorMemoryAllocation": locking,
@@ -199,8 +204,11 @@ def _hints(size: int) -> dict[str, str]:
         "cudaErrorHostMemoryAlreadyRegistered": "A part of this memory is page-locked already, as "
         "by another table open on overlapping rows of the same tensor: close that one first, or "
         "open a single table on the whole tensor",
-        "cudaErrorInvalidValue": "The mapping may be of a kind that cannot be page-locked, e.g. "
-        "a file on a network or FUSE file system: copy the table into memory first",
+        "cudaErrorInvalidValue": "The mapping may be of a kind that cannot be page-locked, e.g. a "
+        "file on a network or FUSE file system, or since Linux 6.5 any file on a disk that is "
+        "mapped shared and writable: copy the table into memory first. Where memory was added to "
+        "a running machine, it may be of a kind that must stay movable (`Movable` in "
+        "/proc/zoneinfo): a smaller table may do",
         "cudaErrorNotSupported": "Copy the table into memory first",
         "cudaErrorNoDevice": no_driver,
         "cudaErrorInsufficientDriver": no_driver,

@@ -356,3 +356,10 @@ def test_a_managed_copy_that_cannot_be_advised_is_freed(managed: ManagedRuntime)
     with pytest.raises(CudaCallError, match="cudaMemAdvise failed"):
         ManagedCopy(torch.ones(4, 4))
     assert managed.held == {}
+
+
+def test_a_table_beyond_what_one_call_takes_is_told_the_limit() -> None:
+    """The driver's word for it is "out of memory", with any amount of it free."""
+    below, beyond = 511 << 30, 512 << 30
+    assert "below 512 GiB" in host_registration._hints(beyond)["cudaErrorMemoryAllocation"]
+    assert "512 GiB" not in host_registration._hints(below)["cudaErrorMemoryAllocation"]
