@@ -187,7 +187,8 @@ def _train(
         graph = (dataset.indptr, dataset.indices)
         drawing = DeviceSampler(*graph, case.workload.fanouts, fetcher.device)
     gpu = gpu_under_test(fetcher.device, job.sensors)
-    recorder, energy = Recorder(open_meters(gpu=gpu)), EnergyBlock(gpu)
+    recorder = Recorder(open_meters(gpu=gpu))
+    energy = EnergyBlock(gpu, run_on=plan.get("energy", True))
 
     def minibatches() -> Iterator[MiniBatch]:
         if plan["sampling"] == "replay":

@@ -55,6 +55,9 @@ class Measure(_Table):
     #: ``gpu`` binds threads and memory to the GPU's NUMA node, ``none`` leaves them unbound.
     numa: Literal["gpu", "none"] = "gpu"
     order_seed: int = 0
+    #: On a GPU: run further epochs where the measured ones do not fill the 10 s that its energy
+    #: counter needs. Without them a case may be half as long, and its energy stays unknown.
+    energy: bool = True
     #: Write a Chrome trace of one more epoch of each strategy, after its measured ones.
     trace: bool = False
     #: Mark the measured epochs for Nsight Systems (on a GPU).

@@ -35,12 +35,17 @@ class EnergyBlock:
     Args:
         gpu: whose energy; ``None``: no GPU takes part.
         shortest_s: how long further epochs are run, where the measured ones were too short.
+        run_on: whether they are; where not, the energy of a short window stays unknown.
     """
 
     def __init__(
-        self, gpu: GpuUnderTest | None, shortest_s: float = SHORTEST_ENERGY_WINDOW_S
+        self,
+        gpu: GpuUnderTest | None,
+        shortest_s: float = SHORTEST_ENERGY_WINDOW_S,
+        *,
+        run_on: bool = True,
     ) -> None:
-        self._gpu, self._shortest_s = gpu, shortest_s
+        self._gpu, self._shortest_s, self._run_on = gpu, shortest_s, run_on
         self._recorder = Recorder([] if gpu is None else [GpuEnergyMeter(gpu), WallClockMeter()])
 
     def __enter__(self) -> Self:
@@ -60,14 +65,14 @@ class EnergyBlock:
         if self._gpu is None:
             return
         readings, said = self._recorder.readings, "the measured epochs, from the first to the last"
-        if any(_refused(reading) for reading in readings):
-            readings, epochs = self._run_on(one_epoch)
+        if self._run_on and any(_refused(reading) for reading in readings):
+            readings, epochs = self._further(one_epoch)
             said = "further epochs, not timed: the measured ones were too short a window"
         yield make.ok(STAGE, "epochs", "1", epochs, said)
         for reading in readings:
             yield row_of(reading, make, STAGE)
 
-    def _run_on(self, one_epoch: Callable[[], object]) -> tuple[tuple[Reading, ...], int]:
+    def _further(self, one_epoch: Callable[[], object]) -> tuple[tuple[Reading, ...], int]:
         # Nothing here is timed, so sources of link traffic that block may be read too.
         meters = (PcieMeter(self._gpu, timed=False), GpuPowerMeter(self._gpu), WallClockMeter())
         recorder, epochs = Recorder(meters), 0

@@ -149,7 +149,7 @@ class EnergyWindow:
                 None,
                 ENERGY,
                 f"{TOO_SHORT} less than {SHORTEST_ENERGY_WINDOW_S:g} s is too short for a counter"
-                " that is refreshed every 0.1 s; see stage `energy`",
+                " that is refreshed every 0.1 s; see stage `energy`, or `energy` of the plan",
                 samples=2,
             )
         joules = float(late) - float(early)

@@ -75,6 +75,16 @@ def test_too_short_a_window_is_run_on_with_whole_epochs(monkeypatch: pytest.Monk
     assert rows["pcie_host_to_device"].reason == "unsupported: nobody is trusted"
 
 
+def test_where_no_further_epochs_are_wanted_a_short_window_has_its_reason() -> None:
+    block = EnergyBlock(GPU, run_on=False)
+    with block:
+        pass
+    rows = by_metric(list(block.rows(3, forbidden, MAKE)))
+    assert rows["epochs"].value == 3
+    assert rows["gpu_energy"].value is None
+    assert "less than 10 s is too short" in (rows["gpu_energy"].reason or "")
+
+
 def test_without_the_sensor_no_epoch_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(uuids: tuple[str, ...]) -> None:
         raise SensorUnavailableError("no_permission: NVML says no; give access")
