@@ -115,7 +115,7 @@ def measure(out: Path, budget_s: float) -> list[OverlapRow]:
     source = "time.perf_counter around several steps, the device idle at both ends"
     device = torch.device("cuda", torch.cuda.current_device())
     table = empty_table((TABLE_BYTES // (4 * ROW_WIDTH), ROW_WIDTH), torch.float32)
-    ids = torch.randint(0, len(table), (FETCH_BYTES // (4 * ROW_WIDTH),))
+    ids = torch.randperm(len(table))[: FETCH_BYTES // (4 * ROW_WIDTH)]
     take = {"stream": share_threads, "green_context": share_multiprocessors}
     with (
         RowFile(out / "overlap.csv", OverlapRow) as file,

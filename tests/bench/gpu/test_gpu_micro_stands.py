@@ -166,6 +166,23 @@ def test_where_no_span_can_be_registered_the_reason_is_the_last_word(
     assert "targets" not in said.out
 
 
+@pytest.mark.parametrize(("count", "rows"), [(1, 1), (5000, 5000), (5000, 16384), (4999, 1 << 28)])
+def test_no_row_is_drawn_twice_in_one_gather(cuda: None, count: int, rows: int) -> None:
+    """A row that is still in the GPU's cache would cost the link nothing."""
+    bench = micro_device.Bench(MIB, HOST, lambda row: None)
+    first, second = bench._ids(count, rows), bench._ids(count, rows)
+    assert len(first.unique()) == count
+    assert 0 <= int(first.min()) <= int(first.max()) < rows
+    assert count == 1 or (
+        not torch.equal(first, second) and not torch.equal(first, first.sort()[0])
+    )
+
+
+def test_a_gather_of_more_rows_than_there_are_stays_inside_the_table(cuda: None) -> None:
+    ids = micro_device.Bench(MIB, HOST, lambda row: None)._ids(1000, 7)
+    assert set(ids.tolist()) == set(range(7))
+
+
 SMALL = ["--spans", "0.001", "--memory", "1", "--row-bytes", "16", "400", "--rounds", "1"]
 
 
