@@ -115,6 +115,7 @@ def test_the_launch_goes_to_the_current_stream() -> None:
     seen = Table(table.data_ptr(), 1000, 256, 256)
     point = policy_point("aligned", 256, 4, 0, 0, 8)
     gather_into(out.clone(), seen, ids, point)  # compiled and loaded
+    assert not out.any()  # this, too: loading a kernel may wait for all that runs
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
