@@ -13,19 +13,14 @@ from gatherbench.bench.linkmodel.profile import SPECS, Curve, LinkProfile, Profi
 from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile, profile_names
 from gatherbench.bench.machine.pcie import raw_rate
 
-PRESETS = (
-    "a100-pcie4",
-    "gh200-c2c",
-    "h100-sxm-pcie5",
-    "h200-sxm-pcie5",
-    "rtx3090-pcie3",
-    "rtx3090-pcie4",
-)
+#: All that are shipped: one that was measured needs no more than its file to be held to this.
+PRESETS = profile_names()
 GOOD = load_profile(DEFAULT_PROFILE).to_toml()
 
 
 def test_the_presets_are_there() -> None:
-    assert profile_names() == sorted(PRESETS)
+    links = {f"{gpu}-pcie{gen}" for gpu, gen in (("rtx3090", 3), ("rtx3090", 4), ("a100", 4))}
+    assert {*links, "h100-sxm-pcie5", "h200-sxm-pcie5", "gh200-c2c"} <= set(PRESETS)
 
 
 @pytest.mark.parametrize("name", PRESETS)
