@@ -109,7 +109,9 @@ class Fit:
         self._set(
             "node.root_ports",
             1.0 if one else None,
-            "one GPU" if one else "not measured: which GPUs share a port needs copies to all",
+            "CUDA sees one GPU here"
+            if one
+            else "not measured: which GPUs share a port needs copies to all",
         )
 
     def _link(self) -> None:
