@@ -15,7 +15,11 @@ from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.launch import architecture, launch_kernel, load_kernel
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
-from gatherbench.strategies.cuda_overlap import OverlappedFetcher
+from gatherbench.strategies.cuda_overlap import (
+    OverlappedFetcher,
+    share_multiprocessors,
+    share_threads,
+)
 from gatherbench.strategies.green_context import green_skip, green_stream
 
 pytestmark = [
@@ -42,6 +46,20 @@ def test_the_sweep_records_its_curve(provider: str) -> None:
         assert found["fetch_alone_step_time"] > 0
         ids = torch.randperm(1 << 19)[:9999]
         assert same_bytes(fetcher.submit(ids).result(), reference_gather(table, ids)) is None
+
+
+def test_a_share_of_threads_leaves_the_green_context_of_the_share_before() -> None:
+    """One fetcher is given both kinds of shares in turn, to compare them."""
+    if (reason := green_skip(torch.device("cuda", 0))) is not None:
+        pytest.skip(reason)
+    table = conformance.random_table(5000, 64, torch.float32)
+    with opened("async_zero_copy", table, budget="10") as fetcher:
+        assert isinstance(fetcher, OverlappedFetcher)
+        own = fetcher._side
+        share_multiprocessors(fetcher, 10)
+        assert fetcher._side != own
+        share_threads(fetcher, 10)
+        assert fetcher._side == own
 
 
 @pytest.mark.real_gpu("its multiprocessors have no numbers")

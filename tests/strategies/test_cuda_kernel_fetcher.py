@@ -228,6 +228,15 @@ def test_a_gather_may_move_to_another_stream_between_fetches(notes: Notes) -> No
             "the fetch on the old stream was not waited for"
         )
         assert torch.equal(rows, table[:5])
+        done = [event for what, event in green if what == "record"][-1]
+        fetcher.limit(3)  # a share that names no stream is not the last one's
+        fetcher.submit(torch.arange(5)).result()
+        own, green_then = notes.of("side1"), notes.of("green")
+        assert [what for what, _ in own].count("gather") == 2
+        assert [what for what, _ in green_then].count("gather") == 1
+        assert own.index(("wait", done)) < max(
+            k for k, (what, _) in enumerate(own) if what == "gather"
+        )
     with opened(table) as blocking, pytest.raises(ValueError, match="no stream of its own"):
         blocking.limit(7, Stream(notes, "green"))
 
