@@ -25,7 +25,6 @@ import torch
 from gatherbench.bench.gpu.micro_machine import prepare
 from gatherbench.bench.gpu.micro_rows import RowFile
 from gatherbench.bench.gpu.micro_targets import MISSED, REACHED, WITHIN
-from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.strategies.cuda_overlap import (
     alone_seconds,
@@ -123,21 +122,26 @@ def measure(out: Path, budget_s: float) -> list[OverlapRow]:
     ):
         fetcher.step_seconds(ids, lambda: None)  # the first one loads and allocates
         steps = loads(device, fetcher.step_seconds(ids, lambda: None))
-        number = 0
+        number, refused = 0, set[str]()
         while number == 0 or time.monotonic() - began < budget_s:
             turn = [(load, *share) for load in steps for share in SHARES]
             random.Random(number).shuffle(turn)
             for load, provider, percent in turn:
+                if provider in refused:
+                    continue
                 try:
                     take[provider](fetcher, percent)
-                except CudaCallError as error:
-                    print(f"{provider} {percent} %: {error}")
+                    times = {
+                        "train": alone_seconds(device, steps[load]),
+                        "fetch": fetcher.step_seconds(ids, lambda: None),
+                        "both": fetcher.step_seconds(ids, steps[load]),
+                    }
+                except RuntimeError as error:
+                    torch.cuda.synchronize(device)  # raises if no other share can be measured
+                    print(f"{provider} left out: {error}", flush=True)
+                    refused.add(provider)
                     continue
-                for kind, seconds in (
-                    ("train", alone_seconds(device, steps[load])),
-                    ("fetch", fetcher.step_seconds(ids, lambda: None)),
-                    ("both", fetcher.step_seconds(ids, steps[load])),
-                ):
+                for kind, seconds in times.items():
                     file.add(OverlapRow(kind, load, provider, percent, number, seconds, source))
             number += 1
     return file.rows

@@ -263,16 +263,25 @@ class Fetcher:
 
     def step_seconds(self, ids: Tensor, beside: Callable[[], object]) -> float:
         assert beside() is None
+        if self.shares[-1:] == [("green", 0)]:
+            raise RuntimeError("CUDA error: invalid resource handle")
         return 2.0
 
 
+@pytest.mark.parametrize("refused", ["when it is made", "when it is used"])
 def test_the_overlap_section_tries_every_share_and_goes_on_without_green_contexts(
-    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    refused: str,
+    cuda: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     fetcher = Fetcher()
 
-    def green(_: object, percent: int) -> str:
-        raise CudaCallError("cuGreenCtxCreate", "CUDA_ERROR_NOT_SUPPORTED", "no")
+    def green(_: object, percent: int) -> None:
+        if refused == "when it is made":
+            raise CudaCallError("cuGreenCtxCreate", "CUDA_ERROR_NOT_SUPPORTED", "no")
+        fetcher.shares.append(("green", 0))
 
     work = dict.fromkeys(("matrix_products", "memory_pass"), lambda: None)
     for name, value in (
@@ -290,7 +299,8 @@ def test_the_overlap_section_tries_every_share_and_goes_on_without_green_context
     assert {r["budget_percent"] for r in rows} == streams
     assert Counter(r["kind"] for r in rows) == dict.fromkeys(("train", "fetch", "both"), 10)
     said = capsys.readouterr().out
-    assert "CUDA_ERROR_NOT_SUPPORTED" in said
+    words = {"when it is made": "cuGreenCtxCreate failed", "when it is used": "CUDA error: invalid"}
+    assert said.count("green_context left out: " + words[refused]) == 1
     assert "memory_pass: both / max(train, fetch) = 1.000 (1.000 to 1.000) with stream" in said
     assert {r["verdict"] for r in read(tmp_path / "overlap_targets.csv")} == {"reached"}
 
