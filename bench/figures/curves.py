@@ -9,6 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
@@ -107,6 +108,13 @@ def series_colours(series: Sequence[str]) -> dict[str, str]:
     return {name: chosen.get(name) or STRATEGY_COLOURS[name] for name in series}
 
 
+def again(name: str, colours: Mapping[str, str]) -> dict[str, Any]:
+    """What tells a series from an earlier one of its colour, where there are more than colours."""
+    earlier = list(colours)[: list(colours).index(name)]
+    same = sum(colours[other] == colours[name] for other in earlier)
+    return {"marker": ("s", "^", "v")[(same - 1) % 3]} if same else {}
+
+
 def name_series(figure: Figure, panels: Sequence[Axes], colours: Mapping[str, str]) -> None:
     """Squeeze the panels to the left and name the series at the right, in their colours."""
     share = (figure.get_figwidth() - NAMES_ROOM) / figure.get_figwidth()
@@ -117,7 +125,9 @@ def name_series(figure: Figure, panels: Sequence[Axes], colours: Mapping[str, st
         axes.set_position((left, box.y0, box.width * share - first * (1 - share) / 3, box.height))
     figure.legend(
         handles=[
-            Line2D([], [], color=colour, label=textwrap.fill(name, NAME_WIDTH))
+            Line2D(
+                [], [], color=colour, label=textwrap.fill(name, NAME_WIDTH), **again(name, colours)
+            )
             for name, colour in colours.items()
         ],
         loc="center left",
@@ -133,7 +143,7 @@ def _panel(
     axes.grid(visible=True, axis="both")
     for name, line in mine.groupby("series", sort=False):
         ordered = line.sort_values("x")
-        look = kind.curve(colours[str(name)])
+        look = kind.curve(colours[str(name)]) | again(str(name), colours)
         axes.plot(ordered["x"], ordered["y"], **look)
         if {"low", "high"} <= set(ordered.columns):
             known = ordered.dropna(subset=["low", "high"])

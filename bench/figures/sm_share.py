@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gatherbench.bench.figures.curves import name_series, series_colours
+from gatherbench.bench.figures.curves import again, name_series, series_colours
 from gatherbench.bench.figures.kinds import MEASURED, curve_legend
 from gatherbench.bench.figures.panels import NOT_MEASURED, panel_row
 from gatherbench.bench.figures.style import FAINT, RC
@@ -63,7 +63,7 @@ def sm_share(
             axes.grid(visible=True, axis="both")
             for name, line in table.groupby("series", sort=False):
                 ordered = line.sort_values("x")
-                look = MEASURED.curve(colours[str(name)])
+                look = MEASURED.curve(colours[str(name)]) | again(str(name), colours)
                 axes.plot(ordered["x"], ordered["y"], **look)
             _marks(axes, published)
             axes.set_xlim(0, 53)

@@ -18,7 +18,7 @@ from PIL import Image
 
 from gatherbench.bench.answers.modelled import requests_at
 from gatherbench.bench.figures.changes import changes
-from gatherbench.bench.figures.curves import CurveAxes, curves, series_colours
+from gatherbench.bench.figures.curves import CurveAxes, again, curves, series_colours
 from gatherbench.bench.figures.epoch_bars import epoch_bars
 from gatherbench.bench.figures.kinds import KINDS, MEASURED, MODELLED, PUBLISHED
 from gatherbench.bench.figures.panels import NOT_MEASURED
@@ -191,6 +191,9 @@ def test_limits_are_drawn_in_their_kinds_panel_alone() -> None:
 def test_every_policy_has_a_colour_of_its_own() -> None:
     names = [f"policy {number}" for number in range(10)]
     assert len(set(series_colours(names).values())) == 10
+    many = series_colours([f"series {i}" for i in range(30)])
+    looks = {(colour, again(name, many).get("marker", "o")) for name, colour in many.items()}
+    assert len(looks) == 30, "two series look alike"
     assert series_colours(["all_in_gpu"]) == {"all_in_gpu": STRATEGY_COLOURS["all_in_gpu"]}
 
 
