@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
-from gatherbench.bench.gpu.micro_plan import rounds
+from gatherbench.bench.gpu.micro_plan import ROOF_BLOCKS, rounds
 
 Kind = Literal[
     "host_copy",
@@ -61,8 +61,6 @@ HELD_OUT_ROW_BYTES = (100 * 4, 353 * 4)
 USUAL_ROW_BYTES = 512
 #: Per cent of the GPU's threads that gather, beside the policy's own grid.
 SHARES = (1, 2, 3, 5, 10, 15, 25)
-#: Blocks for each multiprocessor that read one contiguous piece.
-ROOF_BLOCKS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ class Point:
         row_bytes: of a gather.
         threads: of the processor; 0 where it has no part.
         share: ``gpu_gather``: per cent of the GPU's threads (0: as many as there is work for);
-            ``sm_read``: blocks for each multiprocessor.
+            ``sm_read``: blocks for each hundred multiprocessors.
         span_bytes: the part of the table that is read; 0 where there is none.
         order: of a GPU gather's ids.
         held_out: not fitted, but predicted.

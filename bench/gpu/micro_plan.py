@@ -29,8 +29,9 @@ READ_BYTES = 256 << 20
 MAX_IDS = 4 << 20
 #: A roof reads one piece of this size somewhere in the span.
 ROOF_BYTES = 1 << 30
-#: Blocks for each multiprocessor that the read roof tries.
-ROOF_BLOCKS = (1, 2, 4, 8)
+#: Blocks for each hundred multiprocessors that the read roof tries: from as little in flight as the
+#: smallest gathers have, for too much may slow reads down, to more than fits at once.
+ROOF_BLOCKS = (10, 25, 50, 100, 200, 400, 800)
 #: The policy of our own that is tried in every order.
 OUR_BEST = "aligned"
 SHARE_OF_MEMORY = 0.6
@@ -52,7 +53,7 @@ class Point:
             which the host waits.
         span_bytes: the part of the table in which the rows lie.
         cap: of the grid: per cent of the GPU's threads for a gather (0: the policy's own), blocks
-            for each multiprocessor for ``sm_read``, 0 for the copy engine.
+            for each hundred multiprocessors for ``sm_read``, 0 for the copy engine.
         policy, order, row_bytes: of a gather.
     """
 

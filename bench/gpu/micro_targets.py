@@ -100,7 +100,7 @@ def write_targets(rows: Sequence[MicroRow], path: Path) -> str:
 def _side(row: MicroRow) -> tuple[str, str]:
     """Which side of a comparison a row is on, and what it is called there; empty: neither."""
     if row.kind == "sm_read":
-        return "roof", f"{row.cap} blocks a multiprocessor"
+        return "roof", f"{row.cap / 100:g} blocks a multiprocessor"
     if row.kind != "gather":
         return "", ""
     if row.policy == OUR_BEST:

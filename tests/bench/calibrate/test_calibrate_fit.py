@@ -107,7 +107,7 @@ class MadeUp:
             return rate
         if point.kind == "sm_read":
             # One grid is the best, the others are slower.
-            return (p.read.roof.at(point.span_bytes) or 0) * (1 - 0.1 * abs(point.share - 4))
+            return (p.read.roof.at(point.span_bytes) or 0) * (1 - abs(point.share - 400) / 1000)
         shared = min(1.0, 0.12 * point.share)
         constants: Mapping[str, float | None] = {
             "host_copy": (p.host.memory_rate.value or 0) / 2 * min(1, point.threads / 4),
@@ -232,7 +232,7 @@ def test_held_out_points_are_not_looked_at() -> None:
 
 def test_an_error_is_told_against_the_measurement() -> None:
     profile = fitted(measured(machine()))
-    point = Point("sm_read", share=4, span_bytes=SPANS[1], held_out=True)
+    point = Point("sm_read", share=400, span_bytes=SPANS[1], held_out=True)
     said = profile.read.roof.at(SPANS[1]) or 0
     (one,) = check(profile, {point: Measured(said / 2, said / 2, said / 2, 1)})
     assert one.error == pytest.approx(1.0)
@@ -241,7 +241,7 @@ def test_an_error_is_told_against_the_measurement() -> None:
 def test_of_contiguous_reads_the_best_grid_counts() -> None:
     checks = check(machine(), measured(machine()))
     reads = [c.point for c in checks if c.point.kind == "sm_read"]
-    assert [(p.span_bytes, p.share) for p in reads] == [(span, 4) for span in SPANS]
+    assert [(p.span_bytes, p.share) for p in reads] == [(span, 400) for span in SPANS]
 
 
 def test_sources_say_how_often_and_with_what_spread() -> None:

@@ -23,8 +23,8 @@ def rounds(*rates: tuple[float, float, float], width: int = 512) -> list[MicroRo
     rows = []
     for number, (roof, ours, peer) in enumerate(rates):
         rows += [
-            row("sm_read", "", 0, roof, number, 8),
-            row("sm_read", "", 0, 0.5 * roof, number, 1),
+            row("sm_read", "", 0, roof, number, 800),
+            row("sm_read", "", 0, 0.5 * roof, number, 10),
             row("gather", "aligned", width, ours, number, 10),
             row("gather", "aligned", width, 0.5 * ours, number, 5),
             row("gather", "dgl", width, peer, number),
