@@ -102,6 +102,21 @@ def test_what_runs_beside_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(s for s in fetcher.setup if s.metric == "budget").value == 0.5
 
 
+@pytest.mark.parametrize("num_rows", [1 << 20, 3_000_001])  # of 64 B: 64 MiB is the least
+def test_the_sweep_alone_reads_each_row_once(
+    num_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetcher = FakeFetcher({}, dict.fromkeys(BUDGETS, 1.0))
+    fetcher.num_rows = num_rows
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(
+        fetcher, "_gather_seconds", lambda ids, out: seen.append(ids) or float(len(out) > 0)
+    )
+    fetcher.tune_alone()
+    assert len(seen[0].unique()) == len(seen[0]) == 1 << 20
+    assert 0 <= int(seen[0].min()) <= int(seen[0].max()) < num_rows
+
+
 def test_a_green_share_has_a_stream_and_a_grid_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimpleNamespace(multi_processor_count=132, max_threads_per_multi_processor=2048)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
