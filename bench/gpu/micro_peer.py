@@ -29,6 +29,7 @@ from torch import Tensor
 from gatherbench.bench.gpu.micro import SKIPPED
 from gatherbench.bench.gpu.micro_machine import prepare
 from gatherbench.bench.gpu.micro_rows import RowFile
+from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.host_registration import HostRegistration
 from gatherbench.kernels.launch import Table, gather_into, policy_point
 from gatherbench.kernels.order import as_order, read_order
@@ -99,7 +100,9 @@ def measure_width(
     device = torch.device("cuda", torch.cuda.current_device())
     row_bytes = 4 * width
     rows, count = SPAN_BYTES // row_bytes, READ_BYTES // row_bytes
-    table = torch.arange(rows * width, dtype=torch.int32).view(torch.float32).view(rows, width)
+    words = empty_table((rows, width), torch.int32)  # in huge pages, as the harness keeps a table
+    torch.arange(rows * width, out=words.view(-1))
+    table = words.view(torch.float32)
     theirs = peer.table(table)
     ids = torch.randint(0, rows, (count,), device=device)
     result = torch.empty((count, width), device=device)
