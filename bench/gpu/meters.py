@@ -245,6 +245,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.batch_rows < 1:
         parser.error("--batch-rows: a minibatch has one row or more")
+    known = [case.label for case in (*cases(), last_case())]
+    for name in options.without:
+        if name not in known:
+            parser.error(f"--without {name!r}: one of {', '.join(map(repr, known))}")
+    if set(known) <= set(options.without):
+        parser.error("--without: nothing is left to measure")
     return options
 
 

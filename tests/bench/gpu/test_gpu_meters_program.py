@@ -254,17 +254,31 @@ def test_what_broke_the_context_is_left_out_in_a_folder_of_its_own(
 ) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(meters.subprocess, "run", lambda command, **_: started.append(command))
-    options = meters.parse(
-        ["--out", str(tmp_path / "run"), "--table", "2", "--batch-rows", "7", "--without", "a"]
-    )
-    meters.again_without(options, "b c", 200.0)
+    given = ["--out", str(tmp_path / "run"), "--table", "2", "--batch-rows", "7"]
+    options = meters.parse([*given, "--without", "all_in_gpu default"])
+    meters.again_without(options, "cpu_gather naive", 200.0)
     (command,) = started
-    again = meters.parse(command[3:])
+    again, both = meters.parse(command[3:]), ["all_in_gpu default", "cpu_gather naive"]
     assert (again.out, again.budget) == (tmp_path / "run-without-2", 200)
-    assert (again.table, again.batch_rows, again.without) == (2, 7, ["a", "b c"])
-    meters.again_without(options, "b c", meters.LEAST_S - 1)
+    assert (again.table, again.batch_rows, again.without) == (2, 7, both)
+    meters.again_without(options, "cpu_gather naive", meters.LEAST_S - 1)
     assert len(started) == 1
-    assert "--without 'a' 'b c'" in capsys.readouterr().out
+    assert "--without 'all_in_gpu default' 'cpu_gather naive'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        (["aligned"], "--without 'aligned': one of 'cpu_gather naive', "),
+        ([c.label for c in (*cases(), last_case())], "nothing is left to measure"),
+    ],
+)
+def test_what_to_leave_out_is_checked_before_anything_is_measured(
+    without: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        meters.parse(["--out", "x", "--without", *without])
+    assert said in capsys.readouterr().err
 
 
 def test_the_calibration_table_holds_every_source_size_and_direction(session: Session) -> None:
