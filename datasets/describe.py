@@ -7,10 +7,23 @@ from typing import Any
 
 import numpy as np
 
+from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
 
 #: Bytes of a GPU cache line. Rows that are no multiple of it are where alignment matters.
 LINE_BYTES = 128
+
+
+#: Entries of ``indices`` looked at at a time: indexing by int32 makes an int64 copy.
+_CHUNK = 1 << 22
+
+
+def nodes_in_no_edge(data: GraphDataset) -> int:
+    """How many nodes have neither in- nor out-neighbours."""
+    connected = np.diff(data.indptr) > 0
+    for start in range(0, len(data.indices), _CHUNK):
+        connected[data.indices[start : start + _CHUNK]] = True
+    return int(np.count_nonzero(~connected))
 
 
 def describe(folder: Path) -> dict[str, Any]:
@@ -35,7 +48,8 @@ def describe(folder: Path) -> dict[str, Any]:
         "degree_median": float(np.median(degree)) if len(degree) else 0.0,
         "degree_mean": spec.num_edges / max(1, spec.num_nodes),
         "degree_max": int(degree.max(initial=0)),
-        "isolated_nodes": int(np.count_nonzero(degree == 0)),
+        "nodes_without_in_neighbours": int(np.count_nonzero(degree == 0)),
+        "nodes_in_no_edge": nodes_in_no_edge(data),
         "index_dtype": data.indices.dtype.name,
         "feature_dim": spec.feature_dim,
         "feature_dtype": spec.feature_dtype,

@@ -16,10 +16,15 @@ from numpy.typing import NDArray
 from gatherbench.datasets import generated
 from gatherbench.datasets.columns import columns, edge_keys
 from gatherbench.datasets.dataset import DatasetSpec
-from gatherbench.datasets.importers_attributes import map_features, read_labels
+from gatherbench.datasets.importers_attributes import (
+    NOT_TORCH,
+    TORCH_FILES,
+    map_features,
+    read_labels,
+)
 from gatherbench.datasets.importers_matrix_market import read_matrix_market
-from gatherbench.datasets.importers_numpy import read_numpy
-from gatherbench.datasets.importers_text import Edges, read_edge_list
+from gatherbench.datasets.importers_numpy import read_compressed, read_edge_index
+from gatherbench.datasets.importers_text import Edges, read_edge_list, too_large_remedy
 from gatherbench.datasets.layout import DatasetError, array_path, remedy
 from gatherbench.datasets.registry import list_sources
 from gatherbench.datasets.source import Progress, silent
@@ -42,6 +47,7 @@ def import_graph(
     num_classes: int = 16,
     num_nodes: int | None = None,
     one_based: bool | None = None,
+    relabel: bool = False,
     undirected: bool = False,
     header: bool | None = None,
     orientation: Literal["csc", "csr"] = "csc",
@@ -53,7 +59,8 @@ def import_graph(
     """Import a graph; the folder can then be used by its name like any other dataset.
 
     The kind of file is told by its name: ``.mtx`` and ``.mtx.gz`` are MatrixMarket, ``.npz`` and
-    ``.npy`` NumPy arrays, everything else an edge list ``source target`` (text or CSV, ``.gz`` or
+    ``.npy`` NumPy arrays (a ``.npy`` without ``indptr`` in its name an ``edge_index``), everything
+    else an edge list ``source target`` (text or CSV, ``.gz`` or
     not). Text is read piece by piece; in memory are 16 bytes for each edge (24 if undirected).
 
     Args:
@@ -67,9 +74,11 @@ def import_graph(
             refused.
         one_based: whether ids count from 1. By default they do if no id is 0 and, where the number
             of nodes is known, an id equals it; or 1 is the smallest id, where it is not.
+        relabel: number only the ids that occur, in ascending order: for ids with gaps. Row ``k`` of
+            features and labels then belongs to the k-th smallest id.
         undirected: store every edge both ways.
         header: whether a text file begins with a line of names; by default looked for in CSV.
-        orientation: of NumPy arrays; see ``read_numpy``.
+        orientation: of compressed NumPy arrays; see ``read_compressed``.
         seed: of what is generated: features, labels, splits.
         root: instead of ``data_root()``.
         force: replace a dataset of this name.
@@ -96,7 +105,10 @@ def import_graph(
             str(labels): None if classes is None else len(classes),
         }
     )
-    graph = _read(path, one_based, known, header, orientation, report)
+    if relabel:
+        graph = _relabelled(path, _edges(path, None, None, header, orientation, report), known)
+    else:
+        graph = _read(path, one_based, known, header, orientation, report)
     graph.both_ways |= undirected
     if classes is None:
         classes = generated.random_labels(graph.nodes, num_classes, seed)
@@ -113,7 +125,9 @@ def import_graph(
         source=f"imported from {path.name}",
         licence="that of the imported file",
         notes=(
-            f"ids counted from {graph.base} in the file",
+            "ids of the file numbered anew, in ascending order"
+            if relabel
+            else f"ids counted from {graph.base} in the file",
             "undirected, stored both ways" if graph.both_ways else "directed",
             "repeated edges merged, self-loops kept",
             f"features {_origin(features)}; labels {_origin(labels)}",
@@ -158,13 +172,8 @@ def _read(
     orientation: Literal["csc", "csr"],
     report: Progress,
 ) -> _Graph:
-    """Read a file of any kind; ``known_nodes`` is what the other files say, if they do."""
-    if ".mtx" in path.suffixes[-2:]:
-        edges = read_matrix_market(path, report)
-    elif path.suffix in (".npz", ".npy"):
-        edges = read_numpy(path, orientation)
-    else:
-        edges = read_edge_list(path, one_based, known_nodes, header, report)
+    """Read a file and number its ids; ``known_nodes`` is what the other files say, if they do."""
+    edges = _edges(path, one_based, known_nodes, header, orientation, report)
     nodes = _agreed_nodes({str(path): edges.num_nodes, "the other files": known_nodes})
     from_one = edges.one_based
     if from_one is None:
@@ -172,9 +181,51 @@ def _read(
     if nodes is None:
         nodes = edges.high + (not from_one)
     elif edges.high - from_one >= nodes:
+        if path.suffix == ".npy":
+            raise DatasetError(
+                f"{path}: node id {edges.high} is too large: {too_large_remedy(nodes)}"
+            )
         # Only now is it known that the largest id was one too many: find the record.
         read_edge_list(path, from_one, nodes, header, report)
     return _Graph(edges, nodes, int(from_one), edges.both_ways)
+
+
+def _relabelled(path: Path, edges: Edges, known_nodes: int | None) -> _Graph:
+    """The edges with their ids replaced by their ranks among those that occur."""
+    if not edges.chunks:
+        raise DatasetError(f"{path}: holds no edges")
+    occurs = np.zeros(edges.high + 1, bool)
+    for ends in edges.chunks:
+        for ids in ends:
+            occurs[ids] = True
+    ids = np.flatnonzero(occurs)
+    claims = {f"{path} (ids that occur)": len(ids), "features or labels": known_nodes}
+    nodes = _agreed_nodes(claims) or len(ids)
+    edges.chunks = [
+        (np.searchsorted(ids, u).astype(np.int32), np.searchsorted(ids, v).astype(np.int32))
+        for u, v in edges.chunks
+    ]
+    return _Graph(edges, nodes, 0, edges.both_ways)
+
+
+def _edges(
+    path: Path,
+    one_based: bool | None,
+    known_nodes: int | None,
+    header: bool | None,
+    orientation: Literal["csc", "csr"],
+    report: Progress,
+) -> Edges:
+    """Read a file of any kind."""
+    if ".mtx" in path.suffixes[-2:]:
+        return read_matrix_market(path, report)
+    if path.suffix == ".npz" or (path.suffix == ".npy" and "indptr" in path.name):
+        return read_compressed(path, orientation)
+    if path.suffix == ".npy":
+        return read_edge_index(path, one_based is True)
+    if path.suffix in TORCH_FILES:
+        raise DatasetError(f"{path}: {NOT_TORCH}")
+    return read_edge_list(path, one_based, known_nodes, header, report)
 
 
 def _keys(graph: _Graph) -> NDArray[np.int64]:

@@ -1,7 +1,8 @@
-"""Edges from compressed sparse columns or rows in NumPy files.
+"""Edges from NumPy files: PyG's ``edge_index``, or compressed sparse columns or rows.
 
-Read from ``.npz`` as SciPy's ``save_npz`` writes it (or any with ``indptr`` and ``indices``), or
-from a pair of ``.npy`` files whose names differ in ``indptr`` and ``indices``.
+The former is one ``.npy`` of shape ``[2, E]``. The latter are read from ``.npz`` as SciPy's
+``save_npz`` writes it (or any with ``indptr`` and ``indices``), or from a pair of ``.npy`` files
+whose names differ in ``indptr`` and ``indices``.
 """
 
 from __future__ import annotations
@@ -13,13 +14,45 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.importers_text import LARGEST_ID, Edges
+from gatherbench.datasets.importers_text import LARGEST_ID, Edges, too_large_remedy
 from gatherbench.datasets.layout import DatasetError
 
 _CHUNK = 1 << 22
 
 
-def read_numpy(path: Path, orientation: Literal["csc", "csr"] = "csc") -> Edges:
+def read_edge_index(path: Path, one_based: bool = False) -> Edges:
+    """Read a list of edges as PyG has it: whole numbers ``[2, E]`` (or ``[E, 2]``).
+
+    Raises:
+        DatasetError: naming file and position of the first bad entry.
+    """
+    try:
+        array = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise DatasetError(f"{path}: cannot be read ({error})") from error
+    if array.ndim != 2 or 2 not in array.shape or array.dtype.kind not in "iu":
+        raise DatasetError(
+            f"{path}: holds {array.dtype} {array.shape}, expected an edge_index, whole numbers of "
+            "shape [2, E]; or name it with 'indptr' in its name and its fellow with 'indices'"
+        )
+    pairs = array if len(array) == 2 else array.T
+    edges = Edges(one_based=one_based)
+    for start in range(0, pairs.shape[1], _CHUNK):
+        chunk = pairs[:, start : start + _CHUNK]
+        bad = (chunk < 0) | (chunk > LARGEST_ID)
+        if bad.any():
+            end, at = np.unravel_index(int(bad.argmax()), bad.shape)
+            raise DatasetError(
+                f"{path}: edge {start + at} names node {chunk[end, at]}, expected 0 to "
+                f"{LARGEST_ID}; {too_large_remedy(None)}"
+            )
+        edges.add(chunk[0], chunk[1])
+    if not edges.chunks:
+        raise DatasetError(f"{path}: holds no edges")
+    return edges
+
+
+def read_compressed(path: Path, orientation: Literal["csc", "csr"] = "csc") -> Edges:
     """Read a graph from ``.npz``, or from ``….indptr.npy`` with ``….indices.npy`` beside it.
 
     Args:
@@ -79,10 +112,6 @@ def _load(
                         f"{path}: a graph's matrix is square, this is {arrays['shape']}"
                     )
                 return arrays["indptr"], arrays["indices"], "csc" if said == b"csc" else "csr"
-        if "indptr" not in path.name:
-            raise DatasetError(
-                f"{path}: name the .npy file with 'indptr' in its name; its fellow has 'indices'"
-            )
         fellow = path.with_name(path.name.replace("indptr", "indices"))
         return np.load(path, mmap_mode="r"), np.load(fellow, mmap_mode="r"), orientation
     except KeyError as error:

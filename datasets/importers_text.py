@@ -74,12 +74,14 @@ class Records:
         separator: one byte, or 0 for any run of blanks.
         columns: positions of source and target, from 0.
         lowest, highest: ids outside are refused.
+        remedy: what to do about an id that is larger, if there is a remedy.
     """
 
     separator: int
     columns: tuple[int, int]
     lowest: int
     highest: int
+    remedy: str = ""
 
 
 @contextlib.contextmanager
@@ -195,6 +197,7 @@ def _describe(problem: int, text: bytes, position: int, records: Records) -> str
         importers_parse.NEGATIVE: f"expected a node id, found the negative {found!r}",
         importers_parse.TOO_LARGE: (
             f"node id {found} is too large: the largest id is {records.highest}"
+            + (records.remedy and f"; {records.remedy}")
         ),
         importers_parse.TOO_SMALL: f"node id {found} is too small: ids count from {records.lowest}",
     }[problem]
@@ -233,10 +236,21 @@ def read_edge_list(
             stream.unread(first)
         lowest = 1 if one_based else 0
         highest = LARGEST_ID if num_nodes is None else num_nodes - 1 + (one_based is not False)
-        stream.read_edges(edges, Records(separator, columns, lowest, highest))
+        remedy = too_large_remedy(num_nodes)
+        stream.read_edges(edges, Records(separator, columns, lowest, highest, remedy))
     if not edges.chunks:
         raise DatasetError(f"{path}: holds no edges")
     return edges
+
+
+def too_large_remedy(num_nodes: int | None) -> str:
+    """What to do about an id that is no node; ``num_nodes`` is what other files say, if they do."""
+    if num_nodes is None:
+        return "number the nodes from 0 first (numpy.unique(edges, return_inverse=True) does)"
+    return (
+        f"there are {num_nodes} nodes, as features and labels have one row for each; where ids have"
+        " gaps, --relabel numbers those that occur"
+    )
 
 
 def _columns(header: bytes, separator: int) -> tuple[int, int]:

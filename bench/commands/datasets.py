@@ -30,7 +30,10 @@ def prepare(
 
 def import_(
     path: Annotated[
-        Path, typer.Argument(help="Edge list (source, target), MatrixMarket or NumPy file.")
+        Path,
+        typer.Argument(
+            help="Edge list (source, target), MatrixMarket, or NumPy (edge_index, CSC) file."
+        ),
     ],
     name: Annotated[str, typer.Option(help="What the dataset shall be called.")],
     dim: Annotated[
@@ -38,7 +41,8 @@ def import_(
     ] = None,
     dtype: Annotated[str, typer.Option(help="Of generated features.")] = "float32",
     labels: Annotated[
-        Path | None, typer.Option(help=".npy or text, one class a node in the order of ids.")
+        Path | None,
+        typer.Option(help=".npy or text, one class a node in the order of ids, -1 for none."),
     ] = None,
     features: Annotated[
         Path | None, typer.Option(help=".npy [N, D] to take instead of generated features.")
@@ -49,6 +53,14 @@ def import_(
             "--one-based/--zero-based", help="Numbering of an edge list; else told from the ids."
         ),
     ] = None,
+    relabel: Annotated[
+        bool,
+        typer.Option(
+            "--relabel",
+            help="Ids with gaps: number those that occur, in ascending order; rows of features and "
+            "labels are in that order.",
+        ),
+    ] = False,
     csr: Annotated[
         bool, typer.Option("--csr/--csc", help="NumPy arrays list out- or in-neighbours.")
     ] = False,
@@ -57,6 +69,7 @@ def import_(
 ) -> None:
     """Import a graph of your own."""
     from gatherbench.bench.progress import step_bar
+    from gatherbench.bench.show.listing import imported_summary
     from gatherbench.datasets.importers import import_graph
     from gatherbench.datasets.store import DatasetError
 
@@ -69,11 +82,14 @@ def import_(
             labels=labels,
             features=features,
             one_based=one_based,
+            relabel=relabel,
             undirected=undirected,
             orientation="csr" if csr else "csc",
             force=force,
             progress=progress,
         )
+    for line in imported_summary(folder):
+        typer.echo(line, err=True)
     typer.echo(folder)
 
 

@@ -111,6 +111,27 @@ def description(folder: Path) -> Table:
     return table
 
 
+def imported_summary(folder: Path) -> list[str]:
+    """What an import has made of the files, and how to use it."""
+    from gatherbench.datasets.describe import nodes_in_no_edge
+    from gatherbench.datasets.store import open_dataset
+
+    data = open_dataset(folder)
+    spec = data.spec
+    labelled, unused = int((data.labels >= 0).sum()), nodes_in_no_edge(data)
+    lines = [
+        f"{spec.name}: {spec.num_nodes:,} nodes ({labelled:,} labelled), {spec.num_edges:,} "
+        f"edges, rows of {spec.feature_dim} × {spec.feature_dtype}; {'; '.join(spec.notes[:3])}",
+        f'use it as dataset = "{spec.name}" in a plan, or: gatherbench advise {spec.name}',
+    ]
+    if unused > spec.num_nodes / 2:
+        lines.append(
+            f"warning: {unused:,} of the {spec.num_nodes:,} nodes are in no edge; if the ids of the"
+            " file have gaps, import it again with --relabel --force"
+        )
+    return lines
+
+
 def _rounded(count: int) -> str:
     if count < 1e3:
         return str(count)

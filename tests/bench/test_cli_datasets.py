@@ -69,3 +69,20 @@ def test_a_dataset_that_is_not_there_names_the_command_that_makes_it(root: Path)
     assert done.exit_code == 2
     said = " ".join(done.stderr.split())
     assert "make it with `gatherbench datasets prepare wiki-like --scale 0.01`" in said
+
+
+def test_an_import_says_what_it_made_and_warns_of_ids_with_gaps(root: Path) -> None:
+    edges = root / "edges.txt"
+    edges.write_text("7 90\n90 7000\n7 90\n")
+    command = ["datasets", "import", str(edges), "--name", "mine", "--dim", "2"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stderr.split())
+    assert "mine: 7,001 nodes (7,001 labelled), 2 edges, rows of 2 × float32" in said
+    assert 'dataset = "mine"' in said
+    assert "6,998 of the 7,001 nodes are in no edge" in said
+    assert "--relabel --force" in said
+    done = CliRunner().invoke(app, [*command, "--relabel", "--force"])
+    assert done.exit_code == 0, done.output
+    assert "mine: 3 nodes (3 labelled), 2 edges" in done.stderr
+    assert "warning" not in done.stderr

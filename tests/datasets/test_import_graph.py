@@ -289,12 +289,54 @@ def test_numpy_files_that_are_none(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", rows=np.zeros(3))
     with pytest.raises(DatasetError, match="expected arrays indptr, indices"):
         load(tmp_path / "other.npz")
-    np.save(tmp_path / "a.npy", np.zeros(3, int))
-    with pytest.raises(DatasetError, match="'indptr' in its name"):
-        load(tmp_path / "a.npy")
     scipy.sparse.save_npz(tmp_path / "coo.npz", compressed(scipy.sparse.coo_array))
     with pytest.raises(DatasetError, match="expected csc or csr"):
         load(tmp_path / "coo.npz")
+
+
+def test_an_edge_index_of_pyg(tmp_path: Path) -> None:
+    pairs = np.array(EDGES)
+    for array in (pairs.T, pairs, pairs.T.astype(np.uint32), np.asfortranarray(pairs.T)):
+        np.save(tmp_path / "edge_index.npy", array)
+        assert in_neighbours(load(tmp_path / "edge_index.npy")) == EXPECTED
+    np.save(tmp_path / "edge_index.npy", pairs.T + 1)
+    assert in_neighbours(load(tmp_path / "edge_index.npy", one_based=True)) == EXPECTED
+    for bad, complaint in (
+        (np.zeros(3, int), r"expected an edge_index, .* 'indptr' in its name"),
+        (np.zeros((2, 3)), "holds float64"),
+        (np.zeros((2, 0), int), "holds no edges"),
+        (np.array([[0, 1, 2], [0, 1, -7]]), "edge 2 names node -7"),
+        (np.array([[0, 2**31], [0, 1]]), "edge 1 names node 2147483648, .* number the nodes"),
+    ):
+        np.save(tmp_path / "bad.npy", bad)
+        with pytest.raises(DatasetError, match=complaint):
+            load(tmp_path / "bad.npy")
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    np.save(tmp_path / "edge_index.npy", pairs.T)
+    with pytest.raises(DatasetError, match=r"node id 4 is too large: there are 3 nodes.*--relabel"):
+        load(tmp_path / "edge_index.npy", dim=None, features=tmp_path / "x.npy")
+    with pytest.raises(DatasetError, match=r"edges\.pt: a file of torch\.save: .*numpy\.save"):
+        load(put(tmp_path, "edges.pt", b"PK"))
+
+
+def test_ids_with_gaps_are_numbered_by_rank(tmp_path: Path) -> None:
+    ids = np.array([3, 70, 71, 900, 2**31 - 2])  # of nodes 0 to 4
+    edges = [(int(ids[u]), int(ids[v])) for u, v in EDGES]
+    text = put(tmp_path, "gaps.csv", lines(edges, ","))
+    small = put(tmp_path, "small.txt", lines([(9 * u + 4, 9 * v + 4) for u, v in EDGES]))
+    np.save(tmp_path / "x.npy", np.arange(5.0).reshape(5, 1))
+    np.save(tmp_path / "small.npy", np.array(EDGES).T * 9)
+    features = tmp_path / "x.npy"
+    with pytest.raises(DatasetError, match=r"line 1, column 3: .*are 5 nodes.* --relabel"):
+        load(text, dim=None, features=features)
+    for path in (small, tmp_path / "small.npy"):
+        data = load(path, dim=None, features=features, relabel=True)
+        assert in_neighbours(data) == EXPECTED
+        assert data.features.tolist() == [[0.0], [1.0], [2.0], [3.0], [4.0]]
+    assert data.spec.notes[0] == "ids of the file numbered anew, in ascending order"
+    np.save(tmp_path / "x.npy", np.zeros((6, 1)))
+    with pytest.raises(DatasetError, match=r"how many nodes\? .*ids that occur.* says 5, .* 6"):
+        load(small, dim=None, features=features, relabel=True)
 
 
 # --- features, labels, names ----------------------------------------------------------------------
@@ -323,6 +365,7 @@ def test_a_csv_of_labels_may_name_its_column(tmp_path: Path) -> None:
     assert load(path, labels=named).labels.tolist() == [0, 2, -1, 1, 0]
     for text, complaint in (
         ("label\nlabel\n0\n", "line 2, .* found 'label'"),
+        ("label\n0\n\n1\n0\n0\n", "line 3 is empty: write -1 for a node without a class"),
         ("0\nlabel\n", "line 2, .* found 'label'"),
         ("node,label\n0,1\n", "line 1, .* in the order of the node ids.* found 'node,label'"),
     ):
@@ -339,9 +382,15 @@ def test_bad_features_and_labels(tmp_path: Path) -> None:
     np.save(tmp_path / "nan.npy", table)
     put(tmp_path, "y.txt", "0\n1\nsheep\n")
     np.save(tmp_path / "y3.npy", np.zeros(3, int))
+    np.save(tmp_path / "y-float.npy", np.zeros(5))
+    np.save(tmp_path / "bfloat16.npy", np.zeros((5, 2), np.uint16).view("V2"))
+    put(tmp_path, "x.pt", b"PK")
     np.save(tmp_path / "y-2.npy", np.array([0, 0, 0, -2, 0]))
     for options, complaint in (
         ({"features": "short.npy"}, "node id 4 is too large"),
+        ({"features": "bfloat16.npy"}, "may be bfloat16: .* float16 move the same bytes"),
+        ({"features": "x.pt"}, r"a file of torch\.save: .*numpy\.save"),
+        ({"dim": 2, "labels": "y-float.npy"}, "expected whole numbers .* -1 for a node without"),
         ({"features": "flat.npy"}, r"expected numbers of shape \[N, D\]"),
         ({"features": "nan.npy"}, r"/nan\.npy: \[3, 1\] = nan is not finite$"),
         ({"features": "nowhere.npy"}, "cannot be read"),

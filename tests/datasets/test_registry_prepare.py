@@ -142,7 +142,7 @@ def test_describe(tmp_path: Path, source: CountingSource) -> None:
         "degree_median": 0.5,
         "degree_mean": 0.75,
         "degree_max": 2,
-        "isolated_nodes": 2,
+        "nodes_without_in_neighbours": 2,
         "row_bytes": 128,
         "row_is_multiple_of_128_bytes": True,
         "table_bytes": 512,
