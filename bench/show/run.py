@@ -46,7 +46,7 @@ def render(run: Run) -> RenderableType:
         parts += [_table(title, here, missing, modelled_for(run)), Text()]
     parts += roofline_tables(run)
     parts += _reasons(bad)
-    parts += _unknown(run)
+    parts += _unknown(run, bad["reason"])
     reference = reference_variant(run)
     compared = (
         f"speed-up over {' '.join(reference)}" if reference else "no cpu_gather to compare with"
@@ -122,26 +122,32 @@ def _cells(line: Mapping[Hashable, Any], factor: float) -> list[Text]:
 def _reasons(bad: pd.DataFrame) -> list[Text]:
     """Each reason once, with what it struck."""
     lines = []
-    same = ["strategy", "variant", "status", "reason"]
-    for (strategy, variant, status, reason), group in bad.groupby(same, sort=False):
-        struck, planned = group["repeats"].sum(), group["of"].sum()
-        count = "" if struck == planned else f", {struck} of {planned} repeats"
+    for (status, reason), group in bad.groupby(["status", "reason"], sort=False):
+        struck = []
+        for (strategy, variant), series in group.groupby(["strategy", "variant"], sort=False):
+            repeats, planned = series["repeats"].sum(), series["of"].sum()
+            count = "" if repeats == planned else f" ({repeats} of {planned} repeats)"
+            struck.append(f"{strategy} {variant}{count}")
         what = (f"{status}: ", _COLOURS.get(str(status), ""))
-        lines.append(Text.assemble(what, f"{strategy} {variant}{count}: {reason}"))
+        lines.append(Text.assemble(what, f"{', '.join(struck)}: {reason}"))
     return [*lines, Text()] if lines else []
 
 
-def _unknown(run: Run) -> list[Text]:
-    """Each reason why an epoch could not be modelled, once, with the workloads it struck."""
+def _unknown(run: Run, said: pd.Series[str]) -> list[Text]:
+    """Each reason why an epoch could not be modelled, once, with what it struck.
+
+    ``said``: reasons that were told already; a case that failed cannot be modelled either.
+    """
     rows = run.rows[(run.rows["backend"] == "model") & (run.rows["epoch"] >= 0)]
     rows = rows[(rows["stage"] == "epoch") & (rows["metric"] == "wall_time")]
+    rows = rows[rows["reason"].notna()]
+    told = rows["reason"].map(lambda reason: any(why in reason for why in said)).astype(bool)
+    rows = rows[~told]
     lines = []
-    same = ["machine", "strategy", "variant", "reason"]
-    for (machine, strategy, variant, reason), group in rows.groupby(same, sort=False):
-        struck = ", ".join(group["workload"].unique())
-        lines.append(
-            Text(f"not modelled for {machine}: {strategy} {variant} on {struck}: {reason}")
-        )
+    for (machine, reason), group in rows.groupby(["machine", "reason"], sort=False):
+        names = (group["strategy"] + " " + group["variant"]).unique()
+        struck = f"{', '.join(names)} on {', '.join(group['workload'].unique())}"
+        lines.append(Text(f"not modelled for {machine}: {struck}: {reason}"))
     return [*lines, Text()] if lines else []
 
 

@@ -19,7 +19,7 @@ from gatherbench.bench.linkmodel.series import BORROWED
 from gatherbench.bench.report.results import speedups, stages
 from gatherbench.bench.rows import Row
 from gatherbench.bench.run_guards import is_running, only_one
-from gatherbench.bench.show.run import render
+from gatherbench.bench.show.run import _unknown, render
 from gatherbench.bench.store import RunStore
 from gatherbench.bench.tables import load_run
 
@@ -100,6 +100,34 @@ def test_a_failed_case_stands_in_its_place_and_its_reason_below(make_run: MakeRu
     places = [line for line in text.splitlines() if line.rstrip().endswith("failed")]
     assert len(places) == 2
     assert text.count("failed: aligned_zero_copy registered,sorted: out of memory") == 1
+
+
+def test_a_reason_that_several_share_is_said_once(make_run: MakeRun) -> None:
+    why = "mine could not be prepared: no space"
+    failures = {(name, variant): ("failed", why) for name, variant, _ in (NAIVE, SORTED)}
+    text = " ".join(shown(make_run(series=[NAIVE, SORTED], failures=failures), 200).split())
+    assert f"failed: cpu_gather naive, aligned_zero_copy registered,sorted: {why}" in text
+    assert text.count(why) == 2, "in the list and in the verdict"
+
+
+def test_what_failed_is_not_called_unmodelled_for_the_same_reason(make_run: MakeRun) -> None:
+    run = load_run(make_run(series=[NAIVE, SORTED], modelled=[NAIVE, SORTED]))
+    rows = run.rows
+    model = (rows["backend"] == "model") & (rows["stage"] == "epoch")
+    unknown = rows[model & (rows["metric"] == "wall_time")]
+    for reason, lines in (
+        ("unknown: the case did not get so far: boom", []),
+        (
+            "unknown: gpu.launch",
+            [
+                "not modelled for rtx3090-pcie4: cpu_gather naive, aligned_zero_copy "
+                f"registered,sorted on {run.workloads[0]}: unknown: gpu.launch",
+                "",
+            ],
+        ),
+    ):
+        changed = dataclasses.replace(run, rows=unknown.assign(reason=reason, value=None))
+        assert [str(line) for line in _unknown(changed, pd.Series(["boom"]))] == lines
 
 
 def test_a_run_that_is_still_going_is_not_called_cut_off(
