@@ -195,9 +195,8 @@ def _relabelled(path: Path, edges: Edges, known_nodes: int | None) -> _Graph:
     if not edges.chunks:
         raise DatasetError(f"{path}: holds no edges")
     occurs = np.zeros(edges.high + 1, bool)
-    for ends in edges.chunks:
-        for ids in ends:
-            occurs[ids] = True
+    for source, target in edges.chunks:
+        occurs[source] = occurs[target] = True
     ids = np.flatnonzero(occurs)
     claims = {f"{path} (ids that occur)": len(ids), "features or labels": known_nodes}
     nodes = _agreed_nodes(claims) or len(ids)
