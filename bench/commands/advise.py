@@ -15,6 +15,7 @@ from gatherbench.bench.commands.common import (
     ResultsOption,
     bad_input,
     console,
+    gibibytes,
 )
 
 GIB = 1 << 30
@@ -25,7 +26,7 @@ def advise(
         str, typer.Argument(help="A dataset, prepared or not; or give --nodes, --edges and --dim.")
     ] = "",
     nodes: Annotated[
-        int, typer.Option(help="Of a graph that is no dataset; 2.4e6 will do.", **COUNT)
+        int, typer.Option(help="Of a graph that is no dataset; 2.4M or 2.4e6 will do.", **COUNT)
     ] = 0,
     edges: Annotated[
         int, typer.Option(help="As stored: both directions if both are.", **COUNT)
@@ -43,7 +44,10 @@ def advise(
     gpus: Annotated[int, typer.Option(help="GPUs that train in a machine.")] = 1,
     machines: Annotated[int, typer.Option(help="Machines that train, all alike.")] = 1,
     gpu_memory: Annotated[
-        float, typer.Option(help="GiB of each GPU (0: as the profile says).", min=0)
+        float,
+        typer.Option(
+            help="GiB of each GPU (0: as the profile says).", parser=gibibytes, metavar="<GiB>"
+        ),
     ] = 0,
     profile: Annotated[
         str,

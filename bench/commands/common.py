@@ -22,19 +22,39 @@ ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are k
 DEFAULT_RESULTS = Path("results")
 
 
+_UNITS = {"k": 10**3, "M": 10**6, "B": 10**9}
+
+
 def whole(text: str | int) -> int:
-    """A large count as people write it: ``2400000``, ``2_400_000``, ``2.4e6``.
+    """A large count as people write it: ``2400000``, ``2_400_000``, ``2.4e6``, ``2.4M``.
 
     Raises:
         ValueError: it is none.
     """
     try:
-        number = Decimal(text)
+        digits = str(text).strip()
+        unit = _UNITS.get(digits[-1:], 1)
+        number = Decimal(digits[:-1] if unit > 1 else digits) * unit
         if abs(number) < 2**63 and number == number.to_integral_value():
             return int(number)
     except ArithmeticError:
         pass
-    raise ValueError(f"{text!r} is no whole number, such as 2400000 or 2.4e6")
+    raise ValueError(f"{text!r} is no whole number, such as 2400000, 2.4e6 or 2.4M")
+
+
+def gibibytes(text: str | float) -> float:
+    """A size in GiB, without a unit: 24 GB and 24 GiB are not the same.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        size = float(text)
+    except ValueError:
+        size = -1.0
+    if not size >= 0:
+        raise ValueError(f"{text!r} is no number of GiB; write 24 for 24 GiB")
+    return size
 
 
 #: Of an option that is such a count.

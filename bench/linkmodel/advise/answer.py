@@ -58,6 +58,8 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
             "give a dataset, or --nodes, --edges and --dim of a graph"
             + (", not both" if asked.dataset else "")
         )
+    if any(numbers) and not all(numbers):
+        raise AdviceError("--nodes, --edges and --dim go together: give all three, above 0")
     # What needs no graph is checked before one is looked for.
     placeholder = graph_of(2, 1, 1)
     question = Question(

@@ -91,7 +91,7 @@ class Question:
         ):
             raise AdviceError(
                 f"--gpu-memory: {self.gpu_memory_bytes / 2**30:g} GiB; a GPU has"
-                f" {room.low / 2**30:.2g} to {room.high / 2**30:.0f}"
+                f" {room.low / 2**30:.2g} to {room.high / 2**30:.0f}; write 24 for 24 GiB"
             )
 
     @property

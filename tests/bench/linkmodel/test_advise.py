@@ -282,7 +282,7 @@ def test_the_table_names_every_option_and_calls_it_modelled() -> None:
         (Asked(), "give a dataset, or --nodes, --edges and --dim"),
         (Asked(dataset="wordnet", nodes=5), "not both"),
         (Asked(dataset="wordnett"), "did you mean 'wordnet'"),
-        (Asked(nodes=10, edges=20), "--dim 0: must be at least 1"),
+        (Asked(nodes=10, edges=20), "--nodes, --edges and --dim go together"),
         (Asked(nodes=1, edges=20, dim=4), "--nodes 1: must be at least 2"),
         (Asked(nodes=10, edges=20, dim=4, dtype="flot32"), "did you mean 'float32'"),
         (Asked(nodes=10, edges=20, dim=4, fanouts="10;5"), "numbers with commas"),
