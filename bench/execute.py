@@ -92,7 +92,9 @@ def new_run(
         if other is not None:
             write_atomically(store.profile_file, other.to_toml())
     except OSError as error:
-        raise BadRunError(f"{results}: no run can be kept there: {error}") from error
+        raise BadRunError(
+            f"{results}: no run can be kept there: {error}; choose a folder with --results"
+        ) from error
     return PreparedRun(store, cases, text, chosen, machine, other)
 
 

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from torch import Tensor
 from torch.utils.data import get_worker_info
 from torch_geometric.data import Data
 
@@ -41,9 +42,14 @@ class FeatureLoader:
     Args:
         loader: a PyG loader of a homogeneous graph whose data holds no ``x``.
         features: the rows, by node id.
+
+    Raises:
+        TypeError: ``features`` is a plain tensor.
     """
 
     def __init__(self, loader: Loader, features: UnifiedTensor) -> None:
+        if isinstance(features, Tensor):
+            raise TypeError("features: expected what gatherbench.unified(x) gives, got a Tensor")
         self.loader = loader
         self.features = features
 

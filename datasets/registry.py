@@ -36,11 +36,14 @@ def get_source(name: str) -> GraphSource:
     """The source called ``name``.
 
     Raises:
-        DatasetError: there is none; the message names the nearest one.
+        DatasetError: there is none, the message names the nearest one; or a graph of that name was
+            imported, and has no source.
     """
     sources = {source.name: source for source in SOURCES}
     if name in sources:
         return sources[name]
+    if name in (folder.name for folder in imported()):
+        raise DatasetError(f"{name} was imported: it is one fixed graph, its scale is 1")
     known = [*sources, *(folder.name for folder in imported())]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]!r}?" if near else ""

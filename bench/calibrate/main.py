@@ -41,7 +41,10 @@ def run(out: Path, budget_s: float, base: str, device: Device) -> int:
             base=known,
             say=lambda text: err.print(text, highlight=False),
         )
-    except (CalibrationError, ProfileError, OSError) as error:
+    except OSError as error:
+        err.print(f"error: {error}; choose a folder with --out", style="red", highlight=False)
+        return 2
+    except (CalibrationError, ProfileError) as error:
         err.print(f"error: {error}", style="red", highlight=False)
         return 2
     except (CudaCallError, CompilerError) as error:

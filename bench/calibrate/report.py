@@ -95,3 +95,13 @@ def _closing(calibration: Calibration) -> Iterator[Text]:
     yield Text(f"{calibration.rounds} rounds, {calibration.seconds:.0f} s in all. Written:")
     for path in calibration.files:
         yield Text(f"  {path}", no_wrap=True)
+    if calibration.profile.gpu.launch.value is None:
+        yield Text(
+            "It knows no GPU, so `gatherbench advise` does not use it; `gatherbench calibrate"
+            " --base h100-sxm-pcie5` (or another of `gatherbench list profiles`) joins the two."
+        )
+    else:
+        yield Text(
+            f"Use it: gatherbench advise DATASET --profile {calibration.files[0]} (below"
+            " calibration/ it is found by itself), or as the profile of a plan."
+        )

@@ -137,6 +137,8 @@ def test_a_failed_case_makes_the_exit_status_1(plan: Path, tmp_path: Path) -> No
         (["datasets", "import", "nowhere.txt", "--name", "x"], "nowhere.txt"),
         (["run", "quick", "--device", "tpu"], "auto, cpu, cuda"),
         (["run", "quick", "--results", "/dev/null/x"], "no run can be kept there"),
+        (["run", "quick", "--results", "/dev/null/x"], "choose a folder with --results"),
+        (["calibrate", "--out", "/dev/null/x", "--device", "cpu"], "choose a folder with --out"),
     ],
 )
 def test_bad_input_is_named_with_exit_status_2(

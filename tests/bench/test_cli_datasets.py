@@ -59,6 +59,9 @@ def test_a_graph_of_ones_own_is_listed_and_suggested(root: Path) -> None:
     (mine,) = [line for line in listed.stdout.splitlines() if "imported from edges.txt" in line]
     assert [cell.strip() for cell in mine.split("│")[1:5]] == ["mine", "3", "2", "9 × float32"]
     assert "broken" in listed.stdout
+    scaled = CliRunner().invoke(app, ["datasets", "prepare", "mine", "--scale", "0.1"])
+    assert scaled.exit_code == 2
+    assert "mine was imported: it is one fixed graph" in " ".join(scaled.stderr.split())
     wrong = CliRunner().invoke(app, ["datasets", "info", "mien"])
     assert wrong.exit_code == 2
     assert "did you mean 'mine'?" in " ".join(wrong.stderr.split())

@@ -108,6 +108,11 @@ def test_an_epoch_that_is_left_early_spoils_nothing(data: Data) -> None:
         assert len(list(loader)) == 8
 
 
+def test_a_plain_tensor_is_no_features(data: Data) -> None:
+    with pytest.raises(TypeError, match=r"what gatherbench\.unified\(x\) gives, got a Tensor"):
+        FeatureLoader(node_loader(data), X)  # type: ignore[arg-type]
+
+
 def test_links_too(data: Data) -> None:
     sampler = PygNeighborSampler.from_data(data, (4,))
     links = LinkLoader(data, sampler, data.edge_index[:, :90], batch_size=40)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import random
 from collections.abc import Mapping
@@ -307,6 +308,19 @@ def test_a_profile_survives_its_file(tmp_path: Path) -> None:
 def test_the_least_share_that_suffices() -> None:
     assert smallest_share(measured(machine())) == 10  # 0.12 a per cent: 8 would do, 10 was tried
     assert smallest_share({}) is None
+
+
+@pytest.mark.parametrize(
+    ("launch_s", "said"),
+    [(2e-6, "Use it: gatherbench advise DATASET --profile a.toml"), (None, "It knows no GPU")],
+)
+def test_the_report_ends_with_the_next_step(launch_s: float | None, said: str) -> None:
+    found = measured(machine())
+    profile = fitted(found).with_constant("gpu.launch", launch_s, "test")
+    done = calibration.Calibration(profile, found, check(profile, found), 5, 1.0, (Path("a.toml"),))
+    text = io.StringIO()
+    Console(width=150, file=text).print(render(done))
+    assert said in text.getvalue().partition("Written:")[2]
 
 
 def test_the_report_shows_constants_and_what_was_held_out() -> None:
