@@ -259,6 +259,8 @@ def _headline(
             f" {lean.strategy} ({lean.variant}) is level with it and pins"
             f" {gib(lean.pinned_bytes)} in place of {gib(best.pinned_bytes)}."
         )
+    if best.basis == MODELLED and best.bound.endswith("(sampling)"):
+        said += " Drawing minibatches is then what bounds it: a faster transfer gains nothing."
     return said + hint
 
 
