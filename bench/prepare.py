@@ -1,12 +1,14 @@
 """Make a workload ready: its dataset on disk and its minibatches drawn.
 
 Both are kept under the data folder and used again by later runs. The trace is named after the
-dataset's ``spec.json`` too, so that a dataset that was made anew never meets an old trace.
+state of the dataset's files too: a graph that was imported anew under its old name may have the
+same ``spec.json`` word for word, and must not meet the minibatches of the other.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,12 +30,13 @@ def prepare(workload: Workload, progress: Progress | None = None) -> tuple[Path,
     from gatherbench.bench.sampling.epoch import epoch_seeds
     from gatherbench.bench.sampling.numba_sampler import NeighborSampler
     from gatherbench.bench.trace import Trace, draw_trace
+    from gatherbench.datasets.checks import fingerprint
     from gatherbench.datasets.registry import prepare_dataset
     from gatherbench.datasets.store import data_root, open_dataset
 
     folder = prepare_dataset(workload.dataset, workload.scale, progress=progress)
-    spec = hashlib.sha256((folder / "spec.json").read_bytes()).hexdigest()[:8]
-    trace = data_root() / "traces" / f"{workload.trace_id}-{spec}"
+    state = hashlib.sha256(json.dumps(fingerprint(folder)).encode()).hexdigest()[:8]
+    trace = data_root() / "traces" / f"{workload.trace_id}-{state}"
     if trace.is_dir():
         Trace.open(trace)
         return folder, trace
@@ -44,3 +47,12 @@ def prepare(workload: Workload, progress: Progress | None = None) -> tuple[Path,
     sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
     draw_trace(trace, sampler, list(seeds), workload.seed, progress=progress)
     return folder, trace
+
+
+def identity(dataset: Path, trace: Path) -> str:
+    """Equal for equal datasets, as their ``spec.json`` says, with equal minibatches."""
+    from gatherbench.bench.trace import MANIFEST
+    from gatherbench.datasets.layout import SPEC_FILE
+
+    files = (dataset / SPEC_FILE, trace / MANIFEST)
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

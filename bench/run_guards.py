@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import signal
 import threading
@@ -12,8 +13,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gatherbench.bench.store import StoreError
+from gatherbench.bench.store import StoreError, write_atomically
 from gatherbench.bench.worker import DISK_FULL
+from gatherbench.bench.workload import Workload
 
 _INSTANT_S = 0.1
 
@@ -30,6 +32,24 @@ def only_one(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def other_data(folder: Path, workload: Workload, identity: str) -> str | None:
+    """Why a run must not go on with this dataset: it began with another. Keeps the first.
+
+    Args:
+        folder: of the run.
+        identity: of :func:`gatherbench.bench.prepare.identity`.
+    """
+    file = folder / "data.json"
+    known = json.loads(file.read_bytes()) if file.exists() else {}
+    if known.setdefault(workload.id, identity) != identity:
+        return (
+            f"{workload.dataset} is not what this run began with: it was imported or made anew"
+            " since; start a new run"
+        )
+    write_atomically(file, json.dumps(known, indent=2) + "\n")
+    return None
 
 
 def _lock(folder: int) -> None:

@@ -23,7 +23,7 @@ from gatherbench.bench.metering.calibration_job import (
 )
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.rows import Row, RowMaker
-from gatherbench.bench.run_guards import death_of, only_one, terminate_as_interrupt
+from gatherbench.bench.run_guards import death_of, only_one, other_data, terminate_as_interrupt
 from gatherbench.bench.store import (
     CALIBRATION_STAGE,
     CASE_METRIC,
@@ -233,9 +233,10 @@ class Runner:
             if code == DISK_FULL:
                 raise RunStopped(f"no space left to prepare {workload.dataset}: {data_root()}")
             death = death_of(code, log.read())
-        if "dataset" in answer:
-            return Path(answer["dataset"]), Path(answer["trace"])
-        return f"{workload.dataset} could not be prepared: {answer.get('error') or death}"
+        if "dataset" not in answer:
+            return f"{workload.dataset} could not be prepared: {answer.get('error') or death}"
+        changed = other_data(self.store.folder, workload, answer["identity"])
+        return changed or (Path(answer["dataset"]), Path(answer["trace"]))
 
     @contextlib.contextmanager
     def _process(

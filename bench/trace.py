@@ -31,7 +31,7 @@ from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.datasets import staging
 
 FORMAT_VERSION = 1
-_MANIFEST = "trace.json"
+MANIFEST = "trace.json"
 #: The files: node ids of all minibatches; sources and targets of all their layers.
 _ARRAYS = ("input_ids", "sources", "targets")
 _REMEDY = "delete the folder and draw the trace again"
@@ -131,7 +131,7 @@ def _write(
         "arrays": {name: writer.describe() for name, writer in writers.items()},
     }
     manifest["sha256"] = _digest(manifest)
-    (folder / _MANIFEST).write_text(json.dumps(manifest) + "\n")
+    (folder / MANIFEST).write_text(json.dumps(manifest) + "\n")
 
 
 class _Writer:
@@ -230,7 +230,7 @@ class Trace:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / _MANIFEST
+    path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text())
         digest = manifest.pop("sha256")

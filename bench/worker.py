@@ -50,7 +50,7 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 def prepare_workload(path: Path) -> None:
     """Prepare the workload; one JSON object a line on stdout, the last with the folders."""
-    from gatherbench.bench.prepare import prepare
+    from gatherbench.bench.prepare import identity, prepare
 
     fields = json.loads(path.read_text(encoding="utf-8"))
     fields["fanouts"] = tuple(fields["fanouts"])
@@ -66,13 +66,14 @@ def prepare_workload(path: Path) -> None:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what a library prints is no answer
             dataset, trace = prepare(Workload(**fields), progress)
+            content = identity(dataset, trace)
     except Exception as error:
         if is_disk_full(error):
             sys.exit(DISK_FULL)
         traceback.print_exc()
         answer(error=f"{type(error).__name__}: {error}")
         sys.exit(1)
-    answer(dataset=str(dataset), trace=str(trace))
+    answer(dataset=str(dataset), trace=str(trace), identity=content)
 
 
 def measure_case(path: Path) -> None:

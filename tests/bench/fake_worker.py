@@ -36,7 +36,8 @@ def main() -> None:
             print(json.dumps({"error": "OSError: no route to host"}))
             sys.exit(1)
         print(json.dumps({"what": "drawing", "fraction": 0.5}))
-        print(json.dumps({"dataset": "/nowhere", "trace": "/nowhere"}))
+        identity = os.environ.get("TEST_DATA", "")
+        print(json.dumps({"dataset": "/nowhere", "trace": "/nowhere", "identity": identity}))
         return
     if verb == "calibrate":
         calibrate(CalibrationJob.load(Path(path)))

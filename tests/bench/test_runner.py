@@ -87,6 +87,24 @@ def test_a_dataset_that_cannot_be_prepared_fails_its_cases_alone(store: RunStore
     assert said["fine"] == ("ok", None)
 
 
+def test_a_run_does_not_go_on_with_another_graph_of_the_same_name(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_DATA", "as imported")
+    runner(store, cases("good")).run()
+    monkeypatch.setenv("TEST_DATA", "imported anew")
+    wanted = cases("good", "last")
+    again = runner(store, wanted)
+    assert again.run() == 1
+    assert again.unprepared == 1
+    said = outcomes(store)
+    assert said["good"] == ("ok", None)
+    assert "tiny is not what this run began with" in said["last"][1]
+    monkeypatch.setenv("TEST_DATA", "as imported")
+    assert runner(store, wanted).run() == 0
+    assert outcomes(store)["last"] == ("ok", None)
+
+
 def test_a_preparation_that_failed_is_tried_again_when_the_run_is_resumed(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

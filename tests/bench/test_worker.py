@@ -132,10 +132,15 @@ def test_what_a_library_prints_is_no_answer(tmp_path: Path, capsys, monkeypatch)
         return tmp_path / "dataset", tmp_path / "trace"
 
     monkeypatch.setattr("gatherbench.bench.prepare.prepare", talkative)
+    monkeypatch.setattr("gatherbench.bench.prepare.identity", lambda *_: "mine")
     file = tmp_path / "workload.json"
     file.write_text(json.dumps(asdict(Workload("wordnet"))))
     prepare_workload(file)
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
         {"what": "drawing", "fraction": 0.5},
-        {"dataset": str(tmp_path / "dataset"), "trace": str(tmp_path / "trace")},
+        {
+            "dataset": str(tmp_path / "dataset"),
+            "trace": str(tmp_path / "trace"),
+            "identity": "mine",
+        },
     ]

@@ -1,0 +1,51 @@
+"""A workload's minibatches belong to the graph that is there now, whatever it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gatherbench.bench.prepare import identity, prepare
+from gatherbench.bench.trace import Trace
+from gatherbench.bench.workload import Workload
+from gatherbench.datasets.importers import import_graph
+
+WORKLOAD = Workload("mine", fanouts=(2,), batch_size=4)
+#: A ring, and the same ring the other way round: graphs of one size and one description.
+RING = np.stack([np.arange(10), (np.arange(10) + 1) % 10])
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+def imported(root: Path, edges: np.ndarray, dim: int = 2) -> tuple[Path, Path]:
+    np.save(root / "edges.npy", edges)
+    import_graph(root / "edges.npy", "mine", dim=dim, force=True)
+    return prepare(WORKLOAD)
+
+
+def inputs(trace: Path) -> list[list[int]]:
+    return [batch.input_ids.tolist() for batch in Trace.open(trace)]
+
+
+def test_a_graph_imported_anew_meets_no_old_minibatches(root: Path) -> None:
+    dataset, trace = imported(root, RING)
+    spec, first, seen = (
+        (dataset / "spec.json").read_bytes(),
+        inputs(trace),
+        identity(dataset, trace),
+    )
+    assert prepare(WORKLOAD) == (dataset, trace), "nothing has changed"
+    dataset, trace = imported(root, RING[::-1])
+    assert (dataset / "spec.json").read_bytes() == spec, "the description does not tell them apart"
+    assert inputs(trace) != first
+    assert identity(dataset, trace) != seen
+    dataset, trace = imported(root, RING)
+    assert inputs(trace) == first
+    assert identity(dataset, trace) == seen, "the same graph, imported once more"
+    assert identity(*imported(root, RING, dim=3)) != seen
