@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,9 +126,9 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
     ``budget_s`` seconds after the start no more is measured, and what there is is printed.
     """
     folder = run.store.folder
-    where = f"{len(run.cases)} cases on {run.machine} ({run.device}); rows go to {folder}"
+    where = f"{_cases(len(run.cases))} on {run.machine} ({run.device}); rows go to {folder}"
     out.print(where, soft_wrap=True)
-    again = f"gatherbench run --resume {folder}"
+    again = f"gatherbench run --resume {shlex.quote(str(folder))}"
     with progress_bar(err) as bar:
         runner = Runner(
             run.store,
@@ -154,9 +155,9 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
             return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
     late = runner.left - runner.unprepared
     if late:
-        err.print(f"{late} cases left when the time was up. Go on with: {again}", soft_wrap=True)
+        err.print(f"{_cases(late)} left when the time was up. Go on with: {again}", soft_wrap=True)
     if runner.unprepared:
-        what = f"{runner.unprepared} cases could not be prepared and wait for another try"
+        what = f"{_cases(runner.unprepared)} could not be prepared; to try again"
         err.print(f"{what}: {again}", soft_wrap=True)
     whole = True
     if run.profile is not None:
@@ -168,6 +169,10 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
     if failed:
         err.print(f"[red]{failed} of {len(run.cases)} cases failed[/]; the table says why")
     return FAILED if failed or not whole else OK
+
+
+def _cases(count: int) -> str:
+    return f"{count} case{'' if count == 1 else 's'}"
 
 
 def _show(folder: Path, out: Console, err: Console) -> bool:
@@ -224,6 +229,7 @@ def reporter(bar: Any, run: PreparedRun, out: Console) -> Progress:
     """Draws the runner's progress: a bar for the run, and a line for each case that ended."""
     task = bar.add_task("starting", total=len(run.cases))
     folder, env = run.store.folder, run.store.env()
+    told: set[str] = set()
 
     def preparing(workload: Workload, what: str, fraction: float) -> None:
         bar.update(task, description=f"{workload.dataset}: {what} {fraction:.0%}")
@@ -236,7 +242,11 @@ def reporter(bar: Any, run: PreparedRun, out: Console) -> Progress:
         bar.update(task, completed=number)
         status, reason, seconds = rows[-1].status, rows[-1].reason, rows[-1].value
         colour = {"ok": "green", "skipped": "yellow", "failed": "red"}[status]
-        said = escape(reason) if reason else f"{seconds:.1f} s"
+        said = f"{seconds:.1f} s" if reason is None else escape(reason)
+        if reason in told:
+            said = "(as above)"
+        elif reason is not None:
+            told.add(reason)
         for cores in disturbed(run_of(folder, run.plan, env, rows, no_samples(), going=True)):
             said += f", [yellow]beside other work on {cores:.1f} cores[/]"
         out.print(

@@ -84,7 +84,7 @@ def test_a_run_ends_with_its_table_and_pictures_and_can_be_shown(
     done, folder = shell_run
     assert {p.name for p in folder.iterdir()} == {
         "rows.csv", "samples.parquet", "plan.json", "env.json", "figures", "report.html",
-        "profile.toml",
+        "profile.toml", "data.json",
     }  # fmt: skip
     for name in ("rows.csv", "epoch_breakdown.png", "speedup.png", "cpu_seconds.png"):
         assert name in done.stdout
@@ -115,7 +115,9 @@ def test_a_failed_case_makes_the_exit_status_1(plan: Path, tmp_path: Path) -> No
     plan.write_text(short)
     done = invoke("run", plan, "--results", tmp_path / "results")
     assert done.exit_code == 1
-    assert "timed out" in done.stdout
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    assert ["timed out" in line for line in lines] == [True, False]
+    assert lines[1].endswith("failed (as above)")
     assert "2 of 2 cases failed" in done.stderr
 
 
