@@ -53,8 +53,7 @@ def render(run: Run) -> RenderableType:
     )
     parts.append(
         Text(
-            "A workload is named by dataset, model with hidden width x layers, batch size (b) and a"
-            " digest of the rest. fetch: the loop's wait for rows; core-s: processor time. "
+            "fetch: the loop's wait for rows; core-s: processor time. "
             f"Medians over repeats and epochs, ± half the interquartile range; {compared}. "
             f"{UNDECIDED}: the ratio's 95 % interval holds 1. {DISTURBED}: there was other work "
             "beside a repeat. GB/s: payload over the time that the loop waited for it; – where "
