@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from gatherbench.bench.answers.provenance import modelled_for
-from gatherbench.bench.derive.disturbance import disturbance
+from gatherbench.bench.derive.disturbance import disturbance, disturbed, other_load
 from gatherbench.bench.derive.epochs import problems, reference_variant, speedup_over
 from gatherbench.bench.tables import Run
 from gatherbench.bench.units import quantity, short
@@ -29,7 +29,10 @@ class Statement:
 
 
 def verdict(run: Run) -> list[Statement]:
-    """One sentence for each kind of number that the run holds, then what limits them."""
+    """One sentence for each kind of number that the run holds, then what limits them.
+
+    Where there was other work beside most cases that comes first: the numbers may be anything.
+    """
     reference = reference_variant(run)
     found: list[Statement] = []
     ratios = speedup_over(run, *reference) if reference else None
@@ -40,7 +43,12 @@ def verdict(run: Run) -> list[Statement]:
             found.append(Statement(kind, _sentence(run, here, " ".join(reference), backend)))
     if not any(s.kind == "measured" for s in found):
         found.insert(0, Statement("warning", _nothing(run)))
-    return [*found, *(Statement("warning", text) for text in _limits(run))]
+    found += [Statement("warning", text) for text in _limits(run)]
+    if busy := disturbance(run):
+        said = f"{busy[0].upper()}{busy[1:]}: measure again on an idle machine before trusting any"
+        most = 2 * len(disturbed(run)) > len(other_load(run))
+        found.insert(0 if most else len(found), Statement("warning", f"{said} difference."))
+    return found
 
 
 def cases_ended(run: Run) -> dict[str, int]:
@@ -134,12 +142,6 @@ def _limits(run: Run) -> list[str]:
         )
     if counts["ok"] and run.plan["measure"].get("repeats") == 1:
         limits.append("One repeat only: differences between processes are not in the intervals.")
-    busy = disturbance(run)
-    if busy:
-        limits.append(
-            f"{busy[0].upper()}{busy[1:]}: measure again on an idle machine before trusting any"
-            " difference."
-        )
     return limits
 
 

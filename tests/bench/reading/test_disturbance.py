@@ -86,3 +86,13 @@ def test_what_a_hypervisor_gave_to_others_is_other_work(make_run: MakeRun) -> No
     stolen = stolen[stolen["variant"] == "pinned"]  # beside naive it was not read
     rows = pd.concat([run.rows, stolen])
     assert list(other_load(replace(run, rows=rows))) == pytest.approx([0, 1])
+
+
+@pytest.mark.parametrize(("beside", "first"), [(None, "warning"), (NAIVE[:2], "measured")])
+def test_other_work_beside_most_cases_is_the_first_thing_said(
+    make_run: MakeRun, beside: tuple[str, str] | None, first: str
+) -> None:
+    where = {} if beside is None else {"beside": (*beside, 1)}
+    said = verdict(load_run(make_run(other_cores=1.5, **where)))
+    assert said[0].kind == first
+    assert sum("other work" in s.text.lower() for s in said) == 1
