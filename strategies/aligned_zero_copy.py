@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from gatherbench.kernels.order import read_order
-from gatherbench.strategies.base import DataPath, Fetcher, Strategy
+from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cuda_zero_copy import open_registered
+from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher, HostPath, host_buffer
 from gatherbench.strategies.places import zero_copy_skip
 from gatherbench.strategies.zero_copy_path import zero_copy_path

@@ -11,14 +11,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.host_memory import available_bytes, resident_copy
-from gatherbench.strategies.base import DataPath, Fetcher, Strategy
+from gatherbench.kernels.host_memory import resident_copy
+from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cuda_zero_copy import open_resident
+from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
-from gatherbench.strategies.places import kernel_skip, no_path_to
-
-#: Share of the free memory that the table may take: the model and the batches need some too.
-TABLE_SHARE = 0.9
+from gatherbench.strategies.places import kernel_skip, no_path_to, no_room
 
 
 @dataclass(frozen=True)
@@ -30,16 +28,10 @@ class AllInGpu(Strategy):
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         reason = kernel_skip(device) if device.type == "cuda" else no_path_to(device)
-        if reason is not None:
-            return reason
-        on_gpu = device.type == "cuda"
-        free = torch.cuda.mem_get_info(device)[0] if on_gpu else available_bytes()
-        if table_bytes > TABLE_SHARE * free:
-            return (
-                f"no_memory: the table takes {table_bytes / 2**30:.1f} GiB and {device} has "
-                f"{free / 2**30:.1f} GiB free, of which it may take {TABLE_SHARE:.0%}"
-            )
-        return None
+        return reason or no_room(device, self.gpu_table_bytes(table_bytes))
+
+    def gpu_table_bytes(self, table_bytes: int) -> int:
+        return table_bytes
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return DataPath(

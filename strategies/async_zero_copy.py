@@ -15,9 +15,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gatherbench.strategies.base import DataPath, Fetcher, Strategy
+from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cuda_fetcher import with_index
 from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, open_overlapped
+from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.green_context import green_skip
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.mps import open_mps, shared_copy_skip

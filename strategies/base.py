@@ -12,7 +12,7 @@ import dataclasses
 import difflib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
@@ -22,36 +22,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.strategies.checks import check_features, check_ids
-
-
-@dataclass(frozen=True, slots=True)
-class DataPath:
-    """How the bytes of one minibatch travel from the feature table to the model.
-
-    Declared for a GPU behind a link, whatever backend runs the path: on the host backend the CPU
-    plays the copy engine and the GPU. Feature bytes are counted wherever they pass, the ids only
-    where they cross the link. A cache line that is read for part of its bytes counts those bytes
-    only: what the hardware reads beside them is in ``gpu_requests``.
-
-    Payload that is neither written by the CPU nor read over the link lies on the GPU already: that
-    is how a path says of some rows, or of all, that it keeps them there.
-
-    All fields are bytes except the counts: ``gpu_requests`` maps the size of a read request on the
-    link (bytes) to its count; it is ``None`` where no request accounting exists for the path, which
-    is different from an empty mapping (no requests at all). ``gpu_page_visits`` counts how often
-    these reads move on to another page of the table (``kernels/order.py``), ``None`` where nobody
-    counts. ``pageable_bytes`` is the part of ``copy_engine_bytes`` that lies in freshly allocated
-    pageable memory, which the driver copies once more before it travels.
-    """
-
-    payload_bytes: int
-    cpu_read_bytes: int = 0
-    cpu_write_bytes: int = 0
-    copy_engine_bytes: int = 0
-    gpu_link_read_bytes: int = 0
-    gpu_requests: Mapping[int, int] | None = None
-    gpu_page_visits: int | None = None
-    pageable_bytes: int = 0
+from gatherbench.strategies.data_path import DataPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +233,34 @@ class Strategy(ABC):
 
     @abstractmethod
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        """How one minibatch travels: ``ids`` ``[B]``, rows of ``row_bytes`` bytes."""
+        """How one minibatch travels: ``ids`` ``[B]``, rows of ``row_bytes`` bytes.
+
+        By itself: rows that are kept on the GPU because of their place in the table, or because
+        earlier minibatches asked for them, are the affair of :meth:`data_paths`.
+        """
+
+    def data_paths(
+        self, batches: Iterable[Tensor], row_bytes: int, num_rows: int
+    ) -> Iterator[DataPath]:
+        """How the minibatches of an epoch travel, one path for each: :meth:`data_path` of each.
+
+        For an epoch behind the warm-up, so what a fetcher keeps of ``batches`` it has by then. A
+        strategy whose path depends on more than the ids of one minibatch overrides this.
+
+        Args:
+            batches: ids ``[B]`` of each minibatch in the order of fetching; can be iterated again.
+            row_bytes: bytes of a row.
+            num_rows: of the table.
+        """
+        return (self.data_path(ids, row_bytes) for ids in batches)
+
+    def gpu_table_bytes(self, table_bytes: int) -> int:
+        """How much of a table of so many bytes lies in GPU memory while the path is open: none.
+
+        A strategy that keeps the table there, or part of it, says so here, and ``skip`` refuses
+        what does not fit (``places.py``).
+        """
+        return 0
 
     def open(self, features: Tensor, device: torch.device) -> Fetcher:
         """Make the path ready for ``features`` ``[N, D]`` (host memory) towards ``device``.

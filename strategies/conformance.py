@@ -158,10 +158,21 @@ def check_empty_table(strategy: Strategy, device: torch.device) -> None:
 
 
 def check_data_path(strategy: Strategy, device: torch.device) -> None:
-    """The declared bytes fit the batch: payload exact, nothing negative, some way to the device."""
-    for name, ids in id_patterns(NUM_ROWS):
-        path = strategy.data_path(ids, 129)
-        payload = ids.numel() * 129
+    """The declared bytes fit the batch: payload exact, nothing negative, some way to the device.
+
+    Rows that nobody brings have to be on the GPU: a minibatch of distinct ones cannot have more of
+    them than the strategy declares to keep there.
+    """
+    row_bytes = 129
+    patterns = list(id_patterns(NUM_ROWS))
+    paths = list(strategy.data_paths([ids for _, ids in patterns], row_bytes, NUM_ROWS))
+    count = f"data_paths() gave {len(paths)} paths for {len(patterns)} minibatches"
+    _require(strategy, len(paths) == len(patterns), count)
+    table = NUM_ROWS * row_bytes
+    kept = strategy.gpu_table_bytes(table)
+    _require(strategy, 0 <= kept <= table, f"gpu_table_bytes({table}) is {kept}")
+    for (name, ids), path in zip(patterns, paths, strict=True):
+        payload = ids.numel() * row_bytes
         _require(strategy, path.payload_bytes == payload, f"{name} ids: wrong payload_bytes")
         moved = (
             path.cpu_read_bytes,
@@ -172,6 +183,14 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
         _require(strategy, min(moved) >= 0, f"{name} ids: negative bytes in {path}")
         crosses = path.copy_engine_bytes + path.gpu_link_read_bytes > 0
         _require(strategy, crosses or not payload, f"{name} ids: nothing crosses the link")
+        unmoved = payload - path.cpu_write_bytes - path.gpu_link_read_bytes
+        repeated = ids.numel() > len(set(ids.tolist()))
+        _require(
+            strategy,
+            repeated or unmoved <= kept,
+            f"{name} ids: nobody brings {unmoved} B of distinct rows, and gpu_table_bytes() says "
+            f"that {kept} B of the table lie on the GPU",
+        )
 
 
 #: The checks beside :func:`check_rows`, which also takes a dtype and a width.

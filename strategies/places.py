@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 
 from gatherbench.kernels.compiler import CompilerError, compiler_version
+from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.strategies.cuda_fetcher import cuda_skip
+
+#: Share of the free memory that a table may take: the model and the batches need some too.
+TABLE_SHARE = 0.9
 
 
 def no_path_to(device: torch.device) -> str | None:
@@ -38,3 +42,15 @@ def zero_copy_skip(device: torch.device, on_gpu_only: str | None) -> str | None:
     if device.type == "cpu" and on_gpu_only is not None:
         return f"unsupported: {on_gpu_only} is a property of a GPU and means nothing on the host"
     return no_path_to(device)
+
+
+def no_room(device: torch.device, num_bytes: int, what: str = "the table") -> str | None:
+    """Why ``num_bytes`` of a table find no room in the free memory of ``device``, or ``None``."""
+    on_gpu = device.type == "cuda"
+    free = torch.cuda.mem_get_info(device)[0] if on_gpu else available_bytes()
+    if num_bytes <= TABLE_SHARE * free:
+        return None
+    return (
+        f"no_memory: {what} takes {num_bytes / 2**30:.1f} GiB and {device} has "
+        f"{free / 2**30:.1f} GiB free, of which it may take {TABLE_SHARE:.0%}"
+    )

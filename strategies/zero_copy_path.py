@@ -14,7 +14,7 @@ from torch import Tensor
 from gatherbench.kernels.order import Order, page_visits, read_order
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.requests import count_requests
-from gatherbench.strategies.base import DataPath
+from gatherbench.strategies.data_path import DataPath
 
 
 def zero_copy_path(ids: Tensor, row_bytes: int, policy_name: str, order: Order) -> DataPath:

@@ -20,8 +20,9 @@ from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.rows import Row
 from gatherbench.bench.store import PartWriter, read_part, rows_of
-from gatherbench.strategies import all_in_gpu
-from gatherbench.strategies.base import DataPath, Fetcher, Strategy, Ticket
+from gatherbench.strategies import places
+from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.registry import STRATEGIES, default_variants
 
 
@@ -249,7 +250,7 @@ def test_a_strategy_that_cannot_run_here_says_why(make_job) -> None:
 
 def test_a_strategy_that_the_loaded_table_leaves_no_room_is_skipped(make_job, monkeypatch) -> None:
     free = iter((1 << 40, 1))
-    monkeypatch.setattr(all_in_gpu, "available_bytes", lambda: next(free))
+    monkeypatch.setattr(places, "available_bytes", lambda: next(free))
     job = make_job("all_in_gpu")
     with closing(PartWriter(job.part)) as out:
         reason = measure(job, out)

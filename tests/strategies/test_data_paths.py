@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import count_requests
-from gatherbench.strategies.base import DataPath, Strategy
+from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.registry import STRATEGIES, build, get, variants
 
 IDS = torch.tensor([4, 4, 1, 9], dtype=torch.int32)  # 4 rows, 3 of them distinct

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
-from gatherbench.strategies.base import DataPath, Fetcher, Strategy
+from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cpu_gather import CpuGather
+from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.mps import MpsFetcher, shared_copy_skip
 from gatherbench.strategies.mps_channel import Producer, ProducerError, SharedBytes, Start
 

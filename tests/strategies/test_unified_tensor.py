@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import gatherbench
-from gatherbench.strategies.base import DataPath, Fetcher, Strategy
+from gatherbench.strategies.base import Fetcher, Strategy
+from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.registry import STRATEGIES, build, variants
 from gatherbench.strategies.unified_tensor import UnifiedTensor

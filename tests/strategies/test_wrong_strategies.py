@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar
 
 import pytest
@@ -11,9 +12,10 @@ import torch
 from torch import Tensor
 
 from gatherbench.strategies import conformance
-from gatherbench.strategies.base import DataPath, Fetcher, Strategy, Ticket
+from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.checks import check_ids
 from gatherbench.strategies.conformance import NonconformingError, check_strategy
+from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.ticket_ring import TicketRing
 
 HOST = torch.device("cpu")
@@ -52,7 +54,12 @@ class Made(Strategy):
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         payload = ids.numel() * row_bytes
-        return DataPath(payload_bytes=payload, copy_engine_bytes=payload)
+        return DataPath(
+            payload_bytes=payload,
+            cpu_read_bytes=payload,
+            cpu_write_bytes=payload,
+            copy_engine_bytes=payload,
+        )
 
     def _open(self, features: Tensor, device: torch.device) -> Fetcher:
         return self.fetcher(features, device)
@@ -255,7 +262,37 @@ class AnyDevice(Made):
         return None
 
 
-WRONG_STRATEGIES = [PayloadOfOneRow, NothingCrosses, AnyTable, AnyDevice]
+@dataclass(frozen=True)
+class KeepsWithoutAWord(Made):
+    """Has every row on the GPU, and does not say that the table takes memory there."""
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return DataPath(ids.numel() * row_bytes, copy_engine_bytes=8 * ids.numel())
+
+
+@dataclass(frozen=True)
+class KeepsMoreThanThereIs(Made):
+    def gpu_table_bytes(self, table_bytes: int) -> int:
+        return table_bytes + 1
+
+
+@dataclass(frozen=True)
+class LosesAMinibatch(Made):
+    def data_paths(
+        self, batches: Iterable[Tensor], row_bytes: int, num_rows: int
+    ) -> Iterator[DataPath]:
+        return islice(super().data_paths(batches, row_bytes, num_rows), 1, None)
+
+
+WRONG_STRATEGIES = [
+    PayloadOfOneRow,
+    NothingCrosses,
+    AnyTable,
+    AnyDevice,
+    KeepsWithoutAWord,
+    KeepsMoreThanThereIs,
+    LosesAMinibatch,
+]
 
 
 def test_the_fetcher_that_the_wrong_ones_spoil_is_right() -> None:

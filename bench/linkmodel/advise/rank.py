@@ -21,8 +21,8 @@ from gatherbench.bench.linkmodel.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.linkmodel.estimate import Estimate
 from gatherbench.bench.linkmodel.load import MinibatchLoad
 from gatherbench.bench.linkmodel.profile import LinkProfile
-from gatherbench.strategies.all_in_gpu import TABLE_SHARE
 from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.places import TABLE_SHARE
 
 MODELLED, MEASURED = "modelled", "measured"
 #: Epochs within this ratio count as level: the model is off by more.

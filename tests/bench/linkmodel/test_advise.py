@@ -31,8 +31,8 @@ from gatherbench.bench.linkmodel.advise.show import SCHEMA_VERSION, render, to_j
 from gatherbench.bench.linkmodel.profile import ProfileError
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.models import GAT_HEADS as MODEL_HEADS
-from gatherbench.strategies.all_in_gpu import TABLE_SHARE
 from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.places import TABLE_SHARE
 from gatherbench.strategies.registry import STRATEGIES, build
 
 PROFILE = load_profile("rtx3090-pcie4")

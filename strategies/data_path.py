@@ -1,0 +1,41 @@
+"""What a strategy declares of a minibatch's way, in bytes and requests.
+
+The tables of a run and the link model know a strategy by this and by little else, so that neither
+has to know its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DataPath:
+    """How the bytes of one minibatch travel from the feature table to the model.
+
+    Declared for a GPU behind a link, whatever backend runs the path: on the host backend the CPU
+    plays the copy engine and the GPU. Feature bytes are counted wherever they pass, the ids only
+    where they cross the link. A cache line that is read for part of its bytes counts those bytes
+    only: what the hardware reads beside them is in ``gpu_requests``.
+
+    Payload that is neither written by the CPU nor read over the link lies on the GPU already: that
+    is how a path says of some rows, or of all, that it keeps them there. How much memory the table
+    takes there says ``Strategy.gpu_table_bytes``.
+
+    All fields are bytes except the counts: ``gpu_requests`` maps the size of a read request on the
+    link (bytes) to its count; it is ``None`` where no request accounting exists for the path, which
+    is different from an empty mapping (no requests at all). ``gpu_page_visits`` counts how often
+    these reads move on to another page of the table (``kernels/order.py``), ``None`` where nobody
+    counts. ``pageable_bytes`` is the part of ``copy_engine_bytes`` that lies in freshly allocated
+    pageable memory, which the driver copies once more before it travels.
+    """
+
+    payload_bytes: int
+    cpu_read_bytes: int = 0
+    cpu_write_bytes: int = 0
+    copy_engine_bytes: int = 0
+    gpu_link_read_bytes: int = 0
+    gpu_requests: Mapping[int, int] | None = None
+    gpu_page_visits: int | None = None
+    pageable_bytes: int = 0
