@@ -13,7 +13,7 @@ from dataclasses import replace
 from gatherbench.bench.linkmodel.compute import TrainingCost, training_cost, widths_of
 from gatherbench.bench.models import GAT_HEADS
 from gatherbench.bench.rows import Row, RowMaker
-from gatherbench.bench.trace import Trace
+from gatherbench.bench.trace import InputIds, Trace
 from gatherbench.bench.workload import Workload
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.strategies.base import Strategy
@@ -38,8 +38,8 @@ def declared_rows(
     requests: Counter[int] = Counter()
     page_visits: int | None = 0
     accounted = True
-    for i in range(len(trace)):
-        path = strategy.data_path(trace.input_ids(i), dataset.spec.row_bytes)
+    spec = dataset.spec
+    for path in strategy.data_paths(InputIds(trace), spec.row_bytes, spec.num_nodes):
         for name in _BYTES:
             totals[name] += getattr(path, name)
         requests.update(path.gpu_requests or {})
@@ -47,7 +47,7 @@ def declared_rows(
         if page_visits is not None and path.gpu_link_read_bytes:
             counted = path.gpu_page_visits
             page_visits = None if counted is None else page_visits + counted
-    source = "Strategy.data_path over the trace"
+    source = "Strategy.data_paths over the trace"
     for name, metric in _BYTES.items():
         yield make.ok("fetch", metric, "B", totals[name], source)
     if accounted:
@@ -57,7 +57,9 @@ def declared_rows(
     if page_visits is not None:
         source = "count over the trace, in the order in which rows are read; pages of 2 MiB"
         yield make.ok("fetch", "gpu_page_visits", "1", page_visits, source)
-    yield make.ok("fetch", "row", "B", dataset.spec.row_bytes, "bytes of a row of the table")
+    on_gpu = strategy.gpu_table_bytes(spec.table_bytes)
+    yield make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.gpu_table_bytes of the table")
+    yield make.ok("fetch", "row", "B", spec.row_bytes, "bytes of a row of the table")
     yield make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead")
     yield make.ok("fetch", "gpu_share", "1", strategy.gpu_share, "Strategy.gpu_share")
 

@@ -87,7 +87,7 @@ def loads(rows: float, handover_s: float) -> dict[Bar, MinibatchLoad]:
     )
     zero_copy = replace(resident, gpu_link_read_bytes=payload, gpu_requests=requests)
     return {
-        ALL_IN_GPU: resident,
+        ALL_IN_GPU: replace(resident, gpu_table_bytes=resident.table_bytes),
         ZERO_COPY: zero_copy,
         OVERLAPPED: replace(zero_copy, lookahead=1, gpu_share=GPU_SHARE, handover_s=handover_s),
         CPU_GATHER: replace(

@@ -135,14 +135,14 @@ def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
         transfer = engine_copy(load.copy_engine_bytes, profile)
     # Expanded from distinct rows, or resident.
     local = max(0.0, load.payload_bytes - load.brought_bytes)
-    resident = 0.0 if load.brought_bytes else load.table_bytes
+    in_gpu = local or load.gpu_table_bytes
     return Parts(
         sample=sampling(load, profile),
         submit_s=Estimate.of(profile.gpu.submit, "gpu.submit"),
         gather=cpu_gather(load, profile) if on_cpu and not staged else None,
         transfer=transfer,
         by_kernel=load.gpu_link_read_bytes > 0,
-        expand=local_gather(local, resident, profile) if local else None,
+        expand=local_gather(local, load.gpu_table_bytes, profile) if in_gpu else None,
         train=training(load, profile),
         lookahead=load.lookahead,
         gpu_share=load.gpu_share,

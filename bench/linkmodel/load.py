@@ -28,6 +28,7 @@ class MinibatchLoad:
         gpu_page_visits: how often these reads move on to another page of the table; ``None`` where
             not counted.
         table_bytes: span of the feature table.
+        gpu_table_bytes: of these, what is kept in GPU memory.
         row_bytes: of one feature row; 0 where it is not known (wide rows are then assumed).
         lookahead: minibatches that are fetched ahead of the one in training.
         gpu_share: share of the multiprocessors that an overlapped gather takes from training.
@@ -51,6 +52,7 @@ class MinibatchLoad:
     gpu_requests: Mapping[int, float] | None = None
     gpu_page_visits: float | None = None
     table_bytes: float = 0.0
+    gpu_table_bytes: float = 0.0
     row_bytes: float = 0.0
     lookahead: int = 0
     gpu_share: float = 0.0

@@ -92,6 +92,8 @@ def load_of(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
         if name.startswith(_REQUESTS)
     }
     read = mean("fetch.gpu_link_read")
+    # Runs from before it was declared had no path that kept a part of the table.
+    kept = 0.0 if read or mean("fetch.cpu_write") else table_bytes
     return MinibatchLoad(
         payload_bytes=mean("fetch.declared_payload"),
         row_bytes=declared["fetch.row"],
@@ -103,6 +105,7 @@ def load_of(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
         gpu_requests=requests if requests or not read else None,
         gpu_page_visits=mean(_VISITS) if _VISITS in declared else None,
         table_bytes=table_bytes,
+        gpu_table_bytes=declared.get("fetch.gpu_table", kept),
         lookahead=int(declared["fetch.lookahead"]),
         gpu_share=declared["fetch.gpu_share"],
         sampled_edges=mean("sample.edges"),

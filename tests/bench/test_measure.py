@@ -248,6 +248,15 @@ def test_a_strategy_that_cannot_run_here_says_why(make_job) -> None:
     assert not rows_of(read_part(job.part))
 
 
+@pytest.mark.parametrize(("strategy", "kept"), [("all_in_gpu", True), ("cpu_gather", False)])
+def test_what_a_strategy_keeps_on_the_gpu_is_declared(make_job, strategy, kept) -> None:
+    job = make_job(strategy)
+    with closing(PartWriter(job.part)) as out:
+        measure(job, out)
+    values = {row.metric: row.value for row in rows_of(read_part(job.part)) if row.epoch < 0}
+    assert values["gpu_table"] == (values["table"] if kept else 0)
+
+
 def test_a_strategy_that_the_loaded_table_leaves_no_room_is_skipped(make_job, monkeypatch) -> None:
     free = iter((1 << 40, 1))
     monkeypatch.setattr(places, "available_bytes", lambda: next(free))

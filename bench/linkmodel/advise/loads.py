@@ -51,7 +51,7 @@ def distinct_paths(
 def load_of(strategy: Strategy, question: Question, sizes: MinibatchSizes) -> MinibatchLoad:
     """The average minibatch of a strategy, from its data path over the sizes' ids."""
     graph = question.graph
-    paths = [strategy.data_path(ids, graph.row_bytes) for ids in sizes.ids]
+    paths = list(strategy.data_paths(sizes.ids, graph.row_bytes, graph.nodes))
     each = sizes.rows / sum(ids.numel() for ids in sizes.ids)
 
     def mean(name: str) -> float:
@@ -78,6 +78,7 @@ def load_of(strategy: Strategy, question: Question, sizes: MinibatchSizes) -> Mi
         gpu_requests=requests,
         gpu_page_visits=None if None in visits else each * sum(v or 0 for v in visits),
         table_bytes=graph.table_bytes,
+        gpu_table_bytes=strategy.gpu_table_bytes(graph.table_bytes),
         row_bytes=graph.row_bytes,
         lookahead=strategy.lookahead,
         gpu_share=strategy.gpu_share,
@@ -90,7 +91,7 @@ def load_of(strategy: Strategy, question: Question, sizes: MinibatchSizes) -> Mi
 
 
 def gpu_need(load: MinibatchLoad, question: Question, sizes: MinibatchSizes) -> float:
-    """Bytes of GPU memory, about: the table where it lies there, rows in flight, and training.
+    """Bytes of GPU memory, about: what is kept there of the table, rows in flight, and training.
 
     Training holds the rows as float32 and, as PyG computes it, a message for each edge of the
     widest layer, forward and backward.
@@ -99,12 +100,12 @@ def gpu_need(load: MinibatchLoad, question: Question, sizes: MinibatchSizes) -> 
     training = sizes.rows * wide + 2 * sizes.num_edges[-1] * wide
     edges = sum(sizes.num_edges) * 2 * _INDEX
     rows = (load.lookahead + 1) * load.payload_bytes
-    return training + edges + rows + (load.table_bytes if table_on_gpu(load) else 0.0)
+    return training + edges + rows + load.gpu_table_bytes
 
 
 def table_on_gpu(load: MinibatchLoad) -> bool:
-    """Whether nobody brings the rows: they must lie in GPU memory."""
-    return load.payload_bytes > 0 and not load.brought_bytes
+    """Whether the whole table lies in GPU memory."""
+    return load.gpu_table_bytes >= load.table_bytes
 
 
 def pinned_need(load: MinibatchLoad) -> float:

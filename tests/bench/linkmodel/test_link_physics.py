@@ -298,7 +298,7 @@ def test_a_table_that_does_not_fit_into_the_gpu_is_read_from_there_by_nobody() -
     seconds = local_gather(1e9, 1.1e10, profile).seconds
     assert seconds.value is None
     assert seconds.unknown == ("11.0 GB do not fit into 10.0 GB of GPU memory",)
-    resident = MinibatchLoad(1e9, table_bytes=1.1e10, gpu_requests={})
+    resident = MinibatchLoad(1e9, table_bytes=1.1e10, gpu_table_bytes=1.1e10)
     assert predict_batches(resident, profile, 10).epoch_s.unknown == seconds.unknown
     read = replace(reads({128: 1e6}), table_bytes=1.1e10)
     assert predict_batches(read, profile, 10).epoch_s.known

@@ -143,6 +143,20 @@ def test_each_series_has_rows_that_add_up(tmp_path: Path, profile: LinkProfile) 
     assert "sampling as measured in the run, not scaled" in bound
 
 
+def test_what_is_kept_of_the_table_comes_from_the_run(profile: LinkProfile) -> None:
+    room = 25e9
+    half = {name: value / 2 for name, value in READS.items()}
+    for kept, known in ((0.9 * room, True), (1.1 * room, False)):
+        load = load_of({**COMMON, **half, "fetch.gpu_table": kept}, 1e12)
+        assert load.gpu_table_bytes == kept
+        epoch = predict_batches(replace(load, sample_s=Estimate(0.0)), profile, BATCHES)
+        assert epoch.epoch_s.known is known
+    # A run that is older than the declaration: all of the table or nothing.
+    assert load_of(COMMON, 1e9).gpu_table_bytes == 1e9
+    assert load_of(CASES["by_gpu"], 1e9).gpu_table_bytes == 0
+    assert load_of(CASES["by_cpu"], 1e9).gpu_table_bytes == 0
+
+
 def test_faster_paths_are_predicted_faster(tmp_path: Path, profile: LinkProfile) -> None:
     found = epochs(make_run(tmp_path, sampling="replay"), profile)
     order = sorted(found, key=lambda name: found[name] or 0.0)
