@@ -17,6 +17,7 @@ from gatherbench.bench.linkmodel.physics import (
     cpu_gather,
     engine_copy,
     gpu_reads,
+    in_turn,
     local_gather,
     sampling,
     staged_copy,
@@ -127,12 +128,13 @@ def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
     on_cpu = load.cpu_write_bytes > 0
     staged = load.pageable_bytes > 0
     transfer: Part | None = None
-    if load.gpu_link_read_bytes > 0:
-        transfer = gpu_reads(load, profile)
-    elif staged:
+    if staged:
         transfer = staged_copy(load, profile)
-    elif on_cpu:
+    elif load.copied_bytes:
         transfer = engine_copy(load.copy_engine_bytes, profile)
+    if load.gpu_link_read_bytes > 0:
+        reads = gpu_reads(load, profile)
+        transfer = reads if transfer is None else in_turn(transfer, reads)
     # Expanded from distinct rows, or resident.
     local = max(0.0, load.payload_bytes - load.brought_bytes)
     in_gpu = local or load.gpu_table_bytes

@@ -70,4 +70,12 @@ class MinibatchLoad:
     @property
     def brought_bytes(self) -> float:
         """Feature rows that cross the link; the payload beyond them is in GPU memory already."""
-        return max(self.gpu_link_read_bytes, self.cpu_write_bytes)
+        return self.gpu_link_read_bytes + self.copied_bytes
+
+    @property
+    def copied_bytes(self) -> float:
+        """Rows that the CPU wrote and the copy engine carries, which brings ids in any case.
+
+        None where it carries less than was written: multiprocessors then read those rows, too.
+        """
+        return self.cpu_write_bytes if self.copy_engine_bytes >= self.cpu_write_bytes else 0.0

@@ -117,6 +117,19 @@ def engine_copy(num_bytes: float, profile: LinkProfile) -> Part:
     return _transfer(seconds, bound, by_link, num_bytes, profile)
 
 
+def in_turn(first: Part, second: Part) -> Part:
+    """Two transfers over one link, one after the other; bound by what bounds the longer."""
+    seconds = combine(lambda a, b: a + b, first.seconds, second.seconds)
+    a, b = first.seconds.value, second.seconds.value
+    if a is None or b is None or not a + b:
+        return Part(seconds, first.bound, first.demands)
+    demands = {
+        name: (a * first.demands.get(name, 0.0) + b * second.demands.get(name, 0.0)) / (a + b)
+        for name in {**first.demands, **second.demands}
+    }
+    return Part(seconds, (first if a >= b else second).bound, demands)
+
+
 def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """The CPU gathers rows on every core into reused staging memory."""
     by_cores = load.gather_s or _gather_seconds(load, profile)

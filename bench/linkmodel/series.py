@@ -9,7 +9,7 @@ import pandas as pd
 
 from gatherbench.bench.derive.disturbance import disturbed
 from gatherbench.bench.derive.epochs import SERIES
-from gatherbench.bench.linkmodel.estimate import Estimate
+from gatherbench.bench.linkmodel.estimate import Estimate, combine
 from gatherbench.bench.linkmodel.load import MinibatchLoad
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.tables import Run
@@ -155,6 +155,8 @@ class _Host:
         elif load.cpu_write_bytes and profile.host.gather_rate.value is None:
             keys = [k for k in self._declared if self._direct(k, key[0])]
             gathered = self._fetch_time(keys, batches)
+            share = load.cpu_write_bytes / load.payload_bytes  # the rest is not the CPU's to gather
+            gathered = gathered and combine(lambda s: share * s, gathered)
         return load if gathered is None else replace(load, gather_s=gathered)
 
     def _direct(self, key: tuple[str, ...], workload: str) -> bool:

@@ -109,12 +109,11 @@ def table_on_gpu(load: MinibatchLoad) -> bool:
 
 
 def pinned_need(load: MinibatchLoad) -> float:
-    """Bytes of page-locked host memory: the table that is read in place, or staging buffers.
+    """Bytes of page-locked host memory: the table that is read in place, and staging buffers.
 
     torch rounds page-locked allocations up to a power of two.
     """
-    if load.gpu_link_read_bytes:
-        return load.table_bytes
+    table = load.table_bytes if load.gpu_link_read_bytes else 0.0
     if not load.cpu_write_bytes or load.pageable_bytes:
-        return 0.0
-    return float(_STAGING_BUFFERS * (1 << (int(load.payload_bytes) - 1).bit_length()))
+        return table
+    return table + _STAGING_BUFFERS * (1 << (int(load.cpu_write_bytes) - 1).bit_length())

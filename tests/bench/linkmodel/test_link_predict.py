@@ -21,7 +21,7 @@ from gatherbench.bench.linkmodel.predict import is_prediction, predict, predicti
 from gatherbench.bench.linkmodel.profile import Constant, LinkProfile
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.linkmodel.roofline import roofline, roofs
-from gatherbench.bench.linkmodel.series import load_of
+from gatherbench.bench.linkmodel.series import load_of, series_of
 from gatherbench.bench.linkmodel.validate import against_measured
 from gatherbench.bench.rows import HEADER, Row, RowMaker
 from gatherbench.bench.store import RunStore
@@ -206,6 +206,19 @@ def test_a_host_that_the_profile_does_not_know_is_the_run_s(tmp_path: Path) -> N
     by_gpu = found["by_gpu"]
     assert by_gpu is not None
     assert not any("measured" in text for text in by_gpu.seconds.remarks)
+
+
+def test_of_a_part_that_the_cpu_gathers_only_that_part_is_borrowed(tmp_path: Path) -> None:
+    """An H200's host is anybody's: the run's own time for whole minibatches, cut to the part."""
+    facts = {name: value / 4 for name, value in GATHERS.items()}
+    kept = {**COMMON, **facts, "fetch.gpu_table": 5e8}
+    run = make_run(tmp_path, {**CASES, "by_cpu": kept})
+    found = {one.strategy: one.load for one in series_of(run, load_profile("h200-sxm-pcie5"))}
+    mine = found["by_cpu"]
+    assert mine is not None
+    assert mine.gather_s is not None
+    assert mine.gather_s.value == pytest.approx(4.0 / BATCHES / 4)
+    assert any("measured on the run's host" in text for text in mine.gather_s.remarks)
 
 
 def test_nothing_is_borrowed_from_a_gpu_s_fetch(tmp_path: Path) -> None:

@@ -159,3 +159,42 @@ def test_the_more_is_kept_the_shorter_the_epoch() -> None:
         times.append(epoch.epoch_s.value)
     assert times == sorted(times, reverse=True)
     assert times[0] > 5 * times[-1]
+
+
+HALF = 5e8
+READ = MinibatchLoad(
+    HALF, gpu_link_read_bytes=HALF, gpu_requests={128: HALF / 128}, gpu_page_visits=0.0
+)
+GATHERED = MinibatchLoad(
+    HALF, cpu_read_bytes=HALF, cpu_write_bytes=HALF, copy_engine_bytes=HALF, gpu_requests={}
+)
+BOTH = replace(
+    READ,
+    payload_bytes=2 * HALF,
+    cpu_read_bytes=HALF,
+    cpu_write_bytes=HALF,
+    copy_engine_bytes=HALF,
+)
+
+
+def test_rows_that_are_gathered_and_rows_read_in_place_both_cross_the_link() -> None:
+    parts = {
+        name: predicted(one).parts for name, one in (("r", READ), ("g", GATHERED), ("b", BOTH))
+    }
+    together, alone = parts["b"]["transfer"], (parts["r"]["transfer"], parts["g"]["transfer"])
+    lengths = [part.seconds.value or 0.0 for part in alone]
+    assert together.seconds.value == pytest.approx(sum(lengths))
+    assert together.bound == alone[lengths.index(max(lengths))].bound
+    busy = sum(t * part.demands["link"] for t, part in zip(lengths, alone, strict=True))
+    assert together.demands["link"] == pytest.approx(busy / sum(lengths))
+    assert parts["b"]["gather"] == parts["g"]["gather"]
+    assert "expand" not in parts["b"]
+    assert BOTH.brought_bytes == 2 * HALF
+    assert pinned_need(replace(BOTH, table_bytes=1e10)) == 1e10 + 2 * 2**29
+
+
+def test_rows_that_the_gpu_reads_where_the_cpu_wrote_them_cross_once() -> None:
+    once = replace(BOTH, payload_bytes=HALF, copy_engine_bytes=HALF / 50)
+    assert once.brought_bytes == HALF
+    assert predicted(once).parts["transfer"] == predicted(READ).parts["transfer"]
+    assert predicted(once).parts["gather"] == predicted(GATHERED).parts["gather"]
