@@ -60,8 +60,9 @@ class HostGather:
         Args:
             table: ``[N, D]``, any dtype.
             ids: ``[B]``, int32 or int64.
-            out: ``[B, D]``, the table's dtype; must not overlap the table.
-            positions: int64 ``[B]``, a permutation of ``0 .. B - 1``.
+            out: ``[B, D]``, the table's dtype; must not overlap the table. With ``positions`` it
+                may have more rows, and those that no position names are left as they are.
+            positions: int64 ``[B]``, distinct rows of ``out``.
 
         All lie in host memory and are contiguous.
 
@@ -87,6 +88,7 @@ class HostGather:
                 scatter,
                 place,
                 out.data_ptr(),
+                out.shape[0],
                 ahead,
                 chunk,
                 counter.ctypes.data,
@@ -95,7 +97,7 @@ class HostGather:
         found = [at for at in self._share(work, -(-count // chunk)) if at >= 0]
         if found:
             at = min(found)
-            where = f"; positions[{at}] = {place[at]} of {count}" if scatter else ""
+            where = f"; positions[{at}] = {place[at]} of {out.shape[0]}" if scatter else ""
             raise IndexError(f"ids[{at}] = {id_array[at]}: the table has rows 0..{rows - 1}{where}")
 
     def copy(self, source: Tensor, out: Tensor) -> None:
@@ -173,7 +175,7 @@ def _compile() -> None:
     for dtype in (np.int32, np.int64):
         counter = np.zeros(1, np.int64)
         ids = np.zeros(1, dtype)
-        gather_rows(of, 1, 1, ids, False, _NO_POSITIONS, to, 1, 1, counter.ctypes.data)
+        gather_rows(of, 1, 1, ids, False, _NO_POSITIONS, to, 1, 1, 1, counter.ctypes.data)
     copy_bytes(of, to, 1, 1, np.ones(1, np.int64).ctypes.data)
 
 
@@ -187,7 +189,8 @@ def _check_gather(table: Tensor, ids: Tensor, out: Tensor, positions: Tensor | N
         raise ValueError(f"ids: expected shape [B], got {tuple(ids.shape)}")
     if out.dtype != table.dtype:
         raise TypeError(f"out: expected {table.dtype} as in the table, got {out.dtype}")
-    if tuple(out.shape) != (ids.numel(), table.shape[1]):
+    room = out.shape[0] if out.dim() == 2 and positions is not None else ids.numel()
+    if tuple(out.shape) != (max(room, ids.numel()), table.shape[1]):
         expected = (ids.numel(), int(table.shape[1]))
         raise ValueError(f"out: expected shape {expected}, got {tuple(out.shape)}")
     if positions is not None:

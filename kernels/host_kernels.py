@@ -90,6 +90,7 @@ def gather_rows(
     scatter: bool,
     positions: NDArray[np.int64],
     out: int,
+    out_rows: int,
     ahead: int,
     chunk: int,
     counter: int,
@@ -98,7 +99,7 @@ def gather_rows(
 
     Takes ``chunk`` ids at a time from the int64 at address ``counter`` (0 at first) until there
     are none, and prefetches the row ``ahead`` ids ahead. With ``scatter`` the row goes to
-    ``positions[i]`` (of as many as there are ids) instead. Returns -1, or the smallest ``i`` among
+    ``positions[i]`` (of ``out_rows``) instead. Returns -1, or the smallest ``i`` among
     those it took whose id is outside ``0 .. num_rows - 1`` or whose position is outside the
     output; these are neither read nor written.
     """
@@ -116,7 +117,7 @@ def gather_rows(
                 _prefetch_row(table + np.intp(ids[i + ahead]) * row_bytes, row_bytes)
             row = np.intp(ids[i])
             to = np.intp(positions[i]) if scatter else i
-            if 0 <= row < num_rows and 0 <= to < count:
+            if 0 <= row < num_rows and 0 <= to < out_rows:
                 _memcpy(out + to * row_bytes, table + row * row_bytes, row_bytes)
             elif first_bad < 0:
                 first_bad = i

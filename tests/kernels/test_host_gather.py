@@ -72,6 +72,22 @@ def test_writes_nothing_around_the_output(cpu: HostGather, eager_threads: None) 
     assert bool((around[11] == 7).all())
 
 
+def test_a_part_of_a_batch_leaves_the_other_rows_alone(
+    cpu: HostGather, eager_threads: None
+) -> None:
+    """As where some rows come from the table and some from a cache."""
+    table, cache = random_bytes(50, 129), random_bytes(9, 129)
+    out = torch.full((20, 129), 7, dtype=torch.uint8)
+    far, near = torch.tensor([17, 3, 0, 11]), torch.tensor([19, 5])
+    cpu.gather(table, torch.tensor([4, 4, 49, 0]), out, far)
+    cpu.gather(cache, torch.tensor([8, 0]), out, near)
+    assert same_bytes(out[far], table[[4, 4, 49, 0]]) is None
+    assert same_bytes(out[near], cache[[8, 0]]) is None
+    rest = [i for i in range(20) if i not in {*far.tolist(), *near.tolist()}]
+    assert bool((out[rest] == 7).all())
+    cpu.gather(cache[:0], far[:0], out, near[:0])
+
+
 def test_rows_beyond_4_gib(cpu: HostGather) -> None:
     rows, width = 1_100_000, 4096
     table = torch.from_numpy(np.zeros((rows, width), np.uint8))  # 4.5 GB, hardly a page present
@@ -99,6 +115,8 @@ def test_bad_position_is_named_and_never_written(cpu: HostGather, bad: int) -> N
     positions = torch.tensor([0, 1, bad, 3, 4])
     with pytest.raises(IndexError, match=rf"positions\[2\] = {bad} of 5"):
         cpu.gather(random_bytes(5, 8), torch.arange(5), random_bytes(5, 8), positions)
+    with pytest.raises(IndexError, match=r"positions\[0\] = 9 of 9"):
+        cpu.gather(random_bytes(5, 8), torch.arange(1), random_bytes(9, 8), torch.tensor([9]))
 
 
 WRONG_ARGUMENTS = {
@@ -112,6 +130,12 @@ WRONG_ARGUMENTS = {
     "out too short": ({"out": torch.zeros(2, 4)}, ValueError, r"out: .*\(3, 4\)"),
     "out too narrow": ({"out": torch.zeros(3, 3)}, ValueError, r"out: .*\(3, 4\)"),
     "out on meta": ({"out": torch.zeros(3, 4, device="meta")}, ValueError, "out: .*meta"),
+    "out too long without positions": ({"out": torch.zeros(4, 4)}, ValueError, r"out: .*\(3, 4\)"),
+    "out too short for positions": (
+        {"out": torch.zeros(2, 4), "positions": torch.arange(3)},
+        ValueError,
+        r"out: .*\(3, 4\)",
+    ),
     "positions of int32": ({"positions": torch.arange(3).int()}, TypeError, "positions: .*int64"),
     "positions too few": ({"positions": torch.arange(2)}, ValueError, "positions: .*ids"),
 }
