@@ -9,15 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gatherbench.bench.derive.epochs import READING_ORDER
-
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW, GREY = "#56B4E9", "#CC79A7", "#F0E442", "#BBBBBB"
 FAINT = "#666666"
 
 STAGE_COLOURS = {"sample": SKY, "fetch": VERMILION, "train": GREEN, "other": GREY}
 CPU_COLOURS = {"user": BLUE, "system": ORANGE}
-STRATEGY_COLOURS = dict(zip(READING_ORDER, (ORANGE, SKY, BLUE, GREEN, PURPLE), strict=True))
+STRATEGY_COLOURS = {
+    "cpu_gather": ORANGE,
+    "unified_zero_copy": SKY,
+    "aligned_zero_copy": BLUE,
+    "async_zero_copy": GREEN,
+    "all_in_gpu": PURPLE,
+}
 
 MODEL_HATCH = "////"
 BAR_HEIGHT = 0.68

@@ -29,7 +29,9 @@ def test_the_five_strategies_of_the_paper() -> None:
 
 def test_the_readme_has_a_line_for_each() -> None:
     text = README.read_text(encoding="utf-8")
-    assert [s.name for s in STRATEGIES] == re.findall(r"^\| `(\w+)` \|.*[✓†]", text, re.MULTILINE)
+    lines = re.findall(r"^\| `(\w+)` \|.*[✓†]", text, re.MULTILINE)
+    told = "README.md, Strategies: a line | `name` | … | ✓ | † | for each, in the registry's order"
+    assert lines == [s.name for s in STRATEGIES], told
 
 
 def test_names_and_variants_identify_a_strategy() -> None:

@@ -13,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from gatherbench.bench.derive.epochs import READING_ORDER
 from gatherbench.bench.figures.all import FIGURES, save_all
 from gatherbench.bench.figures.cpu_seconds import cpu_core_seconds
 from gatherbench.bench.figures.epoch_breakdown import epoch_breakdown
@@ -267,4 +268,6 @@ def test_time_unit(longest: float, unit: str) -> None:
 
 def test_every_strategy_has_its_place_and_its_colour() -> None:
     """Else it comes last, in the colour of whatever else has none."""
-    assert tuple(STRATEGY_COLOURS) == tuple(strategy.name for strategy in STRATEGIES)
+    names = tuple(strategy.name for strategy in STRATEGIES)
+    assert names == READING_ORDER, "READING_ORDER in bench/derive/epochs.py is that of the registry"
+    assert names == tuple(STRATEGY_COLOURS), "STRATEGY_COLOURS in bench/figures/style.py has each"

@@ -359,4 +359,5 @@ def test_the_same_run_gives_the_same_file(make_run: MakeRun) -> None:
 def test_the_style_sheet_has_every_colour_that_it_is_said_to_have() -> None:
     """A class without a rule is drawn black."""
     sheet = Path(page.__file__).with_name("report.css").read_text(encoding="utf-8")
-    assert [name for name in page.COLOURS if f".fill-{name} " not in sheet.replace(",", " ")] == []
+    without = [name for name in page.COLOURS if f".fill-{name} " not in sheet.replace(",", " ")]
+    assert without == [], "each needs a rule .fill-NAME { fill: var(--COLOUR); } in report.css"
