@@ -39,7 +39,8 @@ def declared_rows(
     page_visits: int | None = 0
     accounted = True
     spec = dataset.spec
-    for path in strategy.data_paths(InputIds(trace), spec.row_bytes, spec.num_nodes):
+    epoch = InputIds(trace)  # every epoch's, those of the warm-up among them
+    for path in strategy.data_paths(epoch, spec.row_bytes, spec.num_nodes, seen=epoch):
         for name in _BYTES:
             totals[name] += getattr(path, name)
         requests.update(path.gpu_requests or {})

@@ -240,17 +240,22 @@ class Strategy(ABC):
         """
 
     def data_paths(
-        self, batches: Iterable[Tensor], row_bytes: int, num_rows: int
+        self,
+        batches: Iterable[Tensor],
+        row_bytes: int,
+        num_rows: int,
+        seen: Iterable[Tensor],
     ) -> Iterator[DataPath]:
-        """How the minibatches of an epoch travel, one path for each: :meth:`data_path` of each.
+        """How minibatches travel after the warm-up, one path for each: :meth:`data_path` of each.
 
-        For an epoch behind the warm-up, so what a fetcher keeps of ``batches`` it has by then. A
-        strategy whose path depends on more than the ids of one minibatch overrides this.
+        A strategy whose path depends on more than the ids of one minibatch overrides this.
 
         Args:
-            batches: ids ``[B]`` of each minibatch in the order of fetching; can be iterated again.
+            batches: ids ``[B]`` of each minibatch in the order of fetching.
             row_bytes: bytes of a row.
             num_rows: of the table.
+            seen: ids of minibatches that were fetched before, in their order; what the path learns
+                from ids it learns from these. Maybe a whole epoch, read as it is iterated.
         """
         return (self.data_path(ids, row_bytes) for ids in batches)
 

@@ -165,7 +165,8 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
     """
     row_bytes = 129
     patterns = list(id_patterns(NUM_ROWS))
-    paths = list(strategy.data_paths([ids for _, ids in patterns], row_bytes, NUM_ROWS))
+    batches = [ids for _, ids in patterns]
+    paths = list(strategy.data_paths(batches, row_bytes, NUM_ROWS, batches))
     count = f"data_paths() gave {len(paths)} paths for {len(patterns)} minibatches"
     _require(strategy, len(paths) == len(patterns), count)
     table = NUM_ROWS * row_bytes

@@ -279,9 +279,13 @@ class KeepsMoreThanThereIs(Made):
 @dataclass(frozen=True)
 class LosesAMinibatch(Made):
     def data_paths(
-        self, batches: Iterable[Tensor], row_bytes: int, num_rows: int
+        self,
+        batches: Iterable[Tensor],
+        row_bytes: int,
+        num_rows: int,
+        seen: Iterable[Tensor],
     ) -> Iterator[DataPath]:
-        return islice(super().data_paths(batches, row_bytes, num_rows), 1, None)
+        return islice(super().data_paths(batches, row_bytes, num_rows, seen), 1, None)
 
 
 WRONG_STRATEGIES = [

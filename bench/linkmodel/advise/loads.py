@@ -51,7 +51,7 @@ def distinct_paths(
 def load_of(strategy: Strategy, question: Question, sizes: MinibatchSizes) -> MinibatchLoad:
     """The average minibatch of a strategy, from its data path over the sizes' ids."""
     graph = question.graph
-    paths = list(strategy.data_paths(sizes.ids, graph.row_bytes, graph.nodes))
+    paths = list(strategy.data_paths(sizes.ids, graph.row_bytes, graph.nodes, sizes.seen))
     each = sizes.rows / sum(ids.numel() for ids in sizes.ids)
 
     def mean(name: str) -> float:
@@ -106,6 +106,11 @@ def gpu_need(load: MinibatchLoad, question: Question, sizes: MinibatchSizes) -> 
 def table_on_gpu(load: MinibatchLoad) -> bool:
     """Whether the whole table lies in GPU memory."""
     return load.gpu_table_bytes >= load.table_bytes
+
+
+def keeps_some(load: MinibatchLoad) -> bool:
+    """Whether a part of the table lies in GPU memory: then it matters which rows are asked for."""
+    return 0 < load.gpu_table_bytes < load.table_bytes
 
 
 def pinned_need(load: MinibatchLoad) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from gatherbench.bench.linkmodel.advise.loads import (
     distinct_paths,
     gpu_need,
+    keeps_some,
     pinned_need,
     table_on_gpu,
 )
@@ -115,6 +116,11 @@ def advise(
                 option = replace(option, fits=True)
         if option.fits is not False:
             remarks.update(dict.fromkeys(epoch.epoch_s.remarks))
+        if sizes.uniform and keeps_some(load):
+            remarks[
+                "computed minibatches ask for every row alike: those of a graph do not, and a path"
+                f" that keeps some rows ({strategy.name}) may bring far fewer (prepare the dataset)"
+            ] = None
         options.append(option)
         if table_on_gpu(load) and resident is None:
             resident = option

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
+from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.rmat import Rmat
@@ -40,12 +41,16 @@ class MinibatchSizes:
         num_edges: ``L`` counts from the seeds outwards.
         ids: node ids of some minibatches, or a sample of such, int64.
         source: how the sizes came about, in words.
+        seen: node ids of other minibatches, for paths that learn from earlier ones.
+        uniform: every node is asked for alike in ``ids`` and ``seen``, as in no graph.
     """
 
     num_nodes: tuple[float, ...]
     num_edges: tuple[float, ...]
     ids: tuple[Tensor, ...]
     source: str
+    seen: tuple[Tensor, ...] = ()
+    uniform: bool = False
 
     @property
     def rows(self) -> float:
@@ -58,13 +63,17 @@ def drawn_sizes(
 ) -> MinibatchSizes:
     """Sizes of the first minibatches of an epoch on a graph at hand."""
     sampler = NeighborSampler(dataset.indptr, dataset.indices, fanouts)
-    seeds = epoch_seeds(dataset.train_ids, batch_size, seed, 0, DRAWN)
-    drawn = [sampler.sample(part, batch_seed(seed, 0, i)) for i, part in enumerate(seeds)]
+
+    def minibatches(epoch: int) -> list[MiniBatch]:
+        seeds = epoch_seeds(dataset.train_ids, batch_size, seed, epoch, DRAWN)
+        return [sampler.sample(part, batch_seed(seed, epoch, i)) for i, part in enumerate(seeds)]
+
+    drawn = minibatches(0)
     nodes = np.mean([batch.num_nodes for batch in drawn], axis=0)
     edges = np.mean([[e.shape[1] for e in batch.edges] for batch in drawn], axis=0)
-    ids = tuple(batch.input_ids for batch in drawn)
+    ids, seen = (tuple(b.input_ids for b in batches) for batches in (drawn, minibatches(1)))
     source = f"sampled: the mean of {len(drawn)} minibatches of {dataset.name}"
-    return MinibatchSizes(tuple(nodes.tolist()), tuple(edges.tolist()), ids, source)
+    return MinibatchSizes(tuple(nodes.tolist()), tuple(edges.tolist()), ids, source, seen)
 
 
 def expected_sizes(
@@ -89,11 +98,14 @@ def expected_sizes(
         nodes.append(float(known.sum()))
     count = max(1, min(_COUNTED_IDS, math.ceil(nodes[-1])))
     draw = np.random.default_rng(0)
-    # Distinct, as a minibatch's are, and in no order.
-    drawn = draw.permutation(np.unique(draw.integers(0, num_nodes, count)))
-    ids = torch.from_numpy(drawn)
+
+    def minibatch() -> Tensor:
+        """Distinct ids, as a minibatch's are, and in no order."""
+        return torch.from_numpy(draw.permutation(np.unique(draw.integers(0, num_nodes, count))))
+
+    ids, seen = (minibatch(),), tuple(minibatch() for _ in range(DRAWN))
     source = "computed, not sampled: expected counts if the graph follows the law of RMAT"
-    return MinibatchSizes(tuple(nodes), tuple(edges), (ids,), source)
+    return MinibatchSizes(tuple(nodes), tuple(edges), ids, source, seen, uniform=True)
 
 
 class _ClassLaw:

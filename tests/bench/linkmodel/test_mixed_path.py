@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
@@ -14,10 +15,12 @@ from gatherbench.bench.linkmodel.advise import loads
 from gatherbench.bench.linkmodel.advise.loads import gpu_need, load_of, pinned_need, table_on_gpu
 from gatherbench.bench.linkmodel.advise.question import Question, graph_of, graph_sizes
 from gatherbench.bench.linkmodel.advise.rank import Advice, Option, advise
+from gatherbench.bench.linkmodel.advise.sizes import drawn_sizes
 from gatherbench.bench.linkmodel.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.linkmodel.load import MinibatchLoad
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.linkmodel.sweeps import row_width
+from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.registry import STRATEGIES, build
@@ -49,7 +52,11 @@ class FirstRowsKept(Strategy):
         return zero_copy_path(ids, row_bytes, "aligned", "given")
 
     def data_paths(
-        self, batches: Iterable[Tensor], row_bytes: int, num_rows: int
+        self,
+        batches: Iterable[Tensor],
+        row_bytes: int,
+        num_rows: int,
+        seen: Iterable[Tensor],
     ) -> Iterator[DataPath]:
         for ids in batches:
             far = self.data_path(ids[ids >= num_rows // int(self.parts)], row_bytes)
@@ -104,6 +111,8 @@ def test_advice_refuses_what_does_not_fit_and_ranks_what_does() -> None:
     assert ranks.index(("first_rows_kept", "8")) < ranks.index(("aligned_zero_copy", "given"))
     assert found.table_fits is False
     assert "and does not fit in the GPU's 24 GiB. Take" in found.headline
+    (said,) = [remark for remark in found.remarks if "every row alike" in remark]
+    assert "keeps some rows (first_rows_kept)" in said
 
 
 @pytest.mark.usefixtures("registered")
@@ -115,6 +124,40 @@ def test_a_minibatch_that_is_wholly_kept_is_no_table_that_fits() -> None:
     assert option(found, "8").epoch_s is not None
     assert option(found, "8").gpu_bytes > QUESTION.graph.table_bytes / 8
     assert found.table_fits is False
+
+
+def test_nothing_is_said_of_rows_that_are_asked_for_where_none_are_kept() -> None:
+    assert not [remark for remark in advice().remarks if "every row alike" in remark]
+
+
+@dataclass(frozen=True)
+class LastSeenKept(FirstRowsKept):
+    """Keeps the rows of the last minibatch that it has seen."""
+
+    def data_paths(
+        self,
+        batches: Iterable[Tensor],
+        row_bytes: int,
+        num_rows: int,
+        seen: Iterable[Tensor],
+    ) -> Iterator[DataPath]:
+        *_, last = seen
+        for ids in batches:
+            far = self.data_path(ids[~torch.isin(ids, last)], row_bytes)
+            yield replace(far, payload_bytes=ids.numel() * row_bytes)
+
+
+def test_advice_judges_a_path_by_minibatches_that_it_has_not_seen(tiny_root: Path) -> None:
+    """Else what it has just learnt by heart would be in every minibatch."""
+    graph = graph_of(200_000, 5_000_000, 100, train_nodes=50_000)
+    question = Question(graph)
+    computed = graph_sizes(graph, question.fanouts, question.batch_size)
+    drawn = drawn_sizes(open_dataset(tiny_root / "tiny"), (3, 2), 20)
+    for sizes in (computed, drawn):
+        assert sizes.seen
+        assert not any(torch.equal(a, b) for a in sizes.seen for b in sizes.ids)
+        load = load_of(LastSeenKept(), question, sizes)
+        assert 0 < load.gpu_link_read_bytes < load.payload_bytes
 
 
 @pytest.mark.usefixtures("registered")
