@@ -27,6 +27,7 @@ _DECLARED = {
     "cpu_write": ("CPU writes", "B"),
     "copy_engine": ("copy engine", "B"),
     "gpu_link_read": ("GPU reads over the link", "B"),
+    "gpu_table": ("of the table, kept on the GPU", "B"),
 }
 _REQUESTS = "gpu_requests_"
 #: Roofs in the order of the legend, and the names of their dashes.

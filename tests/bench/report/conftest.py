@@ -104,6 +104,7 @@ def _declared(rows: RowMaker) -> list[Row]:
         "fetch": {
             "declared_payload": 2e9,
             "gpu_link_read": 2e9,
+            "gpu_table": 7e7,
             "gpu_requests_128_bytes": 2e9 / 128,
         }
         | {"row": 1280, "lookahead": 0, "gpu_share": 0},
@@ -119,7 +120,7 @@ def _declared(rows: RowMaker) -> list[Row]:
     return [*made, rows.ok("setup", "table", "B", 1.4e8, "tensor.nbytes")]
 
 
-_IN_BYTES = ("declared_payload", "gpu_link_read", "row", "gpu_memory", "structure")
+_IN_BYTES = ("declared_payload", "gpu_link_read", "gpu_table", "row", "gpu_memory", "structure")
 
 
 def _epoch(store: RunStore, rows: RowMaker, seconds: float, epoch: int) -> None:

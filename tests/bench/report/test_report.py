@@ -20,7 +20,7 @@ from gatherbench.bench.reference import load_reference
 from gatherbench.bench.report import page
 from gatherbench.bench.report.bars import nice_ticks
 from gatherbench.bench.report.facts import in_short
-from gatherbench.bench.report.link import energy, roofline_of
+from gatherbench.bench.report.link import data_path, energy, roofline_of
 from gatherbench.bench.report.over_time import MOST, power, traffic
 from gatherbench.bench.report.page import render_report
 from gatherbench.bench.report.results import numbers, savings, speedups
@@ -220,6 +220,12 @@ def test_the_roofs_are_those_of_the_profile(make_run: MakeRun) -> None:
     assert part.length / places["raw_link"] == pytest.approx(
         2e9 / (0.4 * 1.015) / 31.51e9, rel=0.02
     )
+
+
+def test_what_a_path_keeps_of_the_table_stands_beside_what_it_brings(make_run: MakeRun) -> None:
+    shown = data_path(load_run(make_run([NAIVE, ALIGNED], declared=True)))
+    place = [column.field for column in shown.columns].index("gpu_table")
+    assert [line.cells[place].text for line in shown.lines] == ["70.0", "70.0"]
 
 
 def test_energy_is_split_in_what_the_idle_gpu_draws_and_the_rest(make_run: MakeRun) -> None:
