@@ -64,9 +64,9 @@ class Ticket(Protocol):
     def result(self) -> Tensor:
         """The rows, ``[len(ids), D]`` on the fetcher's device, in the order of the ids.
 
-        Ordered after the work already queued on the current stream. Calling it again returns the
-        same tensor. The tensor may be overwritten once ``lookahead + 1`` further fetches have
-        been submitted: clone it to keep it longer.
+        What is queued next on the current stream, maybe another than at ``submit``, finds the rows
+        there. Calling it again returns the same tensor, which may be overwritten once
+        ``lookahead + 1`` further fetches have been submitted: clone it to keep it longer.
 
         Raises:
             RuntimeError: so many fetches have been submitted since that the rows may be

@@ -101,7 +101,7 @@ class CudaStagedFetcher(Fetcher):
 
         if self._worker is None:
             self._fetch(ids, staging, out, free, copied)
-            return self._ring.issue(lambda: _after(copied, out))
+            return self._ring.issue(lambda: after(copied, out))
         future = self._worker.submit(self._fetch, ids.clone(), staging, out, free, copied)
         return self._ring.issue(lambda: _finished(future, copied, out))
 
@@ -145,16 +145,20 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event()  # type: ignore[no-untyped-call]
 
 
-def _after(event: torch.cuda.Event, rows: Tensor) -> Tensor:
-    """``rows``, once the current stream waits for ``event``."""
+def after(event: torch.cuda.Event, rows: Tensor) -> Tensor:
+    """``rows``, which the caller's stream may read: it waits for ``event``, behind the fetch.
+
+    What a ticket's ``result`` returns. The caller may take it on another stream than it submitted
+    on, so the order of the stream on which the rows were fetched says nothing.
+    """
     torch.cuda.current_stream(rows.device).wait_event(event)
     return rows
 
 
 def _finished(future: Future[None], event: torch.cuda.Event, rows: Tensor) -> Tensor:
-    """``rows`` as :func:`_after`, once the thread that fetches them has queued its copy."""
+    """``rows`` as :func:`after`, once the thread that fetches them has queued its copy."""
     try:
         future.result()
     except CancelledError:
         raise RuntimeError("the fetcher was closed before this fetch began") from None
-    return _after(event, rows)
+    return after(event, rows)

@@ -37,7 +37,13 @@ from gatherbench.kernels.launch import (
 )
 from gatherbench.kernels.order import Order, ReadOrder, read_order
 from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Ticket
-from gatherbench.strategies.cuda_fetcher import RESIDENCY_SOURCE, Staging, device_rows, with_index
+from gatherbench.strategies.cuda_fetcher import (
+    RESIDENCY_SOURCE,
+    Staging,
+    after,
+    device_rows,
+    with_index,
+)
 from gatherbench.strategies.row_buffer import RowBuffer
 from gatherbench.strategies.ticket_ring import TicketRing
 
@@ -191,7 +197,7 @@ class KernelFetcher(Fetcher):
         gathered = self._gathered[place]
         gathered.record(stream)
         self._last = gathered
-        return self._ring.issue(lambda: _after(gathered, out))
+        return self._ring.issue(lambda: after(gathered, out))
 
     def _arrange(
         self, ids: Tensor, buffer: IdBuffer, stream: torch.cuda.Stream, ready: torch.cuda.Event
@@ -250,9 +256,3 @@ class KernelFetcher(Fetcher):
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-def _after(event: torch.cuda.Event, rows: Tensor) -> Tensor:
-    """``rows``, once the current stream waits for ``event``."""
-    torch.cuda.current_stream(rows.device).wait_event(event)
-    return rows

@@ -62,7 +62,8 @@ def test_results_may_be_used_on_another_stream(strategy: Strategy) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
             copy = ticket.result().clone()
             torch.cuda.current_stream().synchronize()
-    assert same_bytes(copy, reference_gather(table, ids)) is None
+    told = "result() has to make the current stream wait for the fetch (cuda_fetcher.after)"
+    assert same_bytes(copy, reference_gather(table, ids)) is None, told
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)
