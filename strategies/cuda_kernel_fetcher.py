@@ -106,6 +106,11 @@ class IdBuffer:
 class KernelFetcher(Fetcher):
     """Fetches with our kernel; see the module's head for the order of things.
 
+    A path that takes some rows from elsewhere derives from this: ``_arrange`` says which ids are
+    read from the table and where they belong, ``_gather`` queues the reads. The order of streams,
+    on which every buffer depends, stays here; what those methods send in addition needs two
+    buffers, used in turn like the ids'.
+
     Args:
         features: the table in host memory.
         device: a CUDA device.
