@@ -50,7 +50,8 @@ def no_room(device: torch.device, num_bytes: int, what: str = "the table") -> st
     free = torch.cuda.mem_get_info(device)[0] if on_gpu else available_bytes()
     if num_bytes <= TABLE_SHARE * free:
         return None
+    unit, size = ("GiB", 2**30) if num_bytes >= 2**30 else ("MiB", 2**20)
     return (
-        f"no_memory: {what} takes {num_bytes / 2**30:.1f} GiB and {device} has "
-        f"{free / 2**30:.1f} GiB free, of which it may take {TABLE_SHARE:.0%}"
+        f"no_memory: {what} takes {num_bytes / size:.1f} {unit} and {device} has "
+        f"{free / size:.1f} {unit} free, of which it may take {TABLE_SHARE:.0%}"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gatherbench.strategies import registry
+from gatherbench.strategies import places, registry
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.cuda_fetcher import cuda_skip
 from gatherbench.strategies.registry import STRATEGIES, build, default_variants, get, variants
@@ -123,5 +123,13 @@ def test_a_gpu_that_is_not_there_is_told_which_are(
 
 def test_a_table_too_large_for_a_second_copy_is_refused_before_it_is_made() -> None:
     reason = build("all_in_gpu").skip(torch.device("cpu"), table_bytes=1 << 60)
-    assert str(reason).startswith("no_memory: the table takes")
+    assert str(reason).startswith("no_memory: the table takes 1073741824.0 GiB and cpu has ")
     assert build("all_in_gpu").skip(torch.device("cpu")) is None
+
+
+def test_the_refusal_of_a_small_part_says_how_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "available_bytes", lambda: 50 << 20)
+    assert places.no_room(torch.device("cpu"), 45 << 20) is None
+    assert places.no_room(torch.device("cpu"), 46 << 20, "the cache") == (
+        "no_memory: the cache takes 46.0 MiB and cpu has 50.0 MiB free, of which it may take 90%"
+    )
