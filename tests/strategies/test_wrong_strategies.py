@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar
 
@@ -301,6 +301,36 @@ WRONG_STRATEGIES = [
 
 def test_the_fetcher_that_the_wrong_ones_spoil_is_right() -> None:
     check_strategy(Made(), HOST)
+
+
+@dataclass(frozen=True)
+class FirstRowsKept(Made):
+    """Brings the rows from ``FIRST`` on; the others lie on the GPU."""
+
+    FIRST: ClassVar[int] = 100
+    kept_bytes: ClassVar[int] = 100 * 129
+
+    def gpu_table_bytes(self, table_bytes: int) -> int:
+        return self.kept_bytes
+
+    def data_paths(
+        self,
+        batches: Iterable[Tensor],
+        row_bytes: int,
+        num_rows: int,
+        seen: Iterable[Tensor],
+    ) -> Iterator[DataPath]:
+        for ids in batches:
+            path = self.data_path(ids[ids >= self.FIRST], row_bytes)
+            sent = path.copy_engine_bytes + 8 * ids.numel()
+            yield replace(path, payload_bytes=ids.numel() * row_bytes, copy_engine_bytes=sent)
+
+
+def test_a_path_that_keeps_some_rows_is_right_if_it_says_how_much_that_is() -> None:
+    conformance.check_data_path(FirstRowsKept(), HOST)
+    forgets = type("Forgets", (FirstRowsKept,), {"kept_bytes": 100 * 129 - 1})
+    with pytest.raises(NonconformingError, match="nobody brings 12900 B of distinct rows"):
+        conformance.check_data_path(forgets(), HOST)
 
 
 @pytest.mark.parametrize("fetcher", WRONG_FETCHERS)
