@@ -133,6 +133,7 @@ def test_a_failed_case_makes_the_exit_status_1(plan: Path, tmp_path: Path) -> No
         (["show", "nowhere"], "nowhere"),
         (["plot", "--results", "nowhere"], "nowhere"),
         (["list", "strategys"], "one of strategies"),
+        (["list"], "say what to list: one of strategies"),
         (["datasets", "info", "wordnett"], "did you mean 'wordnet'"),
         (["datasets", "prepare", "wordnett"], "wordnet"),
         (["datasets", "prepare", "reddit-like", "--scale", "-1"], "scale"),
