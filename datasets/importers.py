@@ -72,8 +72,9 @@ def import_graph(
             ones among ``num_classes``.
         num_nodes: where the file does not say; else the largest id decides. Ids beyond it are
             refused.
-        one_based: whether ids count from 1. By default they do if no id is 0 and, where the number
-            of nodes is known, an id equals it; or 1 is the smallest id, where it is not.
+        one_based: whether ids count from 1. By default those of text do if no id is 0 and, where
+            the number of nodes is known, an id equals it; or 1 is the smallest id, where it is not.
+            NumPy's count from 0 by default.
         relabel: number only the ids that occur, in ascending order: for ids with gaps. Row ``k`` of
             features and labels then belongs to the k-th smallest id.
         undirected: store every edge both ways.
@@ -182,8 +183,9 @@ def _read(
         nodes = edges.high + (not from_one)
     elif edges.high - from_one >= nodes:
         if path.suffix == ".npy":
+            from_1 = "; where they count from 1, --one-based" if edges.low == 1 else ""
             raise DatasetError(
-                f"{path}: node id {edges.high} is too large: {too_large_remedy(nodes)}"
+                f"{path}: node id {edges.high} is too large: {too_large_remedy(nodes)}{from_1}"
             )
         # Only now is it known that the largest id was one too many: find the record.
         read_edge_list(path, from_one, nodes, header, report)

@@ -36,15 +36,17 @@ def read_edge_index(path: Path, one_based: bool = False) -> Edges:
             "shape [2, E]; or name it with 'indptr' in its name and its fellow with 'indices'"
         )
     pairs = array if len(array) == 2 else array.T
-    edges = Edges(one_based=one_based)
+    edges, lowest = Edges(one_based=one_based), int(one_based)
     for start in range(0, pairs.shape[1], _CHUNK):
         chunk = pairs[:, start : start + _CHUNK]
-        bad = (chunk < 0) | (chunk > LARGEST_ID)
+        bad = (chunk < lowest) | (chunk > LARGEST_ID)
         if bad.any():
             end, at = np.unravel_index(int(bad.argmax()), bad.shape)
+            found = int(chunk[end, at])
+            from_0 = "its ids count from 0: leave out --one-based"
             raise DatasetError(
-                f"{path}: edge {start + at} names node {chunk[end, at]}, expected 0 to "
-                f"{LARGEST_ID}; {too_large_remedy(None)}"
+                f"{path}: edge {start + at} names node {found}, expected {lowest} to {LARGEST_ID}; "
+                f"{too_large_remedy(None) if found else from_0}"
             )
         edges.add(chunk[0], chunk[1])
     if not edges.chunks:

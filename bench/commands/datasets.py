@@ -50,7 +50,8 @@ def import_(
     one_based: Annotated[
         bool | None,
         typer.Option(
-            "--one-based/--zero-based", help="Numbering of an edge list; else told from the ids."
+            "--one-based/--zero-based",
+            help="Numbering of an edge list; else told from the ids (in NumPy files: from 0).",
         ),
     ] = None,
     relabel: Annotated[

@@ -301,6 +301,12 @@ def test_an_edge_index_of_pyg(tmp_path: Path) -> None:
         assert in_neighbours(load(tmp_path / "edge_index.npy")) == EXPECTED
     np.save(tmp_path / "edge_index.npy", pairs.T + 1)
     assert in_neighbours(load(tmp_path / "edge_index.npy", one_based=True)) == EXPECTED
+    np.save(tmp_path / "y.npy", np.zeros(5, int))
+    with pytest.raises(DatasetError, match=r"node id 5 is too large: .*; .* from 1, --one-based"):
+        load(tmp_path / "edge_index.npy", labels=tmp_path / "y.npy")
+    np.save(tmp_path / "from_0.npy", pairs.T)
+    with pytest.raises(DatasetError, match=r"from_0\.npy: edge \d+ names node 0, expected 1 to .*"):
+        load(tmp_path / "from_0.npy", one_based=True)
     for bad, complaint in (
         (np.zeros(3, int), r"expected an edge_index, .* 'indptr' in its name"),
         (np.zeros((2, 3)), "holds float64"),
