@@ -199,6 +199,19 @@ class WrongFetcher(Fetcher):
         return Done()
 
 
+def test_a_plan_may_do_without_further_epochs_for_energy(make_job, monkeypatch) -> None:
+    asked: list[bool] = []
+
+    def noted(gpu: None, run_on: bool) -> EnergyBlock:
+        asked.append(run_on)
+        return EnergyBlock(gpu, run_on=run_on)
+
+    monkeypatch.setattr(measure_module, "EnergyBlock", noted)
+    measured(make_job())
+    measured(make_job(energy=False))
+    assert asked == [True, False]
+
+
 def wrong_strategy(spoil: Any) -> Any:
     class Wrong(Strategy):
         name = "wrong"
