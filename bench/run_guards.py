@@ -46,7 +46,7 @@ def other_data(folder: Path, workload: Workload, identity: str) -> str | None:
     if known.setdefault(workload.id, identity) != identity:
         return (
             f"{workload.dataset} is not what this run began with: it was imported or made anew"
-            " since; start a new run"
+            " since; start a new run, or import it as it was"
         )
     write_atomically(file, json.dumps(known, indent=2) + "\n")
     return None
