@@ -135,6 +135,26 @@ def test_the_gather_section_measures_every_point_and_reports(
     assert (tmp_path / "gather_rate.png").stat().st_size > 5000
 
 
+def test_what_the_checks_do_not_launch_is_launched_once_before_it_is_timed(
+    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[micro_plan.Point] = []
+    seconds = micro_device.Bench.seconds
+
+    def noted(self: micro_device.Bench, point: micro_plan.Point) -> float:
+        launched.append(point)
+        return seconds(self, point)
+
+    monkeypatch.setattr(micro_device.Bench, "seconds", noted)
+    assert micro_gather.main(["--out", str(tmp_path), *SMALL]) == 0
+    others = {point for point in launched if point.kind != "gather"}
+    assert {point.kind for point in others} > {"copy_engine", "sm_read", "sort"}
+    assert set(launched[: len(others)]) == others
+    timed = launched[len(others) :]
+    assert len(timed) == len(set(timed))
+    assert others < set(timed)
+
+
 def test_a_span_that_cannot_be_registered_costs_itself_only(
     cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
