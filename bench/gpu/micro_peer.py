@@ -104,7 +104,7 @@ def measure_width(
     torch.arange(rows * width, out=words.view(-1))
     table = words.view(torch.float32)
     theirs = peer.table(table)
-    ids = torch.randint(0, rows, (count,), device=device)
+    ids = torch.randperm(rows, device=device)[:count]  # each once, like a minibatch's
     result = torch.empty((count, width), device=device)
     with HostRegistration(table, device.index) as memory:
         seen = Table(memory.address, rows, row_bytes, row_bytes)

@@ -186,6 +186,17 @@ def test_where_no_span_can_be_registered_the_reason_is_the_last_word(
     assert "targets" not in said.out
 
 
+@pytest.mark.parametrize(("cap", "blocks"), [(10, 1), (25, 1), (50, 2), (800, 32)])
+def test_the_read_roof_tries_grids_below_a_block_for_each_multiprocessor(
+    cuda: None, cap: int, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grids: list[int] = []
+    monkeypatch.setattr(micro_device, "launch_kernel", lambda kernel, grid, *_: grids.append(grid))
+    bench = micro_device.Bench(MIB, HOST, lambda row: None)
+    bench.seconds(micro_plan.Point("sm_read", MIB, cap))
+    assert grids == [blocks]  # of 4 multiprocessors
+
+
 @pytest.mark.parametrize(("count", "rows"), [(1, 1), (5000, 5000), (5000, 16384), (4999, 1 << 28)])
 def test_no_row_is_drawn_twice_in_one_gather(cuda: None, count: int, rows: int) -> None:
     """A row that is still in the GPU's cache would cost the link nothing."""
@@ -343,6 +354,7 @@ class Library:
 
     def __init__(self, wrong: bool) -> None:
         self.wrong, self.freed = wrong, 0
+        self.asked: list[Tensor] = []
         self.calls: list[str] = []
 
     def module(self, name: str) -> Library:
@@ -364,11 +376,12 @@ class Library:
     ) -> Any:
         assert (comm, kind, place, strides) == ("communicator", "continuous", "cpu", [sizes[1], 1])
         values = torch.zeros(sizes, dtype=dtype)
-        off = int(self.wrong)
-        return SimpleNamespace(
-            get_local_tensor=lambda host_view: (values, 0),
-            gather=lambda ids: values[(ids + off) % sizes[0]],
-        )
+
+        def gathered(ids: Tensor) -> Tensor:
+            self.asked.append(ids)
+            return values[(ids + int(self.wrong)) % sizes[0]]
+
+        return SimpleNamespace(get_local_tensor=lambda host_view: (values, 0), gather=gathered)
 
     def destroy_wholememory_tensor(self, table: Any) -> None:
         self.freed += 1
@@ -393,6 +406,7 @@ def test_the_peer_is_compared_before_it_is_timed(
     assert {r["gatherer"] for r in rows} == {"WholeGraph 26.10", "aligned"}
     assert len(rows) == 2 * 3 * micro_peer.FEWEST_ROUNDS
     assert library.freed == 2
+    assert all(len(ids.unique()) == len(ids) for ids in library.asked), "rows come from a cache"
     # librmm before what is linked to it; the end only when every row is written.
     assert library.calls[:3] == ["librmm", "load_library", "pylibwholegraph"]
     assert library.calls[-1] == "finalize"
