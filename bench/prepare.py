@@ -30,13 +30,11 @@ def prepare(workload: Workload, progress: Progress | None = None) -> tuple[Path,
     from gatherbench.bench.sampling.epoch import epoch_seeds
     from gatherbench.bench.sampling.numba_sampler import NeighborSampler
     from gatherbench.bench.trace import Trace, draw_trace
-    from gatherbench.datasets.checks import fingerprint
     from gatherbench.datasets.registry import prepare_dataset
     from gatherbench.datasets.store import data_root, open_dataset
 
     folder = prepare_dataset(workload.dataset, workload.scale, progress=progress)
-    state = hashlib.sha256(json.dumps(fingerprint(folder)).encode()).hexdigest()[:8]
-    trace = data_root() / "traces" / f"{workload.trace_id}-{state}"
+    trace = data_root() / "traces" / f"{workload.trace_id}-{state_of(folder)}"
     if trace.is_dir():
         Trace.open(trace)
         return folder, trace
@@ -47,6 +45,17 @@ def prepare(workload: Workload, progress: Progress | None = None) -> tuple[Path,
     sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
     draw_trace(trace, sampler, list(seeds), workload.seed, progress=progress)
     return folder, trace
+
+
+def state_of(dataset: Path) -> str:
+    """Another one whenever a file of the dataset was written; empty where there is none."""
+    from gatherbench.datasets.checks import fingerprint
+
+    try:
+        state = json.dumps(fingerprint(dataset))
+    except OSError:
+        return ""
+    return hashlib.sha256(state.encode()).hexdigest()[:8]
 
 
 def identity(dataset: Path, trace: Path) -> str:

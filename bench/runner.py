@@ -22,6 +22,7 @@ from gatherbench.bench.metering.calibration_job import (
     run_maker,
 )
 from gatherbench.bench.meters.gpu_choice import SensorChoice
+from gatherbench.bench.prepare import state_of
 from gatherbench.bench.rows import Row, RowMaker
 from gatherbench.bench.run_guards import death_of, only_one, other_data, terminate_as_interrupt
 from gatherbench.bench.store import (
@@ -210,10 +211,16 @@ class Runner:
         return self.store.folder.absolute() / "traces" if wanted else None
 
     def _prepare(self, workload: Workload) -> tuple[Path, Path] | str:
-        """The folders of dataset and trace, or why they cannot be had; done once a workload."""
-        if workload not in self._ready:
-            self._ready[workload] = self._prepare_now(workload)
-        return self._ready[workload]
+        """The folders of dataset and trace, or why they cannot be had.
+
+        Done once a workload, and again where the dataset was imported anew between two cases.
+        """
+        ready = self._ready.get(workload)
+        if isinstance(ready, tuple) and not ready[1].name.endswith(state_of(ready[0])):
+            ready = None
+        if ready is None:
+            ready = self._ready[workload] = self._prepare_now(workload)
+        return ready
 
     def _prepare_now(self, workload: Workload) -> tuple[Path, Path] | str:
         self.store.job.write_text(json.dumps(asdict(workload)), encoding="utf-8")

@@ -15,6 +15,7 @@ from pathlib import Path
 from gatherbench.bench.case import Job
 from gatherbench.bench.metering.calibration_job import CalibrationJob, run_maker
 from gatherbench.bench.meters.gpu_choice import SensorChoice
+from gatherbench.bench.prepare import state_of
 from gatherbench.bench.rows import RowMaker
 from gatherbench.bench.store import PartWriter
 from gatherbench.bench.worker import DISK_FULL, die_with_parent
@@ -36,8 +37,11 @@ def main() -> None:
             print(json.dumps({"error": "OSError: no route to host"}))
             sys.exit(1)
         print(json.dumps({"what": "drawing", "fraction": 0.5}))
-        identity = os.environ.get("TEST_DATA", "")
-        print(json.dumps({"dataset": "/nowhere", "trace": "/nowhere", "identity": identity}))
+        folder = Path(os.environ.get("TEST_FOLDER", "/nowhere"))
+        spec = folder / "spec.json"
+        identity = spec.read_text() if spec.exists() else os.environ.get("TEST_DATA", "")
+        answer = {"dataset": str(folder), "trace": f"/nowhere-{state_of(folder)}"}
+        print(json.dumps({**answer, "identity": identity}))
         return
     if verb == "calibrate":
         calibrate(CalibrationJob.load(Path(path)))

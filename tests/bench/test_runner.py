@@ -25,6 +25,7 @@ from gatherbench.bench.run_guards import Terminated
 from gatherbench.bench.runner import Progress, Runner, RunStopped
 from gatherbench.bench.store import PartWriter, RunStore, StoreError
 from gatherbench.bench.workload import Workload
+from gatherbench.datasets.layout import ARRAYS
 
 FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
 WORKLOAD = Workload("tiny")
@@ -103,6 +104,32 @@ def test_a_run_does_not_go_on_with_another_graph_of_the_same_name(
     monkeypatch.setenv("TEST_DATA", "as imported")
     assert runner(store, wanted).run() == 0
     assert outcomes(store)["last"] == ("ok", None)
+
+
+@pytest.mark.parametrize("content", ["as it was", "another graph"])
+def test_a_graph_imported_anew_between_two_cases_is_looked_at_again(
+    content: str, store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the rest of the cases would read its rows by the minibatches of the other."""
+    folder = tmp_path / "imported"
+    folder.mkdir()
+    for name in ("spec", *ARRAYS):
+        (folder / f"{name}.{'json' if name == 'spec' else 'npy'}").write_text("as it was")
+    monkeypatch.setenv("TEST_FOLDER", str(folder))
+    prepared: list[str] = []
+
+    def anew(number: int, *_: object) -> None:
+        if number == 2:
+            (folder / "spec.json").write_text(content)
+
+    progress = Progress(preparing=lambda _w, what, _f: prepared.append(what), ended=anew)
+    one = runner(store, cases("good", "slow", "last"), progress=progress)
+    another = content == "another graph"
+    assert one.run() == one.unprepared == another
+    assert len(prepared) == 2
+    status, reason = outcomes(store)["last"]
+    assert status == ("failed" if another else "ok")
+    assert not another or "tiny is not what this run began with" in str(reason)
 
 
 def test_a_preparation_that_failed_is_tried_again_when_the_run_is_resumed(
