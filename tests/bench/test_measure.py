@@ -20,8 +20,11 @@ from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.rows import Row
 from gatherbench.bench.store import PartWriter, read_part, rows_of
+from gatherbench.bench.trace import Trace
+from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies import places
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.registry import STRATEGIES, default_variants
 
@@ -259,6 +262,26 @@ def test_a_strategy_that_cannot_run_here_says_why(make_job) -> None:
         reason = measure(job, out)
     assert reason
     assert not rows_of(read_part(job.part))
+
+
+def test_a_path_that_learns_from_ids_is_declared_as_it_is_after_an_epoch(
+    make_job, monkeypatch
+) -> None:
+    seen_by: list[tuple[list[Tensor], int]] = []
+
+    class Learns(CpuGather):
+        def data_paths(self, batches, row_bytes, num_rows, seen):
+            seen_by.append((list(seen), num_rows))
+            return super().data_paths(batches, row_bytes, num_rows, seen)
+
+    monkeypatch.setattr(measure_module, "build", lambda *_: Learns())
+    job = make_job()
+    measured(job)
+    ((seen, num_rows),) = seen_by
+    assert num_rows == open_dataset(job.dataset).spec.num_nodes
+    epoch = [batch.input_ids for batch in Trace.open(job.trace)]
+    assert len(seen) == len(epoch)
+    assert all(torch.equal(a, b) for a, b in zip(seen, epoch, strict=True))
 
 
 @pytest.mark.parametrize(("strategy", "kept"), [("all_in_gpu", True), ("cpu_gather", False)])

@@ -231,8 +231,10 @@ def test_sigterm_is_answered_like_an_interrupt(store: RunStore, once: Once) -> N
 
 @pytest.mark.parametrize(("ended_by", "status"), [(KeyboardInterrupt, 130), (Terminated, 143)])
 def test_the_exit_status_tells_which_signal_ended_a_run(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, ended_by: type[BaseException], status: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_by: type[BaseException], status: int
 ) -> None:
+    store = RunStore.create(tmp_path / "my results", "box", {"name": "mine", "cases": []}, {})
+
     def ends(_: Runner) -> int:
         raise ended_by
 
@@ -240,7 +242,7 @@ def test_the_exit_status_tells_which_signal_ended_a_run(
     prepared = PreparedRun(store, cases("good"), {"measure": {}}, "cpu", "box")
     err = io.StringIO()
     assert execute(prepared, Console(file=io.StringIO()), Console(file=err, width=200)) == status
-    assert f"Go on with: gatherbench run --resume {store.folder}" in err.getvalue()
+    assert f"Go on with: gatherbench run --resume '{store.folder}'" in err.getvalue()
 
 
 DRIVER = """

@@ -159,6 +159,7 @@ def test_advice_judges_a_path_by_minibatches_that_it_has_not_seen(tiny_root: Pat
     for sizes in (computed, drawn):
         assert sizes.seen
         assert not any(torch.equal(a, b) for a in sizes.seen for b in sizes.ids)
+        assert not torch.equal(sizes.seen[0][:20], sizes.ids[0][:20]), "the same seeds"
         load = load_of(LastSeenKept(), question, sizes)
         assert 0 < load.gpu_link_read_bytes < load.payload_bytes
 
