@@ -17,7 +17,9 @@ from gatherbench.bench.linkmodel.advise.question import Question, graph_of, grap
 from gatherbench.bench.linkmodel.advise.rank import Advice, Option, advise
 from gatherbench.bench.linkmodel.advise.sizes import drawn_sizes
 from gatherbench.bench.linkmodel.epoch import EpochPrediction, predict_batches
+from gatherbench.bench.linkmodel.estimate import Estimate
 from gatherbench.bench.linkmodel.load import MinibatchLoad
+from gatherbench.bench.linkmodel.physics import Part, in_turn
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.linkmodel.sweeps import row_width
 from gatherbench.datasets.store import open_dataset
@@ -120,15 +122,20 @@ def test_a_minibatch_that_is_wholly_kept_is_no_table_that_fits() -> None:
     """Ids that happen to lie in the kept part say nothing of the rest of the table."""
     sizes = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
     hot = replace(sizes, ids=(torch.arange(20_000),))
+    assert not table_on_gpu(load_of(FirstRowsKept("8"), QUESTION, hot))
     found = advise(QUESTION, hot, PROFILE)
     assert option(found, "8").epoch_s is not None
     assert option(found, "8").gpu_bytes > QUESTION.graph.table_bytes / 8
     assert found.table_fits is False
 
 
-def test_nothing_is_said_of_rows_that_are_asked_for_where_none_are_kept(
+def test_nothing_is_said_of_rows_that_are_asked_for_where_none_are_kept_or_a_graph_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    sizes = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
+    monkeypatch.setattr(loads, "STRATEGIES", (FirstRowsKept,))
+    found = advise(QUESTION, replace(sizes, uniform=False), PROFILE)
+    assert not [remark for remark in found.remarks if "every row alike" in remark]
     monkeypatch.setattr(loads, "STRATEGIES", (get("cpu_gather"), get("all_in_gpu")))
     assert not [remark for remark in advice().remarks if "every row alike" in remark]
 
@@ -238,6 +245,15 @@ def test_rows_that_are_gathered_and_rows_read_in_place_both_cross_the_link() -> 
     assert "expand" not in parts["b"]
     assert BOTH.brought_bytes == 2 * HALF
     assert pinned_need(replace(BOTH, table_bytes=1e10)) == 1e10 + 2 * 2**29
+
+
+def test_of_two_transfers_in_turn_the_longer_one_bounds() -> None:
+    short = Part(Estimate(1.0), "copy engine", {"link": 1.0})
+    long = Part(Estimate(3.0), "pages", {"link": 0.5, "multiprocessors": 0.4})
+    for one, other in ((short, long), (long, short)):
+        both = in_turn(one, other)
+        assert (both.seconds.value, both.bound) == (4.0, "pages")
+        assert both.demands == pytest.approx({"link": 2.5 / 4, "multiprocessors": 1.2 / 4})
 
 
 def test_rows_that_the_gpu_reads_where_the_cpu_wrote_them_cross_once() -> None:

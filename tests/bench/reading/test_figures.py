@@ -89,6 +89,13 @@ def test_speedup_bars_are_ratios_to_the_named_reference(make_run: MakeRun) -> No
     assert "Speed-up over cpu_gather naive" in texts(figure)
 
 
+def test_panels_are_titled_in_words(make_run: MakeRun) -> None:
+    run = load_run(make_run(series=EIGHT[:2], workloads=FOUR[:1]))
+    figure = speedup(run)
+    assert figure.axes[0].get_title("left") == run.names[FOUR[0]]
+    assert FOUR[0] not in texts(figure)
+
+
 def test_cpu_bars_are_user_and_system(make_run: MakeRun) -> None:
     assert widths(cpu_core_seconds(load_run(make_run(series=EIGHT[:1])))) == pytest.approx(
         [2.5, 0.1]
