@@ -28,7 +28,7 @@ LATE_S = 30.0
 
 
 def run(out: Path, budget_s: float, base: str, device: Device) -> int:
-    """Calibrate and print what came of it; 0, 1 if the GPU failed, 2 for bad input."""
+    """Calibrate and print what came of it; 0, 1 if the GPU or memory failed, 2 for bad input."""
     err, console = Console(stderr=True), Console()
     if not console.is_terminal:
         console = Console(width=_WIDTH)
@@ -47,7 +47,7 @@ def run(out: Path, budget_s: float, base: str, device: Device) -> int:
     except (CalibrationError, ProfileError) as error:
         err.print(f"error: {error}", style="red", highlight=False)
         return 2
-    except (CudaCallError, CompilerError) as error:
+    except (CudaCallError, CompilerError, MemoryError) as error:
         err.print(f"error: {error}", style="red", highlight=False)
         return 1
     console.print(render(done))

@@ -23,6 +23,7 @@ from gatherbench.bench.calibrate.points import Observation, Point, Sample, host_
 from gatherbench.bench.calibrate.run import calibrate
 from gatherbench.bench.gpu.watchdog import CUT_OFF
 from gatherbench.bench.linkmodel.profile_file import load_profile
+from gatherbench.kernels.cuda_calls import CudaCallError
 
 GIB = 1 << 30
 FACTS = MachineFacts("a-host", "two cores", 2)
@@ -208,3 +209,30 @@ def test_a_machine_that_hangs_ends_it_and_says_where(tmp_path: Path) -> None:
     assert done.returncode == CUT_OFF
     assert "calibrate/main.py" in done.stdout
     assert "no profile; the samples so far" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("trouble", "status", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/there"), 2, "--out"),
+        (CalibrationError("not 2 GiB of host memory are free"), 2, "not 2 GiB"),
+        (CudaCallError("cudaHostRegister", "cudaErrorUnknown", "no"), 1, "cudaHostRegister failed"),
+        (MemoryError("cannot map 1.0 GiB: Cannot allocate memory"), 1, "cannot map 1.0 GiB"),
+    ],
+)
+def test_what_stops_a_calibration_is_one_line_and_no_traceback(
+    trouble: Exception,
+    status: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise trouble
+
+    monkeypatch.setattr(calibrate_main, "calibrate", stopped)
+    assert calibrate_main.run(tmp_path, 1.0, "", "cuda") == status
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.startswith("error: ")
+    assert said in told
