@@ -21,7 +21,7 @@ from rich.console import Console
 from gatherbench.bench.case import Case
 from gatherbench.bench.execute import PreparedRun, execute, reporter
 from gatherbench.bench.progress import progress_bar
-from gatherbench.bench.run_guards import Terminated
+from gatherbench.bench.run_guards import Terminated, other_data
 from gatherbench.bench.runner import Progress, Runner, RunStopped
 from gatherbench.bench.store import PartWriter, RunStore, StoreError
 from gatherbench.bench.workload import Workload
@@ -104,6 +104,13 @@ def test_a_run_does_not_go_on_with_another_graph_of_the_same_name(
     monkeypatch.setenv("TEST_DATA", "as imported")
     assert runner(store, wanted).run() == 0
     assert outcomes(store)["last"] == ("ok", None)
+
+
+def test_workloads_of_one_graph_have_minibatches_of_their_own(tmp_path: Path) -> None:
+    whole, small = Workload("mine"), Workload("mine", batch_size=10)
+    assert other_data(tmp_path, whole, "1") is other_data(tmp_path, small, "2") is None
+    assert other_data(tmp_path, whole, "1") is None
+    assert other_data(tmp_path, small, "1") is not None
 
 
 @pytest.mark.parametrize("content", ["as it was", "another graph"])
