@@ -101,6 +101,8 @@ def test_every_metric_is_there_in_80_columns(pair: tuple[Path, Path]) -> None:
     for said in ("epoch A, s", "verdict", " train", " cpu", "payload rate"):
         assert said in wide
         assert said in narrow, narrow
+    ((ident, name),) = load_run(pair[0]).names.items()
+    assert f"{name}: {ident}" in wide
 
 
 def test_equal_runs_are_the_same(pair: tuple[Path, Path]) -> None:

@@ -19,7 +19,7 @@ from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.reference import load_reference
 from gatherbench.bench.report import page
 from gatherbench.bench.report.bars import nice_ticks
-from gatherbench.bench.report.facts import in_short
+from gatherbench.bench.report.facts import in_short, workloads
 from gatherbench.bench.report.link import data_path, energy, roofline_of
 from gatherbench.bench.report.over_time import MOST, power, traffic
 from gatherbench.bench.report.page import render_report
@@ -148,6 +148,15 @@ def test_other_work_has_a_column_where_there_was_any(make_run: MakeRun) -> None:
     disturbed = replace(run, rows=pd.concat([run.rows, *busy]))
     before, after = ({c.label for c in numbers(one).columns} for one in (run, disturbed))
     assert after - before == {"other work"}
+
+
+def test_titles_are_words_that_the_table_of_workloads_explains(make_run: MakeRun) -> None:
+    run = load_run(make_run([NAIVE, ALIGNED]))
+    (panel,) = speedups(run).panels
+    assert panel.title == "wordnet GraphSAGE (20 minibatches)"
+    shown = workloads(run)
+    place = [column.field for column in shown.columns].index("name")
+    assert [line.cells[place].text for line in shown.lines] == [panel.title]
 
 
 def test_bars_are_as_long_as_their_numbers(make_run: MakeRun) -> None:
