@@ -176,7 +176,7 @@ def _refuse(data: GraphDataset, array: str, what: str) -> None:
 def is_remembered(folder: Path) -> bool:
     """Whether a full check was passed and no file has changed since."""
     try:
-        return bool(json.loads((folder / MARKER).read_bytes()) == fingerprint(folder))
+        return bool(json.loads((folder / MARKER).read_bytes()) == _fingerprint(folder))
     except (OSError, ValueError):
         return False
 
@@ -184,7 +184,7 @@ def is_remembered(folder: Path) -> bool:
 def remember(folder: Path) -> None:
     """Write down that a full check was passed; a folder that cannot be written to is let be."""
     try:
-        (folder / MARKER).write_text(json.dumps(fingerprint(folder)))
+        (folder / MARKER).write_text(json.dumps(_fingerprint(folder)))
     except PermissionError:
         return
     except OSError as error:
@@ -192,8 +192,7 @@ def remember(folder: Path) -> None:
             raise
 
 
-def fingerprint(folder: Path) -> dict[str, list[int]]:
-    """Size and time of change of each file: equal as long as nobody writes to the folder."""
+def _fingerprint(folder: Path) -> dict[str, list[int]]:
     names = [SPEC_FILE, *(f"{array}.npy" for array in ARRAYS)]
     stats = {name: (folder / name).stat() for name in names}
     return {name: [s.st_size, s.st_mtime_ns] for name, s in stats.items()}

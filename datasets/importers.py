@@ -148,6 +148,7 @@ def import_graph(
                 writer.write_features(rows)
             else:
                 writer.write_features(table)
+            writer.note_content()
     except DatasetError as error:  # names the folder, which is not kept: name the user's file
         said = str(error).removesuffix(f"; {remedy(folder)}")
         said = said.replace(str(array_path(folder, "features")), str(features))

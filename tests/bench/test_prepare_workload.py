@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -35,17 +36,32 @@ def inputs(trace: Path) -> list[list[int]]:
 
 def test_a_graph_imported_anew_meets_no_old_minibatches(root: Path) -> None:
     dataset, trace = imported(root, RING)
-    spec, first, seen = (
-        (dataset / "spec.json").read_bytes(),
-        inputs(trace),
-        identity(dataset, trace),
-    )
+    first, seen = inputs(trace), identity(dataset, trace)
     assert prepare(WORKLOAD) == (dataset, trace), "nothing has changed"
     dataset, trace = imported(root, RING[::-1])
-    assert (dataset / "spec.json").read_bytes() == spec, "the description does not tell them apart"
     assert inputs(trace) != first
     assert identity(dataset, trace) != seen
     dataset, trace = imported(root, RING)
     assert inputs(trace) == first
     assert identity(dataset, trace) == seen, "the same graph, imported once more"
     assert identity(*imported(root, RING, dim=3)) != seen
+
+
+def test_other_features_of_one_shape_are_other_data(root: Path) -> None:
+    np.save(root / "edges.npy", RING)
+    found = set()
+    for value in (0.0, 1.0):
+        np.save(root / "x.npy", np.full((10, 2), value, np.float32))
+        import_graph(root / "edges.npy", "mine", features=root / "x.npy", force=True)
+        found.add(identity(*prepare(WORKLOAD)))
+    assert len(found) == 2
+
+
+def test_a_copied_data_folder_needs_no_new_minibatches(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, trace = imported(root, RING)
+    copy = shutil.copytree(root / "data", root / "copy", copy_function=shutil.copyfile)
+    monkeypatch.setenv("GATHERBENCH_DATA", str(copy))
+    assert prepare(WORKLOAD)[1].name == trace.name
+    assert len(list((copy / "traces").iterdir())) == 1
