@@ -65,8 +65,8 @@ class Ticket(Protocol):
         """The rows, ``[len(ids), D]`` on the fetcher's device, in the order of the ids.
 
         What is queued next on the current stream, maybe another than at ``submit``, finds the rows
-        there. Calling it again returns the same tensor, which may be overwritten once
-        ``lookahead + 1`` further fetches have been submitted: clone it to keep it longer.
+        there; reads on another have to be done before later fetches are submitted. The same tensor
+        each time, it may be overwritten after ``lookahead + 1`` of those: clone it to keep it.
 
         Raises:
             RuntimeError: so many fetches have been submitted since that the rows may be

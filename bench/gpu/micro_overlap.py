@@ -123,7 +123,7 @@ def measure(out: Path, budget_s: float) -> list[OverlapRow]:
         fetcher.step_seconds(ids, lambda: None)  # the first one loads and allocates
         steps = loads(device, fetcher.step_seconds(ids, lambda: None))
         number, refused = 0, set[str]()
-        while number == 0 or time.monotonic() - began < budget_s:
+        while len(refused) < len(take) and (not number or time.monotonic() - began < budget_s):
             turn = [(load, *share) for load in steps for share in SHARES]
             random.Random(number).shuffle(turn)
             for load, provider, percent in turn:

@@ -266,7 +266,7 @@ def _headline(
             f" {gib(lean.pinned_bytes)} in place of {gib(best.pinned_bytes)}."
         )
     if best.basis == MODELLED and best.bound.endswith("(sampling)"):
-        said += " Drawing minibatches is then what bounds it: a faster transfer gains nothing."
+        said += " Drawing minibatches is then what bounds it: a faster sampler would help most."
     return said + hint
 
 

@@ -336,6 +336,24 @@ def test_the_overlap_section_tries_every_share_and_goes_on_without_green_context
     assert {r["verdict"] for r in read(tmp_path / "overlap_targets.csv")} == {"reached"}
 
 
+def test_the_overlap_section_ends_where_no_kind_of_share_is_left(
+    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise CudaCallError("cuLaunchKernelEx", "CUDA_ERROR_INVALID_VALUE", "no")
+
+    for name, value in (
+        ("open_overlapped", lambda *_: Fetcher()),
+        ("empty_table", lambda shape, dtype: torch.zeros(8, 4)),
+        ("loads", lambda device, seconds: {"memory_pass": lambda: None}),
+        ("share_threads", refuse),
+        ("share_multiprocessors", refuse),
+    ):
+        monkeypatch.setattr(micro_overlap, name, value)
+    assert micro_overlap.measure(tmp_path, 3600) == []
+    assert capsys.readouterr().out.count("left out: cuLaunchKernelEx failed") == 2
+
+
 def test_loads_last_about_as_long_as_they_are_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     clock = iter((0.0, 10 * 0.002))

@@ -101,7 +101,7 @@ def test_a_table_that_does_not_fit_is_not_ranked_there() -> None:
     assert "does not fit in the GPU's 24 GiB. Take async_zero_copy" in advice.headline
     assert " an epoch (modelled), " in advice.headline
     said = "cpu_gather (prefetch) is level with it and pins 64 MiB in place of 53 GiB."
-    bound = " Drawing minibatches is then what bounds it: a faster transfer gains nothing."
+    bound = " Drawing minibatches is then what bounds it: a faster sampler would help most."
     assert advice.headline.endswith(said + bound)
     h200 = advice_on(replace(LARGE, gpu_memory_bytes=24 << 30), load_profile("h200-sxm-pcie5"))
     assert "Drawing minibatches" not in h200.headline, "it does not know how fast they are drawn"
