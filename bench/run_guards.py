@@ -40,9 +40,17 @@ def other_data(folder: Path, workload: Workload, identity: str) -> str | None:
     Args:
         folder: of the run.
         identity: of :func:`gatherbench.bench.prepare.identity`.
+
+    Raises:
+        StoreError: the run's ``data.json`` was damaged.
     """
     file = folder / "data.json"
-    known = json.loads(file.read_bytes()) if file.exists() else {}
+    try:
+        known = dict(json.loads(file.read_bytes())) if file.exists() else {}
+    except (ValueError, TypeError) as error:
+        raise StoreError(
+            f"{file}: cannot be read ({error}); it says what the run began with: start a new run"
+        ) from error
     if known.setdefault(workload.id, identity) != identity:
         return (
             f"{workload.dataset} is not what this run began with: it was imported or made anew"

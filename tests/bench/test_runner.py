@@ -112,6 +112,13 @@ def test_workloads_of_one_graph_have_minibatches_of_their_own(tmp_path: Path) ->
     assert other_data(tmp_path, small, "1") is not None
 
 
+@pytest.mark.parametrize("content", ["{", "3"])
+def test_a_damaged_data_json_is_named(content: str, tmp_path: Path) -> None:
+    (tmp_path / "data.json").write_text(content)
+    with pytest.raises(StoreError, match=r"data\.json: cannot be read .* start a new run"):
+        other_data(tmp_path, WORKLOAD, "1")
+
+
 @pytest.mark.parametrize("content", ["as it was", "another graph"])
 def test_a_graph_imported_anew_between_two_cases_is_looked_at_again(
     content: str, store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
