@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
+import gatherbench
 from gatherbench.bench.machine import env as machine_module
 from gatherbench.bench.machine import gpus as gpus_module
 from gatherbench.bench.machine.env import (
+    COMMIT_VARIABLE,
     commit_id,
     describe_machine,
     library_versions,
@@ -153,7 +155,8 @@ def test_without_git_the_version_stands_in(monkeypatch: pytest.MonkeyPatch) -> N
         raise FileNotFoundError("git")
 
     monkeypatch.setattr(subprocess, "run", absent)
-    assert commit_id() == f"v{importlib.metadata.version('gatherbench')}"
+    monkeypatch.delenv(COMMIT_VARIABLE, raising=False)
+    assert commit_id() == f"v{gatherbench.__version__}"
 
 
 def test_files_without_history_or_installation_are_described_too(
