@@ -132,6 +132,7 @@ def git(folder: Path, *arguments: str) -> None:
 def test_commit_of_a_checkout_and_its_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv(COMMIT_VARIABLE, raising=False)
     (tmp_path / "bench" / "machine").mkdir(parents=True)
     (tmp_path / "results").mkdir()
     code = tmp_path / "bench" / "machine" / "env.py"
