@@ -92,7 +92,7 @@ gpu-micro: $(READY) ## on a GPU: gather rates over row width, span, order, polic
 	$(PY) -m gatherbench.bench.gpu.micro --out $(OUT)/$(TODAY)-gpu-micro --budget $(BUDGET)
 
 gpu-epoch: $(READY) ## on a GPU: whole epochs with every data path, for BUDGET seconds (GPU_PLAN=gpu-epoch)
-	$(PY) -m gatherbench run $(GPU_PLAN) --results $(OUT) --budget $(BUDGET)
+	$(PY) -m gatherbench run $(GPU_PLAN) --results $(OUT) --budget $(BUDGET) $(if $(PROFILE),--profile '$(PROFILE)')
 
 gpu-meters: $(READY) ## on a GPU: which sensors tell the truth; link traffic, power and energy of every data path
 	$(PY) -m gatherbench.bench.gpu.meters --out $(OUT)/$(TODAY)-gpu-meters --budget $(BUDGET)

@@ -19,6 +19,7 @@ from gatherbench.bench.commands.compare import compare
 from gatherbench.bench.commands.doctor import doctor
 from gatherbench.bench.commands.listing import list_things
 from gatherbench.bench.commands.plot import plot
+from gatherbench.bench.commands.predict import predict
 from gatherbench.bench.commands.report import report
 from gatherbench.bench.commands.requests import requests
 from gatherbench.bench.commands.run import run
@@ -37,6 +38,7 @@ app.command()(show)
 app.command()(compare)
 app.command()(plot)
 app.command()(report)
+app.command()(predict)
 app.command()(requests)
 app.command()(advise)
 app.command()(calibrate)

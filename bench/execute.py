@@ -13,21 +13,18 @@ from rich.markup import escape
 
 from gatherbench.bench.case import Case
 from gatherbench.bench.derive.disturbance import disturbed
-from gatherbench.bench.figures.all import save_all
-from gatherbench.bench.linkmodel.predict import is_prediction, predict
+from gatherbench.bench.finish import finish
 from gatherbench.bench.linkmodel.profile import LinkProfile, ProfileError
 from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile
 from gatherbench.bench.machine.env import commit_id, describe_machine, machine_slug
 from gatherbench.bench.plan import PlanError, cases_from_json, resolved
 from gatherbench.bench.plan_file import load_plan
 from gatherbench.bench.progress import progress_bar
-from gatherbench.bench.report.page import FILE_NAME, write_report
 from gatherbench.bench.rows import Row
 from gatherbench.bench.run_guards import Terminated
 from gatherbench.bench.runner import Progress, Runner, RunStopped
-from gatherbench.bench.show.run import render
 from gatherbench.bench.store import RunStore, StoreError, write_atomically
-from gatherbench.bench.tables import load_run, no_samples, run_of
+from gatherbench.bench.tables import no_samples, run_of
 from gatherbench.bench.workload import Workload
 
 OK, FAILED, INTERRUPTED, TERMINATED = 0, 1, 128 + signal.SIGINT, 128 + signal.SIGTERM
@@ -81,7 +78,7 @@ def new_run(
         measure = measure.model_copy(update=asked)
         env = describe_machine()
         machine = machine_slug(env)
-        named = profile or plan.profile or _usual_profile(chosen, machine)
+        named = profile or plan.profile or usual_profile(chosen, machine)
         plan = plan.model_copy(update={"device": chosen, "measure": measure, "profile": named})
         other = load_profile(named) if named else None
         cases = plan.cases()
@@ -159,13 +156,7 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
     if runner.unprepared:
         what = f"{_cases(runner.unprepared)} could not be prepared; to try again"
         err.print(f"{what}: {again}", soft_wrap=True)
-    whole = True
-    if run.profile is not None:
-        try:
-            run.store.replace(is_prediction, predict(load_run(folder), run.profile))
-        except OSError as error:
-            whole = _unwritten(err, again, "predictions", error)
-    whole = _show(folder, out, err) and whole
+    whole = finish(run.store, run.profile, out, err)
     if failed:
         err.print(f"[red]{failed} of {len(run.cases)} cases failed[/]; the table says why")
     return FAILED if failed or not whole else OK
@@ -175,35 +166,7 @@ def _cases(count: int) -> str:
     return f"{count} case{'' if count == 1 else 's'}"
 
 
-def _show(folder: Path, out: Console, err: Console) -> bool:
-    """Print the table, write pictures and report, say where everything is; whether all is there."""
-    measured = load_run(folder)
-    out.print(render(measured))
-    files = [("table", folder / "rows.csv"), ("samples", folder / "samples.parquet")]
-    files += [("trace", path) for path in sorted(folder.glob("traces/*.json.gz"))]
-    whole = True
-    try:
-        pictures = save_all(measured, folder / "figures")
-        files += [("picture", path) for path in pictures if path.suffix == ".png"]
-    except OSError as error:
-        whole = _unwritten(err, f"gatherbench plot {folder}", "pictures", error)
-    try:
-        files.append(("report", write_report(measured, folder / FILE_NAME)))
-    except OSError as error:
-        whole = _unwritten(err, f"gatherbench report {folder}", "report", error)
-    for what, path in files:
-        out.print(f"{what:10}{path}", soft_wrap=True, highlight=False)
-    return whole
-
-
-def _unwritten(err: Console, remedy: str, what: str, error: OSError) -> bool:
-    """Say that there is no ``what``, and what makes it once there is room; returns ``False``."""
-    err.print(f"[red]no {what}:[/] {escape(str(error))}; every row is safe.")
-    err.print(f"When that is put right: {remedy}", soft_wrap=True)
-    return False
-
-
-def _usual_profile(device: str, machine: str) -> str:
+def usual_profile(device: str, machine: str) -> str:
     """The profile of a run that names none: of a GPU its own calibration, if there is one."""
     if device == "cpu":
         return DEFAULT_PROFILE

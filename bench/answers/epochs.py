@@ -10,11 +10,11 @@ from gatherbench.bench.derive.disturbance import disturbance
 from gatherbench.bench.derive.epochs import STAGES, stage_breakdown
 from gatherbench.bench.findings import Findings
 from gatherbench.bench.linkmodel.predict import predictions
-from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile
+from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile, profile_names
 from gatherbench.bench.tables import Run
 
-#: The profile of a machine on which runs were measured.
-PROFILES = {"nvidia-h200": "h200-sxm-pcie5"}
+#: The published profile nearest to a machine that measured runs; one of its own is taken before it.
+NEAREST = {"nvidia-h200": "h200-sxm-pcie5"}
 #: What a bar of ``epoch_bars`` is made of; some tables add ``machine``.
 BARS = ["group", "kind", "strategy", "variant", "median", "low", "high", "note"]
 #: From the seeds outwards.
@@ -61,7 +61,8 @@ def predicted_bars(findings: Findings) -> pd.DataFrame:
     graphs_on_gpu = {workload for _, workload in on_gpu}
     for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
         machine = str(run.rows["machine"].iloc[-1])
-        profile = load_profile(PROFILES.get(machine, DEFAULT_PROFILE))
+        own = machine in profile_names()
+        profile = load_profile(machine if own else NEAREST.get(machine, DEFAULT_PROFILE))
         for one, epoch in predictions(run, profile):
             seconds, place = epoch.epoch_s.value, (machine, one.workload)
             if place not in on_gpu and one.workload in graphs_on_gpu:

@@ -204,6 +204,14 @@ def sort_series(table: pd.DataFrame) -> pd.DataFrame:
     return order.sort_values(by, kind="stable").drop(columns="_rank").reset_index(drop=True)
 
 
+def plan_order(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+    """The table's workloads in the order of the run's plan, each as :func:`sort_series` has it."""
+    place = {workload: number for number, workload in enumerate(run.workloads)}
+    return sort_series(table).sort_values(
+        "workload", key=lambda names: names.map(place), kind="stable", ignore_index=True
+    )
+
+
 def _spread(values: pd.Series[float]) -> pd.DataFrame:
     groups = values.dropna().groupby(SERIES)
     table = pd.DataFrame(

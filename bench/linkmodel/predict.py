@@ -8,9 +8,21 @@ from dataclasses import replace
 from gatherbench.bench.linkmodel.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.linkmodel.estimate import Estimate
 from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.linkmodel.series import Series, series_of
 from gatherbench.bench.rows import Row, RowMaker
+from gatherbench.bench.store import RunStore
 from gatherbench.bench.tables import Run
+
+
+def profile_of(run: Run) -> LinkProfile | None:
+    """The profile that the run's epochs were predicted for, if any.
+
+    Raises:
+        ProfileError: its file cannot be read.
+    """
+    file = RunStore(run.folder).profile_file
+    return load_profile(file) if file.is_file() else None
 
 
 def predictions(

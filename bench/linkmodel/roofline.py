@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from gatherbench.bench.derive.epochs import epoch_times, sort_series, stage_times
+from gatherbench.bench.derive.epochs import epoch_times, plan_order, stage_times
 from gatherbench.bench.linkmodel.epoch import EpochPrediction
 from gatherbench.bench.linkmodel.load import MinibatchLoad
 from gatherbench.bench.linkmodel.physics import Part, engine_copy, gpu_reads
@@ -82,11 +82,7 @@ def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
             records.append(_line(one, epoch, profile, "measured", measured[key]))
         modelled = {"epoch": epoch.epoch_s.value, "fetch": epoch.fetch_s.value}
         records.append(_line(one, epoch, profile, "modelled", modelled))
-    table = sort_series(pd.DataFrame(records, columns=list(COLUMNS)))
-    place = {workload: number for number, workload in enumerate(run.workloads)}
-    return table.sort_values(
-        "workload", key=lambda names: names.map(place), kind="stable", ignore_index=True
-    )
+    return plan_order(run, pd.DataFrame(records, columns=list(COLUMNS)))
 
 
 def _measured_seconds(run: Run) -> dict[tuple[str, str, str], dict[str, float | None]]:

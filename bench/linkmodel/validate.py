@@ -9,13 +9,10 @@ predicts none, and the table shows it. Measured epochs are those of GPU runs tha
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
-from gatherbench.bench.derive.epochs import epoch_times
 from gatherbench.bench.linkmodel.chart import (
     BARS,
     BATCHES,
@@ -28,20 +25,17 @@ from gatherbench.bench.linkmodel.chart import (
     uniform_rows,
 )
 from gatherbench.bench.linkmodel.epoch import EpochPrediction, predict_batches
-from gatherbench.bench.linkmodel.estimate import Estimate
+from gatherbench.bench.linkmodel.measured import against_measured
 from gatherbench.bench.linkmodel.physics import link_time
-from gatherbench.bench.linkmodel.predict import predictions
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.linkmodel.published_gathers import published_gathers
-from gatherbench.bench.linkmodel.series import Series
 from gatherbench.bench.reference import load_reference
-from gatherbench.bench.tables import Run, load_run
+from gatherbench.bench.tables import load_run
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.request_table import uniform_ids
 from gatherbench.kernels.requests import count_requests
 
-_SERIES = ["workload", "strategy", "variant"]
 FITTED_ON, PREDICTED = "rtx3090-pcie3", "rtx3090-pcie4"
 GPUS = (1, 2, 4, 8)
 #: Launch policies without and with alignment: an element a lane (as DGL was before and is since
@@ -125,58 +119,6 @@ def several_gpus(reference: pd.DataFrame) -> dict[str, list[float]]:
         for bar in BARS
         if bar != CPU_GATHER
     }
-
-
-def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
-    """Median epochs of a run on a GPU beside the model's; empty without any.
-
-    Columns: ``workload``, ``strategy``, ``variant``, ``measured_s``, ``modelled_s``, ``error``,
-    ``bound``; and ``modelled_path_s``, ``path_error``, where the training step takes what the run
-    measured: what is left of the error is the data path's, not the roofline's of the training.
-    What the model cannot predict is NaN.
-    """
-    measured = epoch_times(run).query("backend == 'cuda'")
-    seconds = {tuple(r[:3]): r[3] for r in measured[[*_SERIES, "median"]].itertuples(index=False)}
-    found = [
-        (one, epoch)
-        for one, epoch in predictions(run, profile)
-        if (one.workload, one.strategy, one.variant) in seconds
-    ]
-    training = _measured_training(run, [one for one, _ in found])
-    records = []
-    for one, epoch in found:
-        key = (one.workload, one.strategy, one.variant)
-        path = None
-        if one.load is not None and one.workload in training:
-            step = Estimate(training[one.workload] / one.batches)
-            load = replace(one.load, train_s=step)
-            path = predict_batches(load, profile, one.batches).epoch_s.value
-        values = [float("nan") if s is None else s for s in (epoch.epoch_s.value, path)]
-        errors = [value / seconds[key] - 1 for value in values]
-        records.append(
-            (*key, seconds[key], values[0], errors[0], epoch.bound, values[1], errors[1])
-        )
-    return pd.DataFrame(
-        records,
-        columns=[
-            *_SERIES, "measured_s", "modelled_s", "error", "bound", "modelled_path_s", "path_error",
-        ],
-    )  # fmt: skip
-
-
-def _measured_training(run: Run, series: Sequence[Series]) -> dict[str, float]:
-    """Median seconds an epoch of training alone, by workload: beside nothing that is fetched."""
-    blocking = {
-        (one.workload, one.strategy, one.variant)
-        for one in series
-        if one.load is not None and one.load.lookahead == 0
-    }
-    rows = run.rows
-    rows = rows[(rows["stage"] == "train") & (rows["metric"] == "wall_time") & (rows["epoch"] >= 0)]
-    rows = rows[(rows["backend"] == "cuda") & (rows["status"] == "ok")]
-    alone = [key in blocking for key in rows[_SERIES].itertuples(index=False, name=None)]
-    medians = rows.loc[alone].groupby("workload")["value"].median()
-    return {str(workload): float(seconds) for workload, seconds in medians.items()}
 
 
 def tables(reference: pd.DataFrame) -> str:

@@ -11,13 +11,13 @@ import pandas as pd
 from gatherbench.bench.answers.provenance import has_gpu
 from gatherbench.bench.derive.gpu import gpu_energy
 from gatherbench.bench.figures.gpu_energy import why_no_energy
+from gatherbench.bench.linkmodel.measured import against_measured
+from gatherbench.bench.linkmodel.predict import profile_of
 from gatherbench.bench.linkmodel.profile import LinkProfile, ProfileError
-from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.linkmodel.roofline import Roofs, roofline, roofs
 from gatherbench.bench.report.bars import Axis, Bar, BarChart, Mark, Panel, bar, bar_chart
 from gatherbench.bench.report.grid import Column, Grid, grid
 from gatherbench.bench.report.results import WHAT, in_plan_order, with_kind
-from gatherbench.bench.store import RunStore
 from gatherbench.bench.tables import Run
 from gatherbench.bench.units import short
 
@@ -72,25 +72,44 @@ def roofline_of(run: Run) -> Roofline:
     Raises:
         RunError: a run's table is damaged.
     """
-    file = RunStore(run.folder).profile_file
-    if not file.is_file():
-        remedy = (
-            "`gatherbench calibrate` measures this machine’s profile"
-            if has_gpu(run)
-            else "a run without a GPU takes one with `--profile NAME`"
-        )
-        return Roofline(
-            absent="No roofline: this run has no link profile, which holds the roofs. "
-            f"`gatherbench list profiles` shows those that there are; {remedy}."
-        )
     try:
-        profile = load_profile(file)
+        profile = profile_of(run)
     except ProfileError as error:
         return Roofline(absent=f"No roofline: {error}.")
+    if profile is None:
+        own = "`gatherbench calibrate` measures this machine’s; " if has_gpu(run) else ""
+        return Roofline(
+            absent="No roofline: this run has no link profile, which holds the roofs. "
+            f"{own}`gatherbench predict RUN --profile NAME` takes any of"
+            " `gatherbench list profiles`."
+        )
     table = roofline(run, profile)
     if table["rate"].isna().all():
         return Roofline(absent=_unknown(table, profile))
     return Roofline(_chart(run, profile, table), _grid(profile, table))
+
+
+def model_errors(run: Run) -> Grid | None:
+    """Epochs on a GPU beside the model's; ``None`` without any, or without a profile that reads."""
+    try:
+        profile = profile_of(run)
+    except ProfileError:
+        return None  # the roofline says why
+    if profile is None or not has_gpu(run):
+        return None
+    names = {"measured_s": "measured", "modelled_s": "modelled", "modelled_path_s": "path"}
+    columns = [
+        *(column for column in WHAT if column.field != "kind"),
+        Column("measured", "epoch, measured", "s"),
+        Column("modelled", "modelled", "s"),
+        Column("error", "off by", "share"),
+        Column("path", "modelled with training as measured", "s"),
+        Column("path_error", "off by", "share"),
+        Column("bound", "epoch bound by"),
+    ]
+    caption = f"Measured epochs beside the link model’s for {short(profile.name)}"
+    table = against_measured(run, profile).rename(columns=names)
+    return grid("model-errors", caption, columns, table)
 
 
 def _unknown(table: pd.DataFrame, profile: LinkProfile) -> str:

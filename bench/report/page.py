@@ -86,6 +86,7 @@ def render_report(run: Run, base: Run | None = None) -> str:
             speedups=results.speedups(run),
             stages=results.stages(run),
             roofline=link.roofline_of(run),
+            model_errors=link.model_errors(run),
             path=link.data_path(run),
             traffic=over_time.traffic(run),
             power=over_time.power(run),

@@ -10,8 +10,8 @@ from gatherbench.bench.answers.changes import changes_of_run
 from gatherbench.bench.answers.provenance import borrowed
 from gatherbench.bench.derive.epochs import (
     cpu_seconds,
+    plan_order,
     reference_variant,
-    sort_series,
     speedup_over,
     stage_breakdown,
 )
@@ -46,11 +46,7 @@ def with_kind(frame: pd.DataFrame) -> pd.DataFrame:
 
 def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with its backend in words, in the order of workloads and strategies."""
-    place = {workload: i for i, workload in enumerate(run.workloads)}
-    ordered = sort_series(frame).sort_values(
-        "workload", key=lambda names: names.map(place), kind="stable", ignore_index=True
-    )
-    return with_kind(ordered)
+    return with_kind(plan_order(run, frame))
 
 
 def speedups(run: Run) -> BarChart:

@@ -22,7 +22,7 @@ from gatherbench.bench.derive.epochs import (
     sort_series,
 )
 from gatherbench.bench.derive.summary import summarise
-from gatherbench.bench.show.roofline import roofline_tables
+from gatherbench.bench.show.model import model_tables
 from gatherbench.bench.tables import Run
 from gatherbench.bench.units import decimals, three_digits, time_unit
 
@@ -44,7 +44,7 @@ def render(run: Run) -> RenderableType:
         here, missing = (t[t["workload"] == workload] for t in (summary, bad))
         title = f"{run.names[workload]}: {workload}"
         parts += [_table(title, here, missing, modelled_for(run)), Text()]
-    parts += roofline_tables(run)
+    parts += model_tables(run)
     parts += _reasons(bad)
     parts += _unknown(run, bad["reason"])
     reference = reference_variant(run)

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 from gatherbench.bench.cli import app
 from gatherbench.bench.linkmodel.epoch import predict_batches
 from gatherbench.bench.linkmodel.estimate import Estimate
+from gatherbench.bench.linkmodel.measured import against_measured
 from gatherbench.bench.linkmodel.predict import is_prediction, predict, predictions
 from gatherbench.bench.linkmodel.profile import Constant, LinkProfile
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.linkmodel.roofline import roofline, roofs
 from gatherbench.bench.linkmodel.series import load_of, series_of
-from gatherbench.bench.linkmodel.validate import against_measured
 from gatherbench.bench.rows import HEADER, Row, RowMaker
 from gatherbench.bench.store import RunStore
 from gatherbench.bench.tables import Run, load_run

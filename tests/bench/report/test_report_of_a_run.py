@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gatherbench.bench import execute as execution
+from gatherbench.bench import finish as finishing
 from gatherbench.bench.execute import FAILED, OK, PreparedRun, execute
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.linkmodel.profile_file import load_profile
@@ -49,7 +49,7 @@ def test_a_report_that_cannot_be_written_loses_nothing_else(
     def full(*_: object) -> Path:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(execution, "write_report", full)
+    monkeypatch.setattr(finishing, "write_report", full)
     status, out, err = finish(folder)
     assert status == FAILED
     assert "No space left on device" in err
@@ -70,5 +70,5 @@ def test_predictions_that_cannot_be_written_are_no_success(
     status, out, err = finish(folder, load_profile("rtx3090-pcie4"))
     assert status == FAILED
     assert "no predictions" in err
-    assert f"gatherbench run --resume {folder}" in err
+    assert f"gatherbench predict {folder}" in err
     assert "report.html" in out

@@ -1,0 +1,57 @@
+"""`gatherbench predict`: what another machine would do with a run that is there."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gatherbench.bench.commands.common import (
+    DEFAULT_RESULTS,
+    ResultsOption,
+    RunArgument,
+    bad_input,
+    console,
+    fail,
+    run_folder,
+)
+
+
+def predict(
+    folder: RunArgument = None,
+    profile: Annotated[
+        str,
+        typer.Option(
+            help="Machine to predict for: a name of `gatherbench list profiles`, or a .toml file;"
+            " default: the run's own, else this machine's calibration."
+        ),
+    ] = "",
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Predict a run's epochs for a machine from what it measured; nothing is measured again."""
+    from gatherbench.bench.execute import FAILED, usual_profile
+    from gatherbench.bench.finish import predict_for
+    from gatherbench.bench.linkmodel.profile import ProfileError
+    from gatherbench.bench.linkmodel.profile_file import load_profile
+    from gatherbench.bench.machine.env import machine_slug
+    from gatherbench.bench.run_guards import only_one
+    from gatherbench.bench.store import RunStore, StoreError
+    from gatherbench.bench.tables import RunError
+
+    with bad_input(RunError, StoreError, ProfileError):
+        store = RunStore.open(run_folder(folder, results))
+        own = str(store.profile_file) if store.profile_file.is_file() else ""
+        device = str(store.plan().get("device", ""))
+        named = profile or own or usual_profile(device, machine_slug(store.env()))
+        if not named:
+            fail(
+                f"{store.folder}: has no profile, and its machine no calibration here; name one:"
+                " --profile NAME (gatherbench list profiles)"
+            )
+        with only_one(store.folder):
+            try:
+                whole = predict_for(store, load_profile(named), console(), console(stderr=True))
+            except OSError as error:
+                fail(f"{store.profile_file}: cannot be written: {error}")
+    if not whole:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,112 @@
+"""The link model in the terminal: how near the link each strategy comes, how far the model is off.
+
+Stands below the tables of ``run.py`` wherever a profile came with the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gatherbench.bench.linkmodel.measured import against_measured
+from gatherbench.bench.linkmodel.predict import profile_of
+from gatherbench.bench.linkmodel.profile import ProfileError
+from gatherbench.bench.linkmodel.roofline import roofline
+from gatherbench.bench.tables import Run
+from gatherbench.bench.units import three_digits, time_unit
+
+#: Shares of the roofs, and what their columns are called.
+_SHARES = {"of_copy_engine": "copies", "of_sm_read": "SM reads", "of_raw_link": "raw link"}
+READING = (
+    "GB/s: rows that cross the link over the time waited for rows, or over the epoch (*) where"
+    " fetches are hidden; then their share of the roofs of copies, of reads by SMs and of the raw"
+    " link."
+)
+
+
+def model_tables(run: Run) -> list[RenderableType]:
+    """The tables of each workload, or a line that says why there is none."""
+    try:
+        profile = profile_of(run)
+    except ProfileError as error:
+        return [Text(f"no roofline: {error}"), Text()]
+    if profile is None:
+        remedy = "gatherbench predict RUN --profile NAME"
+        return [Text(f"no roofline: the run has no link profile ({remedy})"), Text()]
+    table = roofline(run, profile)
+    if table["rate"].isna().all():
+        return []
+    table = table[table["bound"] != "unknown"]
+    parts: list[RenderableType] = []
+    for workload, here in table.groupby("workload", sort=False):
+        parts += [_table(run.names[str(workload)], profile.name, here), Text()]
+    parts += [Text(READING, style="dim"), Text()]
+    for workload, here in against_measured(run, profile).groupby("workload", sort=False):
+        parts += [_errors(run.names[str(workload)], profile.name, here), Text()]
+    return parts
+
+
+def _table(workload: str, profile: str, lines: pd.DataFrame) -> Table:
+    """One line a series whose epoch is known."""
+    table = _empty(f"roofline of {workload} for {profile}")
+    table.add_column("strategy", no_wrap=True)
+    table.add_column("variant", overflow="fold")
+    table.add_column("GB/s", justify="right", no_wrap=True)
+    for name in _SHARES.values():
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("bound by: fetch / epoch", overflow="fold")
+    # What was measured on a GPU stands beside the model's seconds in a table of its own.
+    measured = lines[lines["kind"] == "measured"]
+    for kind, some in (lines if measured.empty else measured).groupby("kind", sort=True):
+        table.add_section()
+        table.add_row(str(kind))
+        for line in some.to_dict("records"):
+            table.add_row(*_cells(line), style="italic" if kind == "modelled" else "")
+    return table
+
+
+def _cells(line: Mapping[Hashable, Any]) -> list[Text]:
+    rate = "–"
+    if not pd.isna(line["rate"]):
+        rate = three_digits(line["rate"] * 1e-9) + ("*" if line["over"] == "epoch" else "")
+    shares = ["–" if pd.isna(line[key]) else f"{line[key]:.0%}" for key in _SHARES]
+    bound = f"{line['fetch_bound']} / {line['bound']}"
+    return [Text(str(word)) for word in (line["strategy"], line["variant"], rate, *shares, bound)]
+
+
+def _errors(workload: str, profile: str, lines: pd.DataFrame) -> Table:
+    """Measured epochs beside the model's, whose training is modelled or as it was measured."""
+    unit, factor = time_unit(float(lines["measured_s"].max()))
+    table = _empty(f"epochs of {workload}, and how far the model is off with {profile}")
+    table.add_column("strategy", no_wrap=True)
+    table.add_column("variant", overflow="fold")
+    for name in (f"measured, {unit}", "modelled", "off by", "training as measured", "off by"):
+        table.add_column(name, justify="right")
+    for line in lines.to_dict("records"):
+        cells = [three_digits(line["measured_s"] * factor)]
+        for seconds, error in (("modelled_s", "error"), ("modelled_path_s", "path_error")):
+            known = not pd.isna(line[seconds])
+            cells += (
+                [three_digits(line[seconds] * factor), f"{line[error]:+.0%}"]
+                if known
+                else ["–"] * 2
+            )
+        table.add_row(Text(line["strategy"]), Text(line["variant"]), *cells)
+    return table
+
+
+def _empty(title: str) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+    )
