@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pandas as pd
@@ -45,6 +45,7 @@ from gatherbench.bench.answers.shares import (
     step_against_share,
 )
 from gatherbench.bench.findings import Findings, load_findings
+from gatherbench.bench.linkmodel import profile_file
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.reference import load_reference
 from gatherbench.bench.workload import Workload, workload_name, workload_names
@@ -325,7 +326,9 @@ def test_a_disturbed_run_says_so(make_run: MakeRun) -> None:
     assert "1.5 cores" in sentence
 
 
-def test_what_a_run_declares_is_predicted_for_its_machine(make_run: MakeRun) -> None:
+def test_what_a_run_declares_is_predicted_for_its_machine(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = make_run(series=SERIES[2:3], backend="cuda", machine="nvidia-h200")
     declared = {
         "fetch": {
@@ -352,7 +355,16 @@ def test_what_a_run_declares_is_predicted_for_its_machine(make_run: MakeRun) -> 
     add_rows(folder, rows, backend="model", **key)
     table = {"stage": "setup", "metric": "table", "unit": "B", "value": 1e9}
     add_rows(folder, [table], **key)
+    shipped = tmp_path / "profiles"
+    shipped.mkdir()
+    nearest = load_profile("h200-sxm-pcie5")
+    (shipped / "h200-sxm-pcie5.toml").write_text(nearest.to_toml())
+    monkeypatch.setattr(profile_file, "PROFILES_FOLDER", shipped)
     bars = predicted_bars(load_findings(folder.parents[1], REFERENCE))
     assert bars["machine"].tolist() == ["h200-sxm-pcie5"]
+    own = replace(nearest, name="nvidia-h200")  # what was fitted on the machine is nearer
+    (shipped / "nvidia-h200.toml").write_text(own.to_toml())
+    bars = predicted_bars(load_findings(folder.parents[1], REFERENCE))
+    assert bars["machine"].tolist() == ["nvidia-h200"]
     assert bars["group"].tolist() == ["wordnet GraphSAGE"]
     assert 0 < bars["median"].iloc[0] < 10
