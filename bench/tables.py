@@ -56,6 +56,11 @@ class Run:
         return str(self.rows["run_id"].iloc[0]) if len(self.rows) else self.folder.name
 
     @property
+    def machine(self) -> str:
+        """The machine that measured; empty before anything was. Predictions name another."""
+        return ", ".join(sorted(set(self.rows["machine"][self.rows["backend"] != "model"])))
+
+    @property
     def workloads(self) -> list[str]:
         """Ids of the workloads, in the order of the plan."""
         return list(self.plan["workloads"])

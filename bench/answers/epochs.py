@@ -60,7 +60,7 @@ def predicted_bars(findings: Findings) -> pd.DataFrame:
     on_gpu = bar_groups(findings, "cuda")
     graphs_on_gpu = {workload for _, workload in on_gpu}
     for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
-        machine = str(run.rows["machine"].iloc[-1])
+        machine = run.machine
         own = machine in profile_names()
         profile = load_profile(machine if own else NEAREST.get(machine, DEFAULT_PROFILE))
         for one, epoch in predictions(run, profile):

@@ -55,13 +55,10 @@ def provenance(run: Run) -> str:
         )
     ]
     processor = run.env.get("cpu", {}).get("model", "unknown processor")
-    names = {
-        column: ", ".join(sorted(set(run.rows[column][run.rows["backend"] != "model"])))
-        or "unknown"
-        for column in ("machine", "commit")
-    }
+    measured = run.rows[run.rows["backend"] != "model"]
+    commit = ", ".join(sorted(set(measured["commit"]))) or "unknown"
     backends = ", ".join(sorted(set(run.rows["backend"][run.rows["epoch"] >= 0]))) or "none"
     return (
-        f"{fewer}{counts[0]} × {counts[1]}, {counts[2]} dropped. Machine {names['machine']}"
-        f" ({processor}), backend {backends}, commit {names['commit']}, run {run.run_id}."
+        f"{fewer}{counts[0]} × {counts[1]}, {counts[2]} dropped. Machine {run.machine or 'unknown'}"
+        f" ({processor}), backend {backends}, commit {commit}, run {run.run_id}."
     )

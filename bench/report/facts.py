@@ -41,8 +41,7 @@ def in_short(run: Run) -> list[Fact]:
 
 def machine_of(run: Run) -> str:
     """Name of the machine that measured."""
-    names = run.rows["machine"][run.rows["backend"] != "model"]
-    return ", ".join(sorted(set(names))) or "no machine yet"
+    return run.machine or "no machine yet"
 
 
 def workloads(run: Run) -> Grid:
