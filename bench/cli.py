@@ -44,9 +44,10 @@ app.command()(advise)
 app.command()(calibrate)
 app.command()(doctor)
 
-datasets_app = typer.Typer(help="Prepare, import and describe graphs.", no_args_is_help=True)
+datasets_app = typer.Typer(help="Prepare, import, list and describe graphs.", no_args_is_help=True)
 datasets_app.command(name="prepare")(datasets.prepare)
 datasets_app.command(name="import")(datasets.import_)
+datasets_app.command(name="list")(datasets.list_)
 datasets_app.command(name="info")(datasets.info)
 app.add_typer(datasets_app, name="datasets")
 

@@ -8,10 +8,14 @@ imported graph it holds a checksum.
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from gatherbench.bench.workload import Workload
+
+#: Folder of the minibatches, below the data folder.
+TRACES = "traces"
 
 Progress = Callable[[str, float], None]
 
@@ -33,7 +37,7 @@ def prepare(workload: Workload, progress: Progress | None = None) -> tuple[Path,
     from gatherbench.datasets.store import data_root, open_dataset
 
     folder = prepare_dataset(workload.dataset, workload.scale, progress=progress)
-    trace = data_root() / "traces" / f"{workload.trace_id}-{state_of(folder)}"
+    trace = data_root() / TRACES / f"{workload.trace_id}-{state_of(folder)}"
     if trace.is_dir():
         Trace.open(trace)
         return folder, trace
@@ -43,6 +47,9 @@ def prepare(workload: Workload, progress: Progress | None = None) -> tuple[Path,
     )
     sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
     draw_trace(trace, sampler, list(seeds), workload.seed, progress=progress)
+    for old in trace.parent.glob(f"{workload.trace_id}-{'?' * len(state_of(folder))}"):
+        if old != trace:  # of a graph that is no more
+            shutil.rmtree(old, ignore_errors=True)
     return folder, trace
 
 

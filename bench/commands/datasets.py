@@ -1,4 +1,4 @@
-"""`gatherbench datasets`: prepare, import and describe graphs."""
+"""`gatherbench datasets`: prepare, import, list and describe graphs."""
 
 from __future__ import annotations
 
@@ -92,6 +92,14 @@ def import_(
     for line in imported_summary(folder):
         typer.echo(line, err=True)
     typer.echo(folder)
+
+
+def list_() -> None:
+    """List what lies on disk, and how much it takes."""
+    from gatherbench.bench.show.disk import on_disk
+    from gatherbench.datasets.store import data_root
+
+    console().print(on_disk(data_root()), soft_wrap=True)
 
 
 def info(

@@ -40,18 +40,19 @@ def datasets() -> Table:
         table.add_column(name, no_wrap=True)
     table.add_column("what it is")
     for source in list_sources():
-        table.add_row(*_sizes(source.estimate(1.0)), source.summary)
+        table.add_row(*sizes(source.estimate(1.0)), source.summary)
     for folder in imported():
         try:
             spec = read_spec(folder)[0]
         except DatasetError as error:
             table.add_row(folder.name, "–", "–", "–", str(error))
         else:
-            table.add_row(*_sizes(spec), spec.source)
+            table.add_row(*sizes(spec), spec.source)
     return table
 
 
-def _sizes(spec: DatasetSpec) -> tuple[str, str, str, str]:
+def sizes(spec: DatasetSpec) -> tuple[str, str, str, str]:
+    """Name, nodes, edges and row of a dataset, as cells of a table."""
     row = f"{spec.feature_dim} × {spec.feature_dtype}"
     return spec.name, _rounded(spec.num_nodes), _rounded(spec.num_edges), row
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
+from gatherbench.bench.prepare import prepare
+from gatherbench.bench.units import bytes_in_words
+from gatherbench.bench.workload import Workload
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
 
@@ -89,3 +93,37 @@ def test_an_import_says_what_it_made_and_warns_of_ids_with_gaps(root: Path) -> N
     assert done.exit_code == 0, done.output
     assert "mine: 3 nodes (3 labelled), 2 edges" in done.stderr
     assert "warning" not in done.stderr
+
+
+def test_what_lies_on_disk_is_listed_with_what_it_takes(root: Path) -> None:
+    def listed() -> list[str]:
+        done = CliRunner().invoke(app, ["datasets", "list"])
+        assert done.exit_code == 0, done.output
+        return str(done.stdout).splitlines()
+
+    place = root / "data"
+    assert listed() == [f"0 B in {place}; to have room, remove folders there"]
+    edges = root / "edges.txt"
+    edges.write_text("0 1\n1 2\n2 0\n")
+    imported(edges, "--dim", 9)
+    _, trace = prepare(Workload("mine", fanouts=(2,), batch_size=2))
+    for name, size in (("raw/ogbn_arxiv", 3_000_000), (".gone.writing-0", 20), ("broken", 1)):
+        (place / name).mkdir(parents=True)
+        (place / name / "x.bin").write_bytes(b"0" * size)
+    (place / "broken" / "spec.json").write_text("{")
+    gone = shutil.copytree(trace, trace.with_name("gone-f2-b2-12345678-12345678"))
+    lines = listed()
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
+    assert [row[:4] for row in rows] == [
+        ["broken", "damaged", "–", "–"],
+        ["mine", "3", "3", "9 × float32"],
+    ]
+    drawn = sum(file.stat().st_size for file in trace.iterdir())
+    assert rows[1][5] == f"{bytes_in_words(drawn)} for 1"
+    assert rows[0][4:] == ["2 B", "–"]
+    others = {line.split()[-1]: line.split()[:2] for line in lines if "│" not in line}
+    assert others[str(place / "raw")] == ["3.00", "MB"]
+    assert others[str(place / ".gone.writing-0")] == ["20", "B"]
+    assert others[str(gone)] == bytes_in_words(drawn).split()
+    everything = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+    assert lines[-1].startswith(f"{bytes_in_words(everything)} in {place}")

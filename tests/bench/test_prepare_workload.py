@@ -38,8 +38,9 @@ def test_a_graph_imported_anew_meets_no_old_minibatches(root: Path) -> None:
     dataset, trace = imported(root, RING)
     first, seen = inputs(trace), identity(dataset, trace)
     assert prepare(WORKLOAD) == (dataset, trace), "nothing has changed"
-    dataset, trace = imported(root, RING[::-1])
+    old, (dataset, trace) = trace, imported(root, RING[::-1])
     assert inputs(trace) != first
+    assert not old.exists(), "nobody will ever ask for them again"
     assert identity(dataset, trace) != seen
     dataset, trace = imported(root, RING)
     assert inputs(trace) == first

@@ -1,0 +1,57 @@
+"""What lies in the data folder: graphs, their minibatches, downloads, and how much they take.
+
+Each is a folder that nothing else knows of: to have room again, remove it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gatherbench.bench.prepare import TRACES, state_of
+from gatherbench.bench.show.listing import sizes
+from gatherbench.bench.units import bytes_in_words
+from gatherbench.datasets.layout import SPEC_FILE, DatasetError, read_spec
+
+
+def on_disk(root: Path) -> RenderableType:
+    """A line for each graph, with the minibatches that were drawn from it; then what else is there.
+
+    Args:
+        root: of :func:`gatherbench.datasets.store.data_root`; it need not exist.
+    """
+    table = Table("dataset", "nodes", "edges", "row", "on disk", "its minibatches")
+    taken = {place: _bytes(place) for place in [*_folders(root), *_folders(root / TRACES)]}
+    total = sum(taken[place] for place in _folders(root))
+    traces = set(_folders(root / TRACES))
+    taken.pop(root / TRACES, None)
+    for folder in [place for place in _folders(root) if (place / SPEC_FILE).is_file()]:
+        try:
+            about = sizes(read_spec(folder)[0])[1:]
+        except DatasetError:
+            about = ("damaged", "–", "–")
+        drawn = [taken.pop(trace) for trace in traces if trace.name.endswith(state_of(folder))]
+        said = f"{bytes_in_words(sum(drawn))} for {len(drawn)}" if drawn else "–"
+        table.add_row(folder.name, *about, bytes_in_words(taken.pop(folder)), said)
+    # What is left has no graph: the rest of the data folder, and minibatches of graphs now gone.
+    others = [Text(f"{bytes_in_words(size):>8}  {place}") for place, size in taken.items()]
+    said = f"{bytes_in_words(total)} in {root}; to have room, remove folders there"
+    return Group(*([table] if table.row_count else []), *others, Text(said))
+
+
+def _folders(place: Path) -> list[Path]:
+    return sorted(path for path in place.glob("*") if path.is_dir()) if place.is_dir() else []
+
+
+def _bytes(folder: Path) -> int:
+    """As the files say; those that vanish meanwhile take nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.lstat().st_size if not path.is_dir() else 0
+        except FileNotFoundError:
+            continue
+    return total
