@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from gatherbench.bench.figures.all import save_all
+from gatherbench.bench.gathered import SAMPLES_FILE
 from gatherbench.bench.linkmodel.predict import is_prediction, predict
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.report.page import FILE_NAME, write_report
@@ -39,7 +40,8 @@ def finish(store: RunStore, profile: LinkProfile | None, out: Console, err: Cons
             whole = _unwritten(err, f"gatherbench predict {where}", "predictions", error)
     measured = load_run(folder)
     out.print(render(measured))
-    files = [("table", store.rows_file), ("samples", folder / "samples.parquet")]
+    files = [("table", store.rows_file)]
+    files += [("samples", path) for path in folder.glob(SAMPLES_FILE)]
     files += [("trace", path) for path in sorted(folder.glob("traces/*.json.gz"))]
     try:
         pictures = save_all(measured, folder / "figures")
