@@ -13,6 +13,10 @@ from typing import Any
 _MODELS = MappingProxyType({"sage": "GraphSAGE", "gat": "GAT"})
 
 
+#: Model of a workload that is no graph: random rows, fetched and trained on (``gpu-meters``).
+GRAPHLESS = "mlp"
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A dataset, a model and the way minibatches are drawn. Hashable; its id stands in every row.
@@ -56,6 +60,9 @@ class Workload:
 
 def workload_name(fields: Mapping[str, Any]) -> str:
     """A workload of ``plan.json`` in words: its graph, its model, and what is not as usual."""
+    if fields["model"] == GRAPHLESS:
+        many, rows = fields["max_batches"], fields["batch_size"]
+        return f"{fields['dataset']} ({many} minibatches of {rows})"
     usual, words = Workload(fields["dataset"]), []
     if tuple(fields["fanouts"]) != usual.fanouts:
         words.append("fan-outs " + ",".join(map(str, fields["fanouts"])))

@@ -69,6 +69,6 @@ if measured.empty:
     say("- On a GPU: **not measured yet**.")
 for row in measured.itertuples():
     say(
-        f"- Measured on {row.workload}: {row.rows:,.0f} rows of {row.row_bytes:.0f} B:"
-        f" **{row.ratio:.2f}** times as fast."
+        f"- Measured on {findings.names[row.workload]}: {row.rows:,.0f} rows of"
+        f" {row.row_bytes:.0f} B: **{row.ratio:.2f}** times as fast."
     )

@@ -12,6 +12,7 @@ from gatherbench.bench.findings import Findings
 from gatherbench.bench.linkmodel.predict import predictions
 from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile, profile_names
 from gatherbench.bench.tables import Run
+from gatherbench.bench.workload import GRAPHLESS
 
 #: The published profile nearest to a machine that measured runs; one of its own is taken before it.
 NEAREST = {"nvidia-h200": "h200-sxm-pcie5"}
@@ -23,7 +24,7 @@ BYTES_TOUCHED = ("cpu_read", "cpu_write", "copy_engine")
 
 def measured_stages(findings: Findings, backend: str, strategy: str, variant: str) -> pd.DataFrame:
     """``kind``, ``label`` and the seconds of each stage of one series, for every workload."""
-    table = findings.derived(backend, stage_breakdown)
+    table = _on_graphs(findings.derived(backend, stage_breakdown))
     columns = ["kind", "label", *STAGES, "other"]
     if table.empty:
         return pd.DataFrame(columns=columns)
@@ -94,7 +95,7 @@ def bar_groups(findings: Findings, backend: str) -> dict[tuple[str, str], str]:
 
 def measured_bars(findings: Findings, backend: str, dataset: str = "") -> pd.DataFrame:
     """Measured epochs of ``dataset`` (all without) as bars: a group for each graph and machine."""
-    table = findings.epochs(backend)
+    table = _on_graphs(findings.epochs(backend))
     if dataset:
         table = table[table["dataset"] == dataset]
     note = table["variant"].where(table["variant"] != "default", "")
@@ -102,6 +103,11 @@ def measured_bars(findings: Findings, backend: str, dataset: str = "") -> pd.Dat
     group = [groups[pair] for pair in zip(table["machine"], table["workload"], strict=True)]
     bars = table.assign(kind="measured", group=group, note=note)
     return bars[[*BARS, "machine"]]
+
+
+def _on_graphs(table: pd.DataFrame) -> pd.DataFrame:
+    """Epochs that begin with sampling: those of ``gpu-meters`` do not."""
+    return table[table["model"] != GRAPHLESS]
 
 
 def gains(bars: pd.DataFrame) -> pd.DataFrame:

@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 from gatherbench.bench.figures.style import FAINT, RC
 
 MARGIN, TITLE, LEGEND, NAME, GAP, AXIS = 0.12, 0.34, 0.26, 0.34, 0.3, 0.56
-#: Height of a line of the footer.
-LINE = 0.155
+#: Height of a line of the footer, and of every further line of a panel's title.
+LINE, NAME_LINE = 0.155, 0.17
+_LETTERS_PER_INCH = 12
 NOT_MEASURED = "not measured yet"
 
 
@@ -45,7 +46,11 @@ def panel_row(
         share_y: whether all panels have the axis of the first, which alone is labelled.
     """
     lines = textwrap.wrap(foot, int(width * 16), break_on_hyphens=False)
-    head = MARGIN + TITLE + (LEGEND if legend else 0.0) + NAME
+    room = width - MARGIN - (labels if share_y else 0.0)
+    pitch = room / len(names)
+    wide = pitch - GAP - (0.0 if share_y else labels)
+    names, more = wrapped(names, wide)
+    head = MARGIN + TITLE + (LEGEND if legend else 0.0) + NAME + more
     bottom = AXIS + MARGIN + LINE * len(lines)
     whole = head + height + bottom
     with mpl.rc_context(RC):
@@ -74,18 +79,23 @@ def panel_row(
             va="bottom",
             linespacing=1.35,
         )
-        room = width - MARGIN - (labels if share_y else 0.0)
-        pitch = room / len(names)
         axes: list[Axes] = []
         for number, name in enumerate(names):
             left = number * pitch + labels
-            wide = pitch - GAP - (0.0 if share_y else labels)
             box = (left / width, bottom / whole, wide / width, height / whole)
             axes.append(figure.add_axes(box, sharey=axes[0] if share_y and axes else None))
             axes[-1].set_title(name)
             if share_y and number:
                 axes[-1].tick_params(labelleft=False)
     return figure, axes
+
+
+def wrapped(names: Sequence[str], wide: float) -> tuple[list[str], float]:
+    """Titles of panels that are ``wide`` inches, in lines, and what these take beyond one line."""
+    room = max(1, int(wide * _LETTERS_PER_INCH))
+    lines = [textwrap.wrap(name, room, break_on_hyphens=False) for name in names]
+    more = max((len(one) for one in lines), default=1) - 1
+    return ["\n".join(one) for one in lines], NAME_LINE * max(0, more)
 
 
 def say_absent(axes: Axes, remedy: str, what: str = NOT_MEASURED) -> None:

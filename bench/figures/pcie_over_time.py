@@ -19,6 +19,7 @@ from matplotlib.lines import Line2D
 from gatherbench.bench.answers.provenance import provenance, warnings_of
 from gatherbench.bench.derive.epochs import SERIES
 from gatherbench.bench.derive.gpu import DIRECTIONS, link_rate, link_rates
+from gatherbench.bench.figures.panels import wrapped
 from gatherbench.bench.figures.sheet import all_series
 from gatherbench.bench.figures.style import BLUE, FAINT, ORANGE, RC, Series
 from gatherbench.bench.gathered import load_timeline
@@ -27,7 +28,7 @@ from gatherbench.bench.units import bytes_in_words
 
 COLOURS = dict(zip(DIRECTIONS, (BLUE, ORANGE), strict=True))
 #: Inches.
-LABELS, PANEL, TALL, GAP = 1.95, {1: 6.3, 2: 4.4}, 0.72, 0.34
+LABELS, PANEL, TALL, GAP, BESIDE = 1.95, {1: 6.3, 2: 4.4}, 0.72, 0.34, 0.6
 MARGIN, HEAD, NAME, AXIS, FOOT, LINE = 0.12, 0.62, 0.44, 0.5, 0.6, 0.19
 GB = 1e9
 #: Share of the link's raw rate below which traffic has a scale of its own.
@@ -44,7 +45,9 @@ def pcie_over_time(run: Run) -> Figure:
     columns = max(len(run.workloads), 1)
     wide = PANEL[min(columns, 2)]
     width = LABELS + wide * columns
-    height = HEAD + NAME + (TALL + GAP) * max(len(series), 1) + AXIS - GAP + FOOT
+    titles, more = wrapped([run.names[workload] for workload in run.workloads], wide - BESIDE)
+    name = NAME + more
+    height = HEAD + name + (TALL + GAP) * max(len(series), 1) + AXIS - GAP + FOOT
     with mpl.rc_context(RC | {"axes.grid.axis": "both"}):
         figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
         _words(figure, run)
@@ -59,16 +62,15 @@ def pcie_over_time(run: Run) -> Figure:
                 fastest = peak
             for line, one in enumerate(series):
                 left = LABELS + wide * column
-                top = height - HEAD - NAME - (TALL + GAP) * line
-                box = (left / width, (top - TALL) / height, (wide - 0.3) / width, TALL / height)
+                top = height - HEAD - name - (TALL + GAP) * line
+                box = (left / width, (top - TALL) / height, (wide - BESIDE) / width, TALL / height)
                 axes = figure.add_axes(box)
                 axes.set(xlim=(0, longest_s), ylim=(0, 1.06 * fastest / GB))
                 _panel(axes, run, workload, one, mine)
                 if line == 0:
-                    title = textwrap.shorten(run.names[workload], int(wide * 12), placeholder="…")
                     axes.annotate(
-                        title, (0, 1), xytext=(0, 17), xycoords="axes fraction", fontsize=9.5,
-                        textcoords="offset points",
+                        titles[column], (0, 1), xytext=(0, 17), xycoords="axes fraction",
+                        textcoords="offset points", fontsize=9.5,
                     )  # fmt: skip
                 if line + 1 < len(series):
                     axes.tick_params(labelbottom=False)

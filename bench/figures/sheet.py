@@ -21,6 +21,7 @@ from matplotlib.patches import Patch
 from gatherbench.bench.answers.provenance import borrowed, modelled_for, provenance, warnings_of
 from gatherbench.bench.derive.epochs import epoch_times, problems, sort_series
 from gatherbench.bench.figures.bars import Line
+from gatherbench.bench.figures.panels import wrapped
 from gatherbench.bench.figures.style import FAINT, MODEL_HATCH, RC, VERMILION, Series
 from gatherbench.bench.tables import Run
 
@@ -72,7 +73,9 @@ def draw_sheet(
     columns = min(len(run.workloads), 2)
     rows = -(-len(run.workloads) // columns)
     talls = [LINE * max(len(group), 1) for group in groups]
-    cell = NAME + sum(talls) + AXIS * len(groups)
+    wide = PANEL[columns] - 0.25
+    titles, more = wrapped([run.names[workload] for workload in run.workloads], wide)
+    cell = NAME + more + sum(talls) + AXIS * len(groups)
     head = MARGIN + HEAD_TITLE + HEAD_LINE * (len(banner) + bool(patches))
     width = LABELS + PANEL[columns] * columns
     height = head + cell * rows + FOOT
@@ -85,14 +88,12 @@ def draw_sheet(
         for number, workload in enumerate(run.workloads):
             row, column = divmod(number, columns)
             left = LABELS + PANEL[columns] * column
-            top = FOOT + cell * (rows - row) - NAME
-            wide = PANEL[columns] - 0.25
+            top = FOOT + cell * (rows - row) - NAME - more
             for group, tall in zip(groups, talls, strict=True):
                 place = (left / width, (top - tall) / height, wide / width, tall / height)
                 axes = figure.add_axes(place)
                 if group is groups[0]:
-                    name = run.names[workload]
-                    axes.set_title(textwrap.shorten(name, int(wide * 12), placeholder="…"))
+                    axes.set_title(titles[number])
                 axes.set_ylim(max(len(group), 1) - 0.5, -0.5)
                 names = [one.label for one in group] if column == 0 else []
                 axes.set_yticks(range(len(group)), names)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.workload import Workload
+from gatherbench.bench.workload import GRAPHLESS, Workload
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.strategies.base import Fetcher
 
@@ -41,7 +41,7 @@ class Size:
         """Stands in the rows for what was run; it can only be run by this program."""
         return Workload(
             f"uniform-{self.rows}-rows",
-            model="mlp",
+            model=GRAPHLESS,
             hidden=256,
             fanouts=(1,),
             batch_size=self.batch_rows,

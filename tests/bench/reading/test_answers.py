@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -48,7 +49,7 @@ from gatherbench.bench.findings import Findings, load_findings
 from gatherbench.bench.linkmodel import profile_file
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.reference import load_reference
-from gatherbench.bench.workload import Workload, workload_name, workload_names
+from gatherbench.bench.workload import GRAPHLESS, Workload, workload_name, workload_names
 
 from .gpu_rows import (
     ROW_BYTES,
@@ -131,6 +132,19 @@ def test_a_workload_is_named_by_what_is_not_the_papers() -> None:
     assert workload_name({**usual, **modern, "max_batches": 20}) == (
         "reddit-like@0.1 GraphSAGE (fan-outs 15,10,5; hidden 256; batch 1024; 20 minibatches)"
     )
+
+
+def test_what_the_meters_watched_is_no_epoch_of_a_graph(make_run: MakeRun) -> None:
+    folder = make_run("20261121-gpu-meters", series=SERIES, backend="cuda", machine="nvidia-h200")
+    plan = json.loads((folder / "plan.json").read_text())
+    (fields,) = plan["workloads"].values()
+    fields |= {"model": GRAPHLESS, "dataset": "uniform-9-rows", "fanouts": [1], "max_batches": 20}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    assert workload_name(fields) == "uniform-9-rows (20 minibatches of 1000)"
+    findings = load_findings(folder.parents[1], REFERENCE)
+    assert len(findings.epochs("cuda"))
+    assert measured_bars(findings, "cuda").empty
+    assert measured_stages(findings, "cuda", "cpu_gather", "naive").empty
 
 
 def test_workloads_that_would_read_alike_are_told_apart() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -94,6 +95,24 @@ def test_panels_are_titled_in_words(make_run: MakeRun) -> None:
     figure = speedup(run)
     assert figure.axes[0].get_title("left") == run.names[FOUR[0]]
     assert FOUR[0] not in texts(figure)
+
+
+def test_long_names_of_workloads_stand_above_their_panels_whole(make_run: MakeRun) -> None:
+    folder = make_run(series=EIGHT[:2], workloads=FOUR[:2])
+    plan = json.loads((folder / "plan.json").read_text())
+    fields = plan["workloads"][FOUR[0]]
+    fields |= {"dataset": "papers100M-like", "scale": 0.2, "fanouts": [15, 10, 5], "hidden": 256}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    run = load_run(folder)
+    figure = speedup(run)
+    figure.canvas.draw()
+    for axes, name in zip(figure.axes, run.names.values(), strict=True):
+        assert axes.get_title("left").replace("\n", " ") == name
+        title, bars = axes._left_title.get_window_extent(), axes.get_window_extent()  # type: ignore[attr-defined]
+        assert bars.y1 < title.y0
+        assert title.x1 < bars.x1 + 10
+        assert title.y1 < figure.bbox.y1 - 50  # below the figure's own title
+    assert figure.axes[0].get_title("left").count("\n") == 1
 
 
 def test_cpu_bars_are_user_and_system(make_run: MakeRun) -> None:
