@@ -51,6 +51,12 @@ class Findings:
         plans = [run.plan["workloads"] for run in self.runs]
         return workload_names({ident: fields for plan in plans for ident, fields in plan.items()})
 
+    @property
+    def gpu_machine(self) -> str:
+        """The machine whose GPU was measured last, by ``gpu-micro`` or else by a run; or empty."""
+        machines = [*self.micro["machine"].head(1), *(run.machine for run in self.runs_on("cuda"))]
+        return machines[0] if machines else ""
+
     def runs_on(self, backend: str) -> list[Run]:
         """The runs with epochs measured on ``backend``, each cut down to what no newer one has.
 

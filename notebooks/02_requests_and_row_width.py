@@ -27,7 +27,7 @@ from gatherbench.bench.answers.modelled import modelled_gather_rates, modelled_r
 from gatherbench.bench.figures.curves import CurveAxes, curves
 from gatherbench.bench.figures.requests_per_row import requests_per_row
 from gatherbench.bench.findings import open_findings
-from gatherbench.bench.linkmodel.profile_file import load_profile
+from gatherbench.bench.linkmodel.profile_file import profile_of_machine
 from gatherbench.bench.notebooks_show import say, show
 
 findings = open_findings()
@@ -47,11 +47,12 @@ show(
 # %% [markdown]
 # ## Payload per second
 #
-# The model turns the same requests into time on the link of the paper's machine. It knows no
-# caches, so it does not see what the order of the ids is worth.
+# The model turns the same requests into time on the link of the paper's machine, or of the one
+# that was measured once it is calibrated. It knows no caches, so it does not see what the order of
+# the ids is worth.
 
 # %%
-profile = load_profile("rtx3090-pcie4")
+profile = profile_of_machine(findings.gpu_machine)  # the paper's, unless a GPU was measured
 policies = ["unaligned", "aligned", "dgl", "pytorch-direct", "torch-quiver"]
 published = published_order(findings.published)
 modelled = modelled_gather_rates(policies, WIDTHS, profile, span_bytes=8 << 30)

@@ -21,7 +21,7 @@ from gatherbench.bench.answers.changes import measured_transfers
 from gatherbench.bench.answers.modelled import modelled_transfers
 from gatherbench.bench.figures.transfer_heatmap import transfer_heatmap
 from gatherbench.bench.findings import open_findings
-from gatherbench.bench.linkmodel.profile_file import load_profile
+from gatherbench.bench.linkmodel.profile_file import profile_of_machine
 from gatherbench.bench.notebooks_show import say, show
 
 findings = open_findings()
@@ -31,7 +31,7 @@ WIDTHS = [16, 64, 256, 400, 512, 1024, 2408, 4096]
 # %%
 changes = findings.published.set_index("metric")["value"]
 faster = 1 / (1 + changes["wall_time_change"])
-profile = load_profile("rtx3090-pcie4")
+profile = profile_of_machine(findings.gpu_machine)  # the paper's, unless a GPU was measured
 modelled = modelled_transfers(profile, ROWS, WIDTHS, num_rows=4 << 20)
 measured = measured_transfers(findings)
 show(
@@ -42,9 +42,9 @@ show(
         profile=profile.name,
         remedy="`gatherbench run gpu-epoch` on a machine with a GPU",
         foot="Above 1 zero-copy is faster. Modelled: baseline in fresh pageable memory; table of "
-        "4 M rows; the rate of the baseline is a constant fitted to Reddit's rows of 2408 B, "
-        "so cells of narrow rows flatter it. Measured: a point for each workload, at its "
-        "mean minibatch.",
+        "4 M rows; the rate of the baseline is one constant, of one row width, so cells of "
+        f"narrower rows flatter it ({profile.copy.pageable.source}). Measured: a point for "
+        "each workload, at its mean minibatch.",
     ),
     "Transfer time of CPU gather over that of zero-copy, by number of rows and row width.",
 )

@@ -31,7 +31,7 @@ from gatherbench.bench.figures.curves import CurveAxes, curves
 from gatherbench.bench.figures.kinds import MEASURED, MODELLED
 from gatherbench.bench.figures.policy_costs import policy_costs
 from gatherbench.bench.findings import open_findings
-from gatherbench.bench.linkmodel.profile_file import load_profile
+from gatherbench.bench.linkmodel.profile_file import profile_of_machine
 from gatherbench.bench.notebooks_show import say, show
 from gatherbench.kernels.policies import POLICIES
 
@@ -57,7 +57,7 @@ show(
 # ## Payload per second
 
 # %%
-profile = load_profile("rtx3090-pcie4")
+profile = profile_of_machine(findings.gpu_machine)  # the paper's, unless a GPU was measured
 modelled = modelled_gather_rates(list(POLICIES), WIDTHS, profile, span_bytes=8 << 30)
 measured = measured_gather_rates(findings.micro)
 peers = live_peers(findings.peer)

@@ -10,7 +10,7 @@ from gatherbench.bench.derive.disturbance import disturbance
 from gatherbench.bench.derive.epochs import STAGES, stage_breakdown
 from gatherbench.bench.findings import Findings
 from gatherbench.bench.linkmodel.predict import predictions
-from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile, profile_names
+from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, profile_of_machine
 from gatherbench.bench.tables import Run
 from gatherbench.bench.workload import GRAPHLESS
 
@@ -62,8 +62,7 @@ def predicted_bars(findings: Findings) -> pd.DataFrame:
     graphs_on_gpu = {workload for _, workload in on_gpu}
     for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
         machine = run.machine
-        own = machine in profile_names()
-        profile = load_profile(machine if own else NEAREST.get(machine, DEFAULT_PROFILE))
+        profile = profile_of_machine(machine, NEAREST.get(machine, DEFAULT_PROFILE))
         for one, epoch in predictions(run, profile):
             seconds, place = epoch.epoch_s.value, (machine, one.workload)
             if place not in on_gpu and one.workload in graphs_on_gpu:

@@ -67,6 +67,11 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
     return LinkProfile(text.get("name", path.stem), text.get("description", ""), **tables)
 
 
+def profile_of_machine(machine: str, otherwise: str = DEFAULT_PROFILE) -> LinkProfile:
+    """The shipped profile that was fitted on this machine, else the one called ``otherwise``."""
+    return load_profile(machine if machine in profile_names() else otherwise)
+
+
 def _section(given: Any, section: str, where: str) -> Any:
     if not isinstance(given, dict):
         raise ProfileError(f"{where}{section}: expected a table of constants")

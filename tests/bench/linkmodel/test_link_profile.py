@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatherbench.bench.linkmodel import profile_file
 from gatherbench.bench.linkmodel.profile import SPECS, Curve, LinkProfile, ProfileError
-from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile, profile_names
+from gatherbench.bench.linkmodel.profile_file import (
+    DEFAULT_PROFILE,
+    load_profile,
+    profile_names,
+    profile_of_machine,
+)
 from gatherbench.bench.machine.pcie import raw_rate
 
 #: All that are shipped: one that was measured needs no more than its file to be held to this.
@@ -177,3 +184,14 @@ def test_a_curve_without_points_is_unknown() -> None:
 def test_a_profile_is_a_value() -> None:
     profile: LinkProfile = load_profile(DEFAULT_PROFILE)
     assert hash(profile) == hash(load_profile(DEFAULT_PROFILE))
+
+
+def test_a_machine_s_own_profile_is_taken_before_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert profile_of_machine("nvidia-unknown").name == DEFAULT_PROFILE
+    assert profile_of_machine("nvidia-unknown", "gh200-c2c").name == "gh200-c2c"
+    own = replace(load_profile("gh200-c2c"), name="nvidia-unknown")
+    monkeypatch.setattr(profile_file, "PROFILES_FOLDER", tmp_path)
+    (tmp_path / "nvidia-unknown.toml").write_text(own.to_toml(), encoding="utf-8")
+    assert profile_of_machine("nvidia-unknown", "gh200-c2c") == own

@@ -78,12 +78,23 @@ def test_the_newest_micro_run_with_its_machine(tmp_path: Path) -> None:
     assert findings.runs == []
 
 
+def test_the_machine_whose_gpu_was_measured_last(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("20261119-host-aaaaaa")
+    root = tmp_path / "results"
+    assert load_findings(root, tmp_path).gpu_machine == ""
+    make_run("20261120-gpu-aaaaaa", backend="cuda", machine="nvidia-h100")
+    assert load_findings(root, tmp_path).gpu_machine == "nvidia-h100"
+    write_micro(root / "nvidia-h200" / "20261118-micro", policies=["aligned"])
+    assert load_findings(root, tmp_path).gpu_machine == "nvidia-h200"
+
+
 def test_nothing_at_all_is_empty_tables(tmp_path: Path) -> None:
     findings = load_findings(tmp_path, tmp_path)
     assert findings.runs == []
     assert findings.published.empty
     assert list(findings.micro.columns) == [*MICRO_COLUMNS, "machine"]
     assert findings.epochs("host").empty
+    assert findings.gpu_machine == ""
 
 
 def test_a_damaged_run_is_named(make_run: MakeRun, tmp_path: Path) -> None:
