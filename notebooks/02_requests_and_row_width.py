@@ -22,7 +22,12 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.answers.gathers import measured_gather_rates, measured_roofs, published_order
+from gatherbench.bench.answers.gathers import (
+    measured_gather_rates,
+    measured_roofs,
+    published_order,
+    span_of,
+)
 from gatherbench.bench.answers.modelled import modelled_gather_rates, modelled_roofs, requests_at
 from gatherbench.bench.figures.curves import CurveAxes, curves
 from gatherbench.bench.figures.requests_per_row import requests_per_row
@@ -55,7 +60,8 @@ show(
 profile = profile_of_machine(findings.gpu_machine)  # the paper's, unless a GPU was measured
 policies = ["unaligned", "aligned", "dgl", "pytorch-direct", "torch-quiver"]
 published = published_order(findings.published)
-modelled = modelled_gather_rates(policies, WIDTHS, profile, span_bytes=8 << 30)
+span = span_of(findings.micro)
+modelled = modelled_gather_rates(policies, WIDTHS, profile, span_bytes=span)
 measured = measured_gather_rates(findings.micro, policies)
 show(
     curves(
@@ -65,8 +71,8 @@ show(
         title="Zero-copy: payload per second against row width",
         foot="Published: a table of 100 M × 47 float32 read with DGL (dmlc/dgl #5882, #6635). "
         "Modelled: request accounting on uniform ids, float32 rows, link of the profile. "
-        "Measured: medians, best grid cap, largest span of the table; whiskers: slowest and "
-        "fastest launch.",
+        "Measured: medians, best grid cap; whiskers: slowest and fastest launch. Both: a table of "
+        f"{span >> 30} GiB.",
         roofs=pd.concat([modelled_roofs(profile), measured_roofs(findings.micro)]),
         names={"modelled": f"modelled, {profile.name}"},
     ),

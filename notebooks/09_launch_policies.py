@@ -25,6 +25,7 @@ from gatherbench.bench.answers.gathers import (
     live_peers,
     measured_gather_rates,
     measured_roofs,
+    span_of,
 )
 from gatherbench.bench.answers.modelled import modelled_gather_rates, modelled_roofs, requests_at
 from gatherbench.bench.figures.curves import CurveAxes, curves
@@ -58,7 +59,8 @@ show(
 
 # %%
 profile = profile_of_machine(findings.gpu_machine)  # the paper's, unless a GPU was measured
-modelled = modelled_gather_rates(list(POLICIES), WIDTHS, profile, span_bytes=8 << 30)
+span = span_of(findings.micro)
+modelled = modelled_gather_rates(list(POLICIES), WIDTHS, profile, span_bytes=span)
 measured = measured_gather_rates(findings.micro)
 peers = live_peers(findings.peer)
 show(
@@ -68,8 +70,8 @@ show(
         CurveAxes("row width (B)", "payload (GB/s)", [16, 64, 256, 1024, 4096], log_x=True),
         title="Payload per second, every launch policy",
         foot="Modelled: request accounting on the link of the profile; the order of the ids does "
-        "not enter. Measured: medians, best grid cap and best order, largest span of the "
-        "table.",
+        "not enter. Measured: medians, best grid cap and best order. Both: a table of "
+        f"{span >> 30} GiB.",
         roofs=pd.concat([modelled_roofs(profile), measured_roofs(findings.micro)]),
         kinds=(MODELLED, MEASURED),
         names={"modelled": f"modelled, {profile.name}"},

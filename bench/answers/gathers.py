@@ -10,6 +10,8 @@ from gatherbench.kernels.policies import POLICIES
 
 #: What peer.csv calls our own gather.
 OURS = "aligned"
+#: Bytes of the table that is modelled where none was measured.
+UNMEASURED_SPAN = 8 << 30
 #: Kinds of timed launches among the rows of gpu-micro.
 LAUNCHES = ("copy_engine", "sm_read", "gather")
 
@@ -32,6 +34,12 @@ def gather_rates(micro: pd.DataFrame) -> pd.DataFrame:
 def policy_series(policy: str, order: str) -> str:
     """What a curve of a launch policy is called: whose it is, and the order of the ids."""
     return f"{POLICIES[policy].label}, {order}"
+
+
+def span_of(micro: pd.DataFrame) -> int:
+    """Bytes of the table whose gathers :func:`measured_gather_rates` shows, or that is modelled."""
+    spans = micro[micro["kind"] == "gather"]["span_bytes"]
+    return int(spans.max()) if len(spans) else UNMEASURED_SPAN
 
 
 def measured_gather_rates(

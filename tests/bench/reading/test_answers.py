@@ -30,6 +30,7 @@ from gatherbench.bench.answers.gathers import (
     measured_gather_rates,
     measured_roofs,
     published_order,
+    span_of,
 )
 from gatherbench.bench.answers.modelled import modelled_gather_rates, modelled_transfers
 from gatherbench.bench.answers.reddit import (
@@ -203,6 +204,11 @@ def test_scaling_is_compared_with_as_many_gpus(published: pd.DataFrame) -> None:
 
 
 def test_rates_are_medians_over_rounds_at_the_best_grid_cap(findings: Findings) -> None:
+    assert span_of(findings.micro) == 8 << 30
+    larger = findings.micro.iloc[:2].assign(span_bytes=32 << 30)  # no gathers over these
+    assert span_of(pd.concat([findings.micro, larger])) == 8 << 30
+    assert span_of(findings.micro.assign(span_bytes=32 << 30)) == 32 << 30
+    assert span_of(findings.micro.iloc[:0]) == 8 << 30
     table = measured_gather_rates(findings.micro, ["unaligned", "aligned"])
     at = table.set_index(["policy", "order", "x"])
     assert at.loc[("aligned", "sorted", 512), "y"] == pytest.approx(38.0)
