@@ -20,12 +20,15 @@
 # times on 188 B rows (dmlc/dgl #5882, #6635).
 
 # %%
+import math
+
 import pandas as pd
 
 from gatherbench.bench.answers.gathers import (
     measured_gather_rates,
     measured_roofs,
     published_order,
+    ratio_over_rounds,
     span_of,
 )
 from gatherbench.bench.answers.modelled import modelled_gather_rates, modelled_roofs, requests_at
@@ -102,12 +105,15 @@ ratio = at["DGL, sorted"] / at["DGL, given"]
 say(f"- Published: sorting the ids was worth {ratio:.1f} times on rows of 188 B.")
 if measured.empty:
     say("- On a GPU: **not measured yet**.")
-at = measured.set_index(["policy", "order", "x"])["y"]
+given = ("aligned", "given")
 for width in sorted(set(measured["x"])):
-    plain, shifted = at.get(("unaligned", "given", width)), at.get(("aligned", "given", width))
-    ordered = at.get(("aligned", "sorted", width))
-    if plain and shifted and ordered:
+    aligned = ratio_over_rounds(findings.micro, width, given, ("unaligned", "given"))
+    ordered = ratio_over_rounds(findings.micro, width, ("aligned", "sorted"), given)
+    if not math.isnan(aligned[0] + ordered[0]):
+        (align, low, high), (order, least, most) = (
+            [f"{ratio - 1:+.1%}" for ratio in ratios] for ratios in (aligned, ordered)
+        )
         say(
-            f"- Measured at {width} B: alignment is worth **{shifted / plain - 1:+.1%}**, sorting"
-            f" the ids {ordered / shifted - 1:+.1%}."
+            f"- Measured at {width} B: alignment is worth **{align}** ({low} to {high} over the"
+            f" rounds), sorting the ids {order} ({least} to {most})."
         )

@@ -25,6 +25,7 @@ from gatherbench.bench.answers.gathers import (
     live_peers,
     measured_gather_rates,
     measured_roofs,
+    ratio_over_rounds,
     span_of,
 )
 from gatherbench.bench.answers.modelled import modelled_gather_rates, modelled_roofs, requests_at
@@ -101,10 +102,13 @@ for width, here in measured.groupby("x"):
     mine = here[here["policy"].isin(ours)]
     others = here[~here["policy"].isin(ours)]
     if len(mine) and len(others):
-        best = others.loc[others["y"].idxmax()]
+        best, other = (side.loc[side["y"].idxmax()] for side in (mine, others))
+        sides = [(side["policy"], side["order"]) for side in (best, other)]
+        ratio, low, high = ratio_over_rounds(findings.micro, width, *sides)
         say(
-            f"- Measured at {width} B: our best is **{mine['y'].max() / best['y']:.2f}** times the"
-            f" best of the others ({best['series']})."
+            f"- Measured at {width} B: our best ({best['series']}) is **{ratio:.2f}** times"
+            f" ({low:.2f} to {high:.2f} over the rounds) the best of the others"
+            f" ({other['series']})."
         )
 for series, theirs in peers.groupby("series"):
     said = ", ".join(f"{row.y:.1f} GB/s at {row.x} B" for row in theirs.itertuples())

@@ -60,6 +60,27 @@ def measured_gather_rates(
     return curves[["kind", "series", "policy", "order", "x", "y", "low", "high"]]
 
 
+def ratio_over_rounds(
+    micro: pd.DataFrame, width: int, ours: tuple[str, str], other: tuple[str, str]
+) -> tuple[float, float, float]:
+    """How many times as fast ``ours`` is as ``other``, each a policy and an order of the ids.
+
+    Within a round, where both were measured minutes apart at most: median and extremes over the
+    rounds of gpu-micro, on its largest span, each with the grid cap that is best by median. NaN
+    where no round has both.
+    """
+    sides = []
+    for policy, order in (ours, other):
+        rows = micro[(micro["kind"] == "gather") & (micro["row_bytes"] == width)]
+        rows = rows[(rows["policy"] == policy) & (rows["order"] == order)]
+        rows = rows[rows["span_bytes"] == span_of(micro)]
+        rates = (rows["payload_bytes"] / rows["time_s"]).groupby([rows["cap"], rows["round"]])
+        by_cap = rates.median().unstack("round")
+        sides.append(by_cap.iloc[by_cap.median(axis=1).argmax()] if len(by_cap) else by_cap.sum())
+    ratios = (sides[0] / sides[1]).dropna()
+    return float(ratios.median()), float(ratios.min()), float(ratios.max())
+
+
 def best_orders(rates: pd.DataFrame) -> pd.DataFrame:
     """The curves of rates with one a policy: at each width the better order of the ids."""
     best = rates.sort_values("y", kind="stable").drop_duplicates(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from gatherbench.bench.answers.gathers import (
     measured_gather_rates,
     measured_roofs,
     published_order,
+    ratio_over_rounds,
     span_of,
 )
 from gatherbench.bench.answers.modelled import modelled_gather_rates, modelled_transfers
@@ -201,6 +203,21 @@ def test_scaling_is_compared_with_as_many_gpus(published: pd.DataFrame) -> None:
     expected = at["cpu_gather", 2] / at["aligned_zero_copy", 2]
     assert ratio["aligned_zero_copy", 2] == pytest.approx(expected)
     assert published_range(published)["y"].tolist() == pytest.approx([1.65, 1.92])
+
+
+def test_ratios_of_gathers_are_within_a_round(findings: Findings) -> None:
+    sides = (("aligned", "sorted"), ("aligned", "given"))
+    # The rounds are 10 % slower and faster for both sides alike, at the best cap of each.
+    assert ratio_over_rounds(findings.micro, 512, *sides) == pytest.approx([38 / 36] * 3)
+    rows = findings.micro
+    slow = (rows["round"] == 1) & (rows["order"] == "given")
+    uneven = rows.assign(time_s=rows["time_s"].where(~slow, rows["time_s"] * 2))
+    found = ratio_over_rounds(uneven, 512, *sides)
+    assert found == pytest.approx((38 / 36, 38 / 36, 2 * 38 / 36))
+    gone = rows[(rows["round"] != 1) | (rows["order"] != "given")]
+    assert ratio_over_rounds(gone, 512, *sides) == pytest.approx([38 / 36] * 3)
+    for width, other in ((512, ("dgl", "no order")), (7, sides[1])):
+        assert all(math.isnan(x) for x in ratio_over_rounds(rows, width, sides[0], other))
 
 
 def test_rates_are_medians_over_rounds_at_the_best_grid_cap(findings: Findings) -> None:
