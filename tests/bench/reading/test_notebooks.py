@@ -193,7 +193,7 @@ def test_panels_fill_themselves_from_the_rows_of_a_gpu_run(
     shutil.copytree(ROOT / "notebooks", notebooks)
     stems = {
         "01_where_the_time_goes": "nvidia-h200 (measured): **58%**",
-        "02_requests_and_row_width": "512 B: alignment is worth **+20.0%** (+20.0% to +20.0% over the",
+        "02_requests_and_row_width": "512 B: alignment is worth **+20.0%** (+20.0% to +20.0% over",
         "03_share_of_the_sms": "**15 %** is the smallest share",
         "04_epoch_time": "wordnet GraphSAGE, measured: `async_zero_copy` is **1.99** times as fast",
         "07_cpu_power_energy": "async_zero_copy, 1 workload: power **-25% to -25%**",
