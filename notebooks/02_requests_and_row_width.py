@@ -32,6 +32,7 @@ from gatherbench.bench.answers.gathers import (
     span_of,
 )
 from gatherbench.bench.answers.modelled import modelled_gather_rates, modelled_roofs, requests_at
+from gatherbench.bench.derive.link_bytes import link_bytes
 from gatherbench.bench.figures.curves import CurveAxes, curves
 from gatherbench.bench.figures.requests_per_row import requests_per_row
 from gatherbench.bench.findings import open_findings
@@ -116,4 +117,13 @@ for width in sorted(set(measured["x"])):
         say(
             f"- Measured at {width} B: alignment is worth **{align}** ({low} to {high} over the"
             f" rounds), sorting the ids {order} ({least} to {most})."
+        )
+traffic = findings.derived("cuda", link_bytes)
+for row in traffic[traffic["strategy"].str.contains("aligned|unified")].itertuples():
+    link, by_128, by_64 = (x / row.payload for x in (row.median, row.link_128, row.link_64))
+    if not math.isnan(by_128):
+        say(
+            f"- Measured on {findings.names[row.workload]}: `{row.strategy} {row.variant}` put"
+            f" **{link:.2f} B** on the link for a byte that it wanted (counted {by_128:.2f}, or"
+            f" {by_64:.2f} with reads of 64 B)."
         )

@@ -10,6 +10,7 @@ import pandas as pd
 
 from gatherbench.bench.answers.provenance import has_gpu
 from gatherbench.bench.derive.gpu import gpu_energy
+from gatherbench.bench.derive.link_bytes import link_bytes
 from gatherbench.bench.figures.gpu_energy import why_no_energy
 from gatherbench.bench.linkmodel.measured import against_measured
 from gatherbench.bench.linkmodel.predict import profile_of
@@ -64,6 +65,22 @@ def data_path(run: Run) -> Grid:
             columns.append(Column(metric, label, unit))
     caption = "Bytes and link requests of an epoch, computed from ids and data path, not measured"
     return grid("path", caption, [*WHAT, *columns], in_plan_order(run, frame))
+
+
+def link_traffic(run: Run) -> Grid:
+    """Bytes to the device in an epoch, measured and counted, of whatever was measured."""
+    columns = [
+        *(column for column in WHAT if column.field != "kind"),
+        Column("payload", "wanted", "B"),
+        Column("read", "sectors and copies", "B"),
+        Column("link_128", "with headers, reads of 128 B", "B"),
+        Column("link_64", "with headers, reads of 64 B", "B"),
+        Column("median", "measured", "B"),
+        Column("low", "lower quartile", "B"),
+        Column("high", "upper quartile", "B"),
+    ]
+    caption = "Bytes from host to device in an epoch: counted from the ids, and measured"
+    return grid("link-traffic", caption, columns, link_bytes(run))
 
 
 def roofline_of(run: Run) -> Roofline:

@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 from gatherbench import __version__
 from gatherbench.bench.answers.provenance import has_gpu, provenance
 from gatherbench.bench.answers.verdict import verdict
+from gatherbench.bench.derive.link_bytes import copied_ratio
 from gatherbench.bench.figures.style import CPU_COLOURS, STAGE_COLOURS, STRATEGY_COLOURS
 from gatherbench.bench.report import checks, facts, link, over_time, results
 from gatherbench.bench.report.against import VERDICTS, against
@@ -88,6 +89,8 @@ def render_report(run: Run, base: Run | None = None) -> str:
             roofline=link.roofline_of(run),
             model_errors=link.model_errors(run),
             path=link.data_path(run),
+            link_traffic=link.link_traffic(run),
+            copied_ratio=copied_ratio(run),
             traffic=over_time.traffic(run),
             power=over_time.power(run),
             energy=link.energy(run),

@@ -41,6 +41,25 @@ def add_rows(folder: Path, rows: Iterable[dict[str, object]], **fixed: object) -
         writer.writerows({**usual, **row} for row in rows)
 
 
+def declare_path(folder: Path, strategy: str, variant: str, **facts: float) -> None:
+    """What a case says of an epoch's way, by metric; 1000 B are wanted unless said otherwise."""
+    known = {"declared_payload": 1000.0, "copy_engine": 0.0, "gpu_link_read": 0.0, **facts}
+    rows = [
+        {"stage": "fetch", "metric": name, "unit": "B", "value": value}
+        for name, value in known.items()
+    ]
+    add_rows(folder, rows, backend="model", strategy=strategy, variant=variant)
+
+
+def measure_link(folder: Path, strategy: str, variant: str, *epochs: float) -> None:
+    """Bytes from host to device that a sensor saw in each of these epochs."""
+    rows = [
+        {"stage": "epoch", "metric": "pcie_host_to_device", "unit": "B", "value": v, "epoch": n}
+        for n, v in enumerate(epochs)
+    ]
+    add_rows(folder, rows, strategy=strategy, variant=variant)
+
+
 def add_gpu_metrics(folder: Path, series: Iterable[tuple[str, str]], epochs: int = 4) -> None:
     """What a GPU run has beyond ``write_run``: power, row widths, the sweeps of the SMs' share.
 

@@ -14,7 +14,14 @@ import pytest
 
 from gatherbench.bench.notebooks import drift, main, sync
 
-from .gpu_rows import add_gpu_metrics, write_micro, write_overlap, write_peer
+from .gpu_rows import (
+    add_gpu_metrics,
+    declare_path,
+    measure_link,
+    write_micro,
+    write_overlap,
+    write_peer,
+)
 
 pytest.importorskip("jupytext")
 MakeRun = Callable[..., Path]
@@ -185,6 +192,9 @@ def test_panels_fill_themselves_from_the_rows_of_a_gpu_run(
     ]
     folder = make_run("20261121-gpu-aaaaaa", series=series, backend="cuda", machine="nvidia-h200")
     add_gpu_metrics(folder, [(strategy, variant) for strategy, variant, _ in series])
+    eight = {"gpu_link_read": 1000.0, "gpu_requests_128_bytes": 8.0}
+    declare_path(folder, "aligned_zero_copy", "sorted", **eight)
+    measure_link(folder, "aligned_zero_copy", "sorted", 1180.0)
     micro = write_micro(tmp_path / "results" / "nvidia-h200" / "20261121-micro")
     write_overlap(micro)
     write_peer(micro)
@@ -202,6 +212,8 @@ def test_panels_fill_themselves_from_the_rows_of_a_gpu_run(
     }
     done = run(notebooks, *stems)
     assert done.returncode == 0, done.stderr
+    on_the_link = "put **1.18 B** on the link for a byte that it wanted (counted 1.18, or"
+    assert on_the_link in outputs(notebooks / "02_requests_and_row_width.ipynb")
     for stem, expected in stems.items():
         said = outputs(notebooks / f"{stem}.ipynb")
         assert expected in said
