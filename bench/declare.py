@@ -7,8 +7,10 @@ enough to ask what another machine would do with it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+
+from torch import Tensor
 
 from gatherbench.bench.linkmodel.compute import TrainingCost, training_cost, widths_of
 from gatherbench.bench.models import GAT_HEADS
@@ -33,14 +35,34 @@ def declared_rows(
     workload: Workload, strategy: Strategy, trace: Trace, dataset: GraphDataset, make: RowMaker
 ) -> Iterator[Row]:
     """What the strategy says of an epoch's bytes, and what its training asks of a GPU."""
+    spec = dataset.spec
+    yield from path_rows(strategy, InputIds(trace), spec.row_bytes, spec.num_nodes, make)
+    make = replace(make, backend="model")
+    yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
+    yield make.ok("sample", "edges", "1", int(trace.num_edges.sum()), "count of the trace")
+    cost = training_of_trace(workload, trace, dataset)
+    source = "counted from the shapes of the trace's minibatches (linkmodel/compute.py)"
+    yield make.ok("train", "operations", "1", cost.operations, source)
+    yield make.ok("train", "gpu_memory", "B", cost.memory_bytes, source)
+    yield make.ok("train", "launches", "1", cost.launches, source)
+    yield make.ok("train", "structure", "B", cost.structure_bytes, source)
+
+
+def path_rows(
+    strategy: Strategy, epoch: Iterable[Tensor], row_bytes: int, num_rows: int, make: RowMaker
+) -> Iterator[Row]:
+    """What the strategy says of an epoch's way from a table of ``num_rows`` rows.
+
+    Args:
+        epoch: input ids of its minibatches, ``int64``; every epoch's, the warm-up's among them.
+        row_bytes: of the table.
+    """
     make = replace(make, backend="model")
     totals: Counter[str] = Counter()
     requests: Counter[int] = Counter()
     page_visits: int | None = 0
     accounted = True
-    spec = dataset.spec
-    epoch = InputIds(trace)  # every epoch's, those of the warm-up among them
-    for path in strategy.data_paths(epoch, spec.row_bytes, spec.num_nodes, seen=epoch):
+    for path in strategy.data_paths(epoch, row_bytes, num_rows, seen=epoch):
         for name in _BYTES:
             totals[name] += getattr(path, name)
         requests.update(path.gpu_requests or {})
@@ -58,20 +80,11 @@ def declared_rows(
     if page_visits is not None:
         source = "count over the trace, in the order in which rows are read; pages of 2 MiB"
         yield make.ok("fetch", "gpu_page_visits", "1", page_visits, source)
-    on_gpu = strategy.gpu_table_bytes(spec.table_bytes)
+    on_gpu = strategy.gpu_table_bytes(row_bytes * num_rows)
     yield make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.gpu_table_bytes of the table")
-    yield make.ok("fetch", "row", "B", spec.row_bytes, "bytes of a row of the table")
+    yield make.ok("fetch", "row", "B", row_bytes, "bytes of a row of the table")
     yield make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead")
     yield make.ok("fetch", "gpu_share", "1", strategy.gpu_share, "Strategy.gpu_share")
-
-    yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
-    yield make.ok("sample", "edges", "1", int(trace.num_edges.sum()), "count of the trace")
-    cost = training_of_trace(workload, trace, dataset)
-    source = "counted from the shapes of the trace's minibatches (linkmodel/compute.py)"
-    yield make.ok("train", "operations", "1", cost.operations, source)
-    yield make.ok("train", "gpu_memory", "B", cost.memory_bytes, source)
-    yield make.ok("train", "launches", "1", cost.launches, source)
-    yield make.ok("train", "structure", "B", cost.structure_bytes, source)
 
 
 def training_of_trace(workload: Workload, trace: Trace, dataset: GraphDataset) -> TrainingCost:

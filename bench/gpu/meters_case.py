@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.check import residency_row
+from gatherbench.bench.declare import path_rows
 from gatherbench.bench.gpu.meters_loop import Perceptron, wrong_rows
 from gatherbench.bench.loop import STAGES, CudaClock, HostClock, run_epoch
 from gatherbench.bench.machine.env import machine_slug
@@ -122,6 +123,11 @@ class MeteredCase:
             status = "skipped"
         else:
             try:
+                if repeat == 0:
+                    ids = [batch.input_ids for batch in batches]
+                    row_bytes = table.nbytes // len(table)
+                    declared = path_rows(self.strategy, ids, row_bytes, len(table), make)
+                    session.store.append(list(declared))
                 with self.strategy.open(table, session.device) as fetcher:
                     _run(session, fetcher, table, batches, workload, make)
             except Exception as error:  # whatever it is, the other strategies have their turn
@@ -184,6 +190,8 @@ def _run(
             payload = times.payload_rows * table.shape[1] * table.element_size()
             source = "rows fetched × bytes of a row"
             rows.append(make.ok("fetch", "payload", "B", payload, source, number))
+            count = len(times.stages["fetch"])
+            rows.append(make.ok("epoch", "minibatches", "1", count, "count of the loop", number))
             for reading in recorder.readings:
                 rows.append(row_of(reading, make, "epoch", number))
                 if reading.series:

@@ -206,4 +206,4 @@ def _why(run: Run, key: tuple[str, ...]) -> str:
         return f"the case did not get so far: {said.iloc[0]}"
     if not len(mine):
         return "the case has not been run; --resume completes it"
-    return "the case does not say what it moves: a run of gpu-meters, or an old one"
+    return "the case declares too little: a run of gpu-meters, or an old one"

@@ -52,6 +52,12 @@ def test_every_strategy_leaves_a_run_that_reads_and_draws(session: Session) -> N
     assert len(walls) == 3 * len(cases())
     payload = run.rows[run.rows["metric"] == "payload"]["value"]
     assert set(payload) == {4 * 300 * 400.0}
+    declared = run.rows[run.rows["metric"] == "declared_payload"].set_index("strategy")["value"]
+    assert set(declared) == {4 * 300 * 400.0}
+    assert set(declared.index) == {c.strategy.name for c in cases()}
+    counted = run.rows[run.rows["metric"] == "gpu_requests_128_bytes"]
+    assert {"unified_zero_copy", "aligned_zero_copy", "async_zero_copy"} <= set(counted["strategy"])
+    assert set(run.rows[run.rows["metric"] == "minibatches"]["value"]) == {4.0}
     # No figure is empty for want of a meter that was not opened.
     metrics = set(run.rows[run.rows["stage"] == "epoch"]["metric"])
     opened = open_meters(meters_case.METERS_READ)
@@ -72,7 +78,8 @@ def test_wrong_rows_end_a_case_and_the_next_has_its_turn(
     monkeypatch.setattr(meters_case, "wrong_rows", lambda *_: "minibatch 0 differs")
     status = cases()[0].measure(session, make_table(SIZE), make_batches(SIZE), SIZE.workload, 0)
     assert status == "failed: RuntimeError: minibatch 0 differs"
-    (row,) = session.store.rows()
+    *declared, row = session.store.rows()
+    assert {row.backend for row in declared} == {"model"}, "nothing measured"
     assert (row.stage, row.status) == ("case", "failed")
 
 

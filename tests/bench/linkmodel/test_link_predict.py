@@ -253,7 +253,7 @@ def test_a_case_that_declared_nothing_says_so(tmp_path: Path, profile: LinkProfi
     older = {name: {k: v for k, v in f.items() if k != "fetch.row"} for name, f in CASES.items()}
     reasons = {r.reason for r in predict(make_run(tmp_path, older), profile)}
     (reason,) = reasons
-    assert "does not say what it moves" in str(reason)
+    assert "declares too little" in str(reason)
 
 
 def test_requests_that_were_not_counted_are_unknown(tmp_path: Path, profile: LinkProfile) -> None:
