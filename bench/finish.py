@@ -16,6 +16,7 @@ from gatherbench.bench.gathered import SAMPLES_FILE
 from gatherbench.bench.linkmodel.predict import is_prediction, predict
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.report.page import FILE_NAME, write_report
+from gatherbench.bench.run_guards import only_one
 from gatherbench.bench.show.run import render
 from gatherbench.bench.store import RunStore, write_atomically
 from gatherbench.bench.tables import load_run
@@ -30,14 +31,41 @@ def finish(store: RunStore, profile: LinkProfile | None, out: Console, err: Cons
     Raises:
         RunError: the rows contradict each other.
     """
+    predicted = profile is None or _predicted(store, profile, err)
+    return _shown(store, out, err) and predicted
+
+
+def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Console) -> bool:
+    """Predict a run's epochs for ``profile`` in place of the one that it had, and finish it again.
+
+    Raises:
+        RunError: the rows contradict each other.
+        StoreError: the run is still going.
+        OSError: the profile cannot be kept in the folder.
+    """
+    with only_one(store.folder):
+        load_run(store.folder)  # refuse what cannot be read before anything is replaced
+        write_atomically(store.profile_file, profile.to_toml())
+        predicted = _predicted(store, profile, err)
+    # Beyond the lock, by which what is shown would take the run for one that is still going.
+    return _shown(store, out, err) and predicted
+
+
+def _predicted(store: RunStore, profile: LinkProfile, err: Console) -> bool:
+    """Replace the predictions among the rows; whether there was room."""
+    try:
+        store.replace(is_prediction, predict(load_run(store.folder), profile))
+    except OSError as error:
+        remedy = f"gatherbench predict {shlex.quote(str(store.folder))}"
+        return _unwritten(err, remedy, "predictions", error)
+    return True
+
+
+def _shown(store: RunStore, out: Console, err: Console) -> bool:
+    """Print the table, write pictures and report, say where; whether all of it was written."""
     folder = store.folder
     where = shlex.quote(str(folder))
     whole = True
-    if profile is not None:
-        try:
-            store.replace(is_prediction, predict(load_run(folder), profile))
-        except OSError as error:
-            whole = _unwritten(err, f"gatherbench predict {where}", "predictions", error)
     measured = load_run(folder)
     out.print(render(measured))
     files = [("table", store.rows_file)]
@@ -55,18 +83,6 @@ def finish(store: RunStore, profile: LinkProfile | None, out: Console, err: Cons
     for what, path in files:
         out.print(f"{what:10}{path}", soft_wrap=True, highlight=False)
     return whole
-
-
-def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Console) -> bool:
-    """Predict a run's epochs for ``profile`` in place of the one that it had, and finish it again.
-
-    Raises:
-        RunError: the rows contradict each other.
-        OSError: the profile cannot be kept in the folder.
-    """
-    load_run(store.folder)  # refuse what cannot be read before anything is replaced
-    write_atomically(store.profile_file, profile.to_toml())
-    return finish(store, profile, out, err)
 
 
 def _unwritten(err: Console, remedy: str, what: str, error: OSError) -> bool:

@@ -34,7 +34,6 @@ def predict(
     from gatherbench.bench.linkmodel.profile import ProfileError
     from gatherbench.bench.linkmodel.profile_file import load_profile
     from gatherbench.bench.machine.env import machine_slug
-    from gatherbench.bench.run_guards import only_one
     from gatherbench.bench.store import RunStore, StoreError
     from gatherbench.bench.tables import RunError
 
@@ -48,10 +47,9 @@ def predict(
                 f"{store.folder}: has no profile, and its machine no calibration here; name one:"
                 " --profile NAME (gatherbench list profiles)"
             )
-        with only_one(store.folder):
-            try:
-                whole = predict_for(store, load_profile(named), console(), console(stderr=True))
-            except OSError as error:
-                fail(f"{store.profile_file}: cannot be written: {error}")
+        try:
+            whole = predict_for(store, load_profile(named), console(), console(stderr=True))
+        except OSError as error:
+            fail(f"{store.profile_file}: cannot be written: {error}")
     if not whole:
         raise typer.Exit(FAILED)

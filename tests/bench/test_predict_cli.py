@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import shutil
 import subprocess
 from pathlib import Path
@@ -93,6 +94,18 @@ def test_what_cannot_be_predicted_for_changes_nothing(folder: Path, tmp_path: Pa
     none = invoke(tmp_path)
     assert none.exit_code == 2
     assert "no run folder" in none.stderr
+
+
+def test_a_run_that_was_cut_off_is_not_taken_for_one_that_is_going(folder: Path) -> None:
+    lines = (folder / "rows.csv").read_text().splitlines(keepends=True)
+    (folder / "rows.csv").write_text("".join(lines[: len(lines) // 3]))
+    (folder / "samples.parquet").unlink()
+    done = invoke(folder)
+    assert done.exit_code == 0, done.output
+    page = html.unescape((folder / "report.html").read_text())
+    for said in (" ".join(done.stdout.split()), page):
+        assert "cut off" in said
+        assert "still going" not in said
 
 
 def test_predictions_that_find_no_room_say_what_makes_them(
