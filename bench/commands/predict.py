@@ -23,7 +23,7 @@ def predict(
         str,
         typer.Option(
             help="Machine to predict for: a name of `gatherbench list profiles`, or a .toml file;"
-            " default: the run's own, else this machine's calibration."
+            " default: the run's own, else as for a new run."
         ),
     ] = "",
     results: ResultsOption = DEFAULT_RESULTS,
