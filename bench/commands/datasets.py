@@ -99,7 +99,8 @@ def list_() -> None:
     from gatherbench.bench.show.disk import on_disk
     from gatherbench.datasets.store import data_root
 
-    console().print(on_disk(data_root()), soft_wrap=True)
+    with bad_input(OSError):
+        console().print(on_disk(data_root()), soft_wrap=True)
 
 
 def info(

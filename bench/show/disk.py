@@ -5,6 +5,8 @@ Each is a folder that nothing else knows of: to have room again, remove it.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -22,20 +24,27 @@ def on_disk(root: Path) -> RenderableType:
 
     Args:
         root: of :func:`gatherbench.datasets.store.data_root`; it need not exist.
+
+    Raises:
+        OSError: a folder cannot be looked into, so nobody knows what it takes.
     """
     table = Table("dataset", "nodes", "edges", "row", "on disk", "its minibatches")
-    taken = {place: _bytes(place) for place in [*_folders(root), *_folders(root / TRACES)]}
-    total = sum(taken[place] for place in _folders(root))
-    traces = set(_folders(root / TRACES))
+    graphs, traces = _folders(root), _folders(root / TRACES)
+    taken = {place: _bytes(place) for place in [*graphs, *traces]}
+    total = sum(taken[place] for place in graphs)
     taken.pop(root / TRACES, None)
-    for folder in [place for place in _folders(root) if (place / SPEC_FILE).is_file()]:
+    for folder in [place for place in graphs if (place / SPEC_FILE).is_file()]:
         try:
             about = sizes(read_spec(folder)[0])[1:]
         except DatasetError:
             about = ("damaged", "–", "–")
-        drawn = [taken.pop(trace) for trace in traces if trace.name.endswith(state_of(folder))]
+        # By name too: a copy of a graph, or a link to one, has its spec.
+        name, state = folder.name.partition("@")[0], state_of(folder)
+        begin, end = (f"{name}-f", f"{name}@"), f"-{state}"
+        mine = [t for t in traces if t.name.startswith(begin) and t.name.endswith(end)]
+        drawn = [taken.pop(trace) for trace in mine if trace in taken]
         said = f"{bytes_in_words(sum(drawn))} for {len(drawn)}" if drawn else "–"
-        table.add_row(folder.name, *about, bytes_in_words(taken.pop(folder)), said)
+        table.add_row(Text(folder.name), *about, bytes_in_words(taken.pop(folder)), said)
     # What is left has no graph: the rest of the data folder, and minibatches of graphs now gone.
     others = [Text(f"{bytes_in_words(size):>8}  {place}") for place, size in taken.items()]
     said = f"{bytes_in_words(total)} in {root}; to have room, remove folders there"
@@ -43,15 +52,19 @@ def on_disk(root: Path) -> RenderableType:
 
 
 def _folders(place: Path) -> list[Path]:
-    return sorted(path for path in place.glob("*") if path.is_dir()) if place.is_dir() else []
+    return sorted(path for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
 
 
 def _bytes(folder: Path) -> int:
-    """As the files say; those that vanish meanwhile take nothing."""
+    """As the files say; what vanishes meanwhile takes nothing."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.lstat().st_size if not path.is_dir() else 0
-        except FileNotFoundError:
-            continue
+    for parent, _, names in os.walk(folder, onerror=_unless_gone):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += (Path(parent) / name).lstat().st_size
     return total
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

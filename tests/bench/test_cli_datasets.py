@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -127,3 +128,38 @@ def test_what_lies_on_disk_is_listed_with_what_it_takes(root: Path) -> None:
     assert others[str(gone)] == bytes_in_words(drawn).split()
     everything = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
     assert lines[-1].startswith(f"{bytes_in_words(everything)} in {place}")
+
+
+def test_copies_of_a_graph_and_links_to_it_are_listed(root: Path) -> None:
+    edges = root / "edges.txt"
+    edges.write_text("0 1\n1 2\n2 0\n")
+    imported(edges, "--dim", 9)
+    place = root / "data"
+    prepare(Workload("mine", fanouts=(2,), batch_size=2))
+    shutil.copytree(place / "mine", place / "copy")
+    shutil.copytree(place / "mine", place / "min")
+    (place / "link").symlink_to(place / "mine")
+    (place / "mine" / "round").symlink_to(place)
+    (place / "nowhere").symlink_to(place / "gone")
+    done = CliRunner().invoke(app, ["datasets", "list"])
+    assert done.exit_code == 0, done.output
+    rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if "│" in line]
+    drawn = {row[0].strip(): row[5].strip() != "–" for row in rows}
+    assert drawn == {"copy": False, "link": False, "min": False, "mine": True}
+
+
+def test_a_folder_that_cannot_be_read_is_named_and_not_taken_for_empty(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked, look = root / "data" / "raw" / "locked", os.scandir
+
+    def scandir(folder: str) -> object:
+        if Path(folder) == locked:
+            raise PermissionError(13, "Permission denied", str(locked))
+        return look(folder)
+
+    locked.mkdir(parents=True)
+    monkeypatch.setattr(os, "scandir", scandir)
+    done = CliRunner().invoke(app, ["datasets", "list"])
+    assert done.exit_code == 2
+    assert str(locked) in done.stderr
