@@ -107,12 +107,15 @@ def roofline_of(run: Run) -> Roofline:
 
 
 def model_errors(run: Run) -> Grid | None:
-    """Epochs on a GPU beside the model's; ``None`` without any, or without a profile that reads."""
+    """Epochs on a GPU beside the model's; ``None`` where either has none, or no profile reads."""
     try:
         profile = profile_of(run)
     except ProfileError:
         return None  # the roofline says why
-    if profile is None or not has_gpu(run):
+    if profile is None:
+        return None
+    table = against_measured(run, profile)
+    if table["modelled_s"].isna().all():
         return None
     names = {"measured_s": "measured", "modelled_s": "modelled", "modelled_path_s": "path"}
     columns = [
@@ -125,8 +128,7 @@ def model_errors(run: Run) -> Grid | None:
         Column("bound", "epoch bound by"),
     ]
     caption = f"Measured epochs beside the link model’s for {short(profile.name)}"
-    table = against_measured(run, profile).rename(columns=names)
-    return grid("model-errors", caption, columns, table)
+    return grid("model-errors", caption, columns, table.rename(columns=names))
 
 
 def _unknown(table: pd.DataFrame, profile: LinkProfile) -> str:

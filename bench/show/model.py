@@ -40,15 +40,16 @@ def model_tables(run: Run) -> list[RenderableType]:
         remedy = "gatherbench predict RUN --profile NAME"
         return [Text(f"no roofline: the run has no link profile ({remedy})"), Text()]
     table = roofline(run, profile)
-    if table["rate"].isna().all():
-        return []
-    table = table[table["bound"] != "unknown"]
     parts: list[RenderableType] = []
-    for workload, here in table.groupby("workload", sort=False):
-        parts += [_table(run.names[str(workload)], profile.name, here), Text()]
-    parts += [Text(READING, style="dim"), Text()]
-    for workload, here in against_measured(run, profile).groupby("workload", sort=False):
-        parts += [_errors(run.names[str(workload)], profile.name, here), Text()]
+    if table["rate"].notna().any():
+        table = table[table["bound"] != "unknown"]
+        for workload, here in table.groupby("workload", sort=False):
+            parts += [_table(run.names[str(workload)], profile.name, here), Text()]
+        parts += [Text(READING, style="dim"), Text()]
+    errors = against_measured(run, profile)
+    if errors["modelled_s"].notna().any():
+        for workload, here in errors.groupby("workload", sort=False):
+            parts += [_errors(run.names[str(workload)], profile.name, here), Text()]
     return parts
 
 

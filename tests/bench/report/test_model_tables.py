@@ -75,6 +75,29 @@ def test_the_report_says_how_far_the_model_is_off(make_run: MakeRun, tmp_path: P
     assert model_errors(load_run(folder)) is None  # the roofline says why
 
 
+def test_what_is_off_does_not_hang_on_a_roofline(make_run: MakeRun) -> None:
+    folder = make_run([ALIGNED], backend="cuda", declared=True)
+    rows = folder / "rows.csv"
+    rows.write_text(rows.read_text().replace("gpu_link_read,B,2000000000.0", "gpu_link_read,B,0.0"))
+    (folder / "profile.toml").write_text(load_profile("rtx3090-pcie4").to_toml())
+    text = shown(folder)
+    assert "roofline of" not in text, "nothing crosses the link"
+    assert "epochs of wordnet" in text
+    assert model_errors(load_run(folder)) is not None
+
+
+def test_nothing_that_was_modelled_is_no_table(make_run: MakeRun) -> None:
+    profile = load_profile("rtx3090-pcie4").to_toml()
+    silent = make_run([ALIGNED], backend="cuda")  # as of gpu-meters: it does not say what it moves
+    failed = make_run(
+        [ALIGNED], backend="cuda", failures={ALIGNED[:2]: ("failed", "out of memory")}
+    )
+    for folder in (silent, failed):
+        (folder / "profile.toml").write_text(profile)
+        assert model_errors(load_run(folder)) is None
+        assert "off by" not in shown(folder)
+
+
 def test_without_a_profile_it_says_what_to_do(make_run: MakeRun) -> None:
     folder = make_run([NAIVE], backend="cuda", declared=True)
     assert "no roofline: the run has no link profile (gatherbench predict RUN" in shown(folder)
