@@ -76,7 +76,7 @@ show(
         foot="Published: a table of 100 M × 47 float32 read with DGL (dmlc/dgl #5882, #6635). "
         "Modelled: request accounting on uniform ids, float32 rows, link of the profile. "
         "Measured: medians, best grid cap; whiskers: slowest and fastest launch. Both: a table of "
-        f"{span >> 30} GiB.",
+        f"{span / 2**30:g} GiB.",
         roofs=pd.concat([modelled_roofs(profile), measured_roofs(findings.micro)]),
         names={"modelled": f"modelled, {profile.name}"},
     ),

@@ -72,7 +72,7 @@ show(
         title="Payload per second, every launch policy",
         foot="Modelled: request accounting on the link of the profile; the order of the ids does "
         "not enter. Measured: medians, best grid cap and best order. Both: a table of "
-        f"{span >> 30} GiB.",
+        f"{span / 2**30:g} GiB.",
         roofs=pd.concat([modelled_roofs(profile), measured_roofs(findings.micro)]),
         kinds=(MODELLED, MEASURED),
         names={"modelled": f"modelled, {profile.name}"},
