@@ -124,6 +124,7 @@ def test_what_lies_on_disk_is_listed_with_what_it_takes(root: Path) -> None:
     assert rows[0][4:] == ["2 B", "–"]
     others = {line.split()[-1]: line.split()[:2] for line in lines if "│" not in line}
     assert others[str(place / "raw")] == ["3.00", "MB"]
+    assert str(trace.parent) not in others, "each of its folders is told"
     assert others[str(place / ".gone.writing-0")] == ["20", "B"]
     assert others[str(gone)] == bytes_in_words(drawn).split()
     everything = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
@@ -135,8 +136,10 @@ def test_copies_of_a_graph_and_links_to_it_are_listed(root: Path) -> None:
     edges.write_text("0 1\n1 2\n2 0\n")
     imported(edges, "--dim", 9)
     place = root / "data"
-    prepare(Workload("mine", fanouts=(2,), batch_size=2))
+    _, trace = prepare(Workload("mine", fanouts=(2,), batch_size=2))
     shutil.copytree(place / "mine", place / "copy")
+    shutil.copytree(place / "mine", place / "part@0.5")
+    shutil.copytree(trace, trace.with_name(trace.name.replace("mine-", "part@0.5-")))
     shutil.copytree(place / "mine", place / "min")
     (place / "link").symlink_to(place / "mine")
     (place / "mine" / "round").symlink_to(place)
@@ -145,7 +148,10 @@ def test_copies_of_a_graph_and_links_to_it_are_listed(root: Path) -> None:
     assert done.exit_code == 0, done.output
     rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if "│" in line]
     drawn = {row[0].strip(): row[5].strip() != "–" for row in rows}
-    assert drawn == {"copy": False, "link": False, "min": False, "mine": True}
+    assert drawn == {
+        **{"copy": False, "link": False, "min": False, "mine": True},
+        "part@0.5": True,
+    }
 
 
 def test_a_folder_that_cannot_be_read_is_named_and_not_taken_for_empty(
@@ -163,3 +169,11 @@ def test_a_folder_that_cannot_be_read_is_named_and_not_taken_for_empty(
     done = CliRunner().invoke(app, ["datasets", "list"])
     assert done.exit_code == 2
     assert str(locked) in done.stderr
+
+    def vanished(folder: str) -> object:
+        if Path(folder) == locked:
+            raise FileNotFoundError(2, "No such file or directory", str(locked))
+        return look(folder)
+
+    monkeypatch.setattr(os, "scandir", vanished)
+    assert CliRunner().invoke(app, ["datasets", "list"]).exit_code == 0

@@ -17,6 +17,7 @@ from gatherbench.bench.linkmodel.predict import is_prediction
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.run_guards import only_one
 from gatherbench.bench.store import RunStore
+from gatherbench.bench.tables import load_run
 
 ShellRun = tuple[subprocess.CompletedProcess[str], Path]
 
@@ -47,11 +48,14 @@ def as_on_a_gpu(folder: Path) -> Path:
 
 def test_a_run_is_predicted_for_another_machine(folder: Path) -> None:
     measured = [row for row in RunStore(folder).rows() if not is_prediction(row)]
+    machine = load_run(folder).machine
+    assert {row.machine for row in measured} == {machine}
     done = invoke(folder, "--profile", "h200-sxm-pcie5")
     assert done.exit_code == 0, done.output
     assert "modelled for" in done.stdout
     assert str(folder / "report.html") in done.stdout
     assert machines(folder) == {"h200-sxm-pcie5"}
+    assert load_run(folder).machine == machine, "which measured it"
     assert load_profile(folder / "profile.toml") == load_profile("h200-sxm-pcie5")
     assert [row for row in RunStore(folder).rows() if not is_prediction(row)] == measured
     assert "h200-sxm-pcie5" in (folder / "report.html").read_text()

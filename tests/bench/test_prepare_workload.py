@@ -38,9 +38,12 @@ def test_a_graph_imported_anew_meets_no_old_minibatches(root: Path) -> None:
     dataset, trace = imported(root, RING)
     first, seen = inputs(trace), identity(dataset, trace)
     assert prepare(WORKLOAD) == (dataset, trace), "nothing has changed"
+    other = trace.with_name("other-f2-b2-12345678-12345678")
+    other.mkdir()
     old, (dataset, trace) = trace, imported(root, RING[::-1])
     assert inputs(trace) != first
     assert not old.exists(), "nobody will ever ask for them again"
+    assert other.exists(), "another graph's"
     assert identity(dataset, trace) != seen
     dataset, trace = imported(root, RING)
     assert inputs(trace) == first

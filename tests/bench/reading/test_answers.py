@@ -216,6 +216,13 @@ def test_ratios_of_gathers_are_within_a_round(findings: Findings) -> None:
     assert found == pytest.approx((38 / 36, 38 / 36, 2 * 38 / 36))
     gone = rows[(rows["round"] != 1) | (rows["order"] != "given")]
     assert ratio_over_rounds(gone, 512, *sides) == pytest.approx([38 / 36] * 3)
+    # Another cap, or a smaller span, is another ratio: neither is asked for.
+    worse = rows["cap"].eq(5) & rows["order"].eq("given")
+    capped = rows.assign(time_s=rows["time_s"].where(~worse, rows["time_s"] * 3))
+    small = capped.assign(span_bytes=1 << 30, time_s=capped["time_s"] / 9)
+    small = small[small["order"] == "given"]
+    both = pd.concat([capped, small])
+    assert ratio_over_rounds(both, 512, *sides) == pytest.approx([38 / 36] * 3)
     for width, other in ((512, ("dgl", "no order")), (7, sides[1])):
         assert all(math.isnan(x) for x in ratio_over_rounds(rows, width, sides[0], other))
 
