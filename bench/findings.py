@@ -53,7 +53,7 @@ class Findings:
 
     @property
     def gpu_machine(self) -> str:
-        """The machine whose GPU was measured last, by ``gpu-micro`` or else by a run; or empty."""
+        """The machine of the newest ``gpu-micro``, or else of the newest run on a GPU; or empty."""
         machines = [*self.micro["machine"].head(1), *(run.machine for run in self.runs_on("cuda"))]
         return machines[0] if machines else ""
 

@@ -29,6 +29,8 @@ def only_one(folder: Path) -> Iterator[None]:
             _lock(lock)
         except BlockingIOError as error:
             raise StoreError(f"{folder}: another process is running this folder") from error
+        except OSError:
+            pass  # a file system without locks, where nobody can tell
         yield
     finally:
         os.close(lock)

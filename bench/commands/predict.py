@@ -33,15 +33,14 @@ def predict(
     from gatherbench.bench.finish import predict_for
     from gatherbench.bench.linkmodel.profile import ProfileError
     from gatherbench.bench.linkmodel.profile_file import load_profile
-    from gatherbench.bench.machine.env import machine_slug
     from gatherbench.bench.store import RunStore, StoreError
-    from gatherbench.bench.tables import RunError
+    from gatherbench.bench.tables import RunError, load_run
 
     with bad_input(RunError, StoreError, ProfileError):
         store = RunStore.open(run_folder(folder, results))
         own = str(store.profile_file) if store.profile_file.is_file() else ""
-        device = str(store.plan().get("device", ""))
-        named = profile or own or usual_profile(device, machine_slug(store.env()))
+        machine = load_run(store.folder).machine
+        named = profile or own or usual_profile(str(store.plan().get("device", "")), machine)
         if not named:
             fail(
                 f"{store.folder}: has no profile, and its machine no calibration here; name one:"

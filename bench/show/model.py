@@ -28,6 +28,10 @@ READING = (
     " fetches are hidden; then their share of the roofs of copies, of reads by SMs and of the raw"
     " link."
 )
+OFF_BY = (
+    "Off by: how much longer the model expects an epoch to be, only worth something with the"
+    " machine's own profile; with training as measured, what is left is the data path's."
+)
 
 
 def model_tables(run: Run) -> list[RenderableType]:
@@ -50,6 +54,7 @@ def model_tables(run: Run) -> list[RenderableType]:
     if errors["modelled_s"].notna().any():
         for workload, here in errors.groupby("workload", sort=False):
             parts += [_errors(run.names[str(workload)], profile.name, here), Text()]
+        parts += [Text(OFF_BY, style="dim"), Text()]
     return parts
 
 
@@ -62,9 +67,9 @@ def _table(workload: str, profile: str, lines: pd.DataFrame) -> Table:
     for name in _SHARES.values():
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("bound by: fetch / epoch", overflow="fold")
-    # What was measured on a GPU stands beside the model's seconds in a table of its own.
-    measured = lines[lines["kind"] == "measured"]
-    for kind, some in (lines if measured.empty else measured).groupby("kind", sort=True):
+    # Of what was measured on a GPU the model's seconds have a table of their own.
+    twice = lines.duplicated(["strategy", "variant"], keep=False)
+    for kind, some in lines[~twice | (lines["kind"] == "measured")].groupby("kind", sort=True):
         table.add_section()
         table.add_row(str(kind))
         for line in some.to_dict("records"):

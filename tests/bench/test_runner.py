@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import io
 import os
 import signal
@@ -353,6 +355,17 @@ def test_a_full_disk_under_the_table_stops_the_run_and_it_resumes(store: RunStor
     assert runner(store, wanted).run() == 0
     assert set(outcomes(store)) == {"good", "full_table", "last"}
     assert set(executions(store).values()) == {1}, "a case that had been measured was run again"
+
+
+def test_a_file_system_without_locks_is_no_reason_not_to_run(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert runner(store, cases("good")).run() == 0
+    assert set(outcomes(store)) == {"good"}
 
 
 def test_two_runners_on_one_folder_are_refused(store: RunStore) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
+from gatherbench.bench.derive.epochs import plan_order
 from gatherbench.bench.linkmodel.epoch import predict_batches
 from gatherbench.bench.linkmodel.estimate import Estimate
 from gatherbench.bench.linkmodel.measured import against_measured
@@ -320,6 +321,18 @@ def test_measured_gpu_epochs_stand_beside_their_predictions(
     lines = roofline(run, profile)
     measured = lines[(lines["kind"] == "measured") & (lines["strategy"] == "by_gpu")]
     assert measured["rate"].tolist() == [pytest.approx(PAYLOAD / 4.0)]
+
+
+def test_tables_are_in_the_order_of_the_plan(tmp_path: Path) -> None:
+    run = make_run(tmp_path, backend="cuda")
+    fields = run.plan["workloads"][WORKLOAD]
+    both = replace(run, plan={**run.plan, "workloads": {"z": fields, "a": fields}})
+    series = [("a", "all_in_gpu"), ("z", "all_in_gpu"), ("a", "cpu_gather"), ("z", "cpu_gather")]
+    table = pd.DataFrame(series, columns=["workload", "strategy"]).assign(variant="default")
+    ordered = plan_order(both, table)[["workload", "strategy"]]
+    assert list(ordered.itertuples(index=False, name=None)) == [
+        ("z", "cpu_gather"), ("z", "all_in_gpu"), ("a", "cpu_gather"), ("a", "all_in_gpu"),
+    ]  # fmt: skip
 
 
 def test_a_run_keeps_its_predictions(shell_run: ShellRun) -> None:

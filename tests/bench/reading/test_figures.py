@@ -6,23 +6,27 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import matplotlib as mpl
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.text import Text
 
 from gatherbench.bench.derive.epochs import READING_ORDER
 from gatherbench.bench.figures.all import FIGURES, save_all
 from gatherbench.bench.figures.cpu_seconds import cpu_core_seconds
 from gatherbench.bench.figures.epoch_breakdown import epoch_breakdown
+from gatherbench.bench.figures.panels import panel_row
 from gatherbench.bench.figures.speedup import speedup
 from gatherbench.bench.figures.style import MODEL_HATCH, RC, STRATEGY_COLOURS
 from gatherbench.bench.linkmodel.series import BORROWED
 from gatherbench.bench.tables import load_run
 from gatherbench.bench.units import three_digits, time_unit
+from gatherbench.bench.workload import Workload, workload_name
 from gatherbench.strategies.registry import STRATEGIES
 
 MakeRun = Callable[..., Path]
@@ -97,22 +101,51 @@ def test_panels_are_titled_in_words(make_run: MakeRun) -> None:
     assert FOUR[0] not in texts(figure)
 
 
+def titles_stand_free(figure: Figure) -> bool:
+    """Whether the panels' titles touch neither another panel, nor the figure's head, nor bars."""
+    FigureCanvasAgg(figure).draw()
+    head = [text.get_window_extent() for text in (*figure.texts, *figure.legends)]
+    for axes in figure.axes:
+        titles = [axes._left_title, *axes.texts[:1]]  # type: ignore[attr-defined]
+        title = next(text for text in titles if text.get_text()).get_window_extent()
+        others = [other.get_tightbbox() for other in figure.axes if other is not axes]
+        bars = axes.get_window_extent()
+        if title.y0 < bars.y1 or title.x1 > bars.x1 + 10:
+            return False
+        if any(title.overlaps(box) for box in (*head, *others) if box is not None):
+            return False
+    return True
+
+
+def unspaced(text: str) -> str:
+    """Whole, wherever its lines end."""
+    return "".join(text.split())
+
+
+LONG_NAME = {"dataset": "papers100M-like", "scale": 0.2, "fanouts": [15, 10, *[5] * 20]}
+
+
 def test_long_names_of_workloads_stand_above_their_panels_whole(make_run: MakeRun) -> None:
-    folder = make_run(series=EIGHT[:2], workloads=FOUR[:2])
+    folder = make_run(series=EIGHT[:2], workloads=FOUR)
     plan = json.loads((folder / "plan.json").read_text())
-    fields = plan["workloads"][FOUR[0]]
-    fields |= {"dataset": "papers100M-like", "scale": 0.2, "fanouts": [15, 10, 5], "hidden": 256}
+    for workload in (FOUR[0], *FOUR[2:]):
+        plan["workloads"][workload].update(LONG_NAME, hidden=256, batch_size=1024)
     (folder / "plan.json").write_text(json.dumps(plan))
     run = load_run(folder)
     figure = speedup(run)
-    figure.canvas.draw()
-    for axes, name in zip(figure.axes, run.names.values(), strict=True):
-        assert axes.get_title("left").replace("\n", " ") == name
-        title, bars = axes._left_title.get_window_extent(), axes.get_window_extent()  # type: ignore[attr-defined]
-        assert bars.y1 < title.y0
-        assert title.x1 < bars.x1 + 10
-        assert title.y1 < figure.bbox.y1 - 50  # below the figure's own title
-    assert figure.axes[0].get_title("left").count("\n") == 1
+    titles = [axes.get_title("left") for axes in figure.axes]
+    assert [unspaced(title) for title in titles] == [unspaced(n) for n in run.names.values()]
+    assert titles[0].count("\n") > 1 > titles[1].count("\n")
+    assert titles_stand_free(figure)
+
+
+def test_long_names_of_panels_do_not_run_into_each_other() -> None:
+    name = workload_name({**asdict(Workload("papers100M-like")), **LONG_NAME})
+    legend = [Patch(label="measured")]
+    figure, axes = panel_row("t", [name, "short", name], legend=legend, foot="f")
+    titles = [unspaced(one.get_title("left")) for one in axes]
+    assert titles == [unspaced(name), "short", unspaced(name)]
+    assert titles_stand_free(figure)
 
 
 def test_cpu_bars_are_user_and_system(make_run: MakeRun) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,25 @@ def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder: Path)
     assert "raw rate of the link, 31.5 GB/s" in said
     assert [len(axes.lines) for axes in figure.axes] == [1, 1, 0]
     assert "No raw rate" not in said
+
+
+def test_each_column_of_traffic_has_its_workload_s_name_below_the_legend(folder: Path) -> None:
+    write_timeline(folder, ("cpu_gather",))
+    run = load_run(folder)
+    (fields,) = run.plan["workloads"].values()
+    long = {**fields, "dataset": "papers100M-like", "fanouts": [15, 10, *[5] * 20], "hidden": 256}
+    workloads = {**run.plan["workloads"], "second": long}
+    both = replace(run, plan={**run.plan, "workloads": workloads})
+    figure = pcie_over_time(both)
+    FigureCanvasAgg(figure).draw()
+    named = {"".join(text.get_text().split()): text for text in figure.findobj(Text)}
+    (legend,) = figure.legends
+    lowest = legend.get_window_extent().y0
+    first, second = (
+        named["".join(name.split())].get_window_extent() for name in both.names.values()
+    )
+    assert first.x1 < second.x0
+    assert max(first.y1, second.y1) < lowest
 
 
 def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folder: Path) -> None:
