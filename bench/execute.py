@@ -111,7 +111,11 @@ def reopen(folder: Path) -> PreparedRun:
         raise BadRunError(str(error)) from error
     except (KeyError, TypeError) as error:
         raise BadRunError(f"{folder / 'plan.json'}: not a run's plan ({error!r})") from error
-    machine, here = machine_slug(env), machine_slug(describe_machine())
+    try:
+        machine = machine_slug(env)
+    except (KeyError, TypeError, IndexError) as error:
+        raise BadRunError(f"{folder / 'env.json'}: not a machine ({error!r})") from error
+    here = machine_slug(describe_machine())
     if machine != here:
         raise BadRunError(f"{folder}: measured on {machine}, and this is {here}: start a new run")
     return PreparedRun(store, cases, text, _device(device), machine, other)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -12,11 +13,28 @@ from gatherbench.bench.calibrate.check import Check
 from gatherbench.bench.calibrate.points import UNITS, Point, Sample
 
 
+class OutputError(RuntimeError):
+    """What was measured cannot be kept where it was to be; the message says what to do."""
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Tell a file that cannot be written from everything else that the system refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written: {error.strerror}; choose a folder with --out"
+        ) from error
+
+
 class SampleFile:
     """``samples.csv``: every observation, on disk as soon as it is known; a context manager."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8", newline="")
+        self._path = path
+        with writing(path):
+            self._file = path.open("w", encoding="utf-8", newline="")
         self._writer = csv.writer(self._file, lineterminator="\n")
         names = [f.name for f in dataclasses.fields(Point)]
         self._writer.writerow([*names, "round", "amount", "unit", "time_s", "source"])
@@ -27,16 +45,18 @@ class SampleFile:
         self.kept.append(sample)
         amount, seconds, clock = sample.observed
         unit = UNITS[sample.point.kind][0]
-        self._writer.writerow(
-            [*dataclasses.astuple(sample.point), sample.round, amount, unit, seconds, clock]
-        )
-        self._file.flush()
+        with writing(self._path):
+            self._writer.writerow(
+                [*dataclasses.astuple(sample.point), sample.round, amount, unit, seconds, clock]
+            )
+            self._file.flush()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # on a full disk the last sample's failure is told
+            self._file.close()
 
 
 def write_checks(checks: Sequence[Check], path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from gatherbench.bench.calibrate.files import OutputError
 from gatherbench.bench.calibrate.host import CalibrationError
 from gatherbench.bench.calibrate.report import render
 from gatherbench.bench.calibrate.run import GPU_BUDGET_S, Device, calibrate
@@ -28,7 +29,7 @@ LATE_S = 30.0
 
 
 def run(out: Path, budget_s: float, base: str, device: Device) -> int:
-    """Calibrate and print what came of it; 0, 1 if the GPU or memory failed, 2 for bad input."""
+    """Calibrate and print what came of it; 0, 1 if the machine failed, 2 for bad input."""
     err, console = Console(stderr=True), Console()
     if not console.is_terminal:
         console = Console(width=_WIDTH)
@@ -41,14 +42,11 @@ def run(out: Path, budget_s: float, base: str, device: Device) -> int:
             base=known,
             say=lambda text: err.print(text, highlight=False),
         )
-    except OSError as error:
-        err.print(f"error: {error}; choose a folder with --out", style="red", highlight=False)
+    except (CalibrationError, OutputError, ProfileError) as error:
+        err.print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
         return 2
-    except (CalibrationError, ProfileError) as error:
-        err.print(f"error: {error}", style="red", highlight=False)
-        return 2
-    except (CudaCallError, CompilerError, MemoryError) as error:
-        err.print(f"error: {error}", style="red", highlight=False)
+    except (CudaCallError, CompilerError, MemoryError, OSError) as error:
+        err.print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
         return 1
     console.print(render(done))
     return 0

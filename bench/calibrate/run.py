@@ -19,7 +19,7 @@ from typing import Literal
 import psutil
 
 from gatherbench.bench.calibrate.check import Check, Measured, check, summarise
-from gatherbench.bench.calibrate.files import SampleFile, write_checks
+from gatherbench.bench.calibrate.files import SampleFile, write_checks, writing
 from gatherbench.bench.calibrate.fit import Fit, blank_profile
 from gatherbench.bench.calibrate.host import (
     CalibrationError,
@@ -96,7 +96,7 @@ def calibrate(
     Raises:
         CalibrationError: no such device, too little memory or time, or wrong bytes.
         CudaCallError, CompilerError: the GPU could not be used.
-        OSError: a file could not be written.
+        OutputError: a file could not be written.
     """
     began = time.monotonic()
     on_gpu = _on_gpu(device)
@@ -107,7 +107,8 @@ def calibrate(
             stand, points, ask = _gpu_stand(stack, say)
         else:
             stand, points, ask = _host_stand(stack)
-        out.mkdir(parents=True, exist_ok=True)
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
         facts = ask()
         file = out / f"{facts.slug}.samples.csv"
         samples = stack.enter_context(SampleFile(file))
@@ -136,8 +137,9 @@ def calibrate(
     profile = Fit(named(base, facts) if base else blank_profile(facts), found, facts).run()
     checks = check(profile, found)
     written = (out / f"{facts.slug}.toml", file, out / f"{facts.slug}.checks.csv")
-    written[0].write_text(profile.to_toml(), encoding="utf-8")
-    write_checks(checks, written[2])
+    with writing(out):
+        written[0].write_text(profile.to_toml(), encoding="utf-8")
+        write_checks(checks, written[2])
     return Calibration(profile, found, checks, rounds, time.monotonic() - began, written)
 
 

@@ -170,6 +170,16 @@ def test_resuming_a_damaged_plan_is_refused(tmp_path: Path) -> None:
     assert "not a run's plan" in done.stderr
 
 
+def test_resuming_on_a_machine_that_nobody_knows_is_refused(
+    shell_run: ShellRun, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(shell_run[1], tmp_path / "run")
+    (folder / "env.json").write_text("{}")
+    done = invoke("run", "--resume", folder)
+    assert done.exit_code == 2
+    assert "env.json: not a machine" in done.stderr
+
+
 def test_resuming_on_another_machine_is_refused(shell_run: ShellRun, tmp_path: Path) -> None:
     folder = shutil.copytree(shell_run[1], tmp_path / "run")
     env = json.loads((folder / "env.json").read_text())

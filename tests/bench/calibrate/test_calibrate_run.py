@@ -16,7 +16,7 @@ from gatherbench.bench.calibrate import machine as calibrate_machine
 from gatherbench.bench.calibrate import main as calibrate_main
 from gatherbench.bench.calibrate import run as calibration
 from gatherbench.bench.calibrate.check import summarise
-from gatherbench.bench.calibrate.files import SampleFile
+from gatherbench.bench.calibrate.files import OutputError, SampleFile
 from gatherbench.bench.calibrate.host import CalibrationError
 from gatherbench.bench.calibrate.machine import MachineFacts, max_payload
 from gatherbench.bench.calibrate.points import Observation, Point, Sample, host_points
@@ -99,6 +99,33 @@ def test_samples_are_on_disk_at_once(tmp_path: Path) -> None:
         (row,) = csv.DictReader(path.read_text().splitlines())
     assert (row["kind"], row["round"], row["amount"], row["unit"]) == ("round_trip", "3", "10", "1")
     assert (row["time_s"], row["source"]) == ("2.0", "clock")
+
+
+def test_a_full_disk_says_where_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady: list[Point]
+) -> None:
+    sample = Sample(Point("round_trip", span_bytes=GIB), 3, Observation(10, 2.0, "clock"))
+    with (
+        pytest.raises(OutputError, match=r"/dev/full: .*No space left.*--out"),
+        SampleFile(Path("/dev/full")) as file,
+    ):
+        file.add(sample)
+    monkeypatch.setattr(calibration, "write_checks", lambda *_: Path("/dev/full/x").mkdir())
+    with pytest.raises(OutputError, match="choose a folder with --out"):
+        calibrate(tmp_path, device="cpu")
+
+
+def test_what_else_the_system_refuses_is_not_blamed_on_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(calibrate_main, "calibrate", refused)
+    assert calibrate_main.run(tmp_path, 60.0, "", "cpu") == 1
+    said = capsys.readouterr().err
+    assert "Cannot allocate memory" in said
+    assert "--out" not in said
 
 
 def config_space(*capabilities: tuple[int, int, int], size: int = 256) -> bytes:
@@ -214,7 +241,7 @@ def test_a_machine_that_hangs_ends_it_and_says_where(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("trouble", "status", "said"),
     [
-        (PermissionError(13, "Permission denied", "/there"), 2, "--out"),
+        (OutputError("/there: cannot be written; choose a folder with --out"), 2, "--out"),
         (CalibrationError("not 2 GiB of host memory are free"), 2, "not 2 GiB"),
         (CudaCallError("cudaHostRegister", "cudaErrorUnknown", "no"), 1, "cudaHostRegister failed"),
         (MemoryError("cannot map 1.0 GiB: Cannot allocate memory"), 1, "cannot map 1.0 GiB"),
