@@ -55,6 +55,7 @@ def test_every_strategy_leaves_a_run_that_reads_and_draws(session: Session) -> N
     declared = run.rows[run.rows["metric"] == "declared_payload"].set_index("strategy")["value"]
     assert set(declared) == {4 * 300 * 400.0}
     assert set(declared.index) == {c.strategy.name for c in cases()}
+    assert len(declared) == len(cases())
     counted = run.rows[run.rows["metric"] == "gpu_requests_128_bytes"]
     assert {"unified_zero_copy", "aligned_zero_copy", "async_zero_copy"} <= set(counted["strategy"])
     assert set(run.rows[run.rows["metric"] == "minibatches"]["value"]) == {4.0}
@@ -70,6 +71,15 @@ def test_every_strategy_leaves_a_run_that_reads_and_draws(session: Session) -> N
     assert not (run.rows["stage"] == "energy").any()
     assert (session.store.folder / "figures" / "epoch_breakdown.png").is_file()
     assert (session.store.folder / "calibration.csv").is_file()
+
+
+def test_what_a_case_moves_is_declared_once(session: Session) -> None:
+    table, batches = make_table(SIZE), make_batches(SIZE)
+    for repeat in range(2):
+        plan(session, SIZE, repeat)
+        assert cases()[0].measure(session, table, batches, SIZE.workload, repeat) == "ok"
+    declared = [row for row in session.store.rows() if row.metric == "declared_payload"]
+    assert [row.repeat for row in declared] == [0]
 
 
 def test_wrong_rows_end_a_case_and_the_next_has_its_turn(
