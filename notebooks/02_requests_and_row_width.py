@@ -32,10 +32,10 @@ from gatherbench.bench.answers.gathers import (
     span_of,
 )
 from gatherbench.bench.answers.modelled import modelled_gather_rates, modelled_roofs, requests_at
-from gatherbench.bench.derive.link_bytes import link_bytes
 from gatherbench.bench.figures.curves import CurveAxes, curves
 from gatherbench.bench.figures.requests_per_row import requests_per_row
 from gatherbench.bench.findings import open_findings
+from gatherbench.bench.linkmodel.link_bytes import link_bytes
 from gatherbench.bench.linkmodel.profile_file import profile_of_machine
 from gatherbench.bench.notebooks_show import say, show
 

@@ -10,8 +10,8 @@ import pandas as pd
 
 from gatherbench.bench.answers.provenance import has_gpu
 from gatherbench.bench.derive.gpu import gpu_energy
-from gatherbench.bench.derive.link_bytes import link_bytes
 from gatherbench.bench.figures.gpu_energy import why_no_energy
+from gatherbench.bench.linkmodel.link_bytes import link_bytes
 from gatherbench.bench.linkmodel.measured import against_measured
 from gatherbench.bench.linkmodel.predict import profile_of
 from gatherbench.bench.linkmodel.profile import LinkProfile, ProfileError

@@ -17,8 +17,8 @@ from markupsafe import Markup, escape
 from gatherbench import __version__
 from gatherbench.bench.answers.provenance import has_gpu, provenance
 from gatherbench.bench.answers.verdict import verdict
-from gatherbench.bench.derive.link_bytes import copied_ratio
 from gatherbench.bench.figures.style import CPU_COLOURS, STAGE_COLOURS, STRATEGY_COLOURS
+from gatherbench.bench.linkmodel.link_bytes import copied_ratio
 from gatherbench.bench.report import checks, facts, link, over_time, results
 from gatherbench.bench.report.against import VERDICTS, against
 from gatherbench.bench.store import write_atomically

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.derive.link_bytes import copied_ratio, link_bytes
+from gatherbench.bench.linkmodel.link_bytes import copied_ratio, link_bytes
 from gatherbench.bench.report.page import render_report
 from gatherbench.bench.tables import load_run
 

@@ -13,6 +13,7 @@ import re
 import pandas as pd
 
 from gatherbench.bench.derive.epochs import SERIES, epoch_values, plan_order
+from gatherbench.bench.linkmodel.physics import split_requests
 from gatherbench.bench.tables import Run
 from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES
 
@@ -64,12 +65,12 @@ def copied_ratio(run: Run) -> float | None:
 
 def _counted(facts: pd.Series[float], ratio: float) -> tuple[float, float, float, float]:
     payload, copies = facts["declared_payload"], facts["copy_engine"]
-    sizes = {m[1]: facts[m[0]] for m in map(_REQUESTS.fullmatch, facts.index) if m}
+    sizes = {int(m[1]): facts[m[0]] for m in map(_REQUESTS.fullmatch, facts.index) if m}
     if not sizes and facts["gpu_link_read"]:
         return payload, *(float("nan"),) * 3
-    read = sum(int(size) * count for size, count in sizes.items())
+    read = sum(size * count for size, count in sizes.items())
     links = []
     for largest in LARGEST_READS:
-        requests = sum(-(-int(size) // largest) * count for size, count in sizes.items())
+        requests = sum(split_requests(sizes, largest).values())
         links.append(read + requests * COMPLETION_HEADER_BYTES + copies * ratio)
     return payload, read + copies, links[0], links[1]
