@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from gatherbench.bench.fork_server import Forked
+
 #: What a killed process may take to go; one that hangs in a driver may never.
 LATE_S = 5.0
 
@@ -34,7 +36,7 @@ class Deadline:
         return max(0.0, min(seconds, self._at - time.monotonic() + LATE_S))
 
     @contextmanager
-    def over(self, process: subprocess.Popen[str]) -> Iterator[None]:
+    def over(self, process: subprocess.Popen[str] | Forked) -> Iterator[None]:
         """Kill ``process`` when the time is up, and raise :class:`TimeUp` if it had not ended."""
         if self._at is None:
             yield

@@ -17,14 +17,15 @@ from gatherbench.bench.finish import finish
 from gatherbench.bench.linkmodel.profile import LinkProfile, ProfileError
 from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile
 from gatherbench.bench.machine.env import commit_id, describe_machine, machine_slug
-from gatherbench.bench.plan import PlanError, cases_from_json, resolved
+from gatherbench.bench.plan import Measure, PlanError, cases_from_json, resolved
 from gatherbench.bench.plan_file import load_plan
 from gatherbench.bench.progress import progress_bar
 from gatherbench.bench.rows import Row
 from gatherbench.bench.run_guards import Terminated
 from gatherbench.bench.runner import Progress, Runner, RunStopped
+from gatherbench.bench.stopping import Further
 from gatherbench.bench.store import RunStore, StoreError, write_atomically
-from gatherbench.bench.tables import no_samples, run_of
+from gatherbench.bench.tables import Run, no_samples, run_of
 from gatherbench.bench.workload import Workload
 
 OK, FAILED, INTERRUPTED, TERMINATED = 0, 1, 128 + signal.SIGINT, 128 + signal.SIGTERM
@@ -46,6 +47,16 @@ class PreparedRun:
     device: str
     machine: str
     profile: LinkProfile | None = None
+
+    @property
+    def measure(self) -> Measure:
+        """The plan's ``[measure]`` table."""
+        return Measure.model_validate(self.plan["measure"])
+
+    def read(self, rows: list[Row]) -> Run:
+        """Rows of this run as tables."""
+        folder, env = self.store.folder, self.store.env()
+        return run_of(folder, self.plan, env, rows, no_samples(), going=True)
 
 
 def new_run(
@@ -127,19 +138,21 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
     ``budget_s`` seconds after the start no more is measured, and what there is is printed.
     """
     folder = run.store.folder
-    where = f"{_cases(len(run.cases))} on {run.machine} ({run.device}); rows go to {folder}"
+    least = "at least " if run.measure.max_repeats > run.measure.min_repeats else ""
+    where = f"{least}{_cases(len(run.cases))} on {run.machine} ({run.device}); rows go to {folder}"
     out.print(where, soft_wrap=True)
     again = f"gatherbench run --resume {shlex.quote(str(folder))}"
     with progress_bar(err) as bar:
         runner = Runner(
             run.store,
             run.cases,
-            run.plan["measure"],
+            run.measure,
             run.device,
             commit_id(),
             run.machine,
             reporter(bar, run, out),
             budget_s=budget_s,
+            further=Further(run.cases, run.measure, run.read),
         )
         try:
             failed = runner.run()
@@ -162,7 +175,7 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
         err.print(f"{what}: {again}", soft_wrap=True)
     whole = finish(run.store, run.profile, out, err)
     if failed:
-        err.print(f"[red]{failed} of {len(run.cases)} cases failed[/]; the table says why")
+        err.print(f"[red]{_cases(failed)} failed[/]; the table says why")
     return FAILED if failed or not whole else OK
 
 
@@ -195,15 +208,14 @@ def _device(wanted: str) -> str:
 def reporter(bar: Any, run: PreparedRun, out: Console) -> Progress:
     """Draws the runner's progress: a bar for the run, and a line for each case that ended."""
     task = bar.add_task("starting", total=len(run.cases))
-    folder, env = run.store.folder, run.store.env()
     told: set[str] = set()
 
     def preparing(workload: Workload, what: str, fraction: float) -> None:
         bar.update(task, description=f"{workload.dataset}: {what} {fraction:.0%}")
 
-    def starting(number: int, _total: int, case: Case) -> None:
+    def starting(number: int, total: int, case: Case) -> None:
         what = f"{case.workload.id} {case.strategy} {case.variant} r{case.repeat}"
-        bar.update(task, description=what, completed=number - 1)
+        bar.update(task, description=what, completed=number - 1, total=total)
 
     def ended(number: int, total: int, case: Case, rows: list[Row]) -> None:
         bar.update(task, completed=number)
@@ -214,7 +226,7 @@ def reporter(bar: Any, run: PreparedRun, out: Console) -> Progress:
             said = "(as above)"
         elif reason is not None:
             told.add(reason)
-        for cores in disturbed(run_of(folder, run.plan, env, rows, no_samples(), going=True)):
+        for cores in disturbed(run.read(rows)):
             said += f", [yellow]beside other work on {cores:.1f} cores[/]"
         out.print(
             f"[{number}/{total}] {case.workload.id} {case.strategy} {case.variant}"

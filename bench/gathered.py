@@ -29,6 +29,7 @@ TIMELINE_COLUMNS = (
     "time_s",
     "value",
 )
+_CASE = ("workload", "strategy", "variant", "repeat")
 _INTEGERS, _REALS = ("repeat", "epoch", "batch"), ("value_s", "time_s", "value")
 
 
@@ -73,11 +74,19 @@ def _repeat(
 
 
 def _write(columns: dict[str, list[Any]], path: Path) -> None:
+    """Add to the file what it has not: repeats are added to a run that had ended."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     kinds = dict.fromkeys(_INTEGERS, pa.int32()) | dict.fromkeys(_REALS, pa.float64())
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in columns])
+    table = pa.table(columns, schema=schema)
+    if path.is_file():
+        mine = set(zip(*(columns[name] for name in _CASE), strict=True))
+        before = pq.read_table(path, schema=schema)
+        cases = zip(*(before[name].to_pylist() for name in _CASE), strict=True)
+        kept = pa.array([case not in mine for case in cases], pa.bool_())
+        table = pa.concat_tables([before.filter(kept), table])
     temporary = path.with_name(f".{path.name}")
-    pq.write_table(pa.table(columns, schema=schema), temporary, compression="zstd")
+    pq.write_table(table, temporary, compression="zstd")
     temporary.replace(path)

@@ -2,7 +2,8 @@
 
 Plans are TOML files. They are checked before anything runs, so that a typo costs a second and not
 a night: an unknown key or name is answered with the nearest right one. Lists in a workload or a
-strategy expand to every combination, and every combination times ``repeats`` is a :class:`Case`.
+strategy expand to every combination, and every combination times ``min_repeats`` is a
+:class:`Case`; ``bench/stopping.py`` adds repeats until the epochs are known precisely enough.
 """
 
 from __future__ import annotations
@@ -39,7 +40,15 @@ class _Table(BaseModel):
 class Measure(_Table):
     """How each case is measured."""
 
-    repeats: int = Field(default=3, ge=1)
+    #: Processes in which each series is measured: exactly so many.
+    repeats: int | None = Field(default=None, ge=1)
+    #: Or: at least ``min_repeats``, and further ones until the 95 % interval of each series' epoch
+    #: is within ``precision`` (a share of it), or ``max_repeats`` are there, or the cases have
+    #: taken ``budget_s`` seconds together (0: as long as it takes).
+    min_repeats: int = Field(default=6, ge=1)
+    max_repeats: int = Field(default=10, ge=1)
+    precision: float = Field(default=0.03, gt=0)
+    budget_s: float = Field(default=0, ge=0)
     warmup_epochs: int = Field(default=1, ge=0)
     epochs: int = Field(default=2, ge=1)
     #: ``live`` draws the trace's minibatches anew in every epoch, so that sampling is part of
@@ -62,6 +71,24 @@ class Measure(_Table):
     trace: bool = False
     #: Mark the measured epochs for Nsight Systems (on a GPU).
     nvtx: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _exactly(cls, given: Any) -> Any:
+        """``repeats`` as the least and the most."""
+        exact = given.get("repeats") if isinstance(given, dict) else None
+        if exact is None:
+            return given
+        for bound in ("min_repeats", "max_repeats"):
+            if given.get(bound, exact) != exact:
+                raise ValueError(f"repeats says how many: leave it or {bound} out")
+        return {**given, "min_repeats": exact, "max_repeats": exact}
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Measure:
+        if self.min_repeats > self.max_repeats:
+            raise ValueError("min_repeats must not be above max_repeats")
+        return self
 
 
 class WorkloadTable(_Table):
@@ -174,7 +201,7 @@ class Plan(_Table):
         return list(dict.fromkeys(w for table in self.workload for w in table.expand()))
 
     def cases(self) -> list[Case]:
-        """Every case in the order in which it is run.
+        """Every case that is run whatever it finds, in order.
 
         Repeats are outermost and the strategies are shuffled anew within each, so that a drift of
         the machine (heat, a neighbour) falls on all strategies alike.
@@ -204,7 +231,7 @@ class Plan(_Table):
                 raise PlanError(f"plan {self.name}: workload: {_words(error)}") from error
         rng = random.Random(self.measure.order_seed)
         cases = []
-        for repeat in range(self.measure.repeats):
+        for repeat in range(self.measure.min_repeats):
             for workload in self.workloads():
                 keys = list(chosen)
                 rng.shuffle(keys)

@@ -75,6 +75,8 @@ class Row:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: expected one of {allowed}")
 
 
+#: What tells two bars of one panel apart: modelled and measured values never mix.
+SERIES = ["workload", "strategy", "variant", "backend"]
 HEADER: tuple[str, ...] = tuple(f.name for f in fields(Row))
 
 

@@ -1,4 +1,8 @@
-"""Run a plan: a fresh process for each case, every outcome a row, nothing lost on the way."""
+"""Run a plan: a fresh process for each case, every outcome a row, nothing lost on the way.
+
+First come the cases that the plan asks for in any case, then those that ``further`` asks for, until
+it asks for none.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from gatherbench.bench.case import Case, Job
 from gatherbench.bench.deadline import Deadline, TimeUp
+from gatherbench.bench.fork_server import Forked, ForkServer
 from gatherbench.bench.metering.calibration_job import (
     CALIBRATION_KEY,
     TIMEOUT_S,
@@ -22,6 +27,7 @@ from gatherbench.bench.metering.calibration_job import (
     run_maker,
 )
 from gatherbench.bench.meters.gpu_choice import SensorChoice
+from gatherbench.bench.plan import Measure
 from gatherbench.bench.prepare import state_of
 from gatherbench.bench.rows import Row, RowMaker
 from gatherbench.bench.run_guards import death_of, only_one, other_data, terminate_as_interrupt
@@ -57,7 +63,8 @@ class Progress:
 
     preparing: Callable[[Workload, str, float], None] = lambda _w, _what, _f: None
     starting: Callable[[int, int, Case], None] = lambda _i, _n, _c: None
-    #: The rows are those of the case; the last one says how it ended, and after how long.
+    #: Of the total so far. The rows are those of the case; the last one says how it ended, and
+    #: after how long.
     ended: Callable[[int, int, Case, list[Row]], None] = lambda _i, _n, _c, _rows: None
 
 
@@ -66,13 +73,16 @@ class Runner:
 
     Args:
         store: the run's folder.
-        cases: in the order in which they are run.
+        cases: in the order in which they are run; those that were added in an earlier go of the
+            run are added again by ``further``.
         measure: the plan's ``[measure]`` table.
         device: ``cpu`` or ``cuda``.
         commit, machine: what the rows say of the run.
         worker: the command that measures (tests give one that knows wrong strategies).
         budget_s: seconds after which the run ends as it is, for a later one to go on with; a case
             in flight is cut off. ``None``: as long as it takes.
+        further: the case to be measured next, beyond ``cases``, by the rows so far; ``None``: there
+            is none.
 
     Attributes:
         left: cases that have not been measured yet.
@@ -83,20 +93,25 @@ class Runner:
         self,
         store: RunStore,
         cases: list[Case],
-        measure: dict[str, Any],
+        measure: Measure,
         device: str,
         commit: str,
         machine: str,
         progress: Progress | None = None,
         worker: tuple[str, ...] = WORKER,
         budget_s: float | None = None,
+        further: Callable[[list[Row]], Case | None] = lambda _rows: None,
     ) -> None:
-        self.store, self.cases, self.measure = store, cases, measure
+        self.store, self.cases, self.measure, self.further = store, cases, measure, further
         self.device, self.commit, self.machine = device, commit, machine
         self.progress = progress or Progress()
         self.worker = worker
         self.left, self.unprepared = len(cases), 0
         self._deadline = Deadline(budget_s)
+        self._server = ForkServer(worker)
+        #: A new server once each series had its turn: see :mod:`gatherbench.bench.fork_server`.
+        self._round = len({replace(case, repeat=0).id for case in cases})
+        self._served = 0
         self._sensors: SensorChoice | None = None
         self._ready: dict[Workload, tuple[Path, Path] | str] = {}
 
@@ -115,6 +130,7 @@ class Runner:
                 except TimeUp:
                     pass  # ``left`` says what was not measured
                 finally:
+                    self._server.close()
                     with contextlib.suppress(OSError):  # a full disk has its own message
                         self.store.write_samples(finished=False)
                 if not self.left:
@@ -132,37 +148,42 @@ class Runner:
     def _run_missing(self) -> None:
         done = self.store.recover()
         self.left = sum(key_of(case) not in done for case in self.cases)
-        if not self.left:
-            return
-        self.store.parts.mkdir(exist_ok=True)
-        self._sensors = self._calibrated(done)
+        total = len(self.cases)
         for number, case in enumerate(self.cases, start=1):
-            if key_of(case) in done:
-                continue
-            self._deadline.check()
-            part = self.store.part(case)
-            if part.exists() and not has_ended(part):
-                self.store.set_aside(part)
-            source, failure = CASE_CLOCK, None
-            if not part.exists():  # else the runner was killed before it folded the part
-                self.progress.starting(number, len(self.cases), case)
-                ready = self._prepare(case.workload)
-                if isinstance(ready, str):
-                    source, failure = NOT_PREPARED, ready
-                else:
-                    failure = self._measure(case, part, *ready)
-            rows = self._fold(case, part, failure, source)
-            if source == NOT_PREPARED:
-                self.unprepared += 1
+            if key_of(case) not in done:
+                self.left -= self._run(number, total, case, done)
+        while not self.left and (more := self.further(self.store.rows())) is not None:
+            total += 1
+            if not self._run(total, total, more, done):
+                return
+
+    def _run(self, number: int, total: int, case: Case, done: set[Key]) -> bool:
+        """Measure one case and fold what it found into the table; whether it could be prepared."""
+        self._deadline.check()
+        self.store.parts.mkdir(exist_ok=True)
+        if self._sensors is None:
+            self._sensors = self._calibrated(done)
+        part = self.store.part(case)
+        if part.exists() and not has_ended(part):
+            self.store.set_aside(part)
+        source, failure = CASE_CLOCK, None
+        if not part.exists():  # else the runner was killed before it folded the part
+            self.progress.starting(number, total, case)
+            ready = self._prepare(case.workload)
+            if isinstance(ready, str):
+                source, failure = NOT_PREPARED, ready
             else:
-                self.left -= 1
-            self.progress.ended(number, len(self.cases), case, rows)
+                failure = self._measure(case, part, *ready)
+        rows = self._fold(case, part, failure, source)
+        self.unprepared += source == NOT_PREPARED
+        self.progress.ended(number, total, case, rows)
+        return source != NOT_PREPARED
 
     def _measure(self, case: Case, part: Path, dataset: Path, trace: Path) -> str | None:
         """Measure the case in a process of its own; why it failed if the part does not say."""
         job = Job(
             case,
-            self.measure,
+            self.measure.model_dump(),
             self.device,
             self.store.run_id,
             self.commit,
@@ -171,23 +192,27 @@ class Runner:
             trace,
             part.absolute(),
             traces=self._traces_of(case),
-            nvtx=self.measure.get("nvtx", False),
+            nvtx=self.measure.nvtx,
             sensors=self._sensors,
         )
-        return self._work("measure", job, self.measure["timeout_s"])
+        return self._work("measure", job, self.measure.timeout_s)
 
     def _work(self, verb: str, job: Job | CalibrationJob, timeout_s: float) -> str | None:
         """Have a process of its own do the job; why it failed if its part does not say."""
         job.dump(self.store.job)
-        with self.store.log.open("w+") as log:
-            with self._process(verb, stdout=log, stderr=log) as process:
-                try:
-                    code = process.wait(self._deadline.within(timeout_s))
-                except subprocess.TimeoutExpired:
-                    self._deadline.check()
-                    return f"timed out after {timeout_s:g} s"
-            log.seek(0)
-            return death_of(code, log.read())
+        self.store.log.write_bytes(b"")
+        if self._served >= self._round:
+            self._server.close()
+            self._served = 0
+        self._served += 1
+        process = self._server.start(verb, self.store.job.absolute(), self.store.log.absolute())
+        with self._watched(process):
+            try:
+                code = process.wait(self._deadline.within(timeout_s))
+            except subprocess.TimeoutExpired:
+                self._deadline.check()
+                return f"timed out after {timeout_s:g} s"
+        return death_of(code, self.store.log.read_text(errors="replace"))
 
     def _calibrated(self, done: set[Key]) -> SensorChoice | None:
         """Which of the GPU's sensors the cases read; found out once a run. ``None``: no GPU."""
@@ -203,11 +228,12 @@ class Runner:
             self.progress.preparing(self.cases[0].workload, "calibrating the GPU's sensors", 0.0)
             failure = self._work("calibrate", job, TIMEOUT_S)
             self._append(part, make, CALIBRATION_STAGE, failure)
+            done.add(CALIBRATION_KEY)
         return read_choice(sensors)
 
     def _traces_of(self, case: Case) -> Path | None:
         """Where the case's trace goes; one repeat of a strategy is enough to look at."""
-        wanted = self.measure.get("trace", False) and case.repeat == 0
+        wanted = self.measure.trace and case.repeat == 0
         return self.store.folder.absolute() / "traces" if wanted else None
 
     def _prepare(self, workload: Workload) -> tuple[Path, Path] | str:
@@ -249,21 +275,29 @@ class Runner:
     def _process(
         self, verb: str, stdout: int | IO[str], stderr: IO[str]
     ) -> Iterator[subprocess.Popen[str]]:
-        """A worker that does not outlive the block, whatever ends it, nor the run's deadline."""
+        """A worker that does not outlive the block."""
         command = [*self.worker, verb, str(self.store.job.absolute()), str(os.getpid())]
         process = subprocess.Popen(
             command, stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL, text=True
         )
         try:
-            with self._deadline.over(process):
+            with self._watched(process):
                 yield process
+        finally:
+            if process.stdout:
+                process.stdout.close()
+
+    @contextlib.contextmanager
+    def _watched(self, process: subprocess.Popen[str] | Forked) -> Iterator[None]:
+        """Whatever ends the block, or the run's deadline, ends the process."""
+        try:
+            with self._deadline.over(process):
+                yield
         finally:
             if process.poll() is None:
                 process.kill()
                 with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver holds it
                     process.wait(_KILL_S)
-            if process.stdout:
-                process.stdout.close()
 
     def _fold(self, case: Case, part: Path, failure: str | None, source: str) -> list[Row]:
         """Append what the case measured and how it ended to the table."""

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from gatherbench.bench.derive.disturbance import mark_disturbed
 from gatherbench.bench.gathered import SAMPLE_COLUMNS, SAMPLES_FILE
 from gatherbench.bench.rows import HEADER, SCHEMA_VERSION, Row
 from gatherbench.bench.run_guards import is_running
@@ -35,7 +36,9 @@ class Run:
         plan: the resolved plan.
         env: the machine, see :func:`gatherbench.bench.machine.env.describe_machine`.
         rows: the table (columns :data:`gatherbench.bench.rows.HEADER`), each row joined with the
-            fields of its workload (``scale``, ``model``, ``hidden``, ``fanouts``, ...).
+            fields of its workload (``scale``, ``model``, ``hidden``, ``fanouts``, ...) and with
+            what other work there was beside its case
+            (:func:`gatherbench.bench.derive.disturbance.mark_disturbed`).
         samples: seconds of every stage of every minibatch; empty while the run has not ended.
         whole: rows that belong to the run and to none of its cases: the calibration of a GPU's
             sensors (columns :data:`gatherbench.bench.rows.HEADER`); empty without a GPU.
@@ -109,7 +112,7 @@ def run_of(
         ]
     ).drop(columns="dataset")
     table = table.merge(fields, on="workload", how="left", validate="many_to_one")
-    return Run(folder, plan, env, table, samples, whole, going)
+    return Run(folder, plan, env, mark_disturbed(table, env), samples, whole, going)
 
 
 def newest_run(root: Path) -> Path:

@@ -3,9 +3,12 @@
     python -m gatherbench.bench.worker prepare WORKLOAD.json    progress and result on stdout
     python -m gatherbench.bench.worker calibrate JOB.json       rows and sensors.json, on a GPU
     python -m gatherbench.bench.worker measure JOB.json         rows into the job's part
+    python -m gatherbench.bench.worker serve -                  forks one of these for each request
 
 A process of its own means that a crash, a CUDA error or a lack of memory costs one case, and that
-no strategy meets the allocator, the caches or the threads that another one left behind.
+no strategy meets the allocator, the caches or the threads that another one left behind. Most of
+such a process's life would go into imports, so ``serve`` imports once and forks for each request
+(:mod:`gatherbench.bench.fork_server`).
 """
 
 from __future__ import annotations
@@ -121,17 +124,31 @@ def calibrate_sensors(path: Path) -> None:
         out.end(status, reason, time.perf_counter() - begin)
 
 
+def serve(_path: Path) -> None:
+    """Import what a case needs, then fork a process for each request."""
+    # Imports start no thread that a fork would lose, and no CUDA context, which no fork survives.
+    import gatherbench.bench.measure
+    import gatherbench.bench.metering.calibration
+    import gatherbench.bench.store  # noqa: F401
+    from gatherbench.bench.fork_server import serve_requests
+
+    serve_requests(lambda verb, path: _VERBS[verb](Path(path)))
+
+
 def main(arguments: list[str]) -> None:
     """Do what the runner asks: a verb, a file, and the runner's process id."""
     verb, path, parent = arguments
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the runner's to answer
     die_with_parent(int(parent))
-    verbs = {
-        "prepare": prepare_workload,
-        "calibrate": calibrate_sensors,
-        "measure": measure_case,
-    }
-    verbs[verb](Path(path))
+    _VERBS[verb](Path(path))
+
+
+_VERBS = {
+    "prepare": prepare_workload,
+    "calibrate": calibrate_sensors,
+    "measure": measure_case,
+    "serve": serve,
+}
 
 
 if __name__ == "__main__":

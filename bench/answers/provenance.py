@@ -40,25 +40,27 @@ def warnings_of(run: Run) -> list[str]:
     return said
 
 
+def repeats_of(run: Run) -> str:
+    """How often each series was measured: ``6 to 9 repeats``; what was planned before any was."""
+    series = ["workload", "strategy", "variant"]
+    ended = run.rows[(run.rows["stage"] == "case") & (run.rows["metric"] == "wall_time")]
+    counts = (ended if len(ended) else pd.DataFrame(run.plan["cases"])).groupby(series).size()
+    low, high = counts.min(), counts.max()
+    return f"{low} to {high} repeats" if low < high else f"{low} repeat{'' if low == 1 else 's'}"
+
+
 def provenance(run: Run) -> str:
     """What was measured on what, and how often."""
     measure = run.plan["measure"]
-    cases = pd.DataFrame(run.plan["cases"])
-    fewest = cases.groupby(["workload", "strategy", "variant"]).size().min()
-    fewer = f"{fewest} to " if fewest < measure["repeats"] else ""
     counts = [
         f"{measure[key]} {name}{'' if measure[key] == 1 else 's'}"
-        for key, name in (
-            ("repeats", "repeat"),
-            ("epochs", "epoch"),
-            ("warmup_epochs", "warm-up epoch"),
-        )
+        for key, name in (("epochs", "epoch"), ("warmup_epochs", "warm-up epoch"))
     ]
     processor = run.env.get("cpu", {}).get("model", "unknown processor")
     measured = run.rows[run.rows["backend"] != "model"]
     commit = ", ".join(sorted(set(measured["commit"]))) or "unknown"
     backends = ", ".join(sorted(set(run.rows["backend"][run.rows["epoch"] >= 0]))) or "none"
     return (
-        f"{fewer}{counts[0]} × {counts[1]}, {counts[2]} dropped. Machine {run.machine or 'unknown'}"
+        f"{repeats_of(run)} × {counts[0]}, {counts[1]} dropped. Machine {run.machine or 'unknown'}"
         f" ({processor}), backend {backends}, commit {commit}, run {run.run_id}."
     )

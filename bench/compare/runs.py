@@ -1,9 +1,9 @@
 """Has a build become slower? Two runs of one plan, case by case and metric by metric.
 
 A is the run before (the base), B the new one. Ratios are B over A. What is measured is judged by
-``judge.py``; what is computed (modelled times, declared bytes and requests) is compared
-exactly; what was computed from times that each run measured decides nothing. What only one of the
-runs has is listed, never dropped.
+the one rule (:mod:`gatherbench.bench.stats.judge`); what is computed (modelled times, declared
+bytes and requests) is compared exactly; what was computed from times that each run measured decides
+nothing. What only one of the runs has is listed, never dropped.
 """
 
 from __future__ import annotations
@@ -15,11 +15,19 @@ from dataclasses import asdict, dataclass, replace
 import pandas as pd
 
 from gatherbench.bench.compare.comparable import CompareError, check_comparable
-from gatherbench.bench.compare.judge import THRESHOLD, judge, judge_exactly
 from gatherbench.bench.compare.metrics import METRICS, Metric
-from gatherbench.bench.derive.disturbance import disturbed
-from gatherbench.bench.derive.epochs import SERIES, problems, reference_variant, sort_series
+from gatherbench.bench.derive.disturbance import disturbed_alone
+from gatherbench.bench.derive.epochs import (
+    SERIES,
+    Key,
+    problems,
+    reference_variant,
+    repeat_logs,
+    sort_series,
+)
 from gatherbench.bench.linkmodel.series import BORROWED
+from gatherbench.bench.stats.interval import Interval, interval_of
+from gatherbench.bench.stats.judge import THRESHOLD, Judgement, judge, judge_exactly
 from gatherbench.bench.tables import Run
 
 #: What decides whether a build is slower unless others are asked for: the stages say where the time
@@ -28,9 +36,8 @@ DECIDING = ("epoch",)
 #: Verdicts that end a comparison with exit status 1.
 BAD = ("SLOW", "FAILED")
 
-#: Workload, strategy, variant; and with the backend, as in :data:`derive.SERIES`.
+#: Workload, strategy, variant: a :data:`~gatherbench.bench.derive.epochs.Key` less its backend.
 Case = tuple[str, str, str]
-Key = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,8 @@ class Comparison:
         workload, strategy, variant, backend: the series.
         metric, unit: see :data:`gatherbench.bench.compare.metrics.METRICS`; ``epoch`` for a case
             that one run lacks.
-        base, new: medians; over the run's own reference where machines differ. NaN: there is none.
+        base, new: geometric means over repeats of each repeat's median; over the run's own
+            reference where machines differ. NaN: there is none.
         ratio, low, high: new over base with its 95 % interval; NaN likewise.
         verdict: SAME, FAST, SLOW or AMBIGUOUS; FAILED (in B alone), MISSING (from B), NEW (in B).
         reason: in words.
@@ -97,7 +105,7 @@ def compare_runs(
         raise CompareError(f"unknown metric {unknown[0]!r}: one of {', '.join(METRICS)}")
     check_comparable(base, new, across_machines=across_machines)
     reference = reference_variant(new) if across_machines else None
-    loads = _loads(base), _loads(new)
+    loads = disturbed_alone(base), disturbed_alone(new)
     measured = _cases(base), _cases(new)
     found = list(_one_sided(base, new, *measured))
     listed = measured[0].keys() ^ measured[1].keys()
@@ -164,8 +172,9 @@ class _Pair:
                     reason = f"no {kind}{metric.name}{whose} in {where}"
                     return _empty(key, metric, word, reason)
         before, now = ([values[series] for series in wanted] for values in self.values)
-        base, new = (_over(*(float(v.median()) for v in side)) for side in (before, now))
-        if key[3] == "model":
+        exactly = key[3] == "model"
+        base, new = (_over(*(_typical(v, exactly) for v in side)) for side in (before, now))
+        if exactly:
             found = judge_exactly(base, new, more_is_better=metric.more_is_better)
             profiles = [", ".join(sorted(_profiles(run, key))) for run in self.runs]
             if not metric.declared and profiles[0] != profiles[1]:
@@ -175,26 +184,55 @@ class _Pair:
                 reason = "computed from times that each run measured (sampling): varies with them"
                 found = replace(found, word="AMBIGUOUS", reason=reason)
         else:
-            factors = [(1, now[0]), (-1, before[0])]
-            factors += [(-1, v) for v in now[1:]] + [(1, v) for v in before[1:]]
-            found = judge(
-                factors,
-                threshold=threshold,
-                more_is_better=metric.more_is_better,
-                busy=self._busy(wanted),
-            )
+            found = self._judge(now, before, threshold, self._busy(wanted))
         unit = metric.unit if len(wanted) == 1 else "1"
-        numbers = (base, new, found.ratio, found.low, found.high)
+        ratio = found.interval
+        numbers = (base, new, ratio.value, ratio.low, ratio.high)
         return Comparison(*key, metric.name, unit, *numbers, found.word, found.reason)
 
+    def _judge(
+        self,
+        now: Sequence[pd.Series[float]],
+        before: Sequence[pd.Series[float]],
+        threshold: float,
+        busy: str,
+    ) -> Judgement:
+        """The verdict on new over base, each over its own reference if it has one."""
+        if any((values <= 0).any() for values in (*now, *before)):
+            nothing = Interval(math.nan, math.nan, math.nan, 0)
+            return Judgement(nothing, "AMBIGUOUS", "a value of 0 has no ratio")
+        factors = [(1, _logs(now[0])), (-1, _logs(before[0]))]
+        factors += [(-1, _logs(v)) for v in now[1:]] + [(1, _logs(v)) for v in before[1:]]
+        better = self.metric.more_is_better
+        return judge(
+            interval_of(*factors),
+            threshold=threshold,
+            more_is_better=better,
+            family=len(self.keys),
+            busy=busy,
+        )
+
     def _busy(self, wanted: Sequence[Key]) -> str:
-        """Beside which of the runs' cases there was other work; empty if beside none."""
+        """In which of the runs a series has no quiet repeat; empty if in none."""
         worst = (max(load.get(series, 0.0) for series in wanted) for load in self.loads)
         return ", ".join(
             f"other work had {cores:.1f} cores in {name}"
             for cores, name in zip(worst, "AB", strict=True)
             if cores
         )
+
+
+def _typical(values: pd.Series[float], exactly: bool) -> float:
+    """What is stated of a series: as in its ratio; the median of what is computed or has a 0."""
+    if exactly or (values <= 0).any():
+        return float(values.median())
+    return interval_of((1, _logs(values))).value
+
+
+def _logs(values: pd.Series[float]) -> list[float]:
+    """Of one series' values: the logarithm of each repeat's median."""
+    (logs,) = repeat_logs(values).values()
+    return logs
 
 
 def _over(value: float, reference: float = 1.0) -> float:
@@ -252,8 +290,3 @@ def _by_series(values: pd.Series[float]) -> dict[Key, pd.Series[float]]:
 def _empty(key: Key, metric: Metric, word: str, reason: str) -> Comparison:
     nan = math.nan
     return Comparison(*key, metric.name, metric.unit, nan, nan, nan, nan, nan, word, reason)
-
-
-def _loads(run: Run) -> dict[Key, float]:
-    """Cores that other work had beside the series that were disturbed: the worst repeat's."""
-    return {key: float(cases.max()) for key, cases in _by_series(disturbed(run)).items()}

@@ -58,7 +58,7 @@ def render_comparison(
             parts += _tables(f"{names[str(workload)]}: {workload}", here, width)
     parts += _reasons(deciding(table, metrics))
     parts += _declared(table[declared], set(metrics))
-    parts.append(Text(f"B / A of medians with its 95 % interval; {_LEGEND}.", style="dim"))
+    parts.append(Text(f"B / A with its 95 % interval; {_LEGEND}.", style="dim"))
     parts.append(Text(summary(table, metrics), style="bold"))
     return Group(*parts)
 
@@ -81,7 +81,7 @@ def comparison_json(table: pd.DataFrame, base: Run, new: Run, metrics: Sequence[
     """The comparison as one JSON object; what is not known is null."""
     records = [
         {
-            str(name): None if isinstance(value, float) and math.isnan(value) else value
+            str(name): None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in record.items()
         }
         for record in table.to_dict("records")

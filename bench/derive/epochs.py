@@ -1,20 +1,26 @@
 """Derive from a run's rows what is never stored: medians, ratios, rates, and how far to trust them.
 
 Spread is stated as quartiles, because epoch times have a long tail to one side that a standard
-deviation hides; ratios carry a bootstrap interval.
+deviation hides; ratios carry a 95 % interval over the repeats. Repeats beside which there was other
+work stay out while there are quiet ones.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from gatherbench.bench import rows as rows_module
+from gatherbench.bench.stats.interval import Interval, interval_of
 from gatherbench.bench.tables import Run, RunError
 
-#: What tells two bars of one panel apart: modelled and measured values never mix.
-SERIES = ["workload", "strategy", "variant", "backend"]
+SERIES = rows_module.SERIES
 STAGES = ("sample", "fetch", "train")
+
+#: Workload, strategy, variant, backend.
+Key = tuple[str, str, str, str]
 
 #: Strategies in the order in which they are read: from the baseline to the upper bound.
 #: Strategies that are not listed follow by name.
@@ -98,46 +104,61 @@ def reference_variant(run: Run) -> tuple[str, str] | None:
     return ("cpu_gather", ordered[0]) if ordered else None
 
 
-def speedup_over(
-    run: Run, strategy: str = "cpu_gather", variant: str = "naive", *, resamples: int = 2000
-) -> pd.DataFrame:
-    """Median epoch time of the reference over that of each series, on the same workload.
+def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive") -> pd.DataFrame:
+    """Epoch time of the reference over that of each series, on the same workload and backend.
 
-    ``low`` and ``high`` bound the 95 % interval of a hierarchical bootstrap (Davison & Hinkley,
-    *Bootstrap Methods and their Application*, §3.8): repeats are drawn first, then epochs within
-    them, because the epochs of one process are alike. The draws are seeded: the same rows give
-    the same interval. Columns: :data:`SERIES`, ``speedup``, ``low``, ``high``. A series
-    whose reference is not there, on the same workload and the same backend, is left out.
+    Geometric means over the repeats of each repeat's median epoch, with ``low`` and ``high``, the
+    95 % interval (:func:`gatherbench.bench.stats.interval.interval_of`); over itself the ratio is
+    1 by definition. One repeat has no interval: the bounds are NaN. Neither has a modelled epoch:
+    they are its value. Columns: :data:`SERIES`, ``speedup``, ``low``, ``high``. A series whose
+    reference is not there is left out.
     """
-    rng = np.random.default_rng(0)
-    draws = {
-        key: (float(times.median()), bootstrap_medians(times, resamples, rng))
-        for key, times in epoch_values(run, "epoch", "wall_time").groupby(SERIES, sort=False)
-    }
+    logs = repeat_logs(epoch_values(run, "epoch", "wall_time"))
     records: list[tuple[object, ...]] = []
-    for (workload, name, kind, backend), (median, medians) in draws.items():
-        reference = draws.get((workload, strategy, variant, backend))
+    for key, mine in logs.items():
+        workload, name, kind, backend = key
+        reference = logs.get((workload, strategy, variant, backend))
         if reference is None:
             continue
-        # Over itself the ratio is 1 by definition, whatever the draws say.
-        itself = (name, kind) == (strategy, variant)
-        ratios = np.ones(1) if itself else reference[1] / medians
-        low, high = np.percentile(ratios, [2.5, 97.5])
-        records.append((workload, name, kind, backend, reference[0] / median, low, high))
+        found = interval_of((1, reference), (-1, mine))
+        bounds = (found.low, found.high)
+        if (name, kind) == (strategy, variant) or backend == "model":
+            bounds = (found.value, found.value)
+        elif found.repeats < 2:
+            bounds = (math.nan, math.nan)
+        records.append((*key, found.value, *bounds))
     return sort_series(pd.DataFrame(records, columns=[*SERIES, "speedup", "low", "high"]))
+
+
+def epoch_intervals(run: Run) -> dict[Key, Interval]:
+    """Seconds of an epoch of each measured series, with their 95 % interval over its repeats."""
+    logs = repeat_logs(epoch_values(run, "epoch", "wall_time"))
+    return {key: interval_of((1, values)) for key, values in logs.items() if key[3] != "model"}
+
+
+def repeat_logs(values: pd.Series[float]) -> dict[Key, list[float]]:
+    """The logarithm of each repeat's median, by series.
+
+    Args:
+        values: above 0, indexed by :data:`SERIES`, repeat and epoch. NaN are left out.
+    """
+    medians = values.dropna().groupby([*SERIES, "repeat"], sort=False).median()
+    groups = medians.groupby(SERIES, sort=False)
+    return {(str(k[0]), str(k[1]), str(k[2]), str(k[3])): list(np.log(v)) for k, v in groups}
 
 
 def problems(run: Run) -> pd.DataFrame:
     """Cases without a measurement: failed, skipped, or not run (yet).
 
     Columns: ``workload``, ``strategy``, ``variant``, ``status`` (``failed``, ``skipped``,
-    ``not run``), ``reason`` (of the first such repeat), ``repeats`` (how many), ``of`` (planned).
+    ``not run``), ``reason`` (of the first such repeat), ``repeats`` (how many), ``of`` (planned,
+    and measured beyond the plan until the epoch was precise).
     """
     keys = ["workload", "strategy", "variant"]
     planned = pd.DataFrame(run.plan["cases"])[[*keys, "repeat"]]
     ended = run.rows[(run.rows["stage"] == "case") & (run.rows["metric"] == "wall_time")]
     cases = planned.merge(
-        ended[[*keys, "repeat", "status", "reason"]], on=[*keys, "repeat"], how="left"
+        ended[[*keys, "repeat", "status", "reason"]], on=[*keys, "repeat"], how="outer"
     )
     not_run = cases["status"].isna()
     cases.loc[not_run, "status"] = "not run"
@@ -154,46 +175,21 @@ def problems(run: Run) -> pd.DataFrame:
 
 
 def epoch_values(run: Run, stage: str, metric: str) -> pd.Series[float]:
-    """The observations of measured epochs, indexed by :data:`SERIES`, repeat and epoch.
+    """The observations that count, of epochs, indexed by :data:`SERIES`, repeat and epoch.
+
+    Those of a failed case do not, nor those beside other work while their series has quiet ones.
 
     Raises:
         RunError: an observation stands twice in the table.
     """
     rows = run.rows
     wanted = (rows["stage"] == stage) & (rows["metric"] == metric)
-    rows = rows[wanted & (rows["epoch"] >= 0) & (rows["status"] == "ok")]
+    rows = rows[wanted & rows["used"] & (rows["epoch"] >= 0) & (rows["status"] == "ok")]
     values = rows.set_index([*SERIES, "repeat", "epoch"])["value"]
     if values.index.has_duplicates:
         twice = values.index[values.index.duplicated()][0]
         raise RunError(f"{run.folder / 'rows.csv'}: {stage}.{metric} stands twice for {twice}")
     return values
-
-
-def bootstrap_medians(
-    times: pd.Series[float], resamples: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Medians of ``resamples`` draws of repeats and of epochs within each drawn repeat.
-
-    Args:
-        times: one series' values, with the index level ``repeat``; not empty.
-
-    Returns:
-        float64 ``[resamples]``.
-    """
-    times = times.sort_index(level="repeat")  # rows of one repeat side by side
-    flat = times.to_numpy()
-    lengths = np.unique(times.index.get_level_values("repeat"), return_counts=True)[1]
-    starts = np.cumsum(lengths) - lengths
-    drawn = rng.integers(len(lengths), size=(resamples, len(lengths)))
-    length, start = lengths[drawn][..., None], starts[drawn][..., None]
-    place = np.arange(lengths.max())
-    values = flat[start + rng.integers(length, size=(*drawn.shape, place.size))]
-    values[np.broadcast_to(place >= length, values.shape)] = np.nan  # a repeat with fewer epochs
-    values = values.reshape(resamples, -1)
-    # Where nothing is missing, as in most runs, the same in a third of the time.
-    median = np.nanmedian if np.isnan(values).any() else np.median
-    medians: NDArray[np.float64] = median(values, axis=1)
-    return medians
 
 
 def sort_series(table: pd.DataFrame) -> pd.DataFrame:

@@ -83,7 +83,9 @@ def _blocks(run: Run) -> pd.DataFrame:
     rows = run.rows
     metrics = ["gpu_energy", "epochs", "window_time"]
     wanted = (rows["stage"] == "energy") & rows["metric"].isin(metrics) & (rows["status"] == "ok")
-    table = rows[wanted].pivot(index=[*SERIES, "repeat"], columns="metric", values="value")
+    table = rows[wanted & rows["used"]].pivot(
+        index=[*SERIES, "repeat"], columns="metric", values="value"
+    )
     return table.reindex(columns=metrics).astype(float)
 
 

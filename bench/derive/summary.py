@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.derive.disturbance import disturbed, other_load
+from gatherbench.bench.derive.disturbance import disturbed_alone, other_load
 from gatherbench.bench.derive.epochs import (
     SERIES,
     bandwidth,
@@ -23,17 +23,22 @@ def summarise(run: Run) -> pd.DataFrame:
     Columns: those of :func:`gatherbench.bench.derive.epochs.epoch_times` (s), and ``fetch``,
     ``train`` (s), ``cpu`` (core-seconds), ``rate`` (B/s), ``speedup`` with its 95 % interval,
     ``speedup_low`` and ``speedup_high``, ``other`` (cores that other work had beside the worst
-    repeat) and ``disturbed`` (the same where it was too much); NaN where there is none, the rate
-    also where fetches run ahead of the training.
+    repeat), ``disturbed`` (the same where there was too much beside every repeat); NaN where there
+    is none, the rate also where fetches run ahead of the training. ``repeats`` count,
+    ``left_out`` were disturbed while there were quiet ones.
     """
     stages = stage_times(run)
     reference = reference_variant(run) or ("cpu_gather", "naive")
     summary = epoch_times(run)
     ratios = speedup_over(run, *reference)
-    load, busy = (
-        cases.groupby(SERIES).max().rename("cores").reset_index()
-        for cases in (other_load(run), disturbed(run))
+    load = other_load(run).groupby(SERIES).max().rename("cores").reset_index()
+    busy = pd.DataFrame(
+        [(*key, cores) for key, cores in disturbed_alone(run).items()], columns=[*SERIES, "cores"]
     )
+    epochs = run.rows[(run.rows["epoch"] >= 0) & (run.rows["metric"] == "wall_time")]
+    repeats = epochs[[*SERIES, "repeat", "used"]].drop_duplicates()
+    counts = repeats.groupby(SERIES)["used"].agg(repeats="sum", all="count").reset_index()
+    counts["left_out"] = counts["all"] - counts["repeats"]
     for name, table, column in (
         ("fetch", stages["fetch"], "median"),
         ("train", stages["train"], "median"),
@@ -42,6 +47,8 @@ def summarise(run: Run) -> pd.DataFrame:
         ("speedup", ratios, "speedup"),
         ("speedup_low", ratios, "low"),
         ("speedup_high", ratios, "high"),
+        ("repeats", counts, "repeats"),
+        ("left_out", counts, "left_out"),
         ("other", load, "cores"),
         ("disturbed", busy, "cores"),
     ):

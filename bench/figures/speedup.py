@@ -12,7 +12,7 @@ from gatherbench.bench.tables import Run
 
 
 def speedup(run: Run) -> Figure:
-    """Median epoch time of ``cpu_gather`` over that of each series; the variant is in the title."""
+    """Epoch time of ``cpu_gather`` over that of each series; the variant is in the title."""
     reference = reference_variant(run) or ("cpu_gather", "naive")
     name = " ".join(reference)
     return draw_sheet(
@@ -22,8 +22,8 @@ def speedup(run: Run) -> Figure:
         title=f"Speed-up over {name}",
         legend=[],
         reading=(
-            f"Median epoch time of {name} over that of each strategy; "
-            "whiskers: 95 % bootstrap interval over repeats and epochs."
+            f"Typical epoch time of {name} over that of each strategy: means over repeats; "
+            "whiskers: their 95 % interval."
         ),
         absent=f"no {name} measured to compare with",
     )

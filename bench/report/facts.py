@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from gatherbench.bench.answers.provenance import repeats_of
 from gatherbench.bench.answers.verdict import cases_ended, gpu_of
 from gatherbench.bench.report.grid import Column, Grid, grid
 from gatherbench.bench.tables import Run
@@ -20,7 +21,7 @@ _BYTES = ("total", "container_limit", "huge_page_size")
 
 def in_short(run: Run) -> list[Fact]:
     """The few facts that stand at the head of the page."""
-    cpu, measure = run.env.get("cpu", {}), run.plan["measure"]
+    cpu = run.env.get("cpu", {})
     counts = cases_ended(run)
     ended = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
     memory = run.env.get("memory", {}).get("total")
@@ -34,7 +35,7 @@ def in_short(run: Run) -> list[Fact]:
         ("GPU", short(gpu_of(run) or "none: figures are of host memory")),
         ("Plan", short(run.plan.get("description") or run.plan.get("name", "unnamed"), 160)),
         ("Cases", f"{ended} of {len(run.plan['cases'])}"),
-        ("Epochs", _epochs(measure)),
+        ("Epochs", _epochs(run)),
         ("Commit", short(", ".join(sorted(set(run.rows["commit"]))) or "unknown")),
     ]
 
@@ -78,12 +79,9 @@ def machine(run: Run) -> list[Fact]:
     return [(short(name, 80), short(value, 200)) for name, value in _flat(run.env)]
 
 
-def _epochs(measure: dict[str, Any]) -> str:
-    repeats, epochs = measure.get("repeats"), measure.get("epochs")
-    return (
-        f"{repeats} × {epochs} (repeats × epochs), {measure.get('warmup_epochs')} warm-up dropped,"
-        f" sampling {measure.get('sampling')}"
-    )
+def _epochs(run: Run) -> str:
+    epochs, dropped, how = map(run.plan["measure"].get, ("epochs", "warmup_epochs", "sampling"))
+    return f"{repeats_of(run)} × {epochs} epochs, {dropped} warm-up dropped, sampling {how}"
 
 
 def _flat(value: Any, name: str = "") -> Iterator[Fact]:

@@ -50,7 +50,7 @@ def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def speedups(run: Run) -> BarChart:
-    """Median epoch time of the baseline over that of each series."""
+    """Epoch time of the baseline over that of each series."""
     reference = reference_variant(run) or ("cpu_gather", "naive")
     name = " ".join(reference)
     return bar_chart(
@@ -58,8 +58,8 @@ def speedups(run: Run) -> BarChart:
         speedup_over(run, *reference),
         ident="speedup",
         title=f"Speed-up over {name}",
-        reading=f"Median epoch time of {name} over that of each strategy, on one workload. "
-        "Whiskers: 95\N{NARROW NO-BREAK SPACE}% bootstrap interval over repeats and epochs. "
+        reading=f"Typical epoch time of {name} over that of each strategy, on one workload: means "
+        "over repeats. Whiskers: their 95\N{NARROW NO-BREAK SPACE}% interval. "
         f"Longer is faster.{borrowed(run)}",
         total="speedup",
         unit="×",
@@ -103,7 +103,10 @@ def processor(run: Run) -> BarChart:
 def numbers(run: Run) -> Grid:
     """One line a series: what the charts show, as numbers."""
     frame = in_plan_order(run, summarise(run))
-    other = [Column("other", "other work", "cores")] if frame["disturbed"].notna().any() else []
+    other, left_out = [], []
+    if frame["disturbed"].notna().any() or frame["left_out"].any():
+        other = [Column("other", "other work", "cores")]
+        left_out = [Column("left_out", "disturbed repeats left out", "1")]
     return grid(
         "numbers",
         "Medians over repeats and epochs of each series",
@@ -118,6 +121,8 @@ def numbers(run: Run) -> Grid:
             Column("cpu", "core-seconds", "s"),
             Column("low", "epoch, lower quartile", "s"),
             Column("high", "epoch, upper quartile", "s"),
+            Column("repeats", "repeats", "1"),
+            *left_out,
             Column("count", "epochs", "1"),
         ],
         frame,

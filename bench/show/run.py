@@ -23,10 +23,12 @@ from gatherbench.bench.derive.epochs import (
 )
 from gatherbench.bench.derive.summary import summarise
 from gatherbench.bench.show.model import model_tables
+from gatherbench.bench.stats.interval import Interval
+from gatherbench.bench.stats.judge import THRESHOLD, judge
 from gatherbench.bench.tables import Run
 from gatherbench.bench.units import decimals, three_digits, time_unit
 
-#: Marks of an epoch beside which there was other work, and of a speed-up whose interval holds 1.
+#: Marks of an epoch beside which there was other work, and of a speed-up that is not decided.
 DISTURBED, UNDECIDED = "!", "?"
 _COLOURS = {"failed": "red", "skipped": "yellow", "not run": "yellow"}
 
@@ -53,10 +55,12 @@ def render(run: Run) -> RenderableType:
     )
     parts.append(
         Text(
-            "fetch: the loop's wait for rows; core-s: processor time. "
-            f"Medians over repeats and epochs, ± half the interquartile range; {compared}. "
-            f"{UNDECIDED}: the ratio's 95 % interval holds 1. {DISTURBED}: there was other work "
-            "beside a repeat. GB/s: payload over the time that the loop waited for it; – where "
+            "n: repeats that count, of those measured; the others were disturbed. fetch: the "
+            "loop's wait for rows; core-s: processor time. "
+            f"Medians over repeats and epochs, ± half the interquartile range; {compared}, of "
+            f"typical epochs. {UNDECIDED}: its 95 % interval does not tell a difference of "
+            f"{THRESHOLD:.0%} from none. {DISTURBED}: there was other work beside every repeat. "
+            "GB/s: payload over the time that the loop waited for it; – where "
             "fetches are hidden behind training, so that the wait tells nothing."
             f"{borrowed(run)} {provenance(run)}",
             style="dim",
@@ -79,7 +83,7 @@ def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list
     )
     table.add_column("strategy", no_wrap=True)
     table.add_column("variant", overflow="fold")
-    for name in (f"epoch, {unit}", "fetch", "train", "core-s", "GB/s", "speed-up"):
+    for name in ("n", f"epoch, {unit}", "fetch", "train", "core-s", "GB/s", "speed-up"):
         table.add_column(name, justify="right", no_wrap=True)
     modelled = here["backend"] == "model"
     measured = sort_series(pd.concat([here[~modelled], _unmeasured(here[~modelled], missing)]))
@@ -108,9 +112,14 @@ def _cells(line: Mapping[Hashable, Any], factor: float) -> list[Text]:
     median, spread = line["median"] * factor, (line["high"] - line["low"]) / 2 * factor
     several = f" ±{spread:.{decimals(median)}f}" if line["count"] > 1 else ""
     beside = "" if pd.isna(line["disturbed"]) else DISTURBED
-    # No interval where there is one value, and over itself a ratio is 1.
-    open_ended = line["speedup_low"] < 1 < line["speedup_high"]
+    bounds = line["speedup_low"], line["speedup_high"]
+    ratio = Interval(line["speedup"], *bounds, repeats=int(line["repeats"]))
+    # Over itself a ratio is 1, and a model's has no interval.
+    exact = ratio.low == ratio.high or pd.isna(ratio.value)
+    open_ended = not exact and judge(ratio).word == "AMBIGUOUS"
+    every = line["repeats"] + line["left_out"]
     numbers = [
+        f"{line['repeats']:.0f}" + (f"/{every:.0f}" if line["left_out"] else ""),
         three_digits(median) + several + beside,
         *(_number(line[name], factor) for name in ("fetch", "train")),
         _number(line["cpu"]),

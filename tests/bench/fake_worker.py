@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from gatherbench.bench.case import Job
+from gatherbench.bench.fork_server import serve_requests
 from gatherbench.bench.metering.calibration_job import CalibrationJob, run_maker
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.prepare import state_of
@@ -25,6 +26,13 @@ def main() -> None:
     verb, path, parent = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(int(parent))
+    if verb == "serve":
+        serve_requests(work)
+    else:
+        work(verb, path)
+
+
+def work(verb: str, path: str) -> None:
     if verb == "prepare":
         print("some library has to say something")
         dataset = json.loads(Path(path).read_text())["dataset"]

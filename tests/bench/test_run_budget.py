@@ -13,6 +13,7 @@ from gatherbench.bench import deadline as deadline_module
 from gatherbench.bench import runner as runner_module
 from gatherbench.bench.case import Case
 from gatherbench.bench.deadline import Deadline, TimeUp
+from gatherbench.bench.plan import Measure
 from gatherbench.bench.runner import Runner
 from gatherbench.bench.store import RunStore
 from gatherbench.bench.workload import Workload
@@ -29,7 +30,7 @@ def runner(
     store: RunStore, variants: list[str], budget_s: float | None, timeout_s: float = 30
 ) -> Runner:
     cases = [Case(Workload("tiny"), "cpu_gather", v, {}, i) for i, v in enumerate(variants)]
-    measure = {"timeout_s": timeout_s}
+    measure = Measure(repeats=1, timeout_s=timeout_s)
     return Runner(store, cases, measure, "cpu", "abc", "box", worker=FAKE, budget_s=budget_s)
 
 

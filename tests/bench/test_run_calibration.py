@@ -15,6 +15,7 @@ from gatherbench.bench.case import Case
 from gatherbench.bench.gathered import TIMELINE_COLUMNS, TIMELINE_FILE, load_timeline
 from gatherbench.bench.metering.calibration_job import CalibrationJob, read_choice, run_maker
 from gatherbench.bench.meters.gpu_choice import SensorChoice
+from gatherbench.bench.plan import Measure
 from gatherbench.bench.runner import Runner
 from gatherbench.bench.store import RunStore
 from gatherbench.bench.workload import Workload
@@ -30,7 +31,7 @@ def store(tmp_path: Path) -> RunStore:
 
 
 def run(store: RunStore, wanted: list[Case] = CASES, device: str = "cuda") -> int:
-    measure = {"timeout_s": 30}
+    measure = Measure(repeats=1, timeout_s=30)
     return Runner(store, wanted, measure, device, "abc", "box", worker=FAKE).run()
 
 

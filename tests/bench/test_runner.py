@@ -22,6 +22,7 @@ from rich.console import Console
 
 from gatherbench.bench.case import Case
 from gatherbench.bench.execute import PreparedRun, execute, reporter
+from gatherbench.bench.plan import Measure
 from gatherbench.bench.progress import progress_bar
 from gatherbench.bench.run_guards import Terminated, other_data
 from gatherbench.bench.runner import Progress, Runner, RunStopped
@@ -42,7 +43,16 @@ def store(tmp_path: Path) -> RunStore:
 
 
 def runner(store: RunStore, wanted: list[Case], timeout_s: float = 30, **more) -> Runner:
-    return Runner(store, wanted, {"timeout_s": timeout_s}, "cpu", "abc", "box", worker=FAKE, **more)
+    return Runner(
+        store,
+        wanted,
+        Measure(repeats=1, timeout_s=timeout_s),
+        "cpu",
+        "abc",
+        "box",
+        worker=FAKE,
+        **more,
+    )
 
 
 def outcomes(store: RunStore) -> dict[str, tuple[str, str | None]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gatherbench.bench.plan import Measure
 from gatherbench.bench.runner import WORKER, Runner
 from gatherbench.bench.store import RunStore, read_part
 from gatherbench.bench.worker import DISK_FULL, is_disk_full, measure_case, prepare_workload
@@ -26,7 +27,7 @@ def work(verb: str, file: Path) -> subprocess.CompletedProcess[str]:
 def test_the_runner_measures_cases_with_the_real_worker(make_job, tmp_path: Path) -> None:
     job = make_job("async_zero_copy")
     store = RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
-    assert Runner(store, [job.case], job.measure, "cpu", "abc", "box").run() == 0
+    assert Runner(store, [job.case], Measure(**job.measure), "cpu", "abc", "box").run() == 0
     (ended,) = [r for r in store.rows() if r.stage == "case"]
     assert (ended.variant, ended.status) == (job.case.variant, "ok")
     assert [r.value for r in store.rows() if r.metric == "test_accuracy"]

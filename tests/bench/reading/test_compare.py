@@ -306,8 +306,7 @@ def test_other_work_beside_another_series_changes_no_verdict(make_run: MakeRun) 
     edit(pair[1], noise(1), times(1.5, "naive", "epoch"), times(1.5, "pinned", "epoch"))
     table = compared(pair)
     assert line(table, "naive")["verdict"] == "SLOW"
-    assert line(table, "pinned")["verdict"] == "AMBIGUOUS"
-    assert "other work had 1.5 cores in B" in line(table, "pinned")["reason"]
+    assert line(table, "pinned")["verdict"] == "SLOW", "two repeats were quiet"
 
 
 def test_the_worst_repeat_of_either_run_counts(make_run: MakeRun) -> None:
@@ -323,9 +322,13 @@ def test_the_worst_repeat_of_either_run_counts(make_run: MakeRun) -> None:
 
 
 def test_other_work_beside_the_reference_makes_a_ratio_ambiguous(make_run: MakeRun) -> None:
-    beside = {"other_cores": 1.5, "beside": ("cpu_gather", "naive", 0)}
-    pair = make_run("20261121-a-1"), make_run("20261122-b-2", **beside)
-    edit(pair[1], noise(1), times(1.5, "pinned", "epoch"))
+    pair = make_run("20261121-a-1"), make_run("20261122-b-2")
+
+    def busy(row: dict[str, str]) -> None:
+        if row["metric"] == "system_cpu_busy" and row["variant"] == "naive":
+            row["value"] = str(float(row["value"]) + 3.0)
+
+    edit(pair[1], noise(1), times(1.5, "pinned", "epoch"), busy)
     found = line(compared(pair, across_machines=True), "pinned")
     assert found["verdict"] == "AMBIGUOUS"
     assert "1.5 cores in B" in found["reason"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import math
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from gatherbench.bench.derive.epochs import (
     bandwidth,
     cpu_seconds,
+    epoch_intervals,
     epoch_times,
     problems,
     reference_variant,
@@ -102,20 +105,38 @@ def test_the_interval_knows_that_epochs_of_one_process_are_alike(make_run: MakeR
 
     edit(folder, by_repeat)
     pinned = of(speedup_over(load_run(folder)), "cpu_gather", "pinned")
-    assert pinned["low"] == pytest.approx(1.71 / 1.4)
-    assert pinned["high"] == pytest.approx(1.71 / 1.0)
+    logs = [math.log(x) for x in (1.0, 1.2, 1.4)]
+    reach = 4.3027 * statistics.stdev(logs) / math.sqrt(3)  # the baseline does not vary
+    typical = 1.71 / math.exp(statistics.mean(logs))
+    assert pinned["speedup"] == pytest.approx(typical)
+    assert pinned["low"] == pytest.approx(typical * math.exp(-reach), rel=1e-4)
+    assert pinned["high"] == pytest.approx(typical * math.exp(reach), rel=1e-4)
 
 
-def test_repeats_of_unequal_length_are_resampled_as_they_are(make_run: MakeRun) -> None:
+def test_a_repeat_counts_as_one_by_its_median_epoch(make_run: MakeRun) -> None:
+    """Repeat 0 has epochs of 1, 1 and 9 s, repeat 1 a single one of 4 s."""
     folder = make_run(repeats=2, epochs=3)
 
-    def short(row: dict[str, str]) -> None:
-        if row["repeat"] == "1" and row["epoch"] in ("1", "2"):
-            row.update(epoch="-1")
+    def edited(row: dict[str, str]) -> None:
+        if (row["stage"], row["metric"], row["variant"]) != ("epoch", "wall_time", "pinned"):
+            return
+        if row["repeat"] == "1":
+            row.update(value="4") if row["epoch"] == "0" else row.update(epoch="-1")
+        else:
+            row["value"] = "9" if row["epoch"] == "2" else "1"
 
-    edit(folder, short)
-    table = speedup_over(load_run(folder))
-    assert of(table, "cpu_gather", "pinned")["low"] == pytest.approx(1.71 / 1.31)
+    edit(folder, edited)
+    run = load_run(folder)
+    assert of(speedup_over(run), "cpu_gather", "pinned")["speedup"] == pytest.approx(1.71 / 2)
+    found = epoch_intervals(run)[run.workloads[0], "cpu_gather", "pinned", "host"]
+    assert found.value == pytest.approx(2)
+    assert found.half_width == pytest.approx(math.exp(12.7062 * math.log(4) / 2) - 1, rel=1e-3)
+
+
+def test_one_repeat_has_no_interval(make_run: MakeRun) -> None:
+    table = speedup_over(load_run(make_run(repeats=1)))
+    assert math.isnan(of(table, "cpu_gather", "pinned")["low"])
+    assert of(table, "cpu_gather", "naive")["high"] == 1
 
 
 def test_a_model_is_never_compared_with_a_measurement(make_run: MakeRun) -> None:

@@ -45,7 +45,7 @@ def line_of(text: str, *words: str) -> list[str]:
 def test_a_line_holds_the_numbers_and_what_is_derived(make_run: MakeRun) -> None:
     text = shown(make_run(series=[NAIVE, SORTED]))
     assert line_of(text, "aligned_zero_copy", "registered,sorted")[2:] == [
-        "1.01", "±0.00", "0.300", "0.500", "1.13", "6.67", "1.69",
+        "3", "1.01", "±0.00", "0.300", "0.500", "1.13", "6.67", "1.69",
     ]  # fmt: skip
     assert "speed-up over cpu_gather naive" in " ".join(text.split())
 
@@ -90,7 +90,7 @@ def test_usual_variants_stay_whole_in_80_columns(make_run: MakeRun) -> None:
 def test_short_epochs_are_shown_in_milliseconds(make_run: MakeRun) -> None:
     text = shown(make_run(series=[("cpu_gather", "naive", (0.002, 0.01, 0.005))]))
     assert "epoch, ms" in text
-    assert line_of(text, "cpu_gather", "27.0")[2] == "27.0"
+    assert line_of(text, "cpu_gather", "27.0")[3] == "27.0"
 
 
 def test_a_failed_case_stands_in_its_place_and_its_reason_below(make_run: MakeRun) -> None:
@@ -223,30 +223,33 @@ def test_a_machine_that_was_busy_otherwise_is_named(make_run: MakeRun) -> None:
 
 
 def test_the_epoch_beside_which_there_was_other_work_is_marked(make_run: MakeRun) -> None:
-    folder = make_run(series=[NAIVE, SORTED], other_cores=1.5, beside=(*SORTED[:2], 1))
-    text = shown(folder)
-    assert line_of(text, *SORTED[:2])[2:4] == ["1.01", "±0.00!"]
-    assert line_of(text, *NAIVE[:2])[2:4] == ["1.71", "±0.00"]
-    summary = summarise(load_run(folder)).set_index("strategy")
+    beside = make_run(
+        "20261121-a-1", series=[NAIVE, SORTED], other_cores=1.5, beside=(*SORTED[:2], 1)
+    )
+    text = shown(beside)
+    assert line_of(text, *SORTED[:2])[2:5] == ["2/3", "1.01", "±0.00"], "its quiet repeats count"
+    summary = summarise(load_run(beside)).set_index("strategy")
     assert summary["other"].to_dict() == pytest.approx({NAIVE[0]: 0.0, SORTED[0]: 1.5})
-    assert summary["disturbed"].dropna().to_dict() == pytest.approx({SORTED[0]: 1.5})
-    said = " ".join(text.split())
-    assert "!: there was other work beside a repeat" in said
-    assert "before trusting any difference" in said.partition("1.69× as fast")[2]
+    assert summary["repeats"].to_dict() == {NAIVE[0]: 3, SORTED[0]: 2}
+    assert summary["left_out"].to_dict() == {NAIVE[0]: 0, SORTED[0]: 1}
+    noisy = make_run("20261121-b-2", series=[NAIVE, SORTED], other_cores=1.5)
+    text = shown(noisy)
+    assert line_of(text, *NAIVE[:2])[2:5] == ["3", "1.71", "±0.00!"]
+    assert "!: there was other work beside every repeat" in " ".join(text.split())
 
 
 def test_a_speed_up_that_may_be_none_is_marked(make_run: MakeRun) -> None:
-    """Its interval holds 1; that of the reference over itself is no interval."""
+    """The reference over itself is 1 whatever the epochs are."""
     alike = ("aligned_zero_copy", "registered,sorted", (0.2, 0.99, 0.5))
     text = shown(make_run(series=[NAIVE, alike], jitter=0.3))
-    assert line_of(text, *alike[:2])[-1].endswith("?")
-    assert line_of(text, *NAIVE[:2])[-1] == "1.00"
-    assert "interval holds 1" in " ".join(text.split())
+    assert line_of(text, *alike[:2], "±")[-1].endswith("?")
+    assert line_of(text, *NAIVE[:2], "1.00")[-1] == "1.00"
+    assert "does not tell a difference of 5% from none" in " ".join(text.split())
 
 
 def test_the_answer_stands_below_the_tables(make_run: MakeRun) -> None:
     said = " ".join(shown(make_run(series=[NAIVE, SORTED], modelled=[NAIVE, SORTED])).split())
     tables, measured = said.split("Measured in host memory only", 1)
     assert "commit 0123456789ab" in tables
-    assert "1.69× as fast as cpu_gather naive" in measured
+    assert "1.69× (1.69–1.69) as fast as cpu_gather naive" in measured
     assert "Modelled, not measured, for rtx3090-pcie4" in measured

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 from gatherbench.bench import store
 from gatherbench.bench.answers.verdict import Statement, cases_ended, verdict
 from gatherbench.bench.cli import app
+from gatherbench.bench.derive.disturbance import mark_disturbed
 from gatherbench.bench.gathered import write_timeline
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.reference import load_reference
@@ -43,12 +46,16 @@ def said(folder: Path) -> list[Statement]:
 
 
 def test_a_clear_winner_is_named_with_its_place_and_the_bound(make_run: MakeRun) -> None:
+    """Repeats of 1.005 and 1.025 of each time: t(1) is 12.706, so two repeats say little."""
+    reach = 12.706 * math.log(1.025 / 1.005) / math.sqrt(2) / math.sqrt(2)  # of each mean
+    low, high = (2.5 * math.exp(sign * math.sqrt(2) * reach) for sign in (-1, 1))
+    assert (f"{low:.2f}", f"{high:.2f}") == ("2.09", "2.98")
     assert said(make_run([NAIVE, PINNED, ALIGNED, BOUND])) == [
         Statement(
             "measured",
             "Measured in host memory only (no GPU, no PCIe link): aligned_zero_copy given had the"
-            " shortest epochs, 2.50× as fast as cpu_gather naive; all_in_gpu, the upper bound,"
-            " reached 4.00×.",
+            " shortest epochs, 2.50× (2.09–2.98) as fast as cpu_gather naive; all_in_gpu, the"
+            " upper bound, reached 4.00× (3.35–4.77).",
         )
     ]
 
@@ -68,34 +75,88 @@ def test_of_several_gpus_the_one_that_was_used_is_named(make_run: MakeRun) -> No
     assert dict(in_short(unsaid))["GPU"] == "NVIDIA H200, NVIDIA T400"
 
 
-def test_what_lies_within_the_interval_is_no_winner(make_run: MakeRun) -> None:
+def sentence(folder: Path) -> str:
+    """What is said of the measured epochs, less what they were measured on."""
+    (statement,) = (s for s in said(folder) if s.kind == "measured")
+    return statement.text.partition("link): ")[2]
+
+
+def test_what_is_not_decided_is_no_winner_and_not_level(make_run: MakeRun) -> None:
+    """0.8 and 0.81 s differ by 1 %: level while the interval is narrow, else not decided."""
     near = ("unified_zero_copy", "registered", 0.81)
-    (statement,) = said(make_run([NAIVE, ALIGNED, near], spread=0.1))
-    assert (
-        "too close to tell apart: aligned_zero_copy given and unified_zero_copy" in statement.text
+    assert sentence(make_run([NAIVE, ALIGNED, near], spread=0.0, name="level")) == (
+        "level at the shortest epochs are aligned_zero_copy given 2.50× (2.50–2.50) and"
+        " unified_zero_copy registered 2.47× (2.47–2.47) as fast as cpu_gather naive."
     )
+    wide = sentence(make_run([NAIVE, ALIGNED, near], spread=0.3, name="wide"))
+    assert wide.startswith(
+        "not decided whether any path is faster than cpu_gather naive: aligned_zero_copy given"
+        " 2.50× (0.274–22.8) and unified_zero_copy registered"
+    )
+    some = sentence(make_run([NAIVE, ALIGNED, near, PINNED], spread=0.02, name="some"))
+    assert some.startswith("whose epochs are the shortest is not decided between aligned_zero_copy")
+    assert "pinned" not in some, "it is slower"
 
 
 def test_nothing_faster_than_the_baseline(make_run: MakeRun) -> None:
-    slower = ("aligned_zero_copy", "given", 2.2)
-    (statement,) = said(make_run([NAIVE, slower]))
-    assert "nothing was measurably faster than cpu_gather naive" in statement.text
+    slower, level = ("aligned_zero_copy", "given", 2.2), ("unified_zero_copy", "registered", 2.04)
+    assert sentence(make_run([NAIVE, slower], spread=0.0, name="a")) == (
+        "nothing was faster than cpu_gather naive."
+    )
+    assert sentence(make_run([NAIVE, slower, level], spread=0.0, name="b")) == (
+        "nothing was faster than cpu_gather naive; level with it: unified_zero_copy registered"
+        " 0.980× (0.980–0.980)."
+    )
+    assert sentence(make_run([NAIVE, slower], name="c")) == (
+        "not decided whether any path is faster than cpu_gather naive: aligned_zero_copy given"
+        " 0.909× (0.762–1.09)."
+    )
+
+
+def test_a_bound_that_is_slower_than_what_it_bounds_is_not_decided(make_run: MakeRun) -> None:
+    slow = (*BOUND[:2], 0.9)
+    said = sentence(make_run([NAIVE, ALIGNED, slow], spread=0.0))
+    assert said.endswith(
+        "; all_in_gpu, the upper bound, is not decided: it came out no faster than what it bounds."
+    )
+    assert "2.22" not in said
 
 
 def test_workloads_with_one_winner_share_a_clause(make_run: MakeRun) -> None:
-    (statement,) = said(make_run([NAIVE, ALIGNED], workloads=["a-sage", "b-sage", "c-gat"]))
-    assert "shortest epochs on 3 workloads, 2.50× as fast" in statement.text
+    """Workload k is longer by a tenth of the time for each before it, so its spread is less."""
+    said = sentence(make_run([NAIVE, ALIGNED], workloads=["a-sage", "b-sage", "c-gat"]))
+    assert said == (
+        "aligned_zero_copy given had the shortest epochs on 3 workloads, 2.50× (2.09–2.98) to"
+        " 2.50× (2.16–2.90) as fast as cpu_gather naive."
+    )
+
+
+def test_workloads_on_which_nothing_is_decided_are_told_one_by_one(make_run: MakeRun) -> None:
+    near = ("unified_zero_copy", "registered", 0.81)
+    many = [f"{letter}-sage" for letter in "abcdef"]
+    said = sentence(make_run([NAIVE, ALIGNED, near], workloads=many, spread=0.0))
+    assert said.count("level at the shortest epochs on") == 4
+    assert "on 2 more workloads no path is alone" in said
+
+
+def test_where_an_epoch_is_less_precise_than_asked_it_says_so(make_run: MakeRun) -> None:
+    folder = make_run([NAIVE, ALIGNED], repeats=3)
+    plan = json.loads((folder / "plan.json").read_text())
+    del plan["measure"]["repeats"]
+    for precision, wide in ((0.03, 2), (0.06, 0)):  # s = 0.0196, t(2) = 4.303: ±5.0 %
+        plan["measure"] |= {"min_repeats": 3, "max_repeats": 5, "precision": precision}
+        (folder / "plan.json").write_text(json.dumps(plan))
+        texts = [s.text for s in said(folder) if "precise" in s.text]
+        assert len(texts) == bool(wide)
+        assert not wide or "(±3%): the epochs of 2 series" in texts[0]
+        assert not wide or "(±5%)" in texts[0]
 
 
 def test_modelled_epochs_have_a_sentence_of_their_own(make_run: MakeRun) -> None:
     measured, modelled = said(make_run([NAIVE, ALIGNED], modelled=[NAIVE, ("x", "y", 0.1)]))
     assert measured.kind == "measured"
     assert "x y" not in measured.text
-    assert modelled == Statement(
-        "modelled",
-        "Modelled, not measured, for h200-sxm-pcie5: x y had the shortest epochs, 20.0× as fast as"
-        " cpu_gather naive.",
-    )
+    assert modelled.text.startswith("Modelled, not measured, for h200-sxm-pcie5: x y had")
 
 
 def test_a_run_of_failures_says_so_and_why(make_run: MakeRun) -> None:
@@ -134,20 +195,21 @@ def test_an_incomplete_run_is_called_so(make_run: MakeRun) -> None:
 
 
 def test_one_repeat_is_a_reservation(make_run: MakeRun) -> None:
-    assert any("One repeat only" in s.text for s in said(make_run(repeats=1)))
-    assert not any("One repeat only" in s.text for s in said(make_run(repeats=2)))
+    once = [s.text for s in said(make_run([NAIVE, ALIGNED], repeats=1))]
+    assert "2.50× (one repeat)" in once[0]
+    assert once[1].startswith("One repeat only of 2 series")
+    assert not any("One repeat" in s.text for s in said(make_run(repeats=2)))
 
 
 def test_other_work_has_a_column_where_there_was_any(make_run: MakeRun) -> None:
     run = load_run(make_run())
     epochs = run.rows[(run.rows["stage"] == "epoch") & (run.rows["metric"] == "wall_time")]
-    busy = [
-        epochs.assign(metric=metric, value=value)
-        for metric, value in (("system_cpu_busy", 99.0), ("window_time", 2.0))
-    ]
-    disturbed = replace(run, rows=pd.concat([run.rows, *busy]))
+    metered = {"system_cpu_busy": 99.0, "window_time": 2.0, "cpu_user": 1.0, "cpu_system": 0.0}
+    busy = [epochs.assign(metric=metric, value=value) for metric, value in metered.items()]
+    rows = run.rows[~run.rows["metric"].isin(metered)]
+    disturbed = replace(run, rows=mark_disturbed(pd.concat([rows, *busy]), run.env))
     before, after = ({c.label for c in numbers(one).columns} for one in (run, disturbed))
-    assert after - before == {"other work"}
+    assert after - before == {"other work", "disturbed repeats left out"}
 
 
 def test_titles_are_words_that_the_table_of_workloads_explains(make_run: MakeRun) -> None:
