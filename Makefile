@@ -66,11 +66,9 @@ HOST_BENCHMARKS = $(PY) -m pytest bench/regress -o python_files='bench_*.py' -o 
 regress-against: $(READY) ## host-side times of this tree beside a commit's, in one run (BASE=REF, BUDGET=270)
 	$(PY) -m gatherbench.bench.regress.against $(BASE) $(if $(filter command% env%,$(origin BUDGET)),--budget $(BUDGET))
 
-regress: regress-code ## host-side times against the run before, for days or library versions between, on a quiet machine (BASE=FILE)
-	$(HOST_BENCHMARKS) --benchmark-only \
-	  --benchmark-storage=file://.benchmarks --benchmark-save=host --benchmark-save-data \
-	  --benchmark-columns=median,iqr,rounds --benchmark-group-by=group
-	$(PY) -m gatherbench.bench.regress.verdict --newest .benchmarks $(if $(BASE),--base $(BASE))
+regress: regress-code ## host-side times beside the run before, for days or library versions between, on a quiet machine
+	$(HOST_BENCHMARKS) --benchmark-only --benchmark-storage=file://.benchmarks --benchmark-save=host \
+	  --benchmark-compare$(if $(BASE),=$(BASE)) --benchmark-columns=median,iqr,rounds --benchmark-group-by=fullname
 
 regress-code: $(READY) ## the kernels' machine code against its baseline: fails on WORSE
 	$(PY) -m gatherbench.kernels.sass --check

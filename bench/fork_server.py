@@ -152,7 +152,14 @@ class ForkServer:
         assert self._process is not None
         assert self._process.stdout is not None
         until = None if timeout is None else time.monotonic() + timeout
-        while b"\n" not in self._buffer:
+        while True:
+            line, end, rest = self._buffer.partition(b"\n")
+            if end:
+                self._buffer = rest
+                if line.startswith(b"{"):  # else an import that prints
+                    found: dict[str, int] = json.loads(line)
+                    return found
+                continue
             left = None if until is None else max(0.0, until - time.monotonic())
             if not select.select([self._process.stdout], [], [], left)[0]:
                 raise subprocess.TimeoutExpired(self._command, timeout or 0.0)
@@ -160,9 +167,6 @@ class ForkServer:
             if not read:
                 return None
             self._buffer += read
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        found: dict[str, int] = json.loads(line)
-        return found
 
     def close(self) -> None:
         """End the server, and whatever it runs."""

@@ -2,12 +2,10 @@
 
     python -m gatherbench.bench.regress.against [BASE] [--budget SECONDS] [--only WORD]
 
-``verdict.py`` compares files of two runs, between which a shared machine may change by more than
-any threshold. Here the commit's files are put into a temporary folder, and processes of both trees
-run the same benchmarks (those of this tree) block by block in turn (``blocks.py``), judged by the
-ratios of pairs (``paired.py``). Both run in this environment, so a dependency that was upgraded is
-not seen here but by ``verdict.py``. The wider thresholds that some benchmarks ask for are for what
-differs between runs, and do not count here.
+Between two runs a shared machine may change by more than any threshold. So the commit's files are
+put into a temporary folder, and processes of both trees run the same benchmarks (those of this
+tree) block by block in turn (``blocks.py``), judged by the ratios of pairs (``paired.py``). Both
+run in this environment: an upgraded dependency is not seen here.
 
 Exit status: 0, also for AMBIGUOUS, which is a warning; 1 for SLOW, and for FAILED, a benchmark that
 runs on the base alone; 2 for what cannot be compared.
@@ -35,7 +33,7 @@ from rich.table import Table
 
 from gatherbench.bench.progress import step_bar
 from gatherbench.bench.regress.blocks import Open, Record, rehearse, run_pair, worth_more
-from gatherbench.bench.regress.paired import judge_all
+from gatherbench.bench.regress.paired import THRESHOLD, Verdict, judge_all
 from gatherbench.bench.regress.sides import SideError, Trees
 from gatherbench.bench.regress.tree import (
     Commit,
@@ -45,7 +43,6 @@ from gatherbench.bench.regress.tree import (
     is_dirty,
     top_of,
 )
-from gatherbench.bench.regress.verdict import COLOURS, THRESHOLD, Verdict
 from gatherbench.bench.run_guards import Terminated, terminate_as_interrupt
 
 BUDGET_S = 270.0
@@ -69,6 +66,15 @@ def compare(
 
             run_pair(opened, chosen, pair, rng, show)
     return records
+
+
+COLOURS = {
+    "SLOW": "red",
+    "FAILED": "red",
+    "FAST": "green",
+    "AMBIGUOUS": "yellow",
+    "MISSING": "yellow",
+}
 
 
 def judge_records(records: Sequence[Record], threshold: float) -> list[Verdict]:
@@ -178,8 +184,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gatherbench.bench.regress.against",
         description="Time this tree and a commit in one run, in turn: SAME, FAST, SLOW, AMBIGUOUS. "
-        "To compare with saved times of earlier days, or other versions of dependencies, on a "
-        "machine of your own: make regress.",
+        "Times of earlier days, or with other versions of dependencies: make regress.",
     )
     parser.add_argument(
         "base",

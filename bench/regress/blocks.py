@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from gatherbench.bench.regress.paired import ERROR, MIN_PAIRS, Pairs, interval, judge
+from gatherbench.bench.regress.paired import MIN_PAIRS, Pairs, Verdict, judge
 from gatherbench.bench.regress.sides import BenchmarkError, Side, SideError
-from gatherbench.bench.regress.verdict import Verdict
+from gatherbench.bench.stats.interval import interval_of
 
 Open = Callable[[], AbstractContextManager[tuple[Side, Side]]]
 #: How long a block takes at least, unless one round of it takes longer.
@@ -215,10 +215,7 @@ def worth_more(records: Sequence[Record], left_s: float, threshold: float) -> li
     doubtful = [r for r in runnable if judge(r.pairs(), family, threshold).word != "SAME"]
     chosen = [record for record in doubtful if len(record.samples) < MOST_PAIRS]
     chosen.sort(key=_evidence, reverse=True)
-    while chosen:
-        pairs_to_go = max(pairs_for(family) - len(chosen[0].samples), 1)
-        if pairs_to_go * _cost_s(chosen) <= left_s:
-            break
+    while chosen and _cost_s(chosen) > left_s:
         chosen.pop()
     return [record for record in records if record in chosen]
 
@@ -230,13 +227,5 @@ def _cost_s(records: Sequence[Record]) -> float:
 
 def _evidence(record: Record) -> float:
     """By how much the ratio differs from 1 at the least, as a logarithm."""
-    low, high = interval(record.pairs().log_ratios, ERROR)
-    return max(low, -high)
-
-
-def pairs_for(family: int) -> int:
-    """The fewest pairs after which SLOW can be said of one of ``family`` benchmarks."""
-    count = MIN_PAIRS
-    while math.isinf(interval([0.0] * count, 2 * ERROR / family)[0]):
-        count += 1
-    return count
+    found = interval_of((1, record.pairs().log_ratios))
+    return max(math.log(found.low), -math.log(found.high))

@@ -58,6 +58,8 @@ def work(verb: str, path: str) -> None:
     case = job.case
     with (job.part.parent.parent / "executions").open("a") as log:
         log.write(case.id + "\n")
+    with (job.part.parent.parent / "servers").open("a") as log:
+        log.write(f"{os.getppid()}\n")
     out = PartWriter(job.part)
     make = RowMaker(
         job.run_id, job.commit, job.machine, "host", case.workload.id, case.workload.dataset,

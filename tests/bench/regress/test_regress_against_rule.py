@@ -1,4 +1,4 @@
-"""The rule over pairs: its interval against scipy, and how often it errs on a simulated machine."""
+"""The rule over pairs: what it says, and how often it errs on a simulated machine."""
 
 from __future__ import annotations
 
@@ -9,57 +9,29 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import stats
 
 from gatherbench.bench.regress.blocks import (
     MOST_PAIRS,
     Record,
     Sample,
-    pairs_for,
     run_pair,
     worth_more,
 )
 from gatherbench.bench.regress.paired import (
     MIN_PAIRS,
     Pairs,
-    interval,
     judge,
     judge_all,
-    walsh_averages,
 )
 from gatherbench.bench.regress.sides import BenchmarkError, Side
 
 Machine = Callable[[float], float]
-values = st.lists(st.floats(-1, 1), min_size=1, max_size=12, unique=True)
 
 
-@given(values, st.sampled_from([0.05, 0.01]))
-def test_the_interval_is_what_the_signed_rank_test_does_not_reject(
-    data: list[float], error: float
-) -> None:
-    low, high = interval(data, error)
-    averages = walsh_averages(data)
-    assert -low == interval([-x for x in data], error)[1]
-    assert (low in averages and high in averages) or low == -math.inf
-    for bound, side in ((low, "greater"), (high, "less")):
-        if math.isinf(bound):
-            continue
-        # Rejected just outside of the interval, not just inside of it.
-        step = 1e-9 if side == "greater" else -1e-9
-        outside = stats.wilcoxon(np.array(data) - bound + step, alternative=side, method="exact")
-        assert outside.pvalue <= error / 2
-    if math.isinf(low):
-        assert 2.0 ** -len(data) > error / 2
-
-
-def test_too_few_pairs_have_no_interval() -> None:
-    assert interval([0.0] * (MIN_PAIRS - 1), 0.05) == (-math.inf, math.inf)
-    assert interval([0.5] * MIN_PAIRS, 0.05) == (0.5, 0.5)
-    assert pairs_for(1) == MIN_PAIRS
-    assert pairs_for(50) == 10
-    assert judge(Pairs("x", (1.0,) * (MIN_PAIRS - 1)), 1).word == "AMBIGUOUS"
+def test_too_few_pairs_decide_nothing() -> None:
+    verdict = judge(Pairs("x", (1.0,) * (MIN_PAIRS - 1)), 1)
+    assert (verdict.word, verdict.reason) == ("AMBIGUOUS", "5 of at least 6 pairs")
+    assert judge(Pairs("x", (1.0,) * MIN_PAIRS), 1).word == "SLOW"
 
 
 @pytest.mark.parametrize(
@@ -69,8 +41,8 @@ def test_too_few_pairs_have_no_interval() -> None:
         (1.0, 0.5, 16, 50, "AMBIGUOUS"),
         (1.05, 0.01, 6, 50, "SAME"),
         (1.2, 0.02, 6, 1, "SLOW"),
-        (1.2, 0.02, 6, 50, "AMBIGUOUS"),
-        (1.2, 0.02, 12, 50, "SLOW"),
+        (1.2, 0.02, 6, 50, "SLOW"),
+        (1.2, 0.1, 6, 50, "AMBIGUOUS"),
         (1.0 / 1.2, 0.02, 12, 50, "FAST"),
         (1.1, 0.02, 12, 50, "AMBIGUOUS"),
     ],
@@ -201,7 +173,7 @@ def test_too_little_time_for_all_goes_to_what_differs_most() -> None:
     rest = [sampled(f"same {number}", [0.0] * MIN_PAIRS) for number in range(48)]
     noisy = sampled("noisy", [-0.9, 0.9, -0.5, 0.5, -0.2, 0.2], pair_s=30)
     slow = sampled("slow", [0.3] * MIN_PAIRS, pair_s=1)
-    assert names(worth_more([*rest, noisy, slow], 60.0, 0.1)) == ["slow"]
+    assert names(worth_more([*rest, noisy, slow], 30.0, 0.1)) == ["slow"]
     assert names(worth_more([*rest, noisy, slow], 900.0, 0.1)) == ["noisy", "slow"]
     assert worth_more([*rest, noisy, slow], 5.0, 0.1) == []
 
