@@ -6,6 +6,7 @@ shown. A is the run compared with, B the run that the report is about.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -100,7 +101,7 @@ def _chart(judged: pd.DataFrame, names: Mapping[str, str], *, relative: bool) ->
     """Ratios of epoch times with their intervals, around the line of no change."""
     panels = []
     for workload, here in judged.groupby("workload", sort=False):
-        reach = here[["ratio", "high"]].max().max()
+        reach = here[["ratio", "high"]].replace(math.inf, math.nan).max().max()
         axis = Axis("×", max(1.0, float(reach)) if pd.notna(reach) else 1.0)
         bars = [_bar(line, axis) for line in here.to_dict("records")]
         marks = [Mark(axis.place(1.0), "one")]
@@ -108,7 +109,7 @@ def _chart(judged: pd.DataFrame, names: Mapping[str, str], *, relative: bool) ->
     return BarChart(
         "against",
         "Epoch time of B over that of A" + (", each over its own baseline" if relative else ""),
-        "Ratio of medians; whiskers: its 95\N{NARROW NO-BREAK SPACE}% bootstrap interval. "
+        "Whiskers: the ratio’s 95\N{NARROW NO-BREAK SPACE}% interval. "
         "Shorter is faster; the dotted line is no change.",
         [("faster", "fast"), ("slower", "slow"), ("same", "same"), ("ambiguous", "ambiguous")],
         panels,
