@@ -11,11 +11,9 @@ from collections.abc import Sequence
 import pandas as pd
 
 from gatherbench.bench.answers.epochs import BARS
-from gatherbench.bench.linkmodel.advise.question import Question, graph_of, graph_sizes
+from gatherbench.bench.linkmodel.advise.question import Question, graph_sizes, source_graph
 from gatherbench.bench.linkmodel.advise.rank import advise
 from gatherbench.bench.linkmodel.profile import LinkProfile
-from gatherbench.datasets.registry import get_source
-from gatherbench.datasets.synthetic import SyntheticSource
 
 
 def modelled_shapes(names: Sequence[str], profile: LinkProfile) -> pd.DataFrame:
@@ -26,23 +24,12 @@ def modelled_shapes(names: Sequence[str], profile: LinkProfile) -> pd.DataFrame:
     """
     records = []
     for name in names:
-        source = get_source(name)
-        spec = source.estimate(1.0)
-        train_nodes = source.splits[0] if isinstance(source, SyntheticSource) else 0
-        graph = graph_of(
-            spec.num_nodes,
-            spec.num_edges,
-            spec.feature_dim,
-            spec.feature_dtype,
-            classes=spec.num_classes,
-            train_nodes=train_nodes,
-            name=name,
-        )
+        graph = source_graph(name)
         question = Question(graph)
         sizes = graph_sizes(graph, question.fanouts, question.batch_size)
         for option in advise(question, sizes, profile).ranked:
             note = "" if option.variant == "default" else option.variant
             nan = float("nan")
             case = (f"{name} GraphSAGE", "modelled", option.strategy, option.variant)
-            records.append((*case, option.epoch_s, nan, nan, note))
+            records.append((*case, option.longest_s, nan, nan, note))
     return pd.DataFrame(records, columns=BARS)

@@ -12,6 +12,7 @@ from gatherbench.bench.commands.calibrate import DEFAULT_FOLDER
 from gatherbench.bench.commands.common import (
     COUNT,
     DEFAULT_RESULTS,
+    PICTURE,
     ResultsOption,
     bad_input,
     console,
@@ -53,11 +54,22 @@ def advise(
         str,
         typer.Option(help="The machine: a profile's name or a .toml file; default: this one."),
     ] = "",
+    law: Annotated[
+        str,
+        typer.Option(
+            help="Of a graph that is not there: rmat, uniform, powerlaw; default: between all."
+        ),
+    ] = "",
+    sampler: Annotated[
+        str,
+        typer.Option(help="Draw minibatches as fast as another program: pytorch-direct (of 2021)."),
+    ] = "",
     results: ResultsOption = DEFAULT_RESULTS,
     figure: Annotated[
         Path | None,
         typer.Option(
-            help="Draw it over row width, link, GPUs and batch size into this file instead."
+            help="Draw it over row width, link, GPUs and batch size into this file instead.",
+            **PICTURE,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
@@ -65,7 +77,7 @@ def advise(
     """Rank the strategies for a graph and a machine, with the reason for each."""
     from gatherbench.bench.linkmodel.advise.answer import Asked, answer
     from gatherbench.bench.linkmodel.advise.question import AdviceError
-    from gatherbench.bench.linkmodel.advise.show import render, to_json
+    from gatherbench.bench.linkmodel.advise.show import minibatches, render, to_json
     from gatherbench.bench.linkmodel.profile import ProfileError
 
     with bad_input(AdviceError, ProfileError):
@@ -86,6 +98,8 @@ def advise(
                 gpu_memory_bytes=gpu_memory * GIB,
                 profile=profile,
                 machines=machines,
+                law=law,
+                sampler=sampler,
             ),
             results,
             Path(DEFAULT_FOLDER),
@@ -97,8 +111,8 @@ def advise(
 
         graph = advice.question.graph
         title = f"Epoch of {graph.name or 'the graph'}"
-        foot = f"Graph: computed by the law of RMAT, {graph.nodes:,} nodes, {graph.edges:,} edges;"
-        foot += f" machine: profile {advice.profile.name}."
+        foot = f"{minibatches(advice)}, and anew for each batch size."
+        foot += f" Machine: profile {advice.profile.name}."
         with bad_input(ValueError, OSError):
             sweeps = all_sweeps(advice.question, advice.profile)
             save(sweep_panels(sweeps, title=title, foot=foot), figure)

@@ -57,8 +57,22 @@ def gibibytes(text: str | float) -> float:
     return size
 
 
+def picture(text: str | Path) -> Path:
+    """A file to draw into, whose ending says in which format.
+
+    Raises:
+        ValueError: it has no ending.
+    """
+    path = Path(text)
+    if not path.suffix:
+        raise ValueError(f"'{path}' does not say in which format: end it in .png, .svg or .pdf")
+    return path
+
+
 #: Of an option that is such a count.
 COUNT: Any = {"parser": whole, "metavar": "<int>"}
+#: Of an option that is such a file.
+PICTURE: Any = {"parser": picture, "metavar": "<file>"}
 
 
 def run_folder(folder: Path | None, results: Path) -> Path:

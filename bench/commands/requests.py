@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import bad_input, console
+from gatherbench.bench.commands.common import PICTURE, bad_input, console
 
 
 def requests(
@@ -22,7 +22,8 @@ def requests(
     ] = 128,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
     figure: Annotated[
-        Path | None, typer.Option(help="Draw requests against row width into this file instead.")
+        Path | None,
+        typer.Option(help="Draw requests against row width into this file instead.", **PICTURE),
     ] = None,
 ) -> None:
     """Compute what each launch policy's reads cost on the link; no GPU is needed."""

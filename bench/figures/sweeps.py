@@ -34,6 +34,11 @@ READING = (
     " needs more GPU memory than there is, or a constant that is not known. On a link that the"
     " machine does not have, rates that were seen on its own are no limit."
 )
+READING_LAWS = (
+    " The strong line is the longest epoch of the laws that the graph may follow, the faint one the"
+    " shortest."
+)
+FAINT_LINE = 0.4
 Series = tuple[str, str]
 
 
@@ -48,10 +53,11 @@ def sweep_panels(sweeps: Sequence[Sweep], *, title: str, foot: str) -> Figure:
     series = list(zip(named["strategy"], named["variant"], strict=True))
     looks = _looks(series)
     names = [sweep.name.replace("_", " ").replace("gpu", "GPU") for sweep in sweeps]
+    reading = READING + READING_LAWS * bool((whole["shortest_s"] < whole["longest_s"]).any())
     figure, panels = panel_row(
-        f"{title} (modelled)", names, foot=f"{READING} {foot}", height=3.0, width=13.0
+        f"{title} (modelled)", names, foot=f"{reading} {foot}", height=3.0, width=13.0
     )
-    known = whole["epoch_s"].dropna()
+    known = whole["longest_s"].dropna()
     unit, factor = time_unit(float(known.max()) if len(known) else 1.0)
     with mpl.rc_context(RC):
         _make_room(figure, panels)
@@ -71,7 +77,7 @@ def sweep_panels(sweeps: Sequence[Sweep], *, title: str, foot: str) -> Figure:
 
 
 def _panel(axes: Axes, sweep: Sweep, looks: dict[Series, dict[str, Any]], factor: float) -> None:
-    known = sweep.table.dropna(subset=["epoch_s"])
+    known = sweep.table.dropna(subset=["longest_s"])
     if known.empty:
         # The path that lacks least names what all of them lack; a panel holds the first of it.
         reason = min(map(str, sweep.table["reason"]), key=len, default="")
@@ -83,7 +89,11 @@ def _panel(axes: Axes, sweep: Sweep, looks: dict[Series, dict[str, Any]], factor
     for (strategy, variant), line in known.groupby(["strategy", "variant"], sort=False):
         ordered = line.sort_values("x")
         look = looks[str(strategy), str(variant)]
-        axes.plot([place[x] for x in ordered["x"]], ordered["epoch_s"] * factor, **look)
+        at = [place[x] for x in ordered["x"]]
+        low, high = (ordered[name] * factor for name in ("shortest_s", "longest_s"))
+        axes.plot(at, high, **look)
+        if (low < high).any():
+            axes.plot(at, low, **look, alpha=FAINT_LINE)
     if sweep.log_x:
         axes.set_xscale("log", base=2)
     labelled = _spaced(ticks) if sweep.log_x else ticks

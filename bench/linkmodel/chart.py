@@ -29,6 +29,18 @@ ROW_BYTES = WIDTH * 4
 #: The kernel behind the chart, and the share of the GPU that it got (``--mps 10,90``).
 POLICY, GPU_SHARE = "pytorch-direct", 0.10
 
+#: The program behind the chart, what of its rate the PCIe 3.0 bars tell, and its busy cores.
+PROGRAM = "pytorch-direct"
+SAMPLE_RATE, SAMPLE_CORES = 20.93e6, 5.0
+SAMPLE_RATE_SOURCE = (
+    "fitted to the PCIe 3.0 bars of the Reddit chart of K-Wu/pytorch-direct_dgl: all that the"
+    " program of 2021 does for a minibatch besides fetching it and running on the GPU"
+)
+SAMPLE_CORES_SOURCE = (
+    "the authors' script (dmlc/dgl c96a8b3e91, train_sampling_pytorch_direct.py): four processes"
+    " that sample (--num-workers 4 by default) and the one that trains"
+)
+
 #: (strategy, variant) of the chart's bars in ``results/reference/reddit_epoch.csv``.
 CPU_GATHER = ("cpu_gather", "naive")
 ZERO_COPY = ("aligned_zero_copy", "zero-copy")
@@ -106,17 +118,26 @@ def _requests_per_row() -> dict[int, float]:
     return {size: n / counts.rows for size, n in counts.requests.items() if n}
 
 
+def drawn_by_program(profile: LinkProfile, rate: float = SAMPLE_RATE) -> LinkProfile:
+    """The machine of ``profile`` with minibatches drawn by the chart's program."""
+    profile = profile.with_constant("host.sample_rate", rate, SAMPLE_RATE_SOURCE)
+    return profile.with_constant("host.sample_cores", SAMPLE_CORES, SAMPLE_CORES_SOURCE)
+
+
+def charted(profile: LinkProfile, fitted: Fitted) -> LinkProfile:
+    """The machine of ``profile`` with the constants that were fitted to the chart."""
+    profile = drawn_by_program(profile, fitted.sample_rate)
+    return profile.with_constant("copy.pageable", fitted.pageable_rate, "fitted to the chart")
+
+
 def predict_bar(profile: LinkProfile, fitted: Fitted, bar: Bar) -> float:
     """Seconds of a bar on the machine of ``profile`` with the fitted constants.
 
     Raises:
         ValueError: the profile lacks a constant that the bar needs.
     """
-    source = "fitted to the chart"
-    profile = profile.with_constant("host.sample_rate", fitted.sample_rate, source)
-    profile = profile.with_constant("copy.pageable", fitted.pageable_rate, source)
     load = loads(fitted.rows, fitted.handover_s)[bar]
-    return run_epoch(minibatch_parts(load, profile), BATCHES).epoch_s
+    return run_epoch(minibatch_parts(load, charted(profile, fitted)), BATCHES).epoch_s
 
 
 def fit(profile: LinkProfile, bars: Mapping[Bar, float]) -> Fitted:

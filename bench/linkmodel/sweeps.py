@@ -1,7 +1,7 @@
 """How a prediction changes with one thing: row width, batch size, number of GPUs, the link.
 
-Every table has a row for each strategy and value, with the modelled epoch or the reason why there
-is none. Nothing here is measured.
+Every table has a row for each strategy and value, with the modelled epoch (the shortest and the
+longest over the graph's laws) or the reason why there is none. Nothing here is measured.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from gatherbench.bench.linkmodel.advise.rank import Advice, Option, advise
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.machine.pcie import packet_link_rate
 
-COLUMNS = ("sweep", "x", "strategy", "variant", "epoch_s", "bound", "reason", "profile")
+COLUMNS = (
+    "sweep", "x", "strategy", "variant", "shortest_s", "longest_s", "bound", "reason", "profile"
+)  # fmt: skip
 
 DIMS = (16, 32, 64, 100, 128, 256, 353, 602, 1024)
 BATCH_SIZES = (250, 500, 1000, 2000, 4000, 8000)
@@ -136,8 +138,8 @@ def _table(name: str, points: Iterable[tuple[float, Advice]]) -> pd.DataFrame:
     return pd.DataFrame(records, columns=list(COLUMNS))
 
 
-def _row(option: Option) -> tuple[str, str, float, str, str]:
+def _row(option: Option) -> tuple[str, str, float, float, str, str]:
     """An option that needs more memory than there is has no epoch."""
-    there = option.epoch_s is not None and option.fits is not False
-    seconds = option.epoch_s if there and option.epoch_s is not None else float("nan")
-    return option.strategy, option.variant, seconds, option.bound, "" if there else option.reason
+    there = bool(option.epochs_s) and option.fits is not False
+    times = (option.shortest_s, option.longest_s) if there else (float("nan"), float("nan"))
+    return option.strategy, option.variant, *times, option.bound, "" if there else option.reason

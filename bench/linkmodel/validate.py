@@ -19,6 +19,7 @@ from gatherbench.bench.linkmodel.chart import (
     CPU_GATHER,
     Bar,
     Fitted,
+    charted,
     fit,
     loads,
     predict_bar,
@@ -97,11 +98,8 @@ def _link_s(profile: LinkProfile, name: str, dim: int) -> float:
 
 def chart_epochs(fitted: Fitted, profile: LinkProfile, gpus: int = 1) -> dict[Bar, EpochPrediction]:
     """The chart's epochs on the machine of ``profile``, whose GPUs share the minibatches."""
-    source = "fitted to the chart"
-    profile = profile.with_constant("host.sample_rate", fitted.sample_rate, source)
-    profile = profile.with_constant("copy.pageable", fitted.pageable_rate, source)
     return {
-        bar: predict_batches(load, profile, BATCHES, gpus=gpus)
+        bar: predict_batches(load, charted(profile, fitted), BATCHES, gpus=gpus)
         for bar, load in loads(fitted.rows, fitted.handover_s).items()
     }
 

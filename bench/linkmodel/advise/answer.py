@@ -10,9 +10,10 @@ from gatherbench.bench.linkmodel.advise.measured import measured_epochs
 from gatherbench.bench.linkmodel.advise.question import (
     AdviceError,
     Question,
-    dataset_question,
+    dataset_graph,
     graph_of,
     graph_sizes,
+    laws_of,
 )
 from gatherbench.bench.linkmodel.advise.rank import Advice, advise
 from gatherbench.bench.linkmodel.profile import LinkProfile
@@ -39,6 +40,8 @@ class Asked:
     gpu_memory_bytes: float = 0.0
     profile: str = ""
     machines: int = 1
+    law: str = ""
+    sampler: str = ""
 
 
 def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
@@ -73,13 +76,19 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
         asked.machines,
     )
     profile, said = _machine(asked.profile, calibrations)
+    if asked.sampler:
+        profile = _drawn_by(asked.sampler, profile)
     if asked.dataset:
-        graph, sizes = dataset_question(asked.dataset, fanouts, asked.batch_size, asked.train_nodes)
+        graph = dataset_graph(asked.dataset, asked.train_nodes, asked.law)
     else:
         graph = graph_of(
-            *numbers, asked.dtype, classes=asked.classes, train_nodes=asked.train_nodes
+            *numbers,
+            asked.dtype,
+            classes=asked.classes,
+            train_nodes=asked.train_nodes,
+            laws=laws_of(asked.law),
         )
-        sizes = graph_sizes(graph, fanouts, asked.batch_size)
+    sizes = graph_sizes(graph, fanouts, asked.batch_size)
     question = dataclasses.replace(question, graph=graph)
     measured = {} if asked.profile else measured_epochs(question, results, this_machine())
     advice = advise(question, sizes, profile, measured)
@@ -102,6 +111,15 @@ def _machine(name: str, calibrations: Path) -> tuple[LinkProfile, tuple[str, ...
             " joins the two)",
         )
     return profile, ()
+
+
+def _drawn_by(sampler: str, profile: LinkProfile) -> LinkProfile:
+    """The machine, with minibatches drawn as fast as by another program."""
+    from gatherbench.bench.linkmodel.chart import PROGRAM, drawn_by_program
+
+    if sampler != PROGRAM:
+        raise AdviceError(f"--sampler {sampler!r}: {PROGRAM}, or leave it out for the profile's")
+    return drawn_by_program(profile)
 
 
 def _fanouts(text: str) -> tuple[int, ...]:

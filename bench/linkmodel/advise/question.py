@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gatherbench.bench.linkmodel.advise.laws import LAWS
 from gatherbench.bench.linkmodel.advise.sizes import MinibatchSizes, drawn_sizes, expected_sizes
 from gatherbench.bench.linkmodel.profile import SPECS
 from gatherbench.bench.units import ITEM_BYTES
 from gatherbench.bench.workload import Workload
+from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.layout import DatasetError
 from gatherbench.datasets.registry import get_source
 from gatherbench.datasets.store import dataset_folder, open_dataset
@@ -34,6 +36,8 @@ class Graph:
         classes: of the labels.
         train_nodes: seeds of an epoch.
         assumed: what was not said and is assumed, in words.
+        laws: that it may follow, of ``LAWS``; none where it is prepared and is sampled.
+        connected: its training nodes all have in-neighbours.
     """
 
     name: str
@@ -44,6 +48,8 @@ class Graph:
     classes: int
     train_nodes: int
     assumed: tuple[str, ...] = ()
+    laws: tuple[str, ...] = tuple(LAWS)
+    connected: bool = False
 
     @property
     def row_bytes(self) -> int:
@@ -119,6 +125,7 @@ def graph_of(
     classes: int = 0,
     train_nodes: int = 0,
     name: str = "",
+    laws: tuple[str, ...] = tuple(LAWS),
 ) -> Graph:
     """A graph from numbers; 0 classes or training nodes: not said.
 
@@ -150,39 +157,66 @@ def graph_of(
         classes or USUAL_CLASSES,
         train_nodes or nodes,
         tuple(assumed),
+        laws,
     )
 
 
-def dataset_question(
-    name: str, fanouts: Sequence[int], batch_size: int, train_nodes: int = 0
-) -> tuple[Graph, MinibatchSizes]:
-    """A dataset as a graph, and its minibatches: sampled if it is prepared, else computed.
+def laws_of(law: str) -> tuple[str, ...]:
+    """The law that is asked for; every one where none is.
 
     Raises:
-        AdviceError: no such dataset, or one whose size is not known before it is prepared.
+        AdviceError: no such law.
+    """
+    if law and law not in LAWS:
+        raise AdviceError(f"--law {law!r}: one of {', '.join(LAWS)}{nearest(law, LAWS)}")
+    return (law,) if law else tuple(LAWS)
+
+
+def dataset_graph(name: str, train_nodes: int = 0, law: str = "") -> Graph:
+    """A dataset as a graph: sampled if it is prepared, else known by its sizes.
+
+    Raises:
+        AdviceError: no such dataset, one whose size is not known before it is prepared, or one
+            that trains on nothing.
     """
     try:
         folder = dataset_folder(name)
-        if folder.exists():
-            data = open_dataset(folder)
-            spec = data.spec
-            graph = graph_of(
-                spec.num_nodes,
-                spec.num_edges,
-                spec.feature_dim,
-                spec.feature_dtype,
-                classes=spec.num_classes,
-                train_nodes=train_nodes or len(data.train_ids),
-                name=name,
-            )
-            return graph, drawn_sizes(data, fanouts, batch_size)
+        data = open_dataset(folder) if folder.exists() else None
+    except DatasetError as error:
+        raise AdviceError(str(error)) from error
+    if data is None:
+        return source_graph(name, train_nodes, law)
+    if law:
+        raise AdviceError(f"--law is for graphs that are not there; {name} is, and is sampled")
+    if not len(data.train_ids):
+        raise AdviceError(
+            f"{name} has no node to train on, so it has no minibatches: import it again with"
+            " labels that are not all -1"
+        )
+    return _of_spec(name, data.spec, train_nodes or len(data.train_ids), ())
+
+
+def source_graph(name: str, train_nodes: int = 0, law: str = "") -> Graph:
+    """A dataset by its sizes alone, whether or not it is prepared.
+
+    What would be generated follows the generator's law, unless another is asked for.
+
+    Raises:
+        AdviceError: no such dataset or law, or one whose size is not known before it is prepared.
+    """
+    try:
         source = get_source(name)
         spec = source.estimate(1.0)
     except DatasetError as error:
         raise AdviceError(str(error)) from error
-    if isinstance(source, SyntheticSource) and not train_nodes:
-        train_nodes = source.splits[0]
-    graph = graph_of(
+    if isinstance(source, SyntheticSource):
+        graph = _of_spec(name, spec, train_nodes or source.splits[0], laws_of(law or "rmat"))
+        return replace(graph, connected=True)
+    return _of_spec(name, spec, train_nodes, laws_of(law))
+
+
+def _of_spec(name: str, spec: DatasetSpec, train_nodes: int, laws: tuple[str, ...]) -> Graph:
+    return graph_of(
         spec.num_nodes,
         spec.num_edges,
         spec.feature_dim,
@@ -190,17 +224,39 @@ def dataset_question(
         classes=spec.num_classes,
         train_nodes=train_nodes,
         name=name,
+        laws=laws,
     )
-    return graph, graph_sizes(graph, fanouts, batch_size)
 
 
-def graph_sizes(graph: Graph, fanouts: Sequence[int], batch_size: int) -> MinibatchSizes:
-    """Minibatches of a graph that is known by its numbers.
+def graph_sizes(
+    graph: Graph, fanouts: Sequence[int], batch_size: int
+) -> tuple[MinibatchSizes, ...]:
+    """The minibatches of a graph: sampled if it is prepared, else one for each of its laws.
+
+    Of several laws those are left out that have no graph of so many edges.
 
     Raises:
-        AdviceError: no RMAT graph is like that.
+        AdviceError: no law has one.
     """
-    try:
-        return expected_sizes(graph.nodes, graph.edges, fanouts, batch_size)
-    except DatasetError as error:
-        raise AdviceError(f"minibatches cannot be computed: {error}") from error
+    if not graph.laws:
+        data = open_dataset(dataset_folder(graph.name))
+        return (drawn_sizes(data, fanouts, min(batch_size, graph.train_nodes)),)
+    # Over an epoch, whose last minibatch may be smaller.
+    seeds = graph.train_nodes / -(-graph.train_nodes // batch_size)
+    most = graph.nodes * (graph.nodes - 1)
+    if graph.edges > most:
+        raise AdviceError(
+            f"--edges {graph.edges}: too dense, {graph.nodes:,} nodes have at most {most:,}"
+        )
+    found = []
+    for law in graph.laws:
+        try:
+            sizes = expected_sizes(
+                law, graph.nodes, graph.edges, fanouts, seeds, connected=graph.connected
+            )
+        except DatasetError as error:
+            if len(graph.laws) == 1:
+                raise AdviceError(f"minibatches cannot be computed: {error}") from error
+        else:
+            found.append(sizes)
+    return tuple(found)

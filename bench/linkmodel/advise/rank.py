@@ -1,18 +1,21 @@
 """Which strategy to take: every data path predicted for one graph, one workload and one machine.
 
 The model is fed with what the strategies declare of themselves (``loads.py``). Variants that
-declare the same are one line.
+declare the same are one line. A graph that is not at hand is predicted under several laws; a path
+is ahead of another only where it is under each of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 from gatherbench.bench.linkmodel.advise.loads import (
     distinct_paths,
     gpu_need,
     keeps_some,
+    load_of,
     pinned_need,
     table_on_gpu,
 )
@@ -37,20 +40,23 @@ class Option:
     Attributes:
         strategy, variant: what to name in a plan.
         summary: of the strategy, one line.
-        epoch_s: wall time of an epoch; ``None`` where it cannot be had.
+        epochs_s: wall time of an epoch with each of the advice's sizes; empty where it cannot be
+            had.
         basis: ``modelled`` or ``measured``.
-        source: profile or run that ``epoch_s`` comes from.
+        source: profile or run that ``epochs_s`` come from.
         bound: the limit that the epoch would gain most from.
         reason: one sentence: where the time goes, or why there is none.
-        gpu_bytes: of GPU memory that it needs, about.
+        gpu_bytes: of GPU memory that it needs, about, with the largest minibatches.
         pinned_bytes: of page-locked host memory.
         fits: whether ``gpu_bytes`` are there; ``None`` where the GPU's memory is not known.
+        rank: from 1; ``None`` where it has none. Each of a lower rank is ahead of each of a higher
+            one; within a rank not all of that is decided.
     """
 
     strategy: str
     variant: str
     summary: str
-    epoch_s: float | None
+    epochs_s: tuple[float, ...]
     basis: str
     source: str
     bound: str
@@ -58,6 +64,31 @@ class Option:
     gpu_bytes: float
     pinned_bytes: float
     fits: bool | None
+    rank: int | None = None
+
+    @property
+    def path(self) -> tuple[str, str]:
+        """What the plan's case of it is known by."""
+        return self.strategy, self.variant
+
+    @property
+    def shortest_s(self) -> float:
+        """Of its epochs; not a number where there is none."""
+        return min(self.epochs_s, default=float("nan"))
+
+    @property
+    def longest_s(self) -> float:
+        """Of its epochs; not a number where there is none."""
+        return max(self.epochs_s, default=float("nan"))
+
+    def ahead_of(self, other: Option) -> bool:
+        """Whether its epoch is shorter in every case, by more than :data:`LEVEL`."""
+        return all(a * LEVEL < b for a, b in zip(self.epochs_s, other.epochs_s, strict=True))
+
+    def level_with(self, other: Option) -> bool:
+        """Whether neither epoch is shorter than the other in any case, but for :data:`LEVEL`."""
+        pairs = list(zip(self.epochs_s, other.epochs_s, strict=True))
+        return all(max(pair) <= LEVEL * min(pair) for pair in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +96,8 @@ class Advice:
     """The answer.
 
     Attributes:
-        question, sizes: what was asked, and its average minibatch.
+        question: what was asked.
+        sizes: its average minibatch; one for each law where the graph is not at hand.
         profile: the machine that the model stands on.
         headline: what to do, in a sentence or two.
         ranked: options with a time, the fastest first.
@@ -75,7 +107,7 @@ class Advice:
     """
 
     question: Question
-    sizes: MinibatchSizes
+    sizes: tuple[MinibatchSizes, ...]
     profile: LinkProfile
     headline: str
     ranked: tuple[Option, ...]
@@ -90,48 +122,83 @@ Measurements = Mapping[tuple[str, str], tuple[float, str]]
 
 def advise(
     question: Question,
-    sizes: MinibatchSizes,
+    sizes: Sequence[MinibatchSizes],
     profile: LinkProfile,
     measured: Measurements | None = None,
 ) -> Advice:
-    """Rank every strategy; ``measured`` epochs of this very question take the model's place."""
+    """Rank every strategy; ``measured`` epochs of this very question take the model's place.
+
+    What is said of where the time goes, and of memory, is of the largest of several minibatches.
+    """
     if question.gpu_memory_bytes:
         asked = float(question.gpu_memory_bytes)
         profile = profile.with_constant("gpu.memory", asked, "given with the question")
     memory = profile.gpu.memory.value
     options: list[Option] = []
-    resident: Option | None = None
+    on_gpu: tuple[str, str] | None = None
     remarks = dict.fromkeys(question.graph.assumed)
     there = profile.node.gpus.value
     if there is not None and question.gpus > there:
         remarks[f"{question.gpus} GPUs in a machine that is known with {there:g}"] = None
+    for law in question.graph.laws:
+        if law not in [one.law for one in sizes]:
+            remarks[f"no graph of the law {law} has so many edges: it is left out"] = None
     known = measured or {}
-    for strategy, load in distinct_paths(question, sizes, profile, known):
+    largest = max(sizes, key=lambda one: one.rows)
+    for strategy, load in distinct_paths(question, largest, profile, known):
         epoch = predict(question, load, profile)
-        option = _option(strategy, load, epoch, question, sizes, profile, memory)
+        epochs = [
+            epoch
+            if one is largest
+            else predict(question, load_of(strategy, question, one), profile)
+            for one in sizes
+        ]
+        option = _option(strategy, load, epoch, question, largest, profile, memory)
+        times = tuple(one.epoch_s.value for one in epochs)
+        option = replace(option, epochs_s=times if _all_known(times) else ())
         seen = known.get((strategy.name, strategy.variant))
         if seen is not None:
-            option = replace(option, epoch_s=seen[0], basis=MEASURED, source=seen[1])
+            every = (seen[0],) * len(sizes)
+            option = replace(option, epochs_s=every, basis=MEASURED, source=seen[1])
             if not question.gpu_memory_bytes:  # it ran on the very GPU that is asked about
                 option = replace(option, fits=True)
         if option.fits is not False:
             remarks.update(dict.fromkeys(epoch.epoch_s.remarks))
-        if sizes.uniform and keeps_some(load):
+        if largest.law and keeps_some(load):
             remarks[
                 "computed minibatches ask for every row alike: those of a graph do not, and a path"
                 f" that keeps some rows ({strategy.name}) may bring far fewer (prepare the dataset)"
             ] = None
         options.append(option)
-        if table_on_gpu(load) and resident is None:
-            resident = option
-    able = [o for o in options if o.epoch_s is not None and o.fits is not False]
+        if table_on_gpu(load) and on_gpu is None:
+            on_gpu = option.path
+    able = [o for o in options if o.epochs_s and o.fits is not False]
     if {o.basis for o in able} == {MEASURED, MODELLED}:
         remarks["modelled epochs draw minibatches on the processor; measured ones say how"] = None
-    ranked = tuple(sorted(able, key=lambda o: o.epoch_s or 0.0))
     unranked = tuple(o for o in options if o not in able)
-    headline = _headline(question, ranked, unranked, resident, memory)
+    placed = ranked(able)
+    resident = next((o for o in (*placed, *unranked) if o.path == on_gpu), None)
+    headline = _headline(question, placed, unranked, resident, memory)
     fits = resident.fits if resident is not None else None
-    return Advice(question, sizes, profile, headline, ranked, unranked, fits, tuple(remarks))
+    every_size = tuple(sizes)
+    return Advice(question, every_size, profile, headline, placed, unranked, fits, tuple(remarks))
+
+
+def ranked(able: Sequence[Option]) -> tuple[Option, ...]:
+    """In order, with ranks: a new one begins where all before are ahead of all that follow."""
+    behind = {o.path: sum(other.ahead_of(o) for other in able) for o in able}
+    ordered = sorted(able, key=lambda o: (behind[o.path], o.longest_s))
+    found: list[Option] = []
+    rank = 1
+    for place, option in enumerate(ordered):
+        if all(before.ahead_of(after) for before in ordered[:place] for after in ordered[place:]):
+            rank = place + 1
+        found.append(replace(option, rank=rank))
+    return tuple(found)
+
+
+def _all_known(times: tuple[float | None, ...]) -> TypeGuard[tuple[float, ...]]:
+    return None not in times
 
 
 def predict(question: Question, load: MinibatchLoad, profile: LinkProfile) -> EpochPrediction:
@@ -172,7 +239,7 @@ def _option(
         strategy.name,
         strategy.variant,
         strategy.summary,
-        epoch.epoch_s.value,
+        (),
         MODELLED,
         f"link model, profile {profile.name}",
         epoch.bound,
@@ -226,8 +293,8 @@ def _headline(
         )
         first = ranked[0] if ranked else resident
         modelled = first.basis == resident.basis == MODELLED
-        if first is not resident and modelled and resident.epoch_s and first.epoch_s:
-            ahead = resident.epoch_s / first.epoch_s - 1
+        if modelled and resident.epochs_s and first.ahead_of(resident):
+            ahead = max(a / b for a, b in zip(resident.epochs_s, first.epochs_s, strict=True)) - 1
             said += f" That {first.strategy} is listed {ahead:.1%} ahead comes of fetching ahead."
         return said
     if resident is not None and resident.fits is None:
@@ -242,24 +309,32 @@ def _headline(
             " (gatherbench calibrate --base NAME takes it from another)."
         )
     best = ranked[0]
-    said = f"{table}. Take {best.strategy} ({best.variant}): {seconds(best.epoch_s or 0)} an epoch"
+    lead = [option for option in ranked if not any(other.ahead_of(option) for other in ranked)]
+    if not all(option.level_with(best) for option in lead):
+        names = ", ".join(f"{option.strategy} ({option.variant})" for option in lead)
+        return (
+            f"{table}. Which path is the fastest is not decided: none is ahead under every law of"
+            f" {names}."
+        )
+    said = f"{table}. Take {best.strategy} ({best.variant}): {span(best.epochs_s)} an epoch"
     said += f" ({best.basis})"
     hint = ""
     seen = next((o for o in ranked if o.basis == MEASURED), best)
     if seen.basis != best.basis:
         hint = (
             f" The fastest that was measured is {seen.strategy} ({seen.variant}):"
-            f" {seconds(seen.epoch_s or 0)}. Measure the prediction before you rely on it."
+            f" {span(seen.epochs_s)}. Measure the prediction before you rely on it."
         )
     # A prediction may lack a limit that a measurement has met: they are not set against each other.
     ranked = [o for o in ranked if o.basis == best.basis]
     slowest = ranked[-1]
     if slowest is best:
         return f"{said}.{hint}"
-    times = (slowest.epoch_s or 0.0) / (best.epoch_s or 1.0)
-    said += f", {times:.1f} times as fast as {slowest.strategy} ({slowest.variant})."
-    level = [o for o in ranked[1:] if (o.epoch_s or 0.0) <= LEVEL * (best.epoch_s or 0.0)]
-    lean = min(level, key=lambda option: option.pinned_bytes, default=best)
+    times = [a / b for a, b in zip(slowest.epochs_s, best.epochs_s, strict=True)]
+    often = " to ".join(dict.fromkeys(f"{ratio:.1f}" for ratio in (min(times), max(times))))
+    said += f", {often} times as fast as {slowest.strategy} ({slowest.variant})."
+    level = [option for option in lead if option.basis == best.basis]
+    lean = min(level, key=lambda option: option.pinned_bytes)
     if lean.pinned_bytes < best.pinned_bytes:
         said += (
             f" {lean.strategy} ({lean.variant}) is level with it and pins"
@@ -268,6 +343,12 @@ def _headline(
     if best.basis == MODELLED and best.bound.endswith("(sampling)"):
         said += " Drawing minibatches is then what bounds it: a faster sampler would help most."
     return said + hint
+
+
+def span(times: Sequence[float]) -> str:
+    """Seconds, or between which seconds."""
+    low, high = seconds(min(times)), seconds(max(times))
+    return low if low == high else f"between {low} and {high}"
 
 
 def gib(num_bytes: float) -> str:
@@ -279,6 +360,8 @@ def gib(num_bytes: float) -> str:
 
 def seconds(value: float) -> str:
     """Seconds with three digits and a unit that suits."""
+    if value >= 1000:
+        return f"{value:,.0f} s"
     if value >= 1 or value == 0:
         return f"{value:.3g} s"
     return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from gatherbench.bench.linkmodel.advise.question import (
     Question,
     graph_of,
     graph_sizes,
+    source_graph,
 )
-from gatherbench.bench.linkmodel.advise.rank import advise, gib, predict, seconds
-from gatherbench.bench.linkmodel.advise.show import SCHEMA_VERSION, render, to_json
+from gatherbench.bench.linkmodel.advise.rank import Option, advise, gib, predict, ranked, seconds
+from gatherbench.bench.linkmodel.advise.show import SCHEMA_VERSION, minibatches, render, to_json
+from gatherbench.bench.linkmodel.chart import drawn_by_program
 from gatherbench.bench.linkmodel.profile import ProfileError
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.models import GAT_HEADS as MODEL_HEADS
@@ -35,11 +38,10 @@ from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.places import TABLE_SHARE
 from gatherbench.strategies.registry import STRATEGIES, build
 
-PROFILE = load_profile("rtx3090-pcie4")
-LARGE = Question(
-    graph_of(111_059_956, 1_615_685_872, 128, classes=172, train_nodes=1_207_179), (15, 10)
-)
-SMALL = Question(graph_of(200_000, 5_000_000, 100, classes=10, train_nodes=50_000))
+#: With a slow sampler, so that epochs are bound by drawing minibatches.
+PROFILE = drawn_by_program(load_profile("rtx3090-pcie4"))
+LARGE = Question(source_graph("papers100M-like"), (15, 10))
+SMALL = Question(graph_of(200_000, 5_000_000, 100, classes=10, train_nodes=50_000, laws=("rmat",)))
 
 
 def advice_on(question: Question, profile: Any = PROFILE) -> Any:
@@ -50,18 +52,18 @@ def advice_on(question: Question, profile: Any = PROFILE) -> Any:
 def test_the_ranking_is_the_models() -> None:
     for question in (LARGE, SMALL, replace(LARGE, gpus=4)):
         advice = advice_on(question)
-        times = [option.epoch_s for option in advice.ranked]
+        times = [option.longest_s for option in advice.ranked]
         assert times == sorted(times)
         for option in advice.ranked:
             strategy = by_variant(option.strategy, option.variant)
-            load = load_of(strategy, question, advice.sizes)
-            assert predict(question, load, PROFILE).epoch_s.value == option.epoch_s
+            load = load_of(strategy, question, *advice.sizes)
+            assert predict(question, load, PROFILE).epoch_s.value == option.longest_s
             assert option.basis == "modelled"
             assert "profile rtx3090-pcie4" in option.source
 
 
 def by_variant(name: str, variant: str) -> Strategy:
-    sizes = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
     for strategy, _ in distinct_paths(SMALL, sizes, PROFILE):
         if (strategy.name, strategy.variant) == (name, variant):
             return strategy
@@ -69,7 +71,7 @@ def by_variant(name: str, variant: str) -> Strategy:
 
 
 def test_every_strategy_is_there_and_alike_variants_are_one() -> None:
-    sizes = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
     found = [(s.name, s.variant) for s, _ in distinct_paths(SMALL, sizes, PROFILE)]
     assert {name for name, _ in found} == {kind.name for kind in STRATEGIES}
     assert [v for n, v in found if n == "cpu_gather"] == ["pinned", "prefetch", "naive"]
@@ -83,7 +85,7 @@ def test_a_table_that_fits_belongs_in_gpu_memory() -> None:
     first = advice.ranked[0]
     (resident,) = (o for o in advice.ranked if o.strategy == "all_in_gpu")
     assert first.strategy == "async_zero_copy"
-    ahead = (resident.epoch_s or 0.0) / (first.epoch_s or 1.0) - 1
+    ahead = resident.longest_s / first.longest_s - 1
     assert 0 < ahead < 0.05
     assert advice.headline == (
         "The feature table takes 76.3 MiB and fits in the GPU's 24 GiB: keep it there (all_in_gpu)"
@@ -167,11 +169,10 @@ def test_how_fast_minibatches_are_drawn_is_said_with_its_source() -> None:
 
 def test_machines_share_the_minibatches_and_nothing_else() -> None:
     one, four = advice_on(LARGE), advice_on(replace(LARGE, machines=4))
-    seconds = [{(o.strategy, o.variant): o.epoch_s for o in a.ranked} for a in (one, four)]
+    seconds = [{(o.strategy, o.variant): o.longest_s for o in a.ranked} for a in (one, four)]
     assert seconds[0].keys() == seconds[1].keys()
     for key, alone in seconds[0].items():
         together = seconds[1][key]
-        assert alone is not None
         assert together == pytest.approx(alone / 4, rel=0.02)
     assert any("traffic between nodes" in remark for remark in four.remarks)
     assert not any("traffic between nodes" in remark for remark in one.remarks)
@@ -224,7 +225,7 @@ def test_more_gpus_than_the_machine_has_are_remarked_on() -> None:
 def test_memory_that_a_path_needs(
     name: str, params: dict[str, Any], pinned_table: bool, on_gpu: bool
 ) -> None:
-    sizes = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
     load = load_of(build(name, params), SMALL, sizes)
     table = SMALL.graph.table_bytes
     assert table_on_gpu(load) is on_gpu
@@ -238,7 +239,7 @@ def test_memory_that_a_path_needs(
 
 
 def test_a_fetch_ahead_needs_a_second_buffer() -> None:
-    sizes = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
     need = {
         mode: gpu_need(load_of(build("cpu_gather", {"mode": mode}), SMALL, sizes), SMALL, sizes)
         for mode in ("pinned", "prefetch")
@@ -250,27 +251,33 @@ def test_json_says_all_that_the_table_says() -> None:
     advice = advice_on(LARGE)
     said = json.loads(json.dumps(to_json(advice)))
     assert set(said) == {
-        "schema_version", "headline", "table_fits_in_gpu", "question", "minibatch", "profile",
-        "strategies", "remarks",
+        "schema_version", "headline", "table_fits_in_gpu", "question", "minibatches_per_epoch",
+        "minibatches", "profile", "strategies", "remarks",
     }  # fmt: skip
     assert said["schema_version"] == SCHEMA_VERSION
-    ranks = [*range(1, len(advice.ranked) + 1), *(None for _ in advice.unranked)]
-    assert [s["rank"] for s in said["strategies"]] == ranks
+    every = (*advice.ranked, *advice.unranked)
+    assert [s["rank"] for s in said["strategies"]] == [o.rank for o in every]
+    assert [s["epochs_s"] for s in said["strategies"]] == [
+        {"rmat": o.longest_s} if o.epochs_s else None for o in every
+    ]
     assert len(advice.ranked) >= 6
     assert advice.unranked
-    assert set(said["strategies"][0]) == {"rank", *asdict(advice.ranked[0])}
+    assert set(said["strategies"][0]) == set(asdict(advice.ranked[0]))
     assert said["question"]["fanouts"] == [15, 10]
     assert said["question"]["graph"]["table_bytes"] == LARGE.graph.table_bytes
-    assert said["minibatch"]["per_epoch"] == 1208
-    assert len(said["minibatch"]["num_nodes"]) == 3
+    assert said["minibatches_per_epoch"] == 1208
+    assert len(said["minibatches"]["rmat"]["num_nodes"]) == 3
     assert said["profile"]["unknown"].keys() == PROFILE.unknown().keys()
 
 
+def text_of(advice: Any) -> str:
+    console = Console(width=1000, file=StringIO())
+    console.print(render(advice))
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
 def test_the_table_names_every_option_and_calls_it_modelled() -> None:
-    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
-    with console.file:
-        console.print(render(advice_on(LARGE)))
-        text = console.export_text()
+    text = text_of(advice_on(LARGE))
     for option in advice_on(LARGE).ranked:
         assert option.strategy in text
     assert text.count("modelled") >= 6
@@ -297,7 +304,10 @@ def test_the_table_names_every_option_and_calls_it_modelled() -> None:
         (Asked(nodes=10, edges=20, dim=4, classes=-1), "--classes -1"),
         (Asked(nodes=10, edges=20, dim=4, gpu_memory_bytes=-1.0), "--gpu-memory"),
         (Asked(nodes=10, edges=20, dim=4, gpu_memory_bytes=1e5), "--gpu-memory: 9.3.*e-05 GiB"),
-        (Asked(nodes=100, edges=10**6, dim=4), "too dense"),
+        (Asked(nodes=100, edges=10**6, dim=4), "too dense, 100 nodes have at most 9,900"),
+        (Asked(nodes=100, edges=9000, dim=4, law="rmat"), "too dense for RMAT"),
+        (Asked(nodes=100, edges=200, dim=4, law="unifrom"), "did you mean 'uniform'"),
+        (Asked(nodes=100, edges=200, dim=4, sampler="dgl"), "--sampler 'dgl': pytorch-direct"),
     ],
 )
 def test_what_has_no_answer_is_said(asked: Asked, message: str, tmp_path: Path) -> None:
@@ -316,9 +326,15 @@ def test_a_prepared_dataset_is_sampled(
 ) -> None:
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
     advice = answer(Asked(dataset="tiny", fanouts="3,2", batch_size=50), tmp_path, tmp_path)
-    assert advice.sizes.source == "sampled: the mean of 4 minibatches of tiny"
+    assert [sizes.law for sizes in advice.sizes] == [""]
+    assert minibatches(advice).endswith("rows (sampled from it)")
     assert advice.question.graph.train_nodes == 200
     assert advice.question.batches == 4
+    assert advice.sizes[0].num_nodes[0] == 50
+    few = answer(Asked(dataset="tiny", batch_size=50, train_nodes=7), tmp_path, tmp_path)
+    assert few.sizes[0].num_nodes[0] == 7
+    with pytest.raises(AdviceError, match="tiny is, and is sampled"):
+        answer(Asked(dataset="tiny", law="uniform"), tmp_path, tmp_path)
 
 
 def test_a_dataset_that_is_not_prepared_is_computed(
@@ -326,7 +342,11 @@ def test_a_dataset_that_is_not_prepared_is_computed(
 ) -> None:
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
     advice = answer(Asked(dataset="papers100M-like"), tmp_path, tmp_path)
-    assert advice.sizes.source.startswith("computed, not sampled")
+    assert [sizes.law for sizes in advice.sizes] == ["rmat"]
+    real = answer(Asked(dataset="ogbn-arxiv"), tmp_path, tmp_path)
+    assert [sizes.law for sizes in real.sizes] == ["rmat", "uniform", "powerlaw"]
+    asked = answer(Asked(dataset="ogbn-arxiv", law="powerlaw"), tmp_path, tmp_path)
+    assert [sizes.law for sizes in asked.sizes] == ["powerlaw"]
     assert advice.question.graph.train_nodes == 1_207_179
     assert not list(tmp_path.iterdir())
 
@@ -350,11 +370,94 @@ def test_this_machines_calibration_is_taken_if_it_knows_a_gpu(
 
 
 def test_amounts_read_well() -> None:
-    assert [seconds(s) for s in (0, 12.34, 0.01234, 1.2e-6)] == [
+    assert [seconds(s) for s in (0, 1234.5, 12.34, 0.01234, 1.2e-6)] == [
         "0 s",
+        "1,234 s",
         "12.3 s",
         "12.3 ms",
         "1.2 µs",
     ]
     assert [gib(b) for b in (1 << 20, 3 << 30)] == ["1 MiB", "3 GiB"]
     assert GAT_HEADS == MODEL_HEADS
+
+
+def made_up(strategy: str, *epochs_s: float) -> Option:
+    return Option(strategy, "default", "", epochs_s, "modelled", "", "link", "", 1e6, 0.0, True)
+
+
+def test_a_rank_begins_where_every_path_before_is_ahead_of_every_path_after() -> None:
+    """By hand, under two laws: a leads b, neither leads c (0.9 < 1 but 3 > 2), and all lead d."""
+    a, b, c, d = (
+        made_up("a", 1.0, 2.0),
+        made_up("b", 1.5, 2.5),
+        made_up("c", 0.9, 3.0),
+        made_up("d", 2.0, 4.0),
+    )
+    assert a.ahead_of(b)
+    assert not a.ahead_of(c)
+    assert not c.ahead_of(a)
+    assert [(o.strategy, o.rank) for o in ranked([d, c, b, a])] == [
+        ("a", 1), ("c", 1), ("b", 1), ("d", 4)
+    ]  # fmt: skip
+    close = [made_up("a", 1.0), made_up("b", 1.009), made_up("c", 1.018)]
+    assert [o.rank for o in ranked(close)] == [1, 1, 1]  # b is level with both
+    assert [o.rank for o in ranked([close[0], close[2]])] == [1, 2]
+
+
+def of_numbers(*, profile: Any = PROFILE, **graph: Any) -> Any:
+    return advice_on(Question(graph_of(**graph)), profile)
+
+
+def test_a_graph_that_is_not_there_gets_a_range_over_the_laws() -> None:
+    """Each epoch is that of its law alone, and the answer says between which and how to know."""
+    numbers = {"nodes": 20_000_000, "edges": 400_000_000, "dim": 500, "train_nodes": 10**6}
+    whole = of_numbers(**numbers)
+    laws = ("rmat", "uniform", "powerlaw")
+    assert tuple(sizes.law for sizes in whole.sizes) == laws
+    for place, law in enumerate(laws):
+        alone = {o.path: o.longest_s for o in of_numbers(**numbers, laws=(law,)).ranked}
+        assert {o.path: o.epochs_s[place] for o in whole.ranked} == alone
+    best = whole.ranked[0]
+    assert best.shortest_s < 0.5 * best.longest_s
+    between = f"between {seconds(best.shortest_s)} and {seconds(best.longest_s)}"
+    assert f"{between} an epoch (modelled), " in whole.headline
+    said = text_of(whole)
+    assert between in said
+    assert "To know, bring the graph: gatherbench datasets import." in said
+    assert set(to_json(whole)["strategies"][0]["epochs_s"]) == set(laws)
+
+
+def test_what_the_laws_disagree_on_is_not_decided() -> None:
+    """Few rows a minibatch favour the copy engine, many the GPU's own reads: no path leads."""
+    graph = replace(source_graph("ogbn-papers100M", 1_207_179), connected=False)
+    advice = advice_on(Question(graph), load_profile("rtx3090-pcie4"))
+    assert [(o.strategy, o.rank) for o in advice.ranked[:2]] == [
+        ("async_zero_copy", 1), ("cpu_gather", 1)
+    ]  # fmt: skip
+    assert advice.headline.endswith(
+        "Which path is the fastest is not decided: none is ahead under every law of"
+        " async_zero_copy (stream,auto), cpu_gather (prefetch)."
+    )
+    assert "gatherbench datasets prepare ogbn-papers100M" in text_of(advice)
+
+
+def test_a_law_that_has_no_such_graph_is_left_out_and_said() -> None:
+    advice = of_numbers(nodes=100, edges=9000, dim=4)
+    assert [sizes.law for sizes in advice.sizes] == ["uniform", "powerlaw"]
+    assert "no graph of the law rmat has so many edges: it is left out" in advice.remarks
+
+
+def test_minibatches_are_drawn_at_this_projects_rate_but_where_a_program_is_named(
+    tmp_path: Path,
+) -> None:
+    """94,500 edges in 1.61 ms are 58.7 M a second, on two cores; 20.93 M only by name, on five."""
+    asked = Asked(dataset="papers100M-like", profile="rtx3090-pcie4")
+    own = answer(asked, tmp_path, tmp_path)
+    named = answer(replace(asked, sampler="pytorch-direct"), tmp_path, tmp_path)
+    rates = [
+        (a.profile.host.sample_rate.value, a.profile.host.sample_cores.value) for a in (own, named)
+    ]
+    assert rates == [(pytest.approx(94_500 / 1.61e-3, rel=1e-3), 2.0), (20.93e6, 5.0)]
+    assert own.ranked[0].bound == "link"
+    assert "sampler" not in own.headline
+    assert named.ranked[0].bound == "cpu (sampling)"

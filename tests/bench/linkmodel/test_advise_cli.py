@@ -6,14 +6,18 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.commands import advise as advise_command
+from gatherbench.bench.figures import requests_per_row
+from gatherbench.bench.figures import sweeps as figures_sweeps
 
 NUMBERS = ["--nodes", "300000", "--edges", "6000000", "--dim", "100", "--profile", "rtx3090-pcie4"]
+NUMBERS += ["--law", "rmat"]
 
 
 def test_numbers_alone_are_answered() -> None:
@@ -39,13 +43,12 @@ def test_reasons_are_sentences_of_their_own_at_80_columns(monkeypatch: pytest.Mo
     assert done.exit_code == 0, done.output
     assert "…" not in done.output
     lines = done.output.splitlines()
-    reasons = [
-        found for line in lines if (found := re.match(r"(\d(?:, \d)*): [A-Z].* takes", line))
-    ]
-    ranks = [rank for found in reasons for rank in found[1].split(", ")]
-    assert sorted(ranks) == list("1234567")
-    said = [found.string.partition(": ")[2] for found in reasons]
-    assert len(set(said)) == len(said) < 7  # each once
+    blank = [place for place, line in enumerate(lines) if not line.strip()]
+    said = re.findall(r"([a-z_ ,]+): [A-Z][^:]* takes", " ".join(lines[blank[1] : blank[2]]))
+    paths = [path.strip() for names in said for path in re.split(r", (?!auto)", names)]
+    table = [line[3:32].strip() for line in lines[blank[0] + 2 : blank[1]]]
+    assert sorted(paths) == sorted(table)
+    assert len(paths) == 7
 
 
 def test_json_is_json_and_nothing_else() -> None:
@@ -62,12 +65,30 @@ def test_a_figure_is_drawn_instead(tmp_path: Path) -> None:
     assert "modelled" in path.read_text()
 
 
+def test_a_prepared_datasets_figure_says_that_it_was_sampled(
+    tiny_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+    feet = []
+    monkeypatch.setattr(figures_sweeps, "sweep_panels", lambda *_, foot, **__: feet.append(foot))
+    monkeypatch.setattr(requests_per_row, "save", lambda *_: None)
+    for asked in (["tiny"], NUMBERS):
+        done = CliRunner().invoke(app, ["advise", *asked, "--figure", str(tmp_path / "a.png")])
+        assert done.exit_code == 0, done.output
+    assert "rows (sampled from it), and anew for each batch size" in feet[0]
+    assert "computed, not sampled: expected counts if the graph follows the law rmat" in feet[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["advise"], "give a dataset"),
         (["advise", "wordnett"], "did you mean 'wordnet'"),
-        (["advise", *NUMBERS[:-1], "h201"], "no profile 'h201'"),
+        (["advise", *NUMBERS, "--profile", "h201"], "no profile 'h201'"),
+        (["advise", *NUMBERS, "--law", "unifrom"], "did you mean 'uniform'"),
+        (["advise", *NUMBERS, "--sampler", "dgl"], "--sampler 'dgl'"),
+        (["advise", *NUMBERS, "--figure", "F"], "end it in .png, .svg or .pdf"),
+        (["requests", "--figure", "F"], "end it in .png, .svg or .pdf"),
         (["advise", *NUMBERS, "--fanouts", "many"], "numbers with commas"),
         (["advise", *NUMBERS, "--nodes", "2.5"], "'2.5' is no whole number"),
         (["advise", *NUMBERS, "--edges", "inf"], "'inf' is no whole number"),
@@ -93,3 +114,21 @@ def test_a_figure_of_no_format_is_bad_input(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["advise", *NUMBERS, "--figure", path])
     assert done.exit_code == 2
     assert "docx" in done.stderr
+
+
+def test_a_dataset_without_a_node_to_train_on_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "data"))
+    arrays = {"e": np.array([[0, 1, 2], [1, 2, 0]]), "x": np.ones((3, 4)), "y": np.full(3, -1)}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    edges, features, labels = (str(tmp_path / f"{name}.npy") for name in arrays)
+    asked = ["datasets", "import", edges, "--name", "none", "--features", features]
+    done = CliRunner().invoke(app, [*asked, "--labels", labels])
+    assert done.exit_code == 0, done.output
+    for more in ([], ["--train-nodes", "2"], ["--figure", str(tmp_path / "a.png")]):
+        done = CliRunner().invoke(app, ["advise", "none", *more])
+        assert done.exit_code == 2
+        assert "none has no node to train on" in done.stderr
+        assert "import it again with labels that are not all -1" in done.stderr

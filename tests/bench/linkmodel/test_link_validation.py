@@ -8,7 +8,14 @@ import pandas as pd
 import pytest
 
 from gatherbench.bench.linkmodel import validate
-from gatherbench.bench.linkmodel.chart import ALL_IN_GPU, BARS, Fitted, fit, uniform_rows
+from gatherbench.bench.linkmodel.chart import (
+    ALL_IN_GPU,
+    BARS,
+    Fitted,
+    drawn_by_program,
+    fit,
+    uniform_rows,
+)
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.linkmodel.published_gathers import published_gathers
 from gatherbench.bench.linkmodel.validate import (
@@ -74,10 +81,13 @@ def test_what_is_fitted_makes_sense(fitted: Fitted) -> None:
 @pytest.mark.parametrize("name", [FITTED_ON, PREDICTED])
 def test_the_presets_hold_what_was_fitted(name: str, fitted: Fitted) -> None:
     profile = load_profile(name)
-    assert profile.host.sample_rate.value == pytest.approx(fitted.sample_rate, rel=2e-3)
     assert profile.copy.pageable.value == pytest.approx(fitted.pageable_rate, rel=2e-3)
-    for constant in (profile.host.sample_rate, profile.copy.pageable):
-        assert "fitted to the PCIe 3.0 bars" in constant.source
+    assert "fitted to the PCIe 3.0 bars" in profile.copy.pageable.source
+    assert "this project's sampler" in profile.host.sample_rate.source
+    host = drawn_by_program(profile).host
+    assert host.sample_rate.value == pytest.approx(fitted.sample_rate, rel=2e-3)
+    assert "fitted to the PCIe 3.0 bars" in host.sample_rate.source
+    assert host.sample_cores.value == 5
 
 
 def test_the_notes_hold_the_tables_as_they_come_out() -> None:

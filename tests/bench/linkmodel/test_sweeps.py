@@ -12,8 +12,14 @@ from matplotlib.figure import Figure
 
 from gatherbench.bench.figures.requests_per_row import save
 from gatherbench.bench.figures.sweeps import sweep_panels
-from gatherbench.bench.linkmodel.advise.question import Question, graph_of, graph_sizes
+from gatherbench.bench.linkmodel.advise.question import (
+    Question,
+    dataset_graph,
+    graph_of,
+    graph_sizes,
+)
 from gatherbench.bench.linkmodel.advise.rank import advise
+from gatherbench.bench.linkmodel.advise.sizes import drawn_sizes
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.linkmodel.sweeps import (
     COLUMNS,
@@ -26,19 +32,23 @@ from gatherbench.bench.linkmodel.sweeps import (
     on_link,
     row_width,
 )
+from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.registry import STRATEGIES
 
 PROFILE = load_profile("rtx3090-pcie4")
 QUESTION = Question(
-    graph_of(20_000_000, 400_000_000, 128, classes=50, train_nodes=1_000_000), batch_size=1000
+    graph_of(20_000_000, 400_000_000, 128, classes=50, train_nodes=1_000_000, laws=("rmat",)),
+    batch_size=1000,
 )
 ZERO_COPY = ("aligned_zero_copy", "given")
 
 
-def line(sweep: Sweep, series: tuple[str, str] = ZERO_COPY) -> pd.Series[float]:
+def line(
+    sweep: Sweep, series: tuple[str, str] = ZERO_COPY, column: str = "longest_s"
+) -> pd.Series[float]:
     table = sweep.table
     mine = table[(table["strategy"] == series[0]) & (table["variant"] == series[1])]
-    return mine.set_index("x")["epoch_s"].sort_index()
+    return mine.set_index("x")[column].sort_index()
 
 
 def test_tables_are_tidy_and_hold_every_strategy() -> None:
@@ -50,7 +60,7 @@ def test_tables_are_tidy_and_hold_every_strategy() -> None:
         assert not table.duplicated(["x", "strategy", "variant"]).any()
         for _, point in table.groupby("x"):
             assert set(point["strategy"]) == {kind.name for kind in STRATEGIES}
-        assert ((table["epoch_s"].isna()) == (table["reason"] != "")).all()
+        assert ((table["longest_s"].isna()) == (table["reason"] != "")).all()
 
 
 def test_wider_rows_never_take_less() -> None:
@@ -109,9 +119,45 @@ def test_more_gpus_never_take_longer_and_share_what_they_share() -> None:
 def test_a_sweeps_point_is_the_advice_for_it() -> None:
     asked = replace(QUESTION, batch_size=4000)
     sizes = graph_sizes(asked.graph, asked.fanouts, 4000)
-    times = {(o.strategy, o.variant): o.epoch_s for o in advise(asked, sizes, PROFILE).ranked}
+    times = {(o.strategy, o.variant): o.longest_s for o in advise(asked, sizes, PROFILE).ranked}
     swept = batch_size(QUESTION, PROFILE, (500, 4000))
     assert line(swept)[4000.0] == times[ZERO_COPY]
+
+
+def test_a_prepared_dataset_is_sampled_at_every_point(
+    tiny_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 nodes train: 64 seeds a minibatch are four of them, 50 on average; 400 are one of 200."""
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+    asked = Question(dataset_graph("tiny"), (3, 2), 64)
+    drawn = open_dataset(tiny_root / "tiny")
+    for value, batches, seeds in ((64, 4, 50), (400, 1, 200)):
+        sizes = drawn_sizes(drawn, (3, 2), value)
+        assert sizes.num_nodes[0] == seeds
+        point = replace(asked, batch_size=value)
+        assert point.batches == batches
+        times = {o.path: o.longest_s for o in advise(point, (sizes,), PROFILE).ranked}
+        assert line(batch_size(asked, PROFILE, (value,)))[value] == times[ZERO_COPY]
+        if value == asked.batch_size:
+            for sweep in (gpu_count(asked, PROFILE, (1,)), link_generation(asked, PROFILE, (4,))):
+                assert line(sweep).item() == times[ZERO_COPY]
+            width = row_width(asked, PROFILE, (asked.graph.dim,))
+            assert line(width).item() == times[ZERO_COPY]
+
+
+def test_a_range_over_laws_is_two_lines_of_a_look() -> None:
+    graph = replace(QUESTION.graph, laws=("rmat", "uniform"))
+    sweep = gpu_count(replace(QUESTION, graph=graph), PROFILE, (1, 2))
+    for law, column in (("rmat", "shortest_s"), ("uniform", "longest_s")):
+        alone = replace(QUESTION, graph=replace(graph, laws=(law,)))
+        assert (
+            line(gpu_count(alone, PROFILE, (1, 2))).to_list()
+            == line(sweep, column=column).to_list()
+        )
+    figure = sweep_panels([sweep], title="", foot="")
+    faint = [one.get_alpha() is not None for one in figure.axes[0].lines]
+    assert faint.count(True) == faint.count(False) > 0
+    assert "the faint one the" in " ".join(text.get_text() for text in figure.texts)
 
 
 @pytest.fixture(scope="module")
