@@ -178,7 +178,7 @@ def advise(
     unranked = tuple(o for o in options if o not in able)
     placed = ranked(able)
     resident = next((o for o in (*placed, *unranked) if o.path == on_gpu), None)
-    headline = _headline(question, placed, unranked, resident, memory)
+    headline = what_to_do(question, placed, unranked, resident, memory)
     fits = resident.fits if resident is not None else None
     every_size = tuple(sizes)
     return Advice(question, every_size, profile, headline, placed, unranked, fits, tuple(remarks))
@@ -277,7 +277,7 @@ def _sentence(epoch: EpochPrediction, batches: int) -> str:
     return f"{said}; {_WORDS[others[0]]} takes {seconds(alone[others[0]])}, {how}."
 
 
-def _headline(
+def what_to_do(
     question: Question,
     ranked: Sequence[Option],
     unranked: Sequence[Option],

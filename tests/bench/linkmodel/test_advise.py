@@ -28,7 +28,15 @@ from gatherbench.bench.linkmodel.advise.question import (
     graph_sizes,
     source_graph,
 )
-from gatherbench.bench.linkmodel.advise.rank import Option, advise, gib, predict, ranked, seconds
+from gatherbench.bench.linkmodel.advise.rank import (
+    Option,
+    advise,
+    gib,
+    predict,
+    ranked,
+    seconds,
+    what_to_do,
+)
 from gatherbench.bench.linkmodel.advise.show import SCHEMA_VERSION, minibatches, render, to_json
 from gatherbench.bench.linkmodel.chart import drawn_by_program
 from gatherbench.bench.linkmodel.profile import ProfileError
@@ -402,6 +410,24 @@ def test_a_rank_begins_where_every_path_before_is_ahead_of_every_path_after() ->
     close = [made_up("a", 1.0), made_up("b", 1.009), made_up("c", 1.018)]
     assert [o.rank for o in ranked(close)] == [1, 1, 1]  # b is level with both
     assert [o.rank for o in ranked([close[0], close[2]])] == [1, 2]
+    # The second leads the third, but the first does not (3 > 2.5): no rank begins.
+    mixed = [made_up("a", 3.0, 1.0), made_up("b", 1.0, 4.0), made_up("c", 2.5, 5.0)]
+    assert [(o.strategy, o.rank) for o in ranked(mixed)] == [("a", 1), ("b", 1), ("c", 1)]
+
+
+def test_the_paths_to_choose_from_are_those_that_no_other_leads() -> None:
+    def said(*options: Option) -> str:
+        return what_to_do(LARGE, ranked(options), (), None, 24 * 2.0**30)
+
+    close = said(made_up("a", 1.0), made_up("b", 1.009), made_up("c", 1.018))
+    assert "Take a (default): 1 s an epoch (modelled), 1.0 times as fast as c" in close
+    laws = said(made_up("a", 1.0, 2.0), made_up("b", 1.5, 2.5), made_up("c", 0.9, 3.0))
+    assert laws.endswith(
+        "is not decided: none is ahead under every law of a (default), c (default)."
+    )
+    ratios = said(made_up("a", 1.0, 2.0), made_up("b", 1.5, 4.0))
+    assert "Take a (default): between 1 s and 2 s an epoch" in ratios
+    assert "1.5 to 2.0 times as fast as b" in ratios
 
 
 def of_numbers(*, profile: Any = PROFILE, **graph: Any) -> Any:
@@ -417,6 +443,10 @@ def test_a_graph_that_is_not_there_gets_a_range_over_the_laws() -> None:
     for place, law in enumerate(laws):
         alone = {o.path: o.longest_s for o in of_numbers(**numbers, laws=(law,)).ranked}
         assert {o.path: o.epochs_s[place] for o in whole.ranked} == alone
+    most = {o.path: o for o in of_numbers(**numbers, laws=("uniform",)).ranked}
+    for option in whole.ranked:  # uniform neighbours make the largest minibatches
+        assert option.gpu_bytes == most[option.path].gpu_bytes
+        assert option.reason == most[option.path].reason
     best = whole.ranked[0]
     assert best.shortest_s < 0.5 * best.longest_s
     between = f"between {seconds(best.shortest_s)} and {seconds(best.longest_s)}"
@@ -424,7 +454,9 @@ def test_a_graph_that_is_not_there_gets_a_range_over_the_laws() -> None:
     said = text_of(whole)
     assert between in said
     assert "To know, bring the graph: gatherbench datasets import." in said
-    assert set(to_json(whole)["strategies"][0]["epochs_s"]) == set(laws)
+    assert to_json(whole)["strategies"][0]["epochs_s"] == dict(
+        zip(laws, best.epochs_s, strict=True)
+    )
 
 
 def test_what_the_laws_disagree_on_is_not_decided() -> None:

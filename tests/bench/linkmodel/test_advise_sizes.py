@@ -104,6 +104,10 @@ def test_small_graphs_by_hand() -> None:
         assert sizes.num_nodes[0] == pytest.approx(2)
         assert sizes.num_edges[0] == pytest.approx(0.6)
         assert 2 < sizes.rows < 3
+    # Seeds that are all of those with neighbours draw every edge; whom they reach has none.
+    sizes = expected_sizes("uniform", 10, 3, (5, 5), 2.59, connected=True)
+    assert sizes.num_edges == pytest.approx((3, 3), rel=0.01)
+    assert max(sizes.num_edges) <= 3
     for sizes in of_graph(2_000_000, 3_000_000):  # a mean degree of 1.5
         assert sizes.num_nodes[0] == pytest.approx(1000)
         assert 900 < sizes.num_edges[0] <= 1500
