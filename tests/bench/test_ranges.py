@@ -21,6 +21,7 @@ from gatherbench.bench.case import Job
 from gatherbench.bench.execute import BadRunError, new_run
 from gatherbench.bench.loop import STAGES, run_epoch
 from gatherbench.bench.measure import measure
+from gatherbench.bench.plan import Measure
 from gatherbench.bench.ranges import nvtx_session, unmarked, write_trace
 from gatherbench.bench.rows import Row
 from gatherbench.bench.runner import Runner
@@ -134,10 +135,9 @@ def test_only_the_first_repeat_is_traced_and_only_where_asked(make_job, tmp_path
         (True, 1, None),
         (False, 0, None),
     ]:
-        runner = Runner(store, [], {"trace": asked}, "cpu", "abc", "box")
+        runner = Runner(store, [], Measure(trace=asked), "cpu", "abc", "box")
         again = type(case)(case.workload, case.strategy, case.variant, case.params, repeat)
         assert runner._traces_of(again) == expected
-    assert Runner(store, [], {}, "cpu", "abc", "box")._traces_of(case) is None  # an older plan
 
 
 def test_a_job_with_traces_reads_back(make_job, tmp_path) -> None:
