@@ -257,7 +257,7 @@ def report(found: Iterable[Verdict]) -> Iterator[str]:
     if counts["WRONG"]:
         yield "a baseline is not renewed while a kernel is WRONG"
     elif counts.total() > counts["SAME"]:
-        yield f"where that is meant, renew {BASELINE.name} in the same commit: make regress-code UPDATE=1"
+        yield f"where that is meant, renew {BASELINE.name} with it: make regress-code UPDATE=1"
 
 
 def main(arguments: list[str] | None = None) -> int:
