@@ -302,13 +302,23 @@ def test_a_changed_source_needs_a_new_baseline_and_a_wrong_one_gets_none(
 
 
 @needs_gxx
-def test_what_stops_a_kernel_is_what_it_does_wrong(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("const int units = job.row_bytes / WIDTH;", "const int units = 1 << 30;", "stopped: "),
+        (
+            "u64>(entry.position));",
+            "u64>(entry.position + 2));",
+            "it reports position 7 as the first bad id",
+        ),
+    ],
+)
+def test_what_a_kernel_does_wrong_is_told(
+    tmp_path: Path, right: str, wrong: str, said: str
+) -> None:
     copy = tmp_path / "gather.cu"
-    copy.write_text(
-        altered("const int units = job.row_bytes / WIDTH;", "const int units = 1 << 30;")
-    )
-    does = behaviour.observe([WIDE], copy)
-    assert does.wrong[WIDE.kernel].startswith("stopped: ")
+    copy.write_text(altered(right, wrong))
+    assert behaviour.observe([WIDE], copy).wrong[WIDE.kernel].startswith(said)
 
 
 def test_without_a_host_compiler_a_change_cannot_be_judged(
