@@ -70,8 +70,8 @@ regress: regress-code ## host-side times beside the run before, for days or libr
 	$(HOST_BENCHMARKS) --benchmark-only --benchmark-storage=file://.benchmarks --benchmark-save=host \
 	  --benchmark-compare$(if $(BASE),=$(BASE)) --benchmark-columns=median,iqr,rounds --benchmark-group-by=fullname
 
-regress-code: $(READY) ## the kernels' machine code against its baseline: fails on WORSE
-	$(PY) -m gatherbench.kernels.sass --check
+regress-code: $(READY) ## the kernels' machine code against its baseline: fails on any change (UPDATE=1: renew it)
+	$(PY) -m gatherbench.kernels.sass $(if $(UPDATE),--update,--check)
 
 regress-untimed: $(READY) ## every host-side benchmark once, for its results alone
 	$(HOST_BENCHMARKS) -q --benchmark-disable

@@ -6,6 +6,9 @@ target nodes, so the outermost layer reads every fetched row and the last one yi
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
@@ -48,15 +51,35 @@ class BlockGNN(nn.Module):
 def build_model(workload: Workload, in_dim: int, num_classes: int) -> BlockGNN:
     """The workload's model with weights drawn from the workload's seed."""
     torch.manual_seed(workload.seed)
+    with _own_temporary_folder():
+        return BlockGNN(_layers(workload, in_dim, num_classes))
+
+
+def _layers(workload: Workload, in_dim: int, num_classes: int) -> list[nn.Module]:
     hidden, layers = workload.hidden, workload.layers
     if workload.model == "sage":
         widths = [in_dim, *[hidden] * (layers - 1), num_classes]
-        return BlockGNN([SAGEConv(a, b) for a, b in pairwise(widths)])
+        return [SAGEConv(a, b) for a, b in pairwise(widths)]
     if workload.model == "gat":
         inputs = [in_dim, *[hidden * GAT_HEADS] * (layers - 1)]
         convs = [GATConv((i, i), hidden, heads=GAT_HEADS) for i in inputs[:-1]]
-        return BlockGNN([*convs, GATConv((inputs[-1], inputs[-1]), num_classes, heads=1)])
+        return [*convs, GATConv((inputs[-1], inputs[-1]), num_classes, heads=1)]
     raise ValueError(f"unknown model {workload.model!r}: sage or gat")
+
+
+@contextmanager
+def _own_temporary_folder() -> Iterator[None]:
+    """A temporary folder of this user's alone while PyG writes and executes a layer's module.
+
+    In the common one, the bytecode that Python looks for beside the module may be another's.
+    """
+    common = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="gatherbench-layers-") as own:
+        tempfile.tempdir = own
+        try:
+            yield
+        finally:
+            tempfile.tempdir = common
 
 
 class Trainer:

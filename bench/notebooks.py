@@ -16,7 +16,9 @@ import argparse
 import os
 import re
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,8 +26,12 @@ from typing import Any
 
 from gatherbench.bench.findings import RESULTS_VARIABLE
 
+#: Names the file in which a notebook's kernel notes each output, a line with its media type.
+NOTES_VARIABLE = "GATHERBENCH_NOTEBOOK_NOTES"
 #: Seconds that one cell may take.
 CELL_TIMEOUT_S = 300
+#: Seconds until a cell's outputs are in once it has ended; later they count as lost.
+OUTPUT_TIMEOUT_S = 60
 #: Kernels at a time: each spends most of its life importing.
 AT_ONCE = 2
 SYNC = "run `make figures SYNC=1` to take the cells of the .py"
@@ -100,7 +106,8 @@ def execute(source: Path, results: Path) -> Any:
     """Run a pair's cells in a fresh kernel of this interpreter; the notebook with its outputs.
 
     Raises:
-        NotebookError: a cell erred, took too long, wrote to stderr or named a path of the machine.
+        NotebookError: a cell erred, took too long, wrote to stderr or named a path of the machine,
+            or what was put out did not arrive.
     """
     import nbformat
     from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
@@ -120,6 +127,8 @@ def execute(source: Path, results: Path) -> Any:
     client = NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT_S,
+        iopub_timeout=OUTPUT_TIMEOUT_S,
+        raise_on_iopub_timeout=True,
         record_timing=False,
         km=AsyncKernelManager(kernel_spec_manager=ThisInterpreter()),
         resources={"metadata": {"path": str(source.parent)}},
@@ -129,14 +138,40 @@ def execute(source: Path, results: Path) -> Any:
         "MPLBACKEND": "agg",
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # else the debugger complains on stderr
     }
-    try:
-        client.execute(env=environment)
-    except (CellExecutionError, CellTimeoutError, DeadKernelError, RuntimeError) as error:
-        text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
-        raise NotebookError(f"{source.name}: {text}") from error
+    before = _outputs(notebook)
+    with tempfile.NamedTemporaryFile("r") as notes:
+        try:
+            client.execute(env=environment | {NOTES_VARIABLE: notes.name})
+        except (CellExecutionError, CellTimeoutError, DeadKernelError, RuntimeError) as error:
+            text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+            raise NotebookError(f"{source.name}: {text}") from error
+        _refuse_lost(source, before, _outputs(notebook), Counter(notes.read().split()))
     for number, cell in enumerate(notebook.cells):
         _refuse(source, number, cell)
     return notebook
+
+
+def _outputs(notebook: Any) -> Counter[str]:
+    """How many outputs there are of each media type; what is printed counts as text/plain."""
+    found: Counter[str] = Counter()
+    for output in (o for cell in notebook.cells for o in cell.get("outputs", [])):
+        found.update(list(output.get("data", ["text/plain"])))
+    return found
+
+
+def _refuse_lost(
+    source: Path, before: Counter[str], arrived: Counter[str], put_out: Counter[str]
+) -> None:
+    """Outputs that the kernel made and that are not in the notebook: its messages can be lost."""
+    lost = put_out - arrived
+    if not lost and before and not arrived:  # what is only printed is noted nowhere
+        lost = before
+    if lost:
+        what = ", ".join(f"{n} of {kind}" for kind, n in sorted(lost.items()))
+        raise NotebookError(
+            f"{source.name}: outputs did not arrive from its kernel ({what}); the .ipynb is "
+            "left as it was: run `make figures` again"
+        )
 
 
 def _refuse(source: Path, number: int, cell: Any) -> None:

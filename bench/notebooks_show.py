@@ -1,11 +1,14 @@
 """What a notebook's cells put out: pictures with their descriptions, and sentences.
 
-Pictures carry an alternative text for readers who cannot see them.
+Pictures carry an alternative text for readers who cannot see them. What is put out reaches the
+notebook as messages, which can be lost: who executes the notebook has a note taken of each.
 """
 
 from __future__ import annotations
 
 import io
+import os
+from pathlib import Path
 
 import matplotlib as mpl
 from IPython.display import Image, Markdown, display
@@ -13,18 +16,27 @@ from matplotlib.figure import Figure
 from PIL import Image as Picture
 
 from gatherbench.bench.figures.style import RC
+from gatherbench.bench.notebooks import NOTES_VARIABLE
 
 DOTS_PER_INCH = 100
+PICTURE, SENTENCE = "image/png", "text/markdown"
 
 
 def show(figure: Figure, alt: str) -> None:
     """Put the figure out as a picture; ``alt`` says in a sentence what it shows."""
-    display(Image(png(figure), format="png", alt=alt))  # type: ignore[no-untyped-call]
+    _put_out(Image(png(figure), format="png", alt=alt), PICTURE)  # type: ignore[no-untyped-call]
 
 
 def say(*sentences: str) -> None:
     """Put sentences that were computed from the data out as Markdown."""
-    display(Markdown("\n".join(sentences)))  # type: ignore[no-untyped-call]
+    _put_out(Markdown("\n".join(sentences)), SENTENCE)  # type: ignore[no-untyped-call]
+
+
+def _put_out(what: Image | Markdown, media_type: str) -> None:
+    display(what)  # type: ignore[no-untyped-call]
+    if NOTES_VARIABLE in os.environ:
+        with Path(os.environ[NOTES_VARIABLE]).open("a") as notes:
+            notes.write(f"{media_type}\n")
 
 
 def png(figure: Figure) -> bytes:

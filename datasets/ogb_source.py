@@ -94,9 +94,9 @@ class OgbSource:
         features = graph["node_feat"]
         if features is None:  # OGB's reader takes a missing file for a graph without features
             raise DatasetError(f"{raw / 'node-feat.csv.gz'}: missing; remove {raw.parent}")
-        spec = self._spec(features.shape)
         symmetrise = published(self.name)["symmetrise"]
-        keys = edge_keys(source, target, spec.num_nodes, str(raw), symmetrise)
+        keys = edge_keys(source, target, len(features), str(raw), symmetrise)
+        spec = self._spec(features.shape, len(keys))
         with DatasetWriter(folder, spec, progress) as writer:
             writer.write_columns(columns(keys, spec.num_nodes))
             writer.write_features(features)
@@ -109,7 +109,9 @@ class OgbSource:
         with npz_member(data, "node_feat") as table:
             if table.fortran or len(table.shape) != 2:
                 raise DatasetError(f"{table.where}: expected rows, one after the other")
-            spec = self._spec((table.shape[0], table.shape[1]))
+            shape = table.shape[0], table.shape[1]
+        with npz_member(data, "edge_index") as edges:
+            spec = self._spec(shape, max(edges.shape, default=0))
         with _explained(raw), np.load(raw / "node-label.npz") as file:
             labels = classes(file["node_label"])
         with DatasetWriter(folder, spec, progress) as writer:
@@ -122,9 +124,10 @@ class OgbSource:
             with npz_member(data, "node_feat") as table:
                 writer.write_features(_rows(table, progress))
 
-    def _spec(self, shape: tuple[int, int]) -> DatasetSpec:
-        """The estimate with the sizes that the files have."""
-        return replace(self.estimate(1.0), num_nodes=shape[0], feature_dim=shape[1])
+    def _spec(self, shape: tuple[int, int], edges: int) -> DatasetSpec:
+        """The estimate with the sizes that the files have; merging may leave fewer edges."""
+        known = self.estimate(1.0)
+        return replace(known, num_nodes=shape[0], num_edges=edges, feature_dim=shape[1])
 
 
 def classes(labels: NDArray[Any]) -> NDArray[np.int64]:

@@ -78,6 +78,7 @@ class RedditSource:
         spec = replace(
             self.estimate(scale),
             num_nodes=len(features),
+            num_edges=len(source),
             feature_dim=features.shape[1],
             num_classes=int(data.y.max()) + 1,
         )

@@ -2,16 +2,16 @@
 
 NVRTC comes as a Python wheel and makes a cubin for any architecture it knows, so a machine without
 a GPU compiles (and disassembles, see ``sass.py``) what another one runs. Compiled kernels are kept
-on disk under a key of source, options, architecture and compiler version; files appear whole or
-not at all, so processes that compile the same kernel at the same time do not disturb each other.
-``cuda.core`` is imported when something is compiled, never before.
+on disk, in a folder of this user's alone, under a key of source, options, architecture and
+compiler version; files appear whole or not at all, so processes that compile the same kernel at
+the same time do not disturb each other. ``cuda.core`` is imported when something is compiled,
+never before.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from functools import cache
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gatherbench.kernels.grid import GridPoint
+from gatherbench.kernels.private_folder import cache_folder, private_folder
 
 #: The name of the kernel in every cubin.
 KERNEL_NAME = "gather_kernel"
@@ -41,19 +42,9 @@ def kernel_source() -> str:
 
 
 def cache_dir() -> Path:
-    """Where compiled kernels are kept: ``$GATHERBENCH_KERNEL_CACHE`` or the user's cache.
-
-    On a bare GPU machine, which may lack the package that knows the user's cache, a folder of this
-    user's among the temporary files.
-    """
+    """Where compiled kernels are kept: ``$GATHERBENCH_KERNEL_CACHE`` or the user's cache."""
     chosen = os.environ.get("GATHERBENCH_KERNEL_CACHE")
-    if chosen:
-        return Path(chosen)
-    try:
-        import platformdirs
-    except ImportError:
-        return Path(tempfile.gettempdir()) / f"gatherbench-kernels-{os.getuid()}"
-    return Path(platformdirs.user_cache_dir("gatherbench")) / "kernels"
+    return Path(chosen) if chosen else cache_folder("kernels")
 
 
 def compiler_version() -> str:
@@ -95,7 +86,7 @@ def compile_gather(
     Raises:
         CompilerError: there is no compiler, it does not know ``arch``, or it refused the source;
             the message holds its log.
-        OSError: the cache's folder cannot be written.
+        OSError: the cache cannot be written, e.g. on a full disk.
     """
     compiler_version()  # says what to install, before anything else can fail
     with _importing:
@@ -134,8 +125,12 @@ def compile_gather(
 def _disk_cache(folder: Path) -> Iterator[dict[str, Any]]:
     """What ``Program.compile`` takes to keep its output in ``folder``.
 
-    Nothing where cuda-core is too old to have a cache on disk: everything is compiled anew then.
+    Nothing where others may write there, or where cuda-core is too old to have a cache on disk:
+    everything is compiled anew then.
     """
+    if not private_folder(folder):
+        yield {}
+        return
     try:
         from cuda.core.utils import FileStreamProgramCache
     except ImportError:

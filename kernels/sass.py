@@ -2,30 +2,34 @@
 
 A gather over the link lives from wide, independent loads and from enough resident warps. Both can
 be read from the machine code: registers, stack, and every memory instruction with its width. The
-code is deterministic for one compiler, so the comparison with a baseline is exact, and a verdict
-has a reason. A cubin with the bytes of the baseline's is not disassembled again: nvdisasm takes
-most of the time.
+code is deterministic for one compiler, so the comparison with a baseline is exact: one byte that
+differs is a change, whatever the numbers say of it, and the baseline is renewed in the commit that
+makes it. What the changed source then does is in the verdicts and, renewed, beside the machine
+code (``behaviour.py``). A cubin with the bytes of the baseline's is not disassembled again:
+nvdisasm takes most of the time.
 
-    python -m gatherbench.kernels.sass --check     compare; exit code 1 on WORSE
-    python -m gatherbench.kernels.sass --update    write the baseline anew
+    python -m gatherbench.kernels.sass --check     compare; exit code 1 unless all is SAME
+    python -m gatherbench.kernels.sass --update    write the baseline anew, unless kernels are WRONG
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.metadata
 import json
 import re
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
+from gatherbench.kernels.behaviour import Behaviour, observe
 from gatherbench.kernels.compiler import (
     ARCHITECTURES,
     CompilerError,
@@ -33,6 +37,7 @@ from gatherbench.kernels.compiler import (
     compiler_version,
 )
 from gatherbench.kernels.grid import GridPoint, kernel_points
+from gatherbench.kernels.shim.execute import KERNEL_SOURCE, ShimError
 
 BASELINE = Path(__file__).resolve().with_name("sass_baseline.json")
 
@@ -45,7 +50,7 @@ _BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
 #: Guide, "Technical Specifications per Compute Capability"; the same from sm_75 to sm_100).
 _SM_REGISTERS, _REGISTER_UNIT = 65536, 256
 
-Status = Literal["SAME", "BETTER", "WORSE", "CHANGED"]
+Status = Literal["SAME", "BETTER", "CHANGED", "WORSE", "WRONG"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,16 @@ class KernelCode:
         """Warps of an SM for which there are registers."""
         unit = -(-self.registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
         return min(64, _SM_REGISTERS // unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What was found of a source: by which compiler, its machine code, and what it does."""
+
+    compiler: str
+    kernels: Mapping[str, KernelCode]
+    rows: str
+    requests: Mapping[str, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +170,10 @@ def measure(
 
 
 def compare(old: KernelCode | None, new: KernelCode) -> tuple[Status, str]:
-    """The verdict on one kernel and its reason."""
+    """The verdict on one kernel and its reason; other machine code is never SAME."""
     if old is None:
         return "CHANGED", "not in the baseline"
-    if old == new:
+    if (old, old.cubin) == (new, new.cubin):
         return "SAME", ""
     worse: list[str] = []
     better: list[str] = []
@@ -178,7 +193,7 @@ def compare(old: KernelCode | None, new: KernelCode) -> tuple[Status, str]:
         return "WORSE", "; ".join(worse)
     if better:
         return "BETTER", "; ".join(better)
-    return "CHANGED", "; ".join(_differences(old, new))
+    return "CHANGED", "; ".join(_differences(old, new)) or "other instructions, as many"
 
 
 def verdicts(old: Mapping[str, KernelCode], new: Mapping[str, KernelCode]) -> list[Verdict]:
@@ -188,61 +203,114 @@ def verdicts(old: Mapping[str, KernelCode], new: Mapping[str, KernelCode]) -> li
     return compared + gone
 
 
-def read_baseline(path: Path = BASELINE) -> tuple[str, dict[str, KernelCode]]:
-    """The compiler's version and the kernels of a baseline file.
+def judge(old: Baseline, new: Behaviour) -> list[Verdict]:
+    """The verdicts on what the source does, for each kernel that does something else or wrong."""
+    found = [Verdict(name, "WRONG", reason) for name, reason in new.wrong.items()]
+    for name, after in new.requests.items():
+        before = old.requests.get(name)
+        if before is not None and before != after and name not in new.wrong:
+            fewer = sum(after.values()) < sum(before.values())
+            reason = f"requests by size {dict(before)} -> {dict(after)}"
+            found.append(Verdict(name, "BETTER" if fewer else "WORSE", reason))
+    if new.rows != old.rows:
+        found.append(Verdict("all", "CHANGED", "the baseline's checksum is of other rows"))
+    return found
+
+
+def read_baseline(path: Path = BASELINE) -> Baseline:
+    """A baseline file.
 
     Raises:
         FileNotFoundError: there is none; ``--update`` writes it.
     """
     data = json.loads(path.read_text())
-    return data["compiler"], {name: KernelCode(**code) for name, code in data["kernels"].items()}
+    requests = {
+        name: {int(size): n for size, n in by_size.items()}
+        for name, by_size in data["requests"].items()
+    }
+    kernels = {name: KernelCode(**code) for name, code in data["kernels"].items()}
+    return Baseline(data["compiler"], kernels, data["rows"], requests)
 
 
-def write_baseline(kernels: Mapping[str, KernelCode], path: Path = BASELINE) -> None:
+def write_baseline(baseline: Baseline, path: Path = BASELINE) -> None:
     """Write a baseline, one kernel a line, so that a diff shows which kernels changed."""
-    lines = (f'  "{name}": {json.dumps(asdict(code))}' for name, code in sorted(kernels.items()))
-    body = ",\n".join(lines)
-    path.write_text(f'{{"compiler": "NVRTC {compiler_version()}", "kernels": {{\n{body}\n}}}}\n')
+
+    def table(entries: Iterable[tuple[str, object]]) -> str:
+        return ",\n".join(f'  "{name}": {json.dumps(entry)}' for name, entry in sorted(entries))
+
+    requests = table((name, dict(sizes)) for name, sizes in baseline.requests.items())
+    kernels = table((name, asdict(code)) for name, code in baseline.kernels.items())
+    path.write_text(
+        f'{{"compiler": "{baseline.compiler}", "rows": "{baseline.rows}", "requests": {{\n'
+        f'{requests}\n}}, "kernels": {{\n{kernels}\n}}}}\n'
+    )
 
 
-def report(found: Iterable[Verdict], compilers: tuple[str, str]) -> Iterator[str]:
-    """The lines that ``--check`` prints: a count of each status and the reasons."""
+def report(found: Iterable[Verdict]) -> Iterator[str]:
+    """The lines that ``--check`` prints: the reasons, and a count of each status."""
     found = list(found)
-    if compilers[0] != compilers[1]:
-        yield f"the baseline was made by {compilers[0]}, this is {compilers[1]}"
     for verdict in found:
         if verdict.status != "SAME":
             yield f"{verdict.status:8s}{verdict.kernel}: {verdict.reason}"
     counts = Counter(verdict.status for verdict in found)
-    yield ", ".join(f"{counts[s]} {s}" for s in ("SAME", "BETTER", "CHANGED", "WORSE"))
+    yield ", ".join(f"{counts[status]} {status}" for status in get_args(Status))
+    if counts["WRONG"]:
+        yield "a baseline is not renewed while a kernel is WRONG"
+    elif counts.total() > counts["SAME"]:
+        yield f"where that is meant, renew {BASELINE.name} with it: make regress-code UPDATE=1"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; the exit code is 0, 1 for WORSE, 2 where nothing could be compared."""
+    """Command line; the exit code is 0, 1 where a kernel changed, 2 where nothing was compared."""
     parser = argparse.ArgumentParser(prog="python -m gatherbench.kernels.sass", description=__doc__)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--check", action="store_true", help="compare with the baseline")
     action.add_argument("--update", action="store_true", help="write the baseline anew")
     parser.add_argument("--baseline", type=Path, default=BASELINE, metavar="FILE")
+    parser.add_argument("--source", type=Path, default=KERNEL_SOURCE, metavar="FILE")
     parser.add_argument("--arch", action="append", choices=ARCHITECTURES, help="only this one")
     options = parser.parse_args(arguments)
     try:
-        architectures = options.arch or ARCHITECTURES
-        if options.update:
-            kernels = measure(architectures=architectures)
-            write_baseline(kernels, options.baseline)
-            print(f"{len(kernels)} kernels written to {options.baseline}")
-            return 0
-        made_by, old = read_baseline(options.baseline)
-        kernels = measure(architectures=architectures, known=old.values())
-    except (CompilerError, FileNotFoundError) as missing:
+        found = (_update if options.update else _check)(options, options.arch or ARCHITECTURES)
+    except (CompilerError, FileNotFoundError, ShimError) as missing:
         print(f"cannot compare: {missing}", file=sys.stderr)
         return 2
-    if options.arch:
-        old = {name: code for name, code in old.items() if name.split("/")[0] in options.arch}
-    found = verdicts(old, kernels)
-    print(*report(found, (made_by, f"NVRTC {compiler_version()}")), sep="\n")
-    return int(any(verdict.status == "WORSE" for verdict in found))
+    print(*report(found), sep="\n")
+    return int(any(verdict.status != "SAME" for verdict in found))
+
+
+def _check(options: argparse.Namespace, architectures: Sequence[str]) -> list[Verdict]:
+    old = read_baseline(options.baseline)
+    if old.compiler != _compiler():
+        raise CompilerError(
+            f"the baseline was made by {old.compiler}, this is {_compiler()}: install the version "
+            "of constraints.txt, or renew the baseline in a commit of its own"
+        )
+    points, known = guarded_points(), old.kernels.values()
+    new = measure(points, architectures, source=options.source.read_text(), known=known)
+    kept = {name: c for name, c in old.kernels.items() if name.split("/")[0] in architectures}
+    found = verdicts(kept, new)
+    if any(verdict.status != "SAME" for verdict in found):
+        found += judge(old, observe(points, options.source))
+    return found
+
+
+def _update(options: argparse.Namespace, architectures: Sequence[str]) -> list[Verdict]:
+    points = guarded_points()
+    does = observe(points, options.source)
+    if does.wrong:
+        return [Verdict(name, "WRONG", reason) for name, reason in does.wrong.items()]
+    kernels = measure(points, architectures, source=options.source.read_text())
+    write_baseline(Baseline(_compiler(), kernels, does.rows, does.requests), options.baseline)
+    return verdicts(kernels, kernels)
+
+
+def _compiler() -> str:
+    """The compiler with its build, for two builds of one version may differ."""
+    try:
+        return f"NVRTC {importlib.metadata.version('nvidia-cuda-nvrtc')}"
+    except importlib.metadata.PackageNotFoundError:
+        return f"NVRTC {compiler_version()}"
 
 
 def _digest(cubin: bytes) -> str:

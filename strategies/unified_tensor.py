@@ -17,13 +17,18 @@ import weakref
 from collections import deque
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.strategies.base import Strategy, Ticket
 from gatherbench.strategies.registry import build
+
+#: What names rows: their ids, or a mask of all rows, or a slice.
+Rows = Tensor | NDArray[Any] | list[int] | list[bool] | slice
 
 
 def unified(
@@ -131,8 +136,10 @@ class UnifiedTensor:
             "main process and let a loader's workers only sample, or call unified(...) again there"
         )
 
-    def __getitem__(self, ids: Tensor) -> Tensor:
+    def __getitem__(self, ids: Rows) -> Tensor:
         """The rows ``ids`` (``[B]``, int32 or int64, not negative): ``[B, D]`` on the device.
+
+        A list or an array of ids, a mask ``[N]`` or a slice is turned into ids first.
 
         Rows that were prefetched are picked up, in whatever order they are asked for. Ids on
         another device than the strategy wants them (the host, as a rule) are moved first, which
@@ -146,7 +153,7 @@ class UnifiedTensor:
         self._check_usable()
         with self._turn:
             ids = self._placed(ids)
-            for ahead in self._ahead if isinstance(ids, Tensor) else ():
+            for ahead in self._ahead:
                 if ids.dtype == ahead.ids.dtype and torch.equal(ids, ahead.ids):
                     self._ahead.remove(ahead)
                     ticket = ahead.ticket
@@ -158,7 +165,7 @@ class UnifiedTensor:
                 rows.record_stream(self._stream)  # they may have been allocated on another
             return rows.clone() if self._copy else rows
 
-    def prefetch(self, ids: Tensor) -> None:
+    def prefetch(self, ids: Rows) -> None:
         """Start fetching ``ids``, which ``features[ids]`` will ask for soon.
 
         Does nothing where the strategy blocks (``lookahead`` 0), so that one loop serves all
@@ -201,8 +208,8 @@ class UnifiedTensor:
             raise RuntimeError("the features are closed: call unified(...) again")
         self._fetcher.check_usable()
 
-    def _placed(self, ids: Tensor) -> Tensor:
-        """``ids`` where the fetcher wants them; what is no tensor is left for it to refuse.
+    def _placed(self, rows: Rows) -> Tensor:
+        """The ids of ``rows`` where the fetcher wants them.
 
         Fetches share buffers, whose earlier readers are on the stream that was current then: a
         call on another stream waits for that one.
@@ -212,7 +219,7 @@ class UnifiedTensor:
             if self._stream is not None and self._stream != current:
                 current.wait_stream(self._stream)
             self._stream = current
-        return ids.to(self._fetcher.ids_device) if isinstance(ids, Tensor) else ids
+        return _ids_of(rows, len(self)).to(self._fetcher.ids_device)
 
     def _start(self, ids: Tensor) -> Ticket:
         # The fetcher refuses to overwrite rows whose ticket was never taken: take it, in vain.
@@ -221,3 +228,22 @@ class UnifiedTensor:
         ticket = self._fetcher.submit(ids)
         self._started += 1
         return ticket
+
+
+def _ids_of(rows: Rows, num_rows: int) -> Tensor:
+    """What an index of a tensor's rows says, as ids; ids themselves are left for the fetcher."""
+    if isinstance(rows, slice):
+        return torch.from_numpy(np.arange(*rows.indices(num_rows)))
+    if isinstance(rows, list | np.ndarray):
+        array = np.array(rows, order="C")  # never read-only or reversed
+        rows = torch.from_numpy(array if array.size else array.astype(np.int64))
+    if not isinstance(rows, Tensor):
+        raise TypeError(
+            f"rows are named by ids, a list of ids, a mask or a slice, not by {rows!r}: write "
+            "features[[3]] for row 3, and features[ids][:, k] for columns"
+        )
+    if rows.dtype != torch.bool:
+        return rows
+    if rows.shape != (num_rows,):
+        raise IndexError(f"mask: expected shape ({num_rows},), got {tuple(rows.shape)}")
+    return rows.nonzero().view(-1)

@@ -8,8 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+
+import gatherbench
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -58,3 +62,33 @@ def test_train_wordnet(strategy: str, capfd: pytest.CaptureFixture[str]) -> None
 def test_train_wordnet_names_the_strategy_that_was_meant() -> None:
     with pytest.raises(ValueError, match="did you mean 'async_zero_copy'"):
         run("--strategy", "async_zerocopy")
+
+
+def snippets() -> list[str]:
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    return re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+
+
+def test_the_readmes_two_lines() -> None:
+    two_lines, _ = snippets()
+    x, n_id = torch.randn(50, 3), torch.tensor([4, 0])
+    names: dict[str, Any] = {"gatherbench": gatherbench, "x": x, "n_id": n_id}
+    exec(two_lines, names)
+    assert torch.equal(names["x_batch"].cpu(), x[n_id])
+    names["features"].close()
+
+
+def test_the_readmes_loader_runs_as_pasted() -> None:
+    _, loader = snippets()
+    checked = (
+        "\n    assert torch.equal(batch.x.cpu(), x[batch.n_id.cpu()])"
+        "\n    assert torch.equal(batch.n_id[:batch.batch_size].cpu(), seeds.pop(0))"
+    )
+    loader = loader.replace("for batch", "seeds = list(train_ids.split(1024))\nfor batch")
+    done = subprocess.run(
+        [sys.executable, "-c", loader.rstrip() + checked],
+        capture_output=True, text=True, timeout=250, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("torch.Size") == 3 * 5
+    assert ", 300])" in done.stdout.splitlines()[0]

@@ -11,12 +11,15 @@ import pytest
 
 LOADS = """
 import os, sys
-os.access = lambda path, mode: os.fspath(path) == sys.argv[1]  # root may write everywhere
+os.access = lambda path, _: os.fspath(path).startswith(sys.argv[1])  # root may write everywhere
+if len(sys.argv) > 2:
+    import numba
 import gatherbench
 from gatherbench.kernels import host_kernels
 folder = os.environ.get("NUMBA_CACHE_DIR", "")
 if folder:
     assert os.path.isdir(folder)
+    assert host_kernels.copy_bytes.stats.cache_path.startswith(folder)
     if os.fork() == 0:
         sys.exit(0)  # a child that ends takes nothing along
     os.wait()
@@ -25,17 +28,18 @@ print(folder)
 """
 
 
-def load(tmp_path: Path, writable: str, **environment: str) -> str:
+def load(tmp_path: Path, writable: str, *more: str, says: str = "", **environment: str) -> str:
     inherited = {k: v for k, v in os.environ.items() if k not in ("NUMBA_CACHE_DIR", "HOME")}
     done = subprocess.run(
-        [sys.executable, "-c", LOADS, writable],
-        env=inherited | {"HOME": "/nonexistent", "TMPDIR": str(tmp_path)} | environment,
+        [sys.executable, "-c", LOADS, writable, *more],
+        env=inherited | {"HOME": "/proc/nobody", "TMPDIR": str(tmp_path)} | environment,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert says in done.stderr if says else not done.stderr
     return done.stdout.strip()
 
 
@@ -48,11 +52,33 @@ def test_who_may_write_nowhere_has_compiled_loops_in_a_folder_that_goes(tmp_path
 def test_a_folder_that_was_given_is_taken(tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.mkdir()
-    assert load(tmp_path, "nowhere", NUMBA_CACHE_DIR=str(given)) == str(given)
+    assert load(tmp_path, str(given), NUMBA_CACHE_DIR=str(given)) == str(given)
     assert given.exists()
 
 
-@pytest.mark.parametrize("place", ["XDG_CACHE_HOME", "HOME"])
-def test_a_home_or_a_cache_folder_is_enough(tmp_path: Path, place: str) -> None:
-    """Of the user's ``.cache``, which need not exist, the home is the nearest that does."""
-    assert load(tmp_path, writable=str(tmp_path), **{place: str(tmp_path)}) == ""
+@pytest.mark.parametrize("imported_before", [(), ("numba",)])
+def test_a_folder_in_which_others_may_write_is_not(
+    tmp_path: Path, imported_before: tuple[str, ...]
+) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+    given.chmod(0o777)
+    says = f"{given}: others may write there (mode 0777)"
+    used = load(tmp_path, "/", *imported_before, says=says, NUMBA_CACHE_DIR=str(given))
+    assert used != str(given)
+    assert not list(given.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("place", "below"),
+    [("XDG_CACHE_HOME", "gatherbench/numba"), ("HOME", ".cache/gatherbench/numba")],
+)
+def test_a_home_or_a_cache_folder_is_enough(tmp_path: Path, place: str, below: str) -> None:
+    """Neither need exist; what is made there is this user's alone."""
+    where = load(tmp_path, writable=str(tmp_path), **{place: str(tmp_path)})
+    assert where == str(tmp_path / below)
+    assert (tmp_path / below).stat().st_mode & 0o777 == 0o700
+
+
+def test_loops_are_kept_beside_a_source_that_may_be_written(tmp_path: Path) -> None:
+    assert load(tmp_path, writable="/") == ""

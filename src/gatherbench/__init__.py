@@ -7,42 +7,47 @@ into one's own training code, is loaded when it is first asked for.
 """
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from gatherbench.kernels.private_folder import cache_folder, private_folder
 
 __all__ = ["__version__", "unified"]
 __version__ = "0.1.0"
 
 
-def _writable(folder: Path) -> bool:
-    """Whether something can be made at this path, which need not exist."""
-    return os.access(next(p for p in (folder, *folder.parents) if p.exists()), os.W_OK)
-
-
 def _keep_compiled_loops() -> None:
-    """Give numba a place to keep what it compiles, or it refuses to load our loops.
+    """Have numba keep what it compiles, and later executes, where nobody else can write.
 
-    It keeps them beside their source or in the user's cache folder. A container that runs what is
-    installed read-only for a user without a home has neither: then a folder of this process serves
-    it and the processes that it starts, and goes with it.
+    Beside their source, where numba keeps our loops first, whoever may write may write the source.
+    What is installed read-only has them in the user's cache. Where neither is to be had, a folder
+    of this process serves it and the processes that it starts, and goes with it.
     """
-    # Path.expanduser raises where a user has no home.
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
-    places = (Path(__path__[0]), Path(cache).absolute())
-    if "NUMBA_CACHE_DIR" in os.environ or any(_writable(place) for place in places):
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    if not given and os.access(__path__[0], os.W_OK):
         return
+    folder = given or str(cache_folder("numba"))
+    if not private_folder(Path(folder)):
+        folder = _folder_of_this_process()
+    os.environ["NUMBA_CACHE_DIR"] = folder
+    if "numba" in sys.modules:  # it has read its environment
+        sys.modules["numba"].config.CACHE_DIR = folder
+
+
+def _folder_of_this_process() -> str:
     import atexit  # all three seldom needed, and the command line is to answer at once
     import shutil
     import tempfile
 
     folder, owner = tempfile.mkdtemp(prefix="gatherbench-compiled-"), os.getpid()
-    os.environ["NUMBA_CACHE_DIR"] = folder
 
     def remove() -> None:
         if os.getpid() == owner:  # not in a forked child
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)
+    return folder
 
 
 _keep_compiled_loops()

@@ -49,26 +49,43 @@ def test_every_policy_has_a_point_for_every_table(name: str) -> None:
             assert point.blocks(1000, row_bytes) > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "row_bytes", "expected"),
-    [
-        ("pytorch-direct", 2408, GridPoint("circular", 4, 0, 1, 4, block_threads=128)),
-        ("pytorch-direct", 512, GridPoint("none", 4, 0, 1, 4, block_threads=128)),
-        ("pytorch-direct", 100, GridPoint("none", 4, 0, 1, 4, block_threads=128)),
-        ("dgl", 2408, GridPoint("idle", 4, 256, block_threads=256)),
-        ("dgl", 256, GridPoint("idle", 4, 64, block_threads=256)),
-        ("dgl", 252, GridPoint("none", 4, 64, block_threads=256)),
-        ("dgl", 4, GridPoint("none", 4, 1, block_threads=256)),
-        ("graphbolt", 2408, GridPoint("idle", 8, 512, block_threads=1024, max_blocks=10)),
-        ("graphbolt", 128, GridPoint("none", 16, 8, block_threads=1024, max_blocks=10)),
-        ("torch-quiver", 400, GridPoint("none", 1, 32, block_threads=1024)),
-        ("wholegraph", 400, GridPoint("none", 16, 32, block_threads=1024, max_blocks=1568)),
-        ("wholegraph", 64, GridPoint("none", 16, 4, block_threads=1024, max_blocks=1568)),
-        ("aligned", 2408, GridPoint("circular", 8, 32, 1, 4, block_threads=256)),
-        ("aligned", 400, GridPoint("circular", 16, 32, 4, 1, block_threads=256)),
-        ("aligned", 128, GridPoint("none", 16, 8, 4, 1, block_threads=256)),
-    ],
-)
+POINTS = [
+    ("pytorch-direct", 2408, GridPoint("circular", 4, 0, 1, 4, block_threads=128)),
+    ("pytorch-direct", 512, GridPoint("none", 4, 0, 1, 4, block_threads=128)),
+    ("pytorch-direct", 100, GridPoint("none", 4, 0, 1, 4, block_threads=128)),
+    ("dgl", 2408, GridPoint("idle", 4, 256, block_threads=256)),
+    ("dgl", 256, GridPoint("idle", 4, 64, block_threads=256)),
+    ("dgl", 252, GridPoint("none", 4, 64, block_threads=256)),
+    ("dgl", 4, GridPoint("none", 4, 1, block_threads=256)),
+    ("graphbolt", 2408, GridPoint("idle", 8, 512, block_threads=1024, max_blocks=10)),
+    ("graphbolt", 128, GridPoint("none", 16, 8, block_threads=1024, max_blocks=10)),
+    ("torch-quiver", 400, GridPoint("none", 1, 32, block_threads=1024)),
+    ("torch-quiver", 2408, GridPoint("none", 1, 32, block_threads=1024)),
+    ("glt", 2408, GridPoint("none", 4, 32, block_threads=1024)),
+    ("glt", 4, GridPoint("none", 4, 32, block_threads=1024)),
+    ("emogi", 2408, GridPoint("idle", 4, 32, block_threads=1024)),
+    ("emogi", 128, GridPoint("idle", 4, 32, block_threads=1024)),
+    ("emogi", 4, GridPoint("idle", 4, 32, block_threads=1024)),
+    ("wholegraph", 400, GridPoint("none", 16, 32, block_threads=1024, max_blocks=1568)),
+    ("wholegraph", 64, GridPoint("none", 16, 4, block_threads=1024, max_blocks=1568)),
+    ("aligned", 2408, GridPoint("circular", 8, 32, 1, 4, block_threads=256)),
+    ("aligned", 400, GridPoint("circular", 16, 32, 4, 1, block_threads=256)),
+    ("aligned", 128, GridPoint("none", 16, 8, 4, 1, block_threads=256)),
+    ("aligned", 132, GridPoint("circular", 4, 32, 1, 4, block_threads=256)),
+    ("unaligned", 2408, GridPoint("none", 8, 32, 1, 4, block_threads=256)),
+    ("unaligned", 400, GridPoint("none", 16, 32, 4, 1, block_threads=256)),
+    ("unaligned", 64, GridPoint("none", 16, 4, 4, 1, block_threads=256)),
+    ("aligned-idle", 2408, GridPoint("idle", 8, 32, 1, 4, block_threads=256)),
+    ("aligned-idle", 512, GridPoint("idle", 16, 32, 4, 1, block_threads=256)),
+    ("aligned-idle", 128, GridPoint("none", 16, 8, 4, 1, block_threads=256)),
+]
+
+
+def test_every_policy_has_points_that_were_worked_out_by_hand() -> None:
+    assert {name for name, _, _ in POINTS} == POLICIES.keys()
+
+
+@pytest.mark.parametrize(("name", "row_bytes", "expected"), POINTS)
 def test_the_points_are_what_the_sources_say(
     name: str, row_bytes: int, expected: GridPoint
 ) -> None:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import re
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from gatherbench.kernels import sass
-from gatherbench.kernels.compiler import (
-    ARCHITECTURES,
-    CompilerError,
-    compiler_version,
-    kernel_source,
-)
+from gatherbench.kernels import behaviour, sass
+from gatherbench.kernels.behaviour import Behaviour
+from gatherbench.kernels.compiler import ARCHITECTURES, CompilerError, kernel_source
 from gatherbench.kernels.grid import GridPoint
-from gatherbench.kernels.sass import KernelCode, compare, guarded_points, measure, verdicts
+from gatherbench.kernels.requests import count_requests
+from gatherbench.kernels.sass import (
+    Baseline,
+    KernelCode,
+    compare,
+    guarded_points,
+    judge,
+    measure,
+    verdicts,
+)
 
 WIDE = GridPoint("circular", 16, 32, 1, 4)
+FLAT = GridPoint("circular", 4, 0, 1, 4)
 CODE = KernelCode(40, 0, 200, {"LDG.64": 2, "LDG.EF.128": 4, "STG.EF.128": 4})
 
 
@@ -44,7 +53,7 @@ def altered(right: str, wrong: str) -> str:
 
 
 def test_the_baseline_has_every_guarded_kernel_and_none_spills() -> None:
-    _, kernels = sass.read_baseline()
+    kernels = sass.read_baseline().kernels
     assert kernels.keys() == {f"{a}/{p.kernel}" for a in ARCHITECTURES for p in guarded_points()}
     for arch in ARCHITECTURES:
         for point in guarded_points():
@@ -63,12 +72,39 @@ def test_the_kernel_reads_as_its_point_says(right: KernelCode) -> None:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_sample_of_kernels_is_as_in_the_baseline(folder: Path, arch: str) -> None:
-    made_by, baseline = sass.read_baseline()
-    if made_by != f"NVRTC {compiler_version()}":
-        pytest.skip(f"the baseline was made by {made_by}")
+    baseline = sass.read_baseline()
+    if baseline.compiler != sass._compiler():
+        pytest.skip(f"the baseline was made by {baseline.compiler}")
     now = measure([WIDE, GridPoint("idle", 4, 0, 1, 4)], [arch], folder=folder)
-    assert {v.status for v in verdicts({n: baseline[n] for n in now}, now)} == {"SAME"}
-    assert {n: code.cubin for n, code in now.items()} == {n: baseline[n].cubin for n in now}
+    assert {v.status for v in verdicts({n: baseline.kernels[n] for n in now}, now)} == {"SAME"}
+
+
+def test_the_baselines_requests_are_those_of_the_accounting() -> None:
+    stored = sass.read_baseline().requests
+    counted = {
+        p.kernel: count_requests(p, behaviour.IDS, behaviour.ROW_BYTES, behaviour.OFFSET).requests
+        for p in guarded_points()
+    }
+    assert stored == counted
+
+
+def test_shifted_warps_read_each_line_of_a_row_once() -> None:
+    """By hand: the batch has every row once, and a row is read line by line, by whole sectors."""
+    expected = {32: 0, 64: 0, 96: 0, 128: 0}
+    for row in range(41):
+        begin = 48 + 2416 * row
+        sectors = np.arange(begin // 32, (begin + 2416 - 1) // 32 + 1)
+        for in_line in np.unique(sectors // 4, return_counts=True)[1]:
+            expected[32 * int(in_line)] += 1
+    stored = sass.read_baseline().requests
+    lines = [name for name in stored if re.match(r"(circular-rows|idle-.*)-(4|8|16)B", name)]
+    assert len(lines) == 6 + 9
+    for name in lines:
+        assert stored[name] == expected, name
+    for name, requests in stored.items():  # the circular shift costs less than none at any width
+        if name.startswith("circular"):
+            none = stored[name.replace("circular", "none")]
+            assert sum(requests.values()) < sum(none.values()), name
 
 
 def test_only_a_cubin_that_is_new_is_disassembled(
@@ -118,6 +154,7 @@ def test_lost_loads_in_flight_are_caught(folder: Path, right: KernelCode) -> Non
     ("new", "status", "reason"),
     [
         (CODE, "SAME", ""),
+        (replace(CODE, cubin="other"), "CHANGED", "other instructions, as many"),
         (replace(CODE, instructions=190), "CHANGED", "instructions 200 -> 190"),
         (replace(CODE, registers=39), "CHANGED", "registers 40 -> 39"),
         (replace(CODE, registers=32), "BETTER", "warps that registers allow 51 -> 64"),
@@ -147,24 +184,150 @@ def test_kernels_that_come_and_go_are_changes() -> None:
     ]
 
 
-def test_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("GATHERBENCH_KERNEL_CACHE", str(tmp_path / "cubins"))
-    monkeypatch.setattr(sass, "guarded_points", lambda: [WIDE])
-    file = tmp_path / "baseline.json"
-    arguments = ["--baseline", str(file), "--arch", "sm_90"]
-    assert sass.main(["--check", *arguments]) == 2
-    assert sass.main(["--update", *arguments]) == 0
-    assert sass.main(["--check", *arguments]) == 0
-    assert "1 SAME, 0 BETTER, 0 CHANGED, 0 WORSE" in capsys.readouterr().out
+def test_what_the_source_does_is_judged_beside_its_machine_code() -> None:
+    old = Baseline("", {}, "rows", {"a": {32: 4, 128: 1}, "b": {32: 4}, "c": {32: 4}, "d": {32: 1}})
+    new = Behaviour(
+        "rows", {"a": {32: 4, 128: 2}, "b": {64: 3}, "c": {32: 4}, "d": {32: 9}}, {"d": "wrong"}
+    )
+    assert [(v.kernel, v.status, v.reason) for v in judge(old, new)] == [
+        ("d", "WRONG", "wrong"),
+        ("a", "WORSE", "requests by size {32: 4, 128: 1} -> {32: 4, 128: 2}"),
+        ("b", "BETTER", "requests by size {32: 4} -> {64: 3}"),
+    ]
+    assert [v.status for v in judge(replace(old, rows="others"), new)].count("CHANGED") == 1
 
-    text = re.sub('"cubin": "[0-9a-f]+"', '"cubin": "another"', file.read_text())
-    file.write_text(text.replace('"LDG.EF.128": 4', '"LDG.EF.128": 5').replace("13.", "12."))
-    assert sass.main(["--check", *arguments]) == 1
-    out = capsys.readouterr().out
-    assert f"WORSE   sm_90/{WIDE.kernel}: table loads in the code 5 -> 4" in out
-    assert "the baseline was made by NVRTC 12." in out
+
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def cubins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cubins")
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path,
+    cubins: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Command:
+    """The command line over two kernels, whose baseline is renewed: its exit code and output."""
+    monkeypatch.setenv("GATHERBENCH_KERNEL_CACHE", str(cubins))
+    monkeypatch.setattr(sass, "guarded_points", lambda: [WIDE, FLAT])
+
+    def run(*arguments: str) -> tuple[int, str]:
+        file = ["--baseline", str(tmp_path / "baseline.json"), "--arch", "sm_90"]
+        code = sass.main([*arguments, *file])
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return run
+
+
+needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@needs_gxx
+def test_the_command_line(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "baseline.json"
+    assert command("--check")[0] == 2
+    assert command("--update")[0] == 0
+    assert command("--check") == (0, "2 SAME, 0 BETTER, 0 CHANGED, 0 WORSE, 0 WRONG\n")
+
+    renewed = file.read_text()
+    text = re.sub('"cubin": "[0-9a-f]+"', '"cubin": "another"', renewed)
+    file.write_text(text.replace('"LDG.EF.128": 4', '"LDG.EF.128": 5'))
+    code, said = command("--check")
+    assert code == 1
+    assert f"WORSE   sm_90/{WIDE.kernel}: table loads in the code 5 -> 4" in said
+    assert f"CHANGED sm_90/{FLAT.kernel}: other instructions, as many" in said
+    assert "renew sass_baseline.json with it" in said
+
+    file.write_text(renewed.replace("NVRTC 13", "NVRTC 12"))
+    code, said = command("--check")
+    assert code == 2
+    assert "the baseline was made by NVRTC 12" in said
+
+
+#: What is right, what it becomes, and what is said of it. By their numbers of instructions the
+#: first two are as before, and the third is better.
+CHANGES = {
+    "half a line": (
+        "constexpr int kLine = 128;",
+        "constexpr int kLine = 64;",
+        ("WRONG", "requests by size; the accounting says"),
+    ),
+    "an id too far": (
+        "entry.id < job.num_rows;",
+        "entry.id <= job.num_rows;",
+        ("WRONG", ""),
+    ),
+    "no shift": (
+        "row.shift = static_cast<int>((phase - address) % kLine) / WIDTH;",
+        "row.shift = 0 * static_cast<int>(phase);",
+        ("WRONG", "requests by size; the accounting says"),
+    ),
+    "another way to say it": (
+        "if (row.shift >= job.row_bytes / WIDTH) row.shift = 0;",
+        "if (row.shift > job.row_bytes / WIDTH) row.shift = 0;",
+        ("CHANGED", "other instructions, as many"),
+    ),
+}
+
+
+@needs_gxx
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_source_needs_a_new_baseline_and_a_wrong_one_gets_none(
+    command: Command, tmp_path: Path, change: str
+) -> None:
+    right, wrong, (status, reason) = CHANGES[change]
+    before = sass.BASELINE.read_text()
+    (tmp_path / "baseline.json").write_text(before)
+    copy = tmp_path / "gather.cu"
+    copy.write_text(altered(right, wrong))
+    code, said = command("--check", "--source", str(copy))
+    assert code == 1
+    assert [line for line in said.splitlines() if line.startswith(status) and reason in line]
+    renews, said = command("--update", "--source", str(copy))
+    after = (tmp_path / "baseline.json").read_text()
+    if status == "WRONG":
+        assert renews == 1
+        assert "a baseline is not renewed while a kernel is WRONG" in said
+        assert after == before
+    else:
+        assert renews == 0
+        assert command("--check", "--source", str(copy))[0] == 0
+        assert command("--check")[0] == 1
+
+
+@needs_gxx
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("const int units = job.row_bytes / WIDTH;", "const int units = 1 << 30;", "stopped: "),
+        (
+            "u64>(entry.position));",
+            "u64>(entry.position + 2));",
+            "it reports position 7 as the first bad id",
+        ),
+    ],
+)
+def test_what_a_kernel_does_wrong_is_told(
+    tmp_path: Path, right: str, wrong: str, said: str
+) -> None:
+    copy = tmp_path / "gather.cu"
+    copy.write_text(altered(right, wrong))
+    assert behaviour.observe([WIDE], copy).wrong[WIDE.kernel].startswith(said)
+
+
+def test_without_a_host_compiler_a_change_cannot_be_judged(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, said = command("--update")
+    assert code == 2
+    assert "g++ not found" in said
 
 
 def test_what_is_no_cubin_is_refused() -> None:

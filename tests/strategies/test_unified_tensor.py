@@ -13,8 +13,9 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -398,20 +399,76 @@ def test_what_is_no_table_or_no_strategy(
         gatherbench.unified(x, strategy, "cpu", **params)
 
 
+MASK = torch.arange(500) % 7 == 3
+
+
+INDICES = {
+    "all": slice(None),
+    "first": slice(5),
+    "last": slice(-3, None),
+    "steps": slice(490, 600, 4),
+    "none": slice(5, 2),
+    "list": [4, 4, 0],
+    "empty list": [],
+    "mask": MASK,
+    "mask as list": MASK.tolist(),
+    "mask as array": MASK.numpy(),
+    "array backwards": np.arange(9)[::-1],
+    "array of int32": np.array([3, 1], np.int32),
+}
+
+
+@pytest.mark.parametrize("rows", INDICES.values(), ids=INDICES.keys())
+@pytest.mark.parametrize("strategy", ["async_zero_copy", "cpu_gather"])
+def test_rows_are_named_as_those_of_a_tensor(rows: Any, strategy: str) -> None:
+    expected = TABLE.numpy()[rows]
+    with gatherbench.unified(TABLE, strategy, "cpu") as features:
+        assert np.array_equal(features[rows].numpy(), expected)
+        features.prefetch(rows)
+        assert np.array_equal(features[rows].numpy(), expected)
+        assert not features._ahead, "what was prefetched is what is asked for"
+
+
+def test_a_slice_may_go_backwards_and_an_array_may_be_read_only() -> None:
+    with gatherbench.unified(TABLE, device="cpu") as features:
+        assert torch.equal(features[::-100], TABLE[[499, 399, 299, 199, 99]])
+        ids = np.arange(3)
+        ids.flags.writeable = False
+        assert torch.equal(features[ids], TABLE[:3])
+
+
+def test_what_is_no_index_of_rows_says_what_to_write() -> None:
+    with gatherbench.unified(TABLE, device="cpu") as features:
+        for wrong in (3, (slice(None), 2)):
+            with pytest.raises(
+                TypeError, match=r"write features\[\[3\]\] for row 3, and .*columns"
+            ):
+                _ = features[wrong]
+        with pytest.raises(IndexError, match=r"mask: expected shape \(500,\), got \(2,\)"):
+            _ = features[torch.tensor([True, False])]
+
+
 @pytest.mark.parametrize(
     ("ids", "error"),
     [
         (3, TypeError),
-        (slice(2), TypeError),
+        (None, TypeError),
+        ((slice(None), 3), TypeError),
+        (slice(0.0, 2.0), TypeError),
         (torch.tensor([1.0]), TypeError),
-        (torch.tensor([True, False]), TypeError),
+        ([1.0], TypeError),
+        (["one"], TypeError),
+        ([[1]], ValueError),
+        ([-1], IndexError),
+        (torch.tensor([True, False]), IndexError),
+        (np.ones(501, bool), IndexError),
         (torch.tensor([[1]]), ValueError),
         (torch.tensor([-1]), IndexError),
         (torch.tensor([500]), IndexError),
     ],
 )
 @pytest.mark.parametrize("strategy", ["async_zero_copy", "cpu_gather"])
-def test_ids_that_name_no_rows(ids: Tensor, error: type[Exception], strategy: str) -> None:
+def test_ids_that_name_no_rows(ids: Any, error: type[Exception], strategy: str) -> None:
     with gatherbench.unified(TABLE, strategy, "cpu") as features:
         with pytest.raises(error):
             _ = features[ids]

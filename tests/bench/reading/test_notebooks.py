@@ -132,6 +132,55 @@ def test_what_is_wrong_fails_the_command_and_is_named(tmp_path: Path) -> None:
     assert str(tmp_path) not in outputs(folder / "shows_a_path.ipynb")
 
 
+LOSES = """
+import sys
+from nbclient import NotebookClient
+from gatherbench.bench import notebooks
+
+notebooks.OUTPUT_TIMEOUT_S = 1
+usual = NotebookClient.process_message
+
+def process_message(self, msg, cell, cell_index):
+    drop = sys.argv[1] in (msg["msg_type"], msg["content"].get("execution_state"))
+    drop = drop or sys.argv[1] in msg["content"].get("data", {})
+    return None if drop else usual(self, msg, cell, cell_index)
+
+NotebookClient.process_message = process_message
+sys.exit(notebooks.main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ("stream", "outputs did not arrive from its kernel (1 of text/plain)"),
+        ("image/png", "outputs did not arrive from its kernel (1 of image/png)"),
+        ("text/markdown", "outputs did not arrive from its kernel (2 of text/markdown)"),
+        ("idle", "Timeout waiting for IOPub output"),
+    ],
+)
+def test_a_notebook_whose_outputs_are_lost_is_an_error(
+    tmp_path: Path, lost: str, said: str
+) -> None:
+    shown = (
+        "from gatherbench.bench.notebooks_show import say, show\n"
+        "from matplotlib.figure import Figure\n"
+        "show(Figure(), 'nothing')\nsay('one')\nsay('two')\n"
+    )
+    text = "print(6 * 7)\n" if lost == "stream" else shown
+    folder = write(tmp_path / "notebooks", good=text)
+    (tmp_path / "results").mkdir()
+    where = ["--folder", str(folder), "--results", str(tmp_path / "results")]
+    for drop, status in (("nothing", 0), (lost, 1)):
+        before = (folder / "good.ipynb").read_text()
+        command = [sys.executable, "-c", LOSES, drop, *where]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+    assert "failed: good.py: " in done.stderr
+    assert said in done.stderr
+    assert (folder / "good.ipynb").read_text() == before  # what was there is kept
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
