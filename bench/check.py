@@ -1,13 +1,39 @@
-"""Correctness before timing: the rows that a data path delivers, and the memory that it reads."""
+"""Correctness: the rows that a data path delivers from first to last, and the memory that it reads.
+
+A path may be right for as long as somebody looks. So the first minibatches are compared before
+anything is timed, and all of them in the warm-up; in each timed epoch a few rows of minibatches
+that nobody can foresee are put aside, to be compared when the clock has stopped; and after the
+last epoch the path is asked once more.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from random import Random
+
+import torch
 from torch import Tensor
 
+from gatherbench.bench.loop import Steps, Watch, run_epoch
 from gatherbench.bench.rows import Row, RowMaker
-from gatherbench.bench.trace import Trace
-from gatherbench.kernels.reference import reference_gather, same_bytes
-from gatherbench.strategies.base import Fetcher, Ticket
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.store import CHECK_STAGE
+from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
+from gatherbench.strategies.base import Fetcher
+
+COMPARED = "fetched rows compared bit for bit with a plain gather"
+
+#: Minibatches of a timed epoch that are looked at, and rows of each: some ten microseconds.
+SPOT_BATCHES, SPOT_ROWS = 3, 32
+#: Minibatches that are fetched once more after the last epoch.
+LAST_BATCHES = 8
+#: Rows are put aside up to here, since to compare them at once would give a fetch that runs beside
+#: the training more time than it has in a timed epoch.
+_ASIDE_BYTES = 128 << 20
+#: Rows that are gathered at a time: memory that is used again costs no page faults.
+_BLOCK = 4096
 
 
 class WrongRowsError(RuntimeError):
@@ -18,26 +44,120 @@ class WrongMemoryError(RuntimeError):
     """The table does not lie in the memory that the strategy says it reads."""
 
 
-def check_rows(fetcher: Fetcher, table: Tensor, trace: Trace, batches: int) -> int:
-    """Compare the first minibatches' rows with a plain gather; how many were compared.
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """Rows of a minibatch as the training had them; ``numbers``: which of its rows they are."""
 
-    They are kept in flight as the loop keeps them, so that buffers are reused as in the run.
+    batch: int
+    numbers: range
+    ids: Tensor
+    rows: Tensor
+
+
+class Witness:
+    """Compares what the loop trains on with the table ``[N, D]``, bit for bit.
+
+    Rows are copied in turns before their step, when a path may have handed them out too early, and
+    after it, when a fetch that is on its way may have written over them. What is looked at is drawn
+    anew for each epoch and case, so that no path can know it.
+
+    Attributes:
+        rows: how many have been compared.
+    """
+
+    def __init__(self, table: Tensor, device: torch.device) -> None:
+        self.rows = 0
+        self._table, self._device, self._draw = table, device, Random()
+
+    def everything(self, when: str) -> AbstractContextManager[Watch]:
+        """Watches all rows of every minibatch; the block ends with the comparison.
+
+        Raises:
+            WrongRowsError: on leaving the block; says ``when``, and names the minibatch, the row
+                and the column of the first difference.
+        """
+        return self._watching(when, lambda _number: True, None)
+
+    def spots(self, when: str, batches: int) -> AbstractContextManager[Watch]:
+        """The same of a few rows of some minibatches, out of as many as the epoch has."""
+        drawn = set(self._draw.sample(range(batches), min(SPOT_BATCHES, batches)))
+        return self._watching(when, drawn.__contains__, SPOT_ROWS)
+
+    @contextmanager
+    def _watching(
+        self, when: str, chosen: Callable[[int], bool], rows: int | None
+    ) -> Iterator[Watch]:
+        aside: list[_Aside] = []
+        begin = self._draw.randrange(2)
+
+        @contextmanager
+        def looked_at(number: int, batch: MiniBatch, x: Tensor) -> Iterator[None]:
+            if x.device.type != self._device.type:
+                raise WrongRowsError(f"minibatch {number} lies on {x.device}, not {self._device}")
+            late = (begin + number) % 2
+            if late:
+                yield
+            ids = batch.input_ids
+            stride = max(1, len(ids) // rows) if rows else 1
+            first = self._draw.randrange(stride)
+            copy = x[first::stride].clone(memory_format=torch.contiguous_format)
+            of_batch = range(first, len(ids), stride)
+            aside.append(_Aside(number, of_batch, ids[first::stride], copy))
+            if not late:
+                del x  # to be freed by the step, as ever
+                yield
+            if sum(seen.rows.nbytes for seen in aside) > _ASIDE_BYTES:
+                self._compare(aside, when)
+
+        def watch(number: int, batch: MiniBatch, x: Tensor) -> AbstractContextManager[object]:
+            return looked_at(number, batch, x) if chosen(number) else nullcontext()
+
+        yield watch
+        self._compare(aside, when)
+
+    def _compare(self, aside: list[_Aside], when: str) -> None:
+        for seen in aside:
+            difference = self._difference(seen)
+            if difference is not None:
+                raise WrongRowsError(f"minibatch {seen.batch} of the trace, {when}: {difference}")
+            self.rows += len(seen.ids)
+        aside.clear()
+
+    def _difference(self, seen: _Aside) -> str | None:
+        rows, table = seen.rows.cpu(), self._table
+        if (rows.dtype, rows.shape) == (table.dtype, (len(seen.ids), *table.shape[1:])) and all(
+            torch.equal(byte_rows(got), byte_rows(reference_gather(table, ids)))
+            for got, ids in zip(
+                torch.split(rows, _BLOCK), torch.split(seen.ids, _BLOCK), strict=True
+            )
+        ):
+            return None
+        return same_bytes(rows, reference_gather(table, seen.ids), seen.numbers)
+
+
+class Untrained:
+    """Steps that train nothing."""
+
+    def step(self, _x: Tensor, _batch: MiniBatch) -> Tensor:
+        return torch.zeros(())
+
+
+def check_rows(
+    fetcher: Fetcher,
+    witness: Witness,
+    batches: Iterable[MiniBatch],
+    when: str,
+    steps: Steps | None = None,
+) -> int:
+    """Compare the rows of ``batches``, fetched by the loop; how many minibatches those were.
+
+    As many are in flight as in an epoch, so that buffers are reused as there, beside ``steps``.
 
     Raises:
-        WrongRowsError: names the minibatch, the row and the column of the first difference.
+        WrongRowsError: see :meth:`Witness.everything`.
     """
-    ids = [trace.input_ids(i) for i in range(min(len(trace), max(batches, fetcher.lookahead + 2)))]
-    tickets: list[Ticket] = []
-    for i, wanted in enumerate(ids):
-        while len(tickets) <= min(i + fetcher.lookahead, len(ids) - 1):
-            tickets.append(fetcher.submit(ids[len(tickets)].to(fetcher.ids_device)))
-        got = tickets[i].result()
-        if got.device.type != fetcher.device.type:
-            raise WrongRowsError(f"minibatch {i} lies on {got.device}, not on {fetcher.device}")
-        difference = same_bytes(got.cpu(), reference_gather(table, wanted))
-        if difference is not None:
-            raise WrongRowsError(f"minibatch {i} of the trace: {difference}")
-    return len(ids)
+    with witness.everything(when) as watch:
+        return len(run_epoch(batches, fetcher, steps or Untrained(), watch=watch).losses)
 
 
 def residency_row(fetcher: Fetcher, make: RowMaker) -> Row:
@@ -52,10 +172,10 @@ def residency_row(fetcher: Fetcher, make: RowMaker) -> Row:
             "unsupported: an empty table, or one that only the CPU or another process reads:"
             " CUDA has nothing to say of it here"
         )
-        return make.missing("check", "residency", "1", "cudaPointerGetAttributes", reason)
+        return make.missing(CHECK_STAGE, "residency", "1", "cudaPointerGetAttributes", reason)
     if residency.found != residency.expected:
         raise WrongMemoryError(
             f"the table lies in {residency.found} memory by {residency.source}, "
             f"and the strategy reads {residency.expected} memory: not timed"
         )
-    return make.ok("check", "residency", "1", 1, f"{residency.source}: {residency.found}")
+    return make.ok(CHECK_STAGE, "residency", "1", 1, f"{residency.source}: {residency.found}")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,17 @@ from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.strategies.base import Fetcher, Ticket
 
 STAGES = ("sample", "fetch", "train")
+
+#: Looks at a minibatch, by its number in the epoch, and at its rows: opened before the step that
+#: trains on them and closed after it, both outside the times of the stages.
+Watch = Callable[[int, MiniBatch, Tensor], AbstractContextManager[object]]
+
+_NOTHING = nullcontext()
+
+
+def unwatched(_number: int, _batch: MiniBatch, _x: Tensor) -> AbstractContextManager[object]:
+    """Nobody looks."""
+    return _NOTHING
 
 
 class Steps(Protocol):
@@ -115,13 +126,18 @@ class CudaClock(HostClock):
 
 
 def run_epoch(
-    batches: Iterable[MiniBatch], fetcher: Fetcher, trainer: Steps, mark: Mark = unmarked
+    batches: Iterable[MiniBatch],
+    fetcher: Fetcher,
+    trainer: Steps,
+    mark: Mark = unmarked,
+    watch: Watch = unwatched,
 ) -> EpochTimes:
     """Fetch and train on every minibatch once.
 
     Args:
         batches: drawn as the loop goes, so the time to draw one counts as ``sample``.
         mark: opens a range of each stage's name for a profiler.
+        watch: sees the rows of each minibatch.
     """
     on_cuda = fetcher.device.type == "cuda"
     clock = CudaClock() if on_cuda else HostClock()
@@ -154,7 +170,7 @@ def run_epoch(
         number, batch, ticket = in_flight.popleft()
         with mark("fetch"), clock.stage("fetch", number):
             x = ticket.result()
-        with mark("train"), clock.stage("train", number):
+        with watch(number, batch, x), mark("train"), clock.stage("train", number):
             losses.append(trainer.step(x, batch))
             del x, batch, ticket  # freeing a minibatch takes time: the step's, not the loop's
         advance()

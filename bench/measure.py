@@ -1,6 +1,7 @@
 """Measure one case: open the data path, prove it right, then train and record.
 
-Nothing is timed before the fetched rows have been compared, bit for bit, with a plain gather.
+Nothing is timed before the fetched rows have been compared, bit for bit, with a plain gather, and
+they are compared again until the case is over.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.case import Job
-from gatherbench.bench.check import check_rows, residency_row
+from gatherbench.bench.check import (
+    COMPARED,
+    LAST_BATCHES,
+    Witness,
+    WrongRowsError,
+    check_rows,
+    residency_row,
+)
 from gatherbench.bench.declare import declared_rows
 from gatherbench.bench.loop import STAGES, CudaClock, EpochTimes, HostClock, run_epoch
 from gatherbench.bench.machine.numa import Binding, bind_case, share_on_node
@@ -29,14 +37,14 @@ from gatherbench.bench.metering.uvm_block import uvm_rows
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.models import Trainer, build_model, to_device
-from gatherbench.bench.ranges import TRACE_BATCHES, Mark, nvtx_session, write_trace
+from gatherbench.bench.ranges import TRACE_BATCHES, Mark, nvtx_session, unmarked, write_trace
 from gatherbench.bench.rows import Row, RowMaker
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.score import score
-from gatherbench.bench.store import PartWriter
+from gatherbench.bench.store import CHECK_STAGE, PartWriter
 from gatherbench.bench.trace import Sampler, Trace
 from gatherbench.bench.workload import Workload
 from gatherbench.datasets.dataset import GraphDataset
@@ -79,13 +87,19 @@ def measure(job: Job, out: PartWriter) -> str | None:
         Why the strategy cannot run here, or ``None`` when the case has been measured.
 
     Raises:
-        WrongRowsError: the rows fetched differ from the table's.
+        WrongRowsError: the rows fetched differ from the table's. ``out`` has a row ``check.rows``
+            that says so, by which readers know that what was measured is not to be shown.
         WrongMemoryError: the table does not lie where the strategy says.
         Exception: whatever went wrong; what was measured before is in ``out``.
     """
     strategy = build(job.case.strategy, job.case.params)
     with strategy.surroundings(torch.device(job.device)):
-        return _measure(job, strategy, out)
+        try:
+            return _measure(job, strategy, out)
+        except WrongRowsError as error:
+            reason = f"failed: {error}"
+            out.row(row_maker(job).missing(CHECK_STAGE, "rows", "1", COMPARED, reason, "failed"))
+            raise
 
 
 def _measure(job: Job, strategy: Strategy, out: PartWriter) -> str | None:
@@ -117,16 +131,18 @@ def _measure(job: Job, strategy: Strategy, out: PartWriter) -> str | None:
         for step in fetcher.setup:
             out.row(make.ok("setup", step.metric, step.unit, step.value, step.source))
 
-        checked = check_rows(fetcher, table, trace, job.measure["check_batches"])
-        source = "fetched rows compared bit for bit with a plain gather"
-        out.row(make.ok("check", "batches", "1", checked, source))
+        witness = Witness(table, device)
+        first = max(job.measure["check_batches"], fetcher.lookahead + 2)
+        checked = check_rows(fetcher, witness, itertools.islice(trace, first), "before timing")
+        out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
         if device.type == "cuda":
             out.row(residency_row(fetcher, make))
         if job.case.repeat == 0:
             for row in declared_rows(job.case.workload, strategy, trace, dataset, make):
                 out.row(row)
 
-        _train(job, dataset, table, trace, fetcher, make, out)
+        _train(job, dataset, table, trace, fetcher, witness, make, out)
+        out.row(make.ok(CHECK_STAGE, "rows", "1", witness.rows, COMPARED))
     return None
 
 
@@ -174,6 +190,7 @@ def _train(
     table: Tensor,
     trace: Trace,
     fetcher: Fetcher,
+    witness: Witness,
     make: RowMaker,
     out: PartWriter,
 ) -> None:
@@ -199,11 +216,12 @@ def _train(
         out.row(make.ok("setup", step.metric, step.unit, step.value, step.source))
 
     for _ in range(plan["warmup_epochs"]):
-        run_epoch(minibatches(), fetcher, trainer)
+        with witness.everything("in the warm-up") as watch:
+            run_epoch(minibatches(), fetcher, trainer, unmarked, watch)
     with nvtx_session(job.nvtx) as mark, energy:
         for number in range(plan["epochs"]):
-            with recorder:
-                times = run_epoch(minibatches(), fetcher, trainer, mark)
+            with witness.spots(f"in epoch {number}", len(trace)) as watch, recorder:
+                times = run_epoch(minibatches(), fetcher, trainer, mark, watch)
             _write_epoch(job, times, dataset.spec.row_bytes, number, make, out)
             for reading in recorder.readings:
                 out.row(row_of(reading, make, "epoch", number))
@@ -214,6 +232,9 @@ def _train(
         if seen:
             source = f"{seen} test nodes"
             out.row(make.ok("eval", "test_accuracy", "1", right / seen, source))
+
+    last = itertools.islice(trace, LAST_BATCHES)
+    check_rows(fetcher, witness, last, "after the last epoch", trainer)
 
     def one_epoch() -> None:
         run_epoch(minibatches(), fetcher, trainer)

@@ -33,6 +33,8 @@ from gatherbench.bench.gathered import write_samples, write_timeline
 from gatherbench.bench.rows import HEADER, SCHEMA_VERSION, Row
 
 CASE_STAGE, CASE_METRIC = "case", "wall_time"
+#: Of the rows that say whether a case is right. One that failed: nothing that it measured holds.
+CHECK_STAGE = "check"
 #: ``source`` of the last row of a case that was never started, because what it needs could not be
 #: had (a download that failed, say). Such a case is tried again when the run is resumed.
 NOT_PREPARED = "preparation of dataset and minibatches"

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from gatherbench.bench.agreement import without_wrong, wrong_cases
 from gatherbench.bench.derive.disturbance import mark_disturbed
 from gatherbench.bench.gathered import SAMPLE_COLUMNS, SAMPLES_FILE
 from gatherbench.bench.rows import HEADER, SCHEMA_VERSION, Row
@@ -100,8 +101,15 @@ def run_of(
     samples: pd.DataFrame,
     going: bool | None,
 ) -> Run:
-    """These rows of a run as a run of their own; for the arguments see :class:`Run`."""
-    table = pd.DataFrame([asdict(row) for row in rows], columns=list(HEADER))
+    """These rows of a run as a run of their own; for the arguments see :class:`Run`.
+
+    What wrong cases measured is left out.
+    """
+    wrong = wrong_cases(rows)
+    if wrong:
+        cases = pd.MultiIndex.from_frame(samples[["workload", "strategy", "variant", "repeat"]])
+        samples = samples[~cases.isin(list(wrong))].reset_index(drop=True)
+    table = pd.DataFrame([asdict(row) for row in without_wrong(rows)], columns=list(HEADER))
     table["value"] = table["value"].astype(float)
     of_a_case = table["workload"] != ""
     whole, table = table[~of_a_case].reset_index(drop=True), table[of_a_case]

@@ -6,6 +6,8 @@ bytes: a NaN equals itself only if its payload survived, and -0.0 is not 0.0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -23,12 +25,12 @@ def byte_rows(table: Tensor) -> Tensor:
     return table.view(torch.uint8)
 
 
-def same_bytes(a: Tensor, b: Tensor) -> str | None:
+def same_bytes(a: Tensor, b: Tensor, numbers: Sequence[int] | None = None) -> str | None:
     """``None`` if the ``[B, D]`` tensors ``a`` and ``b`` are equal byte for byte.
 
     Otherwise a sentence that says what differs: dtype, shape, or the first row and column that do
     and how many rows there are of them. The tensors may lie on any device and need not be
-    contiguous.
+    contiguous. ``numbers`` are what the rows are called in the sentence: by default 0, 1, 2, ...
     """
     if a.dtype != b.dtype:
         return f"dtype {a.dtype} is not {b.dtype}"
@@ -41,7 +43,8 @@ def same_bytes(a: Tensor, b: Tensor) -> str | None:
     if not bool(differs.any()):
         return None
     row, column = (int(x) for x in differs.nonzero()[0])
+    number = numbers[row] if numbers else row
     return (
-        f"row {row}, column {column}: {a[row, column].item()!r} is not "
+        f"row {number}, column {column}: {a[row, column].item()!r} is not "
         f"{b[row, column].item()!r} ({int(differs.any(dim=1).sum())} of {a.shape[0]} rows differ)"
     )

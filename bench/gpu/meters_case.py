@@ -12,9 +12,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from gatherbench.bench.check import residency_row
+from gatherbench.bench.check import COMPARED, Witness, check_rows, residency_row
 from gatherbench.bench.declare import path_rows
-from gatherbench.bench.gpu.meters_loop import Perceptron, wrong_rows
+from gatherbench.bench.gpu.meters_loop import Perceptron
 from gatherbench.bench.loop import STAGES, CudaClock, HostClock, run_epoch
 from gatherbench.bench.machine.env import machine_slug
 from gatherbench.bench.metering.calibration_job import run_maker
@@ -159,11 +159,9 @@ def _run(
     workload: Workload,
     make: RowMaker,
 ) -> None:
-    wrong = wrong_rows(fetcher, table, batches[:CHECKED_BATCHES])
-    if wrong is not None:
-        raise RuntimeError(wrong)
-    checked, source = len(batches[:CHECKED_BATCHES]), "fetched rows compared with the table's"
-    session.emit(make.ok("check", "batches", "1", checked, source))
+    witness = Witness(table, session.device)
+    checked = check_rows(fetcher, witness, batches[:CHECKED_BATCHES], "before timing")
+    session.emit(make.ok("check", "batches", "1", checked, COMPARED))
     if session.device.type == "cuda":
         session.emit(residency_row(fetcher, make))
     for step in (*fetcher.setup, *_tuned(session, fetcher, table, batches[0], workload)):

@@ -6,7 +6,6 @@ and train, and what differs between strategies is the data path.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +15,6 @@ from torch.nn.functional import cross_entropy
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.workload import GRAPHLESS, Workload
 from gatherbench.kernels.host_memory import empty_table
-from gatherbench.strategies.base import Fetcher
 
 #: Rows of 400 B, as in ogbn-products: no multiple of a line of 128 B.
 WIDTH = 100
@@ -96,13 +94,3 @@ class Perceptron:
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimiser.step()
         return loss.detach()
-
-
-def wrong_rows(fetcher: Fetcher, table: Tensor, batches: Sequence[MiniBatch]) -> str | None:
-    """Where the rows that a fetcher delivers differ from the table's; ``None``: nowhere."""
-    for number, batch in enumerate(batches):
-        rows = fetcher.submit(batch.input_ids.to(fetcher.ids_device)).result()
-        # Compared before the next fetch, which may use the same memory.
-        if not torch.equal(rows.cpu(), table[batch.input_ids]):
-            return f"minibatch {number}: the rows fetched are not the table's"
-    return None

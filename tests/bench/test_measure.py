@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from gatherbench.bench import measure as measure_module
 from gatherbench.bench.case import Job
 from gatherbench.bench.check import WrongRowsError
-from gatherbench.bench.loop import STAGES, run_epoch
+from gatherbench.bench.loop import STAGES, EpochTimes, run_epoch
 from gatherbench.bench.measure import measure
 from gatherbench.bench.metering.energy_block import EnergyBlock
 from gatherbench.bench.meters.base import Reading
@@ -70,6 +71,33 @@ def test_every_strategy_yields_complete_rows(make_job, strategy: str) -> None:
     assert requested >= declared["gpu_link_read"], "the link carries less than the payload"
 
 
+def test_an_epoch_is_written_as_the_loop_timed_it(make_job, monkeypatch) -> None:
+    stages = {"sample": [1.0, 2.0], "fetch": [3.0, 5.0], "train": [10.0, 30.0]}
+
+    def timed(*arguments: Any) -> EpochTimes:
+        run_epoch(*arguments)
+        return EpochTimes(60.0, stages, 51.0, [2.0, 0.5], 1000)
+
+    monkeypatch.setattr(measure_module, "run_epoch", timed)
+    job = make_job(epochs=1)
+    rows = measured(job)
+    seconds = {s: value(rows, s, "wall_time", 0) for s in ("sample", "fetch", "train", "epoch")}
+    assert seconds == {"sample": 3.0, "fetch": 8.0, "train": 40.0, "epoch": 60.0}
+    assert value(rows, "epoch", "minibatches", 0) == 2
+    assert value(rows, "fetch", "payload", 0) == 132_000  # 1000 rows of 33 floats
+    assert value(rows, "train", "loss", 0) == 1.25
+    assert value(rows, "harness", "overhead", 0) == 4.5  # (60 - 51) s over two minibatches
+    samples = {s["stage"]: s["values"] for s in read_part(job.part) if s["kind"] == "samples"}
+    assert samples == stages
+
+
+def test_the_payload_is_what_the_minibatches_of_the_trace_hold(make_job) -> None:
+    job = make_job(epochs=1)
+    trace = Trace.open(job.trace)
+    rows = sum(len(trace.input_ids(i)) for i in range(len(trace)))
+    assert value(measured(job), "fetch", "payload", 0) == rows * 33 * 4
+
+
 def test_warm_up_epochs_are_run_and_leave_no_rows(make_job, monkeypatch) -> None:
     epochs = []
 
@@ -83,9 +111,22 @@ def test_warm_up_epochs_are_run_and_leave_no_rows(make_job, monkeypatch) -> None
     assert {r.epoch for r in rows} == {-1, 0, 1}
 
 
-def test_the_model_is_scored_on_test_nodes(make_job) -> None:
-    rows = measured(make_job(eval_batches=100))
+def test_the_model_is_scored_on_test_nodes(make_job, monkeypatch) -> None:
+    scored: list[int] = []
+    job = make_job(eval_batches=100)
+    dataset = open_dataset(job.dataset)
+
+    def correct(_trainer: Any, x: Tensor, batch: Any) -> int:
+        assert torch.equal(x, torch.from_numpy(np.array(dataset.features))[batch.input_ids])
+        scored.extend(batch.seeds.tolist())
+        return len(batch.seeds) // 4
+
+    monkeypatch.setattr(measure_module.Trainer, "correct", correct)
+    rows = measured(job)
+    assert sorted(scored) == sorted(dataset.test_ids.tolist())
     assert [r.source for r in rows if r.stage == "eval"] == ["100 test nodes"]
+    # Batches of 32, 32, 32 and 4 seeds: 8 + 8 + 8 + 1 of 100.
+    assert value(rows, "eval", "test_accuracy") == 0.25
 
 
 def test_the_table_is_brought_into_memory_and_the_row_says_so(make_job) -> None:
@@ -184,7 +225,7 @@ def test_a_case_reads_the_sensors_that_the_run_trusts_and_keeps_what_they_polled
 
 
 class WrongFetcher(Fetcher):
-    """Delivers what ``spoil`` makes of the right rows, from the third minibatch on."""
+    """Delivers what ``spoil`` makes of the right rows, from the second minibatch on."""
 
     def __init__(self, features: Tensor, spoil: Any) -> None:
         super().__init__(features, torch.device("cpu"))
@@ -253,7 +294,11 @@ def test_wrong_rows_end_the_case_before_anything_is_timed(make_job, monkeypatch,
     monkeypatch.setattr(measure_module, "build", lambda *_: wrong_strategy(spoil))
     with closing(PartWriter(job.part)) as out, pytest.raises(WrongRowsError, match="minibatch 1"):
         measure(job, out)
-    assert {r.stage for r in rows_of(read_part(job.part))} == {"setup"}
+    rows = rows_of(read_part(job.part))
+    assert {r.stage for r in rows if r.value is not None} == {"setup"}
+    (check,) = [r for r in rows if r.stage == "check"]
+    assert (check.metric, check.status) == ("rows", "failed")
+    assert str(check.reason).startswith("failed: minibatch 1 of the trace, before timing: ")
 
 
 def test_a_strategy_that_cannot_run_here_says_why(make_job) -> None:

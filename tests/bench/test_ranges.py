@@ -78,7 +78,7 @@ def test_tracing_changes_nothing_that_is_measured(make_job, tmp_path, monkeypatc
     traced = measured(with_traces(make_job(), tmp_path / "traces"))
     assert outcome(traced) == plain
     warm_up, first, second, apart = marked
-    assert warm_up is None
+    assert warm_up is unmarked
     assert first is second is unmarked
     assert apart is torch.profiler.record_function
     assert max(r.epoch for r in traced) == 1

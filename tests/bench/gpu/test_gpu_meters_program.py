@@ -20,7 +20,7 @@ from gatherbench.bench.derive.epochs import problems
 from gatherbench.bench.gpu import meters, meters_case
 from gatherbench.bench.gpu.meters import calibration_table, describe_here, finish, plan
 from gatherbench.bench.gpu.meters_case import MeteredCase, Session, cases, last_case
-from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table, wrong_rows
+from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table
 from gatherbench.bench.metering.calibration import rows_of_calibration
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.meters.trust import Calibration, Comparison
@@ -85,20 +85,15 @@ def test_what_a_case_moves_is_declared_once(session: Session) -> None:
 def test_wrong_rows_end_a_case_and_the_next_has_its_turn(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meters_case, "wrong_rows", lambda *_: "minibatch 0 differs")
-    status = cases()[0].measure(session, make_table(SIZE), make_batches(SIZE), SIZE.workload, 0)
-    assert status == "failed: RuntimeError: minibatch 0 differs"
+    opened = AllInGpu._open
+    monkeypatch.setattr(AllInGpu, "_open", lambda self, table, on: opened(self, table + 1, on))
+    case = MeteredCase(AllInGpu())
+    status = case.measure(session, make_table(SIZE), make_batches(SIZE), SIZE.workload, 0)
+    wrong = "failed: WrongRowsError: minibatch 0 of the trace, before timing: row 0, column 0"
+    assert status.startswith(wrong)
     *declared, row = session.store.rows()
     assert {row.backend for row in declared} == {"model"}, "nothing measured"
     assert (row.stage, row.status) == ("case", "failed")
-
-
-def test_rows_are_compared_with_the_tables() -> None:
-    table, batches = make_table(SIZE), make_batches(SIZE)
-    with AllInGpu().open(table, CPU) as fetcher:
-        assert wrong_rows(fetcher, table, batches) is None
-        table[batches[2].input_ids[-1]] += 1  # now the copy is not the table's
-        assert "minibatch" in str(wrong_rows(fetcher, table, batches))
 
 
 @pytest.fixture
