@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from gatherbench.bench.agreement import fail_strays
 from gatherbench.bench.case import Case, Job
 from gatherbench.bench.deadline import Deadline, TimeUp
 from gatherbench.bench.fork_server import Forked, ForkServer
@@ -135,6 +136,7 @@ class Runner:
                         self.store.write_samples(finished=False)
                 if not self.left:
                     self.store.write_samples(finished=True)
+                fail_strays(self.store)
             except OSError as error:
                 if not is_disk_full(error):
                     raise
