@@ -44,11 +44,14 @@ app.command()(advise)
 app.command()(calibrate)
 app.command()(doctor)
 
-datasets_app = typer.Typer(help="Prepare, import, list and describe graphs.", no_args_is_help=True)
+datasets_app = typer.Typer(
+    help="Prepare, import, list, describe and remove graphs.", no_args_is_help=True
+)
 datasets_app.command(name="prepare")(datasets.prepare)
 datasets_app.command(name="import")(datasets.import_)
 datasets_app.command(name="list")(datasets.list_)
 datasets_app.command(name="info")(datasets.info)
+datasets_app.command(name="remove")(datasets.remove)
 app.add_typer(datasets_app, name="datasets")
 
 

@@ -8,6 +8,7 @@ imported graph it holds a checksum.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,15 @@ def prepare(workload: Workload, progress: Progress | None = None) -> tuple[Path,
         if old != trace:  # of a graph that is no more
             shutil.rmtree(old, ignore_errors=True)
     return folder, trace
+
+
+def traces_of(dataset: Path) -> list[Path]:
+    """The minibatches below the same data folder that were drawn from a dataset as it is."""
+    # By name too: a copy of a graph, or a link to one, has its spec.
+    name = re.escape(dataset.name.partition("@")[0])
+    mine = re.compile(rf"{name}(@[^-]+)?-f\d.*-{state_of(dataset)}")
+    found = sorted((dataset.parent / TRACES).glob("*"))
+    return [trace for trace in found if mine.fullmatch(trace.name)]
 
 
 def state_of(dataset: Path) -> str:

@@ -20,6 +20,7 @@ from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.layout import (
     ARRAYS,
     HEADER_BYTES,
+    MARKER,
     SPEC_FILE,
     SPLITS,
     ArrayFile,
@@ -28,9 +29,6 @@ from gatherbench.datasets.layout import (
     remedy,
 )
 from gatherbench.datasets.source import Progress, silent
-
-#: Remembers a full check that was passed.
-MARKER = "checked.json"
 
 #: Bytes looked at in one piece.
 _CHUNK_BYTES = 32 << 20

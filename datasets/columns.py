@@ -8,7 +8,7 @@ edges of ogbn-papers100M be sorted beside nothing else in 13 GB.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,23 @@ def edge_keys(
     if undirected:
         np.multiply(source, num_nodes, out=keys[edges:], dtype=np.int64)
         keys[edges:] += target
+    return keys
+
+
+def all_keys(
+    pairs: Iterable[tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]],
+    count: int,
+    num_nodes: int,
+    what: str,
+    undirected: bool = False,
+) -> NDArray[np.int64]:
+    """The keys of ``count`` edges that come in runs of sources and targets; see ``edge_keys``."""
+    keys = np.empty(2 * count if undirected else count, np.int64)
+    filled = 0
+    for source, target in pairs:
+        part = edge_keys(source, target, num_nodes, what, undirected)
+        keys[filled : filled + len(part)] = part
+        filled += len(part)
     return keys
 
 

@@ -1,11 +1,13 @@
 """Fetching a published archive into a folder that is either whole or not there.
 
 The downloaders of ogb and PyG ask on the terminal, print, and leave half an archive behind when
-they are stopped; a benchmark that runs unattended can have none of that.
+they are stopped; a benchmark that runs unattended can have none of that. Nor do they look at what
+they fetched: here it comes over https, and has the checksum of ``downloads.toml`` if there is one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import shutil
 import tempfile
@@ -17,7 +19,7 @@ from typing import Any
 
 from gatherbench.datasets.layout import DatasetError
 from gatherbench.datasets.source import Progress
-from gatherbench.datasets.staging import check_free_space
+from gatherbench.datasets.staging import check_free_space, make_parent
 
 _CHUNK = 1 << 20
 _TIMEOUT_S = 60
@@ -29,35 +31,54 @@ def published(name: str) -> dict[str, Any]:
     return tomllib.loads(text)[name]
 
 
-def fetch_folder(url: str, inside: str, target: Path, progress: Progress) -> None:
+def fetch_folder(
+    url: str, inside: str, target: Path, progress: Progress, sha256: str | None = None
+) -> None:
     """Downloads a zip archive and makes its folder ``inside`` (``"."``: all of it) ``target``.
 
+    Args:
+        url: an ``http:`` address is asked for by https.
+        sha256: of the archive, where it is known.
+
     Raises:
-        DatasetError: no network, too little disk, or a broken archive; says where the files of
-            the archive can be put by hand.
+        DatasetError: no network, too little disk, another checksum, or a broken archive; says
+            where the files of the archive can be put by hand.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
+    url = url.replace("http://", "https://", 1)
+    make_parent(target)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as scratch:
         archive, content = Path(scratch) / "archive.zip", Path(scratch) / "content"
         try:
-            _download(url, archive, progress)
+            found = _download(url, archive, progress)
+            if sha256 not in (None, found):
+                raise OSError(
+                    f"its SHA-256 is {found}, expected {sha256}: it was damaged or changed"
+                )
             with zipfile.ZipFile(archive) as opened:
+                size = sum(member.file_size for member in opened.infolist())
+                check_free_space(target.parent, size, url)
                 opened.extractall(content)
+            shutil.move(content / inside, target)
         except (OSError, http.client.HTTPException, zipfile.BadZipFile) as error:
             raise DatasetError(
                 f"{target}: not there, and {url} cannot be fetched ({error}); fetch it on another "
                 f"machine and unpack it so that {target} holds what the archive has in "
                 f"{inside!r}; a link to a folder that you have will do"
             ) from error
-        shutil.move(content / inside, target)
 
 
-def _download(url: str, archive: Path, progress: Progress) -> None:
+def _download(url: str, archive: Path, progress: Progress) -> str:
+    """Downloads a file; returns its SHA-256."""
+    seen = hashlib.sha256()
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer, archive.open("wb") as file:
+        if not answer.url.startswith("https:"):
+            raise OSError(f"it leads to {answer.url}, which is not https")
         size = int(answer.headers.get("Content-Length", 0))
         check_free_space(archive.parent, 2 * size, url)  # the archive and what it unpacks to
         while chunk := answer.read(_CHUNK):
             file.write(chunk)
+            seen.update(chunk)
             progress(f"downloading {url}", file.tell() / size if size else 0.0)
         if size and file.tell() != size:
             raise OSError(f"the connection ended after {file.tell():,} of {size:,} bytes")
+    return seen.hexdigest()

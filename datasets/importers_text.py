@@ -1,84 +1,47 @@
-"""Edges from text, gigabytes of it, with line and column of the first record that is none.
+"""Whole numbers from text, gigabytes of it, with line and column of the first that is none.
 
 The files of this field are text: one edge a line, ids separated by blanks or commas, comments
-behind ``#`` or ``%``, often gzipped. They are read piece by piece by a compiled parser that knows
-at which byte it gave up, which is more than the fast readers of the data-frame libraries tell.
+behind ``#`` or ``%``, often gzipped. They are read piece by piece by pandas. A piece that it does
+not take is read again line by line, which names the record at fault or, where there is none (a
+comment of another kind), gives the same numbers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import gzip
 import io
+import re
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets import importers_parse
 from gatherbench.datasets.layout import DatasetError
 from gatherbench.datasets.source import Progress
 
 #: Bytes parsed at a time, and the longest line that is taken for a record.
 _CHUNK_BYTES, _LINE_BYTES = 16 << 20, 1 << 20
-#: Largest id: nodes are numbered by int32.
-LARGEST_ID = 2**31 - 2
 
 _COMMENT = (b"#", b"%")
-_HEADER_NAMES = (("source", "src", "from", "head", "u"), ("target", "dst", "to", "tail", "v"))
-
-
-@dataclass(slots=True)
-class Edges:
-    """What a file says: edges ``source -> target``, in the ids of the file.
-
-    Attributes:
-        chunks: pairs of int32 arrays, in the order of the file.
-        low, high: the smallest and the largest id; -1 where there are no edges.
-        num_nodes: as declared by the file, if it does.
-        one_based: whether ids count from 1, if the format says.
-        both_ways: each edge stands for its reverse too (a symmetric matrix).
-        notes: what a reader of the dataset's spec should know.
-    """
-
-    chunks: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = field(default_factory=list)
-    low: int = -1
-    high: int = -1
-    num_nodes: int | None = None
-    one_based: bool | None = None
-    both_ways: bool = False
-    notes: tuple[str, ...] = ()
-
-    def add(self, source: NDArray[Any], target: NDArray[Any]) -> None:
-        """Append a piece of the list; the arrays are int32 ``[n]`` or will be."""
-        if len(source) == 0:
-            return
-        low = int(min(source.min(), target.min()))
-        self.low = low if self.low < 0 else min(self.low, low)
-        self.high = max(self.high, int(source.max()), int(target.max()))
-        self.chunks.append((source.astype(np.int32), target.astype(np.int32)))
-
-    def __len__(self) -> int:
-        return sum(len(source) for source, _ in self.chunks)
+#: Such as 3.0 too, which pandas writes of a column that has gaps.
+_NUMBER = re.compile(rb"[+-]?\d{1,999}(\.\d*)?([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
-    """How the records of a text file are to be read.
+class Column:
+    """A column of a text file: its position from 0, what it holds, and from where to where.
 
-    Attributes:
-        separator: one byte, or 0 for any run of blanks.
-        columns: positions of source and target, from 0.
-        lowest, highest: ids outside are refused.
-        remedy: what to do about an id that is larger, if there is a remedy.
+    ``remedy`` says what to do about a number that is larger, if there is a remedy.
     """
 
-    separator: int
-    columns: tuple[int, int]
+    position: int
+    what: str
     lowest: int
     highest: int
     remedy: str = ""
@@ -97,7 +60,8 @@ def text_stream(path: Path, progress: Progress) -> Iterator[TextStream]:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
     with raw:
         packed = path.suffix == ".gz"
-        stream = TextStream(path, gzip.GzipFile(fileobj=raw) if packed else raw, raw, progress)
+        unpacked = gzip.GzipFile(fileobj=raw) if packed else raw
+        stream = TextStream(path, unpacked, raw, path.stat().st_size, progress)
         try:
             yield stream
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -108,28 +72,36 @@ def text_stream(path: Path, progress: Progress) -> Iterator[TextStream]:
 
 
 class TextStream:
-    """Lines first, one by one, then the rest as edges; counts lines for error messages."""
+    """Lines first, one by one, then the rest as numbers; counts lines for error messages."""
 
     def __init__(
-        self, path: Path, stream: io.BufferedIOBase, raw: BinaryIO, progress: Progress
+        self,
+        path: Path,
+        stream: IO[bytes] | io.BufferedIOBase,
+        raw: BinaryIO,
+        size: int,
+        progress: Progress,
     ) -> None:
         self.path = path
         #: Lines read so far.
         self.line = 0
         self._stream, self._raw, self._progress = stream, raw, progress
-        self._size = max(1, path.stat().st_size)
+        self._size = max(1, size)
         self._unread = b""
 
     def next_record(self) -> bytes:
         """The next line that is neither blank nor a comment; empty at the end of the file."""
-        while line := self.next_line():
+        if line := self._unread:
+            self._unread = b""
+            self.line += 1
+            return line
+        while line := self._next_line():
             text = line.strip()
             if text and not text.startswith(_COMMENT):
                 return line
         return b""
 
-    def next_line(self) -> bytes:
-        """The next line, whatever it is; empty at the end of the file."""
+    def _next_line(self) -> bytes:
         line = self._stream.readline(_LINE_BYTES)
         if self.line == 0:
             line = line.removeprefix(b"\xef\xbb\xbf")
@@ -137,24 +109,30 @@ class TextStream:
         return line
 
     def unread(self, line: bytes) -> None:
-        """Put the line back that was read last."""
+        """Put the record back that was read last."""
         self._unread = line
-        self.line -= 1
+        self.line -= bool(line)
 
     def error(self, what: str, column: int | None = None) -> DatasetError:
-        """An error at the line that was read last."""
+        """An error at the line that was read last; columns count from 1."""
         place = f"line {self.line}" + ("" if column is None else f", column {column}")
         return DatasetError(f"{self.path}: {place}: {what}")
 
-    def read_edges(self, edges: Edges, records: Records) -> None:
-        """Append the rest of the file to ``edges``.
+    def numbers(
+        self, separator: str | None, columns: Sequence[Column], dense: bool = False
+    ) -> Iterator[NDArray[np.int64]]:
+        """The rest of the file in runs of records, ``[n, len(columns)]``.
+
+        Args:
+            separator: one character, or ``None`` for any run of blanks.
+            dense: an empty line amid the others is refused, as it may stand for a record.
 
         Raises:
-            DatasetError: with line, column and text of the first record that cannot be read.
+            DatasetError: with line and column of the first record that cannot be read.
         """
         rest = self._unread
         while True:
-            self._progress("read edges", min(1.0, self._raw.tell() / self._size))
+            self._progress("read text", min(1.0, self._raw.tell() / self._size))
             block = self._stream.read(_CHUNK_BYTES)
             text = rest + block
             end = text.rfind(b"\n") + 1 if block else len(text)
@@ -162,102 +140,103 @@ class TextStream:
             if len(rest) > _LINE_BYTES:
                 self.line += text.count(b"\n") + 1
                 raise self.error(f"is longer than {_LINE_BYTES} bytes; is this a text file?")
-            self._parse(text, edges, records)
+            if dense:  # empty lines wait for a record behind them: at the end they do no harm
+                content = len(text.rstrip())
+                end = (text.find(b"\n", content) + 1 or len(text)) if content else 0
+                text, rest = text[:end], text[end:] + rest
+            found = by_pandas(text, separator, columns, dense)
+            if found is None:
+                found = self.line_by_line(text, separator, columns, dense)
+            else:
+                self.line += text.count(b"\n")
+            if len(found):
+                yield found
             if not block:
                 return
 
-    def _parse(self, text: bytes, edges: Edges, records: Records) -> None:
-        ids = np.empty((2, text.count(b"\n") + 1), np.int32)
-        found, problem, position = importers_parse.parse_edges(
-            np.frombuffer(text, np.uint8),
-            records.separator,
-            *records.columns,
-            records.lowest,
-            records.highest,
-            ids,
-        )
-        if problem:
-            self.line += text.count(b"\n", 0, position) + 1
-            start = text.rfind(b"\n", 0, position) + 1
-            raise self.error(_describe(problem, text, position, records), position - start + 1)
-        self.line += text.count(b"\n")
-        edges.add(ids[0, :found], ids[1, :found])
+    def line_by_line(
+        self, text: bytes, separator: str | None, columns: Sequence[Column], dense: bool
+    ) -> NDArray[np.int64]:
+        """What pandas reads, in all that it would read, and the error where there is one."""
+        records = []
+        cut = None if separator is None else separator.encode()
+        for line in text.removesuffix(b"\n").split(b"\n") if text else ():
+            self.line += 1
+            record = line.partition(b"#")[0].strip(b" \t\r")
+            if not record or record.startswith(_COMMENT):
+                if dense and not line.strip():
+                    raise self.error("is empty: write -1 for a node without a class")
+                continue
+            cells = [cell.strip() for cell in record.split(cut)]
+            records.append([self._number(cells, column) for column in columns])
+        return np.array(records, np.int64).reshape(-1, len(columns))
+
+    def _number(self, cells: list[bytes], column: Column) -> int:
+        place, what = column.position + 1, column.what
+        if len(cells) < place:
+            raise self.error(f"expected {place} columns or more, the line ends before", place)
+        cell = cells[column.position]
+        found = cell[:40].decode(errors="replace")
+        if not (number := _NUMBER.fullmatch(cell)) or not float(cell).is_integer():
+            raise self.error(f"expected a {what} (a whole number), found {found!r}", place)
+        value = int(float(cell)) if any(number.groups()) else int(cell)
+        if value > column.highest:
+            remedy = column.remedy and f"; {column.remedy}"
+            raise self.error(
+                f"{what} {found} is too large: the largest is {column.highest}{remedy}", place
+            )
+        if value < column.lowest:
+            raise self.error(f"{what} {found} is too small: the smallest is {column.lowest}", place)
+        return value
 
 
-def _describe(problem: int, text: bytes, position: int, records: Records) -> str:
-    if problem == importers_parse.MISSING:
-        return f"expected {max(records.columns) + 1} columns or more, the line ends before"
-    stops = b" \t\r\n" + bytes([records.separator] if records.separator else [])
-    end = position
-    while end < len(text) and text[end] not in stops and end < position + 40:
-        end += 1
-    found = text[position:end].decode(errors="replace")
-    return {
-        importers_parse.NOT_A_NUMBER: f"expected a node id (a whole number), found {found!r}",
-        importers_parse.NEGATIVE: f"expected a node id, found the negative {found!r}",
-        importers_parse.TOO_LARGE: (
-            f"node id {found} is too large: the largest id is {records.highest}"
-            + (records.remedy and f"; {records.remedy}")
-        ),
-        importers_parse.TOO_SMALL: f"node id {found} is too small: ids count from {records.lowest}",
-    }[problem]
+def by_pandas(
+    text: bytes, separator: str | None, columns: Sequence[Column], dense: bool
+) -> NDArray[np.int64] | None:
+    """The numbers, or ``None`` if there is anything in the text that pandas does not take."""
+    import pandas as pd
+
+    try:
+        with np.errstate(invalid="ignore"):  # 1e300 becomes a number out of bounds
+            frame = pd.read_csv(
+                io.BytesIO(text),
+                sep=r"\s+" if separator is None else separator,
+                header=None,
+                usecols=[column.position for column in columns],
+                dtype=np.int64,
+                comment="#",
+                quoting=csv.QUOTE_NONE,
+                skipinitialspace=True,
+                skip_blank_lines=not dense,
+                na_filter=False,
+            )
+    except (ValueError, OverflowError):
+        return None
+    numbers = frame[[column.position for column in columns]].to_numpy()
+    if (numbers <= 1).all(axis=0).any() and re.search(rb"(?i)true|false", text):
+        return None  # a column of these is one of ones and zeros to pandas
+    lowest = [column.lowest for column in columns]
+    highest = [column.highest for column in columns]
+    return None if ((numbers < lowest) | (numbers > highest)).any() else numbers
 
 
-def read_edge_list(
-    path: Path,
-    one_based: bool | None,
-    num_nodes: int | None,
-    header: bool | None,
-    progress: Progress,
-) -> Edges:
-    """Read an edge list: text or CSV, gzipped or not.
+def begin(
+    stream: TextStream, header: bool | None, names: Sequence[Sequence[str]]
+) -> tuple[str | None, list[int]]:
+    """Look at the first record: the separator, and where the columns called ``names`` are.
 
-    The separator is a comma or a semicolon if the first record has one, else blanks. A header is
-    looked for in files called ``.csv`` or ``.tsv`` unless ``header`` says; its columns ``source``
-    and ``target`` (or ``src``/``dst``, ``from``/``to``) are taken where it has both, else the
-    first two. Further columns are ignored.
-
-    Raises:
-        DatasetError: with line and column of the first bad record; or no record at all.
+    Where there is no header, or it lacks one of them, they are the first ones.
     """
-    edges = Edges(one_based=one_based)
-    with text_stream(path, progress) as stream:
-        first = stream.next_record()
-        if not first:
-            raise DatasetError(f"{path}: holds no edges")
-        separator = next((s for s in b",;" if s in first), 0)
-        columns = (0, 1)
-        if header is None:
-            named = any(suffix in (".csv", ".tsv") for suffix in path.suffixes[-2:])
-            header = named and not first.strip()[:1].isdigit()
-        if header:
-            columns = _columns(first, separator)
-        else:
-            stream.unread(first)
-        lowest = 1 if one_based else 0
-        highest = LARGEST_ID if num_nodes is None else num_nodes - 1 + (one_based is not False)
-        remedy = too_large_remedy(num_nodes)
-        stream.read_edges(edges, Records(separator, columns, lowest, highest, remedy))
-    if not edges.chunks:
-        raise DatasetError(f"{path}: holds no edges")
-    return edges
-
-
-def too_large_remedy(num_nodes: int | None) -> str:
-    """What to do about an id that is no node; ``num_nodes`` is what other files say, if they do."""
-    if num_nodes is None:
-        return "number the nodes from 0 first (numpy.unique(edges, return_inverse=True) does)"
-    return (
-        f"there are {num_nodes} nodes, as features and labels have one row for each; where ids have"
-        " gaps, --relabel numbers those that occur"
-    )
-
-
-def _columns(header: bytes, separator: int) -> tuple[int, int]:
-    text = header.decode(errors="replace").lower()
-    names = [name.strip(" \t\r\n\"'") for name in text.split(chr(separator) if separator else None)]
-    source, target = (
-        next((names.index(name) for name in known if name in names), None)
-        for known in _HEADER_NAMES
-    )
-    return (0, 1) if source is None or target is None else (source, target)
+    first = stream.next_record()
+    separator = next((chr(s) for s in b",;" if s in first), None)
+    if header is None:
+        named = any(suffix in (".csv", ".tsv") for suffix in stream.path.suffixes[-2:])
+        header = named and not _NUMBER.match(first.strip())
+    if not header:
+        stream.unread(first)
+        return separator, list(range(len(names)))
+    cells = first.decode(errors="replace").lower().split(separator)
+    found = [cell.strip(" \t\r\n\"'") for cell in cells]
+    places = [next((found.index(n) for n in known if n in found), None) for known in names]
+    given = [place for place in places if place is not None]
+    return separator, given if len(given) == len(names) else list(range(len(names)))

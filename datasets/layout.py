@@ -23,6 +23,11 @@ SPEC_FILE = "spec.json"
 SPLITS = ("train", "val", "test")
 ARRAYS = ("indptr", "indices", "features", "labels", *(f"{s}_ids" for s in SPLITS))
 
+#: Remembers a full check that was passed.
+MARKER = "checked.json"
+#: All that may lie in a dataset folder.
+_FILES = {SPEC_FILE, MARKER, *(f"{array}.npy" for array in ARRAYS), "LICENSE.WordNet"}
+
 #: Length of every ``.npy`` header that the writer makes. NumPy pads its headers so that one which
 #: is rewritten for a longer array keeps its length, and a multiple of 128 keeps the first row of
 #: the feature table on a 128 B boundary of the mapping.
@@ -60,8 +65,28 @@ def folder_bytes(spec: DatasetSpec) -> int:
     return graph + spec.table_bytes + per_node * spec.num_nodes + headers
 
 
+def not_ours(folder: Path) -> str:
+    """Why a folder may be neither replaced nor removed; empty if it may.
+
+    A dataset that was damaged may: a folder of our files, with a spec of ours in it.
+    """
+    try:
+        spec = folder / SPEC_FILE
+        content = json.loads(spec.read_bytes()) if spec.is_file() else {}
+        foreign = sorted(path.name for path in folder.iterdir() if path.name not in _FILES)
+    except (OSError, ValueError):
+        content, foreign = {}, []
+    if not isinstance(content, dict) or content.keys() != {"spec", "files", "sha256"}:
+        return f"{folder}: holds no {SPEC_FILE} of gatherbench, so nothing there is touched"
+    if foreign:
+        return f"{folder}: {foreign[0]} in it is no part of a dataset: move it away first"
+    return ""
+
+
 def remedy(folder: Path) -> str:
     """What to do about a broken folder, as the end of a sentence."""
+    if folder.exists() and not_ours(folder):
+        return "move the folder away, or choose another name"
     return (
         f"make it anew with `{_prepare(folder)} --force` "
         f"(or import it again, if that is where it came from)"
@@ -93,14 +118,14 @@ def read_spec(folder: Path) -> tuple[DatasetSpec, dict[str, ArrayFile]]:
     path = folder / SPEC_FILE
     if not folder.is_dir():
         raise DatasetError(f"{folder}: no such dataset folder; make it with `{_prepare(folder)}`")
+    if not path.is_file():
+        raise DatasetError(
+            f"{path}: missing, so the folder was never finished or is no dataset; {remedy(folder)}"
+        )
     try:
         content = json.loads(path.read_bytes())
         version = content["spec"]["format_version"]
-    except FileNotFoundError:
-        raise DatasetError(
-            f"{path}: missing, so the folder was never finished or is no dataset; {remedy(folder)}"
-        ) from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DatasetError(f"{path}: unreadable ({error}); {remedy(folder)}") from error
     if version != FORMAT_VERSION:
         raise DatasetError(

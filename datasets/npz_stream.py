@@ -1,15 +1,18 @@
-"""Reading one array of an ``.npz`` from beginning to end without ever holding it.
+"""Arrays in ``.npy`` and ``.npz`` files that are read from beginning to end without being held.
 
-``np.load`` makes an array of every member it is asked for, and cannot map a member of an archive.
-The feature table of ogbn-papers100M is a member of 57 GB.
+``np.load`` makes an array of every member of an archive it is asked for, and cannot map one. The
+feature table of ogbn-papers100M is a member of 57 GB; and a file of 8 MB may say that it holds
+8 GB. Sizes are told from the headers, which have to agree with the file, before anything is read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -18,57 +21,174 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.source import Progress
+
+#: Elements read at a time.
+CHUNK = 1 << 22
+
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_BROKEN = (OSError, KeyError, ValueError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True, slots=True)
-class NpyStream:
-    """An array that is read in the order in which its elements lie in the file.
+class StoredArray:
+    """An array in a file, of which only the header was read.
 
     Attributes:
+        member: its name in the archive, or ``None`` in a ``.npy``.
         fortran: the first axis varies fastest, as in a transposed array.
     """
 
+    path: Path
+    member: str | None
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fortran: bool
-    where: str
-    file: IO[bytes]
 
-    def read(self, count: int) -> NDArray[Any]:
-        """The next ``count`` elements, flat.
+    @property
+    def where(self) -> str:
+        return _where(self.path, self.member)
+
+    def expect(self, kinds: str, *shape: int | None) -> tuple[int, ...]:
+        """The array's shape, if it is as expected; ``None`` stands for any length.
 
         Raises:
-            DatasetError: the file ends before, or its checksum is wrong.
+            DatasetError: another shape, or a dtype whose kind is none of ``kinds``.
         """
-        try:
-            data = self.file.read(count * self.dtype.itemsize)
-        except (EOFError, zlib.error, zipfile.BadZipFile) as error:
-            raise DatasetError(f"{self.where}: broken ({error}); fetch it again") from error
-        if len(data) != count * self.dtype.itemsize:
-            raise DatasetError(f"{self.where}: ends too early; fetch it again")
-        return np.frombuffer(data, self.dtype)
+        fits = len(self.shape) == len(shape) and self.dtype.kind in kinds
+        if not fits or any(a not in (None, b) for a, b in zip(shape, self.shape, strict=True)):
+            numbers = "numbers" if "f" in kinds else "whole numbers"
+            wanted = ", ".join("any" if want is None else str(want) for want in shape)
+            raise DatasetError(
+                f"{self.where}: holds {self.dtype} {self.shape}, expected {numbers} of shape "
+                f"[{wanted}]"
+            )
+        return self.shape
+
+    @contextlib.contextmanager
+    def reader(self, start: int = 0) -> Iterator[Callable[[int], NDArray[Any]]]:
+        """A function that gives the next so many elements, flat, in the order of the file.
+
+        Raises:
+            DatasetError: (also while reading) the file is cut short or damaged.
+        """
+        with _explained(self.where), _open(self.path, self.member) as (file, _):
+            _read_header(file)
+            file.seek(start * self.dtype.itemsize, os.SEEK_CUR)
+
+            def read(count: int) -> NDArray[Any]:
+                data = file.read(count * self.dtype.itemsize)
+                if len(data) != count * self.dtype.itemsize:
+                    raise EOFError("it ends too early")
+                return np.frombuffer(data, self.dtype)
+
+            yield read
+
+    def flat(
+        self, start: int = 0, stop: int | None = None, step: int | None = None
+    ) -> Iterator[NDArray[Any]]:
+        """Elements ``start`` to ``stop`` in the order of the file, at most ``step`` at a time."""
+        end = math.prod(self.shape) if stop is None else stop
+        step = step or CHUNK
+        with self.reader(start) as read:
+            for first in range(start, end, step):
+                yield read(min(step, end - first))
+
+    def rows(self) -> Iterator[NDArray[Any]]:
+        """A table ``[N, D]`` in runs of rows.
+
+        Raises:
+            DatasetError: it lies column by column.
+        """
+        width = self.shape[1]
+        if self.fortran and min(self.shape) > 1:
+            raise DatasetError(f"{self.where}: lies column by column; save it in C order, as .npy")
+        for run in self.flat(step=max(1, CHUNK // max(1, width)) * width):
+            yield run.reshape(-1, width)
+
+    def whole(self) -> NDArray[Any]:
+        """All of it; for arrays whose size was found to be right."""
+        with self.reader() as read:
+            flat = read(math.prod(self.shape))
+        return flat.reshape(self.shape[::-1]).T if self.fortran else flat.reshape(self.shape)
+
+    def pairs(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """An ``edge_index`` ``[2, E]`` (or ``[E, 2]``) as runs of sources and targets."""
+        if (len(self.shape) == 2 and self.shape[0] == 2) == self.fortran:
+            for run in self.flat(step=2 * CHUNK):
+                yield run[0::2], run[1::2]
+        else:
+            count = math.prod(self.shape) // 2
+            yield from zip(self.flat(0, count), self.flat(count), strict=True)
+
+
+def stored_array(path: Path, member: str | None = None) -> StoredArray:
+    """Find an array by its header, in a ``.npy`` or as ``member`` of an ``.npz``.
+
+    Raises:
+        DatasetError: no such file or array, Python objects, or a header that says another size
+            than the file has.
+    """
+    where = _where(path, member)
+    with _explained(where), _open(path, member) as (file, size):
+        shape, fortran, dtype = _read_header(file)
+        if dtype.hasobject:
+            raise DatasetError(f"{where}: holds Python objects, which are not read")
+        said, held = math.prod(shape) * dtype.itemsize, size - file.tell()
+        if min(shape, default=0) < 0 or said != held:
+            raise DatasetError(
+                f"{where}: its header says {dtype} {shape}, {said:,} bytes, and there are "
+                f"{held:,}; the file is cut short or damaged"
+            )
+    return StoredArray(path, member, shape, dtype, fortran)
+
+
+def float_rows(table: StoredArray, progress: Progress) -> Iterator[NDArray[np.float32]]:
+    """A table in runs of rows, as float32."""
+    done = 0
+    for run in table.rows():
+        yield run.astype(np.float32, copy=False)
+        done += len(run)
+        progress("writing features", done / table.shape[0])
+
+
+def members(path: Path) -> list[str]:
+    """The names of the arrays in an ``.npz``.
+
+    Raises:
+        DatasetError: it is no such archive.
+    """
+    with _explained(str(path)), zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
 @contextlib.contextmanager
-def npz_member(path: Path, name: str) -> Iterator[NpyStream]:
-    """Opens the array ``name`` of the archive ``path``, compressed or not.
+def _open(path: Path, member: str | None) -> Iterator[tuple[IO[bytes], int]]:
+    """The file or the member, and its length."""
+    if member is None:
+        with path.open("rb") as file:
+            yield file, path.stat().st_size
+    else:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{member}.npy") as packed:
+            yield packed, archive.getinfo(f"{member}.npy").file_size
 
-    Raises:
-        DatasetError: no such file, no such array, or no archive of arrays.
-    """
-    where = f"{path}, array {name!r}"
-    with contextlib.ExitStack() as opened:
-        try:
-            archive = opened.enter_context(zipfile.ZipFile(path))
-            file = opened.enter_context(archive.open(f"{name}.npy"))
-            version = np.lib.format.read_magic(file)
-            read_header = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }[version]
-            shape, fortran, dtype = read_header(file)
-        except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise DatasetError(f"{where}: cannot be read ({error}); fetch it again") from error
-        if dtype.hasobject:
-            raise DatasetError(f"{where}: holds Python objects, which are not read")
-        yield NpyStream(shape, dtype, fortran, where, file)
+
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    return _HEADERS[np.lib.format.read_magic(file)](file)
+
+
+def _where(path: Path, member: str | None) -> str:
+    return str(path) if member is None else f"{path}, array {member!r}"
+
+
+@contextlib.contextmanager
+def _explained(where: str) -> Iterator[None]:
+    try:
+        yield
+    except DatasetError:
+        raise
+    except _BROKEN as error:
+        raise DatasetError(f"{where}: cannot be read ({error}); fetch or save it again") from error

@@ -1,19 +1,18 @@
 """The node-classification graphs of the Open Graph Benchmark, read by the ``ogb`` package itself.
 
 What of ogb 1.3.6 does not suit an unattended run is fenced in here. It asks the network for a
-newer version when imported. Its loader saves a second copy of the whole graph as a pickle, which
-``torch.load`` refuses to read since torch 2.6 and which could run any code: so that copy is
-neither written nor read. And for ogbn-papers100M it holds every array at once: so that graph is
-streamed out of the archive, in OGB's layout.
+newer version when imported. Its loader saves a second copy of the whole graph as a pickle, and
+takes splits from one if it finds one; a pickle can run any code: so none is written or read. And
+for ogbn-papers100M it holds every array at once: so that graph is streamed out of the archive, in
+OGB's layout.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import pickle
 import sys
-import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,17 +21,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.columns import check_nodes, columns, edge_keys
+from gatherbench.datasets.columns import all_keys, columns, edge_keys
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.download import fetch_folder, published
 from gatherbench.datasets.layout import DatasetError
-from gatherbench.datasets.npz_stream import NpyStream, npz_member
+from gatherbench.datasets.npz_stream import float_rows, stored_array
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
 Splits = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-
-_CHUNK = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +67,10 @@ class OgbSource:
         raw = folder.parent / "raw" / self.name.replace("-", "_")
         meta = _meta(nodeproppred, self.name)
         if not raw.exists():
-            fetch_folder(meta["url"], meta["download_name"], raw, progress)
+            checksum = published(self.name).get("sha256")
+            fetch_folder(meta["url"], meta["download_name"], raw, progress, checksum)
         _check_release(raw, meta)
-        splits = _splits(nodeproppred, self.name, raw)
+        splits = _splits(raw / "split" / meta["split"])
         if meta["binary"] == "True":
             self._stream(raw / "raw", folder, splits, progress)
         else:
@@ -105,24 +103,20 @@ class OgbSource:
 
     def _stream(self, raw: Path, folder: Path, splits: Splits, progress: Progress) -> None:
         """Out of ``data.npz``: 8 bytes an edge in memory, and never more than some rows."""
-        data = raw / "data.npz"
-        with npz_member(data, "node_feat") as table:
-            if table.fortran or len(table.shape) != 2:
-                raise DatasetError(f"{table.where}: expected rows, one after the other")
-            shape = table.shape[0], table.shape[1]
-        with npz_member(data, "edge_index") as edges:
-            spec = self._spec(shape, max(edges.shape, default=0))
-        with _explained(raw), np.load(raw / "node-label.npz") as file:
-            labels = classes(file["node_label"])
-        with DatasetWriter(folder, spec, progress) as writer:
-            writer.write_labels(labels)
+        table = stored_array(raw / "data.npz", "node_feat")
+        edges = stored_array(raw / "data.npz", "edge_index")
+        labels = stored_array(raw / "node-label.npz", "node_label")
+        nodes, width = table.expect("f", None, None)
+        _, count = edges.expect("i", 2, None)
+        labels.expect("fi", nodes, 1)
+        progress("reading edges", 0.0)
+        with DatasetWriter(folder, self._spec((nodes, width), count), progress) as writer:
+            writer.write_labels(classes(labels.whole()))
             writer.write_splits(*splits)
-            with npz_member(data, "edge_index") as edges:
-                keys = _streamed_keys(edges, spec.num_nodes, progress)
-            writer.write_columns(columns(keys, spec.num_nodes))
+            keys = all_keys(edges.pairs(), count, nodes, edges.where)
+            writer.write_columns(columns(keys, nodes))
             del keys
-            with npz_member(data, "node_feat") as table:
-                writer.write_features(_rows(table, progress))
+            writer.write_features(float_rows(table, progress))
 
     def _spec(self, shape: tuple[int, int], edges: int) -> DatasetSpec:
         """The estimate with the sizes that the files have; merging may leave fewer edges."""
@@ -192,79 +186,25 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _explained(raw: Path) -> Iterator[None]:
-    """Turns what OGB, pandas, NumPy and torch raise on a damaged file into a remedy."""
+    """Turns what OGB, pandas and NumPy raise on a damaged file into a remedy."""
     try:
         yield
     except (
         *(OSError, EOFError, KeyError, ValueError, RuntimeError),
-        *(pickle.UnpicklingError, zipfile.BadZipFile),
+        zlib.error,
     ) as error:
         raise DatasetError(
             f"{raw}: ogb cannot read it ({error}); remove the folder to download it anew"
         ) from error
 
 
-@contextlib.contextmanager
-def _numpy_in_pickles() -> Iterator[None]:
-    """Lets ``torch.load`` read NumPy arrays of node ids, and still nothing that could run code.
+def _splits(folder: Path) -> Splits:
+    """The train, validation and test ids, from the text files that OGB publishes."""
+    import pandas as pd
 
-    Files that were written with NumPy 1 name its module as it was called then.
-    """
-    import torch
-    from numpy._core.multiarray import _reconstruct
-
-    allowed: list[Any] = [
-        np.ndarray,
-        np.dtype,
-        type(np.dtype(np.int64)),
-        (_reconstruct, "numpy._core.multiarray._reconstruct"),
-        (_reconstruct, "numpy.core.multiarray._reconstruct"),
-    ]
-    with torch.serialization.safe_globals(allowed):
-        yield
-
-
-def _splits(nodeproppred: Any, name: str, raw: Path) -> Splits:
-    """The train, validation and test ids, as OGB reads them."""
-
-    class Layout(nodeproppred.NodePropPredDataset):
-        """OGB's dataset without the step that loads and saves the graph."""
-
-        def pre_process(self) -> None:
-            pass
-
-    with _explained(raw), _numpy_in_pickles():
-        split = Layout(name, root=str(raw.parent)).get_idx_split()
-        train, val, test = (np.asarray(split[p], np.int64) for p in ("train", "valid", "test"))
+    with _explained(folder):
+        train, val, test = (
+            pd.read_csv(folder / f"{part}.csv.gz", header=None).to_numpy(np.int64)[:, 0]
+            for part in ("train", "valid", "test")
+        )
     return train, val, test
-
-
-def _streamed_keys(edges: NpyStream, num_nodes: int, progress: Progress) -> NDArray[np.int64]:
-    """The keys of ``edge_index`` ``[2, E]``: all sources, then all targets, or pairs if Fortran."""
-    if len(edges.shape) != 2 or edges.shape[0] != 2:
-        raise DatasetError(f"{edges.where}: expected shape (2, E), found {edges.shape}")
-    count = edges.shape[1]
-    keys = np.empty(count, np.int64)
-    for first in range(0, 2 * count, _CHUNK):
-        ids = edges.read(min(_CHUNK, 2 * count - first)).astype(np.int64)
-        check_nodes(ids, num_nodes, edges.where)
-        progress("reading edges", first / (2 * count))
-        if edges.fortran:
-            keys[first // 2 : (first + len(ids)) // 2] = ids[1::2] * num_nodes + ids[0::2]
-            continue
-        sources = ids[: max(0, count - first)]
-        keys[first : first + len(sources)] = sources
-        targets = ids[len(sources) :]
-        start = max(0, first - count)
-        keys[start : start + len(targets)] += targets * num_nodes
-    return keys
-
-
-def _rows(table: NpyStream, progress: Progress) -> Iterator[NDArray[np.float32]]:
-    """The feature table in runs of rows, as float32."""
-    rows, width = table.shape
-    step = max(1, _CHUNK // width)
-    for first in range(0, rows, step):
-        count = min(step, rows - first)
-        yield table.read(count * width).reshape(count, width).astype(np.float32, copy=False)
-        progress("writing features", (first + count) / rows)

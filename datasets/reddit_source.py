@@ -1,19 +1,21 @@
-"""Reddit, the dense graph on which the paper measured its epochs, read by PyG itself."""
+"""Reddit, the dense graph on which the paper measured its epochs, from the files that PyG fetches.
+
+PyG's own loader keeps its result as a pickle in ``processed/`` and runs whatever code one holds
+that it finds there. So only the arrays of ``raw/`` are read, and ``processed/`` is left alone.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import io
 from dataclasses import dataclass, replace
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
-from gatherbench.datasets.columns import columns, edge_keys
+from gatherbench.datasets.columns import all_keys, columns
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.download import fetch_folder, published
 from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.npz_stream import float_rows, stored_array
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
@@ -22,7 +24,7 @@ _RAW_FILES = ("reddit_data.npz", "reddit_graph.npz")
 
 @dataclass(frozen=True, slots=True)
 class RedditSource:
-    """``torch_geometric.datasets.Reddit``; its folder is ``raw/reddit`` beside the datasets."""
+    """What ``torch_geometric.datasets.Reddit`` reads, in its folder: ``raw/reddit``."""
 
     name: str = "reddit"
     scalable: bool = False
@@ -47,47 +49,38 @@ class RedditSource:
         )
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        try:
-            import scipy.sparse  # noqa: F401  # PyG reads the adjacency with it, unasked
-        except ModuleNotFoundError as error:
-            raise DatasetError(
-                f"PyG reads Reddit with SciPy ({error}); pip install scipy"
-            ) from error
-        from torch_geometric.datasets import Reddit
-
-        root = folder.parent / "raw" / "reddit"
-        raw = root / "raw"
+        known = published(self.name)
+        raw = folder.parent / "raw" / "reddit" / "raw"
         if not raw.exists():
-            fetch_folder(Reddit.url, ".", raw, progress)
+            fetch_folder(known["url"], ".", raw, progress, known["sha256"])
         for file in _RAW_FILES:
             if not (raw / file).is_file():
                 raise DatasetError(
-                    f"{raw / file}: missing; remove {raw}, or put there what {Reddit.url} has"
+                    f"{raw / file}: missing; remove {raw}, or put there what {known['url']} has"
                 )
-        progress(f"reading {raw}", 0.0)
-        try:
-            with contextlib.redirect_stderr(io.StringIO()):
-                data = Reddit(str(root))[0]
-        except (OSError, EOFError, KeyError, ValueError, RuntimeError, BadZipFile) as error:
-            raise DatasetError(
-                f"{root}: PyG cannot read it ({error}); remove {root / 'processed'}, which PyG "
-                f"makes again, or all of {root} to download it anew"
-            ) from error
-        source, target = data.edge_index.numpy()
-        features = data.x.numpy()
+        data, graph = (raw / file for file in _RAW_FILES)
+        table, labels, part = (stored_array(data, k) for k in ("feature", "label", "node_types"))
+        row, column = (stored_array(graph, k) for k in ("row", "col"))
+        nodes, width = table.expect("f", None, None)
+        labels.expect("i", nodes)
+        part.expect("i", nodes)
+        (count,) = row.expect("i", None)
+        column.expect("i", count)
+        classes, split = labels.whole(), part.whole()
         spec = replace(
             self.estimate(scale),
-            num_nodes=len(features),
-            num_edges=len(source),
-            feature_dim=features.shape[1],
-            num_classes=int(data.y.max()) + 1,
+            num_nodes=nodes,
+            num_edges=count,
+            feature_dim=width,
+            num_classes=int(classes.max(initial=0)) + 1,
         )
-        masks = (data.train_mask, data.val_mask, data.test_mask)
+        progress(f"reading {raw}", 0.0)
         with DatasetWriter(folder, spec, progress) as writer:
-            writer.write_columns(
-                columns(edge_keys(source, target, spec.num_nodes, str(raw)), spec.num_nodes)
-            )
-            writer.write_features(features)
-            writer.write_labels(data.y.numpy())
-            writer.write_splits(*(np.flatnonzero(mask.numpy()) for mask in masks))
+            edges = zip(row.flat(), column.flat(), strict=True)
+            keys = all_keys(edges, count, nodes, str(graph))
+            writer.write_columns(columns(keys, nodes))
+            del keys
+            writer.write_features(float_rows(table, progress))
+            writer.write_labels(classes)
+            writer.write_splits(*(np.flatnonzero(split == number) for number in (1, 2, 3)))
         progress(f"reading {raw}", 1.0)

@@ -95,23 +95,45 @@ def publish(staged: Path, folder: Path) -> None:
         _sync(path)
     _sync(staged)
     if folder.exists():  # a folder can be renamed onto an empty one only: put the old one aside
-        old = folder.with_name(_prefix(folder) + secrets.token_hex(4))
+        # Under a name at which it can be found and used, should this be the last that is done.
+        old = folder.with_name(f"{folder.name}.old-{secrets.token_hex(4)}")
         folder.rename(old)
         staged.rename(folder)
-        shutil.rmtree(old)
+        _sync(folder.parent)
+        discard(old, folder)
     else:
         staged.rename(folder)
-    _sync(folder.parent)
+        _sync(folder.parent)
+
+
+def discard(folder: Path, name: Path | None = None) -> None:
+    """Remove a folder, or a link to one, so that no half of it is ever found.
+
+    Should it not get to the end, the next writer of ``name`` (or of ``folder``) does.
+    """
+    if folder.is_symlink():
+        folder.unlink()
+        return
+    doomed = folder.with_name(_prefix(name or folder) + secrets.token_hex(4))
+    folder.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Wait until no other process prepares ``folder``, and keep others waiting meanwhile."""
     make_parent(folder)
-    # The lock file stays: removing it would let two processes lock two files of one name.
-    with folder.with_name(f".{folder.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    path = folder.with_name(f".{folder.name}.lock")
+    while True:
+        with path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_nlink == 0:
+                continue  # who held it has removed it: there may be another file of that name
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
 
 
 def _prefix(folder: Path) -> str:

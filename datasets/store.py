@@ -33,6 +33,10 @@ __all__ = [
 ]
 
 
+#: What else lies in the data folder: downloads, and minibatches.
+RESERVED = ("raw", "traces")
+
+
 def data_root() -> Path:
     """Where dataset folders lie: ``$GATHERBENCH_DATA``, or the user's cache directory."""
     chosen = os.environ.get("GATHERBENCH_DATA")
@@ -47,10 +51,16 @@ def dataset_folder(name: str, scale: float = 1.0, root: Path | None = None) -> P
     """The folder of a dataset, e.g. ``<root>/products-like@0.01``; it need not exist.
 
     Raises:
-        DatasetError: a name that could lead out of ``root``, or a scale that is not positive.
+        DatasetError: a name that could lead out of ``root`` or is one of :data:`RESERVED`, or a
+            scale that is not positive.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise DatasetError(f"dataset name {name!r}: expected letters, digits, '.', '_' and '-'")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        shown = name if len(name) <= 100 else f"{name[:40]}…"
+        raise DatasetError(
+            f"dataset name {shown!r}: expected letters, digits, '.', '_' and '-', at most 100"
+        )
+    if name in RESERVED:
+        raise DatasetError(f"{name!r} is a folder of gatherbench's own: choose another name")
     if not 0 < scale < float("inf"):
         raise DatasetError(f"scale {scale}: expected a positive number, e.g. 0.01")
     suffix = "" if scale == 1 else f"@{scale:.12g}"

@@ -33,6 +33,7 @@ from gatherbench.datasets.layout import (
     array_path,
     folder_bytes,
     index_dtype,
+    not_ours,
     write_spec,
 )
 from gatherbench.datasets.source import Progress, silent
@@ -54,7 +55,7 @@ class DatasetWriter:
 
     Each of :meth:`write_graph` (or :meth:`write_columns`), :meth:`write_features` (or
     :meth:`features_file`), :meth:`write_labels` and :meth:`write_splits` is called once, in any
-    order. An existing folder is replaced.
+    order. A dataset that is there is replaced; any other folder is refused.
 
     Args:
         folder: where the dataset shall lie, e.g. from ``dataset_folder``.
@@ -76,6 +77,7 @@ class DatasetWriter:
         self._features: np.memmap[Any, Any] | None = None
 
     def __enter__(self) -> Self:
+        self._refuse_foreign()
         make_parent(self.folder)
         remove_leftovers(self.folder)
         check_free_space(self.folder.parent, folder_bytes(self.spec), self.spec.name)
@@ -250,7 +252,12 @@ class DatasetWriter:
         check_values(data, full=True, progress=self._progress)
         write_spec(self._temporary, spec, {array: self._files[array] for array in ARRAYS})
         remember(self._temporary)
+        self._refuse_foreign()  # once more: writing takes its time
         publish(self._temporary, self.folder)
+
+    def _refuse_foreign(self) -> None:
+        if os.path.lexists(self.folder) and (why := not_ours(self.folder)):
+            raise DatasetError(f"{why}; choose another name")
 
     def _explain_full_disk(self, error: OSError) -> None:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

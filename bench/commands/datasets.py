@@ -1,16 +1,14 @@
-"""`gatherbench datasets`: prepare, import, list and describe graphs."""
+"""`gatherbench datasets`: prepare, import, list, describe and remove graphs."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gatherbench.bench.commands.common import bad_input, console
-
-#: Width of the features that are generated for an imported graph, unless it is said.
-DIM = 128
 
 
 def prepare(
@@ -23,7 +21,7 @@ def prepare(
     from gatherbench.datasets.registry import prepare_dataset
     from gatherbench.datasets.store import DatasetError
 
-    with bad_input(DatasetError), step_bar(console(stderr=True)) as progress:
+    with bad_input(DatasetError, OSError), step_bar(console(stderr=True)) as progress:
         folder = prepare_dataset(name, scale, progress=progress, force=force)
     typer.echo(folder)
 
@@ -32,21 +30,32 @@ def import_(
     path: Annotated[
         Path,
         typer.Argument(
-            help="Edge list (source, target), MatrixMarket, or NumPy (edge_index, CSC) file."
+            help="Edge list (source, target), MatrixMarket, NumPy (edge_index, CSC) or PyG's Data."
         ),
     ],
     name: Annotated[str, typer.Option(help="What the dataset shall be called.")],
     dim: Annotated[
-        int | None, typer.Option(help=f"Width of generated features.  [default: {DIM}]")
+        int | None, typer.Option(help="Width of generated features.  [default: 128]")
     ] = None,
     dtype: Annotated[str, typer.Option(help="Of generated features.")] = "float32",
     labels: Annotated[
         Path | None,
-        typer.Option(help=".npy or text, one class a node in the order of ids, -1 for none."),
+        typer.Option(
+            help=".npy, .pt or text: one class a node in the order of ids, -1 for none; or lines "
+            "node,label."
+        ),
     ] = None,
     features: Annotated[
-        Path | None, typer.Option(help=".npy [N, D] to take instead of generated features.")
+        Path | None, typer.Option(help=".npy or .pt [N, D] instead of generated features.")
     ] = None,
+    train: Annotated[
+        Path | None,
+        typer.Option(
+            help="Training nodes: ids as in the graph's file, or a mask (.npy, .pt, text)."
+        ),
+    ] = None,
+    val: Annotated[Path | None, typer.Option(help="Validation nodes.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Test nodes.")] = None,
     one_based: Annotated[
         bool | None,
         typer.Option(
@@ -74,14 +83,17 @@ def import_(
     from gatherbench.datasets.importers import import_graph
     from gatherbench.datasets.store import DatasetError
 
-    with bad_input(DatasetError), step_bar(console(stderr=True)) as progress:
+    with bad_input(DatasetError, OSError), step_bar(console(stderr=True)) as progress:
         folder = import_graph(
             path,
             name,
-            dim=DIM if dim is None and features is None else dim,
+            dim=dim,
             dtype=dtype,
             labels=labels,
             features=features,
+            train=train,
+            val=val,
+            test=test,
             one_based=one_based,
             relabel=relabel,
             undirected=undirected,
@@ -112,8 +124,37 @@ def info(
     from gatherbench.datasets.registry import get_source
     from gatherbench.datasets.store import DatasetError, dataset_folder
 
-    with bad_input(DatasetError):
+    with bad_input(DatasetError, OSError):
         folder = Path(name) if Path(name).is_dir() else dataset_folder(name, scale)
         if not folder.exists():
             get_source(name)  # a name that is none is refused with the nearest one
         console().print(description(folder))
+
+
+def remove(
+    name: Annotated[str, typer.Argument(help="As `gatherbench datasets list` shows it.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a dataset and the minibatches drawn from it; downloads stay."""
+    from gatherbench.bench.prepare import traces_of
+    from gatherbench.bench.show.disk import bytes_below
+    from gatherbench.bench.units import bytes_in_words
+    from gatherbench.datasets.layout import not_ours
+    from gatherbench.datasets.staging import discard, exclusive
+    from gatherbench.datasets.store import DatasetError, data_root
+
+    with bad_input(DatasetError, OSError):
+        folder = data_root() / name
+        elsewhere = name.startswith(".") or folder.parent != data_root()
+        if elsewhere or not os.path.lexists(folder):
+            raise DatasetError(f"{name}: no such dataset in {data_root()}; see `datasets list`")
+        if why := not_ours(folder):
+            raise DatasetError(why)
+        with exclusive(folder):
+            doomed = [*traces_of(folder), folder]
+            size = bytes_in_words(sum(bytes_below(place) for place in doomed))
+            if not yes:
+                typer.confirm(f"Remove {folder} and its minibatches, {size}?", abort=True, err=True)
+            for place in doomed:
+                discard(place)
+    typer.echo(f"removed {folder}: {size}")

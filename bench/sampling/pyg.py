@@ -56,8 +56,24 @@ class PygNeighborSampler(BaseSampler):
 
     @classmethod
     def from_data(cls, data: Data, fanouts: Sequence[int], threads: int | None = None) -> Self:
-        """A sampler of the graph in ``data.edge_index`` (row 0 the sources, row 1 the targets)."""
+        """A sampler of the graph in ``data.edge_index`` (row 0 the sources, row 1 the targets).
+
+        Raises:
+            ValueError: there are several kinds of nodes, or an edge names a node that is none.
+        """
+        if not isinstance(data, Data):
+            raise ValueError(
+                f"{type(data).__name__}: one kind of nodes is sampled; data.to_homogeneous() makes "
+                "a Data of a HeteroData"
+            )
         sources, targets = data.edge_index.cpu()
+        bad = ((data.edge_index < 0) | (data.edge_index >= data.num_nodes)).any(dim=0)
+        if bad.any():
+            at = int(bad.int().argmax())
+            raise ValueError(
+                f"edge {at} goes from {sources[at]} to {targets[at]}, and data has "
+                f"{data.num_nodes} nodes, numbered from 0"
+            )
         order = torch.argsort(targets, stable=True)
         indptr = torch.zeros(data.num_nodes + 1, dtype=torch.int64)
         torch.cumsum(torch.bincount(targets, minlength=data.num_nodes), 0, out=indptr[1:])

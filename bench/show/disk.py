@@ -1,6 +1,6 @@
 """What lies in the data folder: graphs, their minibatches, downloads, and how much they take.
 
-Each is a folder that nothing else knows of: to have room again, remove it.
+To have room again: `gatherbench datasets remove`, and `rm` for downloads and what has no graph.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.prepare import TRACES, state_of
+from gatherbench.bench.prepare import TRACES, traces_of
 from gatherbench.bench.show.listing import sizes
 from gatherbench.bench.units import bytes_in_words
 from gatherbench.datasets.layout import SPEC_FILE, DatasetError, read_spec
@@ -30,7 +30,7 @@ def on_disk(root: Path) -> RenderableType:
     """
     table = Table("dataset", "nodes", "edges", "row", "on disk", "its minibatches")
     graphs, traces = _folders(root), _folders(root / TRACES)
-    taken = {place: _bytes(place) for place in [*graphs, *traces]}
+    taken = {place: bytes_below(place) for place in [*graphs, *traces]}
     total = sum(taken[place] for place in graphs)
     taken.pop(root / TRACES, None)
     for folder in [place for place in graphs if (place / SPEC_FILE).is_file()]:
@@ -38,16 +38,12 @@ def on_disk(root: Path) -> RenderableType:
             about = sizes(read_spec(folder)[0])[1:]
         except DatasetError:
             about = ("damaged", "–", "–")
-        # By name too: a copy of a graph, or a link to one, has its spec.
-        name, state = folder.name.partition("@")[0], state_of(folder)
-        begin, end = (f"{name}-f", f"{name}@"), f"-{state}"
-        mine = [t for t in traces if t.name.startswith(begin) and t.name.endswith(end)]
-        drawn = [taken.pop(trace) for trace in mine if trace in taken]
+        drawn = [taken.pop(trace) for trace in traces_of(folder) if trace in taken]
         said = f"{bytes_in_words(sum(drawn))} for {len(drawn)}" if drawn else "–"
         table.add_row(Text(folder.name), *about, bytes_in_words(taken.pop(folder)), said)
     # What is left has no graph: the rest of the data folder, and minibatches of graphs now gone.
     others = [Text(f"{bytes_in_words(size):>8}  {place}") for place, size in taken.items()]
-    said = f"{bytes_in_words(total)} in {root}; to have room, remove folders there"
+    said = f"{bytes_in_words(total)} in {root}; to have room: gatherbench datasets remove NAME"
     return Group(*([table] if table.row_count else []), *others, Text(said))
 
 
@@ -55,7 +51,7 @@ def _folders(place: Path) -> list[Path]:
     return sorted(path for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
 
 
-def _bytes(folder: Path) -> int:
+def bytes_below(folder: Path) -> int:
     """As the files say; what vanishes meanwhile takes nothing."""
     total = 0
     for parent, _, names in os.walk(folder, onerror=_unless_gone):

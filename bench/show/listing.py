@@ -123,6 +123,9 @@ def imported_summary(folder: Path) -> list[str]:
     lines = [
         f"{spec.name}: {spec.num_nodes:,} nodes ({labelled:,} labelled), {spec.num_edges:,} "
         f"edges, rows of {spec.feature_dim} × {spec.feature_dtype}; {'; '.join(spec.notes[:3])}",
+        f"{len(data.train_ids):,} nodes to train, {len(data.val_ids):,} to validate, "
+        f"{len(data.test_ids):,} to test",
+        *spec.notes[3:6],
         f'use it as dataset = "{spec.name}" in a plan, or: gatherbench advise {spec.name}',
     ]
     if unused > spec.num_nodes / 2:

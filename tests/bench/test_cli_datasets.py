@@ -96,6 +96,124 @@ def test_an_import_says_what_it_made_and_warns_of_ids_with_gaps(root: Path) -> N
     assert "warning" not in done.stderr
 
 
+def invoke(*words: object, **options: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["datasets", *(str(word) for word in words)], **options)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, " ".join(done.output.split())
+
+
+def test_force_replaces_datasets_and_nothing_else(root: Path) -> None:
+    edges, data = root / "edges.txt", root / "data"
+    edges.write_text("0 1\n1 2\n")
+    for kept in ("raw/ogbn_arxiv/x", "traces/t/x", "thesis/notes.txt"):
+        (data / kept).parent.mkdir(parents=True)
+        (data / kept).write_text(kept)
+    for name in ("raw", "traces", "thesis"):
+        for force in ((), ("--force",)):
+            code, said = invoke("import", edges, "--name", name, "--dim", 2, *force)
+            assert (code, "--force" in said) == (2, False), said
+            assert "choose another name" in said
+    code, said = invoke("prepare", "thesis", "--force")
+    assert (code, "--force" in said) == (2, False), said
+    for kept in ("raw/ogbn_arxiv/x", "traces/t/x", "thesis/notes.txt"):
+        assert (data / kept).read_text() == kept
+    imported(edges, "--dim", 2)
+    code, said = invoke("import", edges, "--name", "mine")
+    assert (code, "choose another name, or --force" in said) == (2, True)
+    assert imported(edges, "--dim", 3).spec.feature_dim == 3
+    assert sorted(path.name for path in data.iterdir()) == ["mine", "raw", "thesis", "traces"]
+
+
+def test_what_is_invented_is_said_at_once(root: Path) -> None:
+    edges, labels, train = root / "edges.txt", root / "y.csv", root / "train.txt"
+    edges.write_text("0 1\n1 2\n2 0\n")
+    labels.write_text("node,label\n2,1\n0,0\n")
+    train.write_text("2\n")
+    command = ("import", edges, "--dim", 2, "--name")
+    said = invoke(*command, "bare")[1]
+    for what in ("features INVENTED: random", "labels INVENTED: 16 random", "splits INVENTED"):
+        assert what in said
+    said = invoke(*command, "own", "--labels", labels, "--train", train)[1]
+    assert "features INVENTED: random, nothing" in said
+    assert "labels from y.csv splits from train.txt" in said
+    assert "1 nodes to train, 0 to validate, 0 to test" in said
+    assert "(2 labelled)" in said
+    assert said.count("INVENTED") == 1
+
+
+def test_remove_takes_a_dataset_and_its_minibatches_and_nothing_else(root: Path) -> None:
+    edges, data = root / "edges.txt", root / "data"
+    edges.write_text("0 1\n1 2\n2 0\n")
+    imported(edges, "--dim", 9)
+    _, trace = prepare(Workload("mine", fanouts=(2,), batch_size=2))
+    shutil.copytree(data / "mine", data / "mine-foo")
+    other = shutil.copytree(trace, trace.with_name(trace.name.replace("mine-", "mine-foo-")))
+    stale = shutil.copytree(trace, trace.with_name(trace.name[:-8] + "0" * 8))
+    (data / "raw" / "x").mkdir(parents=True)
+    (data / "link").symlink_to(data / "mine")
+    staged = shutil.copytree(data / "mine", data / ".mine.writing-0")  # another process is at it
+    for name in (
+        "raw",
+        "traces",
+        "nowhere",
+        staged.name,
+        "..",
+        ".",
+        "",
+        "../mine",
+        "mine/../raw",
+        str(data),
+    ):
+        code, said = invoke("remove", name, "--yes")
+        assert code == 2, said
+    shutil.rmtree(staged)
+    assert invoke("remove", "link", "--yes")[0] == 0
+    assert not (data / "link").is_symlink()
+    code, said = invoke("remove", "mine", input="n\n")
+    assert (code, "Aborted" in said) == (1, True)
+    assert (data / "mine").is_dir()
+    size = sum(f.stat().st_size for place in (data / "mine", trace) for f in place.iterdir())
+    code, said = invoke("remove", "mine", input="y\n")
+    assert (code, said.endswith(f"removed {data / 'mine'}: {bytes_in_words(size)}")) == (0, True)
+    assert sorted(path.name for path in data.iterdir()) == ["mine-foo", "raw", "traces"]
+    assert {*(data / "traces").iterdir()} == {other, stale}
+    (data / "mine-foo" / "thesis.txt").touch()
+    code, said = invoke("remove", "mine-foo", "--yes")
+    assert (code, "thesis.txt in it is no part of a dataset" in said) == (2, True)
+
+
+@pytest.mark.parametrize("error", [PermissionError, OSError])
+def test_a_folder_that_refuses_ends_in_words(
+    root: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
+) -> None:
+    """The tests may run as a user whom no mode stops."""
+    edges = root / "edges.txt"
+    edges.write_text("0 1\n1 2\n")
+    imported(edges, "--dim", 2)
+
+    really_open = Path.open
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise error(30, "Read-only file system", str(path))
+
+    def read_only(path: Path, mode: str = "r", **more: object) -> object:
+        return refuse(path) if "w" in mode else really_open(path, mode, **more)
+
+    refusals = {"mkdir": refuse, "rename": refuse, "open": read_only}
+    for name, refusal in refusals.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, name, refusal)
+            for words in (
+                ("import", edges, "--name", "mine", "--force"),
+                ("prepare", "wiki-like", "--scale", 0.001),
+                ("remove", "mine", "--yes"),
+            ):
+                code, said = invoke(*words)
+                assert code in (0, 2), said
+                assert code == 0 or "Read-only file system" in said
+    assert open_dataset(root / "data" / "mine").spec.num_nodes == 3
+
+
 def test_what_lies_on_disk_is_listed_with_what_it_takes(root: Path) -> None:
     def listed() -> list[str]:
         done = CliRunner().invoke(app, ["datasets", "list"])
@@ -103,7 +221,7 @@ def test_what_lies_on_disk_is_listed_with_what_it_takes(root: Path) -> None:
         return str(done.stdout).splitlines()
 
     place = root / "data"
-    assert listed() == [f"0 B in {place}; to have room, remove folders there"]
+    assert listed() == [f"0 B in {place}; to have room: gatherbench datasets remove NAME"]
     edges = root / "edges.txt"
     edges.write_text("0 1\n1 2\n2 0\n")
     imported(edges, "--dim", 9)

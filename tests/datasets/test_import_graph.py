@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gatherbench.datasets import importers_text
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.registry import prepare_dataset
+from gatherbench.datasets.source import silent
 from gatherbench.datasets.store import DatasetError, open_dataset
 
 # 0 -> 1, 0 -> 2, 3 -> 2, 2 -> 2, 4 -> 0, and one of them twice
@@ -99,24 +101,26 @@ def test_a_header_may_be_asserted_or_denied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        ("e.txt", "0 1\n1 x2\n", r"line 2, column 3: expected a node id .*, found 'x2'"),
+        ("e.txt", "0 1\n1 x2\n", r"line 2, column 2: expected a node id .*, found 'x2'"),
         ("e.txt", "0 1\n# c\n\nabc 1\n", r"line 4, column 1: .* found 'abc'"),
-        ("e.txt", "0 1\n1 -2\n", r"line 2, column 3: .*negative '-2'"),
-        ("e.txt", "0 1\n17\n", r"line 2, column 3: expected 2 columns"),
-        ("e.txt", "0 1\n17 \n", r"line 2, column 4: expected 2 columns"),
-        ("e.txt", "0 1\n1.0 2.0\n", r"line 2, column 1: .* found '1\.0'"),
-        ("e.txt", "0 1\n1e3 2\n", r"line 2, column 1: .* found '1e3'"),
-        ("e.txt", "0 1\n1 99999999999999999999\n", r"line 2, column 3: .*too large"),
-        ("e.txt", "0 1\n1 2147483647\n", r"line 2, column 3: .*2147483647 is too large"),
+        ("e.txt", "0 1\n1 -2\n", r"line 2, column 2: node id -2 is too small: .* is 0"),
+        ("e.txt", "0 1\n17\n", r"line 2, column 2: expected 2 columns"),
+        ("e.txt", "0 1\n17 \n", r"line 2, column 2: expected 2 columns"),
+        ("e.txt", "0 1\n1.5 2.0\n", r"line 2, column 1: .* found '1\.5'"),
+        ("e.txt", "0 1\n1e-3 2\n", r"line 2, column 1: .* found '1e-3'"),
+        ("e.txt", "0 1\n1 99999999999999999999\n", r"line 2, column 2: .*too large"),
+        ("e.txt", "0 1\n1 2147483647\n", r"line 2, column 2: .*2147483647 is too large"),
         ("e.txt", "0 1\n0x1 2\n", r"line 2, column 1: .* found '0x1'"),
+        ("e.txt", "0 1\n1_0 2\n", r"line 2, column 1: .* found '1_0'"),
+        ("e.txt", "0 1\n1\0x 2\n", r"line 2, column 1: .* found '1\\x00x'"),
         ("e.txt", "0,1\n1 2\n", r"line 2, column 1: "),
-        ("e.txt", "0 1\n1,2\n", r"line 2, column 1: .* found '1,2'"),
+        ("e.txt", "0 1\n1,2\n", r"line 2, column 1: .* found '1,2'|line 2, column 2"),
         ("e.csv", "0,1\n,2\n", r"line 2, column 1: .* found ''"),
-        ("e.csv", "0,1\n1,\n", r"line 2, column 3: expected 2 columns"),
+        ("e.csv", "0,1\n1,\n", r"line 2, column 2: .* found ''"),
         ("e.csv", "0,1\n1;2\n", r"line 2, column 1: .* found '1;2'"),
         ("e.csv", 'source,target\n"1","2"\n', r"line 2, column 1: "),
-        ("e.csv", "id,source,target\n1,0\n", r"line 2, column 4: expected 3 columns"),
-        ("e.csv.gz", "source,target\n1,q\n", r"line 2, column 3: .* found 'q'"),
+        ("e.csv", "id,source,target\n1,0\n", r"line 2, column 3: expected 3 columns"),
+        ("e.csv.gz", "source,target\n1,q\n", r"line 2, column 2: .* found 'q'"),
         ("e.txt", "", "holds no edges"),
         ("e.txt", "# nothing\n\n", "holds no edges"),
         ("e.csv", "source,target\n", "holds no edges"),
@@ -135,7 +139,7 @@ def test_the_first_bad_record_is_named(
 
 def test_ids_beyond_a_known_number_of_nodes_are_named(tmp_path: Path) -> None:
     for text, line in (("0 1\n1 3\n2 2\n", 2), ("0 1\n1 2\n7 2\n", 3)):
-        with pytest.raises(DatasetError, match=rf"line {line}, column .*the largest id is [23]"):
+        with pytest.raises(DatasetError, match=rf"line {line}, column .*the largest is [23]"):
             load(put(tmp_path, "e.txt", text), num_nodes=3)
     with pytest.raises(DatasetError, match="line 1, column 1: node id 0 is too small"):
         load(put(tmp_path, "e.txt", "0 1\n"), one_based=True)
@@ -150,8 +154,63 @@ def test_pieces_of_any_size_give_the_same_edges_and_the_same_line_numbers(
         assert in_neighbours(load(put(tmp_path, name, EDGE_LISTS[name]))) == EXPECTED
     text = EDGE_LISTS["comments.txt"] + "\n5 oops\n"
     line = text.count("\n")
-    with pytest.raises(DatasetError, match=rf"line {line}, column 3: .*'oops'"):
+    with pytest.raises(DatasetError, match=rf"line {line}, column 2: .*'oops'"):
         load(put(tmp_path, "e.txt", text))
+
+
+CELLS = [
+    "1",
+    "+1",
+    "-1",
+    "-0",
+    "1.0",
+    "1.",
+    "2e1",
+    "1.5",
+    "007",
+    "x",
+    "1_0",
+    "99",
+    "100",
+    "1#",
+    "#",
+]
+ODD = [
+    "#",
+    "%",
+    "1e300",
+    "nan",
+    "inf",
+    "True",
+    "fALSE",
+    "0x1",
+    "1\0x",
+    "é",
+    "1;2",
+    "",
+    " 3 ",
+    '"1"',
+    "1,5",
+]
+RECORDS = st.lists(
+    st.tuples(st.lists(st.sampled_from(CELLS + ODD), max_size=3), st.sampled_from(" ,\t")),
+    max_size=3,
+).map(lambda lines: "\n".join(cut.join(cells) for cells, cut in lines))
+
+
+@settings(max_examples=1000, deadline=None)
+@given(text=RECORDS, separator=st.sampled_from([None, ","]), dense=st.booleans())
+def test_pandas_reads_nothing_that_line_by_line_reading_would_not(
+    text: str, separator: str | None, dense: bool
+) -> None:
+    """The slow way knows what a record is; the fast one may only refuse more."""
+    columns = [importers_text.Column(at, "node id", 0, 99) for at in (0, 1)]
+    content = text.encode()
+    fast = importers_text.by_pandas(content, separator, columns, dense)
+    if fast is not None:
+        stream = importers_text.TextStream(Path("-"), io.BytesIO(), io.BytesIO(), 0, silent)
+        slow = stream.line_by_line(content, separator, columns, dense)
+        assert fast.tolist() == slow.tolist(), text
 
 
 @settings(max_examples=40, deadline=None)
@@ -188,7 +247,7 @@ def test_damaged_gzip_files(tmp_path: Path) -> None:
 def test_a_binary_file_and_a_missing_one(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"longer than .* is this a text file"):
         load(put(tmp_path, "e.txt", "0 1\n" + "1" * (40 << 20)))
-    with pytest.raises(DatasetError, match="cannot be read"):
+    with pytest.raises(DatasetError, match=r"nowhere\.txt: no regular file"):
         load(tmp_path / "nowhere.txt")
 
 
@@ -217,18 +276,18 @@ BANNER = "%%MatrixMarket matrix coordinate pattern general\n"
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "line 0: expected '%%MatrixMarket"),
-        ("1 2\n", "line 1: expected '%%MatrixMarket"),
-        ("%%MatrixMarket matrix array real general\n", "found 'array'"),
-        ("%%MatrixMarket matrix coordinate odd general\n", "line 1: unknown kind"),
-        (BANNER, "expected 'rows columns entries'"),
-        (BANNER + "3 3\n", "line 2: expected 'rows columns entries'"),
-        (BANNER + "3 4 1\n1 1\n", "line 2: .* square, this one is 3 by 4"),
+        ("", "no MatrixMarket header"),
+        ("1 2\n", "no MatrixMarket header .*Line 1"),
+        ("%%MatrixMarket matrix array real general\n3 3\n", "found 'array'"),
+        ("%%MatrixMarket matrix coordinate odd general\n", "no MatrixMarket header .*odd"),
+        (BANNER, "no MatrixMarket header"),
+        (BANNER + "3 3\n", "no MatrixMarket header"),
+        (BANNER + "3 4 1\n1 1\n", "square, this one is 3 by 4"),
         (BANNER + "% c\n3 3 2\n1 1\n", "line 4: the file ends after 1 entries of 2"),
         (BANNER + "3 3 1\n1 1\n2 2\n", "after 2 entries of 1"),
         (BANNER + "3 3 1\n% c\n4 1\n", "line 4, column 1: node id 4 is too large"),
-        (BANNER + "3 3 1\n1 0\n", "line 3, column 3: node id 0 is too small"),
-        (BANNER + "3 3 1\n1 q\n", "line 3, column 3: .* found 'q'"),
+        (BANNER + "3 3 1\n1 0\n", "line 3, column 2: node id 0 is too small"),
+        (BANNER + "3 3 1\n1 q\n", "line 3, column 2: .* found 'q'"),
         (BANNER + "3 3 1\n1\n", "line 3, column 2: expected 2 columns"),
         (BANNER + "0 0 0\n", "cannot be a graph"),
     ],
@@ -264,14 +323,15 @@ def test_numpy_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("indptr", "indices", "complaint"),
     [
-        ([0, 1, 2], [0], "indptr goes from 0 to 2, expected from 0 to the 1"),
-        ([1, 1], [0], "indptr goes from 1"),
-        ([0, 2, 1, 3], [0, 1, 2], r"indptr\[2\] = 1 is smaller"),
-        ([0, 1, 2], [0, 2], r"indices\[1\] = 2 is no node"),
-        ([0, 1, 2], [0, -1], r"indices\[1\] = -1 is no node"),
-        ([0.0, 1.0], [0], "indptr is float64"),
-        ([[0, 1]], [0], "indptr is int64"),
-        ([0], [], "indices is float64"),
+        ([0, 1, 2], [0], "'indptr': entry 2 is 2, expected .* no more than the 1 of indices"),
+        ([0, 0, 1], [0, 1], "ends with 1, expected the 2 of indices"),
+        ([1, 1], [0], "'indptr': begins with 1, expected 0"),
+        ([0, 2, 1, 3], [0, 1, 2], r"'indptr': entry 2 is 1, expected no less"),
+        ([0, 1, 2], [0, 2], r"'indices': entry 1 is 2, no node"),
+        ([0, 1, 2], [0, -1], r"'indices': entry 1 is -1, no node"),
+        ([0.0, 1.0], [0], "'indptr': holds float64 .* whole numbers of shape"),
+        ([[0, 1]], [0], r"'indptr': holds int64 \(1, 2\)"),
+        ([0], [], "'indices': holds float64"),
     ],
 )
 def test_bad_numpy_arrays(
@@ -287,10 +347,10 @@ def test_numpy_files_that_are_none(tmp_path: Path) -> None:
         with pytest.raises(DatasetError, match=complaint):
             load(put(tmp_path, name, b"garbage"))
     np.savez(tmp_path / "other.npz", rows=np.zeros(3))
-    with pytest.raises(DatasetError, match="expected arrays indptr, indices"):
+    with pytest.raises(DatasetError, match="holds rows; expected edge_index, or indptr"):
         load(tmp_path / "other.npz")
     scipy.sparse.save_npz(tmp_path / "coo.npz", compressed(scipy.sparse.coo_array))
-    with pytest.raises(DatasetError, match="expected csc or csr"):
+    with pytest.raises(DatasetError, match=r"tocsc\(\)"):
         load(tmp_path / "coo.npz")
 
 
@@ -319,10 +379,8 @@ def test_an_edge_index_of_pyg(tmp_path: Path) -> None:
             load(tmp_path / "bad.npy")
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     np.save(tmp_path / "edge_index.npy", pairs.T)
-    with pytest.raises(DatasetError, match=r"node id 4 is too large: there are 3 nodes.*--relabel"):
+    with pytest.raises(DatasetError, match=r"edge 1 goes from 3 to 2, and .* 3 is .*--relabel"):
         load(tmp_path / "edge_index.npy", dim=None, features=tmp_path / "x.npy")
-    with pytest.raises(DatasetError, match=r"edges\.pt: a file of torch\.save: .*numpy\.save"):
-        load(put(tmp_path, "edges.pt", b"PK"))
 
 
 def test_ids_with_gaps_are_numbered_by_rank(tmp_path: Path) -> None:
@@ -333,7 +391,7 @@ def test_ids_with_gaps_are_numbered_by_rank(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(5.0).reshape(5, 1))
     np.save(tmp_path / "small.npy", np.array(EDGES).T * 9)
     features = tmp_path / "x.npy"
-    with pytest.raises(DatasetError, match=r"line 1, column 3: .*are 5 nodes.* --relabel"):
+    with pytest.raises(DatasetError, match=r"line 1, column 2: .*are 5 nodes.* --relabel"):
         load(text, dim=None, features=features)
     for path in (small, tmp_path / "small.npy"):
         data = load(path, dim=None, features=features, relabel=True)
@@ -371,9 +429,9 @@ def test_a_csv_of_labels_may_name_its_column(tmp_path: Path) -> None:
     assert load(path, labels=named).labels.tolist() == [0, 2, -1, 1, 0]
     for text, complaint in (
         ("label\nlabel\n0\n", "line 2, .* found 'label'"),
-        ("label\n0\n\n1\n0\n0\n", "line 3 is empty: write -1 for a node without a class"),
+        ("label\n0\n\n1\n0\n0\n", "line 3: is empty: write -1 for a node without a class"),
         ("0\nlabel\n", "line 2, .* found 'label'"),
-        ("node,label\n0,1\n", "line 1, .* in the order of the node ids.* found 'node,label'"),
+        ("node,label\n0,x\n", "line 2, column 2: expected a class .* found 'x'"),
     ):
         with pytest.raises(DatasetError, match=complaint):
             load(path, labels=put(tmp_path, "y.csv", text))
@@ -382,6 +440,7 @@ def test_a_csv_of_labels_may_name_its_column(tmp_path: Path) -> None:
 def test_bad_features_and_labels(tmp_path: Path) -> None:
     path = put(tmp_path, "e.txt", lines(EDGES))
     np.save(tmp_path / "short.npy", np.zeros((4, 2)))
+    np.save(tmp_path / "wide.npy", np.zeros((5, 2)))
     np.save(tmp_path / "flat.npy", np.zeros(5))
     table = np.zeros((5, 2))
     table[3, 1] = np.nan
@@ -395,17 +454,16 @@ def test_bad_features_and_labels(tmp_path: Path) -> None:
     for options, complaint in (
         ({"features": "short.npy"}, "node id 4 is too large"),
         ({"features": "bfloat16.npy"}, "may be bfloat16: .* float16 move the same bytes"),
-        ({"features": "x.pt"}, r"a file of torch\.save: .*numpy\.save"),
+        ({"features": "x.pt"}, r"x\.pt: cannot be read .* torch\.save it again"),
         ({"dim": 2, "labels": "y-float.npy"}, "expected whole numbers .* -1 for a node without"),
         ({"features": "flat.npy"}, r"expected numbers of shape \[N, D\]"),
         ({"features": "nan.npy"}, r"/nan\.npy: \[3, 1\] = nan is not finite$"),
-        ({"features": "nowhere.npy"}, "cannot be read"),
+        ({"features": "nowhere.npy"}, r"nowhere\.npy: no regular file"),
         ({"features": "e.txt"}, "cannot be read"),
-        ({"dim": 9, "features": "short.npy"}, "rows of width 2, but dim says 9"),
+        ({"dim": 9, "features": "wide.npy"}, "rows of width 2, but dim says 9"),
         ({"dim": 2, "labels": "y.txt"}, "line 3, column 1: expected a class .* 'sheep'"),
         ({"dim": 2, "labels": "y-2.npy"}, r"label 3 \(from 0\) is -2"),
         ({"labels": "y3.npy", "features": "short.npy"}, "how many nodes"),
-        ({"dim": None}, "say the width"),
         ({"dim": 0}, "width 0"),
         ({"dim": 2, "num_classes": 0}, "expected 1 or more"),
         ({"dim": 2, "num_nodes": 0}, "expected 1 or more"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -9,7 +10,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +21,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gatherbench.bench.prepare import TRACES
 from gatherbench.datasets import checks, staging, writer
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.layout import HEADER_BYTES, SPEC_FILE, read_spec, write_spec
@@ -411,6 +416,108 @@ def test_replacing_a_folder_leaves_only_the_new_one(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["tiny"]
 
 
+@pytest.mark.parametrize("spec", [None, "{", "[]", '{"spec": {}}', '{"name": "mine"}'])
+def test_a_folder_that_is_no_dataset_is_never_replaced(tmp_path: Path, spec: str | None) -> None:
+    thesis = tmp_path / "tiny"
+    thesis.mkdir()
+    (thesis / "notes.txt").write_text("years of work")
+    if spec is not None:
+        (thesis / SPEC_FILE).write_text(spec)
+    with pytest.raises(DatasetError, match=r"no spec\.json of gatherbench, so nothing there is"):
+        write(thesis)
+    with pytest.raises(DatasetError) as refusal:
+        open_dataset(thesis)
+    assert "--force" not in str(refusal.value)
+    assert "move the folder away" in str(refusal.value)
+    assert (thesis / "notes.txt").read_text() == "years of work"
+
+
+def test_a_dataset_with_something_of_the_users_in_it_is_not_replaced(tmp_path: Path) -> None:
+    write(tmp_path / "tiny")
+    (tmp_path / "tiny" / "notes.txt").write_text("years of work")
+    with pytest.raises(DatasetError, match=r"notes\.txt in it is no part of a dataset"):
+        write(tmp_path / "tiny")
+    (tmp_path / "tiny" / "notes.txt").unlink()
+    (tmp_path / "tiny" / "labels.npy").unlink()  # a damaged one is ours all the same
+    write(tmp_path / "tiny")
+    assert open_dataset(tmp_path / "tiny").spec.name == "tiny"
+
+
+def test_what_became_of_the_folder_meanwhile_is_looked_at_again(tmp_path: Path) -> None:
+    arrays = make_arrays()
+
+    def features() -> Any:
+        yield arrays.features
+        (tmp_path / "tiny").mkdir()
+        (tmp_path / "tiny" / "notes.txt").touch()
+
+    with pytest.raises(DatasetError, match="nothing there is touched"):
+        write(tmp_path / "tiny", SPEC, arrays._replace(features=features()))
+    assert [path.name for path in tmp_path.rglob("*")] == ["tiny", "notes.txt"]
+
+
+def test_a_link_to_a_dataset_is_replaced_and_the_dataset_stays(tmp_path: Path) -> None:
+    write(tmp_path / "real")
+    (tmp_path / "tiny").symlink_to(tmp_path / "real")
+    write(tmp_path / "tiny")
+    assert not (tmp_path / "tiny").is_symlink()
+    assert open_dataset(tmp_path / "real").spec.num_nodes == N
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["real", "tiny"]
+
+
+class Crash(BaseException):
+    """As if the power went."""
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_a_crash_at_any_rename_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    arrays = write(tmp_path / "tiny")
+    rename, done = Path.rename, []
+
+    def crashing(path: Path, target: Path) -> Path:
+        if len(done) == after:
+            raise Crash
+        done.append(target)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", crashing)
+    monkeypatch.setattr(writer.shutil, "rmtree", lambda *_, **__: None)  # nobody tidies up
+    renewed = arrays._replace(labels=np.zeros(N, np.int64))
+    with contextlib.suppress(Crash):
+        write(tmp_path / "tiny", SPEC, renewed)
+    monkeypatch.undo()
+    whole = [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
+    kept = {path.name.split("-")[0]: open_dataset(path, "full").labels.any() for path in whole}
+    assert kept == {0: {"tiny": True}, 1: {"tiny.old": True}, 3: {"tiny": False}}.get(
+        after, {"tiny": False, "tiny.old": True}
+    )
+    for path in whole:  # by its name, as any other
+        assert dataset_folder(path.name, root=tmp_path) == path
+    write(tmp_path / "tiny", SPEC, renewed)
+    assert leftovers(tmp_path) == []
+
+
+def test_no_locks_are_left_and_waiting_is_for_the_lock_of_now(tmp_path: Path) -> None:
+    inside, order = threading.Barrier(2), []
+
+    def work(number: int) -> None:
+        inside.wait()
+        for turn in range(20):
+            with staging.exclusive(tmp_path / "tiny"):
+                order.append((number, turn))
+                held = len(order)
+                time.sleep(0.001)
+                assert len(order) == held, "two were in at once"
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(work, number) for number in range(2)]:
+            done.result()
+    assert len(order) == 40
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_too_little_space_is_said_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -503,10 +610,16 @@ def test_where_folders_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert data_root() == tmp_path / "cache" / "gatherbench"
 
 
-@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".hidden", "a b", "a@b"])
+@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".hidden", "a b", "a@b", "a" * 101])
 def test_a_name_that_is_no_folder_name_is_refused(name: str) -> None:
     with pytest.raises(DatasetError, match="dataset name"):
         dataset_folder(name)
+
+
+def test_a_name_of_something_else_in_the_data_folder_is_refused(tmp_path: Path) -> None:
+    for name in ("raw", TRACES):
+        with pytest.raises(DatasetError, match=f"'{name}' is a folder of gatherbench's own"):
+            dataset_folder(name, root=tmp_path)
 
 
 @pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf")])
