@@ -14,7 +14,8 @@ from rich.markup import escape
 from gatherbench.bench.case import Case
 from gatherbench.bench.derive.disturbance import disturbed
 from gatherbench.bench.finish import finish
-from gatherbench.bench.linkmodel.profile import LinkProfile, ProfileError
+from gatherbench.bench.linkmodel.constants import ProfileError
+from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.linkmodel.profile_file import DEFAULT_PROFILE, load_profile
 from gatherbench.bench.machine.env import commit_id, describe_machine, machine_slug
 from gatherbench.bench.plan import Measure, PlanError, cases_from_json, resolved

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 #: Bytes of an element of each feature dtype, by torch's names.
@@ -67,6 +67,23 @@ def scale(unit: str, largest: float) -> tuple[str, float]:
     if unit == "share":
         return "%", 100.0
     return ("" if unit in ("1", "×") else unit), 1.0
+
+
+def span(low: float, high: float, unit: str) -> str:
+    """Two ends in one unit, ``25.8 to 26.2 ms``; one number where both read alike."""
+    name, factor = scale(unit, high)
+    ends = dict.fromkeys(number(end * factor) for end in (low, high))
+    if unit == "×":
+        return " to ".join(f"{end}×" for end in ends)
+    return f"{' to '.join(ends)} {name}".rstrip()
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """Names in a row: ``a, b and c``; of more than ``most`` how many are left."""
+    shown = [short(name) for name in names[:most]]
+    if len(names) > most:
+        return f"{', '.join(shown)} and {len(names) - most} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
 def quantity(value: float | None, unit: str) -> str:

@@ -211,7 +211,8 @@ class Strategy(ABC):
         """Why this strategy cannot run on ``device``, or ``None`` when it can.
 
         ``table_bytes`` is the size of the feature table, 0 where it is not known yet: a strategy
-        that needs room for the table answers for that size.
+        that needs room answers for that size. Of a GPU that is not here the answer begins with
+        ``no_device:``, unless the strategy runs on none.
         """
 
     def surroundings(self, device: torch.device) -> AbstractContextManager[object]:

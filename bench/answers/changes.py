@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pandas as pd
 
@@ -58,7 +59,7 @@ def changes_of_run(
     quantities: Mapping[str, tuple[str, str]],
     reference: tuple[str, str] = ("cpu_gather", "naive"),
 ) -> pd.DataFrame:
-    """Changes of per-epoch medians against ``reference``, of every other series of a run.
+    """Changes of per-epoch medians against ``reference``, of every other measured series of a run.
 
     Args:
         quantities: as :func:`measured_changes` takes them.
@@ -69,6 +70,7 @@ def changes_of_run(
         quantity: -0.17 is 17 % less, NaN where it was not measured.
     """
     found: dict[tuple[str, ...], dict[str, float]] = {}
+    run = replace(run, rows=run.rows[run.rows["backend"] != "model"])
     for quantity, (stage, metric) in quantities.items():
         values = _per_epoch(run, stage, metric).groupby(SERIES).median().dropna()
         for workload, strategy, variant, kind in values.index:

@@ -63,18 +63,21 @@ def predicted_bars(findings: Findings) -> pd.DataFrame:
     for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
         machine = run.machine
         profile = profile_of_machine(machine, NEAREST.get(machine, DEFAULT_PROFILE))
-        for one, epoch in predictions(run, profile):
-            seconds, place = epoch.epoch_s.value, (machine, one.workload)
+        for one, epochs in predictions(run, profile):
+            seconds = [epoch.epoch_s.value for epoch in epochs]
+            place = (machine, one.workload)
             if place not in on_gpu and one.workload in graphs_on_gpu:
                 continue  # modelled already, for the machine that measured it on a GPU
             graph = on_gpu.get(place, names[one.workload])
-            if seconds is None or (graph, one.strategy, one.variant) in seen:
+            known = [s for s in seconds if s is not None]
+            if not known or (graph, one.strategy, one.variant) in seen:
                 continue
             seen.add((graph, one.strategy, one.variant))
             note = "" if one.variant == "default" else one.variant
-            nan = float("nan")
             case = (graph, "modelled", one.strategy, one.variant)
-            records.append((*case, seconds, nan, nan, note, profile.name))
+            low, high = min(known), max(known)
+            ends = (low, high) if low < high else (float("nan"),) * 2
+            records.append((*case, (low + high) / 2, *ends, note, profile.name))
     return pd.DataFrame(records, columns=[*BARS, "machine"])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from gatherbench.bench.derive.disturbance import disturbance
-from gatherbench.bench.linkmodel.series import BORROWED
+from gatherbench.bench.derive.modelled import BORROWED, corners
 from gatherbench.bench.tables import Run
 
 #: What a run without a GPU has to say of itself.
@@ -25,10 +25,19 @@ def modelled_for(run: Run) -> list[str]:
 
 
 def borrowed(run: Run) -> str:
-    """A sentence to add where modelled epochs rest on times that the run measured, or nothing."""
-    rows = run.rows[(run.rows["backend"] == "model") & (run.rows["epoch"] >= 0)]
-    rests = any(remark in source for source in rows["source"] for remark in BORROWED)
-    return " Modelled epochs rest on sampling as this run measured it." if rests else ""
+    """Sentences to add where modelled epochs rest on times that the run measured, or range."""
+    words = {"sample": "minibatches", "fetch": "the CPU's gathers"}
+    metrics, said = set(run.rows["metric"]), ""
+    there = [words[stage] for stage, metric in BORROWED.items() if metric in metrics]
+    if there:
+        said += f" Modelled epochs take the time of {' and of '.join(there)} from this run."
+    seconds = corners(run)
+    if (seconds.min(axis=1) < seconds.max(axis=1)).any():
+        said += (
+            " A modelled value has two ends where its profile knows constants but as a range;"
+            " whiskers show both, and the bar ends halfway."
+        )
+    return said
 
 
 def warnings_of(run: Run) -> list[str]:

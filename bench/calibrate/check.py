@@ -92,7 +92,12 @@ def check(profile: LinkProfile, found: Mapping[Point, Measured]) -> list[Check]:
 
 
 def predicted_rate(profile: LinkProfile, point: Point) -> float | None:
-    """Bytes of rows a second that the model expects of a gather or a contiguous read."""
+    """Bytes of rows a second that the model expects of a gather or a contiguous read.
+
+    ``None`` also where the profile has but a range of what the GPU's reads depend on.
+    """
+    if point.kind != "host_gather" and profile.ranges():
+        return None
     if point.kind == "sm_read":
         return profile.read.roof.at(point.span_bytes)
     if point.kind == "host_gather":

@@ -11,14 +11,9 @@ from dataclasses import fields
 from gatherbench.bench.calibrate.check import Measured
 from gatherbench.bench.calibrate.machine import MachineFacts
 from gatherbench.bench.calibrate.points import NARROWEST, Kind, Point
-from gatherbench.bench.calibrate.requests import SIZE_KEY, TAGS_KEY, fit_requests
-from gatherbench.bench.linkmodel.profile import (
-    SECTIONS,
-    LinkProfile,
-    ProfileError,
-    Value,
-    checked,
-)
+from gatherbench.bench.calibrate.requests import SIZE_KEY, TAGS_KEY, VISITS_KEY, fit_requests
+from gatherbench.bench.linkmodel.constants import ProfileError, Value
+from gatherbench.bench.linkmodel.profile import SECTIONS, LinkProfile, checked
 from gatherbench.bench.machine.pcie import UnknownLinkError, packet_link_rate
 
 #: Header and framing of a packet are the protocol's, not the machine's.
@@ -167,10 +162,9 @@ class Fit:
         )
         self._set(SIZE_KEY, found.size, found.why_no_size or what)
         self._set(TAGS_KEY, found.tags, found.why_no_tags or what)
-        # Last, for otherwise it would explain what the requests of narrow rows are to explain.
         visits = {span: _scaled(m, 1 / NARROWEST) for span, m in narrow.items()}
         what = f"random rows of {NARROWEST} B, each taken to lie on another page"
-        self._curve("read.page_visits", visits, what)
+        self._curve(VISITS_KEY, visits, what)
 
     def _gpu(self) -> None:
         for measured in self._of("gpu_copy").values():

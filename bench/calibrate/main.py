@@ -17,7 +17,7 @@ from gatherbench.bench.calibrate.host import CalibrationError
 from gatherbench.bench.calibrate.report import render
 from gatherbench.bench.calibrate.run import GPU_BUDGET_S, Device, calibrate
 from gatherbench.bench.gpu.watchdog import ends_within
-from gatherbench.bench.linkmodel.profile import ProfileError
+from gatherbench.bench.linkmodel.constants import ProfileError
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.kernels.compiler import CompilerError
 from gatherbench.kernels.cuda_calls import CudaCallError

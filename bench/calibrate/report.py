@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gatherbench.bench.calibrate.check import Check, held_out_errors, smallest_share
 from gatherbench.bench.calibrate.run import Calibration
-from gatherbench.bench.linkmodel.profile import Constant, Curve
+from gatherbench.bench.linkmodel.constants import Constant, Curve
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _SMALL = ((1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
@@ -43,14 +43,14 @@ def _constants(calibration: Calibration) -> Table:
 
 
 def _value(constant: Constant | Curve) -> str:
-    if constant.value is None:
+    if isinstance(constant, Curve):
+        numbers = [rate for points in constant.values for _, rate in points]
+    else:
+        numbers = list(constant.values)
+    if not numbers:
         return "unknown"
-    if isinstance(constant, Constant):
-        return quantity(constant.value, constant.unit)
-    rates = [rate for _, rate in constant.value]
-    if len(rates) == 1:
-        return quantity(rates[0], constant.unit)
-    return f"{quantity(min(rates), constant.unit)} to {quantity(max(rates), constant.unit)}"
+    ends = (min(numbers), max(numbers))
+    return " to ".join(dict.fromkeys(quantity(end, constant.unit) for end in ends))
 
 
 def _held_out(checks: list[Check]) -> Table:

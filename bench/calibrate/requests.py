@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 from gatherbench.bench.calibrate.check import Measured, predicted_rate
 from gatherbench.bench.calibrate.points import Point
-from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.bench.linkmodel.profile import SPECS, LinkProfile
 
 SIZE_KEY, TAGS_KEY = "link.max_request", "link.outstanding_reads"
+VISITS_KEY = "read.page_visits"
 #: A whole line as the papers saw, half a line as counters of an H100 imply, and a sector.
 SIZES = (128, 64, 32)
 #: Reads in flight that are tried: 4 % apart, about as fine as they can be told.
@@ -45,8 +46,10 @@ class RequestFit:
 def fit_requests(profile: LinkProfile, gathers: Mapping[Point, Measured]) -> RequestFit:
     """Fit ``link.max_request`` and ``link.outstanding_reads`` to ``gpu_gather`` points.
 
-    The profile's other constants stay as they are.
+    The profile's other constants stay as they are, but for the rate of page visits, which would
+    explain what the requests of narrow rows are to explain.
     """
+    profile = profile.with_constant(VISITS_KEY, SPECS[VISITS_KEY].high, "no limit")
     best = {size: _with_size(profile, float(size), gathers) for size in SIZES}
     size = min(best, key=lambda s: (best[s].misfit, -s))
     if not math.isfinite(best[size].misfit):

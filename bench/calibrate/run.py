@@ -41,6 +41,7 @@ from gatherbench.bench.calibrate.points import (
 )
 from gatherbench.bench.gpu.micro_plan import GIB, SPANS, as_large_as_opens, fitting
 from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.bench.machine.env import joint_name
 from gatherbench.kernels.host_memory import available_bytes
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -151,7 +152,7 @@ def named(base: LinkProfile, facts: MachineFacts) -> LinkProfile:
     why = f"of the processor of {base.name}, not of this one: it takes a GPU to measure it here"
     base = base.with_constant("copy.pageable", None, why)
     text = f"{facts.description}; what was not measured there is of {base.name}"
-    return dataclasses.replace(base, name=f"{facts.slug}+{base.name}", description=text)
+    return dataclasses.replace(base, name=joint_name(facts.slug, base.name), description=text)
 
 
 class OtherLoad:

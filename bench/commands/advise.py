@@ -78,7 +78,7 @@ def advise(
     from gatherbench.bench.linkmodel.advise.answer import Asked, answer
     from gatherbench.bench.linkmodel.advise.question import AdviceError
     from gatherbench.bench.linkmodel.advise.show import minibatches, render, to_json
-    from gatherbench.bench.linkmodel.profile import ProfileError
+    from gatherbench.bench.linkmodel.constants import ProfileError
 
     with bad_input(AdviceError, ProfileError):
         advice = answer(

@@ -31,7 +31,7 @@ def predict(
     """Predict a run's epochs for a machine from what it measured; nothing is measured again."""
     from gatherbench.bench.execute import FAILED, usual_profile
     from gatherbench.bench.finish import predict_for
-    from gatherbench.bench.linkmodel.profile import ProfileError
+    from gatherbench.bench.linkmodel.constants import ProfileError
     from gatherbench.bench.linkmodel.profile_file import load_profile
     from gatherbench.bench.store import RunStore, StoreError
     from gatherbench.bench.tables import RunError, load_run

@@ -25,7 +25,7 @@ from gatherbench.bench.derive.epochs import (
     repeat_logs,
     sort_series,
 )
-from gatherbench.bench.linkmodel.series import BORROWED
+from gatherbench.bench.derive.modelled import BORROWED
 from gatherbench.bench.stats.interval import Interval, interval_of
 from gatherbench.bench.stats.judge import THRESHOLD, Judgement, judge, judge_exactly
 from gatherbench.bench.tables import Run
@@ -248,7 +248,7 @@ def _profiles(run: Run, key: Key) -> set[str]:
 def _borrows(run: Run, key: Key) -> bool:
     """Whether a modelled series rests on times that its run measured, as of sampling."""
     rows = run.rows[(run.rows[SERIES] == list(key)).all(axis=1) & (run.rows["epoch"] >= 0)]
-    return any(remark in source for source in rows["source"] for remark in BORROWED)
+    return bool(rows["metric"].isin(BORROWED.values()).any())
 
 
 def _one_sided(base: Run, new: Run, *measured: dict[Case, str]) -> Iterator[Comparison]:

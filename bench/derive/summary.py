@@ -11,9 +11,9 @@ from gatherbench.bench.derive.epochs import (
     cpu_seconds,
     epoch_times,
     reference_variant,
-    speedup_over,
     stage_times,
 )
+from gatherbench.bench.derive.modelled import speedups, with_ranges
 from gatherbench.bench.tables import Run
 
 
@@ -25,12 +25,22 @@ def summarise(run: Run) -> pd.DataFrame:
     ``speedup_low`` and ``speedup_high``, ``other`` (cores that other work had beside the worst
     repeat), ``disturbed`` (the same where there was too much beside every repeat); NaN where there
     is none, the rate also where fetches run ahead of the training. ``repeats`` count,
-    ``left_out`` were disturbed while there were quiet ones.
+    ``left_out`` were disturbed while there were quiet ones. A modelled value that ranges
+    has its ends alone, in ``low``, ``high``, ``fetch_low``, … (measured: quartiles).
     """
     stages = stage_times(run)
+    fetch, train = (with_ranges(run, stages[stage], stage) for stage in ("fetch", "train"))
     reference = reference_variant(run) or ("cpu_gather", "naive")
-    summary = epoch_times(run)
-    ratios = speedup_over(run, *reference)
+    summary = with_ranges(run, epoch_times(run))
+    ratios = speedups(run, *reference)
+    for table, value in (
+        (summary, "median"),
+        (fetch, "median"),
+        (train, "median"),
+        (ratios, "speedup"),
+    ):
+        ranged = (table["backend"] == "model") & (table["low"] < table["high"])
+        table[value] = table[value].mask(ranged)
     load = other_load(run).groupby(SERIES).max().rename("cores").reset_index()
     busy = pd.DataFrame(
         [(*key, cores) for key, cores in disturbed_alone(run).items()], columns=[*SERIES, "cores"]
@@ -40,8 +50,12 @@ def summarise(run: Run) -> pd.DataFrame:
     counts = repeats.groupby(SERIES)["used"].agg(repeats="sum", all="count").reset_index()
     counts["left_out"] = counts["all"] - counts["repeats"]
     for name, table, column in (
-        ("fetch", stages["fetch"], "median"),
-        ("train", stages["train"], "median"),
+        ("fetch", fetch, "median"),
+        ("fetch_low", fetch, "low"),
+        ("fetch_high", fetch, "high"),
+        ("train", train, "median"),
+        ("train_low", train, "low"),
+        ("train_high", train, "high"),
         ("cpu", cpu_seconds(run), "median"),
         ("rate", bandwidth(run), "median"),
         ("speedup", ratios, "speedup"),

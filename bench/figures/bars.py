@@ -62,7 +62,10 @@ def draw_whiskers(
             axes.errorbar(
                 [value], [line.y], xerr=arms, fmt="none", ecolor="black", elinewidth=1, capsize=2.5
             )
-        labels.append((max(float(end), high), three_digits(value)))
+        said = three_digits(value)
+        if line.series.backend == "model" and high > low:  # its ends: no value is between them
+            said = f"{three_digits(low)} to {three_digits(high)}"
+        labels.append((max(float(end), high), said))
     return labels
 
 

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from gatherbench.bench.derive.epochs import stage_breakdown
+from gatherbench.bench.derive.modelled import with_ranges
 from gatherbench.bench.figures.bars import Line, draw_stack, draw_whiskers
 from gatherbench.bench.figures.sheet import draw_sheet
 from gatherbench.bench.figures.style import STAGE_COLOURS
@@ -23,7 +24,7 @@ def epoch_breakdown(run: Run) -> Figure:
     """
     return draw_sheet(
         run,
-        stage_breakdown(run),
+        with_ranges(run, stage_breakdown(run)),
         _draw,
         title="Epoch time by stage",
         legend=[Patch(facecolor=c, label=stage) for stage, c in STAGE_COLOURS.items()],

@@ -5,7 +5,8 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gatherbench.bench.derive.epochs import reference_variant, speedup_over
+from gatherbench.bench.derive.epochs import reference_variant
+from gatherbench.bench.derive.modelled import speedups
 from gatherbench.bench.figures.bars import Line, draw_plain, draw_whiskers
 from gatherbench.bench.figures.sheet import draw_sheet
 from gatherbench.bench.tables import Run
@@ -17,7 +18,7 @@ def speedup(run: Run) -> Figure:
     name = " ".join(reference)
     return draw_sheet(
         run,
-        speedup_over(run, *reference),
+        speedups(run, *reference),
         _draw,
         title=f"Speed-up over {name}",
         legend=[],

@@ -6,9 +6,9 @@ has measured comes in through ``predict.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gatherbench.bench.linkmodel.estimate import Estimate, combine
 from gatherbench.bench.linkmodel.load import MinibatchLoad
@@ -26,6 +26,7 @@ from gatherbench.bench.linkmodel.physics import (
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.linkmodel.schedule import Parts, Timeline, run_epoch
 
+_T = TypeVar("_T")
 #: By how much a part is shortened to see whether the epoch depends on it.
 _NUDGE = 0.9
 
@@ -53,6 +54,32 @@ class EpochPrediction:
     exposed: Mapping[str, float] = field(default_factory=dict)
 
 
+def predict_corners(
+    load: MinibatchLoad, profile: LinkProfile, batches: int, *, gpus: int = 1, nodes: int = 1
+) -> tuple[EpochPrediction, ...]:
+    """:func:`predict_batches` at each of the profile's corners: one where it knows no range.
+
+    All of them are of one machine, nobody knows which: series are compared corner by corner.
+    """
+    return tuple(
+        predict_batches(load, corner, batches, gpus=gpus, nodes=nodes)
+        for corner in profile.corners()
+    )
+
+
+def extremes(items: Iterable[_T], value: Callable[[_T], float | None]) -> list[tuple[str, _T]]:
+    """Of what was computed at each corner, what is least and what is most, each so called.
+
+    One item, called nothing, where all are alike or their value is not known.
+    """
+    found = list(items)
+    values = [value(item) for item in found]
+    if None in values or len(set(values)) == 1:
+        return [("", found[0])]
+    ordered = sorted(found, key=lambda item: value(item) or 0.0)
+    return [("at least", ordered[0]), ("at most", ordered[-1])]
+
+
 def predict_batches(
     load: MinibatchLoad,
     profile: LinkProfile,
@@ -70,6 +97,7 @@ def predict_batches(
 
     Raises:
         ValueError: no minibatch, GPU or node.
+        ProfileError: of a constant that this needs the profile knows but a range.
     """
     if min(batches, gpus, nodes) < 1:
         raise ValueError("an epoch needs at least one minibatch, one GPU and one node")

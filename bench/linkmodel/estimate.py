@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from gatherbench.bench.linkmodel.profile import Constant
+from gatherbench.bench.linkmodel.constants import Constant
 
 
 @dataclass(frozen=True, slots=True)

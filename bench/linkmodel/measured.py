@@ -8,7 +8,7 @@ from dataclasses import replace
 import pandas as pd
 
 from gatherbench.bench.derive.epochs import epoch_times, plan_order
-from gatherbench.bench.linkmodel.epoch import predict_batches
+from gatherbench.bench.linkmodel.epoch import EpochPrediction, extremes, predict_corners
 from gatherbench.bench.linkmodel.estimate import Estimate
 from gatherbench.bench.linkmodel.predict import predictions
 from gatherbench.bench.linkmodel.profile import LinkProfile
@@ -21,34 +21,39 @@ _SERIES = ["workload", "strategy", "variant"]
 def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
     """Median epochs of a run on a GPU beside the model's; empty without any.
 
-    Columns: ``workload``, ``strategy``, ``variant``, ``measured_s``, ``modelled_s``, ``error``,
-    ``bound``; and ``modelled_path_s``, ``path_error``, where the training step takes what the run
-    measured: what is left of the error is the data path's, not the roofline's of the training.
-    What the model cannot predict is NaN.
+    Columns: ``workload``, ``strategy``, ``variant``, ``measured_s``, ``end``, ``modelled_s``,
+    ``error``, ``bound``; and ``modelled_path_s``, ``path_error``, where the training step takes
+    what the run measured: what is left of the error is the data path's, not the roofline's of the
+    training.
+    What the model cannot predict is NaN. Where the profile's ranges make more than one epoch, there
+    is a line with the shortest and one with the longest, and ``end`` says which.
     """
     measured = epoch_times(run).query("backend == 'cuda'")
     seconds = {tuple(r[:3]): r[3] for r in measured[[*_SERIES, "median"]].itertuples(index=False)}
     found = [
-        (one, epoch)
-        for one, epoch in predictions(run, profile)
+        (one, epochs)
+        for one, epochs in predictions(run, profile)
         if (one.workload, one.strategy, one.variant) in seconds
     ]
     training = _measured_training(run, [one for one, _ in found])
     records = []
-    for one, epoch in found:
+    for one, epochs in found:
         key = (one.workload, one.strategy, one.variant)
-        path = None
+        paths: Sequence[EpochPrediction | None] = [None] * len(epochs)
         if one.load is not None and one.workload in training:
             step = Estimate(training[one.workload] / one.batches)
-            load = replace(one.load, train_s=step)
-            path = predict_batches(load, profile, one.batches).epoch_s.value
-        values = [float("nan") if s is None else s for s in (epoch.epoch_s.value, path)]
-        errors = [value / seconds[key] - 1 for value in values]
-        records.append(
-            (*key, seconds[key], values[0], errors[0], epoch.bound, values[1], errors[1])
-        )
+            paths = predict_corners(replace(one.load, train_s=step), profile, one.batches)
+        pairs = list(zip(epochs, paths, strict=True))
+        for end, (epoch, path) in extremes(pairs, lambda pair: pair[0].epoch_s.value):
+            found_s = (epoch.epoch_s.value, None if path is None else path.epoch_s.value)
+            values = [float("nan") if s is None else s for s in found_s]
+            errors = [value / seconds[key] - 1 for value in values]
+            records.append(
+                (*key, seconds[key], end, values[0], errors[0], epoch.bound, values[1], errors[1])
+            )
     columns = [
-        *_SERIES, "measured_s", "modelled_s", "error", "bound", "modelled_path_s", "path_error",
+        *_SERIES, "measured_s", "end", "modelled_s", "error", "bound", "modelled_path_s",
+        "path_error",
     ]  # fmt: skip
     return plan_order(run, pd.DataFrame(records, columns=columns))
 

@@ -12,9 +12,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gatherbench.bench.linkmodel.constants import Constant, Curve
 from gatherbench.bench.linkmodel.estimate import Estimate, combine, slowest
 from gatherbench.bench.linkmodel.load import MinibatchLoad
-from gatherbench.bench.linkmodel.profile import Constant, Curve, LinkProfile
+from gatherbench.bench.linkmodel.profile import LinkProfile
+
+#: Reads of fewer bytes on average are far smaller than a line of 128 B: they come a lane an
+#: element, or from rows as narrow, and how many are in flight decides what they get of the link.
+SMALL_READ = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,11 @@ def link_time(requests: Mapping[float, float], profile: LinkProfile) -> Estimate
 
 
 def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """Multiprocessors read rows in host memory."""
+    """Multiprocessors read rows in host memory.
+
+    Small reads are not predicted from the link alone: without a limit to how many a second there
+    are, by requests in flight or by pages, they would come out far too fast.
+    """
     if load.gpu_requests is None:
         missing = Estimate(None, ("requests on the link: not accounted for this path",))
         return Part(missing, "unknown")
@@ -90,6 +99,11 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
         Estimate(None, ("page visits: not counted",)) if visits is None else visits,
         _at(profile.read.page_visits, "read.page_visits", load.table_bytes),
     )
+    asked = sum(load.gpu_requests.values())
+    if read_bytes < SMALL_READ * asked and not by_requests.known and not by_pages.known:
+        why = f"reads of {read_bytes / asked:.0f} B on average, bound by how many are in flight"
+        unknown = tuple(f"{why} ({reason})" for reason in by_requests.unknown)
+        return Part(Estimate(None, unknown), "unknown")
     seconds, bound = slowest(
         [
             ("link", by_link),

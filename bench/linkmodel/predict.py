@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gatherbench.bench.linkmodel.epoch import EpochPrediction, predict_batches
+from gatherbench.bench.derive.modelled import BORROWED
+from gatherbench.bench.linkmodel.epoch import EpochPrediction, predict_corners
 from gatherbench.bench.linkmodel.estimate import Estimate
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.linkmodel.profile_file import load_profile
@@ -27,32 +28,40 @@ def profile_of(run: Run) -> LinkProfile | None:
 
 def predictions(
     run: Run, profile: LinkProfile, *, gpus: int = 1, nodes: int = 1
-) -> list[tuple[Series, EpochPrediction]]:
+) -> list[tuple[Series, tuple[EpochPrediction, ...]]]:
     """Every series of the run on the machine of ``profile``, in the order of the plan.
 
-    A series of which the run says too little is predicted as unknown.
+    Each at every corner of the profile. A series that runs on no GPU, or of which the run says too
+    little, is predicted as unknown.
     """
     found = []
     for one in series_of(run, profile):
         if one.load is None:
             nothing = Estimate(None, (one.missing or "nothing is declared",))
-            epoch = EpochPrediction(nothing, nothing, nothing, nothing, "unknown", {})
+            epochs: tuple[EpochPrediction, ...] = (
+                EpochPrediction(nothing, nothing, nothing, nothing, "unknown", {}),
+            )
         else:
-            epoch = predict_batches(one.load, profile, one.batches, gpus=gpus, nodes=nodes)
-        found.append((one, epoch))
+            epochs = predict_corners(one.load, profile, one.batches, gpus=gpus, nodes=nodes)
+        found.append((one, epochs))
     return found
 
 
 def predict(run: Run, profile: LinkProfile, *, gpus: int = 1, nodes: int = 1) -> list[Row]:
-    """Predictions as rows: ``backend = model``, ``machine`` the profile's name, repeat and epoch 0.
+    """Predictions as rows: ``backend = model``, ``machine`` the profile's name, repeat 0.
+
+    Where the profile knows ranges, epoch 0, 1, … are its corners: of two series those of one number
+    belong together. Otherwise there is epoch 0.
 
     For each series ``epoch.wall_time`` and the ``wall_time`` of ``sample``, ``fetch`` and ``train``
     (what training waited for, and training: they add up to the epoch); and, in ``fetch``, what
-    gathering and transfer would take alone. What is not known is a row with the reason.
+    gathering and transfer would take alone. What is not known is a row with the reason. Times that
+    the run measured and the prediction borrows are rows, too: :data:`BORROWED`, a minibatch's.
     """
     commit = str(run.rows["commit"].iloc[-1]) if len(run.rows) else "unknown"
     rows: list[Row] = []
-    for one, epoch in predictions(run, profile, gpus=gpus, nodes=nodes):
+    places = [_place(profile, corner) for corner in profile.corners()]
+    for one, epochs in predictions(run, profile, gpus=gpus, nodes=nodes):
         make = RowMaker(
             run_id=run.run_id,
             commit=commit,
@@ -64,8 +73,30 @@ def predict(run: Run, profile: LinkProfile, *, gpus: int = 1, nodes: int = 1) ->
             variant=one.variant,
             repeat=0,
         )
-        rows += _rows(make, one, epoch, profile)
+        for number, (epoch, place) in enumerate(zip(epochs, places, strict=False)):
+            rows += _rows(make, one, epoch, number, f"link model, profile {profile.name}{place}")
+        rows += _borrowed(make, one)
     return rows
+
+
+def _place(profile: LinkProfile, corner: LinkProfile) -> str:
+    """Which end of each of the profile's ranges this corner has, in words."""
+    at = dict(corner.constants())
+    ends = [
+        f"{key} {'low' if at[key].value == constant.values[0] else 'high'}"
+        for key, constant in profile.ranges().items()
+    ]
+    return f" with {' and '.join(ends)}" if ends else ""
+
+
+def _borrowed(make: RowMaker, one: Series) -> Iterator[Row]:
+    """What the prediction takes from the run's own measurements."""
+    load = one.load
+    times = {} if load is None else {"sample": load.sample_s, "fetch": load.gather_s}
+    for stage, seconds in times.items():
+        if seconds is not None and seconds.value is not None:
+            said = "; ".join(seconds.remarks)
+            yield make.ok(stage, BORROWED[stage], "s", seconds.value, said, epoch=0)
 
 
 def is_prediction(row: Row) -> bool:
@@ -74,15 +105,13 @@ def is_prediction(row: Row) -> bool:
 
 
 def _rows(
-    make: RowMaker, one: Series, epoch: EpochPrediction, profile: LinkProfile
+    make: RowMaker, one: Series, epoch: EpochPrediction, number: int, source: str
 ) -> Iterator[Row]:
-    source = f"link model, profile {profile.name}"
-
     def row(stage: str, metric: str, seconds: Estimate, said: str) -> Row:
         if seconds.value is None:
             reason = "unknown: " + "; ".join(seconds.unknown)
-            return make.missing(stage, metric, "s", source, reason, epoch=0)
-        return make.ok(stage, metric, "s", seconds.value, said, epoch=0)
+            return make.missing(stage, metric, "s", source, reason, epoch=number)
+        return make.ok(stage, metric, "s", seconds.value, said, epoch=number)
 
     remarks = "".join(f"; {text}" for text in epoch.epoch_s.remarks)
     yield row("epoch", "wall_time", epoch.epoch_s, f"{source}: bound by {epoch.bound}{remarks}")

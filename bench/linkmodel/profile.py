@@ -2,7 +2,9 @@
 
 A constant that nobody has published or measured has no value, and its source says why. What needs
 it is then predicted as *unknown*. A *roof* (a limit that stands beside the link's own) that is not
-known is left out instead, and the prediction says so. ``profile_file.py`` reads profiles from TOML.
+known is left out instead, and the prediction says so. Of some constants only a *range* is known:
+predictions are made at its ends (:meth:`LinkProfile.corners`). ``profile_file.py`` reads profiles
+from TOML.
 """
 
 from __future__ import annotations
@@ -15,77 +17,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, get_args, get_type_hints
 
-#: A number, or for a curve ``((bytes, rate), …)``; ``None`` where it is not known.
-Value = float | tuple[tuple[float, float], ...] | None
-
-
-class ProfileError(ValueError):
-    """A profile that cannot be used; the message names the key and what it may be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """What a constant is: its unit, the least and greatest value that make sense, its meaning.
-
-    ``whole``: only whole numbers make sense.
-    """
-
-    unit: str
-    low: float
-    high: float
-    meaning: str
-    whole: bool = False
-
-    @property
-    def expected(self) -> str:
-        """The range in words."""
-        whole, unit = "whole, " if self.whole else "", "" if self.unit == "1" else f" {self.unit}"
-        return f"expected {whole}{self.low:g} to {self.high:g}{unit}"
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """One constant of a machine.
-
-    Attributes:
-        value: in ``unit``; ``None`` where it is not known.
-        unit: an SI unit (``B/s``, ``B``, ``s``, ``1``, ``1/s``).
-        source: the document or measurement that it comes from; without a value, why.
-    """
-
-    value: float | None
-    unit: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A rate over bytes: of the table that is read (its span), or of a row.
-
-    Attributes:
-        value: ``((bytes, rate), …)`` in ascending order of the bytes, or ``None``.
-        unit, source: as of a :class:`Constant`.
-    """
-
-    value: tuple[tuple[float, float], ...] | None
-    unit: str
-    source: str
-
-    def at(self, num_bytes: float) -> float | None:
-        """The rate for a span, or a row, of ``num_bytes``: straight lines over its logarithm.
-
-        Outside the points that were measured the nearest holds.
-        """
-        if self.value is None:
-            return None
-        (low, rate), *rest = self.value
-        for high, rate_there in rest:
-            if num_bytes <= low:
-                return rate
-            if num_bytes <= high:
-                return rate + (rate_there - rate) * math.log(num_bytes / low, high / low)
-            low, rate = high, rate_there
-        return rate
+from gatherbench.bench.linkmodel.constants import (
+    Constant,
+    Curve,
+    Points,
+    ProfileError,
+    Range,
+    Spec,
+    Value,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +119,19 @@ class LinkProfile:
 
     def unknown(self) -> dict[str, str]:
         """Key → why, for every constant without a value."""
-        return {key: c.source for key, c in self.constants() if c.value is None}
+        return {key: c.source for key, c in self.constants() if not c.values}
+
+    def ranges(self) -> dict[str, Constant | Curve]:
+        """The constants of which only a range is known, by their keys."""
+        return {key: c for key, c in self.constants() if len(c.values) > 1}
+
+    def corners(self) -> tuple[Self, ...]:
+        """The machine at every combination of the ends of its ranges; itself without a range."""
+        corners = [self]
+        for key, constant in self.ranges().items():
+            ends: tuple[Value, ...] = constant.values
+            corners = [c.with_constant(key, end, constant.source) for c in corners for end in ends]
+        return tuple(corners)
 
     def with_constant(self, key: str, value: Value, source: str) -> Self:
         """The same machine with one constant replaced, checked as in a file.
@@ -201,12 +153,9 @@ class LinkProfile:
             if table != section:
                 lines += ["", f"[{table}]"]
                 section = table
-            value = constant.value
-            if isinstance(value, tuple):
-                pairs = ", ".join(f"[{span!r}, {rate!r}]" for span, rate in value)
-                shown = f"value = [{pairs}], "
-            else:
-                shown = "" if value is None else f"value = {value!r}, "
+            names = ("low", "high") if len(constant.values) > 1 else ("value",)
+            values = [_toml(value) for value in constant.values]
+            shown = "".join(f"{n} = {v}, " for n, v in zip(names, values, strict=False))
             rest = f"unit = {_quoted(constant.unit)}, source = {_quoted(constant.source)}"
             lines.append(f"{name} = {{ {shown}{rest} }}")
         return "\n".join(lines) + "\n"
@@ -232,10 +181,13 @@ def checked(key: str, value: Value, source: str, where: str = "") -> Constant | 
     For a curve one number stands for every number of bytes.
 
     Raises:
-        ProfileError: no such key, or a value that is no number or outside its range.
+        ProfileError: no such key, or a value that is no number or outside what makes sense, or a
+            range whose ends are not in order.
     """
     if key not in SPECS:
         raise ProfileError(f"{where}unknown constant {key!r}{nearest(key, SPECS)}")
+    if isinstance(value, Range):
+        return _range(key, value, source, where)
     spec, is_curve = SPECS[key], _HINTS[key][0] is Curve
     if is_curve and isinstance(value, (int, float)):
         value = ((1.0, value),)
@@ -248,13 +200,28 @@ def checked(key: str, value: Value, source: str, where: str = "") -> Constant | 
         value = tuple((float(span), _in_range(rate, spec)) for span, rate in value)
         if any(math.isnan(rate) for _, rate in value):
             raise ProfileError(f"{where}{key} = {value}: {spec.expected} everywhere")
-        return Curve(value, spec.unit, source)
+        return Curve((value,), spec.unit, source)
     if value is None:
-        return (Curve if is_curve else Constant)(None, spec.unit, source)
+        return (Curve if is_curve else Constant)((), spec.unit, source)
     number = _in_range(value, spec)
     if math.isnan(number):
         raise ProfileError(f"{where}{key} = {value!r}: {spec.expected}")
-    return Constant(number, spec.unit, source)
+    return Constant((number,), spec.unit, source)
+
+
+def _range(key: str, ends: Range, source: str, where: str) -> Constant | Curve:
+    """The constant whose ends these are; a curve's low end may nowhere be above its high one."""
+    low: Any = checked(key, ends.low, source, where)
+    high: Any = checked(key, ends.high, source, where)
+    if isinstance(low, Curve):
+        spans = [span for points in (*low.values, *high.values) for span, _ in points]
+        pairs = [(low.at(span), high.at(span)) for span in spans]
+    else:
+        pairs = [(low.value, high.value)]
+    if any(a > b for a, b in pairs) or all(a == b for a, b in pairs):
+        raise ProfileError(f"{where}{key}: low must be below high; one value has no ends")
+    made: Constant | Curve = dataclasses.replace(low, values=low.values + high.values)
+    return made
 
 
 def _in_range(value: object, spec: Spec) -> float:
@@ -274,6 +241,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     begun = [one for one in words if word and one.startswith(word)]
     close = begun or difflib.get_close_matches(word, words, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _toml(value: float | Points) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(f'[{span!r}, {rate!r}]' for span, rate in value)}]"
+    return repr(value)
 
 
 def _quoted(text: str) -> str:

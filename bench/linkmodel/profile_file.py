@@ -2,6 +2,7 @@
 
 [link]
 raw_rate = { value = 31.51e9, unit = "B/s", source = "PCIe 4.0 x16 after 128b/130b" }
+max_request = { low = 64.0, high = 128.0, unit = "B", source = "why no more is known" }
 round_trip = { unit = "s", source = "not published: why there is no value" }
 """
 
@@ -13,16 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gatherbench.bench.linkmodel.profile import (
-    SECTIONS,
-    SPECS,
-    Constant,
-    Curve,
-    LinkProfile,
-    ProfileError,
-    checked,
-    nearest,
-)
+from gatherbench.bench.linkmodel.constants import Constant, Curve, ProfileError, Range
+from gatherbench.bench.linkmodel.profile import SECTIONS, SPECS, LinkProfile, checked, nearest
 
 PROFILES_FOLDER = Path(__file__).parent / "profiles"
 #: The machine of the paper's evaluation (Min et al., PVLDB 14(11) 2021) on its faster link.
@@ -87,22 +80,31 @@ def _constant(entry: Any, key: str, where: str) -> Constant | Curve:
     if entry is None:
         raise ProfileError(
             f"{where}{key} is missing ({spec.meaning}); expected {shape}, without a value where"
-            " it is not known"
+            " it is not known, with low and high in place of value where only a range is"
         )
     if not isinstance(entry, dict):
         raise ProfileError(f"{where}{key} = {entry!r}: expected {shape}")
-    _only(entry, ["value", "unit", "source"], f"{where}{key}.")
+    _only(entry, ["value", "low", "high", "unit", "source"], f"{where}{key}.")
     if entry.get("unit") != spec.unit:
         raise ProfileError(f"{where}{key}: unit {entry.get('unit')!r}, expected {spec.unit!r}")
     source = entry.get("source")
     if not isinstance(source, str) or not source.strip():
         raise ProfileError(f"{where}{key}: no source; say where it is from, or why there is none")
-    value = entry.get("value")
-    if isinstance(value, list):
-        if not all(isinstance(p, list) and len(p) == 2 for p in value):
-            raise ProfileError(f"{where}{key} = {value}: expected [[span in bytes, rate], …]")
-        value = tuple((span, rate) for span, rate in value)
-    return checked(key, value, source, where)
+    value, low, high = (_value(entry.get(n), f"{where}{key}") for n in ("value", "low", "high"))
+    if low is None and high is None:
+        return checked(key, value, source, where)
+    if value is not None or low is None or high is None:
+        raise ProfileError(f"{where}{key}: a range has low and high, and no value beside them")
+    return checked(key, Range(low, high), source, where)
+
+
+def _value(entry: Any, key: str) -> Any:
+    """A number as it stands in the file, a curve as tuples."""
+    if not isinstance(entry, list):
+        return entry
+    if not all(isinstance(p, list) and len(p) == 2 for p in entry):
+        raise ProfileError(f"{key} = {entry}: expected [[span in bytes, rate], …]")
+    return tuple((span, rate) for span, rate in entry)
 
 
 def _only(given: dict[str, Any], known: Iterable[str], where: str) -> None:

@@ -9,12 +9,14 @@ its percentage is then a lower bound of how busy the link is.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from gatherbench.bench.derive.epochs import epoch_times, plan_order, stage_times
-from gatherbench.bench.linkmodel.epoch import EpochPrediction
+from gatherbench.bench.linkmodel.epoch import EpochPrediction, extremes
 from gatherbench.bench.linkmodel.load import MinibatchLoad
 from gatherbench.bench.linkmodel.physics import Part, engine_copy, gpu_reads
 from gatherbench.bench.linkmodel.predict import predictions
@@ -29,6 +31,7 @@ COLUMNS = (
     "strategy",
     "variant",
     "kind",
+    "end",
     "rate",
     "over",
     "of_copy_engine",
@@ -71,18 +74,39 @@ def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
     ``rate`` (B/s of rows that cross the link over the time in ``over``: ``fetch`` or ``epoch``; NaN
     where none cross it or nothing is known); its shares of the roofs ``of_copy_engine``,
     ``of_sm_read``, ``of_raw_link``; and by the model ``fetch_bound``, the limit that sets how long
-    a fetch takes, and ``bound``, what the epoch would gain most from. The measured lines mean
-    something only if ``profile`` describes the machine of the run.
+    a fetch takes, and ``bound``, what the epoch would gain most from. Where the profile's ranges
+    make more than one rate, there is a line with the least and one with the most, and ``end`` says
+    which (:func:`~gatherbench.bench.linkmodel.epoch.extremes`); of what was measured the share of a
+    roof that ranges is NaN. The measured lines mean something only if ``profile`` describes the
+    machine of the run.
     """
     measured = _measured_seconds(run)
-    records: list[tuple[object, ...]] = []
-    for one, epoch in predictions(run, profile):
+    corners = profile.corners()
+    records: list[dict[str, Any]] = []
+    for one, epochs in predictions(run, profile):
         key = (one.workload, one.strategy, one.variant)
+        pairs = list(zip(epochs, corners, strict=False))
         if key in measured:
-            records.append(_line(one, epoch, profile, "measured", measured[key]))
-        modelled = {"epoch": epoch.epoch_s.value, "fetch": epoch.fetch_s.value}
-        records.append(_line(one, epoch, profile, "modelled", modelled))
+            lines = [_line(one, *pair, "measured", measured[key]) for pair in pairs]
+            records.append(_merged(lines))
+        lines = []
+        for epoch, corner in pairs:
+            seconds = {"epoch": epoch.epoch_s.value, "fetch": epoch.fetch_s.value}
+            lines.append(_line(one, epoch, corner, "modelled", seconds))
+        ends = extremes(lines, lambda line: None if math.isnan(line["rate"]) else line["rate"])
+        records += [line | {"end": end} for end, line in ends if end] or [_merged(lines)]
     return plan_order(run, pd.DataFrame(records, columns=list(COLUMNS)))
+
+
+def _merged(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The line of every corner: a number that is not the same at all is NaN, words are listed."""
+    merged = {}
+    for name in COLUMNS:
+        there = list(dict.fromkeys(line[name] for line in lines))
+        merged[name] = there[0] if len(there) == 1 else math.nan
+        if isinstance(there[0], str):
+            merged[name] = " or ".join(there)
+    return merged
 
 
 def _measured_seconds(run: Run) -> dict[tuple[str, str, str], dict[str, float | None]]:
@@ -101,18 +125,19 @@ def _line(
     profile: LinkProfile,
     kind: str,
     seconds: dict[str, float | None],
-) -> tuple[object, ...]:
+) -> dict[str, Any]:
     load = one.load
     over = "epoch" if load is not None and load.lookahead else "fetch"
-    key = (one.workload, one.strategy, one.variant, kind)
     time = seconds.get(over)
-    bounds = (_fetch_bound(epoch), epoch.bound)
-    if load is None or not time or "transfer" not in epoch.parts:
-        return (*key, math.nan, over, math.nan, math.nan, math.nan, *bounds)
-    rate = load.brought_bytes * one.batches / time
-    best = roofs(profile, load.table_bytes)
-    shares = (rate / best.copy_engine, rate / best.sm_read, rate / best.raw_link)
-    return (*key, rate, over, *shares, *bounds)
+    rate, shares = math.nan, (math.nan,) * 3
+    if load is not None and time and "transfer" in epoch.parts:
+        rate = load.brought_bytes * one.batches / time
+        best = roofs(profile, load.table_bytes)
+        shares = (rate / best.copy_engine, rate / best.sm_read, rate / best.raw_link)
+    key = (one.workload, one.strategy, one.variant, kind, "")
+    return dict(
+        zip(COLUMNS, (*key, rate, over, *shares, _fetch_bound(epoch), epoch.bound), strict=True)
+    )
 
 
 def _fetch_bound(epoch: EpochPrediction) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
+import torch
 
 from gatherbench.bench.derive.disturbance import disturbed
 from gatherbench.bench.derive.epochs import SERIES
@@ -13,6 +15,8 @@ from gatherbench.bench.linkmodel.estimate import Estimate, combine
 from gatherbench.bench.linkmodel.load import MinibatchLoad
 from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.tables import Run
+from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.registry import build
 
 #: What a case has to have declared (``bench/declare.py``), as ``stage.metric``.
 _NEEDED = (
@@ -30,6 +34,7 @@ _NEEDED = (
 _REQUESTS = "fetch.gpu_requests_"
 _VISITS = "fetch.gpu_page_visits"
 _KEYS = ["workload", "strategy", "variant"]
+_NOWHERE = torch.device("cuda", 127)
 #: What is said of the run's own time for minibatches, by how they were had.
 _SAMPLING = {
     "live": "sampling as measured in the run, not scaled",
@@ -37,8 +42,6 @@ _SAMPLING = {
     "gpu": "sampling by the run's device as measured there, not scaled",
 }
 _GATHER = "the CPU's gather as measured on the run's host"
-#: Remarks in the source of a modelled time that rests on a time that its run measured.
-BORROWED = (*_SAMPLING.values(), _GATHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +70,15 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
     tables = sizes.groupby("workload")["value"].max()
     host = _Host(run, declared)
     found = []
-    planned = pd.DataFrame(run.plan["cases"])[_KEYS].drop_duplicates()
-    for workload, strategy, variant in planned.itertuples(index=False, name=None):
-        key = (workload, strategy, variant)
+    planned = {
+        (str(case["workload"]), str(case["strategy"]), str(case["variant"])): case
+        for case in run.plan["cases"]
+    }
+    for key, case in planned.items():
+        refused = _refused(case)
+        if refused is not None:
+            found.append(Series(*key, None, 0, refused))
+            continue
         facts = declared.get(key, {})
         if any(name not in facts for name in _NEEDED) or key[0] not in tables:
             found.append(Series(*key, None, 0, _why(run, key)))
@@ -77,6 +86,23 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
         load = host.complete(key, load_of(facts, float(tables[key[0]])), profile)
         found.append(Series(*key, load, int(facts["sample.minibatches"])))
     return found
+
+
+def refusal(strategy: Strategy) -> str | None:
+    """Why the strategy runs on no GPU of any machine, or ``None`` where one would do.
+
+    It is asked about a GPU that no machine has; that alone is no reason.
+    """
+    reason = strategy.skip(_NOWHERE)
+    return None if reason is None or reason.startswith("no_device:") else reason
+
+
+def _refused(case: Mapping[str, Any]) -> str | None:
+    """:func:`refusal` of the case's strategy; ``None`` where it is not registered here."""
+    try:
+        return refusal(build(str(case["strategy"]), case.get("params")))
+    except ValueError:
+        return None
 
 
 def load_of(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
@@ -150,9 +176,9 @@ class _Host:
             load = replace(load, sample_s=drawn)
         gathered = None
         if load.pageable_bytes:
-            if profile.copy.pageable.value is None:
+            if not profile.copy.pageable.values:
                 gathered = self._fetch_time([key], batches)
-        elif load.cpu_write_bytes and profile.host.gather_rate.value is None:
+        elif load.cpu_write_bytes and not profile.host.gather_rate.values:
             keys = [k for k in self._declared if self._direct(k, key[0])]
             gathered = self._fetch_time(keys, batches)
             share = load.cpu_write_bytes / load.payload_bytes  # the rest is not the CPU's to gather

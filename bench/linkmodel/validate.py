@@ -35,13 +35,22 @@ from gatherbench.bench.reference import load_reference
 from gatherbench.bench.tables import load_run
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.request_table import uniform_ids
-from gatherbench.kernels.requests import count_requests
+from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES, RequestCounts, count_requests
 
 FITTED_ON, PREDICTED = "rtx3090-pcie3", "rtx3090-pcie4"
 GPUS = (1, 2, 4, 8)
 #: Launch policies without and with alignment: an element a lane (as DGL was before and is since
 #: #3254), and accesses as wide as possible.
 ALIGNMENT = {"an element a lane": ("glt", "dgl"), "widest": ("unaligned", "aligned")}
+
+
+#: float32 rows, and the address that their table begins at.
+ROWS = {
+    "100 floats": (400, 0),
+    "353 floats": (1412, 0),
+    "602 floats": (2408, 0),
+    "128 floats, 32 B into a line": (512, 32),
+}
 
 
 def published_bars(reference: pd.DataFrame, machine: str) -> dict[tuple[str, str], float]:
@@ -76,22 +85,36 @@ def reddit_chart(reference: pd.DataFrame) -> pd.DataFrame:
     return table.assign(fitted=table["machine"] == FITTED_ON)
 
 
-def alignment_gain(profile: LinkProfile, dims: tuple[int, ...] = (100, 353, 602)) -> pd.DataFrame:
-    """How much longer the link is busy without alignment, for float32 rows of ``dims`` elements.
+def alignment_gain(profile: LinkProfile) -> pd.DataFrame:
+    """How much longer reads take without alignment, of :data:`ROWS`, each on the same table.
 
-    Columns: ``access``, ``dim``, ``gain``. Published: 0.05 to 0.10 (DGL #3254, width not stated).
+    Columns: ``access``, ``rows``; ``gain``, the time on the link as the model has it; and between
+    what it may really lie: ``headers``, were every sector brought once whoever asks for it, and
+    ``requests``, were their number the limit. Published: 0.05 to 0.10 (DGL #3254, width not
+    stated).
     """
-    records = [
-        (access, dim, _link_s(profile, off, dim) / _link_s(profile, on, dim) - 1)
-        for access, (off, on) in ALIGNMENT.items()
-        for dim in dims
-    ]
-    return pd.DataFrame(records, columns=["access", "dim", "gain"])
+    records = []
+    for access, (off, on) in ALIGNMENT.items():
+        for rows, (row_bytes, address) in ROWS.items():
+            without, aligned, once = (_counts(p, row_bytes, address) for p in (off, on, "emogi"))
+            seconds = [_link_s(profile, counts) for counts in (without, aligned)]
+            wire = [
+                once.read_bytes + counts.num_requests * COMPLETION_HEADER_BYTES
+                for counts in (without, aligned)
+            ]
+            requests = [counts.num_requests for counts in (without, aligned)]
+            gains = [a / b - 1 for a, b in (wire, seconds, requests)]
+            records.append((access, rows, *gains))
+    return pd.DataFrame(records, columns=["access", "rows", "headers", "gain", "requests"])
 
 
-def _link_s(profile: LinkProfile, name: str, dim: int) -> float:
-    """Seconds of link time of one batch of uniform ids with a launch policy."""
-    counts = count_requests(policy(name).point(dim * 4, 4), uniform_ids(1 << 14), dim * 4)
+def _counts(name: str, row_bytes: int, address: int) -> RequestCounts:
+    """Of one batch of uniform ids with a launch policy, on a table that begins at ``address``."""
+    point = policy(name).point(row_bytes, 4, table_address=address)
+    return count_requests(point, uniform_ids(1 << 14), row_bytes, address)
+
+
+def _link_s(profile: LinkProfile, counts: RequestCounts) -> float:
     requests = {float(size): float(n) for size, n in counts.requests.items()}
     return link_time(requests, profile).value or float("nan")
 
@@ -132,13 +155,10 @@ def tables(reference: pd.DataFrame) -> str:
             f"| {bar['machine']} | {name} | {bar['published_s']:.2f} s | {bar['modelled_s']:.2f} s"
             f" | {error:+.1%} | {'fitted' if bar['fitted'] else 'predicted'} |"
         )
-    gains = alignment_gain(load_profile(PREDICTED)).pivot(
-        index="access", columns="dim", values="gain"
-    )
-    lines += ["", "| accesses | " + " | ".join(f"{dim} floats" for dim in gains.columns) + " |"]
-    lines.append("|---" * (len(gains.columns) + 1) + "|")
-    for access, row in gains.iterrows():
-        lines.append(f"| {access} | " + " | ".join(f"{gain:+.1%}" for gain in row) + " |")
+    lines += ["", "| accesses | rows | headers | as reckoned | requests |", "|---" * 5 + "|"]
+    for one in alignment_gain(load_profile(PREDICTED)).to_dict("records"):
+        gains = " | ".join(f"{one[name]:+.1%}" for name in ("headers", "gain", "requests"))
+        lines.append(f"| {one['access']} | {one['rows']} | {gains} |")
     lines += ["", "| rows | of | ids | order | published | modelled | error | |", "|---" * 8 + "|"]
     for one in published_gathers(reference, load_profile(PREDICTED)).to_dict("records"):
         lines.append(

@@ -68,6 +68,20 @@ def machine_slug(env: Mapping[str, Any]) -> str:
     return f"cpu-{_slug(model)}-{env['cpu']['usable_cores']}c"
 
 
+#: Between a machine and the profile that completes its calibration, in the name of both.
+_JOINT = "+"
+
+
+def joint_name(machine: str, base: str) -> str:
+    """Name of a machine's calibration that takes from ``base`` what was not measured."""
+    return f"{machine}{_JOINT}{base}"
+
+
+def host_of(profile: str) -> str:
+    """The machine whose processor a profile of this name describes."""
+    return profile.partition(_JOINT)[0]
+
+
 def this_machine() -> str:
     """The short name that runs and calibrations of this machine go by."""
     return machine_slug({**describe_gpus(), "cpu": describe_cpu()})

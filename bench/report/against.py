@@ -15,13 +15,14 @@ import pandas as pd
 
 from gatherbench.bench.compare.comparable import CompareError, changes
 from gatherbench.bench.compare.runs import compare_runs, deciding
+from gatherbench.bench.compare.show import summary
 from gatherbench.bench.report.bars import Axis, Bar, BarChart, Mark, Panel, bar
 from gatherbench.bench.report.facts import in_short, machine_of
 from gatherbench.bench.report.grid import Column, Grid, grid
 from gatherbench.bench.report.results import WHAT, with_kind
 from gatherbench.bench.tables import Run
 
-#: Verdicts in the order in which they are told, and the colours of their bars.
+#: Verdicts, and the colours of their bars.
 VERDICTS = {
     "SLOW": "slow",
     "FAILED": "slow",
@@ -68,7 +69,7 @@ def against(run: Run, base: Run) -> Against:
     return Against(
         base.run_id,
         runs,
-        summary=_summary(judged),
+        summary=summary(table),
         caution=caution,
         chart=_chart(judged, base.names | run.names, relative=bool(caution)),
         deciding=_grid("against", "What decides: epochs of A and B", judged),
@@ -87,14 +88,6 @@ def _side_by_side(run: Run, base: Run) -> Grid:
     )
     columns = [Column("what", "what"), Column("a", "A, compared with"), Column("b", "B, this run")]
     return grid("against-runs", "The two runs", columns, frame)
-
-
-def _summary(judged: pd.DataFrame) -> str:
-    counts = judged["verdict"].value_counts()
-    said = [f"{counts[word]} {word}" for word in VERDICTS if word in counts]
-    return (
-        f"Of {len(judged)} comparisons: {', '.join(said)}." if said else "No case is in both runs."
-    )
 
 
 def _chart(judged: pd.DataFrame, names: Mapping[str, str], *, relative: bool) -> BarChart:

@@ -227,6 +227,8 @@ def _bars(
         values = {name: (colour, float(row[name])) for name, colour in parts.items()}
         values = values or {total: (key[0], float(row[total]))}
         text, spread = axis.said(row[total]), (float(row["low"]), float(row["high"]))
+        if modelled and spread[1] > spread[0]:
+            text = f"{axis.plain(spread[0])} to {axis.said(spread[1])}"
         bars.append(bar(key, modelled, values, text, axis, spread, why.get(key, "")))
     return bars
 

@@ -11,11 +11,12 @@ import pandas as pd
 from gatherbench.bench.answers.provenance import has_gpu
 from gatherbench.bench.derive.gpu import gpu_energy
 from gatherbench.bench.figures.gpu_energy import why_no_energy
+from gatherbench.bench.linkmodel.constants import ProfileError
 from gatherbench.bench.linkmodel.link_bytes import link_bytes
 from gatherbench.bench.linkmodel.measured import against_measured
 from gatherbench.bench.linkmodel.predict import profile_of
-from gatherbench.bench.linkmodel.profile import LinkProfile, ProfileError
-from gatherbench.bench.linkmodel.roofline import Roofs, roofline, roofs
+from gatherbench.bench.linkmodel.profile import LinkProfile
+from gatherbench.bench.linkmodel.roofline import roofline, roofs
 from gatherbench.bench.report.bars import Axis, Bar, BarChart, Mark, Panel, bar, bar_chart
 from gatherbench.bench.report.grid import Column, Grid, grid
 from gatherbench.bench.report.results import WHAT, in_plan_order, with_kind
@@ -121,6 +122,7 @@ def model_errors(run: Run) -> Grid | None:
     columns = [
         *(column for column in WHAT if column.field != "kind"),
         Column("measured", "epoch, measured", "s"),
+        *_end(table),
         Column("modelled", "modelled", "s"),
         Column("error", "off by", "share"),
         Column("path", "modelled with training as measured", "s"),
@@ -129,6 +131,11 @@ def model_errors(run: Run) -> Grid | None:
     ]
     caption = f"Measured epochs beside the link model’s for {short(profile.name)}"
     return grid("model-errors", caption, columns, table.rename(columns=names))
+
+
+def _end(table: pd.DataFrame) -> list[Column]:
+    """The column that tells least and most apart, where the profile's ranges make two lines."""
+    return [Column("end", "within the profile’s ranges")] if table["end"].any() else []
 
 
 def _unknown(table: pd.DataFrame, profile: LinkProfile) -> str:
@@ -142,12 +149,15 @@ def _chart(run: Run, profile: LinkProfile, table: pd.DataFrame) -> BarChart:
     panels, unknown = [], set()
     for workload, here in table.groupby("workload", sort=False):
         span = spans[spans["workload"] == workload]["value"].max()
-        best = roofs(profile, float(span)) if pd.notna(span) else Roofs(*[float("nan")] * 3)
-        known = {kind: getattr(best, kind) for kind in _ROOFS.values()}
-        unknown |= {name for name, kind in _ROOFS.items() if pd.isna(known[kind])}
-        limits = {kind: value for kind, value in known.items() if pd.notna(value)}
-        axis = Axis("B/s", max([*here["rate"].dropna(), *limits.values()], default=1.0))
-        marks = [Mark(axis.place(value), kind) for kind, value in limits.items()]
+        limits: dict[tuple[str, float], None] = {}
+        for corner in profile.corners() if pd.notna(span) else ():
+            best = roofs(corner, float(span))
+            limits |= {(kind, getattr(best, kind)): None for kind in _ROOFS.values()}
+        known = [(kind, value) for kind, value in limits if pd.notna(value)]
+        drawn = {kind for kind, _ in known}
+        unknown |= {name for name, kind in _ROOFS.items() if kind not in drawn}
+        axis = Axis("B/s", max([*here["rate"].dropna(), *(v for _, v in known)], default=1.0))
+        marks = [Mark(axis.place(value), kind) for kind, value in known]
         bars = [_bar(line, axis) for line in here.to_dict("records")]
         panels.append(Panel(run.names[str(workload)], bars, axis.ticks(), marks))
     reading = (
@@ -155,6 +165,11 @@ def _chart(run: Run, profile: LinkProfile, table: pd.DataFrame) -> BarChart:
         " whole epoch where fetches are hidden behind training. Vertical lines: roofs of the link"
         f" by profile {short(profile.name)}."
     )
+    if table["end"].any():
+        reading += (
+            " Of some constants the profile knows but a range: a series then has two bars, the"
+            " least and the most that it allows, and a roof several lines."
+        )
     if unknown:
         reading += f" Not known in this profile, so not drawn: {', '.join(sorted(unknown))}."
     if (table["kind"] == "measured").any():
@@ -171,13 +186,15 @@ def _bar(line: Mapping[Hashable, Any], axis: Axis) -> Bar:
         return Bar(*names, modelled, missing=why)
     parts = {"rate": (names[0], rate)}
     note = f"over the {line['over']}; fetch bound by {line['fetch_bound']}"
-    return bar(names, modelled, parts, axis.said(rate), axis, note=note)
+    text = f"{line['end']} {axis.said(rate)}".strip()
+    return bar(names, modelled, parts, text, axis, note=note)
 
 
 def _grid(profile: LinkProfile, table: pd.DataFrame) -> Grid:
     backend = table["kind"].map({"measured": "cuda", "modelled": "model"})
     columns = [
         *WHAT,
+        *_end(table),
         Column("rate", "over the link", "B/s"),
         Column("over", "over the time of"),
         Column("of_copy_engine", "of the copy engine", "share"),

@@ -12,9 +12,10 @@ from gatherbench.bench.derive.epochs import (
     cpu_seconds,
     plan_order,
     reference_variant,
-    speedup_over,
     stage_breakdown,
 )
+from gatherbench.bench.derive.modelled import speedups as speedups_of
+from gatherbench.bench.derive.modelled import with_ranges
 from gatherbench.bench.derive.summary import summarise
 from gatherbench.bench.report.bars import BarChart, bar_chart
 from gatherbench.bench.report.grid import Column, Grid, grid
@@ -55,7 +56,7 @@ def speedups(run: Run) -> BarChart:
     name = " ".join(reference)
     return bar_chart(
         run,
-        speedup_over(run, *reference),
+        speedups_of(run, *reference),
         ident="speedup",
         title=f"Speed-up over {name}",
         reading=f"Typical epoch time of {name} over that of each strategy, on one workload: means "
@@ -72,12 +73,12 @@ def stages(run: Run) -> BarChart:
     """Epoch time by stage; ``other`` is what the stages' medians leave of the epoch's."""
     return bar_chart(
         run,
-        stage_breakdown(run),
+        with_ranges(run, stage_breakdown(run)),
         ident="stages",
         title="Where an epoch’s time goes",
-        reading="Medians of each stage; whiskers: quartiles of the whole epoch. “fetch” is the "
-        "time that the loop waited for rows: a strategy that fetches ahead shows what it could not "
-        f"hide. Shorter is faster.{borrowed(run)}",
+        reading="Medians of each stage; whiskers: quartiles of the whole epoch. "
+        "“fetch” is the time that the loop waited for rows: a strategy that fetches ahead shows "
+        f"what it could not hide. Shorter is faster.{borrowed(run)}",
         total="median",
         unit="s",
         parts=_STAGE_COLOURS,
@@ -113,14 +114,16 @@ def numbers(run: Run) -> Grid:
         [
             *WHAT,
             Column("speedup", "speed-up", "×"),
+            Column("speedup_low", "speed-up from", "×"),
+            Column("speedup_high", "to", "×"),
             Column("median", "epoch", "s"),
             *other,
             Column("fetch", "fetch", "s"),
             Column("train", "train", "s"),
             Column("rate", "payload over fetch", "B/s"),
             Column("cpu", "core-seconds", "s"),
-            Column("low", "epoch, lower quartile", "s"),
-            Column("high", "epoch, upper quartile", "s"),
+            Column("low", "epoch, lower quartile or end", "s"),
+            Column("high", "epoch, upper quartile or end", "s"),
             Column("repeats", "repeats", "1"),
             *left_out,
             Column("count", "epochs", "1"),

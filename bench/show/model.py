@@ -14,9 +14,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gatherbench.bench.linkmodel.constants import ProfileError
 from gatherbench.bench.linkmodel.measured import against_measured
 from gatherbench.bench.linkmodel.predict import profile_of
-from gatherbench.bench.linkmodel.profile import ProfileError
 from gatherbench.bench.linkmodel.roofline import roofline
 from gatherbench.bench.tables import Run
 from gatherbench.bench.units import three_digits, time_unit
@@ -68,8 +68,10 @@ def _table(workload: str, profile: str, lines: pd.DataFrame) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("bound by: fetch / epoch", overflow="fold")
     # Of what was measured on a GPU the model's seconds have a table of their own.
-    twice = lines.duplicated(["strategy", "variant"], keep=False)
-    for kind, some in lines[~twice | (lines["kind"] == "measured")].groupby("kind", sort=True):
+    series = pd.MultiIndex.from_frame(lines[["strategy", "variant"]])
+    measured = lines["kind"] == "measured"
+    told = series.isin(series[measured])
+    for kind, some in lines[~told | measured].groupby("kind", sort=True):
         table.add_section()
         table.add_row(str(kind))
         for line in some.to_dict("records"):
@@ -81,6 +83,7 @@ def _cells(line: Mapping[Hashable, Any]) -> list[Text]:
     rate = "–"
     if not pd.isna(line["rate"]):
         rate = three_digits(line["rate"] * 1e-9) + ("*" if line["over"] == "epoch" else "")
+        rate = f"{line['end']} {rate}".strip()
     shares = ["–" if pd.isna(line[key]) else f"{line[key]:.0%}" for key in _SHARES]
     bound = f"{line['fetch_bound']} / {line['bound']}"
     return [Text(str(word)) for word in (line["strategy"], line["variant"], rate, *shares, bound)]
@@ -98,11 +101,8 @@ def _errors(workload: str, profile: str, lines: pd.DataFrame) -> Table:
         cells = [three_digits(line["measured_s"] * factor)]
         for seconds, error in (("modelled_s", "error"), ("modelled_path_s", "path_error")):
             known = not pd.isna(line[seconds])
-            cells += (
-                [three_digits(line[seconds] * factor), f"{line[error]:+.0%}"]
-                if known
-                else ["–"] * 2
-            )
+            said = f"{line['end']} {three_digits(line[seconds] * factor)}".strip() if known else ""
+            cells += [said, f"{line[error]:+.0%}"] if known else ["–"] * 2
         table.add_row(Text(line["strategy"]), Text(line["variant"]), *cells)
     return table
 

@@ -26,7 +26,7 @@ from gatherbench.bench.show.model import model_tables
 from gatherbench.bench.stats.interval import Interval
 from gatherbench.bench.stats.judge import THRESHOLD, judge
 from gatherbench.bench.tables import Run
-from gatherbench.bench.units import decimals, three_digits, time_unit
+from gatherbench.bench.units import MISSING, decimals, three_digits, time_unit
 
 #: Marks of an epoch beside which there was other work, and of a speed-up that is not decided.
 DISTURBED, UNDECIDED = "!", "?"
@@ -104,11 +104,27 @@ def _unmeasured(measured: pd.DataFrame, missing: pd.DataFrame) -> pd.DataFrame:
     return missing[[pair not in known for pair in pairs]].assign(backend="")
 
 
+def _modelled(line: Mapping[Hashable, Any], factor: float) -> list[str]:
+    """Numbers of a modelled line: from one end to the other where a profile's ranges make two."""
+    ends = ("low", "high"), ("fetch_low", "fetch_high"), ("train_low", "train_high")
+    times = [_span(line[low], line[high], factor) for low, high in ends]
+    low, high = line["speedup_low"], line["speedup_high"]
+    undecided = UNDECIDED if low < 1 < high else ""
+    return [MISSING, *times, *(MISSING,) * 2, _span(low, high) + undecided]
+
+
+def _span(low: Any, high: Any, factor: float = 1.0) -> str:
+    """A number, or two where the ends differ in what is shown of them."""
+    return " to ".join(dict.fromkeys(_number(end, factor) for end in (low, high)))
+
+
 def _cells(line: Mapping[Hashable, Any], factor: float) -> list[Text]:
     names = [Text(line["strategy"]), Text(line["variant"])]
-    if pd.isna(line["median"]):
+    if line["backend"] == "":
         status = line["status"]
         return [*names, Text(status, style=_COLOURS.get(status, ""))]
+    if line["backend"] == "model":
+        return [*names, *map(Text, _modelled(line, factor))]
     median, spread = line["median"] * factor, (line["high"] - line["low"]) / 2 * factor
     several = f" ±{spread:.{decimals(median)}f}" if line["count"] > 1 else ""
     beside = "" if pd.isna(line["disturbed"]) else DISTURBED
@@ -162,4 +178,4 @@ def _unknown(run: Run, said: pd.Series[str]) -> list[Text]:
 
 
 def _number(value: Any, factor: float = 1.0) -> str:
-    return "–" if pd.isna(value) else three_digits(value * factor)
+    return MISSING if pd.isna(value) else three_digits(value * factor)

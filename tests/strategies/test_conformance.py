@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from gatherbench.bench.linkmodel.series import refusal
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.registry import STRATEGIES, variants
@@ -43,3 +44,13 @@ def test_contract(check: Callable[[Strategy, torch.device], None], strategy: Str
 def test_every_strategy_runs_its_default_variant_on_the_host() -> None:
     skipped = {cls.name: cls().skip(HOST) for cls in STRATEGIES if cls().skip(HOST) is not None}
     assert skipped == {}
+
+
+@pytest.mark.parametrize("cls", STRATEGIES)
+def test_a_gpu_that_is_not_here_is_no_reason_against_gpus(cls: type[Strategy]) -> None:
+    """What the link model asks before it predicts for a GPU, with or without one at hand."""
+    for variant in variants(cls):
+        said = variant.skip(torch.device("cuda", 127))
+        assert said is not None
+        assert said.startswith("no_device:")
+        assert refusal(variant) is None

@@ -21,7 +21,7 @@ from gatherbench.bench.linkmodel.advise.loads import (
 )
 from gatherbench.bench.linkmodel.advise.question import Question
 from gatherbench.bench.linkmodel.advise.sizes import MinibatchSizes
-from gatherbench.bench.linkmodel.epoch import EpochPrediction, predict_batches
+from gatherbench.bench.linkmodel.epoch import EpochPrediction, predict_corners
 from gatherbench.bench.linkmodel.estimate import Estimate
 from gatherbench.bench.linkmodel.load import MinibatchLoad
 from gatherbench.bench.linkmodel.profile import LinkProfile
@@ -205,7 +205,8 @@ def predict(question: Question, load: MinibatchLoad, profile: LinkProfile) -> Ep
     """The question's epoch with this load.
 
     Where the profile does not know how fast minibatches are drawn they cost nothing, for they cost
-    every strategy the same; a remark says so.
+    every strategy the same; a remark says so. Of a profile's ranges it is the slowest corner, and a
+    remark says that, too.
     """
     rate = profile.host.sample_rate
     if rate.value is None:
@@ -213,9 +214,15 @@ def predict(question: Question, load: MinibatchLoad, profile: LinkProfile) -> Ep
             f"without drawing minibatches, which all share (host.sample_rate: {rate.source})"
         )
         load = replace(load, sample_s=free)
-    return predict_batches(
+    epochs = predict_corners(
         load, profile, question.batches, gpus=question.gpus, nodes=question.machines
     )
+    slowest = max(epochs, key=lambda epoch: epoch.epoch_s.value or 0.0)
+    if len(epochs) > 1:
+        ranged = ", ".join(profile.ranges())
+        said = f"of what is known but as a range ({ranged}) the slowest end: epochs may be shorter"
+        slowest = replace(slowest, epoch_s=slowest.epoch_s.remark(said))
+    return slowest
 
 
 def _option(

@@ -344,3 +344,12 @@ def test_the_report_shows_constants_and_what_was_held_out() -> None:
     assert "GPU read, 4 GiB" in text
     assert "10 % of the GPU's threads reach 95 %" in text
     assert "held-out points are off by" in text
+
+
+def test_a_base_that_knows_but_a_range_predicts_no_read_and_every_gather_of_the_host() -> None:
+    base = load_profile("h100-sxm-pcie5")
+    assert base.ranges()
+    host = base.with_constant("host.gather_rate", 1e9, "a test")
+    reads = [Point("sm_read", span_bytes=1 << 30), Point("gpu_gather", 512, span_bytes=1 << 30)]
+    assert [predicted_rate(host, point) for point in reads] == [None, None]
+    assert predicted_rate(host, Point("host_gather", 512, 2)) == pytest.approx(2e9)

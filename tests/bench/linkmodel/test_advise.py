@@ -39,7 +39,7 @@ from gatherbench.bench.linkmodel.advise.rank import (
 )
 from gatherbench.bench.linkmodel.advise.show import SCHEMA_VERSION, minibatches, render, to_json
 from gatherbench.bench.linkmodel.chart import drawn_by_program
-from gatherbench.bench.linkmodel.profile import ProfileError
+from gatherbench.bench.linkmodel.constants import ProfileError
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.models import GAT_HEADS as MODEL_HEADS
 from gatherbench.strategies.base import Strategy

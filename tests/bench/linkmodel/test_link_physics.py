@@ -161,6 +161,29 @@ def test_wrong_reads_are_rejected(wrong: Reads) -> None:
         check_littles_law(wrong)
 
 
+@pytest.mark.parametrize(
+    ("requests", "known_alone"),
+    [({32: 1e6}, False), ({32: 2e6, 96: 1e6}, False), ({64: 1e6}, True), ({32: 1, 96: 1}, True)],
+)
+def test_small_reads_are_not_predicted_from_the_link_alone(
+    requests: dict[int, float], known_alone: bool
+) -> None:
+    """On average below half a line, 53 B of 160: how many are in flight sets their time."""
+    load = replace(reads(requests), gpu_page_visits=10.0)
+    part = gpu_reads(load, PROFILE)
+    assert part.seconds.known is known_alone
+    if not known_alone:
+        assert part.bound == "unknown"
+        assert all("link.round_trip" in reason for reason in part.seconds.unknown)
+    for more in (
+        {"link_round_trip": 1e-6},
+        {"read_page_visits": 1e7},
+    ):
+        assert gpu_reads(load, machine(**more)).seconds.known
+    # Narrow requests of a link that takes no more are those of whole lines.
+    assert gpu_reads(reads({128: 1e6}), machine(link_max_request=32)).seconds.known
+
+
 def test_the_bound_names_the_limit_that_holds() -> None:
     little = machine(link_round_trip=1e-3, link_outstanding_reads=1)
     assert gpu_reads(reads({128: 1e3}), little).bound == "requests in flight"

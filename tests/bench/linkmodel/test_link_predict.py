@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.derive.epochs import plan_order
+from gatherbench.bench.derive.modelled import BORROWED
+from gatherbench.bench.linkmodel.constants import Constant, Range
 from gatherbench.bench.linkmodel.epoch import predict_batches
 from gatherbench.bench.linkmodel.estimate import Estimate
 from gatherbench.bench.linkmodel.measured import against_measured
 from gatherbench.bench.linkmodel.predict import is_prediction, predict, predictions
-from gatherbench.bench.linkmodel.profile import Constant, LinkProfile
+from gatherbench.bench.linkmodel.profile import LinkProfile
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.linkmodel.roofline import roofline, roofs
 from gatherbench.bench.linkmodel.series import load_of, series_of
 from gatherbench.bench.rows import HEADER, Row, RowMaker
 from gatherbench.bench.store import RunStore
 from gatherbench.bench.tables import Run, load_run
+from gatherbench.strategies import registry
+from gatherbench.strategies.cpu_gather import CpuGather
 
 ShellRun = tuple[subprocess.CompletedProcess[str], Path]
 
@@ -95,7 +100,8 @@ def profile() -> LinkProfile:
 
 
 def epochs(run: Run, profile: LinkProfile, **more: int) -> dict[str, float | None]:
-    return {one.strategy: epoch.epoch_s.value for one, epoch in predictions(run, profile, **more)}
+    found = predictions(run, profile, **more)
+    return {one.strategy: epoch.epoch_s.value for one, (epoch, *_) in found}
 
 
 def test_what_is_borrowed_comes_from_cases_without_other_work(
@@ -132,7 +138,9 @@ def test_each_series_has_rows_that_add_up(tmp_path: Path, profile: LinkProfile) 
     rows = predict(make_run(tmp_path), profile)
     assert all(is_prediction(row) and row.status == "ok" for row in rows)
     assert {row.machine for row in rows} == {profile.name}
-    assert all("link model, profile rtx3090-pcie4" in row.source for row in rows)
+    borrowed = set(BORROWED.values())
+    made = [row for row in rows if row.metric not in borrowed]
+    assert all("link model, profile rtx3090-pcie4" in row.source for row in made)
     for name in CASES:
         mine = {(r.stage, r.metric): r.value for r in rows if r.strategy == name}
         waits = [mine[stage, "wall_time"] or 0.0 for stage in ("sample", "fetch", "train")]
@@ -178,7 +186,7 @@ def test_sampling_is_the_run_s_however_it_got_its_minibatches(
     """What a measured epoch does not contain must not be in the predicted one beside it."""
     found = predictions(make_run(tmp_path, sampling=sampling), profile)
     assert len(found) == len(CASES)
-    for _, epoch in found:
+    for _, (epoch,) in found:
         part = epoch.parts["sample"]
         assert part.seconds.value == pytest.approx(seconds / BATCHES)
         assert part.bound == bound
@@ -197,7 +205,7 @@ def test_a_host_that_the_profile_does_not_know_is_the_run_s(tmp_path: Path) -> N
     """An H200's host is anybody's: the gathers are those that the run measured, and said to be."""
     found = {
         one.strategy: epoch.parts.get("gather", epoch.parts.get("transfer"))
-        for one, epoch in predictions(make_run(tmp_path), load_profile("h200-sxm-pcie5"))
+        for one, (epoch, *_) in predictions(make_run(tmp_path), load_profile("h200-sxm-pcie5"))
     }
     for name in ("by_cpu", "by_cpu_fresh"):
         part = found[name]
@@ -207,6 +215,100 @@ def test_a_host_that_the_profile_does_not_know_is_the_run_s(tmp_path: Path) -> N
     by_gpu = found["by_gpu"]
     assert by_gpu is not None
     assert not any("measured" in text for text in by_gpu.seconds.remarks)
+
+
+def test_what_is_borrowed_is_a_row_of_its_own(tmp_path: Path, profile: LinkProfile) -> None:
+    """Of 4 minibatches: 2 s of drawing, 4 s of gathering. The RTX 3090's host gathers itself."""
+
+    def borrowed(machine: LinkProfile) -> dict[tuple[str, str], float | None]:
+        rows = [r for r in predict(make_run(tmp_path), machine) if r.metric in BORROWED.values()]
+        assert {(r.epoch, r.unit, r.machine) for r in rows} == {(0, "s", machine.name)}
+        assert all(row.metric == BORROWED[row.stage] for row in rows)
+        return {(row.strategy, row.stage): row.value for row in rows}
+
+    drawn = {(name, "sample"): 0.5 for name in CASES}
+    assert borrowed(profile) == drawn
+    foreign = drawn | {("by_cpu", "fetch"): 1.0, ("by_cpu_fresh", "fetch"): 1.0}
+    assert borrowed(load_profile("h200-sxm-pcie5")) == foreign
+
+
+def test_each_end_of_a_range_is_an_epoch_of_its_own(tmp_path: Path, profile: LinkProfile) -> None:
+    """Whole lines as 128 B, or twice 64: 148 B on the link, or 2 × 84."""
+    dark = {"fetch.declared_payload": PAYLOAD, "train.launches": 0.0, "train.structure": 0.0}
+    run = make_run(tmp_path, {name: facts | dark for name, facts in CASES.items()}, sampling="gpu")
+    ranged = profile.with_constant("link.max_request", Range(64, 128), "nobody knows")
+    rows = predict(run, ranged)
+    transfers = {
+        row.epoch: row.value
+        for row in rows
+        if (row.strategy, row.metric) == ("by_gpu", "transfer_time_alone")
+    }
+    assert set(transfers) == {0, 1}
+    assert (transfers[0] or 0) / (transfers[1] or 1) == pytest.approx(2 * 84 / 148)
+    for end, number in (("low", 0), ("high", 1)):
+        (row,) = (
+            r
+            for r in rows
+            if (r.strategy, r.stage, r.epoch) == ("by_gpu", "epoch", number)
+            and r.metric == "wall_time"
+        )
+        assert f"profile {profile.name} with link.max_request {end}: bound by" in row.source
+    same = [
+        r.value
+        for r in rows
+        if (r.strategy, r.stage, r.metric) == ("resident", "epoch", "wall_time")
+    ]
+    assert len(same) == 2
+    assert same[0] == same[1]
+
+
+def test_the_least_and_the_most_of_a_range_stand_in_the_rooflines(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    ranged = profile.with_constant("link.max_request", Range(64, 128), "nobody knows")
+    lines = roofline(make_run(tmp_path, sampling="replay"), ranged)
+    by_gpu = lines[lines["strategy"] == "by_gpu"].set_index("end")
+    assert list(by_gpu.index) == ["at least", "at most"]
+    rates = by_gpu["rate"]
+    assert rates["at most"] / rates["at least"] == pytest.approx(2 * 84 / 148, rel=0.01)
+    # Its own rate is one, but not the share of a roof of which only a range is known.
+    (by_cpu,) = lines[lines["strategy"] == "by_cpu"].to_dict("records")
+    assert by_cpu["end"] == ""
+    assert by_cpu["of_copy_engine"] > 0
+    assert pd.isna(by_cpu["of_sm_read"])
+    measured = against_measured(make_run(tmp_path, backend="cuda", sampling="replay"), ranged)
+    by_gpu = measured[measured["strategy"] == "by_gpu"].set_index("end")
+    assert by_gpu.loc["at least", "modelled_s"] < by_gpu.loc["at most", "modelled_s"]
+    assert list(measured[measured["strategy"] == "resident"]["end"]) == [""]
+
+
+@dataclass(frozen=True)
+class HostOnly(CpuGather):
+    """Refuses every GPU, as a strategy of somebody else may; the others only those not here."""
+
+    name: ClassVar[str] = "host_only"
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        return "unsupported: host memory only" if device.type == "cuda" else None
+
+
+def test_a_strategy_that_runs_on_no_gpu_is_predicted_for_none(
+    tmp_path: Path, profile: LinkProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "STRATEGIES", (*registry.STRATEGIES, HostOnly))
+    run = make_run(tmp_path)
+    rows = run.rows.replace({"strategy": {"by_cpu": "host_only", "by_gpu": "cpu_gather"}})
+    names = {"by_cpu": ("host_only", "pinned"), "by_gpu": ("cpu_gather", "pinned")}
+    cases = [
+        {**case, "strategy": names[case["strategy"]][0], "params": {"mode": "pinned"}}
+        for case in run.plan["cases"]
+        if case["strategy"] in names
+    ]
+    run = replace(run, rows=rows, plan={**run.plan, "cases": cases})
+    found = {row.strategy: row for row in predict(run, profile) if row.stage == "epoch"}
+    assert found["cpu_gather"].status == "ok"
+    assert found["host_only"].value is None
+    assert found["host_only"].reason == "unknown: unsupported: host memory only"
 
 
 def test_of_a_part_that_the_cpu_gathers_only_that_part_is_borrowed(tmp_path: Path) -> None:
@@ -279,7 +381,7 @@ def test_more_gpus_are_faster_until_something_is_shared(
 def test_that_more_gpus_do_not_draw_faster_is_said(tmp_path: Path, profile: LinkProfile) -> None:
     said = "drawing minibatches keeps 100% of the cores busy for each of 4 GPUs"
     for sampling, gpus, expected in (("live", 1, False), ("live", 4, True), ("gpu", 4, False)):
-        for _, epoch in predictions(make_run(tmp_path, sampling=sampling), profile, gpus=gpus):
+        for _, (epoch,) in predictions(make_run(tmp_path, sampling=sampling), profile, gpus=gpus):
             assert any(said in remark for remark in epoch.epoch_s.remarks) is expected
 
 
@@ -429,7 +531,7 @@ def test_training_as_measured_tells_the_error_of_the_path(
     assert (table["path_error"] - (by_path / 7.0 - 1)).abs().max() < 1e-9
     # A second of training an epoch, as measured; of the minibatches only the first is waited for.
     assert by_path["resident"] == pytest.approx(1.0 + 0.04 / BATCHES, rel=2e-3)
-    epoch = {one.strategy: epoch for one, epoch in predictions(run, profile)}["by_gpu"]
+    epoch = {one.strategy: epoch for one, (epoch,) in predictions(run, profile)}["by_gpu"]
     waited = epoch.fetch_s.value
     assert waited is not None
     assert by_path["by_gpu"] == pytest.approx(by_path["resident"] + waited, rel=2e-3)

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatherbench.bench.linkmodel import profile_file
-from gatherbench.bench.linkmodel.profile import SPECS, Curve, LinkProfile, ProfileError
+from gatherbench.bench.linkmodel.constants import Curve, ProfileError, Range
+from gatherbench.bench.linkmodel.physics import link_time
+from gatherbench.bench.linkmodel.profile import SPECS, LinkProfile
 from gatherbench.bench.linkmodel.profile_file import (
     DEFAULT_PROFILE,
     load_profile,
@@ -38,7 +40,7 @@ def test_every_constant_of_a_preset_has_unit_and_source(name: str) -> None:
     for key, constant in profile.constants():
         assert constant.unit == SPECS[key].unit
         assert len(constant.source) > 10, key
-    assert {key for key, c in profile.constants() if c.value is None} == set(profile.unknown())
+    assert {key for key, c in profile.constants() if not c.values} == set(profile.unknown())
 
 
 @pytest.mark.parametrize(("name", "generation"), [(n, int(n[-1])) for n in PRESETS if "pcie" in n])
@@ -169,16 +171,75 @@ POINTS = st.lists(
 @given(POINTS, st.floats(1, 1e13))
 def test_a_curve_stays_between_its_points(points: list[tuple[float, float]], span: float) -> None:
     points.sort()
-    rate = Curve(tuple(points), "B/s", "a test").at(span)
+    rate = Curve((tuple(points),), "B/s", "a test").at(span)
     rates = [r for _, r in points]
     assert rate is not None
     assert min(rates) * 0.999 <= rate <= max(rates) * 1.001
     for at, there in points:
-        assert Curve(tuple(points), "B/s", "a test").at(at) == pytest.approx(there)
+        assert Curve((tuple(points),), "B/s", "a test").at(at) == pytest.approx(there)
 
 
 def test_a_curve_without_points_is_unknown() -> None:
-    assert Curve(None, "B/s", "nobody measured it").at(1e9) is None
+    assert Curve((), "B/s", "nobody measured it").at(1e9) is None
+
+
+def test_a_range_has_two_ends_and_no_value(tmp_path: Path) -> None:
+    profile = load_profile(DEFAULT_PROFILE).with_constant("link.max_request", Range(64, 128), "?")
+    curve = Range(((1e9, 2e10), (1e10, 1e10)), 3e10)
+    profile = profile.with_constant("read.roof", curve, "a test")
+    assert set(profile.ranges()) == {"link.max_request", "read.roof"}
+    assert not {"link.max_request", "read.roof"} & set(profile.unknown())
+    for ask in (lambda: profile.link.max_request.value, lambda: profile.read.roof.at(1e9)):
+        with pytest.raises(ProfileError, match="only a range is known"):
+            ask()
+    ends = [(c.link.max_request.value, c.read.roof.at(1e10)) for c in profile.corners()]
+    assert ends == [(64, 1e10), (64, 3e10), (128, 1e10), (128, 3e10)]
+    assert not any(corner.ranges() for corner in profile.corners())
+    assert load_profile(DEFAULT_PROFILE).corners() == (load_profile(DEFAULT_PROFILE),)
+    path = tmp_path / "x.toml"
+    path.write_text(profile.to_toml(), encoding="utf-8")
+    assert load_profile(path) == profile
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ("low = 64.0", "a range has low and high"),
+        ("high = 64.0", "a range has low and high"),
+        ("value = 64.0, low = 32.0, high = 128.0", "a range has low and high, and no value"),
+        ("low = 128.0, high = 64.0", "low must be below high"),
+        ("low = 64.0, high = 64.0", "low must be below high"),
+        ("low = 64.0, high = 1e9", "expected 32 to 4096 B"),
+    ],
+)
+def test_half_a_range_is_refused(tmp_path: Path, ends: str, said: str) -> None:
+    broken = GOOD.replace("max_request = { value = 128.0", f"max_request = {{ {ends}")
+    assert broken != GOOD
+    assert said in refused(tmp_path, broken)
+
+
+def test_a_curve_may_nowhere_be_above_its_upper_end() -> None:
+    profile = load_profile(DEFAULT_PROFILE)
+    crossing = Range(((1e9, 2e10), (1e10, 1e10)), ((1e9, 3e10), (1e10, 9e9)))
+    with pytest.raises(ProfileError, match=r"read\.roof: low must be below high"):
+        profile.with_constant("read.roof", crossing, "a test")
+
+
+@pytest.mark.parametrize("name", ["h100-sxm-pcie5", "h200-sxm-pcie5"])
+def test_the_ranges_of_the_hopper_presets_are_what_is_published(name: str) -> None:
+    """45.4 and 51.6 GB/s: 63.02 GB/s less 5.4 %, times P / (P + 20); the loss is an A100's."""
+    profile = load_profile(name)
+    small, *_, large = profile.corners()
+    for corner, size, rate in ((small, 64, 45.4e9), (large, 128, 51.6e9)):
+        assert corner.link.max_request.value == size
+        seconds = link_time({float(size): 1e6}, corner).value
+        assert seconds is not None
+        assert size * 1e6 / seconds == pytest.approx(rate, rel=1e-3)
+    a100 = load_profile("a100-pcie4").read.roof
+    for span in (1 << 30, 10 << 30, 20 << 30, 100 << 30):
+        share = (a100.at(span) or 0.0) / (a100.at(1 << 30) or 1.0)
+        assert small.read.roof.at(span) == pytest.approx(35.2e9 * share, rel=1e-3)
+        assert large.read.roof.at(span) == 51.5e9
 
 
 def test_a_profile_is_a_value() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gatherbench.bench.derive.modelled import BORROWED
 from gatherbench.bench.rows import HEADER
 
 MakeRun = Callable[..., Path]
@@ -42,7 +43,9 @@ def write_run(
     epochs: int = 4,
     backend: str = "host",
     failures: dict[tuple[str, str], tuple[str, str]] | None = None,
-    modelled: Sequence[tuple[str, str, tuple[float, float, float]]] = (),
+    modelled: Sequence[tuple[str, str, Any]] = (),
+    borrowed: Mapping[tuple[str, str], Sequence[str]] | None = None,
+    profile: str = "rtx3090-pcie4",
     cut_off: Sequence[tuple[str, str]] = (),
     jitter: float = 0.0,
     other_cores: float = 0.0,
@@ -52,7 +55,9 @@ def write_run(
 ) -> Path:
     """Write a run; ``failures`` maps a series to its status and reason, ``cut_off`` never ran.
 
-    Other work has ``other_cores`` beside every case, or only ``beside`` that one (its repeat last).
+    A ``modelled`` series has its times, or a list of them: one for each corner of the profile. Of
+    what is ``borrowed`` the stages are named. Other work has ``other_cores`` beside every case, or
+    only ``beside`` that one (its repeat last).
     """
     folder.mkdir(parents=True)
     rng = np.random.default_rng(7)
@@ -128,11 +133,11 @@ def write_run(
                 row(key, "case", "wall_time", "s", 10.0)
         for strategy, variant, times in modelled:
             key = {"workload": workload, "strategy": strategy, "variant": variant, "repeat": 0}
-            epoch(
-                {**key, "backend": "model", "machine": "rtx3090-pcie4"},
-                tuple(t * (w + 1) for t in times),
-                0,
-            )
+            key |= {"backend": "model", "machine": profile}
+            for number, corner in enumerate(times if isinstance(times, list) else [times]):
+                epoch(key, tuple(t * (w + 1) for t in corner), number)
+            for stage in (borrowed or {}).get((strategy, variant), ()):
+                row({**key, "epoch": 0}, stage, BORROWED[stage], "s", 0.05)
     plan = {
         "name": "quick",
         "description": "a test",

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from gatherbench.bench import run_guards, tables
 from gatherbench.bench.derive.summary import summarise
-from gatherbench.bench.linkmodel.series import BORROWED
+from gatherbench.bench.figures.speedup import speedup
 from gatherbench.bench.report.results import speedups, stages
 from gatherbench.bench.rows import Row
 from gatherbench.bench.run_guards import is_running, only_one
@@ -195,14 +195,34 @@ def test_an_epoch_that_cannot_be_modelled_says_why_and_where(make_run: MakeRun) 
 
 
 def test_a_modelled_epoch_names_what_was_measured_here(make_run: MakeRun) -> None:
-    said = "Modelled epochs rest on sampling as this run measured it."
-    folder = make_run(series=[NAIVE], modelled=[NAIVE])
-    assert said not in " ".join(shown(folder).split())
-    rows = (folder / "rows.csv").read_text()
-    (folder / "rows.csv").write_text(rows.replace(",test,", f',"{BORROWED[0]}",'))
+    said = "Modelled epochs take the time of minibatches and of the CPU's gathers from this run."
+    own = make_run("20261121-a-1", series=[NAIVE], modelled=[NAIVE])
+    assert "take the time" not in shown(own)
+    borrowed = {NAIVE[:2]: ["sample", "fetch"]}
+    folder = make_run("20261121-b-2", series=[NAIVE], modelled=[NAIVE], borrowed=borrowed)
     assert said in " ".join(shown(folder).split())
     for chart in (speedups, stages):
         assert chart(load_run(folder)).reading.endswith(said)
+
+
+def test_a_modelled_range_is_shown_from_end_to_end(make_run: MakeRun) -> None:
+    """Epochs of 1.71 or 1.31 s: no number in between is shown, in the table or a figure."""
+    ranging = ("aligned_zero_copy", "given", [NAIVE[2], (0.2, 0.6, 0.5)])
+    twice = (*NAIVE[:2], [NAIVE[2], NAIVE[2]])
+    folder = make_run(series=[NAIVE], modelled=[twice, ranging])
+    (line,) = (text for text in shown(folder).splitlines() if " to " in text and "given" in text)
+    assert "1.31 to 1.71" in line
+    assert "0.600 to 1.00" in line
+    assert line.split().count("0.500") == 1
+    assert "1.00 to 1.31" in line
+    run = load_run(folder)
+    for chart, said in ((speedups(run), "1.00 to 1.31×"), (stages(run), "1.31 to 1.71 s")):
+        bars = [bar for panel in chart.panels for bar in panel.bars if bar.variant == "given"]
+        assert [bar.text for bar in bars if bar.modelled] == [said]
+    drawn = [text.get_text() for axes in speedup(run).axes for text in axes.texts]
+    assert "1.00 to 1.31×" in drawn
+    assert "A modelled value has two ends" in " ".join(shown(folder).split())
+    assert "two ends" not in shown(make_run("20261121-b-2", series=[NAIVE], modelled=[NAIVE]))
 
 
 def test_a_host_run_says_that_no_gpu_took_part(make_run: MakeRun) -> None:

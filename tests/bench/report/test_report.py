@@ -16,11 +16,14 @@ from typer.testing import CliRunner
 from gatherbench.bench import store
 from gatherbench.bench.answers.verdict import Statement, cases_ended, verdict
 from gatherbench.bench.cli import app
+from gatherbench.bench.compare.runs import compare_runs
+from gatherbench.bench.compare.show import summary
 from gatherbench.bench.derive.disturbance import mark_disturbed
 from gatherbench.bench.gathered import write_timeline
 from gatherbench.bench.linkmodel.profile_file import load_profile
 from gatherbench.bench.reference import load_reference
 from gatherbench.bench.report import page
+from gatherbench.bench.report.against import against
 from gatherbench.bench.report.bars import nice_ticks
 from gatherbench.bench.report.facts import in_short, workloads
 from gatherbench.bench.report.link import data_path, energy, roofline_of
@@ -438,3 +441,15 @@ def test_the_style_sheet_has_every_colour_that_it_is_said_to_have() -> None:
     sheet = Path(page.__file__).with_name("report.css").read_text(encoding="utf-8")
     without = [name for name in page.COLOURS if f".fill-{name} " not in sheet.replace(",", " ")]
     assert without == [], "each needs a rule .fill-NAME { fill: var(--COLOUR); } in report.css"
+
+
+def test_modelled_comparisons_are_counted_apart(make_run: MakeRun) -> None:
+    """Four series measured; of two modelled ones the new run's second takes twice as long."""
+    modelled = [("cpu_gather", "naive", 1.0), ("all_in_gpu", "default", 0.5)]
+    base = load_run(make_run(modelled=modelled))
+    new = load_run(make_run(modelled=[modelled[0], (*modelled[1][:2], 1.0)]))
+    said = against(new, base).summary
+    assert said == summary(compare_runs(base, new))
+    measured, _, computed = said.partition("; modelled ")
+    assert computed == "1 SLOW, 1 SAME"
+    assert "measured 4 " in measured
