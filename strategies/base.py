@@ -210,9 +210,8 @@ class Strategy(ABC):
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         """Why this strategy cannot run on ``device``, or ``None`` when it can.
 
-        ``table_bytes`` is the size of the feature table, 0 where it is not known yet: a strategy
-        that needs room answers for that size. Of a GPU that is not here the answer begins with
-        ``no_device:``, unless the strategy runs on none.
+        ``table_bytes`` is the size of the feature table, 0 if not known yet, for one that needs
+        room. Of a GPU that is not here the answer is ``no_device: …``, unless it runs on none.
         """
 
     def surroundings(self, device: torch.device) -> AbstractContextManager[object]:
