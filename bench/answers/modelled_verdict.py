@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gatherbench.bench.answers.provenance import modelled_for
 from gatherbench.bench.derive.modelled import BORROWED, corners, foreign_gathers
-from gatherbench.bench.stats.judge import THRESHOLD
+from gatherbench.bench.stats.judge import THRESHOLD, word_of
 from gatherbench.bench.tables import Run
 from gatherbench.bench.units import listed, short, span
 
@@ -82,10 +82,9 @@ def _shortest(rivals: Mapping[_Names, _Corners], reference: _Names | None) -> _S
     names, undecided = [best], list[_Names]()
     for name, times in rivals.items():
         over = times / rivals[best]
-        if name == best or over.min() > 1 + THRESHOLD:
-            continue
-        level = over.min() >= 1 / (1 + THRESHOLD) and over.max() <= 1 + THRESHOLD
-        (names if level else undecided).append(name)
+        word = word_of(float(over.min()), float(over.max()))
+        if name != best and word != "SLOW":
+            (names if word == "SAME" else undecided).append(name)
     return _Shortest(tuple(names), tuple(undecided), reference)
 
 

@@ -35,8 +35,8 @@ READING = (
     " machine does not have, rates that were seen on its own are no limit."
 )
 READING_LAWS = (
-    " The strong line is the longest epoch of the laws that the graph may follow, the faint one the"
-    " shortest."
+    " The strong line is the longest epoch of the laws that the graph may follow, and of what the"
+    " profile knows but as a range, the faint one the shortest."
 )
 FAINT_LINE = 0.4
 Series = tuple[str, str]

@@ -60,7 +60,8 @@ def predict(run: Run, profile: LinkProfile, *, gpus: int = 1, nodes: int = 1) ->
     """
     commit = str(run.rows["commit"].iloc[-1]) if len(run.rows) else "unknown"
     rows: list[Row] = []
-    places = [_place(profile, corner) for corner in profile.corners()]
+    source = f"link model, profile {profile.name}"
+    sources = [f"{source} with {ends}" if ends else source for ends in profile.corner_names()]
     for one, epochs in predictions(run, profile, gpus=gpus, nodes=nodes):
         make = RowMaker(
             run_id=run.run_id,
@@ -73,20 +74,10 @@ def predict(run: Run, profile: LinkProfile, *, gpus: int = 1, nodes: int = 1) ->
             variant=one.variant,
             repeat=0,
         )
-        for number, (epoch, place) in enumerate(zip(epochs, places, strict=False)):
-            rows += _rows(make, one, epoch, number, f"link model, profile {profile.name}{place}")
+        for number, (epoch, where) in enumerate(zip(epochs, sources, strict=False)):
+            rows += _rows(make, one, epoch, number, where)
         rows += _borrowed(make, one)
     return rows
-
-
-def _place(profile: LinkProfile, corner: LinkProfile) -> str:
-    """Which end of each of the profile's ranges this corner has, in words."""
-    at = dict(corner.constants())
-    ends = [
-        f"{key} {'low' if at[key].value == constant.values[0] else 'high'}"
-        for key, constant in profile.ranges().items()
-    ]
-    return f" with {' and '.join(ends)}" if ends else ""
 
 
 def _borrowed(make: RowMaker, one: Series) -> Iterator[Row]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator
@@ -143,6 +144,11 @@ class LinkProfile:
         section, _, name = key.partition(".")
         table = dataclasses.replace(getattr(self, section), **{name: made})
         return dataclasses.replace(self, **{section: table})
+
+    def corner_names(self) -> tuple[str, ...]:
+        """Each corner's ends: ``link.max_request low, read.roof high``; empty without a range."""
+        ends = [[f"{key} low", f"{key} high"] for key in self.ranges()]
+        return tuple(", ".join(some) for some in itertools.product(*ends))
 
     def to_toml(self) -> str:
         """The profile as the text of a file."""

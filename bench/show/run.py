@@ -24,7 +24,7 @@ from gatherbench.bench.derive.epochs import (
 from gatherbench.bench.derive.summary import summarise
 from gatherbench.bench.show.model import model_tables
 from gatherbench.bench.stats.interval import Interval
-from gatherbench.bench.stats.judge import THRESHOLD, judge
+from gatherbench.bench.stats.judge import THRESHOLD, judge, word_of
 from gatherbench.bench.tables import Run
 from gatherbench.bench.units import MISSING, decimals, three_digits, time_unit
 
@@ -109,7 +109,7 @@ def _modelled(line: Mapping[Hashable, Any], factor: float) -> list[str]:
     ends = ("low", "high"), ("fetch_low", "fetch_high"), ("train_low", "train_high")
     times = [_span(line[low], line[high], factor) for low, high in ends]
     low, high = line["speedup_low"], line["speedup_high"]
-    undecided = UNDECIDED if low < 1 < high else ""
+    undecided = UNDECIDED if low < high and word_of(low, high) == "AMBIGUOUS" else ""
     return [MISSING, *times, *(MISSING,) * 2, _span(low, high) + undecided]
 
 

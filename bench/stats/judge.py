@@ -56,23 +56,33 @@ def judge(
     """
     cost = ratio.inverse if more_is_better else ratio
     slow, fast = 1 + threshold, 1 / (1 + threshold)
+    word = word_of(cost.low, cost.high, threshold)
     if ratio.repeats < 2:
         word, reason = "AMBIGUOUS", "one repeat does not tell how much processes differ"
-    elif cost.low > slow:
-        word, reason = "SLOW", f"the whole interval is worse by more than {threshold:.0%}"
-    elif cost.high < fast:
-        word, reason = "FAST", f"the whole interval is better by more than {threshold:.0%}"
-    elif fast <= cost.low and cost.high <= slow:
-        word, reason = "SAME", f"the whole interval is within {threshold:.0%}"
+    elif word == "SLOW":
+        reason = f"the whole interval is worse by more than {threshold:.0%}"
+    elif word == "FAST":
+        reason = f"the whole interval is better by more than {threshold:.0%}"
+    elif word == "SAME":
+        reason = f"the whole interval is within {threshold:.0%}"
     else:
         sides = [side for side, is_so in _beyond(cost, fast, slow) if is_so]
-        word = "AMBIGUOUS"
         reason = f"perhaps {' or '.join(sides)} by more than {threshold:.0%}: more repeats"
     if word in ("SLOW", "FAST") and family * ratio.chance > 1 - CONFIDENCE:
         word, reason = "AMBIGUOUS", f"one of {family} may look like that by chance: more repeats"
     elif word in ("SLOW", "FAST") and busy:
         word, reason = "AMBIGUOUS", f"{busy}: run again on an idle machine"
-    return Judgement(ratio, word, reason)  # type: ignore[arg-type]
+    return Judgement(ratio, word, reason)
+
+
+def word_of(low: float, high: float, threshold: float = THRESHOLD) -> Word:
+    """The word for a ratio of costs between these ends, however they were come by."""
+    slow, fast = 1 + threshold, 1 / (1 + threshold)
+    if low > slow:
+        return "SLOW"
+    if high < fast:
+        return "FAST"
+    return "SAME" if fast <= low and high <= slow else "AMBIGUOUS"
 
 
 def judge_exactly(base: float, new: float, *, more_is_better: bool = False) -> Judgement:

@@ -40,8 +40,8 @@ class Option:
     Attributes:
         strategy, variant: what to name in a plan.
         summary: of the strategy, one line.
-        epochs_s: wall time of an epoch with each of the advice's sizes; empty where it cannot be
-            had.
+        epochs_s: wall time of an epoch with each of the advice's sizes, at each corner of its
+            profile; empty where it cannot be had.
         basis: ``modelled`` or ``measured``.
         source: profile or run that ``epochs_s`` come from.
         bound: the limit that the epoch would gain most from.
@@ -128,7 +128,8 @@ def advise(
 ) -> Advice:
     """Rank every strategy; ``measured`` epochs of this very question take the model's place.
 
-    What is said of where the time goes, and of memory, is of the largest of several minibatches.
+    What is said of where the time goes, and of memory, is of the largest of several minibatches,
+    and of the slowest corner.
     """
     if question.gpu_memory_bytes:
         asked = float(question.gpu_memory_bytes)
@@ -140,25 +141,32 @@ def advise(
     there = profile.node.gpus.value
     if there is not None and question.gpus > there:
         remarks[f"{question.gpus} GPUs in a machine that is known with {there:g}"] = None
+    if ranged := profile.ranges():
+        said = "the profile knows a range: epochs go from end to end of it, sentences are of the slowest"
+        remarks[f"of {' and of '.join(ranged)} {said}"] = None
     for law in question.graph.laws:
         if law not in [one.law for one in sizes]:
             remarks[f"no graph of the law {law} has so many edges: it is left out"] = None
     known = measured or {}
     largest = max(sizes, key=lambda one: one.rows)
     for strategy, load in distinct_paths(question, largest, profile, known):
-        epoch = predict(question, load, profile)
+        mine = predict(question, load, profile)
+        epoch = max(mine, key=lambda one: one.epoch_s.value or 0.0)
         epochs = [
-            epoch
-            if one is largest
-            else predict(question, load_of(strategy, question, one), profile)
+            corner
             for one in sizes
+            for corner in (
+                mine
+                if one is largest
+                else predict(question, load_of(strategy, question, one), profile)
+            )
         ]
         option = _option(strategy, load, epoch, question, largest, profile, memory)
         times = tuple(one.epoch_s.value for one in epochs)
         option = replace(option, epochs_s=times if _all_known(times) else ())
         seen = known.get((strategy.name, strategy.variant))
         if seen is not None:
-            every = (seen[0],) * len(sizes)
+            every = (seen[0],) * len(epochs)
             option = replace(option, epochs_s=every, basis=MEASURED, source=seen[1])
             if not question.gpu_memory_bytes:  # it ran on the very GPU that is asked about
                 option = replace(option, fits=True)
@@ -201,12 +209,13 @@ def _all_known(times: tuple[float | None, ...]) -> TypeGuard[tuple[float, ...]]:
     return None not in times
 
 
-def predict(question: Question, load: MinibatchLoad, profile: LinkProfile) -> EpochPrediction:
-    """The question's epoch with this load.
+def predict(
+    question: Question, load: MinibatchLoad, profile: LinkProfile
+) -> tuple[EpochPrediction, ...]:
+    """The question's epoch with this load, at each corner of the profile.
 
     Where the profile does not know how fast minibatches are drawn they cost nothing, for they cost
-    every strategy the same; a remark says so. Of a profile's ranges it is the slowest corner, and a
-    remark says that, too.
+    every strategy the same; a remark says so.
     """
     rate = profile.host.sample_rate
     if rate.value is None:
@@ -214,15 +223,9 @@ def predict(question: Question, load: MinibatchLoad, profile: LinkProfile) -> Ep
             f"without drawing minibatches, which all share (host.sample_rate: {rate.source})"
         )
         load = replace(load, sample_s=free)
-    epochs = predict_corners(
+    return predict_corners(
         load, profile, question.batches, gpus=question.gpus, nodes=question.machines
     )
-    slowest = max(epochs, key=lambda epoch: epoch.epoch_s.value or 0.0)
-    if len(epochs) > 1:
-        ranged = ", ".join(profile.ranges())
-        said = f"of what is known but as a range ({ranged}) the slowest end: epochs may be shorter"
-        slowest = replace(slowest, epoch_s=slowest.epoch_s.remark(said))
-    return slowest
 
 
 def _option(
@@ -320,7 +323,7 @@ def what_to_do(
     if not all(option.level_with(best) for option in lead):
         names = ", ".join(f"{option.strategy} ({option.variant})" for option in lead)
         return (
-            f"{table}. Which path is the fastest is not decided: none is ahead under every law of"
+            f"{table}. Which path is the fastest is not decided: none is ahead in every case of"
             f" {names}."
         )
     said = f"{table}. Take {best.strategy} ({best.variant}): {span(best.epochs_s)} an epoch"

@@ -37,13 +37,15 @@ def to_json(advice: Advice) -> dict[str, Any]:
 
     ``strategies`` stand in the order of their rank; those without one follow. ``epochs_s`` and
     ``minibatches`` have an entry for each law of a graph that is not at hand, or one that was
-    sampled.
+    sampled; where the profile knows ranges, ``epochs_s`` has one for each combination of ends.
     """
     question = advice.question
     laws = [sizes.law or "sampled" for sizes in advice.sizes]
+    corners = advice.profile.corner_names()
+    cases = [f"{law}, {ends}" if ends else law for law in laws for ends in corners]
 
     def said(option: Option) -> dict[str, Any]:
-        times = dict(zip(laws, option.epochs_s, strict=True)) if option.epochs_s else None
+        times = dict(zip(cases, option.epochs_s, strict=True)) if option.epochs_s else None
         return {**asdict(option), "epochs_s": times}
 
     asked = asdict(question)

@@ -65,7 +65,7 @@ def test_the_ranking_is_the_models() -> None:
         for option in advice.ranked:
             strategy = by_variant(option.strategy, option.variant)
             load = load_of(strategy, question, *advice.sizes)
-            assert predict(question, load, PROFILE).epoch_s.value == option.longest_s
+            assert [e.epoch_s.value for e in predict(question, load, PROFILE)] == [option.longest_s]
             assert option.basis == "modelled"
             assert "profile rtx3090-pcie4" in option.source
 
@@ -389,6 +389,23 @@ def test_amounts_read_well() -> None:
     assert GAT_HEADS == MODEL_HEADS
 
 
+def test_what_the_profile_knows_as_a_range_makes_epochs_range() -> None:
+    """Two constants with two ends: four epochs of each path, of which JSON names the ends."""
+    asked = replace(LARGE, gpu_memory_bytes=float(24 << 30))
+    advice = advice_on(asked, load_profile("h200-sxm-pcie5"))
+    reads = next(option for option in advice.ranked if option.strategy == "aligned_zero_copy")
+    assert len(reads.epochs_s) == 4
+    assert reads.shortest_s < 0.8 * reads.longest_s
+    ends = ("link.max_request low, read.roof low", "link.max_request high, read.roof high")
+    (said,) = (
+        one["epochs_s"]
+        for one in to_json(advice)["strategies"]
+        if (one["strategy"], one["variant"]) == reads.path
+    )
+    assert [said[f"rmat, {end}"] for end in ends] == [reads.longest_s, reads.shortest_s]
+    assert any("of link.max_request and of read.roof" in remark for remark in advice.remarks)
+
+
 def made_up(strategy: str, *epochs_s: float) -> Option:
     return Option(strategy, "default", "", epochs_s, "modelled", "", "link", "", 1e6, 0.0, True)
 
@@ -422,9 +439,7 @@ def test_the_paths_to_choose_from_are_those_that_no_other_leads() -> None:
     close = said(made_up("a", 1.0), made_up("b", 1.009), made_up("c", 1.018))
     assert "Take a (default): 1 s an epoch (modelled), 1.0 times as fast as c" in close
     laws = said(made_up("a", 1.0, 2.0), made_up("b", 1.5, 2.5), made_up("c", 0.9, 3.0))
-    assert laws.endswith(
-        "is not decided: none is ahead under every law of a (default), c (default)."
-    )
+    assert laws.endswith("is not decided: none is ahead in every case of a (default), c (default).")
     ratios = said(made_up("a", 1.0, 2.0), made_up("b", 1.5, 4.0))
     assert "Take a (default): between 1 s and 2 s an epoch" in ratios
     assert "1.5 to 2.0 times as fast as b" in ratios
@@ -467,7 +482,7 @@ def test_what_the_laws_disagree_on_is_not_decided() -> None:
         ("async_zero_copy", 1), ("cpu_gather", 1)
     ]  # fmt: skip
     assert advice.headline.endswith(
-        "Which path is the fastest is not decided: none is ahead under every law of"
+        "Which path is the fastest is not decided: none is ahead in every case of"
         " async_zero_copy (stream,auto), cpu_gather (prefetch)."
     )
     assert "gatherbench datasets prepare ogbn-papers100M" in text_of(advice)
