@@ -142,8 +142,8 @@ def advise(
     if there is not None and question.gpus > there:
         remarks[f"{question.gpus} GPUs in a machine that is known with {there:g}"] = None
     if ranged := profile.ranges():
-        said = "the profile knows a range: epochs go from end to end of it, sentences are of the slowest"
-        remarks[f"of {' and of '.join(ranged)} {said}"] = None
+        names = " and of ".join(ranged)
+        remarks[f"of {names} the profile knows a range: epochs go from end to end of it"] = None
     for law in question.graph.laws:
         if law not in [one.law for one in sizes]:
             remarks[f"no graph of the law {law} has so many edges: it is left out"] = None
