@@ -42,10 +42,10 @@ class Measure(_Table):
 
     #: Processes in which each series is measured: exactly so many.
     repeats: int | None = Field(default=None, ge=1)
-    #: Or: at least ``min_repeats``, and further ones until the 95 % interval of each series' epoch
-    #: is within ``precision`` (a share of it), or ``max_repeats`` are there, or the cases have
-    #: taken ``budget_s`` seconds together (0: as long as it takes).
-    min_repeats: int = Field(default=6, ge=1)
+    #: Or: ``min_repeats`` in any case, and further ones until the 95 % interval of each series'
+    #: epoch is within ``precision`` (a share of it; from six repeats on), or ``max_repeats`` are
+    #: there, or the cases have taken ``budget_s`` seconds together (0: as long as it takes).
+    min_repeats: int = Field(default=3, ge=1)
     max_repeats: int = Field(default=10, ge=1)
     precision: float = Field(default=0.03, gt=0)
     budget_s: float = Field(default=0, ge=0)

@@ -6,7 +6,8 @@ by such rules, too). The plan's budget is time spent in cases, as their rows tel
 cut off goes on with what is left of it.
 
 To stop when an interval happens to be narrow makes it cover less often; from six repeats on that
-costs one or two per cent (``python -m gatherbench.bench.stats.coverage``).
+costs one or two per cent (``python -m gatherbench.bench.stats.coverage``), so no series ends by its
+precision before.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from gatherbench.bench.store import CASE_METRIC, CASE_STAGE
 from gatherbench.bench.tables import Run
 
 Series = tuple[str, str, str]
+
+#: Quiet repeats from which on a narrow interval may end a series.
+FEWEST = 6
 
 
 class Further:
@@ -76,7 +80,7 @@ class Further:
             width = intervals[series].half_width
             # Where other work never ends, twice the repeats are enough.
             if quiet < measure.max_repeats and len(mine) < 2 * measure.max_repeats:
-                lacking = max(0, measure.min_repeats - quiet)
+                lacking = max(0, min(max(FEWEST, measure.min_repeats), measure.max_repeats) - quiet)
                 if lacking or width > measure.precision:
                     needs[series] = (lacking, width)
         return needs
