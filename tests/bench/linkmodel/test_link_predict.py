@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
+from gatherbench.bench.derive.disturbance import mark_disturbed
 from gatherbench.bench.derive.epochs import plan_order
 from gatherbench.bench.derive.modelled import BORROWED
 from gatherbench.bench.linkmodel.constants import Constant, Range
@@ -91,7 +92,8 @@ def make_run(
         ],
     }
     table = pd.DataFrame([asdict(row) for row in rows], columns=list(HEADER))
-    return Run(folder, plan, {}, table, pd.DataFrame(), whole=pd.DataFrame())
+    marked = mark_disturbed(table, {})
+    return Run(folder, plan, {}, marked, pd.DataFrame(), whole=pd.DataFrame())
 
 
 @pytest.fixture
@@ -121,7 +123,8 @@ def test_what_is_borrowed_comes_from_cases_without_other_work(
             for metric, value in (("system_cpu_busy", 140.0), ("cpu_user", 0), ("cpu_system", 0))
         ]
         metered.append(whole.assign(metric="window_time", value=70.0))
-        return replace(run, rows=pd.concat([rows, *metered]))
+        whole_table = pd.concat([rows, *metered], ignore_index=True)[list(HEADER)]
+        return replace(run, rows=mark_disturbed(whole_table, {}))
 
     assert epochs(beside({"by_cpu", "by_gpu", "resident"}), profile) == undisturbed
     everywhere = epochs(beside(set(CASES)), profile)
