@@ -28,7 +28,7 @@ def corners(run: Run, stage: str = "epoch") -> pd.DataFrame:
     """
     values = epoch_values(run, stage, "wall_time")
     values = values[values.index.get_level_values("backend") == "model"]
-    return values.droplevel("repeat").unstack("epoch").ffill(axis=1)
+    return values.droplevel("repeat").unstack("epoch")
 
 
 def with_ranges(run: Run, table: pd.DataFrame, stage: str = "epoch") -> pd.DataFrame:

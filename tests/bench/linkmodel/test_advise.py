@@ -404,6 +404,9 @@ def test_what_the_profile_knows_as_a_range_makes_epochs_range() -> None:
     )
     assert [said[f"rmat, {end}"] for end in ends] == [reads.longest_s, reads.shortest_s]
     assert any("of link.max_request and of read.roof" in remark for remark in advice.remarks)
+    seen = {reads.path: (1e-3, "a run")}
+    measured = advise(asked, advice.sizes, advice.profile, seen).ranked[0]
+    assert (measured.path, measured.epochs_s) == (reads.path, (1e-3,) * 4)
 
 
 def made_up(strategy: str, *epochs_s: float) -> Option:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from gatherbench.bench.linkmodel.profile_file import load_profile
-from gatherbench.bench.report.link import model_errors
+from gatherbench.bench.report.link import model_errors, roofline_of
 from gatherbench.bench.report.page import write_report
 from gatherbench.bench.show.run import render
 from gatherbench.bench.tables import load_run
@@ -104,3 +104,20 @@ def test_without_a_profile_it_says_what_to_do(make_run: MakeRun) -> None:
     assert "no roofline: the run has no link profile (gatherbench predict RUN" in shown(folder)
     (folder / "profile.toml").write_text("name = ")
     assert "not valid TOML" in " ".join(shown(folder).split())
+
+
+def test_ranges_of_a_profile_have_two_ends_everywhere(make_run: MakeRun) -> None:
+    """Of reads by an H200's SMs 35.2 GB/s, and 45.4 or 51.5 by requests of 64 or 128 B."""
+    folder = make_run([NAIVE, ALIGNED], backend="cuda", declared=True)
+    profile = load_profile("h200-sxm-pcie5")
+    (folder / "profile.toml").write_text(profile.to_toml())
+    chart = roofline_of(load_run(folder)).chart
+    assert chart is not None
+    (panel,) = chart.panels
+    assert [mark.kind for mark in panel.marks].count("sm_read") == 3
+    assert [mark.kind for mark in panel.marks].count("copy_engine") == 1
+    modelled = [bar.text for bar in panel.bars if bar.modelled and bar.variant == "given"]
+    assert [text.split(" ")[1] for text in modelled] == ["least", "most"]
+    assert "the profile knows but a range" in chart.reading
+    errors = shown(folder).split("\nepochs of ", 1)[1]
+    assert errors.count("at least") == errors.count("at most") > 0
