@@ -16,10 +16,12 @@ from gatherbench.bench.linkmodel.compute import TrainingCost, training_cost, wid
 from gatherbench.bench.models import GAT_HEADS
 from gatherbench.bench.rows import Row, RowMaker
 from gatherbench.bench.trace import InputIds, Trace
-from gatherbench.bench.workload import Workload
+from gatherbench.bench.workload import MODELS, Workload
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.strategies.base import Strategy
 
+#: Why nothing is declared, and so nothing predicted, of a model of the user's own.
+OWN_MODEL = "operations are counted for sage and gat, not for a model of one's own"
 #: Fields of a ``DataPath`` that are summed over the trace, and the rows' metric for each.
 _BYTES = {
     "payload_bytes": "declared_payload",
@@ -40,8 +42,11 @@ def declared_rows(
     make = replace(make, backend="model")
     yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
     yield make.ok("sample", "edges", "1", int(trace.num_edges.sum()), "count of the trace")
-    cost = training_of_trace(workload, trace, dataset)
     source = "counted from the shapes of the trace's minibatches (linkmodel/compute.py)"
+    if workload.model not in MODELS:
+        yield make.missing("train", "operations", "1", source, OWN_MODEL)
+        return
+    cost = training_of_trace(workload, trace, dataset)
     yield make.ok("train", "operations", "1", cost.operations, source)
     yield make.ok("train", "gpu_memory", "B", cost.memory_bytes, source)
     yield make.ok("train", "launches", "1", cost.launches, source)

@@ -74,7 +74,8 @@ def new_run(
     ``device`` and ``profile`` override the plan's; ``trace`` and ``nvtx`` are asked for beside it.
 
     Raises:
-        BadRunError: the plan is wrong, or asks for a device or a profile that is not there.
+        BadRunError: the plan is wrong, or asks for a device, cores or a profile that are not
+            there.
     """
     try:
         plan = load_plan(plan_name)
@@ -89,6 +90,7 @@ def new_run(
             )
         measure = measure.model_copy(update=asked)
         env = describe_machine()
+        _refuse_more_threads(measure.threads, env["cpu"]["usable_cores"])
         machine = machine_slug(env)
         named = profile or plan.profile or usual_profile(chosen, machine)
         plan = plan.model_copy(update={"device": chosen, "measure": measure, "profile": named})
@@ -127,10 +129,13 @@ def reopen(folder: Path) -> PreparedRun:
         machine = machine_slug(env)
     except (KeyError, TypeError, IndexError) as error:
         raise BadRunError(f"{folder / 'env.json'}: not a machine ({error!r})") from error
-    here = machine_slug(describe_machine())
+    now = describe_machine()
+    here = machine_slug(now)
     if machine != here:
         raise BadRunError(f"{folder}: measured on {machine}, and this is {here}: start a new run")
-    return PreparedRun(store, cases, text, _device(device), machine, other)
+    run = PreparedRun(store, cases, text, _device(device), machine, other)
+    _refuse_more_threads(run.measure.threads, now["cpu"]["usable_cores"])
+    return run
 
 
 def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None = None) -> int:
@@ -178,6 +183,13 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
     if failed:
         err.print(f"[red]{_cases(failed)} failed[/]; the table says why")
     return FAILED if failed or not whole else OK
+
+
+def _refuse_more_threads(threads: int, cores: int) -> None:
+    if threads > cores:
+        raise BadRunError(
+            f"measure.threads: {threads}, and this process may use {cores} cores; 0 takes them all"
+        )
 
 
 def _cases(count: int) -> str:

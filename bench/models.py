@@ -1,15 +1,21 @@
 """The models that are trained on the fetched rows: GraphSAGE and GAT from PyG's own layers.
 
-Both run on message-flow blocks: layer ``k`` turns the rows of its source nodes into rows of its
-target nodes, so the outermost layer reads every fetched row and the last one yields the seeds.
+A plan may name a class of the user's own instead, see :func:`own_model`. All run on message-flow
+blocks: layer ``k`` turns the rows of its source nodes into rows of its target nodes, so the
+outermost layer reads every fetched row and the last one yields the seeds.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +23,7 @@ from torch.nn.functional import cross_entropy, dropout, relu
 from torch_geometric.nn import GATConv, SAGEConv
 
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.workload import Workload
+from gatherbench.bench.workload import MODELS, Workload
 
 #: Heads of the hidden GAT layers, each ``hidden`` wide (DGL's and PyG's GAT examples use 8 × 8;
 #: the paper names none). The output layer has one.
@@ -48,10 +54,13 @@ class BlockGNN(nn.Module):
         return x
 
 
-def build_model(workload: Workload, in_dim: int, num_classes: int) -> BlockGNN:
+def build_model(workload: Workload, in_dim: int, num_classes: int) -> nn.Module:
     """The workload's model with weights drawn from the workload's seed."""
     torch.manual_seed(workload.seed)
     with _own_temporary_folder():
+        if workload.model not in MODELS:
+            own = own_model(workload.model)
+            return own(in_dim, workload.hidden, num_classes, workload.layers)
         return BlockGNN(_layers(workload, in_dim, num_classes))
 
 
@@ -60,11 +69,38 @@ def _layers(workload: Workload, in_dim: int, num_classes: int) -> list[nn.Module
     if workload.model == "sage":
         widths = [in_dim, *[hidden] * (layers - 1), num_classes]
         return [SAGEConv(a, b) for a, b in pairwise(widths)]
-    if workload.model == "gat":
-        inputs = [in_dim, *[hidden * GAT_HEADS] * (layers - 1)]
-        convs = [GATConv((i, i), hidden, heads=GAT_HEADS) for i in inputs[:-1]]
-        return [*convs, GATConv((inputs[-1], inputs[-1]), num_classes, heads=1)]
-    raise ValueError(f"unknown model {workload.model!r}: sage or gat")
+    inputs = [in_dim, *[hidden * GAT_HEADS] * (layers - 1)]
+    convs = [GATConv((i, i), hidden, heads=GAT_HEADS) for i in inputs[:-1]]
+    return [*convs, GATConv((inputs[-1], inputs[-1]), num_classes, heads=1)]
+
+
+def own_model(name: str) -> type[nn.Module]:
+    """The class that ``my_module:MyGNN`` names, from the current folder or ``PYTHONPATH``.
+
+    It is called as ``MyGNN(in_channels, hidden, out_channels, num_layers)`` and makes an
+    ``nn.Module`` whose ``forward(x, batch)`` turns the fetched rows ``x``, float32 ``[B, D]``, and
+    their :class:`MiniBatch` into the seeds' logits ``[S, out_channels]``, as
+    :meth:`BlockGNN.forward` does.
+
+    Raises:
+        ValueError: there is no such module or class, or it is not called like this.
+    """
+    module, _, class_name = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # a console script has its own folder there instead
+        sys.path.insert(0, here)
+    try:
+        found: Any = getattr(importlib.import_module(module), class_name)
+        inspect.signature(found).bind("in_channels", "hidden", "out_channels", "num_layers")
+    except Exception as error:  # whatever the user's module raises
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"model {name!r} is no MyGNN(in_channels, hidden, out_channels, num_layers) in a module"
+            f" of the current folder or PYTHONPATH ({said})"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise ValueError(f"model {name!r} is no class of torch.nn.Module")
+    return found
 
 
 @contextmanager
@@ -89,7 +125,7 @@ class Trainer:
         labels: int64 ``[N]`` in host memory.
     """
 
-    def __init__(self, model: BlockGNN, labels: Tensor, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, labels: Tensor, device: torch.device) -> None:
         self.model = model.to(device)
         self.labels = labels.to(device)
         self.device = device

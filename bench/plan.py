@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from gatherbench.bench.case import Case
-from gatherbench.bench.workload import Workload
+from gatherbench.bench.workload import MODELS, Workload
 
 T = TypeVar("T")
 
@@ -40,37 +40,79 @@ class _Table(BaseModel):
 class Measure(_Table):
     """How each case is measured."""
 
-    #: Processes in which each series is measured: exactly so many.
-    repeats: int | None = Field(default=None, ge=1)
-    #: Or: ``min_repeats`` in any case, and further ones until the 95 % interval of each series'
-    #: epoch is within ``precision`` (a share of it; from six repeats on), or ``max_repeats`` are
-    #: there, or the cases have taken ``budget_s`` seconds together (0: as long as it takes).
-    min_repeats: int = Field(default=3, ge=1)
-    max_repeats: int = Field(default=10, ge=1)
-    precision: float = Field(default=0.03, gt=0)
-    budget_s: float = Field(default=0, ge=0)
-    warmup_epochs: int = Field(default=1, ge=0)
-    epochs: int = Field(default=2, ge=1)
-    #: ``live`` draws the trace's minibatches anew in every epoch, so that sampling is part of
-    #: the epoch; ``replay`` reads them back, so that the data path is seen alone; ``gpu`` draws
-    #: them on the device, so that the CPU's sampler does not hide the data path.
-    sampling: Literal["live", "replay", "gpu"] = "live"
-    check_batches: int = Field(default=2, ge=1)
-    #: Minibatches of test nodes on which the trained model is scored at the end (0: none).
-    eval_batches: int = Field(default=0, ge=0)
-    timeout_s: float = Field(default=3600, gt=0)
-    #: CPU threads of torch, the sampler and the gather (0: every core the process may use).
-    threads: int = Field(default=0, ge=0)
-    #: ``gpu`` binds threads and memory to the GPU's NUMA node, ``none`` leaves them unbound.
-    numa: Literal["gpu", "none"] = "gpu"
-    order_seed: int = 0
-    #: On a GPU: run further epochs where the measured ones do not fill the 10 s that its energy
-    #: counter needs. Without them a case may be half as long, and its energy stays unknown.
-    energy: bool = True
-    #: Write a Chrome trace of one more epoch of each strategy, after its measured ones.
-    trace: bool = False
-    #: Mark the measured epochs for Nsight Systems (on a GPU).
-    nvtx: bool = False
+    repeats: int | None = Field(
+        default=None,
+        ge=1,
+        description="Processes in which each series is measured: exactly so many.",
+    )
+    min_repeats: int = Field(
+        default=3,
+        ge=1,
+        description="Or: so many in any case, and further ones until each epoch is known to within"
+        " precision, max_repeats are there, or budget_s is spent.",
+    )
+    max_repeats: int = Field(default=10, ge=1, description="At most so many processes a series.")
+    precision: float = Field(
+        default=0.03,
+        gt=0,
+        description="Share of a series' epoch within which its 95 % interval is to lie; from six"
+        " repeats on.",
+    )
+    budget_s: float = Field(
+        default=0,
+        ge=0,
+        description="Seconds that the cases may take together (0: as long as it takes).",
+    )
+    warmup_epochs: int = Field(default=1, ge=0, description="Epochs before the measured ones.")
+    epochs: int = Field(default=2, ge=1, description="Measured epochs of each case.")
+    sampling: Literal["live", "replay", "gpu"] = Field(
+        default="live",
+        description="live draws the trace's minibatches anew in every epoch, so that sampling is"
+        " part of the epoch; replay reads them back, so that the data path is seen alone; gpu draws"
+        " them on the device, so that the CPU's sampler does not hide the data path.",
+    )
+    check_batches: int = Field(
+        default=2,
+        ge=1,
+        description="At least so many minibatches' rows are compared before anything is timed.",
+    )
+    eval_batches: int = Field(
+        default=0,
+        ge=0,
+        description="Minibatches of test nodes on which the trained model is scored at the end"
+        " (0: none).",
+    )
+    timeout_s: float = Field(
+        default=3600, gt=0, description="Seconds after which a case has failed."
+    )
+    threads: int = Field(
+        default=0,
+        ge=0,
+        description="CPU threads of torch, the sampler and the gather (0: every core that the"
+        " process may use).",
+    )
+    numa: Literal["gpu", "none"] = Field(
+        default="gpu",
+        description="gpu binds threads and memory to the GPU's NUMA node, none leaves them"
+        " unbound.",
+    )
+    order_seed: int = Field(
+        default=0, description="Of the order of the strategies within each repeat."
+    )
+    energy: bool = Field(
+        default=True,
+        description="On a GPU: run further epochs where the measured ones do not fill the 10 s that"
+        " its energy counter needs. Without them a case may be half as long, and its energy stays"
+        " unknown.",
+    )
+    trace: bool = Field(
+        default=False,
+        description="Write a Chrome trace of one more epoch of each strategy, after its measured"
+        " ones.",
+    )
+    nvtx: bool = Field(
+        default=False, description="Mark the measured epochs for Nsight Systems (on a GPU)."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -94,34 +136,48 @@ class Measure(_Table):
 class WorkloadTable(_Table):
     """``[[workload]]``: scalars or lists; lists expand."""
 
-    dataset: str | list[str]
-    scale: float | list[float] = 1.0
-    model: str | list[str] = "sage"
-    hidden: int | list[int] = 16
-    fanouts: list[list[int]] = [[25, 10]]
-    batch_size: int | list[int] = 1000
-    max_batches: int = Field(default=0, ge=0)
-    seed: int | list[int] = 0
+    dataset: str | list[str] = Field(
+        description="Needed: a graph of `gatherbench list datasets`, or one that was imported."
+    )
+    scale: float | list[float] = Field(
+        default=1.0, description="Share of the graph's full size (of generated graphs)."
+    )
+    model: str | list[str] = Field(
+        default="sage", description='sage, gat, or a class of your own: "my_module:MyGNN".'
+    )
+    hidden: int | list[int] = Field(
+        default=16, description="Width of the hidden layers; of gat, that of one head."
+    )
+    fanouts: list[list[int]] = Field(
+        default=[[25, 10]],
+        description="Neighbours drawn of a node, layer by layer from the seed nodes outwards; one"
+        " list or several.",
+    )
+    batch_size: int | list[int] = Field(default=1000, description="Seed nodes of a minibatch.")
+    max_batches: int = Field(
+        default=0, ge=0, description="Minibatches after which an epoch ends (0: the whole epoch)."
+    )
+    seed: int | list[int] = Field(
+        default=0, description="Of the minibatches and the model's weights."
+    )
 
     @field_validator("model")
     @classmethod
     def _known_model(cls, value: str | list[str]) -> str | list[str]:
         for name in _as_list(value):
-            if name not in ("sage", "gat"):
-                raise ValueError(f"unknown model {name!r}{nearest(name, ['sage', 'gat'])}")
+            if name not in MODELS and ":" not in name:
+                known = nearest(name, [*MODELS, "my_module:MyGNN"])
+                raise ValueError(f"unknown model {name!r}{known}")
         return value
 
     @field_validator("fanouts", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
-        return [value] if isinstance(value, list) and value and isinstance(value[0], int) else value
-
-    @field_validator("fanouts")
-    @classmethod
-    def _positive(cls, value: list[list[int]]) -> list[list[int]]:
-        if not value or any(not fan or any(f < 1 for f in fan) for fan in value):
-            raise ValueError("each list of fan-outs holds one positive number a layer")
-        return value
+        one = isinstance(value, list) and value and not isinstance(value[0], list)
+        many = [value] if one else value
+        if not isinstance(many, list) or not many or not all(map(_are_fanouts, many)):
+            raise ValueError("fan-outs are whole numbers above 0, one a layer, such as [25, 10]")
+        return many
 
     @field_validator("dataset", "scale", "model", "hidden", "batch_size", "seed", mode="before")
     @classmethod
@@ -169,7 +225,9 @@ class StrategyTable(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str
+    name: str = Field(
+        description="Needed: one of `gatherbench list strategies`, which lists its parameters, too."
+    )
 
     @model_validator(mode="after")
     def _something(self) -> StrategyTable:
@@ -186,15 +244,26 @@ class StrategyTable(BaseModel):
 class Plan(_Table):
     """A checked plan; see the TOML files in ``bench/plans`` for the format."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")
-    description: str = ""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: Link profile (a shipped one's name, or a .toml file) that epochs are predicted for. Empty:
-    #: the paper's machine where there is no GPU, none where there is.
-    profile: str = ""
-    measure: Measure = Measure()
-    workload: list[WorkloadTable] = Field(min_length=1)
-    strategy: list[StrategyTable] = Field(min_length=1)
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9_-]{1,40}$",
+        description="Stands in the run's folder. Left out, it is the file's name.",
+    )
+    description: str = Field(default="", description="What the plan is for.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="auto takes a GPU where there is one."
+    )
+    profile: str = Field(
+        default="",
+        description="Link profile (a shipped one's name, or a .toml file) that epochs are predicted"
+        " for. Empty: the paper's machine where there is no GPU, none where there is.",
+    )
+    measure: Measure = Field(default=Measure(), description="How each case is measured.")
+    workload: list[WorkloadTable] = Field(
+        min_length=1, description="What is trained on what; lists expand to every combination."
+    )
+    strategy: list[StrategyTable] = Field(
+        min_length=1, description="A strategy and its parameters; lists expand."
+    )
 
     def workloads(self) -> list[Workload]:
         """Every workload of the plan, each once, in the order written."""
@@ -207,8 +276,9 @@ class Plan(_Table):
         the machine (heat, a neighbour) falls on all strategies alike.
 
         Raises:
-            PlanError: a strategy, one of its parameters or a dataset is not known.
+            PlanError: a strategy, one of its parameters, a dataset or a model is not known.
         """
+        from gatherbench.bench.models import own_model
         from gatherbench.datasets.registry import get_source
         from gatherbench.datasets.store import dataset_folder
         from gatherbench.strategies.registry import build
@@ -222,7 +292,10 @@ class Plan(_Table):
                     raise PlanError(f"plan {self.name}: strategy: {_words(error)}") from error
                 chosen[table.name, variant] = params
         for workload in self.workloads():
-            try:  # a graph of the user's own is known by its folder
+            try:
+                if workload.model not in MODELS:
+                    own_model(workload.model)
+                # A graph of the user's own is known by its folder.
                 if not dataset_folder(workload.dataset, workload.scale).exists():
                     source = get_source(workload.dataset)
                     if workload.scale != 1 and not source.scalable:
@@ -285,6 +358,11 @@ def _refuse_nothing(value: Any) -> Any:
     if any(isinstance(item, bool) for item in _as_list(value)):
         raise ValueError("true and false are no values here")
     return value
+
+
+def _are_fanouts(value: Any) -> bool:
+    """Whether this is a list of whole numbers above 0; ``true`` is none."""
+    return isinstance(value, list) and bool(value) and all(type(f) is int and f > 0 for f in value)
 
 
 def _as_list(value: T | list[T]) -> list[T]:

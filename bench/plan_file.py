@@ -26,7 +26,8 @@ def plan_names() -> list[str]:
     return sorted(path.stem for path in PLANS_FOLDER.glob("*.toml"))
 
 
-_TABLES: dict[str, type[BaseModel]] = {
+#: What a plan's tables are checked against.
+TABLES: dict[str, type[BaseModel]] = {
     "measure": Measure,
     "workload": WorkloadTable,
     "strategy": StrategyTable,
@@ -72,7 +73,7 @@ def _explain(error: Any) -> str:
             where += f"[{part}]"
             continue
         where += f".{part}" if where else str(part)
-        table = _TABLES.get(part, table)
+        table = TABLES.get(part, table)
     if error["type"] == "extra_forbidden":
         return f"{where}: unknown key{nearest(str(error['loc'][-1]), list(table.model_fields))}"
     if error["type"] == "list_type" and isinstance(error["input"], dict):

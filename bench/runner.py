@@ -7,6 +7,7 @@ it asks for none.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -39,6 +40,7 @@ from gatherbench.bench.store import (
     NOT_PREPARED,
     Key,
     RunStore,
+    StoreError,
     has_ended,
     key_of,
     read_part,
@@ -48,6 +50,8 @@ from gatherbench.bench.worker import DISK_FULL, is_disk_full
 from gatherbench.bench.workload import Workload
 from gatherbench.datasets.store import data_root
 
+#: Of a folder that may be read only.
+_NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM)
 #: How long a killed worker is waited for.
 _KILL_S = 30.0
 CASE_CLOCK = "time.perf_counter"
@@ -120,7 +124,8 @@ class Runner:
         """Run what is missing; the number of failed cases of the whole run.
 
         Raises:
-            StoreError: another process runs this folder, or its table cannot be read.
+            StoreError: another process runs this folder, it may not be written, or its table
+                cannot be read.
             RunStopped: the disk is full.
             KeyboardInterrupt, Terminated: Ctrl-C, SIGTERM; the case in flight has been stopped.
         """
@@ -138,9 +143,14 @@ class Runner:
                     self.store.write_samples(finished=True)
                 fail_strays(self.store)
             except OSError as error:
-                if not is_disk_full(error):
-                    raise
-                raise RunStopped(f"no space left for {self.store.folder}") from error
+                if is_disk_full(error):
+                    raise RunStopped(f"no space left for {self.store.folder}") from error
+                if error.errno in _NOT_OURS:
+                    raise StoreError(
+                        f"{self.store.folder}: cannot be written ({error}); make it writable, or"
+                        " copy it where you may write and resume the copy"
+                    ) from error
+                raise
             return sum(
                 r.status == "failed"
                 for r in self.store.rows()

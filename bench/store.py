@@ -91,9 +91,13 @@ class RunStore:
         """The folder of an earlier run.
 
         Raises:
-            StoreError: it is none.
+            StoreError: it is none, or its name is none that a folder can have.
         """
-        if not (folder / "plan.json").is_file():
+        try:
+            is_run = (folder / "plan.json").is_file()
+        except OSError as error:
+            raise StoreError(f"{folder}: no run folder ({error.strerror})") from error
+        if not is_run:
             raise StoreError(f"{folder}: no run folder (it has no plan.json)")
         return cls(folder)
 
@@ -123,12 +127,14 @@ class RunStore:
             os.fsync(file.fileno())
 
     def rows(self) -> list[Row]:
-        """All rows, in the order written; a last line that is half written is none yet.
+        """All rows, in the order written.
+
+        A last line that is half written is none yet, unless the run has ended: it has no parts.
 
         Raises:
             StoreError: the file has another header, or a row that is none.
         """
-        return list(read_rows(self.rows_file))
+        return list(read_rows(self.rows_file, growing=self.parts.is_dir()))
 
     def recover(self) -> set[Key]:
         """Drop what a killed run left half-written; returns the cases that are complete.
@@ -137,7 +143,7 @@ class RunStore:
         that was never started is not. Rows of any other case are dropped: its part, if it has one,
         still holds them.
         """
-        rows = self.rows()
+        rows = list(read_rows(self.rows_file, growing=True))
         last = ((CASE_STAGE, CASE_METRIC), (CALIBRATION_STAGE, CASE_METRIC))
         ended = [r for r in rows if (r.stage, r.metric) in last]
         done = {key_of(r) for r in ended if r.source != NOT_PREPARED}
@@ -219,11 +225,14 @@ def has_ended(part: Path) -> bool:
     return any(r["kind"] == "end" for r in read_part(part))
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a table on disk, in order; a last line that is half written is none yet.
+def read_rows(path: Path, *, growing: bool = False) -> Iterator[Row]:
+    """The rows of a table on disk, in order.
+
+    Args:
+        growing: a last line that is half written is none yet.
 
     Raises:
-        StoreError: the file has another header, or a row that is none.
+        StoreError: the file has another header, a row that is none, or was cut off.
     """
     text = path.read_text(encoding="utf-8")
     lines = list(csv.reader(io.StringIO(text, newline="")))
@@ -235,7 +244,12 @@ def read_rows(path: Path) -> Iterator[Row]:
     complete = text.endswith("\n")
     for number, cells in enumerate(lines[1:], start=2):
         if number == len(lines) and not complete:
-            return
+            if growing:
+                return
+            raise StoreError(
+                f"{path}: line {number} is cut off in mid-row, and nothing is being written to it:"
+                " the file is damaged; put a whole copy of it there"
+            )
         try:
             yield _row(cells)
         except (ValueError, TypeError) as error:

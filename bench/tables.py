@@ -87,7 +87,7 @@ def load_run(folder: Path) -> Run:
         going = is_running(folder)  # before the rows: a run that ends meanwhile has them all
         plan, env, rows = store.plan(), store.env(), store.rows()
     except (StoreError, OSError, UnicodeDecodeError) as error:
-        remedy = "a run that was cut off is completed with `gatherbench run --resume FOLDER`"
+        remedy = "`gatherbench run --resume FOLDER` measures again what was cut off"
         raise RunError(f"{folder} cannot be read: {error}; {remedy}") from error
     _check(folder, plan, rows)
     return run_of(folder, plan, env, rows, _samples(folder / SAMPLES_FILE), going)
@@ -127,9 +127,12 @@ def newest_run(root: Path) -> Path:
     """The folder of the newest run under ``root`` (``results/``): by date, then by last change.
 
     Raises:
-        RunError: there is none.
+        RunError: there is none, or no folder can have that name.
     """
-    found = [table for table in root.glob("*/*/rows.csv") if _date(table)]
+    try:
+        found = [table for table in root.glob("*/*/rows.csv") if _date(table)]
+    except OSError as error:
+        raise RunError(f"{root}: {error.strerror}; name another folder with --results") from error
     if not found:
         raise RunError(f"{root}: holds no run; make one with `gatherbench run quick`")
     return max(found, key=lambda table: (_date(table), table.stat().st_mtime)).parent

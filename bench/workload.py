@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-_MODELS = MappingProxyType({"sage": "GraphSAGE", "gat": "GAT"})
+#: Models by their names in a plan; any other is a class of the user's own, ``module:Class``.
+MODELS = MappingProxyType({"sage": "GraphSAGE", "gat": "GAT"})
 
 
 #: Model of a workload that is no graph: random rows, fetched and trained on (``gpu-meters``).
@@ -50,10 +51,13 @@ class Workload:
 
     @property
     def id(self) -> str:
-        """A readable name with a digest of every field: ``wordnet-sage16x2-b1000-1f2e3d4c``."""
+        """A readable name with a digest of every field: ``wordnet-sage16x2-b1000-1f2e3d4c``.
+
+        Of a model of the user's own the class alone is readable.
+        """
         scale = "" if self.scale == 1.0 else f"@{self.scale:g}"
         return (
-            f"{self.dataset}{scale}-{self.model}{self.hidden}x{self.layers}"
+            f"{self.dataset}{scale}-{self.model.rpartition(':')[2]}{self.hidden}x{self.layers}"
             f"-b{self.batch_size}-{_digest(asdict(self))}"
         )
 
@@ -73,7 +77,7 @@ def workload_name(fields: Mapping[str, Any]) -> str:
     if fields["max_batches"]:
         words.append(f"{fields['max_batches']} minibatches")
     scale = "" if fields["scale"] == usual.scale else f"@{fields['scale']:g}"
-    name = f"{fields['dataset']}{scale} {_MODELS.get(fields['model'], fields['model'])}"
+    name = f"{fields['dataset']}{scale} {MODELS.get(fields['model'], fields['model'])}"
     return f"{name} ({'; '.join(words)})" if words else name
 
 

@@ -11,7 +11,10 @@ from gatherbench.bench.commands.common import console, fail
 
 def list_things(
     what: Annotated[
-        str, typer.Argument(help="strategies, policies, datasets, plans, profiles or meters.")
+        str,
+        typer.Argument(
+            help="strategies, policies, datasets, plans, plan-keys, profiles or meters."
+        ),
     ] = "",
 ) -> None:
     """List what there is to choose from."""

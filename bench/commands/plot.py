@@ -12,6 +12,7 @@ from gatherbench.bench.commands.common import (
     ResultsOption,
     RunArgument,
     bad_input,
+    fail,
     run_folder,
 )
 
@@ -29,5 +30,10 @@ def plot(
 
     with bad_input(RunError):
         where = run_folder(folder, results)
-        for path in save_all(load_run(where), out or where / "figures"):
-            typer.echo(path)
+        run, pictures = load_run(where), out or where / "figures"
+        try:
+            written = save_all(run, pictures)
+        except OSError as error:
+            fail(f"{pictures}: no picture can be written there: {error}; choose a place with --out")
+    for path in written:
+        typer.echo(path)

@@ -226,10 +226,15 @@ def _declared(run: Run) -> dict[tuple[str, ...], dict[str, float]]:
 def _why(run: Run, key: tuple[str, ...]) -> str:
     """Why a series declared too little."""
     rows = run.rows
-    mine = rows[(rows["stage"] == "case") & (rows[_KEYS] == list(key)).all(axis=1)]
+    ours = rows[(rows[_KEYS] == list(key)).all(axis=1)]
+    mine = ours[ours["stage"] == "case"]
     said = mine["reason"].dropna()
     if len(said):
         return f"the case did not get so far: {said.iloc[0]}"
+    training = ours[(ours["stage"] == "train") & (ours["metric"] == "operations")]
+    undeclared = training["reason"].dropna()
+    if len(undeclared):
+        return str(undeclared.iloc[0])
     if not len(mine):
         return "the case has not been run; --resume completes it"
     return "the case declares too little: a run of gpu-meters, or an old one"

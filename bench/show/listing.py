@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args, get_origin
 
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
     from gatherbench.datasets.dataset import DatasetSpec
 
 
@@ -67,6 +71,40 @@ def plans() -> Table:
     return table
 
 
+def plan_keys() -> Table:
+    """What a plan may say, table by table."""
+    from gatherbench.bench.plan import Plan
+    from gatherbench.bench.plan_file import TABLES
+
+    table = Table()
+    for name in ("key", "type", "default"):
+        table.add_column(name, no_wrap=name == "key", max_width=20)
+    table.add_column("what it says")
+    for name, field in Plan.model_fields.items():
+        if name not in TABLES:
+            table.add_row(*_plan_key(name, field))
+    for key, kind in TABLES.items():
+        field = Plan.model_fields[key]
+        heading = f"[[{key}]]" if get_origin(field.annotation) is list else f"[{key}]"
+        table.add_section()
+        table.add_row(escape(heading), "", "", field.description)
+        for name, field in kind.model_fields.items():
+            table.add_row(*_plan_key(name, field))
+    return table
+
+
+def _plan_key(name: str, field: FieldInfo) -> tuple[str, str, str, str]:
+    """Key, type, default as TOML writes it, and description."""
+    kind = field.annotation
+    if get_origin(kind) is Literal:
+        words = " or ".join(get_args(kind))
+    else:
+        words = kind.__name__ if isinstance(kind, type) else str(kind).removesuffix(" | None")
+    unset = field.is_required() or field.default is None
+    default = "none" if unset else json.dumps(field.default)
+    return name, escape(words), escape(default), escape(field.description or "")
+
+
 def meters() -> Table:
     """Every meter, and whether it reads here."""
     from gatherbench.bench.meters.pcie import NO_GPU_IN_RUN
@@ -97,6 +135,7 @@ LISTINGS: dict[str, Callable[[], Table]] = {
     "policies": policies,
     "datasets": datasets,
     "plans": plans,
+    "plan-keys": plan_keys,
     "meters": meters,
     "profiles": profiles,
 }

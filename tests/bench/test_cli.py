@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
+import io
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.meters import pcie, power
+from gatherbench.bench.plan import Plan
+from gatherbench.bench.plan_file import TABLES
 from gatherbench.bench.show import listing
 
 ShellRun = tuple[subprocess.CompletedProcess[str], Path]
@@ -50,7 +57,9 @@ def test_version() -> None:
     assert gatherbench("--version").stdout.strip() == f"gatherbench {__version__}"
 
 
-@pytest.mark.parametrize("what", ["strategies", "datasets", "plans", "meters", "profiles"])
+@pytest.mark.parametrize(
+    "what", ["strategies", "datasets", "plans", "plan-keys", "meters", "profiles"]
+)
 def test_list(what: str) -> None:
     done = invoke("list", what)
     assert done.exit_code == 0, done.stderr
@@ -58,10 +67,58 @@ def test_list(what: str) -> None:
         "strategies": "aligned_zero_copy",
         "datasets": "wordnet",
         "plans": "quick",
+        "plan-keys": "[[workload]]",
         "meters": "no_device",
         "profiles": "rtx3090-pcie4",
     }
     assert expected[what] in done.stdout
+
+
+def test_every_key_of_a_plan_is_listed_with_its_words() -> None:
+    lines = {
+        line.split()[1]: line
+        for line in invoke("list", "plan-keys").stdout.splitlines()[3:-1]
+        if len(line.split()) > 1
+    }
+    for table in (Plan, *TABLES.values()):
+        for name, field in table.model_fields.items():
+            assert name in lines or f"[{name}]" in lines or f"[[{name}]]" in lines
+            assert field.description, name
+    cells = [cell.strip() for cell in lines["sampling"].split("│")]
+    assert cells[1:4] == ["sampling", "live or replay or", '"live"']
+    assert [cell.strip() for cell in lines["dataset"].split("│")][2:4] == [
+        "str | list[str]",
+        "none",
+    ]
+    assert "[[25, 10]]" in lines["fanouts"]
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.EPERM])
+def test_a_folder_that_may_only_be_read_is_named_with_a_remedy(
+    shell_run: ShellRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    folder = shutil.copytree(shell_run[1], tmp_path / "run")
+    before = (folder / "rows.csv").read_bytes()
+    real = io.open
+
+    def read_only(file: object, mode: str = "r", *more: Any, **named: Any) -> Any:
+        if "r" not in mode and Path(os.fspath(file)).is_relative_to(folder):
+            raise OSError(code, os.strerror(code), str(file))
+        return real(file, mode, *more, **named)
+
+    monkeypatch.setattr(io, "open", read_only)
+    monkeypatch.setattr(builtins, "open", read_only)
+    for arguments, said in (
+        (("plot", folder), f"{folder}/figures: no picture can be written there"),
+        (("plot", folder), "choose a place with --out"),
+        (("run", "--resume", folder), f"error: {folder}: cannot be written"),
+        (("run", "--resume", folder), "copy it where you may write and resume the copy"),
+    ):
+        done = invoke(*arguments)
+        assert done.exit_code == 2, done.output
+        assert said in done.stderr
+        assert isinstance(done.exception, SystemExit)
+    assert (folder / "rows.csv").read_bytes() == before
 
 
 def test_a_listing_on_a_gpu_machine_speaks_of_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +190,9 @@ def test_a_failed_case_makes_the_exit_status_1(plan: Path, tmp_path: Path) -> No
         (["show", "nowhere"], "nowhere"),
         (["plot", "--results", "nowhere"], "nowhere"),
         (["list", "strategys"], "one of strategies"),
+        (["run", "--resume", "x" * 300], "no run folder (File name too long)"),
+        (["predict", "x" * 300], "no run folder (File name too long)"),
+        (["plot", "--results", "x" * 300], "name another folder with --results"),
         (["list"], "say what to list: one of strategies"),
         (["datasets", "info", "wordnett"], "did you mean 'wordnet'"),
         (["datasets", "prepare", "wordnett"], "wordnet"),

@@ -93,6 +93,20 @@ def test_recover_drops_a_case_without_its_last_row_and_a_torn_line(tmp_path: Pat
     assert store.rows() == whole
 
 
+def test_a_torn_line_in_a_run_that_has_ended_is_damage_and_resuming_mends_it(
+    tmp_path: Path,
+) -> None:
+    store = new_store(tmp_path)
+    store.append(complete())
+    with store.rows_file.open("r+b") as file:
+        file.truncate(store.rows_file.stat().st_size - 1)  # of its last line the newline alone
+    store.parts.rmdir()
+    with pytest.raises(StoreError, match=r"rows.csv: line 3 is cut off in mid-row"):
+        store.rows()
+    assert store.recover() == set()
+    assert store.rows() == []
+
+
 @pytest.mark.parametrize("kept", [1, 20, 60])
 def test_recover_after_a_tear_at_any_byte(tmp_path: Path, kept: int) -> None:
     store = new_store(tmp_path)
