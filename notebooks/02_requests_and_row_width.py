@@ -75,6 +75,8 @@ show(
         title="Zero-copy: payload per second against row width",
         foot="Published: a table of 100 M × 47 float32 read with DGL (dmlc/dgl #5882, #6635). "
         "Modelled: request accounting on uniform ids, float32 rows, link of the profile. "
+        "Left out: reads of less than 64 B on average, where the profile knows neither how many "
+        "are in flight nor how long one takes. "
         "Measured: medians, best grid cap; whiskers: slowest and fastest launch. Both: a table of "
         f"{span / 2**30:g} GiB.",
         roofs=pd.concat([modelled_roofs(profile), measured_roofs(findings.micro)]),

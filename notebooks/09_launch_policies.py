@@ -71,7 +71,9 @@ show(
         CurveAxes("row width (B)", "payload (GB/s)", [16, 64, 256, 1024, 4096], log_x=True),
         title="Payload per second, every launch policy",
         foot="Modelled: request accounting on the link of the profile; the order of the ids does "
-        "not enter. Measured: medians, best grid cap and best order. Both: a table of "
+        "not enter; left out are reads of less than 64 B on average, where the profile knows "
+        "neither how many are in flight nor how long one takes. "
+        "Measured: medians, best grid cap and best order. Both: a table of "
         f"{span / 2**30:g} GiB.",
         roofs=pd.concat([modelled_roofs(profile), measured_roofs(findings.micro)]),
         kinds=(MODELLED, MEASURED),
