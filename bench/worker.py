@@ -127,11 +127,14 @@ def calibrate_sensors(path: Path) -> None:
 def serve(_path: Path) -> None:
     """Import what a case needs, then fork a process for each request."""
     # Imports start no thread that a fork would lose, and no CUDA context, which no fork survives.
+    import numba
+
     import gatherbench.bench.measure
     import gatherbench.bench.metering.calibration
     import gatherbench.bench.store  # noqa: F401
     from gatherbench.bench.fork_server import serve_requests
 
+    numba.njit("int64(int64)")(lambda x: x)  # numba's own imports wait for the first function
     serve_requests(lambda verb, path: _VERBS[verb](Path(path)))
 
 
