@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.derive.disturbance import disturbance
+from gatherbench.bench.derive.disturbance import disturbance, disturbed_alone
 from gatherbench.bench.derive.modelled import BORROWED, corners
 from gatherbench.bench.tables import Run
 
@@ -43,9 +43,8 @@ def borrowed(run: Run) -> str:
 def warnings_of(run: Run) -> list[str]:
     """What stands above the numbers of a run: no GPU took part; the host was busy otherwise."""
     said = [] if has_gpu(run) else [HOST_ONLY]
-    busy = disturbance(run)
-    if busy:
-        said.append(f"Disturbed: {busy}; measure again on an idle machine")
+    if disturbed_alone(run):  # else quiet repeats alone count
+        said.append(f"Disturbed: {disturbance(run)}; measure again on an idle machine")
     return said
 
 

@@ -67,8 +67,7 @@ def verdict(run: Run) -> list[Statement]:
         found.append(Statement("modelled", modelled))
     found += [Statement("warning", text) for text in _limits(run)]
     if busy and not much:
-        how = "only beside such work" if alone else "where there were none, it says so"
-        text = f"{busy[0].upper()}{busy[1:]}. Quiet repeats alone count; {how}."
+        text = f"{busy[0].upper()}{busy[1:]}: left out, as every series has quiet repeats."
         if alone:
             text = (
                 f"{busy[0].upper()}{busy[1:]}. Quiet repeats alone count; without one are"

@@ -54,7 +54,8 @@ def mark_disturbed(rows: pd.DataFrame, env: dict[str, Any]) -> pd.DataFrame:
     quiet = max(QUIET_CORES, QUIET_SHARE * cores)
     found = pd.DataFrame(
         {
-            "other_cores": other / sums["window_time"],
+            # Clocks tick: less than nothing is none.
+            "other_cores": (other / sums["window_time"]).clip(lower=0),
             "disturbed": other - quiet * sums["window_time"] > TICK_S * cores,
         }
     )

@@ -38,7 +38,7 @@ class EpochPrediction:
     Attributes:
         epoch_s: wall time; unknown where a constant that it needs is.
         sample_s, fetch_s, train_s: training, and what it waited for; they add up to ``epoch_s``.
-        bound: what the epoch would gain most from, e.g. ``link`` or ``training (launches)``.
+        bound: what the epoch would gain most from, e.g. ``link`` or ``training (kernel launches)``.
         parts: each part of a minibatch alone, by name (``sample``, ``gather``, ``transfer``,
             ``expand``, ``train``).
         exposed: of each part with a length, how much of a change of it the epoch feels: 0 for one

@@ -69,7 +69,7 @@ def slowest(limits: Iterable[tuple[str, Estimate]]) -> tuple[Estimate, str]:
         return Estimate(None, missing or ("no limit is known",)), "unknown"
     name, longest = max(known, key=lambda pair: pair[1].value or 0.0)
     remarks = [r for _, e in known for r in e.remarks]
-    left_out = [f"without the limit of {text}" for text in missing]
+    left_out = [f"a limit is not known and left out: {text}" for text in missing]
     return Estimate(longest.value, (), _merged([remarks, left_out])), name
 
 

@@ -250,7 +250,7 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
             "GPU memory",
             combine(lambda r: load.train_bytes / r, _gpu(gpu.memory_rate, "memory_rate")),
         ),
-        ("launches", combine(lambda t: load.train_launches * t, _gpu(gpu.launch, "launch"))),
+        ("kernel launches", combine(lambda t: load.train_launches * t, _gpu(gpu.launch, "launch"))),
     ]
     # None of the three is a roof that may be left out.
     together = combine(max, *(seconds for _, seconds in limits))

@@ -26,7 +26,7 @@ _SHARES = {"of_copy_engine": "copies", "of_sm_read": "SM reads", "of_raw_link": 
 READING = (
     "GB/s: rows that cross the link over the time waited for rows, or over the epoch (*) where"
     " fetches are hidden; then their share of the roofs of copies, of reads by SMs and of the raw"
-    " link."
+    " link; a path may exceed a roof that is not its own."
 )
 OFF_BY = (
     "Off by: how much longer the model expects an epoch to be, only worth something with the"

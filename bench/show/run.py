@@ -30,6 +30,13 @@ from gatherbench.bench.units import MISSING, decimals, three_digits, time_unit
 
 #: Marks of an epoch beside which there was other work, and of a speed-up that is not decided.
 DISTURBED, UNDECIDED = "!", "?"
+LEGEND = (
+    "n: repeats that count, of those measured (the others were disturbed); fetch: the loop's wait"
+    " for rows; core-s: processor time; GB/s: payload over that wait."
+    f" {DISTURBED}: there was other work beside every repeat. {UNDECIDED}: the ratio's 95 %"
+    f" interval does not tell a difference of {THRESHOLD:.0%} from none. {MISSING}: not known, or"
+    " no rate as the wait is hidden behind training."
+)
 _COLOURS = {"failed": "red", "skipped": "yellow", "not run": "yellow"}
 
 
@@ -40,8 +47,7 @@ def render(run: Run) -> RenderableType:
     """
     summary, bad = summarise(run), problems(run)
     parts: list[RenderableType] = [Text(line, style="bold") for line in warnings_of(run)]
-    if parts:
-        parts.append(Text())
+    parts += [Text(LEGEND, style="dim"), Text()]
     for workload in run.workloads:
         here, missing = (t[t["workload"] == workload] for t in (summary, bad))
         title = f"{run.names[workload]}: {workload}"
@@ -55,14 +61,8 @@ def render(run: Run) -> RenderableType:
     )
     parts.append(
         Text(
-            "n: repeats that count, of those measured; the others were disturbed. fetch: the "
-            "loop's wait for rows; core-s: processor time. "
             f"Medians over repeats and epochs, ± half the interquartile range; {compared}, of "
-            f"typical epochs. {UNDECIDED}: its 95 % interval does not tell a difference of "
-            f"{THRESHOLD:.0%} from none. {DISTURBED}: there was other work beside every repeat. "
-            "GB/s: payload over the time that the loop waited for it; – where "
-            "fetches are hidden behind training, so that the wait tells nothing."
-            f"{borrowed(run)} {provenance(run)}",
+            f"typical epochs.{borrowed(run)} {provenance(run)}",
             style="dim",
         )
     )

@@ -305,7 +305,7 @@ def what_to_do(
         modelled = first.basis == resident.basis == MODELLED
         if modelled and resident.epochs_s and first.ahead_of(resident):
             ahead = max(a / b for a, b in zip(resident.epochs_s, first.epochs_s, strict=True)) - 1
-            said += f" That {first.strategy} is listed {ahead:.1%} ahead comes of fetching ahead."
+            said += f" {first.strategy} is {ahead:.1%} shorter, as it fetches during training."
         return said
     if resident is not None and resident.fits is None:
         table += ", and how much memory the GPU has is not known (say --gpu-memory)"

@@ -304,7 +304,9 @@ def test_training_is_the_longest_of_its_limits_and_the_copy_of_its_edges() -> No
     assert known(training(base, profile).seconds) == pytest.approx(1e-3)
     assert training(base, profile).bound == "training (GPU operations)"
     assert training(replace(base, train_bytes=1e9), profile).bound == "training (GPU memory)"
-    assert training(replace(base, train_launches=1e4), profile).bound == "training (launches)"
+    assert (
+        training(replace(base, train_launches=1e4), profile).bound == "training (kernel launches)"
+    )
     edges = replace(base, structure_bytes=1e6)
     assert known(training(edges, profile).seconds) == pytest.approx(
         1e-3 + known(engine_copy(1e6, profile).seconds)

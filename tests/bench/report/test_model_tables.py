@@ -41,7 +41,7 @@ def test_rates_stand_as_shares_of_the_roofs_of_what_measured_them(make_run: Make
     assert 4.8 < float(cells[2]) < 5.1
     assert cells[5] in ("15%", "16%")
     assert "link" in cells[6:]
-    (line,) = (words for words in errors.split("\nn: ")[0].splitlines() if "given" in words)
+    (line,) = (words for words in errors.split("\nMedians ")[0].splitlines() if "given" in words)
     measured, modelled, error, path, path_error = line.split()[2:]
     assert modelled != path, "training as it was measured is another"
     for seconds, said in ((modelled, error), (path, path_error)):
