@@ -78,6 +78,14 @@ def test_every_outcome_becomes_a_row_and_the_plan_goes_on(store: RunStore) -> No
     assert "out of memory" in said["killed"][1]
 
 
+def test_a_case_that_trained_on_other_rows_has_failed_when_the_run_ends(store: RunStore) -> None:
+    assert runner(store, cases("good", "strays", "last")).run() == 1
+    said = outcomes(store)
+    assert said["good"] == said["last"] == ("ok", None)
+    assert said["strays"][0] == "failed"
+    assert "it trained on other rows: train.loss of epoch 0 is 2.0, and 1.0" in said["strays"][1]
+
+
 def test_a_case_that_hangs_is_ended_and_the_plan_goes_on(store: RunStore) -> None:
     wanted = cases("hang", "hang")
     assert runner(store, wanted, timeout_s=0.3).run() == 2

@@ -113,6 +113,23 @@ def test_the_interval_knows_that_epochs_of_one_process_are_alike(make_run: MakeR
     assert pinned["high"] == pytest.approx(typical * math.exp(reach), rel=1e-4)
 
 
+def test_what_is_shown_of_epochs_is_their_median_and_quartiles(make_run: MakeRun) -> None:
+    """Epochs of 1, 2, 3 and 10 s in each of two repeats."""
+    folder = make_run(repeats=2, epochs=4)
+
+    def edited(row: dict[str, str]) -> None:
+        if (row["metric"], row["variant"]) == ("wall_time", "pinned") and row["epoch"] != "-1":
+            row["value"] = str((1.0, 2.0, 3.0, 10.0)[int(row["epoch"])])
+
+    edit(folder, edited)
+    run = load_run(folder)
+    for table in (epoch_times(run), *stage_times(run).values()):
+        found = of(table, "cpu_gather", "pinned")
+        assert [
+            found[c] for c in ("median", "low", "high", "min", "max", "count")
+        ] == pytest.approx([2.5, 1.75, 4.75, 1.0, 10.0, 8])
+
+
 def test_a_repeat_counts_as_one_by_its_median_epoch(make_run: MakeRun) -> None:
     """Repeat 0 has epochs of 1, 1 and 9 s, repeat 1 a single one of 4 s."""
     folder = make_run(repeats=2, epochs=3)
