@@ -104,29 +104,29 @@ def processor(run: Run) -> BarChart:
 def numbers(run: Run) -> Grid:
     """One line a series: what the charts show, as numbers."""
     frame = in_plan_order(run, summarise(run))
-    other, left_out = [], []
-    if frame["disturbed"].notna().any() or frame["left_out"].any():
-        other = [Column("other", "other work", "cores")]
-        left_out = [Column("left_out", "disturbed repeats left out", "1")]
+    other = [Column("other", "other work", "cores")] if frame["disturbed"].notna().any() else []
+    left_out = []
+    if frame["left_out"].any():
+        left_out = [Column("left_out", "left out", "1")]
     return grid(
         "numbers",
-        "Medians over repeats and epochs of each series",
+        "Medians over repeats and epochs of each series, with quartiles of the epoch or the ends of"
+        " what is modelled; left out: repeats beside other work",
         [
             *WHAT,
             Column("speedup", "speed-up", "×"),
-            Column("speedup_low", "speed-up from", "×"),
-            Column("speedup_high", "to", "×"),
+            Column("speedup_low", "ratio from", "×"),
+            Column("speedup_high", "ratio to", "×"),
             Column("median", "epoch", "s"),
             *other,
             Column("fetch", "fetch", "s"),
             Column("train", "train", "s"),
             Column("rate", "payload over fetch", "B/s"),
             Column("cpu", "core-seconds", "s"),
-            Column("low", "epoch, lower quartile or end", "s"),
-            Column("high", "epoch, upper quartile or end", "s"),
+            Column("low", "epoch, low", "s"),
+            Column("high", "epoch, high", "s"),
             Column("repeats", "repeats", "1"),
             *left_out,
-            Column("count", "epochs", "1"),
         ],
         frame,
     )

@@ -212,7 +212,7 @@ def test_other_work_has_a_column_where_there_was_any(make_run: MakeRun) -> None:
     rows = run.rows[~run.rows["metric"].isin(metered)]
     disturbed = replace(run, rows=mark_disturbed(pd.concat([rows, *busy]), run.env))
     before, after = ({c.label for c in numbers(one).columns} for one in (run, disturbed))
-    assert after - before == {"other work", "disturbed repeats left out"}
+    assert after - before == {"other work"}
 
 
 def test_titles_are_words_that_the_table_of_workloads_explains(make_run: MakeRun) -> None:

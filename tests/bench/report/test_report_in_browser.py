@@ -344,10 +344,10 @@ def test_traffic_and_power_are_drawn_with_a_text_for_those_who_do_not_see_it(
 def test_two_runs_stand_side_by_side_with_ratios(
     make_run: MakeRun, open_report: OpenReport
 ) -> None:
-    base = make_run([("cpu_gather", "naive", 2.0), ("aligned_zero_copy", "given", 0.8)])
+    base = make_run([("cpu_gather", "naive", 2.0), ("aligned_zero_copy", "given", 0.8)], spread=0.0)
     broken = {("all_in_gpu", "default"): ("failed", HOSTILE)}
     series = [("cpu_gather", "naive", 2.0), ("aligned_zero_copy", "given", 0.4)]
-    new = make_run([*series, ("all_in_gpu", "default", 0.5)], failures=broken)
+    new = make_run([*series, ("all_in_gpu", "default", 0.5)], failures=broken, spread=0.0)
     page = open_report(new, base, viewport={"width": 380, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
     lines = {(line["strategy"], line["variant"]): line for line in saved_csv(page, "against")}
