@@ -1,8 +1,7 @@
 """Do all series of a workload train alike? They have the same minibatches, weights and dropout.
 
-So losses and accuracy are equal, on the host bit for bit, and betray a path that delivered other
-rows in a timed epoch, whatever the comparison of rows saw (:mod:`gatherbench.bench.check`).
-On a GPU sums are rounded in any order, and a tolerance takes the place of equality.
+So losses and accuracy are equal but for rounding, and betray a path that delivered other rows in a
+timed epoch, whatever the comparison of rows saw (:mod:`gatherbench.bench.check`).
 """
 
 from __future__ import annotations
@@ -15,11 +14,14 @@ from statistics import median
 from gatherbench.bench.rows import Row
 from gatherbench.bench.store import CASE_METRIC, CASE_STAGE, CHECK_STAGE, Key, RunStore, key_of
 
-#: What is compared, and how far it may be off on a GPU: the mean loss of an epoch by a share of it,
-#: the accuracy absolutely. Rounding the features anew before each step moved a loss on
-#: the host by some 1e-8 of it in six epochs of WordNet, and no accuracy; a path that stops fetching
-#: at its fourth minibatch moves the loss by a tenth and more.
-TOLERANCES = {("train", "loss"): 0.01, ("eval", "test_accuracy"): 0.02}
+#: What is compared, and how far it may be off by backend: the mean loss of an epoch by a share of
+#: it, the accuracy absolutely. Sums are rounded in any order, on a GPU always, on the host where
+#: threads share them: between right cases of WordNet losses were seen to differ by 5e-7 of them in
+#: three epochs. A path that stops fetching at its fourth minibatch moves the loss by a tenth.
+TOLERANCES = {
+    ("train", "loss"): {"host": 1e-4, "cuda": 0.01},
+    ("eval", "test_accuracy"): {"host": 0.005, "cuda": 0.02},
+}
 #: The gather that needs no trust: what it trains to is right.
 BASELINE = "cpu_gather"
 SOURCE = "losses and accuracy compared with those of the workload's other cases"
@@ -69,9 +71,8 @@ def fail_strays(store: RunStore) -> int:
 def strays(rows: Iterable[Row]) -> dict[Key, str]:
     """The cases that trained otherwise than the reference of their workload, and where they stray.
 
-    The reference is what most cases of the baseline have, and where those are of two minds, or
-    there are none, most series; on a GPU the median. Without a majority nobody knows which is
-    right, and all fail.
+    The reference is the median of the baseline's cases, else of the medians of the series. Where
+    two series without a baseline differ, nobody knows which is right, and both fail.
     """
     groups: dict[tuple[str, str], dict[Key, _Values]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
@@ -83,7 +84,7 @@ def strays(rows: Iterable[Row]) -> dict[Key, str]:
         # The epochs in their order, and then the score, whose epoch is -1.
         seen = sorted({where for values in cases.values() for where in values}, key=_order)
         for where in seen:
-            for case, reason in _off(where, cases, exact=backend == "host").items():
+            for case, reason in _off(where, cases, backend).items():
                 found.setdefault(case, reason)
     return found
 
@@ -93,27 +94,19 @@ def _order(where: tuple[int, str, str]) -> tuple[bool, int]:
 
 
 def _off(
-    where: tuple[int, str, str], cases: Mapping[Key, _Values], *, exact: bool
+    where: tuple[int, str, str], cases: Mapping[Key, _Values], backend: str
 ) -> dict[Key, str]:
     """The cases whose value strays, and how."""
     epoch, stage, metric = where
     values = {case: of[where] for case, of in cases.items() if where in of}
-    plain = [value for case, value in values.items() if case[1] == BASELINE]
+    series: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for (_, strategy, variant, _), value in values.items():
+        series[strategy, variant].append(value)
+    plain = [value for (strategy, _), of in series.items() if strategy == BASELINE for value in of]
+    right = median(plain or map(median, series.values()))
+    allowed = TOLERANCES[stage, metric][backend] * (right if metric == "loss" else 1.0)
     name = f"{stage}.{metric}" + (f" of epoch {epoch}" if epoch >= 0 else "")
-    right, allowed = median(plain or values.values()), 0.0
-    if exact:
-        series: dict[float, set[tuple[str, str]]] = defaultdict(set)
-        for case, value in values.items():
-            series[value].add(case[1:3])
-        votes = {value: (plain.count(value), len(those)) for value, those in series.items()}
-        elected = [value for value, vote in votes.items() if vote == max(votes.values())]
-        if len(elected) > 1:
-            said = " or ".join(map(repr, elected))
-            return dict.fromkeys(values, f"{name} is {said}: no majority says which")
-        right = elected[0]
-    else:
-        allowed = TOLERANCES[stage, metric] * (right if metric == "loss" else 1.0)
-    whose = f"with {BASELINE}" if plain else "in most series"
+    whose = f"with {BASELINE}" if plain else "in the other series"
     return {
         case: f"it trained on other rows: {name} is {value!r}, and {right!r} {whose}"
         for case, value in values.items()

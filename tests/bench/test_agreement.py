@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -45,13 +44,12 @@ def found(*cases: list[Row]) -> dict[tuple[str, int], str]:
     return {(key[1], key[3]): said for key, said in strays(chain(*cases)).items()}
 
 
-def test_on_the_host_the_last_bit_of_a_loss_counts_and_the_first_epoch_is_named() -> None:
-    off = math.nextafter(3.25, 4)
+def test_the_first_epoch_that_strays_is_named() -> None:
     right = case(NAIVE, [4.0, 3.25, 3.0], 0.5)
-    said = found(right, case(ALIGNED, [4.0, off, 2.0], 0.25), case(PINNED, [4.0, 3.25, 3.0], 0.5))
+    said = found(right, case(ALIGNED, [4.0, 3.5, 2.0], 0.25), case(PINNED, [4.0, 3.25, 3.0], 0.5))
     assert said == {
-        ("aligned_zero_copy", 0): "it trained on other rows: train.loss of epoch 1 is"
-        " 3.2500000000000004, and 3.25 with cpu_gather"
+        ("aligned_zero_copy", 0): "it trained on other rows: train.loss of epoch 1 is 3.5,"
+        " and 3.25 with cpu_gather"
     }
 
 
@@ -70,22 +68,23 @@ def test_the_plain_gather_is_right_whatever_a_majority_says() -> None:
     }
 
 
-def test_where_the_plain_gather_is_of_two_minds_the_other_series_decide() -> None:
-    cases = case(NAIVE, [4.0]), case(NAIVE, [5.0], repeat=1), case(OURS, [4.0])
-    assert set(found(*cases)) == {("cpu_gather", 1)}
+def test_a_wrong_repeat_of_the_plain_gather_does_not_say_what_is_right() -> None:
+    plain = [case(NAIVE, [loss], repeat=n) for n, loss in enumerate((5.0, 4.0, 4.0))]
+    assert set(found(*plain, case(OURS, [4.0]))) == {("cpu_gather", 0)}
 
 
 def test_without_a_plain_gather_most_series_are_right_however_often_they_were_measured() -> None:
     often = [case(ALIGNED, [5.0], repeat=repeat) for repeat in range(4)]
     said = found(*often, case(OURS, [4.0]), case(THEIRS, [4.0]))
     assert set(said) == {("aligned_zero_copy", repeat) for repeat in range(4)}
-    assert said["aligned_zero_copy", 0].endswith("is 5.0, and 4.0 in most series")
+    assert said["aligned_zero_copy", 0].endswith("is 5.0, and 4.0 in the other series")
 
 
-def test_without_a_majority_nobody_is_right() -> None:
-    said = found(case(ALIGNED, [5.0]), case(OURS, [4.0]))
-    assert set(said) == {("aligned_zero_copy", 0), ("ours", 0)}
-    assert said["ours", 0] == "train.loss of epoch 0 is 5.0 or 4.0: no majority says which"
+def test_where_two_series_differ_nobody_is_right() -> None:
+    assert set(found(case(ALIGNED, [5.0]), case(OURS, [4.0]))) == {
+        ("aligned_zero_copy", 0),
+        ("ours", 0),
+    }
 
 
 def test_other_workloads_and_backends_are_no_witnesses() -> None:
@@ -94,23 +93,28 @@ def test_other_workloads_and_backends_are_no_witnesses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "accuracy", "wrong"),
-    # Of a loss of 4 one per cent is 0.04.
+    ("backend", "loss", "accuracy", "wrong"),
+    # Of a loss of 4 one per cent is 0.04, and 1e-4 of it 0.0004.
     [
-        (4.039, 0.519, False),
-        (3.961, 0.481, False),
-        (4.041, 0.5, True),
-        (3.959, 0.5, True),
-        (4.0, 0.521, True),
-        (4.0, 0.479, True),
+        ("cuda", 4.039, 0.519, False),
+        ("cuda", 3.961, 0.481, False),
+        ("cuda", 4.041, 0.5, True),
+        ("cuda", 3.959, 0.5, True),
+        ("cuda", 4.0, 0.521, True),
+        ("cuda", 4.0, 0.479, True),
+        ("host", 4.00039, 0.504, False),
+        ("host", 3.99961, 0.496, False),
+        ("host", 4.00041, 0.5, True),
+        ("host", 3.99959, 0.5, True),
+        ("host", 4.0, 0.506, True),
     ],
 )
-def test_on_a_gpu_rounding_is_forgiven(loss: float, accuracy: float, wrong: bool) -> None:
+def test_rounding_is_forgiven(backend: str, loss: float, accuracy: float, wrong: bool) -> None:
     plain = [
-        case(NAIVE, [x], 0.5, repeat=repeat, backend="cuda")
-        for repeat, x in enumerate((3.99, 4.0, 4.001))
+        case(NAIVE, [x], 0.5, repeat=repeat, backend=backend)
+        for repeat, x in enumerate((3.9999, 4.0, 4.0001))
     ]
-    said = found(*plain, case(ALIGNED, [loss], accuracy, backend="cuda"))
+    said = found(*plain, case(ALIGNED, [loss], accuracy, backend=backend))
     assert set(said) == ({("aligned_zero_copy", 0)} if wrong else set())
 
 
