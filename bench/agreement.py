@@ -93,9 +93,7 @@ def _order(where: tuple[int, str, str]) -> tuple[bool, int]:
     return (where[0] < 0, where[0])
 
 
-def _off(
-    where: tuple[int, str, str], cases: Mapping[Key, _Values], backend: str
-) -> dict[Key, str]:
+def _off(where: tuple[int, str, str], cases: Mapping[Key, _Values], backend: str) -> dict[Key, str]:
     """The cases whose value strays, and how."""
     epoch, stage, metric = where
     values = {case: of[where] for case, of in cases.items() if where in of}
