@@ -80,7 +80,7 @@ def test_lack_of_memory_fails_the_case_and_says_so(make_job, tmp_path: Path) -> 
     job = make_job()
     job.dump(tmp_path / "job.json")
     script = (
-        "import sys; from gatherbench.bench import measure, worker;"
+        "import sys; from gatherbench.bench.run import measure, worker;"
         "measure.resident_copy = lambda t: bytearray(1 << 60);"  # beyond any address space
         "worker.main(sys.argv[1:])"
     )
@@ -104,7 +104,7 @@ def test_the_process_keeps_to_the_cores_it_was_given(make_job, tmp_path: Path) -
         make_job(threads=threads).dump(tmp_path / f"{threads}.json")
     # Fewer and fewer cores of one process: it does not get back what it has given away.
     script = (
-        "import os, sys; from gatherbench.bench import worker\n"
+        "import os, sys; from gatherbench.bench.run import worker\n"
         "for job in sys.argv[2:]:\n"
         "    worker.main(['measure', job, sys.argv[1]])\n"
         "    import torch; print(len(os.sched_getaffinity(0)), torch.get_num_threads())"
