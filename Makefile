@@ -59,7 +59,7 @@ lint: $(READY) ## ruff (check and format) and mypy, strict
 	$(PY) -m mypy
 
 figures: $(READY) ## execute the notebooks on what is in RESULTS (SYNC=1: after editing a .py of theirs)
-	$(PY) -m gatherbench.bench.notebooks --results $(RESULTS) $(if $(SYNC),--sync)
+	$(PY) -m gatherbench.bench.show.notebooks --results $(RESULTS) $(if $(SYNC),--sync)
 
 HOST_BENCHMARKS = $(PY) -m pytest bench/regress -o python_files='bench_*.py' -o addopts='--import-mode=importlib'
 
@@ -81,19 +81,19 @@ regress-untimed: $(READY) ## every host-side benchmark once, for its results alo
 # needs the harness's packages too, and `make carry` brings the few that are rarely there. Under ten
 # minutes each; what they find is in OUT even when they fail or are cut off.
 meter-cost: $(READY) ## what the meters add to an epoch: with and without them, in turn
-	$(PY) -m gatherbench.bench.metering.cost
+	$(PY) -m gatherbench.bench.run.metering_cost
 
 gpu-test: $(READY) ## on a GPU: conformance, residency, ordering, leaks, errors, sanitizer
 	$(PY) tests/gpu/suite.py --out $(OUT) --budget $(if $(filter file,$(origin BUDGET)),560,$(BUDGET))
 
 gpu-micro: $(READY) ## on a GPU: gather rates over row width, span, order, policy and grid, beside the roofs
-	$(PY) -m gatherbench.bench.gpu.micro --out $(OUT)/$(TODAY)-gpu-micro --budget $(BUDGET)
+	$(PY) -m gatherbench.bench.probe.micro --out $(OUT)/$(TODAY)-gpu-micro --budget $(BUDGET)
 
 gpu-epoch: $(READY) ## on a GPU: whole epochs with every data path, for BUDGET seconds (GPU_PLAN=gpu-epoch)
 	$(PY) -m gatherbench run $(GPU_PLAN) --results $(OUT) --budget $(BUDGET) $(if $(PROFILE),--profile '$(PROFILE)')
 
 gpu-meters: $(READY) ## on a GPU: which sensors tell the truth; link traffic, power and energy of every data path
-	$(PY) -m gatherbench.bench.gpu.meters --out $(OUT)/$(TODAY)-gpu-meters --budget $(BUDGET)
+	$(PY) -m gatherbench.bench.probe.meters --out $(OUT)/$(TODAY)-gpu-meters --budget $(BUDGET)
 
 gpu-rehearsal: $(REHEARSAL)/.ready ## without a GPU: the gpu-… targets on a stand-in for CUDA (6 GB of torch)
 	$(REHEARSAL)/bin/python tests/gpu/standin/rehearse.py --out $(OUT)/rehearsal
@@ -119,7 +119,7 @@ ifdef PEERS
 endif
 
 calibrate: $(READY) ## measure this machine's constants for the link model, with a GPU or without (into calibration/ or OUT=)
-	$(PY) -m gatherbench.bench.calibrate.main --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) --budget $(BUDGET)
+	$(PY) -m gatherbench.bench.probe.calibrate.main --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) --budget $(BUDGET)
 
 clean: ## remove the environment, caches and build outputs (never results)
 	rm -rf .venv $(REHEARSAL) .carry build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .regress

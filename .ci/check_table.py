@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gatherbench.bench.linkmodel.predict import is_prediction
-from gatherbench.bench.store import RunStore, key_of
-from gatherbench.bench.tables import newest_run
+from gatherbench.bench.model.predict import is_prediction
+from gatherbench.bench.read.tables import newest_run
+from gatherbench.bench.run.store import RunStore, key_of
 from gatherbench.strategies.registry import STRATEGIES
 
 PER_EPOCH = {

@@ -22,10 +22,10 @@ from torch_geometric.loader import NodeLoader
 from torch_geometric.nn import GraphSAGE
 
 import gatherbench
-from gatherbench.bench.pyg_features import FeatureLoader
 from gatherbench.bench.sampling.pyg import PygNeighborSampler
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.store import open_dataset
+from gatherbench.strategies.pyg_features import FeatureLoader
 
 FANOUTS = (10, 5)
 

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from gatherbench.bench.models import Trainer, build_model
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.models import Trainer, build_model
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.bench.workload import Workload
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.store import open_dataset

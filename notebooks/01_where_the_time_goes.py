@@ -21,12 +21,16 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.answers.epochs import disturbances, measured_stages, passes_over_memory
-from gatherbench.bench.answers.reddit import reddit_stages
-from gatherbench.bench.figures.epoch_breakdown import epoch_breakdown
-from gatherbench.bench.figures.stage_shares import stage_shares
-from gatherbench.bench.findings import only, open_findings
-from gatherbench.bench.notebooks_show import say, show
+from gatherbench.bench.show.figures.epoch_breakdown import epoch_breakdown
+from gatherbench.bench.show.figures.stage_shares import stage_shares
+from gatherbench.bench.show.notebook_tables import only, open_findings
+from gatherbench.bench.show.notebooks_show import say, show
+from gatherbench.bench.show.sentences.epochs import (
+    disturbances,
+    measured_stages,
+    passes_over_memory,
+)
+from gatherbench.bench.show.sentences.reddit import reddit_stages
 
 findings = open_findings()
 

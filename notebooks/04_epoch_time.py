@@ -20,15 +20,20 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.answers.epochs import disturbances, gains, measured_bars, predicted_bars
-from gatherbench.bench.answers.reddit import reddit_bars
-from gatherbench.bench.answers.shapes import modelled_shapes
-from gatherbench.bench.figures.epoch_bars import epoch_bars
-from gatherbench.bench.figures.kinds import MEASURED, MODELLED
-from gatherbench.bench.figures.speedup import speedup
-from gatherbench.bench.findings import open_findings
-from gatherbench.bench.linkmodel.profile_file import load_profile
-from gatherbench.bench.notebooks_show import say, show
+from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.show.figures.epoch_bars import epoch_bars
+from gatherbench.bench.show.figures.kinds import MEASURED, MODELLED
+from gatherbench.bench.show.figures.speedup import speedup
+from gatherbench.bench.show.notebook_tables import open_findings
+from gatherbench.bench.show.notebooks_show import say, show
+from gatherbench.bench.show.sentences.epochs import (
+    disturbances,
+    gains,
+    measured_bars,
+    predicted_bars,
+)
+from gatherbench.bench.show.sentences.reddit import reddit_bars
+from gatherbench.bench.show.sentences.shapes import modelled_shapes
 
 findings = open_findings()
 REDDIT = "RTX 3090, PCIe 4.0"

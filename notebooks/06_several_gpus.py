@@ -17,12 +17,16 @@
 # faster than on the conventional path.
 
 # %%
-from gatherbench.bench.answers.reddit import modelled_scaling, over_cpu_gather, published_range
-from gatherbench.bench.figures.curves import CurveAxes, curves
-from gatherbench.bench.figures.kinds import MEASURED, MODELLED
-from gatherbench.bench.findings import open_findings
-from gatherbench.bench.linkmodel.profile_file import load_profile
-from gatherbench.bench.notebooks_show import say, show
+from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.show.figures.curves import CurveAxes, curves
+from gatherbench.bench.show.figures.kinds import MEASURED, MODELLED
+from gatherbench.bench.show.notebook_tables import open_findings
+from gatherbench.bench.show.notebooks_show import say, show
+from gatherbench.bench.show.sentences.reddit import (
+    modelled_scaling,
+    over_cpu_gather,
+    published_range,
+)
 
 findings = open_findings()
 GPUS = [1, 2, 4, 8]

@@ -19,13 +19,13 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.answers.changes import measured_changes, published_changes
-from gatherbench.bench.answers.epochs import disturbances
-from gatherbench.bench.figures.changes import changes
-from gatherbench.bench.figures.cpu_seconds import cpu_core_seconds
-from gatherbench.bench.figures.gpu_energy import gpu_energy_per_epoch
-from gatherbench.bench.findings import open_findings
-from gatherbench.bench.notebooks_show import say, show
+from gatherbench.bench.show.figures.changes import changes
+from gatherbench.bench.show.figures.cpu_seconds import cpu_core_seconds
+from gatherbench.bench.show.figures.gpu_energy import gpu_energy_per_epoch
+from gatherbench.bench.show.notebook_tables import open_findings
+from gatherbench.bench.show.notebooks_show import say, show
+from gatherbench.bench.show.sentences.changes import measured_changes, published_changes
+from gatherbench.bench.show.sentences.epochs import disturbances
 
 findings = open_findings()
 QUANTITIES = {

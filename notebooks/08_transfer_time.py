@@ -17,12 +17,12 @@
 # and row sizes, data transfer time fell by 47.1 % on average.
 
 # %%
-from gatherbench.bench.answers.changes import measured_transfers
-from gatherbench.bench.answers.modelled import modelled_transfers
-from gatherbench.bench.figures.transfer_heatmap import transfer_heatmap
-from gatherbench.bench.findings import open_findings
-from gatherbench.bench.linkmodel.profile_file import profile_of_machine
-from gatherbench.bench.notebooks_show import say, show
+from gatherbench.bench.model.profile_file import profile_of_machine
+from gatherbench.bench.show.figures.transfer_heatmap import transfer_heatmap
+from gatherbench.bench.show.notebook_tables import open_findings
+from gatherbench.bench.show.notebooks_show import say, show
+from gatherbench.bench.show.sentences.changes import measured_transfers
+from gatherbench.bench.show.sentences.modelled import modelled_transfers
 
 findings = open_findings()
 ROWS = [1_000, 8_000, 64_000, 256_000]

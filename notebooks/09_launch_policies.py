@@ -20,7 +20,13 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.answers.gathers import (
+from gatherbench.bench.model.profile_file import profile_of_machine
+from gatherbench.bench.show.figures.curves import CurveAxes, curves
+from gatherbench.bench.show.figures.kinds import MEASURED, MODELLED
+from gatherbench.bench.show.figures.policy_costs import policy_costs
+from gatherbench.bench.show.notebook_tables import open_findings
+from gatherbench.bench.show.notebooks_show import say, show
+from gatherbench.bench.show.sentences.gathers import (
     best_orders,
     live_peers,
     measured_gather_rates,
@@ -28,13 +34,11 @@ from gatherbench.bench.answers.gathers import (
     ratio_over_rounds,
     span_of,
 )
-from gatherbench.bench.answers.modelled import modelled_gather_rates, modelled_roofs, requests_at
-from gatherbench.bench.figures.curves import CurveAxes, curves
-from gatherbench.bench.figures.kinds import MEASURED, MODELLED
-from gatherbench.bench.figures.policy_costs import policy_costs
-from gatherbench.bench.findings import open_findings
-from gatherbench.bench.linkmodel.profile_file import profile_of_machine
-from gatherbench.bench.notebooks_show import say, show
+from gatherbench.bench.show.sentences.modelled import (
+    modelled_gather_rates,
+    modelled_roofs,
+    requests_at,
+)
 from gatherbench.kernels.policies import POLICIES
 
 findings = open_findings()

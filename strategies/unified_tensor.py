@@ -90,7 +90,7 @@ class UnifiedTensor:
 
     Threads and CUDA streams may take turns; borrowed rows then have to be used up before the next
     fetch is asked for. A loader's worker processes cannot fetch: wrap the loader in
-    :class:`gatherbench.bench.pyg_features.FeatureLoader`.
+    :class:`gatherbench.strategies.pyg_features.FeatureLoader`.
 
     Closed by :meth:`close`, by ``with``, when it is collected, or when the program ends.
 

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.plan_file import load_plan
+from gatherbench.bench.plan.plan_file import load_plan
 
 ROOT = Path(__file__).parents[1]
 WORKFLOW = ROOT / "docs" / "ci" / "gatherbench.yml"

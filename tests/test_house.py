@@ -61,32 +61,33 @@ def test_imports_run_one_way(room: str) -> None:
     assert wrong == {}
 
 
-def rooms_of_the_harness() -> dict[str, set[str]]:
-    """What each folder of ``bench/`` imports of the others."""
+#: The rooms of ``bench/``, each of which imports only of those before it.
+ROOMS = (
+    *("machine", "plan", "sampling", "meters", "run", "read", "model", "show", "doctor"),
+    *("regress", "probe", "commands"),
+)
+
+
+def test_each_room_of_the_harness_stands_on_those_before_it() -> None:
     bench = ROOT / "bench"
-    rooms = {path.name for path in bench.iterdir() if files_of(bench, f"{path.name}/**/*.py")}
-    used: dict[str, set[str]] = {room: set() for room in rooms}
-    for room in rooms:
-        for path in files_of(bench / room, "*.py"):
-            used[room] |= rooms_imported(path.read_text("utf-8"), "gatherbench.bench")
-        used[room] = used[room] & rooms - {room}
-    return used
+    found = {path.relative_to(bench).parts[0] for path in files_of(bench, "*/**/*.py")}
+    assert found == set(ROOMS)
+    wrong = {
+        str(path.relative_to(ROOT)): above
+        for number, room in enumerate(ROOMS)
+        for path in files_of(bench / room, "*.py")
+        if (
+            above := rooms_imported(path.read_text("utf-8"), "gatherbench.bench")
+            & set(ROOMS[number + 1 :])
+        )
+    }
+    assert wrong == {}
 
 
-def test_rooms_of_the_harness_do_not_lean_on_each_other() -> None:
-    """They can be put in an order in which each imports only of those before it."""
-    waiting = rooms_of_the_harness()
-    assert {"figures", "report", "show", "linkmodel"} <= set(waiting)
-    while ready := {room for room, used in waiting.items() if not used & set(waiting)}:
-        waiting = {room: used for room, used in waiting.items() if room not in ready}
-    assert waiting == {}
-
-
-def test_everything_on_the_harness_floor_has_its_place_in_contributing() -> None:
+def test_the_harness_has_no_loose_modules_and_contributing_names_its_rooms() -> None:
+    assert [
+        path.name for path in files_of(ROOT / "bench", "*.py") if path.parent.name == "bench"
+    ] == ["cli.py"]
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = text.split("## Where a line belongs, in `bench/`")[1].split("\n## ")[0]
-    bench = ROOT / "bench"
-    files = {path.name for path in bench.glob("*.py") if not path.name.startswith(".")}
-    inside = (path.relative_to(bench) for path in files_of(bench, "*.*"))
-    rooms = {f"{path.parts[0]}/" for path in inside if len(path.parts) > 1}
-    assert set(re.findall(r"`([\w./-]+)`", table)) - {"gatherbench"} == files | rooms
+    assert set(re.findall(r"`([\w.-]+)/`", table)) == set(ROOMS)

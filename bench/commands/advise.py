@@ -75,10 +75,10 @@ def advise(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Rank the strategies for a graph and a machine, with the reason for each."""
-    from gatherbench.bench.linkmodel.advise.answer import Asked, answer
-    from gatherbench.bench.linkmodel.advise.question import AdviceError
-    from gatherbench.bench.linkmodel.advise.show import minibatches, render, to_json
-    from gatherbench.bench.linkmodel.constants import ProfileError
+    from gatherbench.bench.model.advise.answer import Asked, answer
+    from gatherbench.bench.model.advise.question import AdviceError
+    from gatherbench.bench.model.advise.show import minibatches, render, to_json
+    from gatherbench.bench.model.constants import ProfileError
 
     with bad_input(AdviceError, ProfileError):
         advice = answer(
@@ -105,9 +105,9 @@ def advise(
             Path(DEFAULT_FOLDER),
         )
     if figure is not None:
-        from gatherbench.bench.figures.requests_per_row import save
-        from gatherbench.bench.figures.sweeps import sweep_panels
-        from gatherbench.bench.linkmodel.sweeps import all_sweeps
+        from gatherbench.bench.model.sweeps import all_sweeps
+        from gatherbench.bench.show.figures.requests_per_row import save
+        from gatherbench.bench.show.figures.sweeps import sweep_panels
 
         graph = advice.question.graph
         title = f"Epoch of {graph.name or 'the graph'}"

@@ -81,7 +81,7 @@ def run_folder(folder: Path | None, results: Path) -> Path:
     Raises:
         RunError: there is none.
     """
-    from gatherbench.bench.tables import newest_run
+    from gatherbench.bench.read.tables import newest_run
 
     return folder if folder is not None else newest_run(results)
 

@@ -33,10 +33,10 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Compare run B with run A; exit status 1 if B is slower or a case of it failed."""
-    from gatherbench.bench.compare.comparable import CompareError
-    from gatherbench.bench.compare.runs import compare_runs
-    from gatherbench.bench.compare.show import comparison_json, exit_status, render_comparison
-    from gatherbench.bench.tables import RunError, load_run
+    from gatherbench.bench.read.compare.comparable import CompareError
+    from gatherbench.bench.read.compare.runs import compare_runs
+    from gatherbench.bench.read.tables import RunError, load_run
+    from gatherbench.bench.show.comparison import comparison_json, exit_status, render_comparison
 
     if not 0 < threshold < math.inf:
         fail("--threshold: expected a share above 0, e.g. 0.05")

@@ -17,7 +17,7 @@ def prepare(
     force: Annotated[bool, typer.Option(help="Make it anew even if it is there.")] = False,
 ) -> None:
     """Make a dataset ready on disk, under $GATHERBENCH_DATA."""
-    from gatherbench.bench.progress import step_bar
+    from gatherbench.bench.show.progress import step_bar
     from gatherbench.datasets.registry import prepare_dataset
     from gatherbench.datasets.store import DatasetError
 
@@ -78,8 +78,8 @@ def import_(
     force: Annotated[bool, typer.Option(help="Replace a dataset of this name.")] = False,
 ) -> None:
     """Import a graph of your own."""
-    from gatherbench.bench.progress import step_bar
     from gatherbench.bench.show.listing import imported_summary
+    from gatherbench.bench.show.progress import step_bar
     from gatherbench.datasets.importers import import_graph
     from gatherbench.datasets.store import DatasetError
 
@@ -136,9 +136,9 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove a dataset and the minibatches drawn from it; downloads stay."""
-    from gatherbench.bench.prepare import traces_of
+    from gatherbench.bench.read.units import bytes_in_words
+    from gatherbench.bench.sampling.prepare import traces_of
     from gatherbench.bench.show.disk import bytes_below
-    from gatherbench.bench.units import bytes_in_words
     from gatherbench.datasets.layout import not_ours
     from gatherbench.datasets.staging import discard, exclusive
     from gatherbench.datasets.store import DatasetError, data_root

@@ -25,8 +25,8 @@ def plot(
     ] = None,
 ) -> None:
     """Draw a run's figures."""
-    from gatherbench.bench.figures.all import save_all
-    from gatherbench.bench.tables import RunError, load_run
+    from gatherbench.bench.read.tables import RunError, load_run
+    from gatherbench.bench.show.figures.all import save_all
 
     with bad_input(RunError):
         where = run_folder(folder, results)

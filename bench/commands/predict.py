@@ -29,12 +29,12 @@ def predict(
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Predict a run's epochs for a machine from what it measured; nothing is measured again."""
-    from gatherbench.bench.execute import FAILED, usual_profile
-    from gatherbench.bench.finish import predict_for
-    from gatherbench.bench.linkmodel.constants import ProfileError
-    from gatherbench.bench.linkmodel.profile_file import load_profile
-    from gatherbench.bench.store import RunStore, StoreError
-    from gatherbench.bench.tables import RunError, load_run
+    from gatherbench.bench.commands.execute import FAILED, usual_profile
+    from gatherbench.bench.commands.finish import predict_for
+    from gatherbench.bench.model.constants import ProfileError
+    from gatherbench.bench.model.profile_file import load_profile
+    from gatherbench.bench.read.tables import RunError, load_run
+    from gatherbench.bench.run.store import RunStore, StoreError
 
     with bad_input(RunError, StoreError, ProfileError):
         store = RunStore.open(run_folder(folder, results))

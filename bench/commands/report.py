@@ -28,8 +28,8 @@ def report(
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Write a run's report: one HTML file that needs no network."""
-    from gatherbench.bench.report.page import FILE_NAME, write_report
-    from gatherbench.bench.tables import RunError, load_run
+    from gatherbench.bench.read.tables import RunError, load_run
+    from gatherbench.bench.show.report.page import FILE_NAME, write_report
 
     with bad_input(RunError):
         where = run_folder(folder, results)

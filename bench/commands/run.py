@@ -38,7 +38,7 @@ def run(
     ] = False,
 ) -> None:
     """Measure every case of a plan; print the table, and where table and pictures are."""
-    from gatherbench.bench.execute import BadRunError, execute, new_run, reopen
+    from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
 
     if bool(plan) == (resume is not None):
         both = ", not both: a resumed run keeps its own plan" if plan else ""

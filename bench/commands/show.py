@@ -14,8 +14,8 @@ from gatherbench.bench.commands.common import (
 
 def show(folder: RunArgument = None, results: ResultsOption = DEFAULT_RESULTS) -> None:
     """Print a run's results as a table."""
+    from gatherbench.bench.read.tables import RunError, load_run
     from gatherbench.bench.show.run import render
-    from gatherbench.bench.tables import RunError, load_run
 
     with bad_input(RunError):
         console().print(render(load_run(run_folder(folder, results))))

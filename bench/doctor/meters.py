@@ -15,7 +15,7 @@ from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.rapl import MIN_WINDOW_S
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import APART, open_meters
-from gatherbench.bench.rows import Row
+from gatherbench.bench.run.rows import Row
 
 #: For each meter: as long as the shortest window that RAPL is read over, and no longer.
 WINDOW_S = 1.2 * MIN_WINDOW_S
@@ -130,8 +130,8 @@ def _gpu() -> tuple[GpuUnderTest | None, list[Row]]:
     rows: list[Row] = []
     if not torch.cuda.is_available():
         return None, rows
-    from gatherbench.bench.metering.calibration import calibrate_gpu, torch_gpu_uuids
-    from gatherbench.bench.metering.calibration_job import run_maker
+    from gatherbench.bench.run.calibration_job import run_maker
+    from gatherbench.bench.run.sensor_calibration import calibrate_gpu, torch_gpu_uuids
 
     uuids: tuple[str, ...] = ()
     try:

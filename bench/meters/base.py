@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+#: Of readings and rows: SI base units.
+UNITS = ("s", "B", "J", "W", "1", "K", "Hz")
 #: How the reason begins where a sensor is there and only the window was too short for it.
 TOO_SHORT = "unsupported: a window of"
 

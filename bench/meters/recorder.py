@@ -15,8 +15,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
 
-from gatherbench.bench.meters.base import Meter, Reading
-from gatherbench.bench.rows import UNITS
+from gatherbench.bench.meters.base import UNITS, Meter, Reading
 
 #: How long one call of a meter may take: far more than any sensor needs (NVML's slowest call
 #: blocks about 20 ms), far less than a run would wait.

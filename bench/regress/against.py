@@ -31,7 +31,6 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from gatherbench.bench.progress import step_bar
 from gatherbench.bench.regress.blocks import Open, Record, rehearse, run_pair, worth_more
 from gatherbench.bench.regress.paired import THRESHOLD, Verdict, judge_all
 from gatherbench.bench.regress.sides import SideError, Trees
@@ -43,7 +42,8 @@ from gatherbench.bench.regress.tree import (
     is_dirty,
     top_of,
 )
-from gatherbench.bench.run_guards import Terminated, terminate_as_interrupt
+from gatherbench.bench.run.guards import Terminated, terminate_as_interrupt
+from gatherbench.bench.show.progress import step_bar
 
 BUDGET_S = 270.0
 

@@ -7,7 +7,7 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 from torch import Tensor
 
-from gatherbench.bench.loop import run_epoch
+from gatherbench.bench.run.loop import run_epoch
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.strategies.base import Fetcher, Ticket
 from gatherbench.strategies.ticket_ring import TicketRing

@@ -21,7 +21,7 @@ from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.bench.sampling.epoch import epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.torch_sampler import TorchNeighborSampler
-from gatherbench.bench.trace import Sampler
+from gatherbench.bench.sampling.trace import Sampler
 
 NODES, EDGES = 300_000, 7_750_000  # the mean degree of ogbn-products
 FANOUTS, BATCH_SIZE, BATCHES = (25, 10), 1024, 60

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from gatherbench.bench.read.stats.interval import interval_of
 from gatherbench.bench.regress.paired import MIN_PAIRS, Pairs, Verdict, judge
 from gatherbench.bench.regress.sides import BenchmarkError, Side, SideError
-from gatherbench.bench.stats.interval import interval_of
 
 Open = Callable[[], AbstractContextManager[tuple[Side, Side]]]
 #: How long a block takes at least, unless one round of it takes longer.

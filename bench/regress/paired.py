@@ -3,8 +3,8 @@
 A pair is one process of each tree, run at the same time block by block in turn, so that what slows
 the machine down slows both. It gives one logarithm of a ratio, the head's time over the base's.
 Which of the two runs first is drawn. The pairs are repeats, judged by the rule of every verdict
-(:mod:`gatherbench.bench.stats.judge`), as one family: of comparisons of equal code fewer than 5 %
-say SLOW of any of their benchmarks. SLOW and FAST become AMBIGUOUS beside a yardstick that has
+(:mod:`gatherbench.bench.read.stats.judge`), as one family: of comparisons of equal code fewer than
+5 % say SLOW of any of their benchmarks. SLOW and FAST become AMBIGUOUS beside a yardstick that has
 moved in the same direction: a benchmark of the same group that runs none of our code.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gatherbench.bench.stats.interval import interval_of
-from gatherbench.bench.stats.judge import judge as judge_ratio
+from gatherbench.bench.read.stats.interval import interval_of
+from gatherbench.bench.read.stats.judge import judge as judge_ratio
 
 Word = Literal["SAME", "FAST", "SLOW", "AMBIGUOUS", "NEW", "MISSING", "FAILED"]
 

@@ -13,9 +13,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.prepare import TRACES, traces_of
+from gatherbench.bench.read.units import bytes_in_words
+from gatherbench.bench.sampling.prepare import TRACES, traces_of
 from gatherbench.bench.show.listing import sizes
-from gatherbench.bench.units import bytes_in_words
 from gatherbench.datasets.layout import SPEC_FILE, DatasetError, read_spec
 
 

@@ -63,7 +63,7 @@ def sizes(spec: DatasetSpec) -> tuple[str, str, str, str]:
 
 def plans() -> Table:
     """Every shipped plan."""
-    from gatherbench.bench.plan_file import load_plan, plan_names
+    from gatherbench.bench.plan.plan_file import load_plan, plan_names
 
     table = Table("plan", "what it measures")
     for name in plan_names():
@@ -73,8 +73,8 @@ def plans() -> Table:
 
 def plan_keys() -> Table:
     """What a plan may say, table by table."""
-    from gatherbench.bench.plan import Plan
-    from gatherbench.bench.plan_file import TABLES
+    from gatherbench.bench.plan.plan import Plan
+    from gatherbench.bench.plan.plan_file import TABLES
 
     table = Table()
     for name in ("key", "type", "default"):
@@ -121,7 +121,7 @@ def meters() -> Table:
 
 def profiles() -> Table:
     """Every machine that comes as a link profile, and what is not known of it."""
-    from gatherbench.bench.linkmodel.profile_file import load_profile, profile_names
+    from gatherbench.bench.model.profile_file import load_profile, profile_names
 
     table = Table("profile", "machine", "not known")
     for name in profile_names():

@@ -14,12 +14,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.linkmodel.constants import ProfileError
-from gatherbench.bench.linkmodel.measured import against_measured
-from gatherbench.bench.linkmodel.predict import profile_of
-from gatherbench.bench.linkmodel.roofline import roofline
-from gatherbench.bench.tables import Run
-from gatherbench.bench.units import three_digits, time_unit
+from gatherbench.bench.model.against_measured import against_measured
+from gatherbench.bench.model.constants import ProfileError
+from gatherbench.bench.model.predict import profile_of
+from gatherbench.bench.model.roofline import roofline
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import three_digits, time_unit
 
 #: Shares of the roofs, and what their columns are called.
 _SHARES = {"of_copy_engine": "copies", "of_sm_read": "SM reads", "of_raw_link": "raw link"}

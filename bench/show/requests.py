@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from rich import box
 from rich.table import Table
 
-from gatherbench.bench.units import ITEM_BYTES
+from gatherbench.bench.read.units import ITEM_BYTES
 from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES
 from gatherbench.kernels.policies import POLICIES, Policy
 from gatherbench.kernels.request_table import RequestRow, request_table

@@ -14,19 +14,24 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.answers.provenance import borrowed, modelled_for, provenance, warnings_of
-from gatherbench.bench.answers.verdict import verdict
-from gatherbench.bench.derive.epochs import (
+from gatherbench.bench.read.epochs import (
     problems,
     reference_variant,
     sort_series,
 )
-from gatherbench.bench.derive.summary import summarise
+from gatherbench.bench.read.stats.interval import Interval
+from gatherbench.bench.read.stats.judge import THRESHOLD, judge, word_of
+from gatherbench.bench.read.summary import summarise
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import MISSING, decimals, three_digits, time_unit
 from gatherbench.bench.show.model import model_tables
-from gatherbench.bench.stats.interval import Interval
-from gatherbench.bench.stats.judge import THRESHOLD, judge, word_of
-from gatherbench.bench.tables import Run
-from gatherbench.bench.units import MISSING, decimals, three_digits, time_unit
+from gatherbench.bench.show.sentences.provenance import (
+    borrowed,
+    modelled_for,
+    provenance,
+    warnings_of,
+)
+from gatherbench.bench.show.sentences.verdict import verdict
 
 #: Marks of an epoch beside which there was other work, and of a speed-up that is not decided.
 DISTURBED, UNDECIDED = "!", "?"

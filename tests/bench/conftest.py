@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatherbench.bench.case import Case, Job
-from gatherbench.bench.prepare import prepare
-from gatherbench.bench.workload import Workload
+from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.store import DatasetWriter
 from gatherbench.strategies.registry import build
+
+from .written_run import write_run
 
 NODES, DEGREE, WIDTH, CLASSES = 400, 6, 33, 3
 MEASURE: dict[str, Any] = {
@@ -35,6 +38,7 @@ MEASURE: dict[str, Any] = {
 }
 
 JobMaker = Callable[..., Job]
+MakeRun = Callable[..., Path]
 ShellRun = tuple[subprocess.CompletedProcess[str], Path]
 
 
@@ -154,3 +158,13 @@ def _once(part: Path, act: Callable[[], None]) -> Iterator[None]:
     finally:
         ended.set()
         watcher.join()
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """Writes a run folder (arguments of :func:`write_run`) and returns it."""
+
+    def make(name: str = "20261121-quick-abc123", **arguments: Any) -> Path:
+        return write_run(tmp_path / "results" / "cpu-amd-epyc-2c" / name, **arguments)
+
+    return make

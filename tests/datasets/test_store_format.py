@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gatherbench.bench.prepare import TRACES
+from gatherbench.bench.sampling.prepare import TRACES
 from gatherbench.datasets import checks, staging, writer
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.layout import HEADER_BYTES, SPEC_FILE, read_spec, write_spec

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gatherbench.bench.calibrate.gpu import GpuStand
-from gatherbench.bench.calibrate.machine import ask_gpu
-from gatherbench.bench.calibrate.points import POLICY, Point, gpu_points
+from gatherbench.bench.probe.calibrate.gpu import GpuStand
+from gatherbench.bench.probe.calibrate.machine import ask_gpu
+from gatherbench.bench.probe.calibrate.points import POLICY, Point, gpu_points
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from gatherbench.bench.machine.nvml import SensorUnavailableError
-from gatherbench.bench.metering.calibration import PinnedCopier, calibrate_gpu, torch_gpu_uuids
-from gatherbench.bench.metering.calibration_job import run_maker
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.nvml_device import NvmlDevice
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.trust import TRUSTED
-from gatherbench.bench.rows import Row
+from gatherbench.bench.run.calibration_job import run_maker
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.sensor_calibration import PinnedCopier, calibrate_gpu, torch_gpu_uuids
 
 pytestmark = [
     pytest.mark.gpu,

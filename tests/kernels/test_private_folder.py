@@ -138,8 +138,8 @@ def test_the_usual_place_is_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> 
 
 GENERATES = """
 import sys
-from gatherbench.bench.models import build_model
-from gatherbench.bench.workload import Workload
+from gatherbench.bench.run.models import build_model
+from gatherbench.bench.plan.workload import Workload
 
 build_model(Workload(dataset="wordnet", model=sys.argv[1]), 4, 3)
 made = [m.__file__ for n, m in sys.modules.items() if n.endswith(("_propagate", "_edge_updater"))]

@@ -187,10 +187,10 @@ def libraries(stub: Stub) -> Any:
 
 def meter(stub: Stub) -> Any:
     """The whole meter and its block, with a driver and a torch that have initialised CUDA."""
-    from gatherbench.bench.metering.uvm_block import uvm_rows
     from gatherbench.bench.meters import known_move, uvm
     from gatherbench.bench.meters.uvm import UvmMeter
-    from gatherbench.bench.rows import RowMaker
+    from gatherbench.bench.run.rows import RowMaker
+    from gatherbench.bench.run.uvm_block import uvm_rows
     from gatherbench.kernels import managed_memory
     from gatherbench.kernels.cuda_calls import CudaCallError
 

@@ -13,11 +13,11 @@ from gatherbench.bench.doctor.examine import examine
 from gatherbench.bench.doctor.meters import examine_meters, judge, judge_calibration, watch
 from gatherbench.bench.machine.numa import Topology
 from gatherbench.bench.machine.nvml import GpuInfo
-from gatherbench.bench.metering.calibration_job import run_maker
 from gatherbench.bench.meters.base import TOO_SHORT, Reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.registry import APART, METERS
-from gatherbench.bench.rows import Row
+from gatherbench.bench.run.calibration_job import run_maker
+from gatherbench.bench.run.rows import Row
 
 
 class Sensor:
@@ -196,7 +196,7 @@ def test_a_gpu_that_another_program_fills_does_not_stop_the_doctor(
 ) -> None:
     import torch
 
-    from gatherbench.bench.metering import calibration as sensor_calibration
+    from gatherbench.bench.run import sensor_calibration
 
     def full(*_: object, **__: object) -> SensorChoice:
         raise RuntimeError("CUDA error: out of memory\nmore; and more")

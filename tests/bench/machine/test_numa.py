@@ -15,7 +15,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatherbench.bench import measure as measure_module
 from gatherbench.bench.machine import numa as numa_module
 from gatherbench.bench.machine.numa import (
     Binding,
@@ -24,8 +23,9 @@ from gatherbench.bench.machine.numa import (
     parse_cpulist,
     share_on_node,
 )
-from gatherbench.bench.measure import measure
-from gatherbench.bench.store import PartWriter, read_part, rows_of
+from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run.measure import measure
+from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.kernels.cuda_calls import CudaCallError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -16,12 +16,11 @@ import psutil
 import pytest
 
 from gatherbench.bench.meters import cpu as cpu_module
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.base import UNITS, Reading
 from gatherbench.bench.meters.clock import WallClockMeter
 from gatherbench.bench.meters.cpu import CpuMeter
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import METERS, open_meters
-from gatherbench.bench.rows import UNITS
 
 BURN = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass"
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatherbench.bench import measure as measure_module
 from gatherbench.bench.meters.base import Reading, cited, sampling_of
 from gatherbench.bench.meters.recorder import Recorder
-from gatherbench.bench.store import PartWriter, read_part, rows_of
+from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 
 #: Far more than a thread needs to begin on a busy machine: only what hangs takes longer.
 PATIENCE_S = 1.0

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from gatherbench.bench.machine.nvml import SensorUnavailableError, list_gpus
-from gatherbench.bench.metering.row import row_of
 from gatherbench.bench.meters import power
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
@@ -27,6 +26,7 @@ from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.pcie_sources import SOURCES, FieldCounters
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.trust import calibrate, choose, verdict
+from gatherbench.bench.run.reading_row import row_of
 
 FIRST, SECOND = "GPU-first", "GPU-second"
 SCRIPT = Path(os.environ["NVML_STUB_SCRIPT"])
@@ -199,10 +199,10 @@ def worker() -> dict[str, Any]:
     import tempfile
     import types
 
-    from gatherbench.bench import worker as worker_module
-    from gatherbench.bench.metering import calibration as sensor_calibration
-    from gatherbench.bench.metering.calibration_job import CalibrationJob, read_choice
-    from gatherbench.bench.store import read_part
+    from gatherbench.bench.run import sensor_calibration
+    from gatherbench.bench.run import worker as worker_module
+    from gatherbench.bench.run.calibration_job import CalibrationJob, read_choice
+    from gatherbench.bench.run.store import read_part
 
     cuda = types.SimpleNamespace(
         current_device=lambda: 0,
@@ -237,11 +237,11 @@ def program() -> dict[str, Any]:
 
     import torch
 
-    from gatherbench.bench.gpu import meters
-    from gatherbench.bench.gpu.meters_case import Session, cases
-    from gatherbench.bench.gpu.meters_loop import Size, make_batches, make_table
-    from gatherbench.bench.metering import calibration as sensor_calibration
-    from gatherbench.bench.tables import load_run
+    from gatherbench.bench.probe import meters
+    from gatherbench.bench.probe.meters_case import Session, cases
+    from gatherbench.bench.probe.meters_loop import Size, make_batches, make_table
+    from gatherbench.bench.read.tables import load_run
+    from gatherbench.bench.run import sensor_calibration
 
     power.SHORTEST_ENERGY_WINDOW_S = 0.8  # longer than a small epoch takes on a busy machine
     size, folder = Size(1 << 18, batch_rows=64, batches=3), Path(tempfile.mkdtemp())

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.bench import measure as measure_module
-from gatherbench.bench.measure import measure
-from gatherbench.bench.rows import Row
+from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run.measure import measure
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
-from gatherbench.bench.store import PartWriter, read_part, rows_of
-from gatherbench.bench.trace import Trace
+from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.host_fetcher import HostFetcher

@@ -55,7 +55,7 @@ exit 0
 #: The loads of the overlap are sized for a GPU; here they only have to be run.
 SMALL_OVERLAP = """
 import sys
-from gatherbench.bench.gpu import micro_overlap as overlap
+from gatherbench.bench.probe import micro_overlap as overlap
 overlap.TABLE_BYTES, overlap.FETCH_BYTES = 64 << 20, 1 << 20
 def small(device, seconds):
     import torch
@@ -152,8 +152,8 @@ def sweep() -> None:
 def steps(out: Path) -> dict[str, list[str]]:
     """The commands by name: what the Makefile runs on a GPU, where it can, in little."""
     make = ["make", "-C", str(ROOT), "VENV=system", f"PYTHON={sys.executable}", f"OUT={out}"]
-    micro = [sys.executable, "-m", "gatherbench.bench.gpu.micro_gather"]
-    meters = [sys.executable, "-m", "gatherbench.bench.gpu.meters"]
+    micro = [sys.executable, "-m", "gatherbench.bench.probe.micro_gather"]
+    meters = [sys.executable, "-m", "gatherbench.bench.probe.meters"]
     # Training on 200 times 100 000 rows is a second of a GPU and minutes of a processor.
     little = ["--table", "0.25", "--batch-rows", "500", "--budget", "400"]
     return {

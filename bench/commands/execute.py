@@ -1,0 +1,251 @@
+"""From a plan on the command line to a table and pictures: what ``gatherbench run`` does."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from gatherbench.bench.commands.finish import finish
+from gatherbench.bench.machine.env import commit_id, describe_machine, machine_slug
+from gatherbench.bench.model.constants import ProfileError
+from gatherbench.bench.model.profile import LinkProfile
+from gatherbench.bench.model.profile_file import DEFAULT_PROFILE, load_profile
+from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.plan import Measure, PlanError, cases_from_json, resolved
+from gatherbench.bench.plan.plan_file import load_plan
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.read.disturbance import disturbed
+from gatherbench.bench.read.stopping import Further
+from gatherbench.bench.read.tables import Run, no_samples, run_of
+from gatherbench.bench.run.guards import Terminated
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.runner import Progress, Runner, RunStopped
+from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
+from gatherbench.bench.show.progress import progress_bar
+
+OK, FAILED, INTERRUPTED, TERMINATED = 0, 1, 128 + signal.SIGINT, 128 + signal.SIGTERM
+#: Where ``gatherbench calibrate`` puts the profile of this machine.
+CALIBRATIONS = Path("calibration")
+
+
+class BadRunError(ValueError):
+    """What was asked for cannot be run; the message says why and what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A run folder with cases to measure."""
+
+    store: RunStore
+    cases: list[Case]
+    plan: dict[str, Any]
+    device: str
+    machine: str
+    profile: LinkProfile | None = None
+
+    @property
+    def measure(self) -> Measure:
+        """The plan's ``[measure]`` table."""
+        return Measure.model_validate(self.plan["measure"])
+
+    def read(self, rows: list[Row]) -> Run:
+        """Rows of this run as tables."""
+        folder, env = self.store.folder, self.store.env()
+        return run_of(folder, self.plan, env, rows, no_samples(), going=True)
+
+
+def new_run(
+    plan_name: str,
+    results: Path,
+    device: str,
+    *,
+    profile: str = "",
+    trace: bool = False,
+    nvtx: bool = False,
+) -> PreparedRun:
+    """A folder for a new run of the plan.
+
+    ``device`` and ``profile`` override the plan's; ``trace`` and ``nvtx`` are asked for beside it.
+
+    Raises:
+        BadRunError: the plan is wrong, or asks for a device, cores or a profile that are not
+            there.
+    """
+    try:
+        plan = load_plan(plan_name)
+        if device:
+            plan = plan.model_copy(update={"device": device})
+        chosen = _device(plan.device)
+        measure = plan.measure
+        asked = {"trace": trace or measure.trace, "nvtx": nvtx or measure.nvtx}
+        if asked["nvtx"] and chosen != "cuda":
+            raise BadRunError(
+                "nvtx marks epochs on a GPU for Nsight, and this run has none: --trace"
+            )
+        measure = measure.model_copy(update=asked)
+        env = describe_machine()
+        _refuse_more_threads(measure.threads, env["cpu"]["usable_cores"])
+        machine = machine_slug(env)
+        named = profile or plan.profile or usual_profile(chosen, machine)
+        plan = plan.model_copy(update={"device": chosen, "measure": measure, "profile": named})
+        other = load_profile(named) if named else None
+        cases = plan.cases()
+    except (PlanError, ProfileError) as error:
+        raise BadRunError(str(error)) from error
+    text = resolved(plan, cases)
+    try:
+        store = RunStore.create(results, machine, text, env)
+        if other is not None:
+            write_atomically(store.profile_file, other.to_toml())
+    except OSError as error:
+        raise BadRunError(
+            f"{results}: no run can be kept there: {error}; choose a folder with --results"
+        ) from error
+    return PreparedRun(store, cases, text, chosen, machine, other)
+
+
+def reopen(folder: Path) -> PreparedRun:
+    """An earlier run, to be completed.
+
+    Raises:
+        BadRunError: no run folder, or one of another machine.
+    """
+    try:
+        store = RunStore.open(folder)
+        text, env = store.plan(), store.env()
+        cases, device = cases_from_json(text), text["device"]
+        other = load_profile(store.profile_file) if store.profile_file.is_file() else None
+    except (StoreError, ProfileError) as error:
+        raise BadRunError(str(error)) from error
+    except (KeyError, TypeError) as error:
+        raise BadRunError(f"{folder / 'plan.json'}: not a run's plan ({error!r})") from error
+    try:
+        machine = machine_slug(env)
+    except (KeyError, TypeError, IndexError) as error:
+        raise BadRunError(f"{folder / 'env.json'}: not a machine ({error!r})") from error
+    now = describe_machine()
+    here = machine_slug(now)
+    if machine != here:
+        raise BadRunError(f"{folder}: measured on {machine}, and this is {here}: start a new run")
+    run = PreparedRun(store, cases, text, _device(device), machine, other)
+    _refuse_more_threads(run.measure.threads, now["cpu"]["usable_cores"])
+    return run
+
+
+def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None = None) -> int:
+    """Measure what is missing, then print the table and where everything is; the exit status.
+
+    ``budget_s`` seconds after the start no more is measured, and what there is is printed.
+    """
+    folder = run.store.folder
+    least = "at least " if run.measure.max_repeats > run.measure.min_repeats else ""
+    where = f"{least}{_cases(len(run.cases))} on {run.machine} ({run.device}); rows go to {folder}"
+    out.print(where, soft_wrap=True)
+    again = f"gatherbench run --resume {shlex.quote(str(folder))}"
+    with progress_bar(err) as bar:
+        runner = Runner(
+            run.store,
+            run.cases,
+            run.measure,
+            run.device,
+            commit_id(),
+            run.machine,
+            reporter(bar, run, out),
+            budget_s=budget_s,
+            further=Further(run.cases, run.measure, run.read),
+        )
+        try:
+            failed = runner.run()
+        except RunStopped as stop:
+            err.print(f"[red]stopped:[/] {escape(str(stop))}; what was measured is safe.")
+            err.print(f"When there is room again: {again}", soft_wrap=True)
+            return FAILED
+        except StoreError as error:
+            raise BadRunError(str(error)) from error
+        except KeyboardInterrupt as stop:
+            err.print(
+                f"interrupted; what was measured is safe. Go on with: {again}", soft_wrap=True
+            )
+            return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
+    late = runner.left - runner.unprepared
+    if late:
+        err.print(f"{_cases(late)} left when the time was up. Go on with: {again}", soft_wrap=True)
+    if runner.unprepared:
+        what = f"{_cases(runner.unprepared)} could not be prepared; to try again"
+        err.print(f"{what}: {again}", soft_wrap=True)
+    whole = finish(run.store, run.profile, out, err)
+    if failed:
+        err.print(f"[red]{_cases(failed)} failed[/]; the table says why")
+    return FAILED if failed or not whole else OK
+
+
+def _refuse_more_threads(threads: int, cores: int) -> None:
+    if threads > cores:
+        raise BadRunError(
+            f"measure.threads: {threads}, and this process may use {cores} cores; 0 takes them all"
+        )
+
+
+def _cases(count: int) -> str:
+    return f"{count} case{'' if count == 1 else 's'}"
+
+
+def usual_profile(device: str, machine: str) -> str:
+    """The profile of a run that names none: of a GPU its own calibration, if there is one."""
+    if device == "cpu":
+        return DEFAULT_PROFILE
+    own = CALIBRATIONS / f"{machine}.toml"
+    return str(own) if own.is_file() else ""
+
+
+def _device(wanted: str) -> str:
+    """``cpu`` or ``cuda`` for what the plan or the user asked for."""
+    import torch
+
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise BadRunError(f"device {wanted!r}: one of auto, cpu, cuda")
+    available = torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        raise BadRunError("device cuda: torch sees no GPU here; `gatherbench doctor` says more")
+    if wanted == "auto":
+        return "cuda" if available else "cpu"
+    return wanted
+
+
+def reporter(bar: Any, run: PreparedRun, out: Console) -> Progress:
+    """Draws the runner's progress: a bar for the run, and a line for each case that ended."""
+    task = bar.add_task("starting", total=len(run.cases))
+    told: set[str] = set()
+
+    def preparing(workload: Workload, what: str, fraction: float) -> None:
+        bar.update(task, description=f"{workload.dataset}: {what} {fraction:.0%}")
+
+    def starting(number: int, total: int, case: Case) -> None:
+        what = f"{case.workload.id} {case.strategy} {case.variant} r{case.repeat}"
+        bar.update(task, description=what, completed=number - 1, total=total)
+
+    def ended(number: int, total: int, case: Case, rows: list[Row]) -> None:
+        bar.update(task, completed=number)
+        status, reason, seconds = rows[-1].status, rows[-1].reason, rows[-1].value
+        colour = {"ok": "green", "skipped": "yellow", "failed": "red"}[status]
+        said = f"{seconds:.1f} s" if reason is None else escape(reason)
+        if reason in told:
+            said = "(as above)"
+        elif reason is not None:
+            told.add(reason)
+        for cores in disturbed(run.read(rows)):
+            said += f", [yellow]beside other work on {cores:.1f} cores[/]"
+        out.print(
+            f"[{number}/{total}] {case.workload.id} {case.strategy} {case.variant}"
+            f" r{case.repeat} [{colour}]{status}[/] {said}",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+    return Progress(preparing, starting, ended)

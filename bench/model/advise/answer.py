@@ -1,0 +1,129 @@
+"""From the words of a command line to advice: which graph, which machine, what is measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from gatherbench.bench.machine.env import this_machine
+from gatherbench.bench.model.advise.measured import measured_epochs
+from gatherbench.bench.model.advise.question import (
+    AdviceError,
+    Question,
+    dataset_graph,
+    graph_of,
+    graph_sizes,
+    laws_of,
+)
+from gatherbench.bench.model.advise.rank import Advice, advise
+from gatherbench.bench.model.profile import LinkProfile
+from gatherbench.bench.model.profile_file import DEFAULT_PROFILE, load_profile
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says; 0 and empty strings: not said. See ``commands/advise.py``."""
+
+    dataset: str = ""
+    nodes: int = 0
+    edges: int = 0
+    dim: int = 0
+    dtype: str = "float32"
+    classes: int = 0
+    train_nodes: int = 0
+    fanouts: str = "25,10"
+    batch_size: int = 1000
+    model: str = "sage"
+    hidden: int = 16
+    gpus: int = 1
+    gpu_memory_bytes: float = 0.0
+    profile: str = ""
+    machines: int = 1
+    law: str = ""
+    sampler: str = ""
+
+
+def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
+    """Advice on what was asked.
+
+    Args:
+        results: where runs are kept; those of this machine are used where no other was named.
+        calibrations: where ``gatherbench calibrate`` puts its profiles.
+
+    Raises:
+        AdviceError, ProfileError: something that was asked does not exist or does not fit.
+    """
+    fanouts = _fanouts(asked.fanouts)
+    numbers = (asked.nodes, asked.edges, asked.dim)
+    if bool(asked.dataset) == any(numbers):
+        raise AdviceError(
+            "give a dataset, or --nodes, --edges and --dim of a graph"
+            + (", not both" if asked.dataset else "")
+        )
+    if any(numbers) and not all(numbers):
+        raise AdviceError("--nodes, --edges and --dim go together: give all three, above 0")
+    # What needs no graph is checked before one is looked for.
+    placeholder = graph_of(2, 1, 1)
+    question = Question(
+        placeholder,
+        fanouts,
+        asked.batch_size,
+        asked.model,
+        asked.hidden,
+        asked.gpus,
+        asked.gpu_memory_bytes or None,
+        asked.machines,
+    )
+    profile, said = _machine(asked.profile, calibrations)
+    if asked.sampler:
+        profile = _drawn_by(asked.sampler, profile)
+    if asked.dataset:
+        graph = dataset_graph(asked.dataset, asked.train_nodes, asked.law)
+    else:
+        graph = graph_of(
+            *numbers,
+            asked.dtype,
+            classes=asked.classes,
+            train_nodes=asked.train_nodes,
+            laws=laws_of(asked.law),
+        )
+    sizes = graph_sizes(graph, fanouts, asked.batch_size)
+    question = dataclasses.replace(question, graph=graph)
+    measured = {} if asked.profile else measured_epochs(question, results, this_machine())
+    advice = advise(question, sizes, profile, measured)
+    return dataclasses.replace(advice, remarks=(*said, *advice.remarks))
+
+
+def _machine(name: str, calibrations: Path) -> tuple[LinkProfile, tuple[str, ...]]:
+    """The profile that was named, else this machine's calibration, else the usual one."""
+    if name:
+        return load_profile(name), ()
+    own = calibrations / f"{this_machine()}.toml"
+    if not own.is_file():
+        return load_profile(DEFAULT_PROFILE), (
+            f"this machine is not calibrated (gatherbench calibrate): {DEFAULT_PROFILE} instead",
+        )
+    profile = load_profile(own)
+    if profile.gpu.launch.value is None:
+        return load_profile(DEFAULT_PROFILE), (
+            f"{own} knows no GPU: {DEFAULT_PROFILE} instead (gatherbench calibrate --base NAME"
+            " joins the two)",
+        )
+    return profile, ()
+
+
+def _drawn_by(sampler: str, profile: LinkProfile) -> LinkProfile:
+    """The machine, with minibatches drawn as fast as by another program."""
+    from gatherbench.bench.model.reddit_chart import PROGRAM, drawn_by_program
+
+    if sampler != PROGRAM:
+        raise AdviceError(f"--sampler {sampler!r}: {PROGRAM}, or leave it out for the profile's")
+    return drawn_by_program(profile)
+
+
+def _fanouts(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise AdviceError(f"--fanouts {text!r}: numbers with commas, e.g. 25,10") from None

@@ -1,0 +1,262 @@
+"""What is asked of ``advise``: a graph, a workload and GPUs, from a dataset or from numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gatherbench.bench.model.advise.laws import LAWS
+from gatherbench.bench.model.advise.sizes import MinibatchSizes, drawn_sizes, expected_sizes
+from gatherbench.bench.model.profile import SPECS
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.read.units import ITEM_BYTES
+from gatherbench.datasets.dataset import DatasetSpec
+from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.registry import get_source
+from gatherbench.datasets.store import dataset_folder, open_dataset
+from gatherbench.datasets.synthetic import SyntheticSource
+from gatherbench.strategies.base import nearest
+
+#: Of a graph that does not say: about as many as the graphs of this field have.
+USUAL_CLASSES = 50
+
+
+class AdviceError(ValueError):
+    """Something was asked that has no answer; the message names it and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """As much of a graph as its minibatches depend on.
+
+    Attributes:
+        name: of the dataset; empty for numbers alone.
+        nodes, edges: edges as they are stored, both directions counted where both are.
+        dim, dtype: of the feature table.
+        classes: of the labels.
+        train_nodes: seeds of an epoch.
+        assumed: what was not said and is assumed, in words.
+        laws: that it may follow, of ``LAWS``; none where it is prepared and is sampled.
+        connected: its training nodes all have in-neighbours.
+    """
+
+    name: str
+    nodes: int
+    edges: int
+    dim: int
+    dtype: str
+    classes: int
+    train_nodes: int
+    assumed: tuple[str, ...] = ()
+    laws: tuple[str, ...] = tuple(LAWS)
+    connected: bool = False
+
+    @property
+    def row_bytes(self) -> int:
+        return self.dim * ITEM_BYTES[self.dtype]
+
+    @property
+    def table_bytes(self) -> int:
+        return self.nodes * self.row_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to advise on.
+
+    Attributes:
+        graph: whose features are moved.
+        fanouts: from the seed nodes outwards.
+        batch_size, model, hidden: of the training, see :class:`Workload`.
+        gpus: of a machine, that train, each with its share of the minibatches.
+        gpu_memory_bytes: of each; ``None``: as the profile says.
+        machines: alike, each with the whole table.
+    """
+
+    graph: Graph
+    fanouts: tuple[int, ...] = (25, 10)
+    batch_size: int = 1000
+    model: str = "sage"
+    hidden: int = 16
+    gpus: int = 1
+    gpu_memory_bytes: float | None = None
+    machines: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.fanouts or any(f < 1 for f in self.fanouts):
+            raise AdviceError("--fanouts: one number above 0 a layer, e.g. 25,10")
+        if self.model not in ("sage", "gat"):
+            raise AdviceError(f"--model {self.model!r}: sage or gat")
+        positive = (("--batch-size", self.batch_size), ("--hidden", self.hidden))
+        for option, value in (*positive, ("--gpus", self.gpus), ("--machines", self.machines)):
+            if value < 1:
+                raise AdviceError(f"{option} {value}: must be at least 1")
+        room = SPECS["gpu.memory"]
+        if self.gpu_memory_bytes is not None and not (
+            room.low <= self.gpu_memory_bytes <= room.high
+        ):
+            raise AdviceError(
+                f"--gpu-memory: {self.gpu_memory_bytes / 2**30:g} GiB; a GPU has"
+                f" {room.low / 2**30:.2g} to {room.high / 2**30:.0f}; write 24 for 24 GiB"
+            )
+
+    @property
+    def batches(self) -> int:
+        """Minibatches of an epoch, over all GPUs of all machines."""
+        return -(-self.graph.train_nodes // self.batch_size)
+
+    def workload(self) -> Workload:
+        """The same as a plan names it."""
+        return Workload(
+            self.graph.name,
+            model=self.model,
+            hidden=self.hidden,
+            fanouts=self.fanouts,
+            batch_size=self.batch_size,
+        )
+
+
+def graph_of(
+    nodes: int,
+    edges: int,
+    dim: int,
+    dtype: str = "float32",
+    *,
+    classes: int = 0,
+    train_nodes: int = 0,
+    name: str = "",
+    laws: tuple[str, ...] = tuple(LAWS),
+) -> Graph:
+    """A graph from numbers; 0 classes or training nodes: not said.
+
+    Raises:
+        AdviceError: a number that no graph has.
+    """
+    for option, value, least in (("--nodes", nodes, 2), ("--edges", edges, 1), ("--dim", dim, 1)):
+        if value < least:
+            raise AdviceError(f"{option} {value}: must be at least {least}")
+    if dtype not in ITEM_BYTES:
+        raise AdviceError(
+            f"--dtype {dtype!r}: one of {', '.join(ITEM_BYTES)}{nearest(dtype, ITEM_BYTES)}"
+        )
+    if not 0 <= train_nodes <= nodes:
+        raise AdviceError(f"--train-nodes {train_nodes}: at most the {nodes:,} nodes there are")
+    if classes < 0:
+        raise AdviceError(f"--classes {classes}: must be at least 1")
+    assumed = []
+    if not train_nodes:
+        assumed.append(f"an epoch trains on all {nodes:,} nodes (say --train-nodes)")
+    if not classes:
+        assumed.append(f"{USUAL_CLASSES} classes (say --classes)")
+    return Graph(
+        name,
+        nodes,
+        edges,
+        dim,
+        dtype,
+        classes or USUAL_CLASSES,
+        train_nodes or nodes,
+        tuple(assumed),
+        laws,
+    )
+
+
+def laws_of(law: str) -> tuple[str, ...]:
+    """The law that is asked for; every one where none is.
+
+    Raises:
+        AdviceError: no such law.
+    """
+    if law and law not in LAWS:
+        raise AdviceError(f"--law {law!r}: one of {', '.join(LAWS)}{nearest(law, LAWS)}")
+    return (law,) if law else tuple(LAWS)
+
+
+def dataset_graph(name: str, train_nodes: int = 0, law: str = "") -> Graph:
+    """A dataset as a graph: sampled if it is prepared, else known by its sizes.
+
+    Raises:
+        AdviceError: no such dataset, one whose size is not known before it is prepared, or one
+            that trains on nothing.
+    """
+    try:
+        folder = dataset_folder(name)
+        data = open_dataset(folder) if folder.exists() else None
+    except DatasetError as error:
+        raise AdviceError(str(error)) from error
+    if data is None:
+        return source_graph(name, train_nodes, law)
+    if law:
+        raise AdviceError(f"--law is for graphs that are not there; {name} is, and is sampled")
+    if not len(data.train_ids):
+        raise AdviceError(
+            f"{name} has no node to train on, so it has no minibatches: import it again with"
+            " labels that are not all -1"
+        )
+    return _of_spec(name, data.spec, train_nodes or len(data.train_ids), ())
+
+
+def source_graph(name: str, train_nodes: int = 0, law: str = "") -> Graph:
+    """A dataset by its sizes alone, whether or not it is prepared.
+
+    What would be generated follows the generator's law, unless another is asked for.
+
+    Raises:
+        AdviceError: no such dataset or law, or one whose size is not known before it is prepared.
+    """
+    try:
+        source = get_source(name)
+        spec = source.estimate(1.0)
+    except DatasetError as error:
+        raise AdviceError(str(error)) from error
+    if isinstance(source, SyntheticSource):
+        graph = _of_spec(name, spec, train_nodes or source.splits[0], laws_of(law or "rmat"))
+        return replace(graph, connected=True)
+    return _of_spec(name, spec, train_nodes, laws_of(law))
+
+
+def _of_spec(name: str, spec: DatasetSpec, train_nodes: int, laws: tuple[str, ...]) -> Graph:
+    return graph_of(
+        spec.num_nodes,
+        spec.num_edges,
+        spec.feature_dim,
+        spec.feature_dtype,
+        classes=spec.num_classes,
+        train_nodes=train_nodes,
+        name=name,
+        laws=laws,
+    )
+
+
+def graph_sizes(
+    graph: Graph, fanouts: Sequence[int], batch_size: int
+) -> tuple[MinibatchSizes, ...]:
+    """The minibatches of a graph: sampled if it is prepared, else one for each of its laws.
+
+    Of several laws those are left out that have no graph of so many edges.
+
+    Raises:
+        AdviceError: no law has one.
+    """
+    if not graph.laws:
+        data = open_dataset(dataset_folder(graph.name))
+        return (drawn_sizes(data, fanouts, min(batch_size, graph.train_nodes)),)
+    # Over an epoch, whose last minibatch may be smaller.
+    seeds = graph.train_nodes / -(-graph.train_nodes // batch_size)
+    most = graph.nodes * (graph.nodes - 1)
+    if graph.edges > most:
+        raise AdviceError(
+            f"--edges {graph.edges}: too dense, {graph.nodes:,} nodes have at most {most:,}"
+        )
+    found = []
+    for law in graph.laws:
+        try:
+            sizes = expected_sizes(
+                law, graph.nodes, graph.edges, fanouts, seeds, connected=graph.connected
+            )
+        except DatasetError as error:
+            if len(graph.laws) == 1:
+                raise AdviceError(f"minibatches cannot be computed: {error}") from error
+        else:
+            found.append(sizes)
+    return tuple(found)

@@ -1,0 +1,144 @@
+"""Advice for a reader, and as JSON for a program."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gatherbench.bench.model.advise.rank import MEASURED, Advice, Option, gib, span
+
+#: Of the JSON: raised when a field changes its meaning or goes away.
+SCHEMA_VERSION = 2
+
+
+def render(advice: Advice) -> RenderableType:
+    """The headline, the ranking, what could not be ranked, and what the answer stands on."""
+    parts: list[RenderableType] = [Text(advice.headline, style="bold")]
+    if len(advice.sizes) > 1:
+        parts.append(Text(_to_know(advice)))
+    elif len({option.rank for option in advice.ranked}) < len(advice.ranked):
+        parts.append(Text("Paths of one rank are level: their order is closer than the model is."))
+    parts.append(Text())
+    if advice.ranked:
+        parts += [_ranking(advice), Text(), *_reasons(advice)]
+    for option in advice.unranked:
+        parts.append(Text(f"not ranked: {_name(option)}. {option.reason}", style="yellow"))
+    parts += [Text(), Text(_stands_on(advice))]
+    parts += [Text(f"assumed or left out: {remark}", style="dim") for remark in advice.remarks]
+    return Group(*parts)
+
+
+def to_json(advice: Advice) -> dict[str, Any]:
+    """The same as plain values; times in seconds, sizes in bytes, ``null`` for what is not known.
+
+    ``strategies`` stand in the order of their rank; those without one follow. ``epochs_s`` and
+    ``minibatches`` have an entry for each law of a graph that is not at hand, or one that was
+    sampled; where the profile knows ranges, ``epochs_s`` has one for each combination of ends.
+    """
+    question = advice.question
+    laws = [sizes.law or "sampled" for sizes in advice.sizes]
+    corners = advice.profile.corner_names()
+    cases = [f"{law}, {ends}" if ends else law for law in laws for ends in corners]
+
+    def said(option: Option) -> dict[str, Any]:
+        times = dict(zip(cases, option.epochs_s, strict=True)) if option.epochs_s else None
+        return {**asdict(option), "epochs_s": times}
+
+    asked = asdict(question)
+    asked["graph"].pop("assumed")
+    asked["graph"] |= {"row_bytes": question.graph.row_bytes}
+    asked["graph"] |= {"table_bytes": question.graph.table_bytes}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "headline": advice.headline,
+        "table_fits_in_gpu": advice.table_fits,
+        "question": asked,
+        "minibatches_per_epoch": question.batches,
+        "minibatches": {
+            law: {
+                "num_nodes": [round(n, 1) for n in sizes.num_nodes],
+                "num_edges": [round(n, 1) for n in sizes.num_edges],
+            }
+            for law, sizes in zip(laws, advice.sizes, strict=True)
+        },
+        "profile": {"name": advice.profile.name, "unknown": advice.profile.unknown()},
+        "strategies": [said(option) for option in (*advice.ranked, *advice.unranked)],
+        "remarks": list(advice.remarks),
+    }
+
+
+def _ranking(advice: Advice) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("", justify="right")
+    table.add_column("strategy", no_wrap=True)
+    for name in ("epoch", "GPU", "pinned"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for option in advice.ranked:
+        table.add_row(
+            str(option.rank),
+            _name(option),
+            span(option.epochs_s),
+            gib(option.gpu_bytes),
+            gib(option.pinned_bytes) if option.pinned_bytes else "none",
+            Text(option.basis, style="green" if option.basis == MEASURED else "cyan"),
+        )
+    return table
+
+
+def _reasons(advice: Advice) -> list[Text]:
+    """Why each stands where it does: sentences, which no column of a table would hold."""
+    paths: dict[str, list[str]] = {}
+    for option in advice.ranked:
+        why = option.reason if option.basis != MEASURED else f"{option.source}."
+        paths.setdefault(why, []).append(_name(option))
+    return [Text(f"{', '.join(these)}: {why}") for why, these in paths.items()]
+
+
+def _to_know(advice: Advice) -> str:
+    """What a range over laws is, and how to do better."""
+    graph = advice.question.graph
+    largest = max(advice.sizes, key=lambda sizes: sizes.rows)
+    remedy = f"gatherbench datasets {f'prepare {graph.name}' if graph.name else 'import'}"
+    return (
+        "The graph is not there, so each epoch is given between the laws that it may follow"
+        f" ({', '.join(sizes.law for sizes in advice.sizes)}; --law names one). Within one rank it"
+        " is not decided which path is faster. Sentences and memory are those under"
+        f" {largest.law}, whose minibatches are the largest. To know, bring the graph: {remedy}."
+    )
+
+
+def minibatches(advice: Advice) -> str:
+    """The graph, and how large its minibatches are, by which law or sampled."""
+    graph = advice.question.graph
+    what = f"{graph.name}: " if graph.name else ""
+    what += f"{graph.nodes:,} nodes, {graph.edges:,} edges, rows of {graph.row_bytes:,} B"
+    rows = ", ".join(
+        f"{one.rows:,.0f}{f' ({one.law})' if len(advice.sizes) > 1 else ''}" for one in advice.sizes
+    )
+    how = "sampled from it"
+    if advice.sizes[0].law:
+        law = f" {advice.sizes[0].law}" if len(advice.sizes) == 1 else ""
+        how = f"computed, not sampled: expected counts if the graph follows the law{law}"
+    return f"{what}; minibatches of {rows} rows ({how})"
+
+
+def _stands_on(advice: Advice) -> str:
+    question = advice.question
+    gpus = f" on {question.gpus} GPUs" if question.gpus > 1 else ""
+    if question.machines > 1:
+        gpus += f"{' in each of' if gpus else ' on'} {question.machines} machines"
+    return (
+        f"{minibatches(advice)}, {question.batches:,} an epoch{gpus}."
+        f" Modelled times: profile {advice.profile.name}"
+        f" ({advice.profile.description}); they are predictions, and METHODOLOGY.md says how"
+        " far such predictions are off."
+    )
+
+
+def _name(option: Option) -> str:
+    return option.strategy if option.variant == "default" else f"{option.strategy} {option.variant}"

@@ -1,0 +1,197 @@
+"""Predict an epoch from what its minibatches ask for and what the machine can do.
+
+This is the model's front door for anything that is not a run: advice, sweeps, notebooks. What a run
+has measured comes in through ``predict.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+from gatherbench.bench.model.estimate import Estimate, combine
+from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.physics import (
+    Part,
+    cpu_gather,
+    engine_copy,
+    gpu_reads,
+    in_turn,
+    local_gather,
+    sampling,
+    staged_copy,
+    training,
+)
+from gatherbench.bench.model.profile import LinkProfile
+from gatherbench.bench.model.schedule import Parts, Timeline, run_epoch
+
+_T = TypeVar("_T")
+#: By how much a part is shortened to see whether the epoch depends on it.
+_NUDGE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPrediction:
+    """An epoch as the model sees it.
+
+    Attributes:
+        epoch_s: wall time; unknown where a constant that it needs is.
+        sample_s, fetch_s, train_s: training, and what it waited for; they add up to ``epoch_s``.
+        bound: what the epoch would gain most from, e.g. ``link`` or ``training (kernel launches)``.
+        parts: each part of a minibatch alone, by name (``sample``, ``gather``, ``transfer``,
+            ``expand``, ``train``).
+        exposed: of each part with a length, how much of a change of it the epoch feels: 0 for one
+            that runs beside others, 1 for one that nothing hides, more where GPUs share it.
+    """
+
+    epoch_s: Estimate
+    sample_s: Estimate
+    fetch_s: Estimate
+    train_s: Estimate
+    bound: str
+    parts: Mapping[str, Part]
+    exposed: Mapping[str, float] = field(default_factory=dict)
+
+
+def predict_corners(
+    load: MinibatchLoad, profile: LinkProfile, batches: int, *, gpus: int = 1, nodes: int = 1
+) -> tuple[EpochPrediction, ...]:
+    """:func:`predict_batches` at each of the profile's corners: one where it knows no range.
+
+    All of them are of one machine, nobody knows which: series are compared corner by corner.
+    """
+    return tuple(
+        predict_batches(load, corner, batches, gpus=gpus, nodes=nodes)
+        for corner in profile.corners()
+    )
+
+
+def extremes(items: Iterable[_T], value: Callable[[_T], float | None]) -> list[tuple[str, _T]]:
+    """Of what was computed at each corner, what is least and what is most, each so called.
+
+    One item, called nothing, where all are alike or their value is not known.
+    """
+    found = list(items)
+    values = [value(item) for item in found]
+    if None in values or len(set(values)) == 1:
+        return [("", found[0])]
+    ordered = sorted(found, key=lambda item: value(item) or 0.0)
+    return [("at least", ordered[0]), ("at most", ordered[-1])]
+
+
+def predict_batches(
+    load: MinibatchLoad,
+    profile: LinkProfile,
+    batches: int,
+    *,
+    gpus: int = 1,
+    nodes: int = 1,
+) -> EpochPrediction:
+    """Predict an epoch of ``batches`` minibatches like ``load``.
+
+    Args:
+        gpus: of each node; they share its processor, host memory and ports.
+        nodes: alike, each with the whole feature table in its host memory. What the nodes send
+            each other is not modelled.
+
+    Raises:
+        ValueError: no minibatch, GPU or node.
+        ProfileError: of a constant that this needs the profile knows but a range.
+    """
+    if min(batches, gpus, nodes) < 1:
+        raise ValueError("an epoch needs at least one minibatch, one GPU and one node")
+    parts = minibatch_parts(load, profile)
+    named = {
+        "sample": parts.sample,
+        "gather": parts.gather,
+        "transfer": parts.transfer,
+        "expand": parts.expand,
+        "train": parts.train,
+    }
+    alone = {name: part for name, part in named.items() if part is not None}
+    share = -(-batches // (gpus * nodes))
+    ports = profile.node.root_ports.value
+    per_port = 1 if ports is None else -(-gpus // int(ports))
+    remarks = []
+    if gpus > 1:
+        shared = {
+            "ports": ("node.root_ports", profile.node.root_ports),
+            "host memory": ("host.memory_rate", profile.host.memory_rate),
+        }
+        remarks += [
+            f"as if GPUs shared no {what} ({key}: {constant.source})"
+            for what, (key, constant) in shared.items()
+            if constant.value is None
+        ]
+    busy = parts.sample.demands.get("cpu", 0.0)
+    if gpus * busy > 1 and parts.sample.seconds.value:
+        remarks.append(
+            f"drawing minibatches keeps {busy:.0%} of the cores busy for each of {gpus} GPUs, so it"
+            " takes longer; a program that leaves cores idle gains more from them"
+        )
+    if nodes > 1:
+        remarks.append("without the traffic between nodes")
+
+    every = combine(lambda *_: 0.0, *(p.seconds for p in alone.values()), parts.submit_s)
+    if every.value is None:
+        return EpochPrediction(every, every, every, every, "unknown", alone)
+    timeline = run_epoch(parts, share, gpus, per_port)
+    seconds = {
+        f.name: Estimate(getattr(timeline, f.name)).remark(*every.remarks, *remarks)
+        for f in fields(Timeline)
+    }
+    gains = _gains(parts, alone, timeline, share, gpus, per_port)
+    lengths = {name: share * (part.seconds.value or 0.0) for name, part in alone.items()}
+    return EpochPrediction(
+        **seconds,
+        bound=alone[max(gains, key=lambda name: gains[name])].bound,
+        parts=alone,
+        exposed={n: gains[n] / ((1 - _NUDGE) * length) for n, length in lengths.items() if length},
+    )
+
+
+def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
+    """The parts of a minibatch, from who moves its bytes."""
+    on_cpu = load.cpu_write_bytes > 0
+    staged = load.pageable_bytes > 0
+    transfer: Part | None = None
+    if staged:
+        transfer = staged_copy(load, profile)
+    elif load.copied_bytes:
+        transfer = engine_copy(load.copy_engine_bytes, profile)
+    if load.gpu_link_read_bytes > 0:
+        reads = gpu_reads(load, profile)
+        transfer = reads if transfer is None else in_turn(transfer, reads)
+    # Expanded from distinct rows, or resident.
+    local = max(0.0, load.payload_bytes - load.brought_bytes)
+    in_gpu = local or load.gpu_table_bytes
+    return Parts(
+        sample=sampling(load, profile),
+        submit_s=Estimate.of(profile.gpu.submit, "gpu.submit"),
+        gather=cpu_gather(load, profile) if on_cpu and not staged else None,
+        transfer=transfer,
+        by_kernel=load.gpu_link_read_bytes > 0,
+        expand=local_gather(local, load.gpu_table_bytes, profile) if in_gpu else None,
+        train=training(load, profile),
+        lookahead=load.lookahead,
+        gpu_share=load.gpu_share,
+    )
+
+
+def _gains(
+    parts: Parts,
+    alone: Mapping[str, Part],
+    timeline: Timeline,
+    batches: int,
+    gpus: int,
+    per_port: int,
+) -> dict[str, float]:
+    """By how many seconds the epoch is shorter if a part is shortened."""
+    gains: dict[str, float] = {}
+    for name, part in alone.items():
+        shorter = replace(part, seconds=combine(lambda s: s * _NUDGE, part.seconds))
+        changed: Any = {name: shorter}
+        nudged = run_epoch(replace(parts, **changed), batches, gpus, per_port)
+        gains[name] = timeline.epoch_s - nudged.epoch_s
+    return gains

@@ -1,0 +1,294 @@
+"""How long each part of a minibatch takes alone, from its load and a profile's constants.
+
+Every time is the slowest of several limits, each a lower bound of its own: bytes on the link with
+their headers, requests in flight over the round trip (Little's law), the rates that multiprocessors
+were seen to read and to change pages at, cores, host memory. The limit that holds gives the stage
+its bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gatherbench.bench.model.constants import Constant, Curve
+from gatherbench.bench.model.estimate import Estimate, combine, slowest
+from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.profile import LinkProfile
+
+#: Reads of fewer bytes on average are far smaller than a line of 128 B: they come a lane an
+#: element, or from rows as narrow, and how many are in flight decides what they get of the link.
+SMALL_READ = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One activity of a minibatch, alone on the machine.
+
+    Attributes:
+        seconds: how long it takes.
+        bound: the limit that sets its length, in words.
+        demands: resource → share of it in use meanwhile (``cpu``, ``host memory``, ``link``,
+            ``multiprocessors``).
+    """
+
+    seconds: Estimate
+    bound: str
+    demands: Mapping[str, float] = field(default_factory=dict)
+
+
+def split_requests(requests: Mapping[int, float], largest: float) -> dict[float, float]:
+    """The requests with those above ``largest`` bytes cut into pieces, from their beginning."""
+    pieces: dict[float, float] = {}
+    for size, count in requests.items():
+        whole, rest = divmod(size, largest)
+        for piece, times in ((largest, whole), (rest, 1 if rest else 0)):
+            if times:
+                pieces[piece] = pieces.get(piece, 0.0) + count * times
+    return pieces
+
+
+def link_time(requests: Mapping[float, float], profile: LinkProfile) -> Estimate:
+    """Seconds that the completions of these reads (size in bytes → count) occupy the link.
+
+    A completion of P bytes takes P + header + framing of the link (12 + 8 B; Neugebauer et al.,
+    SIGCOMM 2018); a read above the maximum payload is answered by several.
+    """
+    link = profile.link
+
+    def seconds(raw: float, dllp: float, header: float, framing: float, payload: float) -> float:
+        wire = sum(
+            count * (size + math.ceil(size / payload) * (header + framing))
+            for size, count in requests.items()
+        )
+        return wire / (raw * (1 - dllp))
+
+    names = ("raw_rate", "dllp_share", "header", "framing", "max_payload")
+    return combine(seconds, *(Estimate.of(getattr(link, n), f"link.{n}") for n in names))
+
+
+def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """Multiprocessors read rows in host memory.
+
+    Small reads are not predicted from the link alone: without a limit to how many a second there
+    are, by requests in flight or by pages, they would come out far too fast.
+    """
+    if load.gpu_requests is None:
+        missing = Estimate(None, ("requests on the link: not accounted for this path",))
+        return Part(missing, "unknown")
+    link = profile.link
+    largest = link.max_request.value
+    requests: dict[float, float] = {float(s): n for s, n in load.gpu_requests.items()}
+    if largest is not None:
+        requests = split_requests(load.gpu_requests, largest)
+    count = sum(requests.values())
+    read_bytes = sum(size * n for size, n in requests.items())
+    by_link = link_time(requests, profile)
+    by_requests = combine(
+        lambda trip, tags: count * trip / tags,
+        Estimate.of(link.round_trip, "link.round_trip"),
+        Estimate.of(link.outstanding_reads, "link.outstanding_reads"),
+    )
+    by_roof = combine(
+        lambda rate: read_bytes / rate, _at(profile.read.roof, "read.roof", load.table_bytes)
+    )
+    visits = load.gpu_page_visits
+    by_pages = combine(
+        lambda n, rate: n / rate,
+        Estimate(None, ("page visits: not counted",)) if visits is None else visits,
+        _at(profile.read.page_visits, "read.page_visits", load.table_bytes),
+    )
+    asked = sum(load.gpu_requests.values())
+    if read_bytes < SMALL_READ * asked and not by_requests.known and not by_pages.known:
+        why = f"reads of {read_bytes / asked:.0f} B on average, bound by how many are in flight"
+        unknown = tuple(f"{why} ({reason})" for reason in by_requests.unknown)
+        return Part(Estimate(None, unknown), "unknown")
+    seconds, bound = slowest(
+        [
+            ("link", by_link),
+            ("requests in flight", by_requests),
+            ("reads by multiprocessors", by_roof),
+            ("page visits", by_pages),
+        ]
+    )
+    seconds = combine(lambda s: s + load.handover_s, seconds)
+    return _transfer(seconds, bound, by_link, read_bytes, profile)
+
+
+def engine_copy(num_bytes: float, profile: LinkProfile) -> Part:
+    """The copy engine carries page-locked host memory to the GPU."""
+    payload = profile.link.max_payload.value
+    packets = {payload: num_bytes / payload} if payload else {}
+    by_link = (
+        link_time(packets, profile)
+        if packets
+        else Estimate(None, (f"link.max_payload: {profile.link.max_payload.source}",))
+    )
+    rate = Estimate.of(profile.copy.to_device, "copy.to_device")
+    by_engine = combine(lambda r: num_bytes / r, rate)
+    seconds, bound = slowest([("link", by_link), ("copy engine", by_engine)])
+    return _transfer(seconds, bound, by_link, num_bytes, profile)
+
+
+def in_turn(first: Part, second: Part) -> Part:
+    """Two transfers over one link, one after the other; bound by what bounds the longer."""
+    seconds = combine(lambda a, b: a + b, first.seconds, second.seconds)
+    a, b = first.seconds.value, second.seconds.value
+    if a is None or b is None or not a + b:
+        return Part(seconds, first.bound, first.demands)
+    demands = {
+        name: (a * first.demands.get(name, 0.0) + b * second.demands.get(name, 0.0)) / (a + b)
+        for name in {**first.demands, **second.demands}
+    }
+    return Part(seconds, (first if a >= b else second).bound, demands)
+
+
+def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """The CPU gathers rows on every core into reused staging memory."""
+    by_cores = load.gather_s or _gather_seconds(load, profile)
+    return _on_cpu(by_cores, load.cpu_read_bytes + load.cpu_write_bytes, profile)
+
+
+def _gather_seconds(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
+    """How long every core gathers, at the rate that reused memory allows."""
+    return combine(
+        lambda rate, cores: load.cpu_write_bytes / (rate * cores),
+        _at(profile.host.gather_rate, "host.gather_rate", load.row_bytes or math.inf),
+        Estimate.of(profile.host.cores, "host.cores"),
+    )
+
+
+def staged_copy(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """The CPU gathers into fresh pageable memory, which the driver stages and copies.
+
+    One activity, because the copy engine follows the staging chunk by chunk: the longer of the
+    CPU's part and the copy, with the demands of both. Faults of fresh pages and the driver's
+    staging hold one thread up and not every core, so beside others it takes the cores that the
+    gather itself needs; where that rate is not known, all of them.
+    """
+    by_cpu = load.gather_s or combine(
+        lambda rate: load.pageable_bytes / rate, Estimate.of(profile.copy.pageable, "copy.pageable")
+    )
+    copy = engine_copy(load.copy_engine_bytes, profile)
+    staged = 2 * load.pageable_bytes  # read and written once more by the driver
+    moved = load.cpu_read_bytes + load.cpu_write_bytes + staged + load.copy_engine_bytes
+    gather = _on_cpu(by_cpu, moved, profile)
+    if gather.seconds.value is None or copy.seconds.value is None:
+        return Part(combine(max, gather.seconds, copy.seconds), gather.bound)
+    seconds, bound = slowest([(gather.bound, gather.seconds), (copy.bound, copy.seconds)])
+    by_link = Estimate(copy.seconds.value * copy.demands["link"])
+    busy = by_cpu
+    if load.gather_s is None and _gather_seconds(load, profile).known:
+        busy = _gather_seconds(load, profile)
+    demands = {
+        "cpu": _share(busy, seconds),
+        "link": _share(by_link, seconds),
+        **_memory_share(moved, seconds, profile),
+    }
+    return Part(seconds, bound, demands)
+
+
+def _on_cpu(by_cores: Estimate, moved: float, profile: LinkProfile) -> Part:
+    """Work of all cores that moves so many bytes in host memory."""
+    if not by_cores.known:
+        return Part(by_cores, "cpu")
+    rate = Estimate.of(profile.host.memory_rate, "host.memory_rate")
+    by_memory = combine(lambda r: moved / r, rate)
+    seconds, bound = slowest([("cpu", by_cores), ("host memory", by_memory)])
+    demands = {"cpu": _share(by_cores, seconds), **_memory_share(moved, seconds, profile)}
+    return Part(seconds, bound, demands)
+
+
+def local_gather(num_bytes: float, resident_bytes: float, profile: LinkProfile) -> Part:
+    """Rows are read and written in the GPU's own memory, which has to hold ``resident_bytes``."""
+    room = profile.gpu.memory.value
+    if room is not None and resident_bytes > room:
+        why = f"{resident_bytes / 1e9:.1f} GB do not fit into {room / 1e9:.1f} GB of GPU memory"
+        return Part(Estimate(None, (why,)), "GPU memory")
+    rate = Estimate.of(profile.gpu.memory_rate, "gpu.memory_rate")
+    return Part(combine(lambda r: 2 * num_bytes / r, rate), "GPU memory", {"multiprocessors": 1.0})
+
+
+def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """The host draws the minibatch, or the GPU does.
+
+    At the profile's rate that keeps as many cores busy as the profile says, otherwise all of them.
+    """
+    if load.gpu_samples:
+        unknown = Estimate(None, ("sampling on the GPU: neither measured nor modelled",))
+        return Part(load.sample_s or unknown, "GPU (sampling)")
+    host, bound = profile.host, "cpu (sampling)"
+    if load.sample_s is not None:
+        return Part(load.sample_s, bound, {"cpu": 1.0})
+    rate = host.sample_rate
+    seconds = combine(lambda r: load.sampled_edges / r, Estimate.of(rate, "host.sample_rate"))
+    if rate.value is not None:
+        seconds = seconds.remark(
+            f"minibatches drawn at {rate.value / 1e6:.3g} M edges/s, which all share"
+            f" ({rate.source})"
+        )
+    busy, cores = host.sample_cores.value, host.cores.value
+    share = 1.0 if busy is None or cores is None else min(1.0, busy / cores)
+    return Part(seconds, bound, {"cpu": share})
+
+
+def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """A training step: a roofline of operations and bytes, or the host's issuing of it.
+
+    The host issues operations ahead of the GPU, so the longer of the two counts. The minibatch's
+    edges are copied first.
+    """
+    demands = {"multiprocessors": 1.0}
+    if load.train_s is not None:
+        return Part(load.train_s, "training (measured)", demands)
+    gpu = profile.gpu
+    edges = engine_copy(load.structure_bytes, profile).seconds
+    limits = [
+        ("GPU operations", combine(lambda r: load.train_operations / r, _gpu(gpu.flops, "flops"))),
+        (
+            "GPU memory",
+            combine(lambda r: load.train_bytes / r, _gpu(gpu.memory_rate, "memory_rate")),
+        ),
+        ("kernel launches", combine(lambda t: load.train_launches * t, _gpu(gpu.launch, "launch"))),
+    ]
+    # None of the three is a roof that may be left out.
+    together = combine(max, *(seconds for _, seconds in limits))
+    bound = slowest(limits)[1]
+    return Part(combine(lambda a, b: a + b, together, edges), f"training ({bound})", demands)
+
+
+def _at(curve: Curve, key: str, num_bytes: float) -> Estimate:
+    """A curve's rate; ``key`` names it where it has no points."""
+    rate = curve.at(num_bytes)
+    return Estimate(None, (f"{key}: {curve.source}",)) if rate is None else Estimate(rate)
+
+
+def _gpu(constant: Constant, name: str) -> Estimate:
+    return Estimate.of(constant, f"gpu.{name}")
+
+
+def _transfer(
+    seconds: Estimate, bound: str, by_link: Estimate, num_bytes: float, profile: LinkProfile
+) -> Part:
+    """A transfer occupies its share of the link and reads the host's memory."""
+    demands = {"link": _share(by_link, seconds), **_memory_share(num_bytes, seconds, profile)}
+    return Part(seconds, bound, demands)
+
+
+def _share(limit: Estimate, seconds: Estimate) -> float:
+    """How much of a resource an activity uses whose length that resource alone would set.
+
+    All of it where that is not known: nothing is then predicted to run beside it.
+    """
+    if limit.value is None or not seconds.value:
+        return 1.0
+    return min(1.0, limit.value / seconds.value)
+
+
+def _memory_share(num_bytes: float, seconds: Estimate, profile: LinkProfile) -> dict[str, float]:
+    """The share of the host's memory rate in use; empty where that rate is not known."""
+    rate = profile.host.memory_rate.value
+    if rate is None or not seconds.value:
+        return {}
+    return {"host memory": min(1.0, num_bytes / rate / seconds.value)}

@@ -1,0 +1,167 @@
+"""An epoch as activities: how sampling, gathering, transfer and training of minibatches overlap.
+
+One description for every strategy. What differs is in the load: who moves the bytes, and how many
+minibatches ahead. The order of events is that of ``bench/run/loop.py`` on a GPU: the host draws a
+minibatch, starts its fetch and issues its training; it waits for the rows (the training's edges are
+copied behind them) but not for the training, so the next minibatch is drawn, and gathered by the
+CPU, while the GPU trains. Lookahead ``L`` lets ``L`` further fetches run meanwhile, into
+``L + 1`` buffers used in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from gatherbench.bench.model.estimate import Estimate
+from gatherbench.bench.model.physics import Part
+from gatherbench.bench.model.simulate import Activity, simulate
+
+#: Minibatches that are simulated; beyond them an epoch repeats itself.
+_SIMULATED = 32
+#: Between these minibatches an epoch has found its pace and does not end yet.
+_STEADY = (12, 28)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The activities of one minibatch; ``None`` where a path has no such part.
+
+    Attributes:
+        sample: the host draws the minibatch.
+        submit_s: the host starts its fetch.
+        gather: the CPU gathers.
+        transfer: over the link, by the copy engine (staged by the driver or not) or by
+            multiprocessors.
+        by_kernel: the GPU's multiprocessors do the transfer.
+        expand: the rows are read from the GPU's own memory.
+        train: the training step.
+        lookahead: minibatches that are fetched ahead.
+        gpu_share: of the multiprocessors, while a kernel transfers beside training.
+    """
+
+    sample: Part
+    submit_s: Estimate
+    gather: Part | None
+    transfer: Part | None
+    by_kernel: bool
+    expand: Part | None
+    train: Part
+    lookahead: int
+    gpu_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Seconds of an epoch, and what the training waited for. They add up to ``epoch_s``.
+
+    Attributes:
+        epoch_s: from the first sample to the end of the last step.
+        sample_s: waiting while the minibatch was being drawn.
+        fetch_s: waiting otherwise: for its rows.
+        train_s: training.
+    """
+
+    epoch_s: float
+    sample_s: float
+    fetch_s: float
+    train_s: float
+
+
+def run_epoch(parts: Parts, batches: int, gpus: int = 1, gpus_per_port: int = 1) -> Timeline:
+    """Simulate an epoch in which each of ``gpus`` GPUs of a node has ``batches`` alike minibatches.
+
+    They share the processor and its memory, and ``gpus_per_port`` of them a port of the host.
+    Beyond some dozens of minibatches the pace of the middle ones is continued.
+
+    Raises:
+        ValueError: no minibatch or no GPU, or a part whose time is not known.
+    """
+    if batches < 1 or gpus < 1 or gpus_per_port < 1:
+        raise ValueError("an epoch needs at least one minibatch, one GPU and one port")
+    count = min(batches, _SIMULATED)
+    activities: list[Activity] = []
+    programs = [_Program(parts, gpu, gpu // gpus_per_port, activities) for gpu in range(gpus)]
+    for _ in range(count):
+        for program in programs:
+            program.add_minibatch()
+    times = simulate(activities)
+    whole = programs[0].timeline(times, count)
+    if count == batches:
+        return whole
+    # The pace is that of minibatches with others behind them: the last ones have the machine alone.
+    begin, end = (programs[0].timeline(times, n) for n in _STEADY)
+    more = (batches - count) / (_STEADY[1] - _STEADY[0])
+    columns = ([getattr(t, f.name) for f in fields(Timeline)] for t in (whole, begin, end))
+    return Timeline(*(w + more * (e - b) for w, b, e in zip(*columns, strict=True)))
+
+
+class _Program:
+    """What one GPU's process does, as activities that are appended to a common list."""
+
+    def __init__(self, parts: Parts, gpu: int, port: int, activities: list[Activity]) -> None:
+        self.parts, self.gpu, self.port, self.all = parts, gpu, port, activities
+        #: Numbers of the activities of each kind, minibatch by minibatch.
+        self.samples: list[int] = []
+        self.gathers: list[int] = []
+        self.fetches: list[int] = []
+        self.trains: list[int] = []
+
+    def add_minibatch(self) -> None:
+        """Sample, fetch and train on one more minibatch."""
+        p, ahead = self.parts, self.parts.lookahead
+        host_free = self._ended(self.fetches, ahead + 1) + self._ended(self.trains, ahead + 2)
+        sample = self._add(p.sample, host_free + self._ended(self.samples, 1))
+        self.samples.append(sample)
+        submit = self._append(Activity(_seconds(p.submit_s), {}, (sample,)))
+        fetched = submit
+        buffer_free = self._ended(self.trains, ahead + 1)
+        if p.gather is not None:
+            gather = self._add(p.gather, (submit, *self._ended(self.gathers, 1)))
+            self.gathers.append(gather)
+            fetched = gather
+        if p.transfer is not None:
+            begin = (fetched, *buffer_free, *self._ended(self.fetches, 1))
+            fetched = self._add(p.transfer, begin, beside_training=p.by_kernel and ahead > 0)
+        if p.expand is not None:
+            begin = (fetched, *buffer_free)
+            fetched = self._add(p.expand, begin, beside_training=ahead > 0)
+        self.fetches.append(fetched)
+        self.trains.append(self._add(p.train, (fetched, *self._ended(self.trains, 1))))
+
+    def timeline(self, times: list[tuple[float, float]], count: int) -> Timeline:
+        """The first ``count`` minibatches: training, and what it waited for."""
+        trained = sample_s = fetch_s = train_s = 0.0
+        for sample, train in list(zip(self.samples, self.trains, strict=True))[:count]:
+            begin, end = times[train]
+            drawing = min(times[sample][1], begin) - max(times[sample][0], trained)
+            drawing = max(drawing, 0.0)
+            sample_s += drawing
+            fetch_s += begin - trained - drawing
+            train_s += end - begin
+            trained = end
+        return Timeline(trained, sample_s, fetch_s, train_s)
+
+    def _ended(self, kind: Sequence[int], back: int) -> tuple[int, ...]:
+        """The activity of this kind ``back`` minibatches ago, if there were so many."""
+        return (kind[-back],) if len(kind) >= back else ()
+
+    def _add(self, part: Part, after: tuple[int, ...], beside_training: bool = False) -> int:
+        demands = {self._resource(name): share for name, share in part.demands.items()}
+        if beside_training:
+            demands[self._resource("multiprocessors")] = self.parts.gpu_share
+        return self._append(Activity(_seconds(part.seconds), demands, after, beside_training))
+
+    def _append(self, activity: Activity) -> int:
+        self.all.append(activity)
+        return len(self.all) - 1
+
+    def _resource(self, name: str) -> str:
+        owner = {"multiprocessors": f" {self.gpu}", "link": f" {self.port}"}
+        return name + owner.get(name, "")
+
+
+def _seconds(estimate: Estimate) -> float:
+    if estimate.value is None:
+        raise ValueError(f"a part's time is not known: {'; '.join(estimate.unknown)}")
+    return estimate.value

@@ -1,0 +1,374 @@
+"""A plan: which strategies are measured on which workloads, how often, and where.
+
+Plans are TOML files. They are checked before anything runs, so that a typo costs a second and not
+a night: an unknown key or name is answered with the nearest right one. Lists in a workload or a
+strategy expand to every combination, and every combination times ``min_repeats`` is a
+:class:`Case`; ``bench/read/stopping.py`` adds repeats until the epochs are known precisely enough.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, Literal, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.workload import MODELS, Workload
+
+T = TypeVar("T")
+
+
+class PlanError(ValueError):
+    """A plan that cannot be run as it is written."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Measure(_Table):
+    """How each case is measured."""
+
+    repeats: int | None = Field(
+        default=None,
+        ge=1,
+        description="Processes in which each series is measured: exactly so many.",
+    )
+    min_repeats: int = Field(
+        default=3,
+        ge=1,
+        description="Or: so many in any case, and further ones until each epoch is known to within"
+        " precision, max_repeats are there, or budget_s is spent.",
+    )
+    max_repeats: int = Field(default=10, ge=1, description="At most so many processes a series.")
+    precision: float = Field(
+        default=0.03,
+        gt=0,
+        description="Share of a series' epoch within which its 95 % interval is to lie; from six"
+        " repeats on.",
+    )
+    budget_s: float = Field(
+        default=0,
+        ge=0,
+        description="Seconds that the cases may take together (0: as long as it takes).",
+    )
+    warmup_epochs: int = Field(default=1, ge=0, description="Epochs before the measured ones.")
+    epochs: int = Field(default=2, ge=1, description="Measured epochs of each case.")
+    sampling: Literal["live", "replay", "gpu"] = Field(
+        default="live",
+        description="live draws the trace's minibatches anew in every epoch, so that sampling is"
+        " part of the epoch; replay reads them back, so that the data path is seen alone; gpu draws"
+        " them on the device, so that the CPU's sampler does not hide the data path.",
+    )
+    check_batches: int = Field(
+        default=2,
+        ge=1,
+        description="At least so many minibatches' rows are compared before anything is timed.",
+    )
+    eval_batches: int = Field(
+        default=0,
+        ge=0,
+        description="Minibatches of test nodes on which the trained model is scored at the end"
+        " (0: none).",
+    )
+    timeout_s: float = Field(
+        default=3600, gt=0, description="Seconds after which a case has failed."
+    )
+    threads: int = Field(
+        default=0,
+        ge=0,
+        description="CPU threads of torch, the sampler and the gather (0: every core that the"
+        " process may use).",
+    )
+    numa: Literal["gpu", "none"] = Field(
+        default="gpu",
+        description="gpu binds threads and memory to the GPU's NUMA node, none leaves them"
+        " unbound.",
+    )
+    order_seed: int = Field(
+        default=0, description="Of the order of the strategies within each repeat."
+    )
+    energy: bool = Field(
+        default=True,
+        description="On a GPU: run further epochs where the measured ones do not fill the 10 s that"
+        " its energy counter needs. Without them a case may be half as long, and its energy stays"
+        " unknown.",
+    )
+    trace: bool = Field(
+        default=False,
+        description="Write a Chrome trace of one more epoch of each strategy, after its measured"
+        " ones.",
+    )
+    nvtx: bool = Field(
+        default=False, description="Mark the measured epochs for Nsight Systems (on a GPU)."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _exactly(cls, given: Any) -> Any:
+        """``repeats`` as the least and the most."""
+        exact = given.get("repeats") if isinstance(given, dict) else None
+        if exact is None:
+            return given
+        for bound in ("min_repeats", "max_repeats"):
+            if given.get(bound, exact) != exact:
+                raise ValueError(f"repeats says how many: leave it or {bound} out")
+        return {**given, "min_repeats": exact, "max_repeats": exact}
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Measure:
+        if self.min_repeats > self.max_repeats:
+            raise ValueError("min_repeats must not be above max_repeats")
+        return self
+
+
+class WorkloadTable(_Table):
+    """``[[workload]]``: scalars or lists; lists expand."""
+
+    dataset: str | list[str] = Field(
+        description="Needed: a graph of `gatherbench list datasets`, or one that was imported."
+    )
+    scale: float | list[float] = Field(
+        default=1.0, description="Share of the graph's full size (of generated graphs)."
+    )
+    model: str | list[str] = Field(
+        default="sage", description='sage, gat, or a class of your own: "my_module:MyGNN".'
+    )
+    hidden: int | list[int] = Field(
+        default=16, description="Width of the hidden layers; of gat, that of one head."
+    )
+    fanouts: list[list[int]] = Field(
+        default=[[25, 10]],
+        description="Neighbours drawn of a node, layer by layer from the seed nodes outwards; one"
+        " list or several.",
+    )
+    batch_size: int | list[int] = Field(default=1000, description="Seed nodes of a minibatch.")
+    max_batches: int = Field(
+        default=0, ge=0, description="Minibatches after which an epoch ends (0: the whole epoch)."
+    )
+    seed: int | list[int] = Field(
+        default=0, description="Of the minibatches and the model's weights."
+    )
+
+    @field_validator("model")
+    @classmethod
+    def _known_model(cls, value: str | list[str]) -> str | list[str]:
+        for name in _as_list(value):
+            if name not in MODELS and ":" not in name:
+                known = nearest(name, [*MODELS, "my_module:MyGNN"])
+                raise ValueError(f"unknown model {name!r}{known}")
+        return value
+
+    @field_validator("fanouts", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        one = isinstance(value, list) and value and not isinstance(value[0], list)
+        many = [value] if one else value
+        if not isinstance(many, list) or not many or not all(map(_are_fanouts, many)):
+            raise ValueError("fan-outs are whole numbers above 0, one a layer, such as [25, 10]")
+        return many
+
+    @field_validator("dataset", "scale", "model", "hidden", "batch_size", "seed", mode="before")
+    @classmethod
+    def _something(cls, value: Any) -> Any:
+        return _refuse_nothing(value)
+
+    @field_validator("batch_size", "hidden")
+    @classmethod
+    def _at_least_one(cls, value: int | list[int]) -> int | list[int]:
+        if any(v < 1 for v in _as_list(value)):
+            raise ValueError("must be at least 1")
+        return value
+
+    @field_validator("scale")
+    @classmethod
+    def _above_zero(cls, value: float | list[float]) -> float | list[float]:
+        if any(v <= 0 for v in _as_list(value)):
+            raise ValueError("must be above 0")
+        return value
+
+    def expand(self) -> Iterator[Workload]:
+        for dataset, scale, model, hidden, fanouts, batch_size, seed in itertools.product(
+            _as_list(self.dataset),
+            _as_list(self.scale),
+            _as_list(self.model),
+            _as_list(self.hidden),
+            self.fanouts,
+            _as_list(self.batch_size),
+            _as_list(self.seed),
+        ):
+            yield Workload(
+                dataset=dataset,
+                scale=scale,
+                model=model,
+                hidden=hidden,
+                fanouts=tuple(fanouts),
+                batch_size=batch_size,
+                max_batches=self.max_batches,
+                seed=seed,
+            )
+
+
+class StrategyTable(BaseModel):
+    """``[[strategy]]``: a name and the strategy's own parameters; lists expand."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field(
+        description="Needed: one of `gatherbench list strategies`, which lists its parameters, too."
+    )
+
+    @model_validator(mode="after")
+    def _something(self) -> StrategyTable:
+        for value in (self.model_extra or {}).values():
+            _refuse_nothing(value)
+        return self
+
+    def expand(self) -> Iterator[dict[str, Any]]:
+        params = self.model_extra or {}
+        for values in itertools.product(*(_as_list(v) for v in params.values())):
+            yield dict(zip(params, values, strict=True))
+
+
+class Plan(_Table):
+    """A checked plan; see the TOML files in ``bench/plan/plans`` for the format."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9_-]{1,40}$",
+        description="Stands in the run's folder. Left out, it is the file's name.",
+    )
+    description: str = Field(default="", description="What the plan is for.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="auto takes a GPU where there is one."
+    )
+    profile: str = Field(
+        default="",
+        description="Link profile (a shipped one's name, or a .toml file) that epochs are predicted"
+        " for. Empty: the paper's machine where there is no GPU, none where there is.",
+    )
+    measure: Measure = Field(default=Measure(), description="How each case is measured.")
+    workload: list[WorkloadTable] = Field(
+        min_length=1, description="What is trained on what; lists expand to every combination."
+    )
+    strategy: list[StrategyTable] = Field(
+        min_length=1, description="A strategy and its parameters; lists expand."
+    )
+
+    def workloads(self) -> list[Workload]:
+        """Every workload of the plan, each once, in the order written."""
+        return list(dict.fromkeys(w for table in self.workload for w in table.expand()))
+
+    def cases(self) -> list[Case]:
+        """Every case that is run whatever it finds, in order.
+
+        Repeats are outermost and the strategies are shuffled anew within each, so that a drift of
+        the machine (heat, a neighbour) falls on all strategies alike.
+
+        Raises:
+            PlanError: a strategy, one of its parameters, a dataset or a model is not known.
+        """
+        from gatherbench.bench.plan.own_model import own_model
+        from gatherbench.datasets.registry import get_source
+        from gatherbench.datasets.store import dataset_folder
+        from gatherbench.strategies.registry import build
+
+        chosen: dict[tuple[str, str], dict[str, Any]] = {}
+        for table in self.strategy:
+            for params in table.expand():
+                try:
+                    variant = build(table.name, params).variant
+                except (ValueError, TypeError, KeyError) as error:
+                    raise PlanError(f"plan {self.name}: strategy: {_words(error)}") from error
+                chosen[table.name, variant] = params
+        for workload in self.workloads():
+            try:
+                if workload.model not in MODELS:
+                    own_model(workload.model)
+                # A graph of the user's own is known by its folder.
+                if not dataset_folder(workload.dataset, workload.scale).exists():
+                    source = get_source(workload.dataset)
+                    if workload.scale != 1 and not source.scalable:
+                        raise ValueError(f"{source.name} is one fixed graph: its scale is 1")
+            except (ValueError, KeyError) as error:
+                raise PlanError(f"plan {self.name}: workload: {_words(error)}") from error
+        rng = random.Random(self.measure.order_seed)
+        cases = []
+        for repeat in range(self.measure.min_repeats):
+            for workload in self.workloads():
+                keys = list(chosen)
+                rng.shuffle(keys)
+                cases += [
+                    Case(workload, name, variant, chosen[name, variant], repeat)
+                    for name, variant in keys
+                ]
+        return cases
+
+
+def resolved(plan: Plan, cases: list[Case]) -> dict[str, Any]:
+    """The plan as ``plan.json`` keeps it: every case spelled out, workloads by their id."""
+    workloads = {}
+    for workload in plan.workloads():
+        fields = asdict(workload)
+        fields["fanouts"] = list(workload.fanouts)
+        workloads[workload.id] = fields
+    return {
+        "name": plan.name,
+        "description": plan.description,
+        "device": plan.device,
+        "profile": plan.profile,
+        "measure": plan.measure.model_dump(),
+        "workloads": workloads,
+        "cases": [case.to_json() for case in cases],
+    }
+
+
+def cases_from_json(text: dict[str, Any]) -> list[Case]:
+    """The inverse of :func:`resolved` for the cases: what ``--resume`` goes by."""
+    workloads = {
+        key: Workload(**{**fields, "fanouts": tuple(fields["fanouts"])})
+        for key, fields in text["workloads"].items()
+    }
+    return [
+        Case(workloads[c["workload"]], c["strategy"], c["variant"], c["params"], c["repeat"])
+        for c in text["cases"]
+    ]
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """What to say of a word that is not known: the nearest one, or all there are."""
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(known)})"
+
+
+def _refuse_nothing(value: Any) -> Any:
+    """Refuse an empty list, which would leave no case, and ``true`` where a number belongs."""
+    if value == [] and isinstance(value, list):
+        raise ValueError("an empty list leaves nothing to measure")
+    if any(isinstance(item, bool) for item in _as_list(value)):
+        raise ValueError("true and false are no values here")
+    return value
+
+
+def _are_fanouts(value: Any) -> bool:
+    """Whether this is a list of whole numbers above 0; ``true`` is none."""
+    return isinstance(value, list) and bool(value) and all(type(f) is int and f > 0 for f in value)
+
+
+def _as_list(value: T | list[T]) -> list[T]:
+    return value if isinstance(value, list) else [value]
+
+
+def _words(error: BaseException) -> str:
+    """A message without the quotes that ``str(KeyError)`` adds."""
+    return str(error.args[0]) if error.args else type(error).__name__

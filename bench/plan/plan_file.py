@@ -1,0 +1,81 @@
+"""Plans as files: the shipped ones by name, a user's own by path, and errors in words."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from gatherbench.bench.plan.plan import (
+    Measure,
+    Plan,
+    PlanError,
+    StrategyTable,
+    WorkloadTable,
+    nearest,
+)
+
+PLANS_FOLDER = Path(__file__).parent / "plans"
+
+
+def plan_names() -> list[str]:
+    """The plans that come with the package."""
+    return sorted(path.stem for path in PLANS_FOLDER.glob("*.toml"))
+
+
+#: What a plan's tables are checked against.
+TABLES: dict[str, type[BaseModel]] = {
+    "measure": Measure,
+    "workload": WorkloadTable,
+    "strategy": StrategyTable,
+}
+
+
+def load_plan(name_or_path: str) -> Plan:
+    """Read and check a plan: the name of a shipped one, or a path to a TOML file.
+
+    Raises:
+        PlanError: no such plan, no valid TOML, or a key or value that is not right; the message
+            names it and, where one is near, the right one.
+    """
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = PLANS_FOLDER / f"{name_or_path}.toml"
+        if not path.is_file():
+            hint = nearest(name_or_path, plan_names())
+            own = "a plan of your own is given as a path that ends in .toml"
+            raise PlanError(f"no plan {name_or_path!r}{hint}; {own}")
+    try:
+        text = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PlanError(f"{name_or_path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path.name}: cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError(f"{path.name}: not valid TOML: {error}") from error
+    try:
+        name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40]
+        return Plan.model_validate({"name": name, **text})
+    except ValidationError as error:
+        problems = "\n  ".join(_explain(e) for e in error.errors())
+        raise PlanError(f"{path.name}:\n  {problems}") from None
+
+
+def _explain(error: Any) -> str:
+    """One pydantic error as ``workload[0].modle: unknown key; did you mean 'model'?``."""
+    where = ""
+    table: type[BaseModel] = Plan
+    for part in error["loc"]:
+        if isinstance(part, int):
+            where += f"[{part}]"
+            continue
+        where += f".{part}" if where else str(part)
+        table = TABLES.get(part, table)
+    if error["type"] == "extra_forbidden":
+        return f"{where}: unknown key{nearest(str(error['loc'][-1]), list(table.model_fields))}"
+    if error["type"] == "list_type" and isinstance(error["input"], dict):
+        return f"{where}: there may be several: write [[{where}]], in two brackets"
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,54 @@
+"""Which work the processor's time went to, and how much was left, from a run's rows."""
+
+from __future__ import annotations
+
+import functools
+import operator
+
+import pandas as pd
+
+from gatherbench.bench.read.epochs import SERIES, epoch_values, sort_series
+from gatherbench.bench.read.tables import Run
+
+#: What the meter's groups of threads are called here (:mod:`gatherbench.bench.meters.threads`).
+GROUPS = {
+    "main": ("cpu_main",),
+    "gather": ("cpu_gather_workers",),
+    "sampler": ("cpu_sampler_workers",),
+    "torch": ("cpu_torch_pool",),
+    "rest": ("cpu_other_threads", "cpu_ended_threads", "cpu_meters"),
+}
+
+
+def thread_seconds(run: Run) -> pd.DataFrame:
+    """Core-seconds per epoch by group of threads: medians over repeats × epochs.
+
+    Columns: :data:`gatherbench.bench.read.epochs.SERIES`, one for each of :data:`GROUPS`,
+    ``unused`` (the cores that the case may use, times the epoch, less what it used), and
+    ``median``, ``low`` and ``high``, the quartiles of the groups' sum. Empty where threads
+    were not metered.
+    """
+    groups = {
+        name: functools.reduce(operator.add, (epoch_values(run, "epoch", m) for m in metrics))
+        for name, metrics in GROUPS.items()
+    }
+    used = functools.reduce(operator.add, groups.values())
+    unused = epoch_values(run, "epoch", "window_time") * cores_of(run) - used
+    columns = {name: values.groupby(SERIES).median() for name, values in groups.items()}
+    columns["unused"] = unused.clip(lower=0).groupby(SERIES).median()
+    spread = used.dropna().groupby(SERIES)
+    columns |= {"median": spread.median(), "low": spread.quantile(0.25)}
+    table = pd.DataFrame({**columns, "high": spread.quantile(0.75)}).dropna()
+    return sort_series(table.reset_index())
+
+
+def cores_of(run: Run) -> int:
+    """Cores that the run's cases might use: the plan's threads, the GPU's node, or all."""
+    limits = [int(run.env.get("cpu", {}).get("usable_cores") or 1)]
+    if threads := run.plan["measure"].get("threads"):
+        limits.append(int(threads))
+    rows = run.rows
+    bound = rows[(rows["stage"] == "setup") & (rows["metric"] == "numa_node")]["value"].dropna()
+    processors = run.env.get("numa", {}).get("processors_by_node", {})
+    limits += [int(count) for node, count in processors.items() if float(node) in set(bound)]
+    return min(limits)

@@ -1,0 +1,110 @@
+"""Was the machine busy with other work while a case was measured?
+
+A burst beside one case tilts every ratio to it, and neither spread nor interval need show it: all
+of the case's epochs may have met it. So the question is put case by case, and a repeat beside which
+there was other work counts only where its series has no quiet one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from gatherbench.bench.run.rows import SERIES
+
+if TYPE_CHECKING:
+    from gatherbench.bench.read.tables import Run
+
+#: Cores, or share of the host's cores, that other work may have beside a quiet case: daemons and
+#: kernel threads take that much.
+QUIET_CORES, QUIET_SHARE = 0.3, 0.05
+#: The host's clock may be off by a tick on each core: in a short case that looks like other work.
+TICK_S = 0.01
+
+_METRICS = ["system_cpu_busy", "system_cpu_steal", "cpu_user", "cpu_system", "window_time"]
+
+
+def mark_disturbed(rows: pd.DataFrame, env: dict[str, Any]) -> pd.DataFrame:
+    """The rows of a run with three columns more.
+
+    ``other_cores``: cores of the host that other work had beside the row's case, over all of its
+    epochs; NaN where the host was not metered. ``disturbed``: that was too much. ``used``: the row
+    counts in medians: its case did not fail, and was quiet or its series has no quiet case.
+
+    Other work: processes that are not ours, kernel threads (those that work for us as well, since
+    nobody is charged for them), and what a hypervisor gave to other machines (steal). In a
+    container the host may be larger than our share.
+    """
+    cores = env.get("cpu", {}).get("logical_cores") or 1
+    rows = rows.drop(columns=["other_cores", "disturbed", "used"], errors="ignore")
+    wanted = (rows["stage"] == "epoch") & rows["metric"].isin(_METRICS) & (rows["epoch"] >= 0)
+    case = [*SERIES, "repeat"]
+    sums = (
+        rows[wanted & (rows["status"] == "ok")]
+        .pivot_table(index=[*case, "epoch"], columns="metric", values="value")
+        .reindex(columns=_METRICS)
+        .fillna({"system_cpu_steal": 0.0})
+        .dropna()
+        .groupby(case)
+        .sum()
+    )
+    ours = sums["cpu_user"] + sums["cpu_system"]
+    other = sums["system_cpu_busy"] + sums["system_cpu_steal"] - ours
+    quiet = max(QUIET_CORES, QUIET_SHARE * cores)
+    found = pd.DataFrame(
+        {
+            # Clocks tick: less than nothing is none.
+            "other_cores": (other / sums["window_time"]).clip(lower=0),
+            "disturbed": other - quiet * sums["window_time"] > TICK_S * cores,
+        }
+    )
+    ended = rows[(rows["stage"] == "case") & (rows["status"] == "failed")]
+    failed = pd.MultiIndex.from_frame(rows[case]).isin(pd.MultiIndex.from_frame(ended[case]))
+    marked = rows.merge(found.reset_index(), on=case, how="left")
+    marked["disturbed"] = marked["disturbed"].eq(True)
+    measured = (marked["epoch"] >= 0) & ~failed
+    beside = marked["disturbed"].where(measured, True).groupby([marked[k] for k in SERIES])
+    marked["used"] = ~failed & (~marked["disturbed"] | beside.transform("all"))
+    return marked
+
+
+def other_load(run: Run) -> pd.Series[float]:
+    """Cores of the host that other work had beside each measured case.
+
+    Returns:
+        Indexed by workload, strategy, variant, backend and repeat; without the cases whose host was
+        not metered.
+    """
+    return _cases(run)["other_cores"]
+
+
+def disturbed(run: Run) -> pd.Series[float]:
+    """:func:`other_load` of the cases beside which it was too much."""
+    cases = _cases(run)
+    found: pd.Series[float] = cases.loc[cases["disturbed"], "other_cores"]
+    return found
+
+
+def disturbed_alone(run: Run) -> dict[tuple[str, str, str, str], float]:
+    """Cores that other work had beside the series without a quiet repeat: the worst repeat's."""
+    found = disturbed(run)
+    used = run.rows[run.rows["used"] & run.rows["disturbed"]].set_index([*SERIES, "repeat"]).index
+    worst = found[found.index.isin(used)].groupby(SERIES).max()
+    return {(str(k[0]), str(k[1]), str(k[2]), str(k[3])): v for k, v in worst.items()}  # type: ignore[index]
+
+
+def _cases(run: Run) -> pd.DataFrame:
+    known = run.rows[run.rows["other_cores"].notna()]
+    return known.groupby([*SERIES, "repeat"])[["other_cores", "disturbed"]].first()
+
+
+def disturbance(run: Run) -> str:
+    """How much other work there was beside how many cases, in words; empty for a quiet run."""
+    found = disturbed(run)
+    if found.empty:
+        return ""
+    return (
+        f"other work had up to {found.max():.1f} cores of the host beside {len(found)} of"
+        f" {len(other_load(run))} cases"
+    )

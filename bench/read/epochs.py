@@ -1,0 +1,223 @@
+"""Derive from a run's rows what is never stored: medians, ratios, rates, and how far to trust them.
+
+Spread is stated as quartiles, because epoch times have a long tail to one side that a standard
+deviation hides; ratios carry a 95 % interval over the repeats. Repeats beside which there was other
+work stay out while there are quiet ones.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from gatherbench.bench.read.stats.interval import Interval, interval_of
+from gatherbench.bench.read.tables import Run, RunError
+from gatherbench.bench.run import rows as rows_module
+
+SERIES = rows_module.SERIES
+STAGES = ("sample", "fetch", "train")
+
+#: Workload, strategy, variant, backend.
+Key = tuple[str, str, str, str]
+
+#: Strategies in the order in which they are read: from the baseline to the upper bound.
+#: Strategies that are not listed follow by name.
+READING_ORDER = (
+    "cpu_gather",
+    "unified_zero_copy",
+    "aligned_zero_copy",
+    "async_zero_copy",
+    "all_in_gpu",
+)
+
+#: Share of an epoch below which what its stages leave is rounding: a modelled epoch is their sum.
+ROUNDING = 1e-9
+#: Why a case has not been run, by whether the run is still going.
+NOT_RUN = {
+    True: "the run is still going",
+    False: "the run was cut off; --resume completes it",
+    None: "the run is still going or was cut off; --resume completes one that was",
+}
+
+
+def epoch_times(run: Run) -> pd.DataFrame:
+    """Seconds per epoch of each series: median and quartiles over repeats × epochs.
+
+    Columns: :data:`SERIES`, ``median``, ``low`` and ``high`` (the quartiles), ``min``, ``max``,
+    ``count``. The same columns come from :func:`stage_times` and :func:`bandwidth`.
+    """
+    return _spread(epoch_values(run, "epoch", "wall_time"))
+
+
+def stage_times(run: Run) -> dict[str, pd.DataFrame]:
+    """Seconds per epoch that the loop spent in each stage, by stage, as :func:`epoch_times`."""
+    return {stage: _spread(epoch_values(run, stage, "wall_time")) for stage in STAGES}
+
+
+def stage_breakdown(run: Run) -> pd.DataFrame:
+    """Epoch times, and beside them medians of each stage and of what is left (``other``), seconds.
+
+    Columns as :func:`epoch_times`, and :data:`STAGES`, ``other``. A modelled epoch without stages
+    is all ``other``.
+    """
+    values = epoch_times(run)
+    for stage, table in stage_times(run).items():
+        part = table[[*SERIES, "median"]].rename(columns={"median": stage})
+        values = values.merge(part, on=SERIES, how="left")
+    values[list(STAGES)] = values[list(STAGES)].fillna(0.0)
+    left = values["median"] - values[list(STAGES)].sum(axis=1)
+    values["other"] = left.where(left > ROUNDING * values["median"], 0.0)
+    return values
+
+
+def cpu_seconds(run: Run) -> pd.DataFrame:
+    """Core-seconds per epoch of the process tree: spread of the total, and medians of its parts.
+
+    Columns as :func:`epoch_times`, and ``user``, ``system``: the medians of the two parts.
+    """
+    user, system = (epoch_values(run, "epoch", metric) for metric in ("cpu_user", "cpu_system"))
+    total = _spread(user + system)
+    for name, part in (("user", user), ("system", system)):
+        medians = part.groupby(SERIES).median().rename(name).reset_index()
+        total = total.merge(medians, on=SERIES, how="left")
+    return total
+
+
+def bandwidth(run: Run) -> pd.DataFrame:
+    """Bytes of payload per second that the loop waited in the fetch stage, as :func:`epoch_times`.
+
+    For a strategy that fetches ahead this is no rate of any link: the wait it hides makes the
+    quotient large.
+    """
+    return _spread(epoch_values(run, "fetch", "payload") / epoch_values(run, "fetch", "wall_time"))
+
+
+def reference_variant(run: Run) -> tuple[str, str] | None:
+    """Strategy and variant that speed-ups refer to: ``cpu_gather`` ``naive``, the paper's baseline.
+
+    Where a run has no such case, the first ``cpu_gather`` variant that was measured; else ``None``.
+    """
+    measured = set(epoch_times(run).query("strategy == 'cpu_gather'")["variant"])
+    ordered = sorted(measured, key=lambda v: (v != "naive", v))
+    return ("cpu_gather", ordered[0]) if ordered else None
+
+
+def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive") -> pd.DataFrame:
+    """Epoch time of the reference over that of each series, on the same workload and backend.
+
+    Geometric means over the repeats of each repeat's median epoch, with ``low`` and ``high``, the
+    95 % interval (:func:`gatherbench.bench.read.stats.interval.interval_of`); over itself the
+    ratio is 1 by definition. One repeat has no interval: the bounds are NaN. Neither has a
+    modelled epoch: they are its value. Columns: :data:`SERIES`, ``speedup``, ``low``, ``high``. A
+    series whose reference is not there is left out.
+    """
+    logs = repeat_logs(epoch_values(run, "epoch", "wall_time"))
+    records: list[tuple[object, ...]] = []
+    for key, mine in logs.items():
+        workload, name, kind, backend = key
+        reference = logs.get((workload, strategy, variant, backend))
+        if reference is None:
+            continue
+        found = interval_of((1, reference), (-1, mine))
+        bounds = (found.low, found.high)
+        if (name, kind) == (strategy, variant) or backend == "model":
+            bounds = (found.value, found.value)
+        elif found.repeats < 2:
+            bounds = (math.nan, math.nan)
+        records.append((*key, found.value, *bounds))
+    return sort_series(pd.DataFrame(records, columns=[*SERIES, "speedup", "low", "high"]))
+
+
+def epoch_intervals(run: Run) -> dict[Key, Interval]:
+    """Seconds of an epoch of each measured series, with their 95 % interval over its repeats."""
+    logs = repeat_logs(epoch_values(run, "epoch", "wall_time"))
+    return {key: interval_of((1, values)) for key, values in logs.items() if key[3] != "model"}
+
+
+def repeat_logs(values: pd.Series[float]) -> dict[Key, list[float]]:
+    """The logarithm of each repeat's median, by series.
+
+    Args:
+        values: above 0, indexed by :data:`SERIES`, repeat and epoch. NaN are left out.
+    """
+    medians = values.dropna().groupby([*SERIES, "repeat"], sort=False).median()
+    groups = medians.groupby(SERIES, sort=False)
+    return {(str(k[0]), str(k[1]), str(k[2]), str(k[3])): list(np.log(v)) for k, v in groups}
+
+
+def problems(run: Run) -> pd.DataFrame:
+    """Cases without a measurement: failed, skipped, or not run (yet).
+
+    Columns: ``workload``, ``strategy``, ``variant``, ``status`` (``failed``, ``skipped``,
+    ``not run``), ``reason`` (of the first such repeat), ``repeats`` (how many), ``of`` (planned,
+    and measured beyond the plan until the epoch was precise).
+    """
+    keys = ["workload", "strategy", "variant"]
+    planned = pd.DataFrame(run.plan["cases"])[[*keys, "repeat"]]
+    ended = run.rows[(run.rows["stage"] == "case") & (run.rows["metric"] == "wall_time")]
+    cases = planned.merge(
+        ended[[*keys, "repeat", "status", "reason"]], on=[*keys, "repeat"], how="outer"
+    )
+    not_run = cases["status"].isna()
+    cases.loc[not_run, "status"] = "not run"
+    cases.loc[not_run, "reason"] = NOT_RUN[run.going]
+    cases["of"] = cases.groupby(keys)["repeat"].transform("count")
+    bad = cases[cases["status"] != "ok"].sort_values("repeat")
+    found = bad.groupby(keys, as_index=False).agg(
+        status=("status", "first"),
+        reason=("reason", "first"),
+        repeats=("repeat", "count"),
+        of=("of", "first"),
+    )
+    return sort_series(found)
+
+
+def epoch_values(run: Run, stage: str, metric: str) -> pd.Series[float]:
+    """The observations that count, of epochs, indexed by :data:`SERIES`, repeat and epoch.
+
+    Those of a failed case do not, nor those beside other work while their series has quiet ones.
+
+    Raises:
+        RunError: an observation stands twice in the table.
+    """
+    rows = run.rows
+    wanted = (rows["stage"] == stage) & (rows["metric"] == metric)
+    rows = rows[wanted & rows["used"] & (rows["epoch"] >= 0) & (rows["status"] == "ok")]
+    values = rows.set_index([*SERIES, "repeat", "epoch"])["value"]
+    if values.index.has_duplicates:
+        twice = values.index[values.index.duplicated()][0]
+        raise RunError(f"{run.folder / 'rows.csv'}: {stage}.{metric} stands twice for {twice}")
+    return values
+
+
+def sort_series(table: pd.DataFrame) -> pd.DataFrame:
+    """The table in :data:`READING_ORDER` of its strategies, then by variant and backend."""
+    rank = {name: i for i, name in enumerate(READING_ORDER)}
+    order = table.assign(_rank=[rank.get(s, len(rank)) for s in table["strategy"]])
+    by = ["_rank", "strategy", "variant", *(["backend"] if "backend" in table else [])]
+    return order.sort_values(by, kind="stable").drop(columns="_rank").reset_index(drop=True)
+
+
+def plan_order(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+    """The table's workloads in the order of the run's plan, each as :func:`sort_series` has it."""
+    place = {workload: number for number, workload in enumerate(run.workloads)}
+    return sort_series(table).sort_values(
+        "workload", key=lambda names: names.map(place), kind="stable", ignore_index=True
+    )
+
+
+def _spread(values: pd.Series[float]) -> pd.DataFrame:
+    groups = values.dropna().groupby(SERIES)
+    table = pd.DataFrame(
+        {
+            "median": groups.median(),
+            "low": groups.quantile(0.25),
+            "high": groups.quantile(0.75),
+            "min": groups.min(),
+            "max": groups.max(),
+            "count": groups.count(),
+        }
+    )
+    return sort_series(table.reset_index())

@@ -1,0 +1,117 @@
+"""Derive from a run's rows what its GPU drew and what crossed its link.
+
+Energy comes from the stage ``energy``: a window over whole epochs, long enough for the counter
+(:mod:`gatherbench.bench.run.energy_block`). Power is energy over the window's length.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
+from gatherbench.bench.read.epochs import SERIES, sort_series
+from gatherbench.bench.read.tables import Run
+
+DIRECTIONS = ("host_to_device", "device_to_host")
+
+
+def idle_power_w(run: Run) -> float | None:
+    """What the GPU drew with a process on it that did nothing, W; ``None``: not measured."""
+    return _of_calibration(run, "idle_power")
+
+
+def link_rate(run: Run) -> tuple[float | None, str]:
+    """Raw rate of the link as it was under load, B/s each way; or ``None``, and why."""
+    gen, width = (_of_calibration(run, f"link_{x}_loaded") for x in ("gen", "width"))
+    if gen is None or width is None:
+        return None, "the calibration does not tell generation and width of the link"
+    try:
+        return raw_rate(int(gen), int(width)), ""
+    except UnknownLinkError as unknown:
+        return None, str(unknown)
+
+
+def block_values(run: Run, quantity: str) -> pd.Series[float]:
+    """The GPU's energy an epoch (``energy``, J) or mean power (``power``, W) of each case.
+
+    Indexed by :data:`gatherbench.bench.read.epochs.SERIES` and repeat; cases without a reading
+    are left out.
+    """
+    blocks = _blocks(run)
+    values = blocks["gpu_energy"] / blocks["epochs" if quantity == "energy" else "window_time"]
+    return values.dropna().rename(quantity)
+
+
+def gpu_energy(run: Run) -> pd.DataFrame:
+    """Energy of the GPU an epoch, J: median and quartiles over repeats, and its idle part.
+
+    Columns: :data:`gatherbench.bench.read.epochs.SERIES`, ``median``, ``low``, ``high``,
+    ``count``; ``idle`` (what the GPU would have drawn in that time doing nothing), ``above
+    idle`` and ``not split`` (where the idle power was not measured), which add up to ``median``.
+    """
+    blocks = _blocks(run)
+    return _with_idle(run, block_values(run, "energy"), blocks["window_time"] / blocks["epochs"])
+
+
+def gpu_power(run: Run) -> pd.DataFrame:
+    """Mean power of the GPU over an epoch, W, with the columns of :func:`gpu_energy`."""
+    power = block_values(run, "power")
+    return _with_idle(run, power, pd.Series(1.0, power.index))
+
+
+def link_rates(timeline: pd.DataFrame) -> pd.DataFrame:
+    """Rates between the readings of a counter: of one epoch and metric, in the order of time.
+
+    Returns:
+        ``begin_s``, ``end_s``, ``rate`` (B/s).
+    """
+    time_s, bytes_ = timeline["time_s"].to_numpy(), timeline["value"].to_numpy()
+    steps = np.diff(time_s)
+    kept = steps > 0  # two readings with one stamp have no rate
+    return pd.DataFrame(
+        {
+            "begin_s": time_s[:-1][kept],
+            "end_s": time_s[1:][kept],
+            "rate": np.diff(bytes_)[kept] / steps[kept],
+        }
+    )
+
+
+def _blocks(run: Run) -> pd.DataFrame:
+    """A line for each case that has energy: what its window held, by metric."""
+    rows = run.rows
+    metrics = ["gpu_energy", "epochs", "window_time"]
+    wanted = (rows["stage"] == "energy") & rows["metric"].isin(metrics) & (rows["status"] == "ok")
+    table = rows[wanted & rows["used"]].pivot(
+        index=[*SERIES, "repeat"], columns="metric", values="value"
+    )
+    return table.reindex(columns=metrics).astype(float)
+
+
+def _with_idle(run: Run, values: pd.Series[float], seconds: pd.Series[float]) -> pd.DataFrame:
+    groups = values.groupby(SERIES)
+    table = pd.DataFrame(
+        {
+            "median": groups.median(),
+            "low": groups.quantile(0.25),
+            "high": groups.quantile(0.75),
+            "count": groups.count(),
+        }
+    )
+    watts = idle_power_w(run)
+    if watts is None:
+        table["idle"] = table["above idle"] = 0.0
+        table["not split"] = table["median"]
+    else:
+        idle = (seconds.reindex(values.index).groupby(SERIES).median() * watts).reindex(table.index)
+        table["idle"] = idle.clip(upper=table["median"])
+        table["above idle"] = table["median"] - table["idle"]
+        table["not split"] = 0.0
+    return sort_series(table.reset_index())
+
+
+def _of_calibration(run: Run, metric: str) -> float | None:
+    whole = run.whole
+    found = whole[(whole["metric"] == metric) & (whole["status"] == "ok")]["value"]
+    return float(found.iloc[-1]) if len(found) else None

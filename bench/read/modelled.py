@@ -1,0 +1,86 @@
+"""Modelled epochs as tables: how far they range, and their ratios where one machine is behind both.
+
+Of some constants a profile knows but a range. Each combination of ends has then been predicted as
+an epoch of its own (``linkmodel/predict.py``), and of two series the epochs of one number belong
+together: the machine is one, nobody knows which. A value that is not known better has two ends; it
+has no middle to be quoted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+
+from gatherbench.bench.machine.env import host_of
+from gatherbench.bench.read.epochs import SERIES, epoch_values, sort_series, speedup_over
+from gatherbench.bench.read.tables import Run
+
+#: Stage → metric of what a prediction took from its run's own measurements, seconds a minibatch:
+#: drawing it, and the CPU's gather.
+BORROWED = {"sample": "borrowed_sample_time", "fetch": "borrowed_gather_time"}
+
+
+def corners(run: Run, stage: str = "epoch") -> pd.DataFrame:
+    """Modelled seconds of a stage: a line for each series (:data:`SERIES`), a column each corner.
+
+    A series that the corners do not change has the same in every column.
+    """
+    values = epoch_values(run, stage, "wall_time")
+    values = values[values.index.get_level_values("backend") == "model"]
+    return values.droplevel("repeat").unstack("epoch")
+
+
+def with_ranges(run: Run, table: pd.DataFrame, stage: str = "epoch") -> pd.DataFrame:
+    """A table of a stage's times whose modelled lines have their ends for ``low`` and ``high``.
+
+    ``median`` is halfway between them, where a bar may end whose whisker shows both.
+    """
+    ends = (
+        table[SERIES]
+        .merge(_ends(corners(run, stage)), on=SERIES, how="left")
+        .set_index(table.index)
+    )
+    modelled = ends["low"].notna()
+    ends["median"] = (ends["low"] + ends["high"]) / 2
+    columns = ["median", "low", "high"]
+    return table.assign(**{c: table[c].where(~modelled, ends[c]) for c in columns})
+
+
+def speedups(run: Run, strategy: str, variant: str) -> pd.DataFrame:
+    """:func:`~gatherbench.bench.read.epochs.speedup_over`, of modelled epochs with their range.
+
+    ``low`` and ``high`` are then the least and greatest ratio at one corner, ``speedup`` is halfway
+    between them. There is none over a CPU gather that was measured on another machine than the one
+    that is modelled, nor of one.
+    """
+    rows = run.rows
+    measured = speedup_over(replace(run, rows=rows[rows["backend"] != "model"]), strategy, variant)
+    modelled = modelled_ratios(run, strategy, variant)
+    modelled["speedup"] = (modelled["low"] + modelled["high"]) / 2
+    tables = [table for table in (measured, modelled) if len(table)]
+    return sort_series(pd.concat(tables)) if tables else measured
+
+
+def modelled_ratios(run: Run, strategy: str, variant: str) -> pd.DataFrame:
+    """Ends of the ratio of a reference's modelled epoch to each other's, corner by corner.
+
+    Columns: :data:`SERIES`, ``low``, ``high``; without the series of :func:`foreign_gathers`.
+    """
+    seconds = corners(run)
+    seconds = seconds.drop(index=[key for key in foreign_gathers(run) if key in seconds.index])
+    workloads = seconds.index.get_level_values("workload")
+    over = [(workload, strategy, variant, "model") for workload in workloads]
+    reference = seconds.reindex(over).set_axis(seconds.index)
+    return _ends((reference / seconds).dropna(how="all"))
+
+
+def foreign_gathers(run: Run) -> set[tuple[str, ...]]:
+    """Modelled series (:data:`SERIES`) whose CPU gather was measured on another machine."""
+    rows = run.rows[run.rows["metric"] == BORROWED["fetch"]]
+    foreign = rows[rows["machine"].map(host_of) != run.machine]
+    return set(foreign[SERIES].itertuples(index=False, name=None))
+
+
+def _ends(seconds: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({"low": seconds.min(axis=1), "high": seconds.max(axis=1)}).reset_index()

@@ -1,0 +1,180 @@
+"""Read a run's folder into tables: the one door for figures, the terminal and notebooks.
+
+What is derived from the rows (medians, ratios, rates) is computed by
+:mod:`gatherbench.bench.read.epochs` and never stored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from gatherbench.bench.plan.workload import workload_names
+from gatherbench.bench.read.disturbance import mark_disturbed
+from gatherbench.bench.run.agreement import without_wrong, wrong_cases
+from gatherbench.bench.run.guards import is_running
+from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, Row
+from gatherbench.bench.run.samples import SAMPLE_COLUMNS, SAMPLES_FILE
+from gatherbench.bench.run.store import RunStore, StoreError
+
+
+class RunError(ValueError):
+    """A run's folder that cannot be read; the message names the file and the remedy."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One run, as its folder holds it.
+
+    Attributes:
+        folder: where it lies.
+        plan: the resolved plan.
+        env: the machine, see :func:`gatherbench.bench.machine.env.describe_machine`.
+        rows: the table (columns :data:`gatherbench.bench.run.rows.HEADER`), each row joined with
+            the fields of its workload (``scale``, ``model``, ``hidden``, ``fanouts``, ...) and with
+            what other work there was beside its case
+            (:func:`gatherbench.bench.read.disturbance.mark_disturbed`).
+        samples: seconds of every stage of every minibatch; empty while the run has not ended.
+        whole: rows that belong to the run and to none of its cases: the calibration of a GPU's
+            sensors (columns :data:`gatherbench.bench.run.rows.HEADER`); empty without a GPU.
+        going: whether it was still being measured when it was read; ``None``: it cannot be told.
+    """
+
+    folder: Path
+    plan: dict[str, Any]
+    env: dict[str, Any]
+    rows: pd.DataFrame
+    samples: pd.DataFrame
+    whole: pd.DataFrame
+    going: bool | None = False
+
+    @property
+    def run_id(self) -> str:
+        """As its rows have it: the folder may have been given another name."""
+        return str(self.rows["run_id"].iloc[0]) if len(self.rows) else self.folder.name
+
+    @property
+    def machine(self) -> str:
+        """The machine that measured; empty before anything was. Predictions name another."""
+        return ", ".join(sorted(set(self.rows["machine"][self.rows["backend"] != "model"])))
+
+    @property
+    def workloads(self) -> list[str]:
+        """Ids of the workloads, in the order of the plan."""
+        return list(self.plan["workloads"])
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The workloads in words, by id: for titles and sentences."""
+        return workload_names(self.plan["workloads"])
+
+
+def load_run(folder: Path) -> Run:
+    """Read a run's folder.
+
+    Raises:
+        RunError: it is no run folder, was written with another schema version, or holds a file
+            that cannot be read; the message names the file and the remedy.
+    """
+    try:
+        store = RunStore.open(folder)
+        going = is_running(folder)  # before the rows: a run that ends meanwhile has them all
+        plan, env, rows = store.plan(), store.env(), store.rows()
+    except (StoreError, OSError, UnicodeDecodeError) as error:
+        remedy = "`gatherbench run --resume FOLDER` measures again what was cut off"
+        raise RunError(f"{folder} cannot be read: {error}; {remedy}") from error
+    _check(folder, plan, rows)
+    return run_of(folder, plan, env, rows, _samples(folder / SAMPLES_FILE), going)
+
+
+def run_of(
+    folder: Path,
+    plan: dict[str, Any],
+    env: dict[str, Any],
+    rows: Sequence[Row],
+    samples: pd.DataFrame,
+    going: bool | None,
+) -> Run:
+    """These rows of a run as a run of their own; for the arguments see :class:`Run`.
+
+    What wrong cases measured is left out.
+    """
+    wrong = wrong_cases(rows)
+    if wrong:
+        cases = pd.MultiIndex.from_frame(samples[["workload", "strategy", "variant", "repeat"]])
+        samples = samples[~cases.isin(list(wrong))].reset_index(drop=True)
+    table = pd.DataFrame([asdict(row) for row in without_wrong(rows)], columns=list(HEADER))
+    table["value"] = table["value"].astype(float)
+    of_a_case = table["workload"] != ""
+    whole, table = table[~of_a_case].reset_index(drop=True), table[of_a_case]
+    fields = pd.DataFrame(
+        [
+            {**workload, "workload": name, "fanouts": ",".join(map(str, workload["fanouts"]))}
+            for name, workload in plan["workloads"].items()
+        ]
+    ).drop(columns="dataset")
+    table = table.merge(fields, on="workload", how="left", validate="many_to_one")
+    return Run(folder, plan, env, mark_disturbed(table, env), samples, whole, going)
+
+
+def newest_run(root: Path) -> Path:
+    """The folder of the newest run under ``root`` (``results/``): by date, then by last change.
+
+    Raises:
+        RunError: there is none, or no folder can have that name.
+    """
+    try:
+        found = [table for table in root.glob("*/*/rows.csv") if _date(table)]
+    except OSError as error:
+        raise RunError(f"{root}: {error.strerror}; name another folder with --results") from error
+    if not found:
+        raise RunError(f"{root}: holds no run; make one with `gatherbench run quick`")
+    return max(found, key=lambda table: (_date(table), table.stat().st_mtime)).parent
+
+
+def _check(folder: Path, plan: dict[str, Any], rows: list[Row]) -> None:
+    """Refuse a plan without its tables, rows of another schema, and rows of another plan."""
+    for name in ("workloads", "cases", "measure"):
+        if name not in plan:
+            raise RunError(f"{folder / 'plan.json'}: has no {name!r}; run the plan again")
+    for row in rows:
+        if row.schema_version != SCHEMA_VERSION:
+            raise RunError(
+                f"{folder / 'rows.csv'}: schema version {row.schema_version}, expected"
+                f" {SCHEMA_VERSION}; read it with the gatherbench version that wrote it"
+            )
+        if row.workload and row.workload not in plan["workloads"]:
+            raise RunError(
+                f"{folder / 'rows.csv'}: workload {row.workload!r} does not stand in plan.json;"
+                " the two files belong to different runs"
+            )
+
+
+def no_samples() -> pd.DataFrame:
+    """The samples of a run that has none yet."""
+    return pd.DataFrame({name: [] for name in SAMPLE_COLUMNS})
+
+
+def _samples(path: Path) -> pd.DataFrame:
+    if not path.is_file():  # the run has not ended: its samples still lie with its cases
+        return no_samples()
+    try:
+        samples = pd.read_parquet(path)
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(f"{path}: cannot be read ({error}); delete it and resume the run") from error
+    missing = set(SAMPLE_COLUMNS) - set(samples.columns)
+    if missing:
+        raise RunError(f"{path}: has no column {sorted(missing)[0]!r}; it is no samples file")
+    return samples
+
+
+def _date(table: Path) -> str:
+    """The date with which the name of a table's folder begins, as digits; empty without one."""
+    found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", table.parent.name)
+    return "".join(found.groups()) if found else ""

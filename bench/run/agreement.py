@@ -1,0 +1,112 @@
+"""Do all series of a workload train alike? They have the same minibatches, weights and dropout.
+
+So losses and accuracy are equal but for rounding, and betray a path that delivered other rows in a
+timed epoch, whatever the comparison of rows saw (:mod:`gatherbench.bench.run.check`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE, CHECK_STAGE, Key, RunStore, key_of
+
+#: What is compared, and how far it may be off by backend: the mean loss of an epoch by a share of
+#: it, the accuracy absolutely. Sums are rounded in any order, on a GPU always, on the host where
+#: threads share them: between right cases of WordNet losses were seen to differ by 5e-7 of them in
+#: three epochs. A path that stops fetching at its fourth minibatch moves the loss by a tenth.
+TOLERANCES = {
+    ("train", "loss"): {"host": 1e-4, "cuda": 0.01},
+    ("eval", "test_accuracy"): {"host": 0.005, "cuda": 0.02},
+}
+#: The gather that needs no trust: what it trains to is right.
+BASELINE = "cpu_gather"
+SOURCE = "losses and accuracy compared with those of the workload's other cases"
+#: What is known of a case before it has fetched a row, or although its rows were wrong.
+_STILL_RIGHT = (CASE_STAGE, CHECK_STAGE, "setup")
+
+_Values = dict[tuple[int, str, str], float]
+
+
+def wrong_cases(rows: Iterable[Row]) -> set[Key]:
+    """The cases whose rows or losses were found wrong: nothing that they measured holds."""
+    return {key_of(r) for r in rows if (r.stage, r.status) == (CHECK_STAGE, "failed")}
+
+
+def without_wrong(rows: Sequence[Row]) -> list[Row]:
+    """The rows, of wrong cases only what is declared of them and how they ended."""
+    wrong = wrong_cases(rows)
+    return [
+        r for r in rows if r.backend == "model" or r.stage in _STILL_RIGHT or key_of(r) not in wrong
+    ]
+
+
+def fail_strays(store: RunStore) -> int:
+    """Have the cases fail that did not train as the others of their workload; how many those are.
+
+    Each gets a row ``check.training`` that says where it strays, and its last row says so, too.
+    What it measured stays in the table; readers leave it out (:func:`without_wrong`). To be
+    called when no case is being measured.
+    """
+    rows = store.rows()
+    found = strays(without_wrong(rows))
+    ended = (CASE_STAGE, CASE_METRIC)
+    ends = [r for r in rows if (r.stage, r.metric) == ended and key_of(r) in found]
+    if not ends:
+        return 0
+    new = []
+    for end in ends:
+        reason = found[key_of(end)]
+        lost = replace(end, value=None, status="failed", reason=reason)
+        stray = replace(lost, stage=CHECK_STAGE, metric="training", unit="1", source=SOURCE)
+        stray = replace(stray, reason=f"failed: {reason}")
+        new += [stray, lost if end.status == "ok" else end]
+    store.replace(lambda row: row in ends, new)
+    return len(ends)
+
+
+def strays(rows: Iterable[Row]) -> dict[Key, str]:
+    """The cases that trained otherwise than the reference of their workload, and where they stray.
+
+    The reference is the median of the baseline's cases, else of the medians of the series. Where
+    two series without a baseline differ, nobody knows which is right, and both fail.
+    """
+    groups: dict[tuple[str, str], dict[Key, _Values]] = defaultdict(lambda: defaultdict(dict))
+    for row in rows:
+        if (row.stage, row.metric) in TOLERANCES and row.value is not None:
+            values = groups[row.workload, row.backend][key_of(row)]
+            values[row.epoch, row.stage, row.metric] = row.value
+    found: dict[Key, str] = {}
+    for (_, backend), cases in groups.items():
+        # The epochs in their order, and then the score, whose epoch is -1.
+        seen = sorted({where for values in cases.values() for where in values}, key=_order)
+        for where in seen:
+            for case, reason in _off(where, cases, backend).items():
+                found.setdefault(case, reason)
+    return found
+
+
+def _order(where: tuple[int, str, str]) -> tuple[bool, int]:
+    return (where[0] < 0, where[0])
+
+
+def _off(where: tuple[int, str, str], cases: Mapping[Key, _Values], backend: str) -> dict[Key, str]:
+    """The cases whose value strays, and how."""
+    epoch, stage, metric = where
+    values = {case: of[where] for case, of in cases.items() if where in of}
+    series: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for (_, strategy, variant, _), value in values.items():
+        series[strategy, variant].append(value)
+    plain = [value for (strategy, _), of in series.items() if strategy == BASELINE for value in of]
+    right = median(plain or map(median, series.values()))
+    allowed = TOLERANCES[stage, metric][backend] * (right if metric == "loss" else 1.0)
+    name = f"{stage}.{metric}" + (f" of epoch {epoch}" if epoch >= 0 else "")
+    whose = f"with {BASELINE}" if plain else "in the other series"
+    return {
+        case: f"it trained on other rows: {name} is {value!r}, and {right!r} {whose}"
+        for case, value in values.items()
+        if abs(value - right) > allowed
+    }

@@ -1,0 +1,181 @@
+"""Correctness: the rows that a data path delivers from first to last, and the memory that it reads.
+
+A path may be right for as long as somebody looks. So the first minibatches are compared before
+anything is timed, and all of them in the warm-up; in each timed epoch a few rows of minibatches
+that nobody can foresee are put aside, to be compared when the clock has stopped; and after the
+last epoch the path is asked once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from torch import Tensor
+
+from gatherbench.bench.run.loop import Steps, Watch, run_epoch
+from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.store import CHECK_STAGE
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
+from gatherbench.strategies.base import Fetcher
+
+COMPARED = "fetched rows compared bit for bit with a plain gather"
+
+#: Minibatches of a timed epoch that are looked at, and rows of each: some ten microseconds.
+SPOT_BATCHES, SPOT_ROWS = 3, 32
+#: Minibatches that are fetched once more after the last epoch.
+LAST_BATCHES = 8
+#: Rows are put aside up to here, since to compare them at once would give a fetch that runs beside
+#: the training more time than it has in a timed epoch.
+_ASIDE_BYTES = 128 << 20
+#: Rows that are gathered at a time: memory that is used again costs no page faults.
+_BLOCK = 4096
+
+
+class WrongRowsError(RuntimeError):
+    """A data path delivered other bytes than the table holds."""
+
+
+class WrongMemoryError(RuntimeError):
+    """The table does not lie in the memory that the strategy says it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """Rows of a minibatch as the training had them; ``numbers``: which of its rows they are."""
+
+    batch: int
+    numbers: range
+    ids: Tensor
+    rows: Tensor
+
+
+class Witness:
+    """Compares what the loop trains on with the table ``[N, D]``, bit for bit.
+
+    Rows are copied in turns before their step, when a path may have handed them out too early, and
+    after it, when a fetch that is on its way may have written over them. What is looked at is drawn
+    anew for each epoch and case, so that no path can know it.
+
+    Attributes:
+        rows: how many have been compared.
+    """
+
+    def __init__(self, table: Tensor, device: torch.device) -> None:
+        self.rows = 0
+        self._table, self._device, self._draw = table, device, Random()
+
+    def everything(self, when: str) -> AbstractContextManager[Watch]:
+        """Watches all rows of every minibatch; the block ends with the comparison.
+
+        Raises:
+            WrongRowsError: on leaving the block; says ``when``, and names the minibatch, the row
+                and the column of the first difference.
+        """
+        return self._watching(when, lambda _number: True, None)
+
+    def spots(self, when: str, batches: int) -> AbstractContextManager[Watch]:
+        """The same of a few rows of some minibatches, out of as many as the epoch has."""
+        drawn = set(self._draw.sample(range(batches), min(SPOT_BATCHES, batches)))
+        return self._watching(when, drawn.__contains__, SPOT_ROWS)
+
+    @contextmanager
+    def _watching(
+        self, when: str, chosen: Callable[[int], bool], rows: int | None
+    ) -> Iterator[Watch]:
+        aside: list[_Aside] = []
+        begin = self._draw.randrange(2)
+
+        @contextmanager
+        def looked_at(number: int, batch: MiniBatch, x: Tensor) -> Iterator[None]:
+            if x.device.type != self._device.type:
+                raise WrongRowsError(f"minibatch {number} lies on {x.device}, not {self._device}")
+            late = (begin + number) % 2
+            if late:
+                yield
+            ids = batch.input_ids
+            stride = max(1, len(ids) // rows) if rows else 1
+            first = self._draw.randrange(stride)
+            copy = x[first::stride].clone(memory_format=torch.contiguous_format)
+            of_batch = range(first, len(ids), stride)
+            aside.append(_Aside(number, of_batch, ids[first::stride], copy))
+            if not late:
+                del x  # to be freed by the step, as ever
+                yield
+            if sum(seen.rows.nbytes for seen in aside) > _ASIDE_BYTES:
+                self._compare(aside, when)
+
+        def watch(number: int, batch: MiniBatch, x: Tensor) -> AbstractContextManager[object]:
+            return looked_at(number, batch, x) if chosen(number) else nullcontext()
+
+        yield watch
+        self._compare(aside, when)
+
+    def _compare(self, aside: list[_Aside], when: str) -> None:
+        for seen in aside:
+            difference = self._difference(seen)
+            if difference is not None:
+                raise WrongRowsError(f"minibatch {seen.batch} of the trace, {when}: {difference}")
+            self.rows += len(seen.ids)
+        aside.clear()
+
+    def _difference(self, seen: _Aside) -> str | None:
+        rows, table = seen.rows.cpu(), self._table
+        if (rows.dtype, rows.shape) == (table.dtype, (len(seen.ids), *table.shape[1:])) and all(
+            torch.equal(byte_rows(got), byte_rows(reference_gather(table, ids)))
+            for got, ids in zip(
+                torch.split(rows, _BLOCK), torch.split(seen.ids, _BLOCK), strict=True
+            )
+        ):
+            return None
+        return same_bytes(rows, reference_gather(table, seen.ids), seen.numbers)
+
+
+class Untrained:
+    """Steps that train nothing."""
+
+    def step(self, _x: Tensor, _batch: MiniBatch) -> Tensor:
+        return torch.zeros(())
+
+
+def check_rows(
+    fetcher: Fetcher,
+    witness: Witness,
+    batches: Iterable[MiniBatch],
+    when: str,
+    steps: Steps | None = None,
+) -> int:
+    """Compare the rows of ``batches``, fetched by the loop; how many minibatches those were.
+
+    As many are in flight as in an epoch, so that buffers are reused as there, beside ``steps``.
+
+    Raises:
+        WrongRowsError: see :meth:`Witness.everything`.
+    """
+    with witness.everything(when) as watch:
+        return len(run_epoch(batches, fetcher, steps or Untrained(), watch=watch).losses)
+
+
+def residency_row(fetcher: Fetcher, make: RowMaker) -> Row:
+    """That the table lies where the strategy says; the row's source says where that is.
+
+    Raises:
+        WrongMemoryError: it lies elsewhere, so what would be timed is another data path.
+    """
+    residency = fetcher.residency()
+    if residency is None:
+        reason = (
+            "unsupported: an empty table, or one that only the CPU or another process reads:"
+            " CUDA has nothing to say of it here"
+        )
+        return make.missing(CHECK_STAGE, "residency", "1", "cudaPointerGetAttributes", reason)
+    if residency.found != residency.expected:
+        raise WrongMemoryError(
+            f"the table lies in {residency.found} memory by {residency.source}, "
+            f"and the strategy reads {residency.expected} memory: not timed"
+        )
+    return make.ok(CHECK_STAGE, "residency", "1", 1, f"{residency.source}: {residency.found}")

@@ -1,0 +1,109 @@
+"""What a case says of itself before it is measured: bytes, requests, operations; ``model`` rows.
+
+Nothing here is timed. The rows are what the link model predicts from, so that a run's table is
+enough to ask what another machine would do with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from torch import Tensor
+
+from gatherbench.bench.plan.workload import MODELS, Workload
+from gatherbench.bench.run.models import GAT_HEADS
+from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.training_cost import TrainingCost, training_cost, widths_of
+from gatherbench.bench.sampling.trace import InputIds, Trace
+from gatherbench.datasets.dataset import GraphDataset
+from gatherbench.strategies.base import Strategy
+
+#: Why nothing is declared, and so nothing predicted, of a model of the user's own.
+OWN_MODEL = "operations are counted for sage and gat, not for a model of one's own"
+#: Fields of a ``DataPath`` that are summed over the trace, and the rows' metric for each.
+_BYTES = {
+    "payload_bytes": "declared_payload",
+    "cpu_read_bytes": "cpu_read",
+    "cpu_write_bytes": "cpu_write",
+    "copy_engine_bytes": "copy_engine",
+    "pageable_bytes": "pageable",
+    "gpu_link_read_bytes": "gpu_link_read",
+}
+
+
+def declared_rows(
+    workload: Workload, strategy: Strategy, trace: Trace, dataset: GraphDataset, make: RowMaker
+) -> Iterator[Row]:
+    """What the strategy says of an epoch's bytes, and what its training asks of a GPU."""
+    spec = dataset.spec
+    yield from path_rows(strategy, InputIds(trace), spec.row_bytes, spec.num_nodes, make)
+    make = replace(make, backend="model")
+    yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
+    yield make.ok("sample", "edges", "1", int(trace.num_edges.sum()), "count of the trace")
+    source = "counted from the shapes of the trace's minibatches (linkmodel/compute.py)"
+    if workload.model not in MODELS:
+        yield make.missing("train", "operations", "1", source, OWN_MODEL)
+        return
+    cost = training_of_trace(workload, trace, dataset)
+    yield make.ok("train", "operations", "1", cost.operations, source)
+    yield make.ok("train", "gpu_memory", "B", cost.memory_bytes, source)
+    yield make.ok("train", "launches", "1", cost.launches, source)
+    yield make.ok("train", "structure", "B", cost.structure_bytes, source)
+
+
+def path_rows(
+    strategy: Strategy, epoch: Iterable[Tensor], row_bytes: int, num_rows: int, make: RowMaker
+) -> Iterator[Row]:
+    """What the strategy says of an epoch's way from a table of ``num_rows`` rows.
+
+    Args:
+        epoch: input ids of its minibatches, ``int64``; every epoch's, the warm-up's among them.
+        row_bytes: of the table.
+    """
+    make = replace(make, backend="model")
+    totals: Counter[str] = Counter()
+    requests: Counter[int] = Counter()
+    page_visits: int | None = 0
+    accounted = True
+    for path in strategy.data_paths(epoch, row_bytes, num_rows, seen=epoch):
+        for name in _BYTES:
+            totals[name] += getattr(path, name)
+        requests.update(path.gpu_requests or {})
+        accounted = accounted and path.gpu_requests is not None
+        if page_visits is not None and path.gpu_link_read_bytes:
+            counted = path.gpu_page_visits
+            page_visits = None if counted is None else page_visits + counted
+    source = "Strategy.data_paths over the trace"
+    for name, metric in _BYTES.items():
+        yield make.ok("fetch", metric, "B", totals[name], source)
+    if accounted:
+        source = "request accounting over the trace; the table begins at a page"
+        for size, count in sorted(requests.items()):
+            yield make.ok("fetch", f"gpu_requests_{size}_bytes", "1", count, source)
+    if page_visits is not None:
+        source = "count over the trace, in the order in which rows are read; pages of 2 MiB"
+        yield make.ok("fetch", "gpu_page_visits", "1", page_visits, source)
+    on_gpu = strategy.gpu_table_bytes(row_bytes * num_rows)
+    yield make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.gpu_table_bytes of the table")
+    yield make.ok("fetch", "row", "B", row_bytes, "bytes of a row of the table")
+    yield make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead")
+    yield make.ok("fetch", "gpu_share", "1", strategy.gpu_share, "Strategy.gpu_share")
+
+
+def training_of_trace(workload: Workload, trace: Trace, dataset: GraphDataset) -> TrainingCost:
+    """The cost of training on the whole trace once."""
+    spec = dataset.spec
+    widths = widths_of(
+        workload.model,
+        spec.feature_dim,
+        workload.hidden,
+        workload.layers,
+        spec.num_classes,
+        GAT_HEADS,
+    )
+    # Every count is linear in nodes and edges, but for the launches.
+    nodes, edges = trace.num_nodes.sum(axis=0), trace.num_edges.sum(axis=0)
+    cost = training_cost(workload.model, widths, nodes.tolist(), edges.tolist(), GAT_HEADS)
+    return replace(cost, launches=cost.launches * len(trace))

@@ -1,0 +1,181 @@
+"""The training loop: one for all strategies, so that they differ in nothing but the data path.
+
+With lookahead L the rows of the next L minibatches are on their way while the model trains on
+the current one. Stage times are taken without making the device wait: on a GPU the training
+stream's own events are read after the epoch, on the host the clock is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gatherbench.bench.run.nvtx import Mark, unmarked
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.strategies.base import Fetcher, Ticket
+
+STAGES = ("sample", "fetch", "train")
+
+#: Looks at a minibatch, by its number in the epoch, and at its rows: opened before the step that
+#: trains on them and closed after it, both outside the times of the stages.
+Watch = Callable[[int, MiniBatch, Tensor], AbstractContextManager[object]]
+
+_NOTHING = nullcontext()
+
+
+def unwatched(_number: int, _batch: MiniBatch, _x: Tensor) -> AbstractContextManager[object]:
+    """Nobody looks."""
+    return _NOTHING
+
+
+class Steps(Protocol):
+    """What the loop trains: :class:`gatherbench.bench.run.models.Trainer`, or a stand-in in
+    tests."""
+
+    def step(self, x: Tensor, batch: MiniBatch) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTimes:
+    """Seconds of one epoch.
+
+    Attributes:
+        wall_s: from the first sample to the end of the last step, device work included.
+        stages: stage → seconds of each minibatch, in order. ``fetch`` is the time for which the
+            training waited for rows: for an overlapped strategy less than the fetch itself took.
+        host_s: what the host spent within the stages; ``wall_s - host_s`` of a host epoch is the
+            loop's own cost.
+        losses: of each minibatch.
+        payload_rows: feature rows that were fetched.
+    """
+
+    wall_s: float
+    stages: dict[str, list[float]]
+    host_s: float
+    losses: list[float]
+    payload_rows: int
+
+
+class HostClock:
+    """Stage times by the host's clock: right where every stage runs on the host."""
+
+    source = "time.perf_counter"
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {stage: [] for stage in STAGES}
+        self.host_s = 0.0
+
+    @contextmanager
+    def stage(self, name: str, batch: int) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.add(name, batch, time.perf_counter() - begin)
+
+    def add(self, name: str, batch: int, seconds: float) -> None:
+        values = self.seconds[name]
+        if batch == len(values):
+            values.append(seconds)
+        else:
+            values[batch] += seconds
+        self.host_s += seconds
+
+    def finish(self) -> dict[str, list[float]]:
+        """All stage times, once the epoch's work is done."""
+        return self.seconds
+
+
+class CudaClock(HostClock):
+    """Stage times by events on the training stream; sampling, host work, by the host's clock.
+
+    An event costs the stream about a microsecond and the host no wait, where a synchronisation
+    around each stage would serialise what the strategies try to overlap.
+    """
+
+    source = "torch.cuda.Event on the training stream (sample: time.perf_counter)"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._events: list[tuple[str, int, torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextmanager
+    def stage(self, name: str, batch: int) -> Iterator[None]:
+        begin, end = (
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
+        host_begin = time.perf_counter()
+        begin.record()
+        yield
+        end.record()
+        self.host_s += time.perf_counter() - host_begin
+        self._events.append((name, batch, begin, end))
+
+    def finish(self) -> dict[str, list[float]]:
+        torch.cuda.synchronize()
+        host_s = self.host_s
+        for name, batch, begin, end in self._events:
+            self.add(name, batch, begin.elapsed_time(end) / 1e3)
+        self.host_s = host_s
+        return self.seconds
+
+
+def run_epoch(
+    batches: Iterable[MiniBatch],
+    fetcher: Fetcher,
+    trainer: Steps,
+    mark: Mark = unmarked,
+    watch: Watch = unwatched,
+) -> EpochTimes:
+    """Fetch and train on every minibatch once.
+
+    Args:
+        batches: drawn as the loop goes, so the time to draw one counts as ``sample``.
+        mark: opens a range of each stage's name for a profiler.
+        watch: sees the rows of each minibatch.
+    """
+    on_cuda = fetcher.device.type == "cuda"
+    clock = CudaClock() if on_cuda else HostClock()
+    source = iter(batches)
+    in_flight: deque[tuple[int, MiniBatch, Ticket]] = deque()
+    losses: list[Tensor] = []
+    drawn = rows = 0
+
+    def advance() -> bool:
+        nonlocal drawn, rows
+        begin = time.perf_counter()
+        with mark("sample"):
+            batch = next(source, None)
+        if batch is None:
+            return False
+        clock.add("sample", drawn, time.perf_counter() - begin)
+        with mark("fetch"), clock.stage("fetch", drawn):
+            ticket = fetcher.submit(batch.input_ids.to(fetcher.ids_device))
+        in_flight.append((drawn, batch, ticket))
+        drawn += 1
+        rows += batch.num_nodes[-1]
+        return True
+
+    if on_cuda:
+        torch.cuda.synchronize()
+    epoch_begin = time.perf_counter()
+    while len(in_flight) <= fetcher.lookahead and advance():
+        pass
+    while in_flight:
+        number, batch, ticket = in_flight.popleft()
+        with mark("fetch"), clock.stage("fetch", number):
+            x = ticket.result()
+        with watch(number, batch, x), mark("train"), clock.stage("train", number):
+            losses.append(trainer.step(x, batch))
+            del x, batch, ticket  # freeing a minibatch takes time: the step's, not the loop's
+        advance()
+    if on_cuda:
+        torch.cuda.synchronize()
+    wall_s = time.perf_counter() - epoch_begin
+    return EpochTimes(wall_s, clock.finish(), clock.host_s, [float(x) for x in losses], rows)

@@ -1,0 +1,294 @@
+"""Measure one case: open the data path, prove it right, then train and record.
+
+Nothing is timed before the fetched rows have been compared, bit for bit, with a plain gather, and
+they are compared again until the case is over.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gatherbench.bench.machine.numa import Binding, bind_case, share_on_node
+from gatherbench.bench.meters.recorder import Recorder
+from gatherbench.bench.meters.registry import open_meters
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.accuracy import score
+from gatherbench.bench.run.check import (
+    COMPARED,
+    LAST_BATCHES,
+    Witness,
+    WrongRowsError,
+    check_rows,
+    residency_row,
+)
+from gatherbench.bench.run.declared_rows import declared_rows
+from gatherbench.bench.run.energy_block import EnergyBlock
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.loop import STAGES, CudaClock, EpochTimes, HostClock, run_epoch
+from gatherbench.bench.run.models import Trainer, build_model, to_device
+from gatherbench.bench.run.nvtx import TRACE_BATCHES, Mark, nvtx_session, unmarked, write_trace
+from gatherbench.bench.run.reading_row import row_of
+from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.sensor_calibration import gpu_under_test
+from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
+from gatherbench.bench.run.uvm_block import uvm_rows
+from gatherbench.bench.sampling.device_sampler import DeviceSampler
+from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.trace import Sampler, Trace
+from gatherbench.datasets.dataset import GraphDataset
+from gatherbench.datasets.store import open_dataset
+from gatherbench.kernels.host_memory import available_bytes, resident_copy
+from gatherbench.kernels.reference import reference_gather
+from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
+from gatherbench.strategies.registry import build
+
+#: Share of the available memory up to which the table is brought into anonymous memory; a larger
+#: one is read through its memory map.
+RESIDENT_SHARE = 0.6
+
+
+def backend_of(device: str) -> str:
+    """The rows' ``backend`` for a torch device type."""
+    return "cuda" if device == "cuda" else "host"
+
+
+def row_maker(job: Job) -> RowMaker:
+    """What all rows of the case share."""
+    case = job.case
+    return RowMaker(
+        run_id=job.run_id,
+        commit=job.commit,
+        machine=job.machine,
+        backend=backend_of(job.device),
+        workload=case.workload.id,
+        dataset=case.workload.dataset,
+        strategy=case.strategy,
+        variant=case.variant,
+        repeat=case.repeat,
+    )
+
+
+def measure(job: Job, out: PartWriter) -> str | None:
+    """Measure the case and write its rows and samples to ``out`` as they are known.
+
+    Returns:
+        Why the strategy cannot run here, or ``None`` when the case has been measured.
+
+    Raises:
+        WrongRowsError: the rows fetched differ from the table's. ``out`` has a row ``check.rows``
+            that says so, by which readers know that what was measured is not to be shown.
+        WrongMemoryError: the table does not lie where the strategy says.
+        Exception: whatever went wrong; what was measured before is in ``out``.
+    """
+    strategy = build(job.case.strategy, job.case.params)
+    with strategy.surroundings(torch.device(job.device)):
+        try:
+            return _measure(job, strategy, out)
+        except WrongRowsError as error:
+            reason = f"failed: {error}"
+            out.row(row_maker(job).missing(CHECK_STAGE, "rows", "1", COMPARED, reason, "failed"))
+            raise
+
+
+def _measure(job: Job, strategy: Strategy, out: PartWriter) -> str | None:
+    device = torch.device(job.device)
+    binding = bind_case(device, job.measure["threads"], job.measure.get("numa", "gpu"))
+    torch.set_num_threads(len(os.sched_getaffinity(0)))  # the plan's, whatever OMP_NUM_THREADS says
+    dataset = open_dataset(job.dataset)
+    reason = strategy.skip(device, dataset.spec.table_bytes)
+    if reason is not None:
+        return reason
+    trace = Trace.open(job.trace)
+    make = row_maker(job)
+
+    begin = time.perf_counter()
+    table, where = load_table(dataset)
+    load_s = time.perf_counter() - begin
+    reason = strategy.skip(device, table.nbytes)  # again: the table has taken memory
+    if reason is not None:
+        return reason
+    begin = time.perf_counter()
+    with strategy.open(table, device) as fetcher:
+        open_s = time.perf_counter() - begin
+        clock = "time.perf_counter"
+        out.row(make.ok("setup", "table_load_time", "s", load_s, f"{clock}; {where}"))
+        out.row(make.ok("setup", "open_time", "s", open_s, clock))
+        out.row(make.ok("setup", "table", "B", table.nbytes, "tensor.nbytes"))
+        for row in _binding_rows(binding, table, make):
+            out.row(row)
+        for step in fetcher.setup:
+            out.row(make.ok("setup", step.metric, step.unit, step.value, step.source))
+
+        witness = Witness(table, device)
+        first = max(job.measure["check_batches"], fetcher.lookahead + 2)
+        checked = check_rows(fetcher, witness, itertools.islice(trace, first), "before timing")
+        out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
+        if device.type == "cuda":
+            out.row(residency_row(fetcher, make))
+        if job.case.repeat == 0:
+            for row in declared_rows(job.case.workload, strategy, trace, dataset, make):
+                out.row(row)
+
+        _train(job, dataset, table, trace, fetcher, witness, make, out)
+        out.row(make.ok(CHECK_STAGE, "rows", "1", witness.rows, COMPARED))
+    return None
+
+
+def load_table(dataset: GraphDataset) -> tuple[Tensor, str]:
+    """The feature table ``[N, D]`` in host memory, and in words where it lies.
+
+    In anonymous memory, where huge pages serve it, as long as it fits comfortably.
+    """
+    free = available_bytes()
+    if dataset.spec.table_bytes < RESIDENT_SHARE * free:
+        return resident_copy(dataset.features), "copied into anonymous memory"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # read-only memory: torch warns, and nothing writes to it
+        return torch.from_numpy(dataset.features), "memory-mapped file, paged in on demand"
+
+
+def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[Row]:
+    """The NUMA node that threads and memory are bound to, and what of the table lies there."""
+    if binding.node is None:
+        reason = binding.reason or "unsupported: not bound"
+        yield make.missing("setup", "numa_node", "1", "NUMA node of the GPU", reason)
+        return
+    yield make.ok("setup", "numa_node", "1", binding.node, binding.how)
+    share, source = share_on_node(table, binding.node), "move_pages, pages spread over the table"
+    if isinstance(share, str):
+        yield make.missing("setup", "table_on_node", "1", source, share)
+    else:
+        yield make.ok("setup", "table_on_node", "1", share, source)
+
+
+def live_batches(
+    workload: Workload, dataset: GraphDataset, sampler: Sampler
+) -> Iterator[MiniBatch]:
+    """The trace's minibatches, drawn anew: the same bytes, at the cost of sampling them."""
+    seeds = epoch_seeds(
+        dataset.train_ids, workload.batch_size, workload.seed, 0, workload.max_batches
+    )
+    for i, batch in enumerate(seeds):
+        yield sampler.sample(batch, batch_seed(workload.seed, 0, i))
+
+
+def _train(
+    job: Job,
+    dataset: GraphDataset,
+    table: Tensor,
+    trace: Trace,
+    fetcher: Fetcher,
+    witness: Witness,
+    make: RowMaker,
+    out: PartWriter,
+) -> None:
+    """Warm-up epochs, measured epochs, and the score of the trained model."""
+    plan, case = job.measure, job.case
+    model = build_model(case.workload, dataset.spec.feature_dim, dataset.spec.num_classes)
+    trainer = Trainer(model, torch.from_numpy(np.array(dataset.labels)), fetcher.device)
+    sampler = NeighborSampler(dataset.indptr, dataset.indices, case.workload.fanouts)
+    drawing: Sampler = sampler
+    if plan["sampling"] == "gpu":
+        graph = (dataset.indptr, dataset.indices)
+        drawing = DeviceSampler(*graph, case.workload.fanouts, fetcher.device)
+    gpu = gpu_under_test(fetcher.device, job.sensors)
+    recorder = Recorder(open_meters(gpu=gpu))
+    energy = EnergyBlock(gpu, run_on=plan.get("energy", True))
+
+    def minibatches() -> Iterator[MiniBatch]:
+        if plan["sampling"] == "replay":
+            return iter(trace)
+        return live_batches(case.workload, dataset, drawing)
+
+    for step in _tuned(fetcher, trainer, trace[0], table):
+        out.row(make.ok("setup", step.metric, step.unit, step.value, step.source))
+
+    for _ in range(plan["warmup_epochs"]):
+        with witness.everything("in the warm-up") as watch:
+            run_epoch(minibatches(), fetcher, trainer, unmarked, watch)
+    with nvtx_session(job.nvtx) as mark, energy:
+        for number in range(plan["epochs"]):
+            with witness.spots(f"in epoch {number}", len(trace)) as watch, recorder:
+                times = run_epoch(minibatches(), fetcher, trainer, mark, watch)
+            _write_epoch(job, times, dataset.spec.row_bytes, number, make, out)
+            for reading in recorder.readings:
+                out.row(row_of(reading, make, "epoch", number))
+                if reading.series:
+                    out.series(case, number, reading.metric, reading.unit, reading.series)
+    if plan["eval_batches"]:
+        right, seen = score(case.workload, dataset, table, trainer, sampler, plan["eval_batches"])
+        if seen:
+            source = f"{seen} test nodes"
+            out.row(make.ok("eval", "test_accuracy", "1", right / seen, source))
+
+    last = itertools.islice(trace, LAST_BATCHES)
+    check_rows(fetcher, witness, last, "after the last epoch", trainer)
+
+    def one_epoch() -> None:
+        run_epoch(minibatches(), fetcher, trainer)
+
+    for row in energy.rows(plan["epochs"], one_epoch, make):
+        out.row(row)
+    for row in uvm_rows(one_epoch, make, traced=job.traces is not None):
+        out.row(row)
+    if job.traces is not None:
+        path = job.traces / f"{case.id}.json.gz"
+
+        def traced(mark: Mark) -> None:
+            run_epoch(itertools.islice(minibatches(), TRACE_BATCHES), fetcher, trainer, mark)
+
+        out.row(_traced(traced, path, fetcher.device, make))
+
+
+def _tuned(fetcher: Fetcher, trainer: Trainer, batch: MiniBatch, table: Tensor) -> list[SetupStep]:
+    """Have the fetcher find what depends on the training: beside a copy of it, then thrown away."""
+    if not fetcher.tunable:
+        return []
+    ids = batch.input_ids
+    x = reference_gather(table, ids).to(fetcher.device)
+    on_device = to_device(batch, fetcher.device)
+    with torch.random.fork_rng(devices=[fetcher.device] if fetcher.device.type == "cuda" else []):
+        spare = Trainer(copy.deepcopy(trainer.model), trainer.labels, fetcher.device)
+        return fetcher.tune(ids.to(fetcher.ids_device), lambda: spare.step(x, on_device))
+
+
+def _traced(epoch: Callable[[Mark], None], path: Path, device: torch.device, make: RowMaker) -> Row:
+    """Write the trace of an epoch that nothing else measures; its row says what became of it."""
+    what = ("harness", "trace", "B")
+    source = f"torch.profiler, traces/{path.name}, at most {TRACE_BATCHES} minibatches"
+    try:
+        return make.ok(*what, write_trace(epoch, path, device), source)
+    except Exception as error:  # a profiler that fails must not cost what was measured
+        return make.missing(*what, source, f"failed: {type(error).__name__}: {error}", "failed")
+
+
+def _write_epoch(
+    job: Job, times: EpochTimes, row_bytes: int, epoch: int, make: RowMaker, out: PartWriter
+) -> None:
+    clock = (CudaClock if job.device == "cuda" else HostClock).source
+    out.row(make.ok("epoch", "wall_time", "s", times.wall_s, "time.perf_counter", epoch))
+    for stage in STAGES:
+        out.row(make.ok(stage, "wall_time", "s", sum(times.stages[stage]), clock, epoch))
+        out.samples(job.case, epoch, stage, times.stages[stage])
+    batches = len(times.losses)
+    out.row(make.ok("epoch", "minibatches", "1", batches, "count", epoch))
+    payload = times.payload_rows * row_bytes
+    out.row(make.ok("fetch", "payload", "B", payload, "rows fetched × bytes of a row", epoch))
+    loss = sum(times.losses) / batches
+    out.row(make.ok("train", "loss", "1", loss, "mean cross entropy of the minibatches", epoch))
+    if job.device != "cuda":
+        overhead = (times.wall_s - times.host_s) / batches
+        source = "epoch wall time less its stages, per minibatch"
+        out.row(make.ok("harness", "overhead", "s", overhead, source, epoch))

@@ -1,0 +1,136 @@
+"""The models that are trained on the fetched rows: GraphSAGE and GAT from PyG's own layers.
+
+A plan may name a class of the user's own instead, see
+:mod:`gatherbench.bench.plan.own_model`. All run on message-flow blocks: layer ``k`` turns the rows
+of its source nodes into rows of its target nodes, so the outermost layer reads every fetched row
+and the last one yields the seeds.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, dropout, relu
+from torch_geometric.nn import GATConv, SAGEConv
+
+from gatherbench.bench.plan.own_model import own_model
+from gatherbench.bench.plan.workload import MODELS, Workload
+from gatherbench.bench.sampling.minibatch import MiniBatch
+
+#: Heads of the hidden GAT layers, each ``hidden`` wide (DGL's and PyG's GAT examples use 8 × 8;
+#: the paper names none). The output layer has one.
+GAT_HEADS = 4
+#: As in the paper's training script (Min et al., PVLDB 14(11), 2021:
+#: ``train_sampling_pytorch_direct.py`` of its authors' fork of DGL).
+DROPOUT = 0.5
+LEARNING_RATE = 0.003
+
+
+class BlockGNN(nn.Module):
+    """A stack of bipartite PyG convolutions over the blocks of a minibatch.
+
+    Args:
+        convs: one layer each, input layer first; called as ``conv((x_source, x_target), edges)``.
+    """
+
+    def __init__(self, convs: list[nn.Module]) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(convs)
+
+    def forward(self, x: Tensor, batch: MiniBatch) -> Tensor:
+        """Logits ``[S, classes]`` of the seeds from the fetched rows ``x`` ``[B, D]``."""
+        for conv, block in zip(self.convs, reversed(range(len(batch.edges))), strict=True):
+            x = conv((x, x[: batch.num_nodes[block]]), batch.edges[block])
+            if block > 0:
+                x = dropout(relu(x), DROPOUT, self.training)
+        return x
+
+
+def build_model(workload: Workload, in_dim: int, num_classes: int) -> nn.Module:
+    """The workload's model with weights drawn from the workload's seed."""
+    torch.manual_seed(workload.seed)
+    with _own_temporary_folder():
+        if workload.model not in MODELS:
+            own = own_model(workload.model)
+            return own(in_dim, workload.hidden, num_classes, workload.layers)
+        return BlockGNN(_layers(workload, in_dim, num_classes))
+
+
+def _layers(workload: Workload, in_dim: int, num_classes: int) -> list[nn.Module]:
+    hidden, layers = workload.hidden, workload.layers
+    if workload.model == "sage":
+        widths = [in_dim, *[hidden] * (layers - 1), num_classes]
+        return [SAGEConv(a, b) for a, b in pairwise(widths)]
+    inputs = [in_dim, *[hidden * GAT_HEADS] * (layers - 1)]
+    convs = [GATConv((i, i), hidden, heads=GAT_HEADS) for i in inputs[:-1]]
+    return [*convs, GATConv((inputs[-1], inputs[-1]), num_classes, heads=1)]
+
+
+@contextmanager
+def _own_temporary_folder() -> Iterator[None]:
+    """A temporary folder of this user's alone while PyG writes and executes a layer's module.
+
+    In the common one, the bytecode that Python looks for beside the module may be another's.
+    """
+    common = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="gatherbench-layers-") as own:
+        tempfile.tempdir = own
+        try:
+            yield
+        finally:
+            tempfile.tempdir = common
+
+
+class Trainer:
+    """A model with its optimiser and the labels: one step a minibatch.
+
+    Args:
+        labels: int64 ``[N]`` in host memory.
+    """
+
+    def __init__(self, model: nn.Module, labels: Tensor, device: torch.device) -> None:
+        self.model = model.to(device)
+        self.labels = labels.to(device)
+        self.device = device
+        self.optimiser = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+
+    def step(self, x: Tensor, batch: MiniBatch) -> Tensor:
+        """Train on the fetched rows ``x`` ``[B, D]``; the loss, a scalar left on the device.
+
+        Half-precision and integer features are widened to float32 here, on the device, so that
+        they travel narrow.
+        """
+        self.model.train()
+        labels = self._labels_of(batch)
+        loss = cross_entropy(self.model(x.float(), to_device(batch, self.device)), labels)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        return loss.detach()
+
+    @torch.no_grad()
+    def correct(self, x: Tensor, batch: MiniBatch) -> int:
+        """How many of the batch's seeds the model classifies rightly."""
+        self.model.eval()
+        guess = self.model(x.float(), to_device(batch, self.device)).argmax(dim=1)
+        return int((guess == self._labels_of(batch)).sum())
+
+    def _labels_of(self, batch: MiniBatch) -> Tensor:
+        return self.labels[batch.seeds.to(self.device, non_blocking=True)]
+
+
+def to_device(batch: MiniBatch, device: torch.device) -> MiniBatch:
+    """The minibatch with its edges on ``device`` (itself where they are there already).
+
+    The ids stay where they are: of them a step needs the seeds alone, and a copy of all the others
+    from pageable memory would make the host wait for what is queued on the training's stream.
+    """
+    if all(block.device == device for block in batch.edges):
+        return batch
+    edges = tuple(block.to(device, non_blocking=True) for block in batch.edges)
+    return MiniBatch(batch.input_ids, edges, batch.num_nodes)

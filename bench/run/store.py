@@ -1,0 +1,316 @@
+"""A run's folder, written so that a crash at any moment loses nothing that was measured.
+
+Each case writes what it measures, as it measures it, into a *part* of its own (one JSON object a
+line). When the case ends the runner folds the part into ``rows.csv`` with one append, whose last
+line is the row of the case as a whole; a case without that row has not been folded. ``samples``
+are gathered from the parts into ``samples.parquet`` when the run ends, and then the parts go.
+
+    plan.json          the resolved plan: every workload and every case
+    env.json           the machine
+    profile.toml       the machine that epochs are predicted for, if any
+    rows.csv           the table (:class:`gatherbench.bench.run.rows.Row`)
+    samples.parquet    seconds of every stage of every minibatch
+    timeline.parquet   what was polled during epochs; absent when nothing was
+    sensors.json       which of a GPU's sensors the calibration trusts; absent without a GPU
+    parts/             parts of the cases of a run that has not ended
+    interrupted/       parts of cases that were cut off and have been run again
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from gatherbench.bench.plan.case import Case
+from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, Row
+from gatherbench.bench.run.samples import write_samples, write_timeline
+
+CASE_STAGE, CASE_METRIC = "case", "wall_time"
+#: Of the rows that say whether a case is right. One that failed: nothing that it measured holds.
+CHECK_STAGE = "check"
+#: ``source`` of the last row of a case that was never started, because what it needs could not be
+#: had (a download that failed, say). Such a case is tried again when the run is resumed.
+NOT_PREPARED = "preparation of dataset and minibatches"
+#: Of the rows that belong to the run as a whole; the last of them is its wall time.
+CALIBRATION_STAGE = "calibration"
+
+
+class StoreError(ValueError):
+    """A run folder that cannot be read or written; the message names it and the remedy."""
+
+
+Key = tuple[str, str, str, int]
+
+
+def key_of(item: Case | Row) -> Key:
+    """What identifies a case among the rows of a run."""
+    workload = item.workload if isinstance(item, Row) else item.workload.id
+    return (workload, item.strategy, item.variant, item.repeat)
+
+
+class RunStore:
+    """One run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows_file = folder / "rows.csv"
+        self.profile_file = folder / "profile.toml"
+        self.parts = folder / "parts"
+        # The worker's; there is one at a time. Elsewhere, kill -9 would leave them.
+        self.job, self.log = self.parts / "job.json", self.parts / "job.log"
+        self.interrupted = folder / "interrupted"
+        self.sensors_file = folder / "sensors.json"
+
+    @property
+    def run_id(self) -> str:
+        return self.folder.name
+
+    @classmethod
+    def create(
+        cls, root: Path, machine: str, plan: dict[str, Any], env: dict[str, Any]
+    ) -> RunStore:
+        """A new folder ``root/<machine>/<date>-<plan>-<6 hex digits>``."""
+        run_id = f"{date.today():%Y%m%d}-{plan['name']}-{secrets.token_hex(3)}"
+        store = cls(root / machine / run_id)
+        store.parts.mkdir(parents=True)
+        write_atomically(store.folder / "env.json", json.dumps(env, indent=2) + "\n")
+        write_atomically(store.rows_file, ",".join(HEADER) + "\n")
+        # The plan last: a folder with a plan is a run.
+        write_atomically(store.folder / "plan.json", json.dumps(plan, indent=2) + "\n")
+        return store
+
+    @classmethod
+    def open(cls, folder: Path) -> RunStore:
+        """The folder of an earlier run.
+
+        Raises:
+            StoreError: it is none, or its name is none that a folder can have.
+        """
+        try:
+            is_run = (folder / "plan.json").is_file()
+        except OSError as error:
+            raise StoreError(f"{folder}: no run folder ({error.strerror})") from error
+        if not is_run:
+            raise StoreError(f"{folder}: no run folder (it has no plan.json)")
+        return cls(folder)
+
+    def plan(self) -> dict[str, Any]:
+        """The resolved plan of the run."""
+        return _read_json(self.folder / "plan.json")
+
+    def env(self) -> dict[str, Any]:
+        """The machine of the run."""
+        return _read_json(self.folder / "env.json")
+
+    def part(self, case: Case) -> Path:
+        """Where ``case`` writes what it measures."""
+        return self.parts / f"{case.id}.jsonl"
+
+    def append(self, rows: list[Row]) -> None:
+        """Append rows in one write and see them to the disk.
+
+        Raises:
+            OSError: the disk is full or gone; what stood in the file before is untouched but for
+                a torn last line, which :meth:`recover` drops.
+        """
+        data = to_csv(rows).encode()
+        with self.rows_file.open("ab", buffering=0) as file:
+            while data:
+                data = data[file.write(data) :]
+            os.fsync(file.fileno())
+
+    def rows(self) -> list[Row]:
+        """All rows, in the order written.
+
+        A last line that is half written is none yet, unless the run has ended: it has no parts.
+
+        Raises:
+            StoreError: the file has another header, or a row that is none.
+        """
+        return list(read_rows(self.rows_file, growing=self.parts.is_dir()))
+
+    def recover(self) -> set[Key]:
+        """Drop what a killed run left half-written; returns the cases that are complete.
+
+        A case is complete when its last row stands in the table, and so is the calibration; one
+        that was never started is not. Rows of any other case are dropped: its part, if it has one,
+        still holds them.
+        """
+        rows = list(read_rows(self.rows_file, growing=True))
+        last = ((CASE_STAGE, CASE_METRIC), (CALIBRATION_STAGE, CASE_METRIC))
+        ended = [r for r in rows if (r.stage, r.metric) in last]
+        done = {key_of(r) for r in ended if r.source != NOT_PREPARED}
+        kept = [r for r in rows if key_of(r) in done]
+        write_atomically(self.rows_file, ",".join(HEADER) + "\n" + to_csv(kept))
+        return done
+
+    def replace(self, old: Callable[[Row], bool], new: list[Row]) -> None:
+        """Write the table anew: without the rows that ``old`` picks, with ``new`` at its end."""
+        kept = [row for row in self.rows() if not old(row)]
+        write_atomically(self.rows_file, ",".join(HEADER) + "\n" + to_csv([*kept, *new]))
+
+    def set_aside(self, part: Path) -> None:
+        """Keep the part of a case that was cut off before the case is run again."""
+        self.interrupted.mkdir(exist_ok=True)
+        number = len(list(self.interrupted.glob(f"{part.stem}.*.jsonl")))
+        part.rename(self.interrupted / f"{part.stem}.{number}.jsonl")
+
+    def write_samples(self, *, finished: bool) -> None:
+        """Gather the parts' samples and timelines; a finished run drops the parts."""
+        if not self.parts.is_dir():
+            return
+        parts = sorted(self.parts.glob("*.jsonl"))
+        for write in (write_samples, write_timeline):
+            write((record for path in parts for record in read_part(path)), self.folder)
+        if finished:
+            for path in self.parts.iterdir():
+                path.unlink()
+            self.parts.rmdir()
+
+
+class PartWriter:
+    """What a case measures, on disk as soon as it is known."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8")
+
+    def close(self) -> None:
+        """Close the file; what was written stands already."""
+        self._file.close()
+
+    def _write(self, kind: str, fields: dict[str, Any]) -> None:
+        self._file.write(json.dumps({"kind": kind, **fields}) + "\n")
+        self._file.flush()
+
+    def row(self, row: Row) -> None:
+        self._write("row", {name: getattr(row, name) for name in HEADER})
+
+    def samples(self, case: Case, epoch: int, stage: str, values: list[float]) -> None:
+        """Seconds of ``stage`` for each minibatch of ``epoch``, in order."""
+        fields = {**case.to_json(), "epoch": epoch, "stage": stage, "values": values}
+        del fields["params"]
+        self._write("samples", fields)
+
+    def series(
+        self, case: Case, epoch: int, metric: str, unit: str, points: Iterable[tuple[float, float]]
+    ) -> None:
+        """What was polled during ``epoch``: (s since its window opened, value then)."""
+        fields = {**case.to_json(), "epoch": epoch, "metric": metric, "unit": unit}
+        del fields["params"]
+        self._write("series", {**fields, "points": list(points)})
+
+    def end(self, status: str, reason: str | None, wall_time_s: float) -> None:
+        """The case is over: ``ok``, ``skipped`` or ``failed``."""
+        self._write("end", {"status": status, "reason": reason, "wall_time_s": wall_time_s})
+        os.fsync(self._file.fileno())
+
+
+def read_part(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a part; a torn last line (its writer was killed) is left out."""
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def has_ended(part: Path) -> bool:
+    """Whether the part says how its case ended."""
+    return any(r["kind"] == "end" for r in read_part(part))
+
+
+def read_rows(path: Path, *, growing: bool = False) -> Iterator[Row]:
+    """The rows of a table on disk, in order.
+
+    Args:
+        growing: a last line that is half written is none yet.
+
+    Raises:
+        StoreError: the file has another header, a row that is none, or was cut off.
+    """
+    text = path.read_text(encoding="utf-8")
+    lines = list(csv.reader(io.StringIO(text, newline="")))
+    if not lines or tuple(lines[0]) != HEADER:
+        raise StoreError(
+            f"{path}: not a table of schema version {SCHEMA_VERSION}"
+            " (its header differs); read it with the version that wrote it"
+        )
+    complete = text.endswith("\n")
+    for number, cells in enumerate(lines[1:], start=2):
+        if number == len(lines) and not complete:
+            if growing:
+                return
+            raise StoreError(
+                f"{path}: line {number} is cut off in mid-row, and nothing is being written to it:"
+                " the file is damaged; put a whole copy of it there"
+            )
+        try:
+            yield _row(cells)
+        except (ValueError, TypeError) as error:
+            raise StoreError(f"{path}: line {number}: {error}") from error
+
+
+def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
+    """The rows among the records of a part."""
+    return [Row(**{n: r[n] for n in HEADER}) for r in records if r["kind"] == "row"]
+
+
+def to_csv(rows: list[Row]) -> str:
+    """Rows as lines of CSV, without the header; one row is always one line."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    for row in rows:
+        cells = (getattr(row, name) for name in HEADER)
+        writer.writerow(["" if c is None else _one_line(c) for c in cells])
+    return buffer.getvalue()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text`` so that a reader sees the old or the new, never half."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _one_line(cell: object) -> object:
+    return " | ".join(cell.splitlines()) if isinstance(cell, str) else cell
+
+
+_TYPES = get_type_hints(Row)
+
+
+def _row(cells: list[str]) -> Row:
+    if len(cells) != len(HEADER):
+        raise ValueError(f"{len(cells)} cells, expected {len(HEADER)}")
+    values: dict[str, Any] = {}
+    for name, cell in zip(HEADER, cells, strict=True):
+        kind = _TYPES[name]
+        if kind is int:
+            values[name] = int(cell)
+        elif name == "value":
+            values[name] = float(cell) if cell else None
+        else:
+            values[name] = None if name == "reason" and not cell else cell
+    return Row(**values)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise StoreError(f"{path}: not a JSON object")
+    return content

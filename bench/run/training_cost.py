@@ -1,0 +1,118 @@
+"""Operations and bytes of a training step, counted from the shapes of a minibatch.
+
+Layer by layer as PyG computes them: messages are materialised, one row for each edge. Matrix
+products are exact (the tests compare them with torch's own count); bytes count each tensor that an
+operation reads or writes once, as if no cache held any of it, so the roofline's memory side errs on
+the slow side for small minibatches. The number of operations is that of the same step on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_FLOAT = 4  # bytes: features are widened to float32 on the device
+_INDEX = 8  # bytes: edges are int64
+#: Operations of forward, loss and backward, for each layer and beside them, as torch dispatches
+#: them (views left out; the tests count them again).
+_OPERATIONS = {"sage": (28, -8), "gat": (71, -4)}
+#: Of an Adam step, which torch takes over all parameters at once on a GPU.
+_ADAM = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingCost:
+    """What a training step asks of the GPU.
+
+    Attributes:
+        operations: float32 operations; a multiply-add counts two.
+        memory_bytes: read from and written to GPU memory.
+        launches: GPU operations issued by the host.
+        structure_bytes: edges that are copied to the GPU for the step.
+    """
+
+    operations: float
+    memory_bytes: float
+    launches: float
+    structure_bytes: float
+
+
+def training_cost(
+    model: str,
+    widths: Sequence[int],
+    num_nodes: Sequence[float],
+    num_edges: Sequence[float],
+    heads: int = 1,
+) -> TrainingCost:
+    """The cost of forward, backward and optimiser step on one minibatch.
+
+    Args:
+        model: ``sage`` or ``gat``.
+        widths: ``L + 1`` widths from the input features to the classes; a hidden GAT layer's is
+            that of all its heads together.
+        num_nodes: ``L + 1`` counts from the seeds outwards, as ``MiniBatch.num_nodes``.
+        num_edges: ``L`` counts from the seeds outwards.
+        heads: of the hidden layers of ``gat``.
+
+    Raises:
+        ValueError: another model, or counts that do not belong together.
+    """
+    layers = len(num_edges)
+    if model not in _OPERATIONS:
+        raise ValueError(f"unknown model {model!r}: sage or gat")
+    if len(widths) != layers + 1 or len(num_nodes) != layers + 1:
+        raise ValueError(f"{layers} layers need {layers + 1} widths and {layers + 1} node counts")
+    operations = memory = 0.0
+    for layer in range(layers):  # layer 0 turns the input features into hidden rows
+        block = layers - 1 - layer
+        sources, targets = num_nodes[block + 1], num_nodes[block]
+        shape = (sources, targets, num_edges[block], widths[layer], widths[layer + 1])
+        if model == "sage":
+            done = _sage_layer(*shape, first=layer == 0)
+        else:
+            done = _gat_layer(*shape, heads if block else 1, first=layer == 0)
+        operations += done[0]
+        memory += done[1]
+    a_layer, beside = _OPERATIONS[model]
+    copies = layers + 1  # each layer's edges, and the ids
+    launches = a_layer * layers + beside + _ADAM + copies
+    return TrainingCost(operations, memory, launches, sum(num_edges) * 2 * _INDEX)
+
+
+def widths_of(
+    model: str, in_dim: int, hidden: int, layers: int, classes: int, heads: int
+) -> list[int]:
+    """The ``widths`` of :func:`training_cost` for the models of ``bench/run/models.py``."""
+    inner = hidden * heads if model == "gat" else hidden
+    return [in_dim, *[inner] * (layers - 1), classes]
+
+
+def _sage_layer(
+    sources: float, targets: float, edges: float, wide: int, out: int, *, first: bool
+) -> tuple[float, float]:
+    """Operations and bytes; the first layer has no gradient of its input to compute."""
+    products = 2 * (2 * targets * wide * out)  # neighbours' mean and the target's own row
+    messages = 3 * edges * wide + targets * wide  # select, write, read again and add up
+    dense = 2 * targets * (wide + out)
+    operations = 2 * products + edges * wide
+    memory = messages + 2 * dense
+    if not first:
+        operations += products + edges * wide
+        memory += 3 * edges * wide + sources * wide + dense
+    return operations, memory * _FLOAT
+
+
+def _gat_layer(
+    sources: float, targets: float, edges: float, wide: int, out: int, heads: int, *, first: bool
+) -> tuple[float, float]:
+    edges = edges + targets  # PyG adds a loop to each target
+    products = 2 * (sources + targets) * wide * out
+    dense = (sources + targets) * (wide + out)
+    messages = 5 * edges * out + targets * out  # select, scale by attention, add up
+    attention = 10 * edges * heads  # scores, their softmax over each target's edges
+    operations = 2 * products + 2 * (2 * edges * out + attention)
+    memory = 2 * dense + 3 * messages + 2 * attention
+    if not first:
+        operations += products
+        memory += dense
+    return operations, memory * _FLOAT

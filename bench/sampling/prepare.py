@@ -1,0 +1,82 @@
+"""Make a workload ready: its dataset on disk and its minibatches drawn.
+
+Both are kept under the data folder and used again by later runs. The trace is named after the
+dataset's ``spec.json`` too, so that a dataset that was made anew never meets an old trace; of an
+imported graph it holds a checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from gatherbench.bench.plan.workload import Workload
+
+#: Folder of the minibatches, below the data folder.
+TRACES = "traces"
+
+Progress = Callable[[str, float], None]
+
+
+def prepare(workload: Workload, progress: Progress | None = None) -> tuple[Path, Path]:
+    """The folders of the workload's dataset and of its trace, made where they are missing.
+
+    Args:
+        progress: called with what is being done and the fraction of it that is done.
+
+    Raises:
+        DatasetError: the dataset cannot be had or is broken.
+        TraceError: the trace on disk is broken.
+    """
+    from gatherbench.bench.sampling.epoch import epoch_seeds
+    from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+    from gatherbench.bench.sampling.trace import Trace, draw_trace
+    from gatherbench.datasets.registry import prepare_dataset
+    from gatherbench.datasets.store import data_root, open_dataset
+
+    folder = prepare_dataset(workload.dataset, workload.scale, progress=progress)
+    trace = data_root() / TRACES / f"{workload.trace_id}-{state_of(folder)}"
+    if trace.is_dir():
+        Trace.open(trace)
+        return folder, trace
+    dataset = open_dataset(folder)
+    seeds = epoch_seeds(
+        dataset.train_ids, workload.batch_size, workload.seed, 0, workload.max_batches
+    )
+    sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
+    draw_trace(trace, sampler, list(seeds), workload.seed, progress=progress)
+    for old in trace.parent.glob(f"{workload.trace_id}-{'?' * len(state_of(folder))}"):
+        if old != trace:  # of a graph that is no more
+            shutil.rmtree(old, ignore_errors=True)
+    return folder, trace
+
+
+def traces_of(dataset: Path) -> list[Path]:
+    """The minibatches below the same data folder that were drawn from a dataset as it is."""
+    # By name too: a copy of a graph, or a link to one, has its spec.
+    name = re.escape(dataset.name.partition("@")[0])
+    mine = re.compile(rf"{name}(@[^-]+)?-f\d.*-{state_of(dataset)}")
+    found = sorted((dataset.parent / TRACES).glob("*"))
+    return [trace for trace in found if mine.fullmatch(trace.name)]
+
+
+def state_of(dataset: Path) -> str:
+    """What tells the dataset from others of its name; empty where there is none."""
+    from gatherbench.datasets.layout import SPEC_FILE
+
+    try:
+        spec = (dataset / SPEC_FILE).read_bytes()
+    except OSError:
+        return ""
+    return hashlib.sha256(spec).hexdigest()[:8]
+
+
+def identity(dataset: Path, trace: Path) -> str:
+    """Equal for equal datasets with equal minibatches."""
+    from gatherbench.bench.sampling.trace import MANIFEST
+
+    manifest = hashlib.sha256((trace / MANIFEST).read_bytes()).hexdigest()
+    return f"{state_of(dataset)}-{manifest}"

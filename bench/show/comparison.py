@@ -1,0 +1,208 @@
+"""A comparison as tables in the terminal and as JSON. Nothing depends on colour."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gatherbench.bench.read.compare.comparable import changes
+from gatherbench.bench.read.compare.metrics import METRICS
+from gatherbench.bench.read.compare.runs import BAD, deciding
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import three_digits, time_unit
+
+_COLOURS = {"SLOW": "red", "FAILED": "red", "FAST": "green", "AMBIGUOUS": "yellow"}
+_COLOURS |= {"MISSING": "yellow", "NEW": "yellow"}
+#: Set behind a ratio that has no verdict of its own beside it.
+_SIGNS = {"SLOW": " !", "FAST": " *", "AMBIGUOUS": " ?"}
+_LEGEND = "! SLOW, * FAST, ? AMBIGUOUS, no sign SAME"
+_SERIES = ["strategy", "variant", "backend"]
+#: Columns that the one table of all metrics takes.
+WIDE = 120
+
+
+def exit_status(table: pd.DataFrame, metrics: Sequence[str] = ()) -> int:
+    """1 if a deciding line is SLOW or a case failed in B, else 0; AMBIGUOUS is but a warning."""
+    return int(deciding(table, metrics)["verdict"].isin(BAD).any())
+
+
+def render_comparison(
+    table: pd.DataFrame, base: Run, new: Run, metrics: Sequence[str] = (), width: int = WIDE
+) -> RenderableType:
+    """A table for each workload, the reasons of what is not SAME, what else changed, the sum.
+
+    Args:
+        table: of :func:`gatherbench.bench.read.compare.runs.compare_runs`.
+        metrics: what was asked for; empty: all.
+        width: columns of the terminal, 80 or more; below :data:`WIDE` the metrics beside the first
+            stand in a table of their own.
+    """
+    parts: list[RenderableType] = [
+        Text(f"A {base.folder}\nB {new.folder}"),
+        *(Text(f"changed: {change}", style="yellow") for change in changes(base, new)),
+        Text(),
+    ]
+    declared = table["metric"].map(lambda name: METRICS[name].declared)
+    names = base.names | new.names
+    for workload, here in table[~declared].groupby("workload", sort=False):
+        if here["ratio"].notna().any():
+            parts += _tables(f"{names[str(workload)]}: {workload}", here, width)
+    parts += _reasons(deciding(table, metrics))
+    parts += _declared(table[declared], set(metrics))
+    parts.append(Text(f"B / A with its 95 % interval; {_LEGEND}.", style="dim"))
+    parts.append(Text(summary(table, metrics), style="bold"))
+    return Group(*parts)
+
+
+def summary(table: pd.DataFrame, metrics: Sequence[str] = ()) -> str:
+    """One sentence: how many of the deciding lines got each verdict."""
+    chosen = deciding(table, metrics)
+    names = ", ".join(dict.fromkeys(chosen["metric"]))
+    modelled = chosen["backend"] == "model"
+    parts = []
+    for kind, mine in (("measured", chosen[~modelled]), ("modelled", chosen[modelled])):
+        counts = Counter(mine["verdict"])
+        if counts:
+            said = ", ".join(f"{counts[word]} {word}" for word in _in_order(counts))
+            parts.append(f"{kind} {said}")
+    return f"{names}: {'; '.join(parts)}"
+
+
+def comparison_json(table: pd.DataFrame, base: Run, new: Run, metrics: Sequence[str] = ()) -> str:
+    """The comparison as one JSON object; what is not known is null."""
+    records = [
+        {
+            str(name): None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in record.items()
+        }
+        for record in table.to_dict("records")
+    ]
+    content = {
+        "a": base.run_id,
+        "b": new.run_id,
+        "changed": changes(base, new),
+        "summary": summary(table, metrics),
+        "exit_status": exit_status(table, metrics),
+        "comparisons": records,
+    }
+    return json.dumps(content, indent=2)
+
+
+def _tables(title: str, here: pd.DataFrame, width: int) -> Iterator[RenderableType]:
+    compared = here[here["ratio"].notna()]
+    lead, *others = [name for name in METRICS if (compared["metric"] == name).any()]
+    if width >= WIDE or not others:
+        yield _table(title, compared, lead, others)
+    else:
+        yield _table(title, compared, lead, [])
+        yield Text()
+        yield _table(f"{title}: B / A of the others", compared, "", others)
+    yield Text()
+
+
+def _table(title: str, compared: pd.DataFrame, lead: str, others: Sequence[str]) -> Table:
+    """One line a series: all that is known of the metric ``lead``, if any; ratios of ``others``."""
+    factor = 1.0
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+    )
+    table.add_column("case", overflow="fold", min_width=18)
+    if lead:
+        numbers = compared[compared["metric"] == lead]
+        unit = str(numbers["unit"].iloc[0])
+        if unit == "s":
+            unit, factor = time_unit(float(numbers[["base", "new"]].to_numpy().max()))
+        if unit == "1":
+            unit = "× ref."
+        for name in (f"{lead} A, {unit}", "B", "B / A", "95 %"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("verdict", no_wrap=True)
+    for name in others:
+        table.add_column(name.replace("_", " "), justify="right", min_width=6)
+    for backend in sorted(set(compared["backend"]), key=lambda name: name == "model"):
+        if backend == "model":
+            table.add_section()
+            table.add_row("modelled:")
+        style = "italic" if backend == "model" else ""
+        mine = compared[compared["backend"] == backend]
+        for _, lines in mine.groupby(_SERIES, sort=False):
+            by_metric = {line["metric"]: line for line in lines.to_dict("records")}
+            table.add_row(*_cells(by_metric, lead, others, factor), style=style)
+    return table
+
+
+def _cells(
+    lines: Mapping[str, Mapping[Hashable, Any]], lead: str, others: Sequence[str], factor: float
+) -> Iterator[Text]:
+    any_line = next(iter(lines.values()))
+    yield Text(f"{any_line['strategy']} {any_line['variant']}")
+    line = lines.get(lead)
+    if line is not None:
+        yield Text(three_digits(line["base"] * factor))
+        yield Text(three_digits(line["new"] * factor))
+        yield Text(f"{line['ratio']:.3f}")
+        exact = line["low"] == line["high"]
+        yield Text("exact" if exact else f"{line['low']:.3f}–{line['high']:.3f}")
+        yield Text(line["verdict"], style=_COLOURS.get(line["verdict"], ""))
+    elif lead:
+        yield from (Text("–") for _ in range(5))
+    for name in others:
+        other = lines.get(name)
+        if other is None:
+            yield Text("–")
+        else:
+            word = other["verdict"]
+            sign = _SIGNS.get(word, "  ")
+            yield Text(f"{other['ratio']:.2f}{sign}", style=_COLOURS.get(word, ""))
+
+
+def _reasons(chosen: pd.DataFrame) -> list[Text]:
+    """Each reason to look closer once, with the cases that it holds for."""
+    lines = []
+    told = chosen[~chosen["verdict"].isin(["SAME", "FAST"])]
+    for word in _in_order(told["verdict"]):
+        mine = told[told["verdict"] == word]
+        for (metric, reason), group in mine.groupby(["metric", "reason"], sort=False):
+            cases = dict.fromkeys(f"{c.strategy} {c.variant}" for c in group.itertuples())
+            what = (f"{word} ", _COLOURS.get(word, ""))
+            lines.append(Text.assemble(what, f"{metric}, {', '.join(cases)}: {reason}"))
+    return [*lines, Text()] if lines else []
+
+
+def _declared(table: pd.DataFrame, asked: set[str]) -> list[Text]:
+    """What the data paths declare: a line if all is as before, else what differs."""
+    if table.empty:
+        return []
+    other = table[(table["verdict"] != "SAME") & ~table["metric"].isin(asked)]
+    lines = [
+        Text(
+            f"declared bytes and requests of an epoch: {len(table)} compared exactly,"
+            f" {int((table['verdict'] == 'SAME').sum())} the same"
+        )
+    ]
+    for line in other.to_dict("records"):
+        unit = "" if line["unit"] == "1" else f" {line['unit']}"
+        change = f"{line['base']:,.0f}{unit} in A, {line['new']:,.0f}{unit} in B"
+        change = line["reason"] if math.isnan(line["base"]) else change
+        lines.append(Text(f"  {line['strategy']} {line['variant']} {line['metric']}: {change}"))
+    return [*lines, Text()]
+
+
+def _in_order(words: Any) -> list[str]:
+    """The words that occur, the worst first."""
+    order = ("FAILED", "SLOW", "AMBIGUOUS", "MISSING", "NEW", "FAST", "SAME")
+    return [word for word in order if word in set(words)]

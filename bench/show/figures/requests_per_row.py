@@ -1,0 +1,205 @@
+"""Requests per row against row width for every launch policy: the paper's alignment argument.
+
+One panel a policy, so that ten of them can be read. Each is drawn over the lines that lie under a
+row, which no launch can go below. Two kinds of rows are told apart, because the width of an access
+decides much: rows of an odd multiple of 16 B (100 floats are one), and rows of an odd number of
+floats, which forbid accesses of more than 4 B. Rows of whole lines need no alignment and are left
+out. Computed by request accounting, not measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from gatherbench.bench.show.figures.style import BLUE, FAINT, GREY, RC, VERMILION
+from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES
+from gatherbench.kernels.policies import POLICIES, Policy
+from gatherbench.kernels.request_table import RequestRow, requests_by_row_width
+
+FLOAT_BYTES = 4
+WIDEST_BYTES = 2560
+#: Name, row widths in bytes, colour and dashes of the two kinds of rows.
+KINDS: tuple[tuple[str, range, str, tuple[float, tuple[float, ...]]], ...] = (
+    ("rows of an odd multiple of 16 B", range(16, WIDEST_BYTES + 1, 32), BLUE, (0.0, ())),
+    (
+        "rows of an odd number of floats",
+        range(12, WIDEST_BYTES + 1, 24),
+        VERMILION,
+        (0.0, (4.0, 1.2)),
+    ),
+)
+COLUMNS = 5
+#: Inches.
+WIDTH, PANEL, HEAD, FOOT, GAP = 12.5, 1.85, 0.95, 0.68, 0.3
+
+
+def requests_per_row(policies: Sequence[Policy] = (), max_request: int = LINE_BYTES) -> Figure:
+    """Draw ``policies`` (all for none) for requests of up to ``max_request`` bytes.
+
+    Two blocks of panels: requests per row above, link bytes beyond the row as a share of the row
+    below.
+    """
+    chosen = list(policies) or list(POLICIES.values())
+    counted = [
+        requests_by_row_width(widths, FLOAT_BYTES, chosen, max_request=max_request)
+        for _, widths, _, _ in KINDS
+    ]
+    columns = min(COLUMNS, len(chosen))
+    lines = -(-len(chosen) // columns)
+    height = HEAD + FOOT + 2 * lines * PANEL + GAP
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(WIDTH, height), dpi=150, facecolor="white")
+        blocks = (
+            ("Read requests per row", 0, _requests, None),
+            ("Link bytes beyond the row, as a share of it", 1, _overhead, 2.0),
+        )
+        for name, block, value, top in blocks:
+            upper = height - HEAD - block * (lines * PANEL + GAP)
+            figure.text(0.01, upper / height, name, fontsize=10.5, fontweight="bold")
+            limit = top or 1.08 * _highest(chosen, counted)
+            for number, policy in enumerate(chosen):
+                row, column = divmod(number, columns)
+                axes = figure.add_axes(
+                    (
+                        0.045 + column * 0.95 / columns,
+                        (upper - (row + 1) * PANEL + 0.3) / height,
+                        0.95 / columns - 0.022,
+                        (PANEL - 0.62) / height,
+                    )
+                )
+                _panel(axes, policy, counted, value, limit, max_request)
+                last = number + columns >= len(chosen)
+                axes.tick_params(labelbottom=last, labelleft=column == 0)
+                if last:
+                    axes.set_xlabel("row width (B)", fontsize=8)
+        _frame(figure, height, max_request)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure; the ending says in which format.
+
+    Raises:
+        ValueError: matplotlib knows no such format.
+        OSError: the file cannot be written.
+    """
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    with mpl.rc_context(RC):
+        figure.savefig(path, metadata=metadata)
+
+
+def _requests(row: RequestRow) -> float:
+    return row.requests_per_row
+
+
+def _overhead(row: RequestRow) -> float:
+    return 1 / row.link_efficiency - 1
+
+
+def _highest(chosen: Sequence[Policy], counted: Sequence[Sequence[RequestRow]]) -> float:
+    """Requests of the costliest policy, or of the costliest but one where it dwarfs the rest."""
+    most = sorted(
+        max(row.requests_per_row for rows in counted for row in rows if row.policy is policy)
+        for policy in chosen
+    )
+    return most[-2] if len(most) > 1 and most[-1] > 1.5 * most[-2] else most[-1]
+
+
+def floor_requests(row_bytes: int, max_request: int) -> float:
+    """Fewest requests of a row of a table that begins on a line, on average over its rows.
+
+    The sectors that lie under the row are read once, those of a line in as few requests as
+    ``max_request`` allows.
+    """
+    starts = np.arange(0, LINE_BYTES, math.gcd(row_bytes, LINE_BYTES))
+    first, last = starts // SECTOR_BYTES, (starts + row_bytes - 1) // SECTOR_BYTES
+    per_line, per_request = LINE_BYTES // SECTOR_BYTES, max_request // SECTOR_BYTES
+    requests = np.zeros(starts.size)
+    for line in range(int(last.max()) // per_line + 1):
+        sectors = np.minimum(last + 1, (line + 1) * per_line) - np.maximum(first, line * per_line)
+        requests += np.ceil(np.maximum(sectors, 0) / per_request)
+    return float(requests.mean())
+
+
+def _panel(
+    axes: Axes,
+    policy: Policy,
+    counted: Sequence[Sequence[RequestRow]],
+    value: Callable[[RequestRow], float],
+    limit: float,
+    max_request: int,
+) -> None:
+    axes.set_title(policy.label, fontsize=8.5, loc="left")
+    axes.grid(visible=True, axis="both")
+    if value is _requests:
+        widths = range(16, WIDEST_BYTES + 1, 32)
+        floor = [floor_requests(w, max_request) for w in widths]
+        axes.fill_between(widths, floor, color=GREY, alpha=0.55, linewidth=0)
+    clipped = []
+    for (_, _, colour, dashes), rows in zip(KINDS, counted, strict=True):
+        mine = [row for row in rows if row.policy is policy]
+        heights = [value(row) for row in mine]
+        axes.plot(
+            [r.row_bytes for r in mine], heights, color=colour, linestyle=dashes, linewidth=1.4
+        )
+        if heights[-1] > limit:
+            clipped.append(heights[-1])
+    if clipped:
+        number = f"{max(clipped):.0f}" if value is _requests else f"{max(clipped):.0%}"
+        axes.text(
+            0.96, 0.06, f"up to {number} at {WIDEST_BYTES} B", transform=axes.transAxes,
+            ha="right", fontsize=7.5, style="italic",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8},
+        )  # fmt: skip
+    axes.set_xlim(0, WIDEST_BYTES)
+    axes.set_ylim(0, limit)
+    axes.set_xticks([0, 1024, 2048])
+    axes.tick_params(labelsize=7.5)
+    if value is not _requests:
+        axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+
+
+def _frame(figure: Figure, height: float, max_request: int) -> None:
+    figure.text(
+        0.01,
+        1 - 0.28 / height,
+        "What each launch policy asks of the link",
+        fontsize=12.5,
+        fontweight="bold",
+    )
+    figure.text(
+        0.01,
+        1 - 0.52 / height,
+        f"Computed by request accounting, not measured; requests of up to {max_request} B",
+        color=VERMILION,
+        fontweight="bold",
+    )
+    handles = [
+        Line2D([], [], color=colour, linestyle=dashes, label=name)
+        for name, _, colour, dashes in KINDS
+    ]
+    floor = Line2D([], [], color=GREY, linewidth=7, alpha=0.55, label="the lines under a row")
+    figure.legend(
+        handles=[*handles, floor],
+        loc="upper right",
+        bbox_to_anchor=(0.99, 1 - 0.14 / height),
+        ncols=3,
+        frameon=False,
+        fontsize=8.5,
+    )
+    text = (
+        "float32, uniform ids over 2.4 M rows, table on a 128 B boundary. A request is a run of "
+        "sectors of 32 B that one warp instruction wants of one line; each carries 20 B of header "
+        "and framing (Neugebauer et al., SIGCOMM 2018).\nCaches between instructions are left out. "
+        "A policy is the lanes, widths, shift and order of a system on our kernel, never that "
+        "system. Rows of whole lines, where nothing is to be aligned, are left out."
+    )
+    figure.text(0.01, 0.16 / height, text, fontsize=7.5, color=FAINT, va="bottom", linespacing=1.4)

@@ -1,0 +1,180 @@
+"""All that ``results/`` holds, read at once for the notebooks: published, measured, micro.
+
+Notebooks ask "what is known of this question?", not "what did that run say?": of several runs the
+newest that answers is taken. What is not there is an empty table or ``None``, and the figures say
+so in its place.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import get_type_hints
+
+import pandas as pd
+
+from gatherbench.bench.plan.workload import workload_names
+from gatherbench.bench.read.epochs import SERIES, epoch_times
+from gatherbench.bench.read.micro_row import MicroRow
+from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.read.tables import Run, load_run
+
+#: Names the folder of results that notebooks read; without it the repository's own.
+RESULTS_VARIABLE = "GATHERBENCH_RESULTS"
+MICRO_COLUMNS = get_type_hints(MicroRow)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Findings:
+    """What is known.
+
+    Attributes:
+        published: rows of :func:`gatherbench.bench.read.reference.load_reference`.
+        runs: every run, the newest first.
+        micro: rows of the newest ``gpu-micro``: :data:`MICRO_COLUMNS`, and its ``machine``.
+        overlap, peer: its other tables (``overlap.csv``, ``peer.csv``), empty where it has none.
+    """
+
+    published: pd.DataFrame
+    runs: list[Run]
+    micro: pd.DataFrame
+    overlap: pd.DataFrame
+    peer: pd.DataFrame
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The workloads of all runs in words, by id."""
+        plans = [run.plan["workloads"] for run in self.runs]
+        return workload_names({ident: fields for plan in plans for ident, fields in plan.items()})
+
+    @property
+    def gpu_machine(self) -> str:
+        """The machine of the newest ``gpu-micro``, or else of the newest run on a GPU; or empty."""
+        machines = [*self.micro["machine"].head(1), *(run.machine for run in self.runs_on("cuda"))]
+        return machines[0] if machines else ""
+
+    def runs_on(self, backend: str) -> list[Run]:
+        """The runs with epochs measured on ``backend``, each cut down to what no newer one has.
+
+        For each machine and workload the newest run counts, so that a later plan with other
+        workloads adds to an earlier one and hides nothing of it.
+        """
+        known: set[tuple[str, str]] = set()
+        found = []
+        for run in self.runs:
+            rows = run.rows
+            epochs = rows[
+                (rows["backend"] == backend)
+                & (rows["epoch"] >= 0)
+                & (rows["metric"] == "wall_time")
+            ]
+            pairs = set(zip(epochs["machine"], epochs["workload"], strict=True)) - known
+            if pairs:
+                known |= pairs
+                found.append(only(run, workloads={w for _, w in pairs}, backends={backend}))
+        return found
+
+    def derived(self, backend: str, derive: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
+        """``derive`` (see :mod:`gatherbench.bench.read.epochs`) over :meth:`runs_on`, as one
+        table.
+
+        Columns: ``machine``, ``dataset``, ``model``, and those of ``derive``.
+        """
+        tables = []
+        for run in self.runs_on(backend):
+            fixed = run.rows.drop_duplicates("workload")[
+                ["workload", "machine", "dataset", "model"]
+            ]
+            tables.append(derive(run).merge(fixed, on="workload"))
+        if not tables:
+            names = [*SERIES, "median", "low", "high", "machine", "dataset", "model"]
+            return pd.DataFrame(columns=names)
+        return pd.concat(tables, ignore_index=True)
+
+    def epochs(self, backend: str) -> pd.DataFrame:
+        """Seconds per epoch, as :meth:`derived`."""
+        return self.derived(backend, epoch_times)
+
+
+def open_findings() -> Findings:
+    """What the repository's ``results/`` holds, or the folder that ``$GATHERBENCH_RESULTS`` names.
+
+    The published rows are always the repository's.
+
+    Raises:
+        FileNotFoundError: neither the working directory nor a folder above it holds ``results/``.
+        RunError, StoreError: a run or a table that cannot be read; the message names the file.
+    """
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "results" / "reference").is_dir():
+            own = folder / "results"
+            return load_findings(Path(os.environ.get(RESULTS_VARIABLE, own)), own / "reference")
+    raise FileNotFoundError(f"{here.name}: no folder above it holds results/reference")
+
+
+def load_findings(root: Path, reference: Path) -> Findings:
+    """What lies below ``root``, with the published rows in ``reference``.
+
+    Raises:
+        RunError, StoreError: as :func:`open_findings`.
+    """
+    folders = sorted({path.parent for path in root.rglob("rows.csv")}, key=_age, reverse=True)
+    runs = [load_run(folder) for folder in folders if (folder / "plan.json").is_file()]
+    micro = [folder for folder in folders if _is_micro(folder / "rows.csv")]
+    if not micro:
+        kinds = {name: "object" if kind is str else kind for name, kind in MICRO_COLUMNS.items()}
+        none = pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in kinds.items()})
+        nothing = (none.assign(machine=""), pd.DataFrame(), pd.DataFrame())
+        return Findings(load_reference(reference), runs, *nothing)
+    newest = micro[0]
+    table = pd.read_csv(newest / "rows.csv", keep_default_na=False)
+    table = table.assign(machine=newest.parent.name)
+    more = [_table(newest / name) for name in ("overlap.csv", "peer.csv")]
+    return Findings(load_reference(reference), runs, table, *more)
+
+
+def only(
+    run: Run,
+    *,
+    workloads: Collection[str] | None = None,
+    strategies: Collection[str] | None = None,
+    backends: Collection[str] | None = None,
+) -> Run:
+    """The run as if no other workloads, strategies and backends had been in its plan.
+
+    What the cases declare of themselves (``model`` rows of no epoch) belongs to every backend.
+    """
+    cases = run.plan["cases"]
+    rows = run.rows
+    if workloads is not None:
+        cases = [case for case in cases if case["workload"] in workloads]
+        rows = rows[rows["workload"].isin(workloads)]
+    if strategies is not None:
+        cases = [case for case in cases if case["strategy"] in strategies]
+        rows = rows[rows["strategy"].isin(strategies)]
+    if backends is not None:
+        declared = (rows["backend"] == "model") & (rows["epoch"] < 0)
+        rows = rows[rows["backend"].isin(backends) | declared]
+    kept = {case["workload"] for case in cases}
+    table = {name: fields for name, fields in run.plan["workloads"].items() if name in kept}
+    return replace(run, plan={**run.plan, "cases": cases, "workloads": table}, rows=rows)
+
+
+def _age(folder: Path) -> tuple[str, str]:
+    """By the date in its name, then by name; a folder without a date is older than any."""
+    found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", folder.name)
+    return ("".join(found.groups()) if found else "", folder.name)
+
+
+def _table(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path, keep_default_na=False) if path.is_file() else pd.DataFrame()
+
+
+def _is_micro(path: Path) -> bool:
+    with path.open(newline="", encoding="utf-8") as file:
+        return MICRO_COLUMNS.keys() <= set(next(csv.reader(file), []))

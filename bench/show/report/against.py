@@ -1,0 +1,145 @@
+"""The report's comparison with a second run: what both are, the ratios, and their verdicts.
+
+The rule is that of ``gatherbench compare`` (:mod:`gatherbench.bench.read.compare.runs`); here it
+is only shown. A is the run compared with, B the run that the report is about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from gatherbench.bench.read.compare.comparable import CompareError, changes
+from gatherbench.bench.read.compare.runs import compare_runs, deciding
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.show.comparison import summary
+from gatherbench.bench.show.report.bars import Axis, Bar, BarChart, Mark, Panel, bar
+from gatherbench.bench.show.report.facts import in_short, machine_of
+from gatherbench.bench.show.report.grid import Column, Grid, grid
+from gatherbench.bench.show.report.results import WHAT, with_kind
+
+#: Verdicts, and the colours of their bars.
+VERDICTS = {
+    "SLOW": "slow",
+    "FAILED": "slow",
+    "FAST": "fast",
+    "SAME": "same",
+    "AMBIGUOUS": "ambiguous",
+    "MISSING": "same",
+    "NEW": "same",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """A comparison, ready to be shown; ``refused`` says why there is none but the two runs."""
+
+    base: str
+    runs: Grid
+    refused: str = ""
+    summary: str = ""
+    caution: str = ""
+    chart: BarChart | None = None
+    deciding: Grid | None = None
+    every: Grid | None = None
+    changed: Grid | None = None
+
+
+def against(run: Run, base: Run) -> Against:
+    """Compare ``run`` with ``base``; times where the machines are alike, else ratios only.
+
+    Raises:
+        RunError: a run's table is damaged.
+    """
+    runs = _side_by_side(run, base)
+    caution = ""
+    try:
+        table = compare_runs(base, run)
+    except CompareError as refusal:
+        try:
+            table = compare_runs(base, run, across_machines=True)
+        except CompareError as final:
+            return Against(base.run_id, runs, refused=str(final))
+        caution = f"Only ratios over each run’s own baseline are compared: {refusal}"
+    judged = deciding(table)
+    return Against(
+        base.run_id,
+        runs,
+        summary=summary(table),
+        caution=caution,
+        chart=_chart(judged, base.names | run.names, relative=bool(caution)),
+        deciding=_grid("against", "What decides: epochs of A and B", judged),
+        every=_grid("against-all", "Every metric of A and B", table),
+        changed=_changed(base, run),
+    )
+
+
+def _side_by_side(run: Run, base: Run) -> Grid:
+    """The facts of both runs in two columns."""
+    sides = [
+        [("Run", one.run_id), ("Machine", machine_of(one)), *in_short(one)] for one in (base, run)
+    ]
+    frame = pd.DataFrame(
+        [{"what": what, "a": a, "b": b} for (what, a), (_, b) in zip(*sides, strict=True)]
+    )
+    columns = [Column("what", "what"), Column("a", "A, compared with"), Column("b", "B, this run")]
+    return grid("against-runs", "The two runs", columns, frame)
+
+
+def _chart(judged: pd.DataFrame, names: Mapping[str, str], *, relative: bool) -> BarChart:
+    """Ratios of epoch times with their intervals, around the line of no change."""
+    panels = []
+    for workload, here in judged.groupby("workload", sort=False):
+        reach = here[["ratio", "high"]].replace(math.inf, math.nan).max().max()
+        axis = Axis("×", max(1.0, float(reach)) if pd.notna(reach) else 1.0)
+        bars = [_bar(line, axis) for line in here.to_dict("records")]
+        marks = [Mark(axis.place(1.0), "one")]
+        panels.append(Panel(names[str(workload)], bars, axis.ticks(), marks))
+    return BarChart(
+        "against",
+        "Epoch time of B over that of A" + (", each over its own baseline" if relative else ""),
+        "Whiskers: the ratio’s 95\N{NARROW NO-BREAK SPACE}% interval. "
+        "Shorter is faster; the dotted line is no change.",
+        [("faster", "fast"), ("slower", "slow"), ("same", "same"), ("ambiguous", "ambiguous")],
+        panels,
+    )
+
+
+def _bar(line: Mapping[Hashable, Any], axis: Axis) -> Bar:
+    ratio, word, modelled = float(line["ratio"]), str(line["verdict"]), line["backend"] == "model"
+    names = (str(line["strategy"]), str(line["variant"]))
+    if pd.isna(ratio):
+        return Bar(*names, modelled, missing=f"{word}: {line['reason']}")
+    parts = {"ratio": (VERDICTS[word], ratio)}
+    return bar(
+        names, modelled, parts, f"{axis.said(ratio)} {word}", axis, (line["low"], line["high"])
+    )
+
+
+def _grid(ident: str, caption: str, table: pd.DataFrame) -> Grid:
+    """Lines of a comparison. A value has the unit of its metric."""
+    columns = [
+        *WHAT,
+        Column("metric", "metric"),
+        Column("verdict", "verdict"),
+        Column("base", "A", units="unit"),
+        Column("new", "B", units="unit"),
+        Column("ratio", "B over A", "×"),
+        Column("low", "from", "×"),
+        Column("high", "to", "×"),
+        Column("unit", "unit in the CSV"),
+        Column("reason", "reason"),
+    ]
+    return grid(ident, caption, columns, with_kind(table))
+
+
+def _changed(base: Run, run: Run) -> Grid | None:
+    found = changes(base, run)
+    if not found:
+        return None
+    frame = pd.DataFrame({"reason": found})
+    return grid("against-changes", "What else has changed", [Column("reason", "change")], frame)

@@ -1,0 +1,120 @@
+"""Tables of the report: what a reader sees, and beside it the number that sorts and goes into CSV.
+
+A column has one unit, chosen so that its largest value reads well; the CSV holds SI base units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from gatherbench.bench.read.units import (
+    LONGEST_NAME,
+    MISSING,
+    count,
+    number,
+    quantity,
+    scale,
+    short,
+)
+
+#: Prose longer than this is cut in the middle where it is shown; the CSV has it in full.
+LONGEST_TEXT = 1200
+_PROSE = ("reason", "source")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field of a data frame: ``unit`` is that of its values, ``None`` for text.
+
+    Where every value has a unit of its own, ``units`` names the field that says which.
+    """
+
+    field: str
+    label: str
+    unit: str | None = None
+    units: str = ""
+
+    @property
+    def kind(self) -> str:
+        """How a cell is set: a number to the right, prose in lines, names in one."""
+        if self.unit is not None or self.units:
+            return "numeric"
+        return "prose" if self.field in _PROSE else "label"
+
+    @property
+    def csv(self) -> str:
+        """Name in the CSV's header, with the unit: ``median_s``."""
+        suffix = {None: "", "1": "", "×": "", "share": "", "B/s": "_B_per_s"}.get(
+            self.unit, f"_{self.unit}"
+        )
+        return f"{self.field}{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """``text`` is shown; ``value`` sorts and is exported, ``None`` where both are the text."""
+
+    text: str
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row; ``modelled`` ones are hatched."""
+
+    cells: list[Cell]
+    modelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table of the report. ``ident`` names it in the page and in its CSV's file name."""
+
+    ident: str
+    caption: str
+    columns: list[Column]
+    labels: list[str]
+    lines: list[Line]
+
+
+def grid(ident: str, caption: str, columns: Sequence[Column], frame: pd.DataFrame) -> Grid:
+    """The table of ``frame``'s fields; rows whose ``backend`` is ``model`` are marked as such."""
+    labels, cells = [], []
+    for column in columns:
+        values = frame[column.field]
+        suffix, show = _reader(column, values)
+        labels.append(f"{column.label}, {suffix}" if suffix else column.label)
+        units = frame[column.units] if column.units else [column.unit] * len(frame)
+        cells.append([_cell(column, v, show, unit) for v, unit in zip(values, units, strict=True)])
+    modelled = [b == "model" for b in frame["backend"]] if "backend" in frame else [False] * 10**6
+    lines = [
+        Line(list(row), mark) for row, mark in zip(zip(*cells, strict=True), modelled, strict=False)
+    ]
+    return Grid(ident, caption, list(columns), labels, lines)
+
+
+def _reader(column: Column, values: pd.Series[Any]) -> tuple[str, Callable[[Any, Any], str]]:
+    """What to write behind the column's label, and how to write a value of some unit."""
+    if column.units:
+        return "", quantity
+    if column.unit is None:
+        longest = LONGEST_TEXT if column.kind == "prose" else LONGEST_NAME
+        return "", lambda value, _: short(value, longest)
+    if column.unit == "1":
+        return "", lambda value, _: count(value)
+    numbers = pd.to_numeric(values).dropna().abs()
+    name, factor = scale(column.unit, float(numbers.max()) if len(numbers) else 1.0)
+    return name, lambda value, _: number(value * factor)
+
+
+def _cell(column: Column, value: Any, show: Callable[[Any, Any], str], unit: Any) -> Cell:
+    if value is None or value == "" or pd.isna(value):
+        return Cell(MISSING, "")
+    if column.kind == "numeric":
+        return Cell(show(value, unit), repr(float(value)))
+    text, full = show(value, unit), str(value)
+    return Cell(text, None if text == full else full)

@@ -1,0 +1,142 @@
+"""The report as one HTML file that needs nothing else: no network, no font, no server.
+
+Names and reasons come from datasets and exceptions, so every one is escaped by jinja2, and a
+content security policy lets the page run its own script and style and nothing besides.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from gatherbench import __version__
+from gatherbench.bench.model.link_bytes import copied_ratio
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import short
+from gatherbench.bench.run.store import write_atomically
+from gatherbench.bench.show.figures.style import CPU_COLOURS, STAGE_COLOURS, STRATEGY_COLOURS
+from gatherbench.bench.show.report import checks, facts, link, over_time, results
+from gatherbench.bench.show.report.against import VERDICTS, against
+from gatherbench.bench.show.sentences.provenance import has_gpu, provenance
+from gatherbench.bench.show.sentences.verdict import verdict
+
+FILE_NAME = "report.html"
+
+#: Sections of the page, as its contents list them.
+CONTENTS = (
+    ("verdict", "Verdict"),
+    ("compared", "Against another run"),
+    ("results", "How fast"),
+    ("link", "Link and power"),
+    ("processor", "Processor"),
+    ("checks", "Checks and set-up"),
+    ("unmeasured", "Skipped and failed"),
+    ("sensors", "Meters"),
+    ("plan", "What was run on what"),
+)
+#: Panels of a chart that are shown at once; the others are a click away.
+SHOWN = 6
+#: What the style sheet has a colour for; every other bar is grey.
+COLOURS = (
+    *STAGE_COLOURS,
+    *CPU_COLOURS,
+    *STRATEGY_COLOURS,
+    *VERDICTS.values(),
+    *link.ENERGY_COLOURS.values(),
+)
+
+_HERE = Path(__file__).parent
+
+
+def write_report(run: Run, path: Path, base: Run | None = None) -> Path:
+    """Write the report of ``run`` to ``path``; with ``base``, beside that run.
+
+    A file that is there is replaced only when the new one is whole.
+
+    Raises:
+        RunError: the rows contradict each other.
+        OSError: the file cannot be written; what was there before is untouched.
+    """
+    write_atomically(path, render_report(run, base))
+    return path
+
+
+def render_report(run: Run, base: Run | None = None) -> str:
+    """The report's HTML; with ``base``, beside that run."""
+    style, script = _text("report.css"), _text("report.js")
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            contents=[c for c in CONTENTS if c[0] != "compared" or base is not None],
+            colours=COLOURS,
+            plan=short(run.plan.get("name", "run")),
+            machine_name=short(facts.machine_of(run)),
+            shown=SHOWN,
+            run_id=run.run_id,
+            version=__version__,
+            host_only=not has_gpu(run),
+            statements=verdict(run),
+            facts=facts.in_short(run),
+            against=None if base is None else against(run, base),
+            speedups=results.speedups(run),
+            stages=results.stages(run),
+            roofline=link.roofline_of(run),
+            model_errors=link.model_errors(run),
+            path=link.data_path(run),
+            link_traffic=link.link_traffic(run),
+            copied_ratio=copied_ratio(run),
+            traffic=over_time.traffic(run),
+            power=over_time.power(run),
+            energy=link.energy(run),
+            processor=results.processor(run),
+            numbers=results.numbers(run),
+            savings=results.savings(run),
+            compared=checks.compared(run),
+            residency=checks.residency(run),
+            setup=checks.setup(run),
+            problems=checks.unmeasured(run),
+            meters=checks.meters(run),
+            calibration=checks.calibration(run),
+            workloads=facts.workloads(run),
+            machine=facts.machine(run),
+            provenance=provenance(run),
+            style=Markup(style),
+            script=Markup(script),
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+        )
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_text),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["short"] = short
+    environment.filters["code"] = _code
+    environment.filters["percent"] = lambda value: f"{value:.2f}%"
+    return environment
+
+
+def _code(text: str) -> Markup:
+    """The text, escaped, with what stands between backticks set as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _text(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """The hash by which the content security policy knows the page's own script and style."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

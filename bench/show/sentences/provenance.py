@@ -1,0 +1,74 @@
+"""What a run is, in sentences: what was measured on what, and what stands above its numbers."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
+from gatherbench.bench.read.modelled import BORROWED, corners
+from gatherbench.bench.read.tables import Run
+
+#: What a run without a GPU has to say of itself.
+HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
+
+
+def has_gpu(run: Run) -> bool:
+    """Whether anything in the run was measured on a GPU."""
+    return bool((run.rows["backend"] == "cuda").any())
+
+
+def modelled_for(run: Run) -> list[str]:
+    """The link profiles whose epochs were modelled."""
+    rows = run.rows
+    predicted = rows[(rows["backend"] == "model") & (rows["epoch"] >= 0)]
+    return sorted(set(predicted["machine"]))
+
+
+def borrowed(run: Run) -> str:
+    """Sentences to add where modelled epochs rest on times that the run measured, or range."""
+    words = {"sample": "minibatches", "fetch": "the CPU's gathers"}
+    metrics, said = set(run.rows["metric"]), ""
+    there = [words[stage] for stage, metric in BORROWED.items() if metric in metrics]
+    if there:
+        said += f" Modelled epochs take the time of {' and of '.join(there)} from this run."
+    seconds = corners(run)
+    if (seconds.min(axis=1) < seconds.max(axis=1)).any():
+        said += (
+            " A modelled value has two ends where its profile knows constants but as a range;"
+            " whiskers show both, and the bar ends halfway."
+        )
+    return said
+
+
+def warnings_of(run: Run) -> list[str]:
+    """What stands above the numbers of a run: no GPU took part; the host was busy otherwise."""
+    said = [] if has_gpu(run) else [HOST_ONLY]
+    if disturbed_alone(run):  # else quiet repeats alone count
+        said.append(f"Disturbed: {disturbance(run)}; measure again on an idle machine")
+    return said
+
+
+def repeats_of(run: Run) -> str:
+    """How often each series was measured: ``6 to 9 repeats``; what was planned before any was."""
+    series = ["workload", "strategy", "variant"]
+    ended = run.rows[(run.rows["stage"] == "case") & (run.rows["metric"] == "wall_time")]
+    counts = (ended if len(ended) else pd.DataFrame(run.plan["cases"])).groupby(series).size()
+    low, high = counts.min(), counts.max()
+    return f"{low} to {high} repeats" if low < high else f"{low} repeat{'' if low == 1 else 's'}"
+
+
+def provenance(run: Run) -> str:
+    """What was measured on what, and how often."""
+    measure = run.plan["measure"]
+    counts = [
+        f"{measure[key]} {name}{'' if measure[key] == 1 else 's'}"
+        for key, name in (("epochs", "epoch"), ("warmup_epochs", "warm-up epoch"))
+    ]
+    processor = run.env.get("cpu", {}).get("model", "unknown processor")
+    measured = run.rows[run.rows["backend"] != "model"]
+    commit = ", ".join(sorted(set(measured["commit"]))) or "unknown"
+    backends = ", ".join(sorted(set(run.rows["backend"][run.rows["epoch"] >= 0]))) or "none"
+    return (
+        f"{repeats_of(run)} × {counts[0]}, {counts[1]} dropped. Machine {run.machine or 'unknown'}"
+        f" ({processor}), backend {backends}, commit {commit}, run {run.run_id}."
+    )

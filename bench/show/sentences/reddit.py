@@ -1,0 +1,113 @@
+"""The paper's workload on Reddit, published and modelled: one GPU, stage by stage, and several.
+
+The model's free constants (minibatches and the program's own costs) are those that the four
+published bars for PCIe 3.0 determine, see ``bench/model/reddit_chart.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from gatherbench.bench.model.profile import LinkProfile
+from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.reddit_chart import CPU_GATHER
+from gatherbench.bench.model.validate import chart_epochs, fitted_chart, reddit_chart
+from gatherbench.bench.read.epochs import READING_ORDER
+from gatherbench.bench.show.sentences.epochs import BARS
+
+#: Names of the chart's machines, as figures write them.
+MACHINES = {
+    "rtx3090-pcie3": "RTX 3090, PCIe 3.0",
+    "rtx3090-pcie4": "RTX 3090, PCIe 4.0",
+}
+
+
+def published_reddit(published: pd.DataFrame) -> pd.DataFrame:
+    """The chart as :data:`BARS` and ``machine``; ``low`` and ``high`` are its reading error's."""
+    chart = published[published["table"] == "reddit_epoch"]
+    wide = chart.pivot_table(
+        "value", ["machine", "strategy", "variant"], "metric", sort=False
+    ).reset_index()
+    error = wide["wall_time_reading_error"]
+    bars = wide.assign(
+        group=wide["machine"].map(MACHINES),
+        kind="published",
+        median=wide["wall_time"],
+        low=wide["wall_time"] - error,
+        high=wide["wall_time"] + error,
+        note="",
+    )
+    return bars[[*BARS, "machine"]]
+
+
+def reddit_bars(published: pd.DataFrame) -> pd.DataFrame:
+    """The chart beside the model of it: :data:`BARS`, ``group`` the machine.
+
+    The note says which modelled bars the model was fitted to, and how far off the others are.
+    """
+    chart = reddit_chart(published)
+    notes = [
+        "fitted" if fitted else f"{round(error, 2) + 0.0:+.0%}"
+        for fitted, error in zip(chart["fitted"], chart["error"], strict=True)
+    ]
+    group = chart["machine"].map(MACHINES)
+    modelled = chart.assign(kind="modelled", group=group, median=chart["modelled_s"], note=notes)
+    return pd.concat([published_reddit(published), modelled], ignore_index=True)[BARS]
+
+
+def reddit_stages(published: pd.DataFrame) -> pd.DataFrame:
+    """Stages of the chart's CPU-gather epochs: ``kind``, ``label`` and seconds of each stage.
+
+    The chart itself has none: what its CPU-gather epoch takes beyond the one with the table in GPU
+    memory is ``fetch``, that other epoch (sampling and training) is ``other``.
+    """
+    fitted = fitted_chart(published)
+    at = published_reddit(published).set_index(["machine", "strategy"])["median"]
+    records: list[dict[str, object]] = []
+    for machine, name in MACHINES.items():
+        bound = float(at[machine, "all_in_gpu"])
+        beyond = float(at[machine, "cpu_gather"]) - bound
+        both = {"label": f"Reddit, {name}", "sample": 0.0, "train": 0.0, "other": 0.0}
+        records.append({**both, "kind": "published", "fetch": beyond, "other": bound})
+        epoch = chart_epochs(fitted, load_profile(machine))[CPU_GATHER]
+        parts = {"sample": epoch.sample_s, "fetch": epoch.fetch_s, "train": epoch.train_s}
+        seconds = {stage: part.value for stage, part in parts.items() if part.known}
+        if len(seconds) == len(parts):
+            records.append({**both, "kind": "modelled", **seconds})
+    return pd.DataFrame(records)[["kind", "label", "sample", "fetch", "train", "other"]]
+
+
+def modelled_scaling(
+    published: pd.DataFrame, profile: LinkProfile, gpus: Sequence[int]
+) -> pd.DataFrame:
+    """One epoch on Reddit, shared by several GPUs of the machine of ``profile``.
+
+    Columns: ``kind``, ``series`` (the strategy), ``x`` (GPUs), ``y`` (seconds), ``bound``. The
+    GPUs share the host's processor, memory and ports.
+    """
+    fitted, records = fitted_chart(published), []
+    for number in gpus:
+        for (strategy, _), epoch in chart_epochs(fitted, profile, number).items():
+            if epoch.epoch_s.value is not None:
+                records.append(("modelled", strategy, number, epoch.epoch_s.value, epoch.bound))
+    table = pd.DataFrame(records, columns=["kind", "series", "x", "y", "bound"])
+    return table.sort_values(
+        "series", key=lambda names: names.map(READING_ORDER.index), kind="stable", ignore_index=True
+    )
+
+
+def over_cpu_gather(epochs: pd.DataFrame) -> pd.DataFrame:
+    """How many times as fast as ``cpu_gather`` on as many GPUs; ``y`` is the ratio of seconds."""
+    reference = epochs[epochs["series"] == "cpu_gather"].set_index("x")["y"]
+    ratio = epochs["x"].map(reference) / epochs["y"]
+    return epochs.assign(y=ratio)[epochs["series"] != "cpu_gather"].reset_index(drop=True)
+
+
+def published_range(published: pd.DataFrame) -> pd.DataFrame:
+    """The paper's range for several GPUs as lines across a panel: ``kind``, ``name``, ``y``."""
+    rows = published[(published["table"] == "headlines") & (published["metric"] == "faster_by")]
+    shares = zip(rows["variant"], rows["value"], strict=True)
+    names = [f"{variant}: {share:.0%} faster" for variant, share in shares]
+    return pd.DataFrame({"kind": "published", "name": names, "y": 1 + rows["value"].to_numpy()})

@@ -1,0 +1,282 @@
+"""The answer in sentences that claim no more than their intervals carry.
+
+*Faster* means that the whole interval lies beyond the smallest difference that matters, *level*
+that it lies within, *not decided* neither (:mod:`gatherbench.bench.read.stats.judge`). What was
+measured in host memory is called so, and what was modelled is called so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
+from gatherbench.bench.read.epochs import (
+    Key,
+    epoch_intervals,
+    epoch_values,
+    problems,
+    reference_variant,
+    repeat_logs,
+)
+from gatherbench.bench.read.stats.interval import Interval, interval_of
+from gatherbench.bench.read.stats.judge import Word, judge
+from gatherbench.bench.read.stopping import imprecise
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import quantity, short
+from gatherbench.bench.show.sentences.modelled_verdict import modelled_statement
+
+#: The strategy whose table lies in the device's memory: what the others can at best come near to.
+BOUND = "all_in_gpu"
+#: Names that a sentence lists, and workloads of which it tells one by one.
+_MOST_NAMES, _MOST_WORKLOADS = 4, 4
+
+Logs = Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A sentence of the verdict; ``kind`` is ``measured``, ``modelled`` or ``warning``."""
+
+    kind: str
+    text: str
+
+
+def verdict(run: Run) -> list[Statement]:
+    """One sentence for each kind of number that the run holds, then what limits them.
+
+    Where there was other work beside most of it, that is the answer, and no ratio is given.
+    """
+    found: list[Statement] = []
+    reference = reference_variant(run)
+    series = repeat_logs(epoch_values(run, "epoch", "wall_time"))
+    busy, alone = disturbance(run), disturbed_alone(run)
+    measured = [key for key in series if key[3] != "model"]
+    much = 2 * len(alone) > len(measured)
+    if much:
+        text = f"{busy[0].upper()}{busy[1:]}: no ratio is given; measure again on an idle machine."
+        found.append(Statement("warning", text))
+    for backend in ("cuda", "host"):
+        here = {key: logs for key, logs in series.items() if key[3] == backend}
+        if here and reference and not much:
+            said = _Measured(run, here, reference, alone).sentence(_where(run, backend))
+            found.append(Statement("measured", said))
+    if not measured or not reference:
+        found.insert(0, Statement("warning", _nothing(run)))
+    if modelled := modelled_statement(run):
+        found.append(Statement("modelled", modelled))
+    found += [Statement("warning", text) for text in _limits(run)]
+    if busy and not much:
+        text = f"{busy[0].upper()}{busy[1:]}: left out, as every series has quiet repeats."
+        if alone:
+            text = (
+                f"{busy[0].upper()}{busy[1:]}. Quiet repeats alone count; without one are"
+                f" {_listed([_name(key) for key in alone])}: measure again on an idle machine."
+            )
+        found.append(Statement("warning", text))
+    return found
+
+
+class _Measured:
+    """What was measured on one backend: who was fastest on each workload, and by how much.
+
+    Args:
+        series: the logarithm of each repeat's median epoch, by series.
+        reference: strategy and variant that ratios are over.
+        alone: series without a quiet repeat: they are not compared.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        series: Mapping[Key, Logs],
+        reference: tuple[str, str],
+        alone: Mapping[Key, float],
+    ) -> None:
+        self._run, self._reference = run, " ".join(reference)
+        self._series: dict[str, dict[str, Logs]] = {}
+        self._base: dict[str, Logs] = {}
+        for key, logs in series.items():
+            if key in alone:
+                continue
+            self._series.setdefault(key[0], {})[_name(key)] = logs
+            if key[1:3] == reference:
+                self._base[key[0]] = logs
+
+    def sentence(self, where: str) -> str:
+        """Everything in one sentence: winners by name, then what is level or not decided."""
+        workloads = [name for name in self._run.workloads if name in self._base]
+        winners: dict[str, list[str]] = {}
+        others: list[str] = []
+        for workload in workloads:
+            leader, rivals = self._rivals(workload)
+            if all(word == "SLOW" for word in rivals.values()) and leader != self._reference:
+                winners.setdefault(leader, []).append(workload)
+            else:
+                others.append(workload)
+        several = len(workloads) > 1
+        clauses = [
+            f"{short(name)} had the shortest epochs{self._on(won, several)},"
+            f" {self._ratios(won, name)} as fast as {self._reference}"
+            for name, won in winners.items()
+        ]
+        clauses += [
+            self._undecided(workload, self._on([workload], several))
+            for workload in others[:_MOST_WORKLOADS]
+        ]
+        if len(others) > _MOST_WORKLOADS:
+            clauses.append(f"on {len(others) - _MOST_WORKLOADS} more workloads no path is alone")
+        clauses += self._bound(workloads, several)
+        if not clauses:
+            clauses = [f"no quiet repeat of {self._reference} to compare with"]
+        return f"{where}: {'; '.join(clauses)}."
+
+    def _rivals(self, workload: str) -> tuple[str, dict[str, Word]]:
+        """The series with the shortest epochs, and how each of the others compares with it."""
+        rivals = {n: v for n, v in self._series[workload].items() if not n.startswith(BOUND)}
+        typical = {name: interval_of((1, logs)).value for name, logs in rivals.items()}
+        leader = min(typical, key=lambda name: typical[name])
+        words = {
+            name: judge(interval_of((1, logs), (-1, rivals[leader]))).word
+            for name, logs in rivals.items()
+            if name != leader
+        }
+        return leader, words
+
+    def _undecided(self, workload: str, on: str) -> str:
+        """What is to be said of a workload on which no path is shown to be faster than all."""
+        leader, words = self._rivals(workload)
+        groups = {
+            word: [name for name, found in words.items() if found == word]
+            for word in ("SAME", "AMBIGUOUS")
+        }
+        level, open_ = [leader, *groups["SAME"]], groups["AMBIGUOUS"]
+        over = f" as fast as {self._reference}"
+        others = [name for name in (*level, *open_) if name != self._reference]
+        if self._reference in level and not open_:
+            found = f"nothing was faster than {self._reference}{on}"
+            return f"{found}; level with it: {self._each(workload, others)}" if others else found
+        if self._reference in (*level, *open_):
+            found = f"not decided whether any path is faster than {self._reference}{on}"
+            return f"{found}: {self._each(workload, others)}"
+        if len(level) == 1:
+            found = f"whose epochs are the shortest{on} is not decided between"
+            return f"{found} {self._each(workload, others)}{over}"
+        found = f"level at the shortest epochs{on} are {self._each(workload, level)}{over}"
+        return f"{found}; not decided: {self._each(workload, open_)}" if open_ else found
+
+    def _bound(self, workloads: Sequence[str], several: bool) -> Iterator[str]:
+        """How far the upper bound is: not decided where it is not above what it bounds."""
+        reached: list[str] = []
+        doubtful: list[str] = []
+        for workload in workloads:
+            for name in (n for n in self._series[workload] if n.startswith(BOUND)):
+                leader, _ = self._rivals(workload)
+                mine, best = self._series[workload][name], self._series[workload][leader]
+                above = judge(interval_of((1, mine), (-1, best))).word in ("FAST", "SAME")
+                (reached if above else doubtful).append(workload)
+        if reached:
+            ratios = self._ratios(reached, f"{BOUND} default")
+            yield f"{BOUND}, the upper bound, reached {ratios}{self._on(reached, several)}"
+        if doubtful:
+            yield f"{BOUND}, the upper bound, is not decided{self._on(doubtful, several)}:" + (
+                " it came out no faster than what it bounds"
+            )
+
+    def _ratio(self, workload: str, name: str) -> Interval:
+        return interval_of((1, self._base[workload]), (-1, self._series[workload][name]))
+
+    def _ratios(self, workloads: Sequence[str], name: str) -> str:
+        found = sorted((self._ratio(w, name) for w in workloads), key=lambda one: one.value)
+        ends = [found[0], found[-1]] if len(found) > 1 else found
+        return " to ".join(map(with_interval, ends))
+
+    def _each(self, workload: str, names: Sequence[str]) -> str:
+        """Each name with its ratio over the reference, the fastest first."""
+        ratios = {name: self._ratio(workload, name) for name in names}
+        ordered = sorted(names, key=lambda name: -ratios[name].value)
+        return _listed([f"{short(name)} {with_interval(ratios[name])}" for name in ordered])
+
+    def _on(self, workloads: Sequence[str], several: bool) -> str:
+        if not several:
+            return ""
+        if len(workloads) > 1:
+            return f" on {len(workloads)} workloads"
+        return f" on {short(self._run.names[workloads[0]])}"
+
+
+def with_interval(ratio: Interval) -> str:
+    """``2.31× (2.20–2.43)``; without an interval where one repeat gives none."""
+    shown = quantity(ratio.value, "×")
+    if ratio.repeats < 2:
+        return f"{shown} (one repeat)"
+    low, high = (quantity(bound, "×").removesuffix("×") for bound in (ratio.low, ratio.high))
+    return f"{shown} ({low}–{high})"
+
+
+def cases_ended(run: Run) -> dict[str, int]:
+    """How many cases were ``ok``, ``failed`` and ``skipped``, and ``not run`` of those planned."""
+    rows = run.rows
+    ended = rows[(rows["stage"] == "case") & (rows["metric"] == "wall_time")]["status"]
+    counts = {status: int((ended == status).sum()) for status in ("ok", "failed", "skipped")}
+    bad = problems(run)
+    return {**counts, "not run": int(bad.loc[bad["status"] == "not run", "repeats"].sum())}
+
+
+def gpu_of(run: Run) -> str:
+    """Name of the GPU that the run used, or of those that it may have; empty: there was none."""
+    gpus, used = run.env.get("gpus", []), run.env.get("gpu_in_use")
+    mine = [gpu for gpu in gpus if used and gpu.get("uuid_hash") == used] or gpus
+    return ", ".join(sorted({str(gpu.get("name", "unnamed")) for gpu in mine}))
+
+
+def _where(run: Run, backend: str) -> str:
+    if backend == "host":
+        return "Measured in host memory only (no GPU, no PCIe link)"
+    return f"Measured on {gpu_of(run) or 'a GPU'}"
+
+
+def _nothing(run: Run) -> str:
+    counts = cases_ended(run)
+    if counts["ok"]:
+        return "No speed-up can be stated: no cpu_gather epoch was measured to compare with."
+    said = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+    reasons = problems(run)["reason"]
+    first = f" The first: {short(reasons.iloc[0], 200)}." if len(reasons) else ""
+    return f"Nothing was measured: of {len(run.plan['cases'])} cases {said}.{first}"
+
+
+def _limits(run: Run) -> Iterator[str]:
+    counts = cases_ended(run)
+    if counts["not run"]:
+        remedy = (
+            "It was still going when this was written."
+            if run.going
+            else "`gatherbench run --resume FOLDER` completes it."
+        )
+        yield (
+            f"The run is incomplete: {counts['not run']} of {len(run.plan['cases'])} cases have not"
+            f" been run. {remedy}"
+        )
+    single = sum(found.repeats == 1 for found in epoch_intervals(run).values())
+    if single:
+        yield f"One repeat only of {single} series: how much processes differ is not known of them."
+    if wide := imprecise(run):
+        worst = max(wide, key=lambda series: wide[series])
+        width = f"±{wide[worst]:.0%}" if wide[worst] < 1 else "by more than its value"
+        yield (
+            f"Not as precise as the plan asks (±{run.plan['measure']['precision']:.0%}): the epochs"
+            f" of {len(wide)} series, least of all {' '.join(worst[1:])} ({width}). More repeats"
+            " (max_repeats and budget_s of the plan), or a quieter machine, narrow them."
+        )
+
+
+def _name(key: Key) -> str:
+    return f"{key[1]} {key[2]}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = list(names[:_MOST_NAMES])
+    if len(names) > _MOST_NAMES:
+        return ", ".join(shown) + f" and {len(names) - _MOST_NAMES} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

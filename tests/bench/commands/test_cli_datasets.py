@@ -1,0 +1,297 @@
+"""`gatherbench datasets` beyond what the library does: defaults, and what is said of bad input."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gatherbench.bench.cli import app
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.read.units import bytes_in_words
+from gatherbench.bench.sampling.prepare import prepare
+from gatherbench.datasets.dataset import GraphDataset
+from gatherbench.datasets.store import open_dataset
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+def imported(path: Path, *options: object) -> GraphDataset:
+    arguments = ["datasets", "import", path, "--name", "mine", "--force", *options]
+    done = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert done.exit_code == 0, done.output
+    return open_dataset(Path(done.stdout.strip()))
+
+
+def test_the_width_is_that_of_the_feature_file_or_a_default(root: Path) -> None:
+    edges, features = root / "edges.txt", root / "x.npy"
+    edges.write_text("0 1\n1 2\n")
+    np.save(features, np.arange(21, dtype=np.float16).reshape(3, 7))
+    assert imported(edges).features.shape == (3, 128)
+    assert imported(edges, "--dim", 9).features.shape == (3, 9)
+    given = imported(edges, "--features", features)
+    assert given.features.dtype == np.float16
+    assert np.array_equal(given.features, np.load(features))
+    wrong = ["datasets", "import", str(edges), "--name", "other"]
+    done = CliRunner().invoke(app, [*wrong, "--features", str(features), "--dim", "9"])
+    assert done.exit_code == 2
+    assert "rows of width 7, but dim says 9" in " ".join(done.stderr.split())
+
+
+def test_numpy_arrays_may_list_out_neighbours(root: Path) -> None:
+    arrays = root / "graph.npz"
+    np.savez(arrays, indptr=[0, 2, 2, 2], indices=[1, 2])
+    assert imported(arrays).indptr.tolist() == [0, 2, 2, 2]
+    assert imported(arrays, "--csr").indptr.tolist() == [0, 0, 1, 2]
+
+
+def test_a_graph_of_ones_own_is_listed_and_suggested(root: Path) -> None:
+    edges = root / "edges.txt"
+    edges.write_text("0 1\n1 2\n")
+    imported(edges, "--dim", 9)
+    (root / "data" / "broken").mkdir()
+    (root / "data" / "broken" / "spec.json").write_text("{")
+    listed = CliRunner().invoke(app, ["list", "datasets"])
+    assert listed.exit_code == 0, listed.output
+    (mine,) = [line for line in listed.stdout.splitlines() if "imported from edges.txt" in line]
+    assert [cell.strip() for cell in mine.split("│")[1:5]] == ["mine", "3", "2", "9 × float32"]
+    assert "broken" in listed.stdout
+    scaled = CliRunner().invoke(app, ["datasets", "prepare", "mine", "--scale", "0.1"])
+    assert scaled.exit_code == 2
+    assert "mine was imported: it is one fixed graph" in " ".join(scaled.stderr.split())
+    wrong = CliRunner().invoke(app, ["datasets", "info", "mien"])
+    assert wrong.exit_code == 2
+    assert "did you mean 'mine'?" in " ".join(wrong.stderr.split())
+
+
+def test_a_dataset_that_is_not_there_names_the_command_that_makes_it(root: Path) -> None:
+    done = CliRunner().invoke(app, ["datasets", "info", "wiki-like", "--scale", "0.01"])
+    assert done.exit_code == 2
+    said = " ".join(done.stderr.split())
+    assert "make it with `gatherbench datasets prepare wiki-like --scale 0.01`" in said
+
+
+def test_an_import_says_what_it_made_and_warns_of_ids_with_gaps(root: Path) -> None:
+    edges = root / "edges.txt"
+    edges.write_text("7 90\n90 7000\n7 90\n")
+    command = ["datasets", "import", str(edges), "--name", "mine", "--dim", "2"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stderr.split())
+    assert "mine: 7,001 nodes (7,001 labelled), 2 edges, rows of 2 × float32" in said
+    assert 'dataset = "mine"' in said
+    assert "6,998 of the 7,001 nodes are in no edge" in said
+    assert "--relabel --force" in said
+    done = CliRunner().invoke(app, [*command, "--relabel", "--force"])
+    assert done.exit_code == 0, done.output
+    assert "mine: 3 nodes (3 labelled), 2 edges" in done.stderr
+    assert "warning" not in done.stderr
+
+
+def invoke(*words: object, **options: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["datasets", *(str(word) for word in words)], **options)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, " ".join(done.output.split())
+
+
+def test_force_replaces_datasets_and_nothing_else(root: Path) -> None:
+    edges, data = root / "edges.txt", root / "data"
+    edges.write_text("0 1\n1 2\n")
+    for kept in ("raw/ogbn_arxiv/x", "traces/t/x", "thesis/notes.txt"):
+        (data / kept).parent.mkdir(parents=True)
+        (data / kept).write_text(kept)
+    for name in ("raw", "traces", "thesis"):
+        for force in ((), ("--force",)):
+            code, said = invoke("import", edges, "--name", name, "--dim", 2, *force)
+            assert (code, "--force" in said) == (2, False), said
+            assert "choose another name" in said
+    code, said = invoke("prepare", "thesis", "--force")
+    assert (code, "--force" in said) == (2, False), said
+    for kept in ("raw/ogbn_arxiv/x", "traces/t/x", "thesis/notes.txt"):
+        assert (data / kept).read_text() == kept
+    imported(edges, "--dim", 2)
+    code, said = invoke("import", edges, "--name", "mine")
+    assert (code, "choose another name, or --force" in said) == (2, True)
+    assert imported(edges, "--dim", 3).spec.feature_dim == 3
+    assert sorted(path.name for path in data.iterdir()) == ["mine", "raw", "thesis", "traces"]
+
+
+def test_what_is_invented_is_said_at_once(root: Path) -> None:
+    edges, labels, train = root / "edges.txt", root / "y.csv", root / "train.txt"
+    edges.write_text("0 1\n1 2\n2 0\n")
+    labels.write_text("node,label\n2,1\n0,0\n")
+    train.write_text("2\n")
+    command = ("import", edges, "--dim", 2, "--name")
+    said = invoke(*command, "bare")[1]
+    for what in ("features INVENTED: random", "labels INVENTED: 16 random", "splits INVENTED"):
+        assert what in said
+    said = invoke(*command, "own", "--labels", labels, "--train", train)[1]
+    assert "features INVENTED: random, nothing" in said
+    assert "labels from y.csv splits from train.txt" in said
+    assert "1 nodes to train, 0 to validate, 0 to test" in said
+    assert "(2 labelled)" in said
+    assert said.count("INVENTED") == 1
+
+
+def test_remove_takes_a_dataset_and_its_minibatches_and_nothing_else(root: Path) -> None:
+    edges, data = root / "edges.txt", root / "data"
+    edges.write_text("0 1\n1 2\n2 0\n")
+    imported(edges, "--dim", 9)
+    _, trace = prepare(Workload("mine", fanouts=(2,), batch_size=2))
+    shutil.copytree(data / "mine", data / "mine-foo")
+    other = shutil.copytree(trace, trace.with_name(trace.name.replace("mine-", "mine-foo-")))
+    stale = shutil.copytree(trace, trace.with_name(trace.name[:-8] + "0" * 8))
+    (data / "raw" / "x").mkdir(parents=True)
+    (data / "link").symlink_to(data / "mine")
+    staged = shutil.copytree(data / "mine", data / ".mine.writing-0")  # another process is at it
+    for name in (
+        "raw",
+        "traces",
+        "nowhere",
+        staged.name,
+        "..",
+        ".",
+        "",
+        "../mine",
+        "mine/../raw",
+        str(data),
+    ):
+        code, said = invoke("remove", name, "--yes")
+        assert code == 2, said
+    shutil.rmtree(staged)
+    assert invoke("remove", "link", "--yes")[0] == 0
+    assert not (data / "link").is_symlink()
+    code, said = invoke("remove", "mine", input="n\n")
+    assert (code, "Aborted" in said) == (1, True)
+    assert (data / "mine").is_dir()
+    size = sum(f.stat().st_size for place in (data / "mine", trace) for f in place.iterdir())
+    code, said = invoke("remove", "mine", input="y\n")
+    assert (code, said.endswith(f"removed {data / 'mine'}: {bytes_in_words(size)}")) == (0, True)
+    assert sorted(path.name for path in data.iterdir()) == ["mine-foo", "raw", "traces"]
+    assert {*(data / "traces").iterdir()} == {other, stale}
+    (data / "mine-foo" / "thesis.txt").touch()
+    code, said = invoke("remove", "mine-foo", "--yes")
+    assert (code, "thesis.txt in it is no part of a dataset" in said) == (2, True)
+
+
+@pytest.mark.parametrize("error", [PermissionError, OSError])
+def test_a_folder_that_refuses_ends_in_words(
+    root: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
+) -> None:
+    """The tests may run as a user whom no mode stops."""
+    edges = root / "edges.txt"
+    edges.write_text("0 1\n1 2\n")
+    imported(edges, "--dim", 2)
+
+    really_open = Path.open
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise error(30, "Read-only file system", str(path))
+
+    def read_only(path: Path, mode: str = "r", **more: object) -> object:
+        return refuse(path) if "w" in mode else really_open(path, mode, **more)
+
+    refusals = {"mkdir": refuse, "rename": refuse, "open": read_only}
+    for name, refusal in refusals.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, name, refusal)
+            for words in (
+                ("import", edges, "--name", "mine", "--force"),
+                ("prepare", "wiki-like", "--scale", 0.001),
+                ("remove", "mine", "--yes"),
+            ):
+                code, said = invoke(*words)
+                assert code in (0, 2), said
+                assert code == 0 or "Read-only file system" in said
+    assert open_dataset(root / "data" / "mine").spec.num_nodes == 3
+
+
+def test_what_lies_on_disk_is_listed_with_what_it_takes(root: Path) -> None:
+    def listed() -> list[str]:
+        done = CliRunner().invoke(app, ["datasets", "list"])
+        assert done.exit_code == 0, done.output
+        return str(done.stdout).splitlines()
+
+    place = root / "data"
+    assert listed() == [f"0 B in {place}; to have room: gatherbench datasets remove NAME"]
+    edges = root / "edges.txt"
+    edges.write_text("0 1\n1 2\n2 0\n")
+    imported(edges, "--dim", 9)
+    _, trace = prepare(Workload("mine", fanouts=(2,), batch_size=2))
+    for name, size in (("raw/ogbn_arxiv", 3_000_000), (".gone.writing-0", 20), ("broken", 1)):
+        (place / name).mkdir(parents=True)
+        (place / name / "x.bin").write_bytes(b"0" * size)
+    (place / "broken" / "spec.json").write_text("{")
+    gone = shutil.copytree(trace, trace.with_name("gone-f2-b2-12345678-12345678"))
+    lines = listed()
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
+    assert [row[:4] for row in rows] == [
+        ["broken", "damaged", "–", "–"],
+        ["mine", "3", "3", "9 × float32"],
+    ]
+    drawn = sum(file.stat().st_size for file in trace.iterdir())
+    assert rows[1][5] == f"{bytes_in_words(drawn)} for 1"
+    assert rows[0][4:] == ["2 B", "–"]
+    others = {line.split()[-1]: line.split()[:2] for line in lines if "│" not in line}
+    assert others[str(place / "raw")] == ["3.00", "MB"]
+    assert str(trace.parent) not in others, "each of its folders is told"
+    assert others[str(place / ".gone.writing-0")] == ["20", "B"]
+    assert others[str(gone)] == bytes_in_words(drawn).split()
+    everything = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+    assert lines[-1].startswith(f"{bytes_in_words(everything)} in {place}")
+
+
+def test_copies_of_a_graph_and_links_to_it_are_listed(root: Path) -> None:
+    edges = root / "edges.txt"
+    edges.write_text("0 1\n1 2\n2 0\n")
+    imported(edges, "--dim", 9)
+    place = root / "data"
+    _, trace = prepare(Workload("mine", fanouts=(2,), batch_size=2))
+    shutil.copytree(place / "mine", place / "copy")
+    shutil.copytree(place / "mine", place / "part@0.5")
+    shutil.copytree(trace, trace.with_name(trace.name.replace("mine-", "part@0.5-")))
+    shutil.copytree(place / "mine", place / "min")
+    (place / "link").symlink_to(place / "mine")
+    (place / "mine" / "round").symlink_to(place)
+    (place / "nowhere").symlink_to(place / "gone")
+    done = CliRunner().invoke(app, ["datasets", "list"])
+    assert done.exit_code == 0, done.output
+    rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if "│" in line]
+    drawn = {row[0].strip(): row[5].strip() != "–" for row in rows}
+    assert drawn == {
+        **{"copy": False, "link": False, "min": False, "mine": True},
+        "part@0.5": True,
+    }
+
+
+def test_a_folder_that_cannot_be_read_is_named_and_not_taken_for_empty(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked, look = root / "data" / "raw" / "locked", os.scandir
+
+    def scandir(folder: str) -> object:
+        if Path(folder) == locked:
+            raise PermissionError(13, "Permission denied", str(locked))
+        return look(folder)
+
+    locked.mkdir(parents=True)
+    monkeypatch.setattr(os, "scandir", scandir)
+    done = CliRunner().invoke(app, ["datasets", "list"])
+    assert done.exit_code == 2
+    assert str(locked) in done.stderr
+
+    def vanished(folder: str) -> object:
+        if Path(folder) == locked:
+            raise FileNotFoundError(2, "No such file or directory", str(locked))
+        return look(folder)
+
+    monkeypatch.setattr(os, "scandir", vanished)
+    assert CliRunner().invoke(app, ["datasets", "list"]).exit_code == 0

@@ -1,0 +1,515 @@
+"""Advice agrees with the model that it stands on, fits memory, and says what it cannot know."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from gatherbench.bench.model.advise import answer as advise_answer
+from gatherbench.bench.model.advise.answer import Asked, answer
+from gatherbench.bench.model.advise.loads import (
+    GAT_HEADS,
+    distinct_paths,
+    gpu_need,
+    load_of,
+    pinned_need,
+    table_on_gpu,
+)
+from gatherbench.bench.model.advise.question import (
+    AdviceError,
+    Question,
+    graph_of,
+    graph_sizes,
+    source_graph,
+)
+from gatherbench.bench.model.advise.rank import (
+    Option,
+    advise,
+    gib,
+    predict,
+    ranked,
+    seconds,
+    what_to_do,
+)
+from gatherbench.bench.model.advise.show import SCHEMA_VERSION, minibatches, render, to_json
+from gatherbench.bench.model.constants import ProfileError
+from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.reddit_chart import drawn_by_program
+from gatherbench.bench.run.models import GAT_HEADS as MODEL_HEADS
+from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.places import TABLE_SHARE
+from gatherbench.strategies.registry import STRATEGIES, build
+
+#: With a slow sampler, so that epochs are bound by drawing minibatches.
+PROFILE = drawn_by_program(load_profile("rtx3090-pcie4"))
+LARGE = Question(source_graph("papers100M-like"), (15, 10))
+SMALL = Question(graph_of(200_000, 5_000_000, 100, classes=10, train_nodes=50_000, laws=("rmat",)))
+
+
+def advice_on(question: Question, profile: Any = PROFILE) -> Any:
+    sizes = graph_sizes(question.graph, question.fanouts, question.batch_size)
+    return advise(question, sizes, profile)
+
+
+def test_the_ranking_is_the_models() -> None:
+    for question in (LARGE, SMALL, replace(LARGE, gpus=4)):
+        advice = advice_on(question)
+        times = [option.longest_s for option in advice.ranked]
+        assert times == sorted(times)
+        for option in advice.ranked:
+            strategy = by_variant(option.strategy, option.variant)
+            load = load_of(strategy, question, *advice.sizes)
+            assert [e.epoch_s.value for e in predict(question, load, PROFILE)] == [option.longest_s]
+            assert option.basis == "modelled"
+            assert "profile rtx3090-pcie4" in option.source
+
+
+def by_variant(name: str, variant: str) -> Strategy:
+    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    for strategy, _ in distinct_paths(SMALL, sizes, PROFILE):
+        if (strategy.name, strategy.variant) == (name, variant):
+            return strategy
+    raise AssertionError((name, variant))
+
+
+def test_every_strategy_is_there_and_alike_variants_are_one() -> None:
+    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    found = [(s.name, s.variant) for s, _ in distinct_paths(SMALL, sizes, PROFILE)]
+    assert {name for name, _ in found} == {kind.name for kind in STRATEGIES}
+    assert [v for n, v in found if n == "cpu_gather"] == ["pinned", "prefetch", "naive"]
+    assert len([n for n, _ in found if n == "async_zero_copy"]) == 1
+    assert len([n for n, _ in found if n == "aligned_zero_copy"]) == 1
+
+
+def test_a_table_that_fits_belongs_in_gpu_memory() -> None:
+    advice = advice_on(SMALL)
+    assert advice.table_fits is True
+    first = advice.ranked[0]
+    (resident,) = (o for o in advice.ranked if o.strategy == "all_in_gpu")
+    assert first.strategy == "async_zero_copy"
+    ahead = resident.longest_s / first.longest_s - 1
+    assert 0 < ahead < 0.05
+    assert advice.headline == (
+        "The feature table takes 76.3 MiB and fits in the GPU's 24 GiB: keep it there (all_in_gpu)"
+        " and none of the other paths matters."
+        f" async_zero_copy is {ahead:.1%} shorter, as it fetches during training."
+    )
+    alone = advice_on(SMALL, load_profile("h200-sxm-pcie5"))
+    assert alone.ranked[0].strategy == "all_in_gpu"
+    assert alone.headline.endswith("none of the other paths matters.")
+
+
+def test_a_table_that_does_not_fit_is_not_ranked_there() -> None:
+    advice = advice_on(LARGE)
+    assert advice.table_fits is False
+    assert "does not fit in the GPU's 24 GiB. Take async_zero_copy" in advice.headline
+    assert " an epoch (modelled), " in advice.headline
+    said = "cpu_gather (prefetch) is level with it and pins 64 MiB in place of 53 GiB."
+    bound = " Drawing minibatches is then what bounds it: a faster sampler would help most."
+    assert advice.headline.endswith(said + bound)
+    h200 = advice_on(replace(LARGE, gpu_memory_bytes=24 << 30), load_profile("h200-sxm-pcie5"))
+    assert "Drawing minibatches" not in h200.headline, "it does not know how fast they are drawn"
+    (option,) = (o for o in advice.unranked if o.strategy == "all_in_gpu")
+    assert option.reason == "It needs 53.1 GiB of GPU memory, and 24 GiB are there."
+    roomy = advice_on(replace(LARGE, gpu_memory_bytes=float(80 << 30)))
+    assert roomy.table_fits is True
+    assert not roomy.unranked
+
+
+def test_a_table_that_leaves_no_room_beside_it_does_not_fit() -> None:
+    """``all_in_gpu`` itself refuses to take more than its share of the memory."""
+    (resident,) = (o for o in advice_on(SMALL).ranked if o.strategy == "all_in_gpu")
+    for share, fits in ((TABLE_SHARE * 0.99, True), ((1 + TABLE_SHARE) / 2, False)):
+        asked = replace(SMALL, gpu_memory_bytes=resident.gpu_bytes / share)
+        assert advice_on(asked).table_fits is fits
+
+
+def test_a_gpu_of_unknown_memory_is_said() -> None:
+    profile = PROFILE.with_constant("gpu.memory", None, "nobody knows")
+    advice = advice_on(SMALL, profile)
+    assert advice.table_fits is None
+    assert "is not known (say --gpu-memory)" in advice.headline
+    assert {option.fits for option in advice.ranked} == {None}
+
+
+def test_unknown_constants_leave_options_unranked_with_the_reason() -> None:
+    profile = PROFILE.with_constant("copy.pageable", None, "nobody measured it")
+    advice = advice_on(SMALL, profile)
+    (option,) = advice.unranked
+    assert (option.strategy, option.variant) == ("cpu_gather", "naive")
+    assert option.reason == "Not known: copy.pageable: nobody measured it."
+    profile = PROFILE.with_constant("gpu.launch", None, "nobody measured it")
+    nothing = advice_on(LARGE, profile)
+    assert not nothing.ranked
+    assert "Nothing can be ranked" in nothing.headline
+    assert "calibrate --base" in nothing.headline
+
+
+def test_what_is_left_out_is_what_is_not_known() -> None:
+    """Every path's requests and page visits are counted: only constants are missing."""
+    said = "a limit is not known and left out: "
+    left_out = [r.removeprefix(said) for r in advice_on(LARGE).remarks if r.startswith(said)]
+    assert left_out
+    assert {r.split()[0].rstrip(":") for r in left_out} <= set(PROFILE.unknown())
+
+
+def test_minibatches_that_fit_nowhere_are_said() -> None:
+    advice = advice_on(replace(LARGE, gpu_memory_bytes=1.1e8, batch_size=20_000))
+    assert not advice.ranked
+    assert advice.headline.endswith("nor do the minibatches of any path: make them smaller.")
+
+
+def test_sampling_that_is_not_known_is_left_out_of_all() -> None:
+    profile = PROFILE.with_constant("host.sample_rate", None, "not measured")
+    advice = advice_on(LARGE, profile)
+    assert len(advice.ranked) == len(advice_on(LARGE).ranked)
+    assert any("without drawing minibatches, which all share" in r for r in advice.remarks)
+
+
+def test_how_fast_minibatches_are_drawn_is_said_with_its_source() -> None:
+    (said,) = (r for r in advice_on(LARGE).remarks if r.startswith("minibatches drawn at"))
+    assert said.startswith("minibatches drawn at 20.9 M edges/s, which all share (fitted to")
+
+
+def test_machines_share_the_minibatches_and_nothing_else() -> None:
+    one, four = advice_on(LARGE), advice_on(replace(LARGE, machines=4))
+    seconds = [{(o.strategy, o.variant): o.longest_s for o in a.ranked} for a in (one, four)]
+    assert seconds[0].keys() == seconds[1].keys()
+    for key, alone in seconds[0].items():
+        together = seconds[1][key]
+        assert together == pytest.approx(alone / 4, rel=0.02)
+    assert any("traffic between nodes" in remark for remark in four.remarks)
+    assert not any("traffic between nodes" in remark for remark in one.remarks)
+
+
+def test_a_part_that_another_hides_is_beside_it() -> None:
+    """Not told by adding up: parts that GPUs share, or several that are hidden, mislead a sum."""
+
+    def ends(question: Question, profile: Any = PROFILE) -> dict[str, str]:
+        ranked = advice_on(question, profile).ranked
+        return {f"{o.strategy} {o.variant}": o.reason.rpartition(", ")[2] for o in ranked}
+
+    crowded = ends(replace(LARGE, gpus=8, machines=2))
+    assert crowded["async_zero_copy stream,auto"] == "beside it."
+    assert crowded["cpu_gather naive"] == "at another time."
+    few_cores = PROFILE.with_constant("host.cores", 2.0, "made up")
+    few_cores = few_cores.with_constant("host.sample_rate", 8e7, "made up")
+    slow = ends(LARGE, few_cores)
+    assert slow["async_zero_copy stream,auto"] == "partly beside it."
+    assert slow["aligned_zero_copy given"] == "at another time."
+    assert slow["cpu_gather pinned"] == "beside it."  # training, while the CPU gathers the next
+
+
+def test_what_gpus_would_share_and_nobody_knows_is_said() -> None:
+    machine = load_profile("a100-pcie4")
+    assert not [r for r in advice_on(LARGE, machine).remarks if "shared" in r]
+    told = [r for r in advice_on(replace(LARGE, gpus=4), machine).remarks if "shared" in r]
+    assert [r.partition(":")[0] for r in told] == [
+        "as if GPUs shared no ports (node.root_ports",
+        "as if GPUs shared no host memory (host.memory_rate",
+    ]
+
+
+def test_more_gpus_than_the_machine_has_are_remarked_on() -> None:
+    remark = "4 GPUs in a machine that is known with 1"
+    assert remark in advice_on(replace(SMALL, gpus=4)).remarks
+    assert remark not in advice_on(SMALL).remarks
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "pinned_table", "on_gpu"),
+    [
+        ("cpu_gather", {"mode": "naive"}, False, False),
+        ("cpu_gather", {"mode": "pinned"}, False, False),
+        ("aligned_zero_copy", {}, True, False),
+        ("async_zero_copy", {}, True, False),
+        ("all_in_gpu", {}, False, True),
+    ],
+)
+def test_memory_that_a_path_needs(
+    name: str, params: dict[str, Any], pinned_table: bool, on_gpu: bool
+) -> None:
+    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    load = load_of(build(name, params), SMALL, sizes)
+    table = SMALL.graph.table_bytes
+    assert table_on_gpu(load) is on_gpu
+    assert (pinned_need(load) == table) is pinned_table
+    rows = load.payload_bytes
+    if params == {"mode": "pinned"}:
+        assert 2 * rows <= pinned_need(load) < 4 * rows
+    if params == {"mode": "naive"}:
+        assert pinned_need(load) == 0
+    assert gpu_need(load, SMALL, sizes) > (table if on_gpu else 0) + rows
+
+
+def test_a_fetch_ahead_needs_a_second_buffer() -> None:
+    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    need = {
+        mode: gpu_need(load_of(build("cpu_gather", {"mode": mode}), SMALL, sizes), SMALL, sizes)
+        for mode in ("pinned", "prefetch")
+    }
+    assert need["prefetch"] - need["pinned"] == pytest.approx(sizes.rows * 400)
+
+
+def test_json_says_all_that_the_table_says() -> None:
+    advice = advice_on(LARGE)
+    said = json.loads(json.dumps(to_json(advice)))
+    assert set(said) == {
+        "schema_version", "headline", "table_fits_in_gpu", "question", "minibatches_per_epoch",
+        "minibatches", "profile", "strategies", "remarks",
+    }  # fmt: skip
+    assert said["schema_version"] == SCHEMA_VERSION
+    every = (*advice.ranked, *advice.unranked)
+    assert [s["rank"] for s in said["strategies"]] == [o.rank for o in every]
+    assert [s["epochs_s"] for s in said["strategies"]] == [
+        {"rmat": o.longest_s} if o.epochs_s else None for o in every
+    ]
+    assert len(advice.ranked) >= 6
+    assert advice.unranked
+    assert set(said["strategies"][0]) == set(asdict(advice.ranked[0]))
+    assert said["question"]["fanouts"] == [15, 10]
+    assert said["question"]["graph"]["table_bytes"] == LARGE.graph.table_bytes
+    assert said["minibatches_per_epoch"] == 1208
+    assert len(said["minibatches"]["rmat"]["num_nodes"]) == 3
+    assert said["profile"]["unknown"].keys() == PROFILE.unknown().keys()
+
+
+def text_of(advice: Any) -> str:
+    console = Console(width=1000, file=StringIO())
+    console.print(render(advice))
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_the_table_names_every_option_and_calls_it_modelled() -> None:
+    text = text_of(advice_on(LARGE))
+    for option in advice_on(LARGE).ranked:
+        assert option.strategy in text
+    assert text.count("modelled") >= 6
+    assert "not ranked: all_in_gpu" in text
+    assert "computed, not sampled" in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (Asked(), "give a dataset, or --nodes, --edges and --dim"),
+        (Asked(dataset="wordnet", nodes=5), "not both"),
+        (Asked(dataset="wordnett"), "did you mean 'wordnet'"),
+        (Asked(nodes=10, edges=20), "--nodes, --edges and --dim go together"),
+        (Asked(nodes=1, edges=20, dim=4), "--nodes 1: must be at least 2"),
+        (Asked(nodes=10, edges=20, dim=4, dtype="flot32"), "did you mean 'float32'"),
+        (Asked(nodes=10, edges=20, dim=4, fanouts="10;5"), "numbers with commas"),
+        (Asked(nodes=10, edges=20, dim=4, fanouts="10,0"), "above 0 a layer"),
+        (Asked(nodes=10, edges=20, dim=4, model="gcn"), "sage or gat"),
+        (Asked(nodes=10, edges=20, dim=4, batch_size=0), "--batch-size 0"),
+        (Asked(nodes=10, edges=20, dim=4, gpus=0), "--gpus 0"),
+        (Asked(nodes=10, edges=20, dim=4, machines=0), "--machines 0"),
+        (Asked(nodes=10, edges=20, dim=4, train_nodes=11), "--train-nodes 11"),
+        (Asked(nodes=10, edges=20, dim=4, classes=-1), "--classes -1"),
+        (Asked(nodes=10, edges=20, dim=4, gpu_memory_bytes=-1.0), "--gpu-memory"),
+        (Asked(nodes=10, edges=20, dim=4, gpu_memory_bytes=1e5), "--gpu-memory: 9.3.*e-05 GiB"),
+        (Asked(nodes=100, edges=10**6, dim=4), "too dense, 100 nodes have at most 9,900"),
+        (Asked(nodes=100, edges=9000, dim=4, law="rmat"), "too dense for RMAT"),
+        (Asked(nodes=100, edges=200, dim=4, law="unifrom"), "did you mean 'uniform'"),
+        (Asked(nodes=100, edges=200, dim=4, sampler="dgl"), "--sampler 'dgl': pytorch-direct"),
+    ],
+)
+def test_what_has_no_answer_is_said(asked: Asked, message: str, tmp_path: Path) -> None:
+    with pytest.raises(AdviceError, match=message):
+        answer(asked, tmp_path, tmp_path)
+
+
+def test_a_profile_that_is_not_there_is_said(tmp_path: Path) -> None:
+    asked = Asked(nodes=1000, edges=9000, dim=4, profile="rtx3090-pcie5")
+    with pytest.raises(ProfileError, match="did you mean"):
+        answer(asked, tmp_path, tmp_path)
+
+
+def test_a_prepared_dataset_is_sampled(
+    tiny_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+    advice = answer(Asked(dataset="tiny", fanouts="3,2", batch_size=50), tmp_path, tmp_path)
+    assert [sizes.law for sizes in advice.sizes] == [""]
+    assert minibatches(advice).endswith("rows (sampled from it)")
+    assert advice.question.graph.train_nodes == 200
+    assert advice.question.batches == 4
+    assert advice.sizes[0].num_nodes[0] == 50
+    few = answer(Asked(dataset="tiny", batch_size=50, train_nodes=7), tmp_path, tmp_path)
+    assert few.sizes[0].num_nodes[0] == 7
+    with pytest.raises(AdviceError, match="tiny is, and is sampled"):
+        answer(Asked(dataset="tiny", law="uniform"), tmp_path, tmp_path)
+
+
+def test_a_dataset_that_is_not_prepared_is_computed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
+    advice = answer(Asked(dataset="papers100M-like"), tmp_path, tmp_path)
+    assert [sizes.law for sizes in advice.sizes] == ["rmat"]
+    real = answer(Asked(dataset="ogbn-arxiv"), tmp_path, tmp_path)
+    assert [sizes.law for sizes in real.sizes] == ["rmat", "uniform", "powerlaw"]
+    asked = answer(Asked(dataset="ogbn-arxiv", law="powerlaw"), tmp_path, tmp_path)
+    assert [sizes.law for sizes in asked.sizes] == ["powerlaw"]
+    assert advice.question.graph.train_nodes == 1_207_179
+    assert not list(tmp_path.iterdir())
+
+
+def test_this_machines_calibration_is_taken_if_it_knows_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advise_answer, "this_machine", lambda: "mine")
+    asked = Asked(nodes=100_000, edges=900_000, dim=64)
+    unknown = answer(asked, tmp_path, tmp_path)
+    assert unknown.profile.name == "rtx3090-pcie4"
+    assert any("this machine is not calibrated" in r for r in unknown.remarks)
+    own = replace(PROFILE, name="mine")
+    (tmp_path / "mine.toml").write_text(own.to_toml())
+    assert answer(asked, tmp_path, tmp_path).profile.name == "mine"
+    host = own.with_constant("gpu.launch", None, "no_device")
+    (tmp_path / "mine.toml").write_text(host.to_toml())
+    advice = answer(asked, tmp_path, tmp_path)
+    assert advice.profile.name == "rtx3090-pcie4"
+    assert any("knows no GPU" in r for r in advice.remarks)
+
+
+def test_amounts_read_well() -> None:
+    assert [seconds(s) for s in (0, 1234.5, 12.34, 0.01234, 1.2e-6)] == [
+        "0 s",
+        "1,234 s",
+        "12.3 s",
+        "12.3 ms",
+        "1.2 µs",
+    ]
+    assert [gib(b) for b in (1 << 20, 3 << 30)] == ["1 MiB", "3 GiB"]
+    assert GAT_HEADS == MODEL_HEADS
+
+
+def test_what_the_profile_knows_as_a_range_makes_epochs_range() -> None:
+    """Two constants with two ends: four epochs of each path, of which JSON names the ends."""
+    asked = replace(LARGE, gpu_memory_bytes=float(24 << 30))
+    advice = advice_on(asked, load_profile("h200-sxm-pcie5"))
+    reads = next(option for option in advice.ranked if option.strategy == "aligned_zero_copy")
+    assert len(reads.epochs_s) == 4
+    assert reads.shortest_s < 0.8 * reads.longest_s
+    ends = ("link.max_request low, read.roof low", "link.max_request high, read.roof high")
+    (said,) = (
+        one["epochs_s"]
+        for one in to_json(advice)["strategies"]
+        if (one["strategy"], one["variant"]) == reads.path
+    )
+    assert [said[f"rmat, {end}"] for end in ends] == [reads.longest_s, reads.shortest_s]
+    assert any("of link.max_request and of read.roof" in remark for remark in advice.remarks)
+    seen = {reads.path: (1e-3, "a run")}
+    measured = advise(asked, advice.sizes, advice.profile, seen).ranked[0]
+    assert (measured.path, measured.epochs_s) == (reads.path, (1e-3,) * 4)
+
+
+def made_up(strategy: str, *epochs_s: float) -> Option:
+    return Option(strategy, "default", "", epochs_s, "modelled", "", "link", "", 1e6, 0.0, True)
+
+
+def test_a_rank_begins_where_every_path_before_is_ahead_of_every_path_after() -> None:
+    """By hand, under two laws: a leads b, neither leads c (0.9 < 1 but 3 > 2), and all lead d."""
+    a, b, c, d = (
+        made_up("a", 1.0, 2.0),
+        made_up("b", 1.5, 2.5),
+        made_up("c", 0.9, 3.0),
+        made_up("d", 2.0, 4.0),
+    )
+    assert a.ahead_of(b)
+    assert not a.ahead_of(c)
+    assert not c.ahead_of(a)
+    assert [(o.strategy, o.rank) for o in ranked([d, c, b, a])] == [
+        ("a", 1), ("c", 1), ("b", 1), ("d", 4)
+    ]  # fmt: skip
+    close = [made_up("a", 1.0), made_up("b", 1.009), made_up("c", 1.018)]
+    assert [o.rank for o in ranked(close)] == [1, 1, 1]  # b is level with both
+    assert [o.rank for o in ranked([close[0], close[2]])] == [1, 2]
+    # The second leads the third, but the first does not (3 > 2.5): no rank begins.
+    mixed = [made_up("a", 3.0, 1.0), made_up("b", 1.0, 4.0), made_up("c", 2.5, 5.0)]
+    assert [(o.strategy, o.rank) for o in ranked(mixed)] == [("a", 1), ("b", 1), ("c", 1)]
+
+
+def test_the_paths_to_choose_from_are_those_that_no_other_leads() -> None:
+    def said(*options: Option) -> str:
+        return what_to_do(LARGE, ranked(options), (), None, 24 * 2.0**30)
+
+    close = said(made_up("a", 1.0), made_up("b", 1.009), made_up("c", 1.018))
+    assert "Take a (default): 1 s an epoch (modelled), 1.0 times as fast as c" in close
+    laws = said(made_up("a", 1.0, 2.0), made_up("b", 1.5, 2.5), made_up("c", 0.9, 3.0))
+    assert laws.endswith("is not decided: none is ahead in every case of a (default), c (default).")
+    ratios = said(made_up("a", 1.0, 2.0), made_up("b", 1.5, 4.0))
+    assert "Take a (default): between 1 s and 2 s an epoch" in ratios
+    assert "1.5 to 2.0 times as fast as b" in ratios
+
+
+def of_numbers(*, profile: Any = PROFILE, **graph: Any) -> Any:
+    return advice_on(Question(graph_of(**graph)), profile)
+
+
+def test_a_graph_that_is_not_there_gets_a_range_over_the_laws() -> None:
+    """Each epoch is that of its law alone, and the answer says between which and how to know."""
+    numbers = {"nodes": 20_000_000, "edges": 400_000_000, "dim": 500, "train_nodes": 10**6}
+    whole = of_numbers(**numbers)
+    laws = ("rmat", "uniform", "powerlaw")
+    assert tuple(sizes.law for sizes in whole.sizes) == laws
+    for place, law in enumerate(laws):
+        alone = {o.path: o.longest_s for o in of_numbers(**numbers, laws=(law,)).ranked}
+        assert {o.path: o.epochs_s[place] for o in whole.ranked} == alone
+    most = {o.path: o for o in of_numbers(**numbers, laws=("uniform",)).ranked}
+    for option in whole.ranked:  # uniform neighbours make the largest minibatches
+        assert option.gpu_bytes == most[option.path].gpu_bytes
+        assert option.reason == most[option.path].reason
+    best = whole.ranked[0]
+    assert best.shortest_s < 0.5 * best.longest_s
+    between = f"between {seconds(best.shortest_s)} and {seconds(best.longest_s)}"
+    assert f"{between} an epoch (modelled), " in whole.headline
+    said = text_of(whole)
+    assert between in said
+    assert "To know, bring the graph: gatherbench datasets import." in said
+    assert to_json(whole)["strategies"][0]["epochs_s"] == dict(
+        zip(laws, best.epochs_s, strict=True)
+    )
+
+
+def test_what_the_laws_disagree_on_is_not_decided() -> None:
+    """Few rows a minibatch favour the copy engine, many the GPU's own reads: no path leads."""
+    graph = replace(source_graph("ogbn-papers100M", 1_207_179), connected=False)
+    advice = advice_on(Question(graph), load_profile("rtx3090-pcie4"))
+    assert [(o.strategy, o.rank) for o in advice.ranked[:2]] == [
+        ("async_zero_copy", 1), ("cpu_gather", 1)
+    ]  # fmt: skip
+    assert advice.headline.endswith(
+        "Which path is the fastest is not decided: none is ahead in every case of"
+        " async_zero_copy (stream,auto), cpu_gather (prefetch)."
+    )
+    assert "gatherbench datasets prepare ogbn-papers100M" in text_of(advice)
+
+
+def test_a_law_that_has_no_such_graph_is_left_out_and_said() -> None:
+    advice = of_numbers(nodes=100, edges=9000, dim=4)
+    assert [sizes.law for sizes in advice.sizes] == ["uniform", "powerlaw"]
+    assert "no graph of the law rmat has so many edges: it is left out" in advice.remarks
+
+
+def test_minibatches_are_drawn_at_this_projects_rate_but_where_a_program_is_named(
+    tmp_path: Path,
+) -> None:
+    """94,500 edges in 1.61 ms are 58.7 M a second, on two cores; 20.93 M only by name, on five."""
+    asked = Asked(dataset="papers100M-like", profile="rtx3090-pcie4")
+    own = answer(asked, tmp_path, tmp_path)
+    named = answer(replace(asked, sampler="pytorch-direct"), tmp_path, tmp_path)
+    rates = [
+        (a.profile.host.sample_rate.value, a.profile.host.sample_cores.value) for a in (own, named)
+    ]
+    assert rates == [(pytest.approx(94_500 / 1.61e-3, rel=1e-3), 2.0), (20.93e6, 5.0)]
+    assert own.ranked[0].bound == "link"
+    assert "sampler" not in own.headline
+    assert named.ranked[0].bound == "cpu (sampling)"

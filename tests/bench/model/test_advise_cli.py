@@ -1,0 +1,134 @@
+"""`gatherbench advise` as a user meets it: answers, JSON, a figure, and exit status 2."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from gatherbench.bench.cli import app
+from gatherbench.bench.commands import advise as advise_command
+from gatherbench.bench.show.figures import requests_per_row
+from gatherbench.bench.show.figures import sweeps as figures_sweeps
+
+NUMBERS = ["--nodes", "300000", "--edges", "6000000", "--dim", "100", "--profile", "rtx3090-pcie4"]
+NUMBERS += ["--law", "rmat"]
+
+
+def test_numbers_alone_are_answered() -> None:
+    done = CliRunner().invoke(app, ["advise", *NUMBERS])
+    assert done.exit_code == 0, done.output
+    assert "The feature table takes 114 MiB and fits" in done.output
+    for name in ("cpu_gather naive", "async_zero_copy", "all_in_gpu"):
+        assert name in done.output
+
+
+@pytest.mark.parametrize("nodes", ["3e5", "300_000", "0.3e6", "300k", "0.3M", "0.0003B"])
+def test_large_counts_are_read_as_people_write_them(nodes: str) -> None:
+    said = [
+        CliRunner().invoke(app, ["advise", *NUMBERS[:1], count, *NUMBERS[2:], "--json"]).stdout
+        for count in ("300000", nodes)
+    ]
+    assert json.loads(said[0]) == json.loads(said[1])
+
+
+def test_reasons_are_sentences_of_their_own_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advise_command, "console", lambda: Console(width=80))
+    done = CliRunner().invoke(app, ["advise", *NUMBERS])
+    assert done.exit_code == 0, done.output
+    assert "…" not in done.output
+    lines = done.output.splitlines()
+    blank = [place for place, line in enumerate(lines) if not line.strip()]
+    said = re.findall(r"([a-z_ ,]+): [A-Z][^:]* takes", " ".join(lines[blank[1] : blank[2]]))
+    paths = [path.strip() for names in said for path in re.split(r", (?!auto)", names)]
+    table = [line[3:32].strip() for line in lines[blank[0] + 2 : blank[1]]]
+    assert sorted(paths) == sorted(table)
+    assert len(paths) == 7
+
+
+def test_json_is_json_and_nothing_else() -> None:
+    done = CliRunner().invoke(app, ["advise", *NUMBERS, "--gpu-memory", "0.1", "--json"])
+    said = json.loads(done.stdout)
+    assert said["table_fits_in_gpu"] is False
+    assert said["question"]["gpu_memory_bytes"] == pytest.approx(0.1 * 2**30)
+
+
+def test_a_figure_is_drawn_instead(tmp_path: Path) -> None:
+    path = tmp_path / "sweeps.svg"
+    done = CliRunner().invoke(app, ["advise", *NUMBERS, "--figure", str(path)])
+    assert done.exit_code == 0, done.output
+    assert "modelled" in path.read_text()
+
+
+def test_a_prepared_datasets_figure_says_that_it_was_sampled(
+    tiny_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+    feet = []
+    monkeypatch.setattr(figures_sweeps, "sweep_panels", lambda *_, foot, **__: feet.append(foot))
+    monkeypatch.setattr(requests_per_row, "save", lambda *_: None)
+    for asked in (["tiny"], NUMBERS):
+        done = CliRunner().invoke(app, ["advise", *asked, "--figure", str(tmp_path / "a.png")])
+        assert done.exit_code == 0, done.output
+    assert "rows (sampled from it), and anew for each batch size" in feet[0]
+    assert "computed, not sampled: expected counts if the graph follows the law rmat" in feet[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["advise"], "give a dataset"),
+        (["advise", "wordnett"], "did you mean 'wordnet'"),
+        (["advise", *NUMBERS, "--profile", "h201"], "no profile 'h201'"),
+        (["advise", *NUMBERS, "--law", "unifrom"], "did you mean 'uniform'"),
+        (["advise", *NUMBERS, "--sampler", "dgl"], "--sampler 'dgl'"),
+        (["advise", *NUMBERS, "--figure", "F"], "end it in .png, .svg or .pdf"),
+        (["requests", "--figure", "F"], "end it in .png, .svg or .pdf"),
+        (["advise", *NUMBERS, "--fanouts", "many"], "numbers with commas"),
+        (["advise", *NUMBERS, "--nodes", "2.5"], "'2.5' is no whole number"),
+        (["advise", *NUMBERS, "--edges", "inf"], "'inf' is no whole number"),
+        (["advise", *NUMBERS, "--edges", "1e999999999"], "is no whole number"),
+        (["advise", *NUMBERS, "--edges", "1e19"], "is no whole number"),
+        (["advise", *NUMBERS, "--nodes", "many"], "'many' is no whole number"),
+        (["advise", "--nodes", "5M"], "--nodes, --edges and --dim go together"),
+        (["advise", *NUMBERS, "--gpu-memory", "24GB"], "write 24 for 24 GiB"),
+        (["advise", *NUMBERS, "--gpu-memory", "nan"], "write 24 for 24 GiB"),
+        (["advise", *NUMBERS, "--gpu-memory", "-1"], "write 24 for 24 GiB"),
+        (["advise", *NUMBERS, "--gpu-memory", "24576"], "write 24 for 24 GiB"),
+        (["calibrate", "--device", "tpu"], "expected auto, cpu or cuda"),
+    ],
+)
+def test_bad_input_is_told_with_status_2(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_a_figure_of_no_format_is_bad_input(tmp_path: Path) -> None:
+    path = str(tmp_path / "sweeps.docx")
+    done = CliRunner().invoke(app, ["advise", *NUMBERS, "--figure", path])
+    assert done.exit_code == 2
+    assert "docx" in done.stderr
+
+
+def test_a_dataset_without_a_node_to_train_on_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "data"))
+    arrays = {"e": np.array([[0, 1, 2], [1, 2, 0]]), "x": np.ones((3, 4)), "y": np.full(3, -1)}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    edges, features, labels = (str(tmp_path / f"{name}.npy") for name in arrays)
+    asked = ["datasets", "import", edges, "--name", "none", "--features", features]
+    done = CliRunner().invoke(app, [*asked, "--labels", labels])
+    assert done.exit_code == 0, done.output
+    for more in ([], ["--train-nodes", "2"], ["--figure", str(tmp_path / "a.png")]):
+        done = CliRunner().invoke(app, ["advise", "none", *more])
+        assert done.exit_code == 2
+        assert "none has no node to train on" in done.stderr
+        assert "import it again with labels that are not all -1" in done.stderr

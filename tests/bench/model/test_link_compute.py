@@ -1,0 +1,117 @@
+"""Operation and byte counts of a training step, beside torch's own count of the same step."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.models import GAT_HEADS, Trainer, build_model
+from gatherbench.bench.run.training_cost import training_cost, widths_of
+from gatherbench.bench.sampling.minibatch import MiniBatch
+
+SEEDS, FAN, DIM, CLASSES, HIDDEN = 60, 4, 33, 7, 8
+#: Operations of Adam for each parameter on the CPU; on a GPU as many for all of them.
+ADAM = 8
+
+
+def minibatch(layers: int) -> MiniBatch:
+    generator = torch.Generator().manual_seed(0)
+    nodes = [SEEDS * (FAN + 1) ** k for k in range(layers + 1)]
+    edges = tuple(
+        torch.stack(
+            [
+                torch.randint(0, nodes[k + 1], (nodes[k] * FAN,), generator=generator),
+                torch.arange(nodes[k]).repeat_interleave(FAN),
+            ]
+        )
+        for k in range(layers)
+    )
+    return MiniBatch(torch.arange(nodes[-1]), edges, tuple(nodes))
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations that do something, views and allocations left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        schema = function._schema
+        view = any(a.alias_info and not a.alias_info.is_write for a in schema.arguments) and any(
+            r.alias_info for r in schema.returns
+        )
+        name = function.name()
+        idle = ("empty", "detach", "profiler", "_local_scalar_dense")
+        if not view and not any(word in name for word in idle):
+            self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def cost_of(model: str, batch: MiniBatch) -> Any:
+    widths = widths_of(model, DIM, HIDDEN, len(batch.edges), CLASSES, GAT_HEADS)
+    edges = [e.shape[1] for e in batch.edges]
+    return training_cost(model, widths, batch.num_nodes, edges, GAT_HEADS)
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_counts_are_those_of_the_step_that_is_trained(model: str, layers: int) -> None:
+    batch = minibatch(layers)
+    workload = Workload("x", model=model, hidden=HIDDEN, fanouts=(FAN,) * layers)
+    network = build_model(workload, DIM, CLASSES)
+    labels = torch.zeros(batch.num_nodes[-1], dtype=torch.int64)
+    trainer = Trainer(network, labels, torch.device("cpu"))
+    x = torch.randn(batch.num_nodes[-1], DIM)
+    trainer.step(x, batch)
+    with warnings.catch_warnings(), FlopCounterMode(display=False) as flops:
+        warnings.simplefilter("ignore")
+        trainer.step(x, batch)
+    with Operations() as operations:
+        trainer.step(x, batch)
+
+    cost = cost_of(model, batch)
+    products = flops.get_total_flops()
+    assert products <= cost.operations  # what torch counts are the matrix products
+    assert cost.operations == pytest.approx(products, rel=0.35)
+    parameters = len(list(network.parameters()))
+    copies = layers + 1
+    assert cost.launches == operations.count - ADAM * parameters + ADAM + copies
+    assert cost.structure_bytes == sum(e.nbytes for e in batch.edges)
+
+
+def test_matrix_products_by_hand() -> None:
+    """One layer, no edges: four products of [2, 3] × [3, 5] for GraphSAGE."""
+    cost = training_cost("sage", [3, 5], [2, 4], [0])
+    assert cost.operations == 4 * (2 * 2 * 3 * 5)
+
+
+def test_messages_by_hand() -> None:
+    """An edge's message is selected, written, read and added: three rows of the input's width."""
+    without, with_edges = (training_cost("sage", [3, 5], [2, 4], [n]) for n in (0, 10))
+    assert with_edges.memory_bytes - without.memory_bytes == 10 * 3 * 3 * 4
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_counts_are_linear_in_the_minibatches(model: str) -> None:
+    """So that the sum over a trace is the cost of its summed shapes (but for the launches)."""
+    one = training_cost(model, [33, 8, 7], [10, 40, 90], [40, 160], 4)
+    ten = training_cost(model, [33, 8, 7], [100, 400, 900], [400, 1600], 4)
+    assert ten.operations == pytest.approx(10 * one.operations)
+    assert ten.memory_bytes == pytest.approx(10 * one.memory_bytes)
+    assert ten.launches == one.launches
+
+
+def test_shapes_that_do_not_belong_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown model 'gcn'"):
+        training_cost("gcn", [3, 5], [2, 4], [1])
+    with pytest.raises(ValueError, match="2 widths and 2 node counts"):
+        training_cost("sage", [3, 5, 6], [2, 4], [1])

@@ -1,0 +1,383 @@
+"""The physics of each part against closed forms, and model variants that must not pass them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatherbench.bench.model.epoch import predict_batches
+from gatherbench.bench.model.estimate import Estimate, combine, slowest
+from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.physics import (
+    cpu_gather,
+    engine_copy,
+    gpu_reads,
+    link_time,
+    local_gather,
+    sampling,
+    split_requests,
+    staged_copy,
+    training,
+)
+from gatherbench.bench.model.profile import LinkProfile
+from gatherbench.bench.model.profile_file import load_profile
+
+PROFILE = load_profile("rtx3090-pcie4")
+
+
+def machine(**constants: float | None) -> LinkProfile:
+    """The default machine with constants replaced: ``link_raw_rate=…`` for ``link.raw_rate``."""
+    profile = PROFILE
+    for name, value in constants.items():
+        profile = profile.with_constant(name.replace("_", ".", 1), value, "a test of the model")
+    return profile
+
+
+def known(estimate: Estimate) -> float:
+    assert estimate.value is not None, estimate.unknown
+    return estimate.value
+
+
+def reads(requests: Mapping[int, float], **other: float) -> MinibatchLoad:
+    total = sum(size * n for size, n in requests.items())
+    return MinibatchLoad(
+        payload_bytes=total, gpu_link_read_bytes=total, gpu_requests=requests, **other
+    )
+
+
+LinkTime = Callable[[Mapping[float, float], LinkProfile], Estimate]
+
+
+def check_link_efficiency(model: LinkTime) -> None:
+    """Efficiency P / (P + 20) for payloads of 32 to 256 B (EVIDENCE §3), less the DLLP share."""
+    for payload, efficiency in ((32, 0.615), (64, 0.762), (128, 0.865), (256, 0.928)):
+        profile = machine(link_raw_rate=1e10, link_dllp_share=0.0, link_max_payload=256)
+        seconds = known(model({payload: 1e6}, profile))
+        assert payload * 1e6 / seconds / 1e10 == pytest.approx(efficiency, abs=5e-4)
+    with_dllp = machine(link_raw_rate=1e10, link_dllp_share=0.2)
+    without = machine(link_raw_rate=1e10, link_dllp_share=0.0)
+    assert known(model({128: 1e6}, with_dllp)) == pytest.approx(
+        known(model({128: 1e6}, without)) / 0.8
+    )
+    # A read of 256 B that is answered by completions of 64 B pays for four headers.
+    small = machine(link_raw_rate=1e10, link_dllp_share=0.0, link_max_payload=64)
+    assert known(model({256: 1.0}, small)) == pytest.approx((256 + 4 * 20) / 1e10)
+
+
+def without_headers(requests: Mapping[float, float], profile: LinkProfile) -> Estimate:
+    return link_time(requests, profile.with_constant("link.header", 0.0, "wrong"))
+
+
+def one_completion(requests: Mapping[float, float], profile: LinkProfile) -> Estimate:
+    return link_time(requests, profile.with_constant("link.max_payload", 4096.0, "wrong"))
+
+
+def without_dllp(requests: Mapping[float, float], profile: LinkProfile) -> Estimate:
+    return link_time(requests, profile.with_constant("link.dllp_share", 0.0, "wrong"))
+
+
+def bytes_only(requests: Mapping[float, float], profile: LinkProfile) -> Estimate:
+    raw = profile.link.raw_rate.value or 1.0
+    return Estimate(sum(size * n for size, n in requests.items()) / raw)
+
+
+def test_time_on_the_link() -> None:
+    check_link_efficiency(link_time)
+
+
+@pytest.mark.parametrize("wrong", [without_headers, one_completion, without_dllp, bytes_only])
+def test_a_wrong_link_is_rejected(wrong: LinkTime) -> None:
+    with pytest.raises(AssertionError):
+        check_link_efficiency(wrong)
+
+
+@given(
+    st.dictionaries(st.sampled_from([32, 64, 96, 128]), st.floats(0, 1e6)),
+    st.sampled_from([32.0, 64.0, 96.0, 128.0]),
+)
+def test_splitting_keeps_every_byte(requests: dict[int, float], largest: float) -> None:
+    pieces = split_requests(requests, largest)
+    assert all(size <= largest for size in pieces)
+    assert sum(size * n for size, n in pieces.items()) == pytest.approx(
+        sum(size * n for size, n in requests.items())
+    )
+
+
+def test_requests_of_128_become_two_of_64_on_a_link_that_takes_no_more() -> None:
+    assert split_requests({128: 10, 96: 1}, 64) == {64.0: 21.0, 32.0: 1.0}
+    narrow, wide = machine(link_max_request=64), machine(link_max_request=128)
+    assert known(gpu_reads(reads({128: 1e6}), narrow).seconds) > known(
+        gpu_reads(reads({128: 1e6}), wide).seconds
+    )
+
+
+Reads = Callable[[MinibatchLoad, LinkProfile], Estimate]
+
+
+def check_littles_law(model: Reads) -> None:
+    """Bandwidth ≤ outstanding × request size / round trip, and never above the link's."""
+    few = machine(link_round_trip=1e-6, link_outstanding_reads=16)
+    seconds = known(model(reads({128: 1e6}), few))
+    assert 128e6 / seconds == pytest.approx(16 * 128 / 1e-6)
+    many = machine(link_round_trip=1e-6, link_outstanding_reads=1e6)
+    assert known(model(reads({128: 1e6}), many)) == pytest.approx(
+        known(link_time({128: 1e6}, many))
+    )
+    roof = many.with_constant("read.roof", 1e9, "a test of the model")
+    assert 128e6 / known(model(reads({128: 1e6}), roof)) == pytest.approx(1e9)
+
+
+def seconds_of(model: Callable[..., object]) -> Reads:
+    return lambda load, profile: model(load, profile).seconds  # type: ignore[attr-defined]
+
+
+def without_little(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
+    return gpu_reads(
+        load, profile.with_constant("link.round_trip", None, "wrong: left out")
+    ).seconds
+
+
+def limits_added_up(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
+    whole = gpu_reads(load, profile).seconds
+    return combine(lambda a, b: a + b, whole, link_time(load.gpu_requests or {}, profile))
+
+
+def without_roof(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
+    return gpu_reads(load, profile.with_constant("read.roof", None, "wrong: left out")).seconds
+
+
+def test_reads_obey_little_and_the_roof() -> None:
+    check_littles_law(seconds_of(gpu_reads))
+
+
+@pytest.mark.parametrize("wrong", [without_little, limits_added_up, without_roof])
+def test_wrong_reads_are_rejected(wrong: Reads) -> None:
+    with pytest.raises(AssertionError):
+        check_littles_law(wrong)
+
+
+@pytest.mark.parametrize(
+    ("requests", "known_alone"),
+    [({32: 1e6}, False), ({32: 2e6, 96: 1e6}, False), ({64: 1e6}, True), ({32: 1, 96: 1}, True)],
+)
+def test_small_reads_are_not_predicted_from_the_link_alone(
+    requests: dict[int, float], known_alone: bool
+) -> None:
+    """On average below half a line, 53 B of 160: how many are in flight sets their time."""
+    load = replace(reads(requests), gpu_page_visits=10.0)
+    part = gpu_reads(load, PROFILE)
+    assert part.seconds.known is known_alone
+    if not known_alone:
+        assert part.bound == "unknown"
+        assert all("link.round_trip" in reason for reason in part.seconds.unknown)
+    for more in (
+        {"link_round_trip": 1e-6},
+        {"read_page_visits": 1e7},
+    ):
+        assert gpu_reads(load, machine(**more)).seconds.known
+    # Narrow requests of a link that takes no more are those of whole lines.
+    assert gpu_reads(reads({128: 1e6}), machine(link_max_request=32)).seconds.known
+
+
+def test_the_bound_names_the_limit_that_holds() -> None:
+    little = machine(link_round_trip=1e-3, link_outstanding_reads=1)
+    assert gpu_reads(reads({128: 1e3}), little).bound == "requests in flight"
+    assert gpu_reads(reads({128: 1e3}), PROFILE).bound == "link"
+    slow = PROFILE.with_constant("read.roof", 1e8, "a test of the model")
+    assert gpu_reads(reads({128: 1e3}), slow).bound == "reads by multiprocessors"
+
+
+def test_a_roof_that_is_not_known_is_named_and_left_out() -> None:
+    part = gpu_reads(reads({128: 1e3}), PROFILE)
+    assert part.seconds.known
+    assert any("read.roof" in remark for remark in part.seconds.remarks)
+    copied = engine_copy(1e9, PROFILE)
+    assert any("copy.to_device" in remark for remark in copied.seconds.remarks)
+
+
+@pytest.mark.parametrize("key", ["link.raw_rate", "link.header", "link.dllp_share"])
+def test_without_the_link_and_any_roof_a_read_is_unknown(key: str) -> None:
+    nothing = PROFILE.with_constant(key, None, "nobody knows")
+    seconds = gpu_reads(reads({128: 1e3}), nothing).seconds
+    assert seconds.value is None
+    assert any(f"{key}: nobody knows" in reason for reason in seconds.unknown)
+
+
+def test_requests_that_nobody_counted_are_no_zero() -> None:
+    load = replace(reads({128: 1e3}), gpu_requests=None)
+    assert gpu_reads(load, PROFILE).seconds.value is None
+
+
+def test_the_cpu_gathers_on_every_core_until_its_memory_is_full() -> None:
+    load = MinibatchLoad(1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, copy_engine_bytes=1e9)
+    free = machine(host_gather_rate=1e9, host_cores=4, host_memory_rate=1e12)
+    assert known(cpu_gather(load, free).seconds) == pytest.approx(0.25)
+    assert cpu_gather(load, free).demands["host memory"] == pytest.approx(2e9 / 0.25 / 1e12)
+    full = machine(host_gather_rate=1e9, host_cores=4, host_memory_rate=4e9)
+    assert known(cpu_gather(load, full).seconds) == pytest.approx(0.5)  # read and write
+    assert cpu_gather(load, full).bound == "host memory"
+    assert cpu_gather(load, full).demands == {"cpu": 0.5, "host memory": 1.0}
+
+
+def test_fresh_pageable_memory_is_gathered_staged_and_copied_at_one_pace() -> None:
+    load = MinibatchLoad(
+        1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, copy_engine_bytes=1e9, pageable_bytes=1e9
+    )
+    slow = machine(copy_pageable=1e9)
+    part = staged_copy(load, slow)
+    copy = known(engine_copy(1e9, slow).seconds)
+    assert known(part.seconds) == pytest.approx(1.0)
+    assert part.bound == "cpu"
+    assert part.demands["link"] == pytest.approx(copy)  # busy for that part of the second
+    assert part.demands["host memory"] == pytest.approx(5e9 / 102.4e9)
+    fast = staged_copy(load, machine(copy_pageable=1e12, host_memory_rate=1e13))
+    assert known(fast.seconds) == pytest.approx(copy)
+    assert fast.bound == "link"
+    assert staged_copy(load, machine(copy_pageable=None)).seconds.value is None
+    assert staged_copy(load, machine(link_raw_rate=None)).seconds.value is None
+
+
+def test_a_gather_into_fresh_memory_leaves_cores_to_others() -> None:
+    """Page faults and staging hold one thread up: beside it the other cores are free."""
+    load = MinibatchLoad(
+        1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, copy_engine_bytes=1e9, pageable_bytes=1e9
+    )
+    slow = machine(copy_pageable=1e9, host_gather_rate=1e9, host_cores=4)
+    assert staged_copy(load, slow).demands["cpu"] == pytest.approx(0.25)
+    assert staged_copy(load, machine(copy_pageable=1e9, host_cores=None)).demands["cpu"] == 1.0
+    measured = replace(load, gather_s=Estimate(2.0))
+    assert staged_copy(measured, slow).demands["cpu"] == 1.0
+
+
+def test_random_rows_of_a_large_table_wait_for_its_pages() -> None:
+    """The rate of page visits is a roof of its own: rows near one another are not held up by it."""
+    profile = machine(read_page_visits=1e7)
+    rows = replace(reads({128: 1e6}), gpu_page_visits=1e6)
+    scattered = gpu_reads(rows, profile)
+    assert known(scattered.seconds) == pytest.approx(0.1)
+    assert scattered.bound == "page visits"
+    ascending = gpu_reads(replace(rows, gpu_page_visits=1e3), profile)
+    assert ascending.bound == "link"
+    assert known(ascending.seconds) == pytest.approx(known(link_time({128: 1e6}, profile)))
+    for unknown in (
+        gpu_reads(rows, machine(read_page_visits=None)),
+        gpu_reads(replace(rows, gpu_page_visits=None), profile),
+    ):
+        assert known(unknown.seconds) == known(ascending.seconds)
+        assert any("page" in remark for remark in unknown.seconds.remarks)
+
+
+def test_sampling_keeps_as_many_cores_busy_as_the_profile_says() -> None:
+    load = MinibatchLoad(0.0, sampled_edges=1e6)
+    some = machine(host_sample_rate=1e7, host_sample_cores=6, host_cores=24)
+    assert known(sampling(load, some).seconds) == pytest.approx(0.1)
+    assert sampling(load, some).demands == {"cpu": 0.25}
+    assert sampling(load, machine(host_sample_cores=None)).demands == {"cpu": 1.0}
+    assert sampling(load, machine(host_sample_cores=48)).demands == {"cpu": 1.0}
+    measured = replace(load, sample_s=Estimate(1.0))
+    assert sampling(measured, some).demands == {"cpu": 1.0}
+
+
+def test_a_measured_part_takes_the_model_s_place() -> None:
+    load = MinibatchLoad(
+        1e9,
+        cpu_read_bytes=1e9,
+        cpu_write_bytes=1e9,
+        gather_s=Estimate(3.0),
+        sample_s=Estimate(4.0),
+        train_s=Estimate(5.0),
+    )
+    nobody = machine(host_cores=None, host_sample_rate=None, gpu_launch=None)
+    assert known(cpu_gather(load, nobody).seconds) == 3.0
+    assert known(sampling(load, nobody).seconds) == 4.0
+    assert known(training(load, nobody).seconds) == 5.0
+
+
+def test_training_is_the_longest_of_its_limits_and_the_copy_of_its_edges() -> None:
+    profile = machine(gpu_flops=1e12, gpu_memory_rate=1e11, gpu_launch=1e-5)
+    base = MinibatchLoad(0.0, train_operations=1e9, train_bytes=1e7, train_launches=10)
+    assert known(training(base, profile).seconds) == pytest.approx(1e-3)
+    assert training(base, profile).bound == "training (GPU operations)"
+    assert training(replace(base, train_bytes=1e9), profile).bound == "training (GPU memory)"
+    assert (
+        training(replace(base, train_launches=1e4), profile).bound == "training (kernel launches)"
+    )
+    edges = replace(base, structure_bytes=1e6)
+    assert known(training(edges, profile).seconds) == pytest.approx(
+        1e-3 + known(engine_copy(1e6, profile).seconds)
+    )
+
+
+def test_rows_in_the_gpu_are_read_and_written() -> None:
+    profile = machine(gpu_memory_rate=1e12, gpu_memory=1e10)
+    assert known(local_gather(1e9, 1e10, profile).seconds) == pytest.approx(2e-3)
+
+
+def test_a_table_that_does_not_fit_into_the_gpu_is_read_from_there_by_nobody() -> None:
+    profile = machine(gpu_memory=1e10)
+    seconds = local_gather(1e9, 1.1e10, profile).seconds
+    assert seconds.value is None
+    assert seconds.unknown == ("11.0 GB do not fit into 10.0 GB of GPU memory",)
+    resident = MinibatchLoad(1e9, table_bytes=1.1e10, gpu_table_bytes=1.1e10)
+    assert predict_batches(resident, profile, 10).epoch_s.unknown == seconds.unknown
+    read = replace(reads({128: 1e6}), table_bytes=1.1e10)
+    assert predict_batches(read, profile, 10).epoch_s.known
+
+
+SIZES = st.dictionaries(st.sampled_from([32, 64, 96, 128]), st.floats(1, 1e6), min_size=1)
+
+
+@given(SIZES, st.floats(1, 10), st.floats(1, 10))
+def test_a_faster_link_or_more_tags_never_make_a_read_slower(
+    requests: dict[int, float], faster: float, more: float
+) -> None:
+    before = machine(link_round_trip=1e-6, link_raw_rate=1e10, link_outstanding_reads=100)
+    for key, value in (("link.raw_rate", 1e10 * faster), ("link.outstanding_reads", 100 * more)):
+        after = before.with_constant(key, value, "a test of the model")
+        assert known(gpu_reads(reads(requests), after).seconds) <= known(
+            gpu_reads(reads(requests), before).seconds
+        )
+
+
+@given(SIZES, st.floats(0, 1))
+def test_fewer_requests_never_make_a_read_slower(requests: dict[int, float], share: float) -> None:
+    profile = machine(link_round_trip=1e-6)
+    fewer = {size: n * share for size, n in requests.items()}
+    assert known(gpu_reads(reads(fewer), profile).seconds) <= known(
+        gpu_reads(reads(requests), profile).seconds
+    )
+
+
+@given(st.integers(1, 200), st.integers(1, 200))
+def test_more_cores_never_make_a_gather_slower(cores: int, more: int) -> None:
+    load = MinibatchLoad(1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9)
+    few, many = machine(host_cores=cores), machine(host_cores=cores + more)
+    assert known(cpu_gather(load, many).seconds) <= known(cpu_gather(load, few).seconds)
+
+
+def test_an_estimate_is_a_value_or_says_why_not() -> None:
+    with pytest.raises(ValueError, match="exactly one"):
+        Estimate(None)
+    with pytest.raises(ValueError, match="exactly one"):
+        Estimate(1.0, ("why",))
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 1e3)), min_size=1, max_size=6))
+def test_what_is_computed_from_an_unknown_is_unknown(values: list[float | None]) -> None:
+    parts = [
+        Estimate(v) if v is not None else Estimate(None, (f"number {i}",))
+        for i, v in enumerate(values)
+    ]
+    total = combine(lambda *numbers: math.fsum(numbers), *parts)
+    missing = tuple(f"number {i}" for i, v in enumerate(values) if v is None)
+    assert total.unknown == missing
+    assert (total.value is None) == bool(missing)
+    longest, _ = slowest([(str(i), part) for i, part in enumerate(parts)])
+    there = [v for v in values if v is not None]
+    assert longest.value == (max(there) if there else None)
+    assert all(any(name in text for text in longest.remarks) for name in missing if there)

@@ -1,0 +1,550 @@
+"""Predictions from a run's rows: what is borrowed, what is unknown, and that runs keep them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from gatherbench.bench.cli import app
+from gatherbench.bench.model.against_measured import against_measured
+from gatherbench.bench.model.constants import Constant, Range
+from gatherbench.bench.model.epoch import predict_batches
+from gatherbench.bench.model.estimate import Estimate
+from gatherbench.bench.model.predict import is_prediction, predict, predictions
+from gatherbench.bench.model.profile import LinkProfile
+from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.roofline import roofline, roofs
+from gatherbench.bench.model.run_loads import load_of, series_of
+from gatherbench.bench.read.disturbance import mark_disturbed
+from gatherbench.bench.read.epochs import plan_order
+from gatherbench.bench.read.modelled import BORROWED
+from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.run.rows import HEADER, Row, RowMaker
+from gatherbench.bench.run.store import RunStore
+from gatherbench.strategies import registry
+from gatherbench.strategies.cpu_gather import CpuGather
+
+ShellRun = tuple[subprocess.CompletedProcess[str], Path]
+
+WORKLOAD, BATCHES, PAYLOAD = "tiny-sage", 4, 4e8
+COMMON = {
+    "fetch.declared_payload": PAYLOAD,
+    "fetch.row": 400.0,
+    "fetch.lookahead": 0.0,
+    "fetch.gpu_share": 0.0,
+    "sample.minibatches": float(BATCHES),
+    "sample.edges": 4e6,
+    "train.operations": 1e9,
+    "train.gpu_memory": 1e9,
+    "train.launches": 400.0,
+    "train.structure": 6.4e7,
+}
+READS = {"fetch.gpu_link_read": PAYLOAD, "fetch.gpu_requests_128_bytes": PAYLOAD / 128}
+GATHERS = {"fetch.cpu_read": PAYLOAD, "fetch.cpu_write": PAYLOAD, "fetch.copy_engine": PAYLOAD}
+#: Names that no strategy has: the model goes by what is declared.
+CASES: dict[str, Mapping[str, float]] = {
+    "by_cpu": {**COMMON, **GATHERS},
+    "by_cpu_fresh": {**COMMON, **GATHERS, "fetch.pageable": PAYLOAD},
+    "by_gpu": {**COMMON, **READS},
+    "by_gpu_ahead": {**COMMON, **READS, "fetch.lookahead": 1.0, "fetch.gpu_share": 0.1},
+    "resident": COMMON,
+}
+
+
+def make_run(
+    folder: Path,
+    cases: Mapping[str, Mapping[str, float]] = CASES,
+    backend: str = "host",
+    sampling: str = "live",
+) -> Run:
+    """A run whose cases declared this, and measured 2 s of sampling, 4 of fetching, 1 of steps.
+
+    Minibatches that are not drawn live took 0.04 s.
+    """
+    rows: list[Row] = []
+    drawing = 2 if sampling == "live" else 0.04
+    for name, facts in cases.items():
+        make = RowMaker("r", "c", "here", backend, WORKLOAD, "tiny", name, "default", 0)
+        declared = RowMaker("r", "c", "here", "model", WORKLOAD, "tiny", name, "default", 0)
+        rows += [
+            declared.ok(*key.split(".", 1), "1", value, "declared") for key, value in facts.items()
+        ]
+        rows.append(make.ok("setup", "table", "B", 1e9, "a test"))
+        rows.append(make.ok("case", "wall_time", "s", 9, "a test"))
+        for stage, seconds in (("sample", drawing), ("fetch", 4), ("train", 1), ("epoch", 7)):
+            rows.append(make.ok(stage, "wall_time", "s", seconds, "a test", 0))
+    plan: dict[str, Any] = {
+        "measure": {"sampling": sampling},
+        "workloads": {WORKLOAD: {"dataset": "tiny"}},
+        "cases": [
+            {"workload": WORKLOAD, "strategy": name, "variant": "default", "repeat": 0}
+            for name in CASES
+        ],
+    }
+    table = pd.DataFrame([asdict(row) for row in rows], columns=list(HEADER))
+    marked = mark_disturbed(table, {})
+    return Run(folder, plan, {}, marked, pd.DataFrame(), whole=pd.DataFrame())
+
+
+@pytest.fixture
+def profile() -> LinkProfile:
+    return load_profile("rtx3090-pcie4")
+
+
+def epochs(run: Run, profile: LinkProfile, **more: int) -> dict[str, float | None]:
+    found = predictions(run, profile, **more)
+    return {one.strategy: epoch.epoch_s.value for one, (epoch, *_) in found}
+
+
+def test_what_is_borrowed_comes_from_cases_without_other_work(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    run = make_run(tmp_path)
+    undisturbed = epochs(run, profile)
+
+    def beside(names: set[str]) -> Run:
+        """Other work had two cores beside these cases, and they took ten times as long."""
+        rows = run.rows.copy()
+        slow = rows["strategy"].isin(names) & (rows["metric"] == "wall_time") & (rows["epoch"] == 0)
+        rows.loc[slow, "value"] *= 10
+        whole = rows[(rows["stage"] == "epoch") & (rows["metric"] == "wall_time")]
+        metered = [
+            whole.assign(metric=metric, value=whole["strategy"].map(lambda n: n in names) * value)
+            for metric, value in (("system_cpu_busy", 140.0), ("cpu_user", 0), ("cpu_system", 0))
+        ]
+        metered.append(whole.assign(metric="window_time", value=70.0))
+        whole_table = pd.concat([rows, *metered], ignore_index=True)[list(HEADER)]
+        return replace(run, rows=mark_disturbed(whole_table, {}))
+
+    assert epochs(beside({"by_cpu", "by_gpu", "resident"}), profile) == undisturbed
+    everywhere = epochs(beside(set(CASES)), profile)
+    assert all((everywhere[name] or 0) > (undisturbed[name] or 0) for name in CASES)
+    for one, said in ((run, False), (beside(set(CASES)), True)):
+        sources = [row.source for row in predict(one, profile)]
+        assert (
+            any("as measured in the run, not scaled, beside other work" in s for s in sources)
+            is said
+        )
+
+
+def test_each_series_has_rows_that_add_up(tmp_path: Path, profile: LinkProfile) -> None:
+    rows = predict(make_run(tmp_path), profile)
+    assert all(is_prediction(row) and row.status == "ok" for row in rows)
+    assert {row.machine for row in rows} == {profile.name}
+    borrowed = set(BORROWED.values())
+    made = [row for row in rows if row.metric not in borrowed]
+    assert all("link model, profile rtx3090-pcie4" in row.source for row in made)
+    for name in CASES:
+        mine = {(r.stage, r.metric): r.value for r in rows if r.strategy == name}
+        waits = [mine[stage, "wall_time"] or 0.0 for stage in ("sample", "fetch", "train")]
+        assert mine["epoch", "wall_time"] == pytest.approx(sum(waits))
+        assert (("fetch", "transfer_time_alone") in mine) == (name != "resident")
+        assert (("fetch", "gather_time_alone") in mine) == (name == "by_cpu")
+    bound = next(r for r in rows if r.strategy == "by_gpu" and r.stage == "epoch").source
+    assert "bound by cpu (sampling)" in bound
+    assert "sampling as measured in the run, not scaled" in bound
+
+
+def test_what_is_kept_of_the_table_comes_from_the_run(profile: LinkProfile) -> None:
+    room = 25e9
+    half = {name: value / 2 for name, value in READS.items()}
+    for kept, known in ((0.9 * room, True), (1.1 * room, False)):
+        load = load_of({**COMMON, **half, "fetch.gpu_table": kept}, 1e12)
+        assert load.gpu_table_bytes == kept
+        epoch = predict_batches(replace(load, sample_s=Estimate(0.0)), profile, BATCHES)
+        assert epoch.epoch_s.known is known
+    # A run that is older than the declaration: all of the table or nothing.
+    assert load_of(COMMON, 1e9).gpu_table_bytes == 1e9
+    assert load_of(CASES["by_gpu"], 1e9).gpu_table_bytes == 0
+    assert load_of(CASES["by_cpu"], 1e9).gpu_table_bytes == 0
+
+
+def test_faster_paths_are_predicted_faster(tmp_path: Path, profile: LinkProfile) -> None:
+    found = epochs(make_run(tmp_path, sampling="replay"), profile)
+    order = sorted(found, key=lambda name: found[name] or 0.0)
+    assert order == ["resident", "by_gpu_ahead", "by_gpu", "by_cpu", "by_cpu_fresh"]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "seconds", "bound", "said"),
+    [
+        ("live", 2.0, "cpu (sampling)", "sampling as measured in the run, not scaled"),
+        ("replay", 0.04, "cpu (sampling)", "minibatches read from the trace"),
+        ("gpu", 0.04, "GPU (sampling)", "sampling by the run's device as measured there"),
+    ],
+)
+def test_sampling_is_the_run_s_however_it_got_its_minibatches(
+    tmp_path: Path, profile: LinkProfile, sampling: str, seconds: float, bound: str, said: str
+) -> None:
+    """What a measured epoch does not contain must not be in the predicted one beside it."""
+    found = predictions(make_run(tmp_path, sampling=sampling), profile)
+    assert len(found) == len(CASES)
+    for _, (epoch,) in found:
+        part = epoch.parts["sample"]
+        assert part.seconds.value == pytest.approx(seconds / BATCHES)
+        assert part.bound == bound
+        assert ("cpu" in part.demands) == (sampling != "gpu")
+        assert any(said in remark for remark in epoch.epoch_s.remarks)
+
+
+def test_sampling_on_a_gpu_is_never_taken_from_the_processor(profile: LinkProfile) -> None:
+    load = replace(load_of(CASES["by_gpu"], 1e9), gpu_samples=True)
+    epoch = predict_batches(load, profile, BATCHES)
+    assert epoch.epoch_s.value is None
+    assert epoch.epoch_s.unknown == ("sampling on the GPU: neither measured nor modelled",)
+
+
+def test_a_host_that_the_profile_does_not_know_is_the_run_s(tmp_path: Path) -> None:
+    """An H200's host is anybody's: the gathers are those that the run measured, and said to be."""
+    found = {
+        one.strategy: epoch.parts.get("gather", epoch.parts.get("transfer"))
+        for one, (epoch, *_) in predictions(make_run(tmp_path), load_profile("h200-sxm-pcie5"))
+    }
+    for name in ("by_cpu", "by_cpu_fresh"):
+        part = found[name]
+        assert part is not None
+        assert part.seconds.value == pytest.approx(4.0 / BATCHES)
+        assert any("measured on the run's host" in text for text in part.seconds.remarks)
+    by_gpu = found["by_gpu"]
+    assert by_gpu is not None
+    assert not any("measured" in text for text in by_gpu.seconds.remarks)
+
+
+def test_what_is_borrowed_is_a_row_of_its_own(tmp_path: Path, profile: LinkProfile) -> None:
+    """Of 4 minibatches: 2 s of drawing, 4 s of gathering. The RTX 3090's host gathers itself."""
+
+    def borrowed(machine: LinkProfile) -> dict[tuple[str, str], float | None]:
+        rows = [r for r in predict(make_run(tmp_path), machine) if r.metric in BORROWED.values()]
+        assert {(r.epoch, r.unit, r.machine) for r in rows} == {(0, "s", machine.name)}
+        assert all(row.metric == BORROWED[row.stage] for row in rows)
+        return {(row.strategy, row.stage): row.value for row in rows}
+
+    drawn = {(name, "sample"): 0.5 for name in CASES}
+    assert borrowed(profile) == drawn
+    foreign = drawn | {("by_cpu", "fetch"): 1.0, ("by_cpu_fresh", "fetch"): 1.0}
+    assert borrowed(load_profile("h200-sxm-pcie5")) == foreign
+
+
+def test_each_end_of_a_range_is_an_epoch_of_its_own(tmp_path: Path, profile: LinkProfile) -> None:
+    """Whole lines as 128 B, or twice 64: 148 B on the link, or 2 × 84."""
+    dark = {"fetch.declared_payload": PAYLOAD, "train.launches": 0.0, "train.structure": 0.0}
+    run = make_run(tmp_path, {name: facts | dark for name, facts in CASES.items()}, sampling="gpu")
+    ranged = profile.with_constant("link.max_request", Range(64, 128), "nobody knows")
+    rows = predict(run, ranged)
+    transfers = {
+        row.epoch: row.value
+        for row in rows
+        if (row.strategy, row.metric) == ("by_gpu", "transfer_time_alone")
+    }
+    assert set(transfers) == {0, 1}
+    assert (transfers[0] or 0) / (transfers[1] or 1) == pytest.approx(2 * 84 / 148)
+    for end, number in (("low", 0), ("high", 1)):
+        (row,) = (
+            r
+            for r in rows
+            if (r.strategy, r.stage, r.epoch) == ("by_gpu", "epoch", number)
+            and r.metric == "wall_time"
+        )
+        assert f"profile {profile.name} with link.max_request {end}: bound by" in row.source
+    same = [
+        r.value
+        for r in rows
+        if (r.strategy, r.stage, r.metric) == ("resident", "epoch", "wall_time")
+    ]
+    assert len(same) == 2
+    assert same[0] == same[1]
+
+
+def test_the_least_and_the_most_of_a_range_stand_in_the_rooflines(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    ranged = profile.with_constant("link.max_request", Range(64, 128), "nobody knows")
+    lines = roofline(make_run(tmp_path, sampling="replay"), ranged)
+    by_gpu = lines[lines["strategy"] == "by_gpu"].set_index("end")
+    assert list(by_gpu.index) == ["at least", "at most"]
+    rates = by_gpu["rate"]
+    assert rates["at most"] / rates["at least"] == pytest.approx(2 * 84 / 148, rel=0.01)
+    # Its own rate is one, but not the share of a roof of which only a range is known.
+    (by_cpu,) = lines[lines["strategy"] == "by_cpu"].to_dict("records")
+    assert by_cpu["end"] == ""
+    assert by_cpu["of_copy_engine"] > 0
+    assert pd.isna(by_cpu["of_sm_read"])
+    measured = against_measured(make_run(tmp_path, backend="cuda", sampling="replay"), ranged)
+    by_gpu = measured[measured["strategy"] == "by_gpu"].set_index("end")
+    assert by_gpu.loc["at least", "modelled_s"] < by_gpu.loc["at most", "modelled_s"]
+    assert list(measured[measured["strategy"] == "resident"]["end"]) == [""]
+
+
+@dataclass(frozen=True)
+class HostOnly(CpuGather):
+    """Refuses every GPU, as a strategy of somebody else may; the others only those not here."""
+
+    name: ClassVar[str] = "host_only"
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        return "unsupported: host memory only" if device.type == "cuda" else None
+
+
+def test_a_strategy_that_runs_on_no_gpu_is_predicted_for_none(
+    tmp_path: Path, profile: LinkProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "STRATEGIES", (*registry.STRATEGIES, HostOnly))
+    run = make_run(tmp_path)
+    rows = run.rows.replace({"strategy": {"by_cpu": "host_only", "by_gpu": "cpu_gather"}})
+    names = {"by_cpu": ("host_only", "pinned"), "by_gpu": ("cpu_gather", "pinned")}
+    cases = [
+        {**case, "strategy": names[case["strategy"]][0], "params": {"mode": "pinned"}}
+        for case in run.plan["cases"]
+        if case["strategy"] in names
+    ]
+    run = replace(run, rows=rows, plan={**run.plan, "cases": cases})
+    found = {row.strategy: row for row in predict(run, profile) if row.stage == "epoch"}
+    assert found["cpu_gather"].status == "ok"
+    assert found["host_only"].value is None
+    assert found["host_only"].reason == "unknown: unsupported: host memory only"
+
+
+def test_of_a_part_that_the_cpu_gathers_only_that_part_is_borrowed(tmp_path: Path) -> None:
+    """An H200's host is anybody's: the run's own time for whole minibatches, cut to the part."""
+    facts = {name: value / 4 for name, value in GATHERS.items()}
+    kept = {**COMMON, **facts, "fetch.gpu_table": 5e8}
+    run = make_run(tmp_path, {**CASES, "by_cpu": kept})
+    found = {one.strategy: one.load for one in series_of(run, load_profile("h200-sxm-pcie5"))}
+    mine = found["by_cpu"]
+    assert mine is not None
+    assert mine.gather_s is not None
+    assert mine.gather_s.value == pytest.approx(4.0 / BATCHES / 4)
+    assert any("measured on the run's host" in text for text in mine.gather_s.remarks)
+
+
+def test_nothing_is_borrowed_from_a_gpu_s_fetch(tmp_path: Path) -> None:
+    on_gpu = make_run(tmp_path, backend="cuda")
+    found = epochs(on_gpu, load_profile("h200-sxm-pcie5"))
+    assert found["by_cpu"] is None
+    assert found["by_gpu"] is not None
+
+
+def test_no_gather_is_borrowed_from_a_path_that_reads_a_part_in_place(tmp_path: Path) -> None:
+    tenth = {**COMMON, **{name: value / 10 for name, value in READS.items()}}
+    found = epochs(make_run(tmp_path, {**CASES, "by_gpu": tenth}), load_profile("h200-sxm-pcie5"))
+    assert found["by_cpu"] is None
+    assert found["by_gpu"] is not None
+
+
+def test_an_unknown_constant_is_a_reason_in_the_row(tmp_path: Path, profile: LinkProfile) -> None:
+    dark = profile.with_constant("gpu.launch", None, "nobody knows")
+    rows = predict(make_run(tmp_path), dark)
+    unknown = [r for r in rows if r.metric == "wall_time"]
+    assert {r.status for r in unknown} == {"skipped"}
+    assert all("gpu.launch: nobody knows" in (r.reason or "") for r in unknown)
+    assert any(r.metric == "transfer_time_alone" and r.status == "ok" for r in rows)
+
+
+def test_a_case_that_declared_nothing_says_so(tmp_path: Path, profile: LinkProfile) -> None:
+    some = {name: facts for name, facts in CASES.items() if name != "by_gpu"}
+    rows = predict(make_run(tmp_path, some), profile)
+    reason = next(r.reason for r in rows if r.strategy == "by_gpu" and r.stage == "epoch")
+    assert reason is not None
+    assert "has not been run" in reason
+    older = {name: {k: v for k, v in f.items() if k != "fetch.row"} for name, f in CASES.items()}
+    reasons = {r.reason for r in predict(make_run(tmp_path, older), profile)}
+    (reason,) = reasons
+    assert "declares too little" in str(reason)
+
+
+def test_requests_that_were_not_counted_are_unknown(tmp_path: Path, profile: LinkProfile) -> None:
+    uncounted = {k: v for k, v in CASES["by_gpu"].items() if "requests" not in k}
+    assert epochs(make_run(tmp_path, {"by_gpu": uncounted}), profile)["by_gpu"] is None
+
+
+def test_more_gpus_are_faster_until_something_is_shared(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    run = make_run(tmp_path, sampling="replay")
+    one, four = (epochs(run, profile, gpus=n) for n in (1, 4))
+    nodes = epochs(run, profile, nodes=4)
+    for name in CASES:
+        first, shared, apart = one[name], four[name], nodes[name]
+        assert first is not None
+        assert shared is not None
+        assert apart is not None
+        assert apart <= shared <= first
+
+
+def test_that_more_gpus_do_not_draw_faster_is_said(tmp_path: Path, profile: LinkProfile) -> None:
+    said = "drawing minibatches keeps 100% of the cores busy for each of 4 GPUs"
+    for sampling, gpus, expected in (("live", 1, False), ("live", 4, True), ("gpu", 4, False)):
+        for _, (epoch,) in predictions(make_run(tmp_path, sampling=sampling), profile, gpus=gpus):
+            assert any(said in remark for remark in epoch.epoch_s.remarks) is expected
+
+
+def test_rooflines_are_shares_of_the_roofs(tmp_path: Path, profile: LinkProfile) -> None:
+    table = roofline(make_run(tmp_path, sampling="replay"), profile).set_index("strategy")
+    assert set(table["kind"]) == {"modelled"}
+    best = roofs(profile, 1e9)
+    assert best.copy_engine < best.raw_link
+    assert best.sm_read < best.raw_link
+    by_gpu = table.loc["by_gpu"]
+    assert by_gpu["rate"] == pytest.approx(best.sm_read, rel=0.01)  # whole lines, one at a time
+    assert best.sm_read != pytest.approx(best.copy_engine)
+    for roof in ("copy_engine", "sm_read", "raw_link"):
+        assert by_gpu[f"of_{roof}"] == pytest.approx(by_gpu["rate"] / getattr(best, roof))
+    assert by_gpu["fetch_bound"] == "link"
+    assert table.loc["by_gpu_ahead", "over"] == "epoch"
+    assert pd.isna(table.loc["resident", "rate"])
+
+
+def test_rows_that_lie_on_the_gpu_are_no_rate_of_the_link(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    """A path that keeps nine rows of ten there would else beat the raw link."""
+    tenth = {name: value / 10 for name, value in READS.items()}
+    run = make_run(tmp_path, {**CASES, "by_gpu": {**COMMON, **tenth}}, sampling="replay")
+    by_gpu = roofline(run, profile).set_index("strategy").loc["by_gpu"]
+    assert 0 < by_gpu["of_sm_read"] < 1
+
+
+def test_measured_gpu_epochs_stand_beside_their_predictions(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    run = make_run(tmp_path, backend="cuda")
+    table = against_measured(run, profile)
+    assert len(table) == len(CASES)
+    assert (table["measured_s"] == 7.0).all()
+    assert (table["error"] - (table["modelled_s"] / 7.0 - 1)).abs().max() < 1e-9
+    assert against_measured(make_run(tmp_path), profile).empty
+    lines = roofline(run, profile)
+    measured = lines[(lines["kind"] == "measured") & (lines["strategy"] == "by_gpu")]
+    assert measured["rate"].tolist() == [pytest.approx(PAYLOAD / 4.0)]
+
+
+def test_tables_are_in_the_order_of_the_plan(tmp_path: Path) -> None:
+    run = make_run(tmp_path, backend="cuda")
+    fields = run.plan["workloads"][WORKLOAD]
+    both = replace(run, plan={**run.plan, "workloads": {"z": fields, "a": fields}})
+    series = [("a", "all_in_gpu"), ("z", "all_in_gpu"), ("a", "cpu_gather"), ("z", "cpu_gather")]
+    table = pd.DataFrame(series, columns=["workload", "strategy"]).assign(variant="default")
+    ordered = plan_order(both, table)[["workload", "strategy"]]
+    assert list(ordered.itertuples(index=False, name=None)) == [
+        ("z", "cpu_gather"), ("z", "all_in_gpu"), ("a", "cpu_gather"), ("a", "all_in_gpu"),
+    ]  # fmt: skip
+
+
+def test_a_run_keeps_its_predictions(shell_run: ShellRun) -> None:
+    done, folder = shell_run
+    assert "modelled for" in done.stdout
+    predicted = [row for row in RunStore(folder).rows() if is_prediction(row)]
+    assert {row.machine for row in predicted} == {"a100-pcie4"}
+    assert load_profile(folder / "profile.toml") == load_profile("a100-pcie4")
+    assert [r for r in predicted if (r.stage, r.metric, r.status) == ("epoch", "wall_time", "ok")]
+    assert predict(load_run(folder), load_profile("a100-pcie4")) == predicted
+    again = CliRunner().invoke(app, ["run", "--resume", str(folder), "--profile", "a100-pcie4"])
+    assert again.exit_code == 2
+
+
+def test_an_unknown_machine_is_refused_before_there_is_a_run(plan: Path, tmp_path: Path) -> None:
+    results = tmp_path / "none"
+    arguments = ["run", str(plan), "--results", str(results), "--profile", "rtx3090-pcie5"]
+    wrong = CliRunner().invoke(app, arguments)
+    assert wrong.exit_code == 2
+    assert "did you mean 'rtx3090-pcie" in wrong.stderr
+    assert not results.exists()
+
+
+BETTER = {
+    "link.raw_rate": 1.0,
+    "link.outstanding_reads": 1.0,
+    "host.cores": 1.0,
+    "host.memory_rate": 1.0,
+    "host.sample_rate": 1.0,
+    "copy.pageable": 1.0,
+    "gpu.memory_rate": 1.0,
+    "gpu.flops": 1.0,
+    "link.round_trip": -1.0,
+    "gpu.launch": -1.0,
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(sorted(CASES)),
+    st.sampled_from(sorted(BETTER)),
+    st.floats(1.0, 4.0),
+    st.integers(1, 4),
+)
+def test_a_better_machine_is_never_predicted_slower(
+    case: str, key: str, factor: float, gpus: int
+) -> None:
+    before = load_profile("rtx3090-pcie4").with_constant("link.round_trip", 1.2e-6, "a test")
+    constant = {k: c for k, c in before.constants() if isinstance(c, Constant)}[key]
+    assert constant.value is not None
+    better = constant.value * factor ** BETTER[key]
+    after = before.with_constant(key, better, "a test")
+    load = load_of(CASES[case], 1e9)
+    slow, fast = (predict_batches(load, p, 40, gpus=gpus).epoch_s.value for p in (before, after))
+    assert slow is not None
+    assert fast is not None
+    assert fast <= slow * (1 + 1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(sorted(CASES)), st.floats(0.1, 1.0))
+def test_shorter_rows_are_never_predicted_slower(case: str, share: float) -> None:
+    profile = load_profile("rtx3090-pcie4")
+    shorter = {k: v * share if k.startswith("fetch.") else v for k, v in CASES[case].items()}
+    for key in ("fetch.lookahead", "fetch.gpu_share"):
+        shorter[key] = CASES[case][key]
+    loads = (load_of(CASES[case], 1e9), load_of(shorter, 1e9))
+    wide, narrow = (predict_batches(load, profile, 40).epoch_s.value for load in loads)
+    assert wide is not None
+    assert narrow is not None
+    assert narrow <= wide * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("batches", [31, 32, 33, 1000])
+def test_an_overlapped_epoch_is_never_shorter_than_its_transfers(
+    profile: LinkProfile, batches: int
+) -> None:
+    """The last steps of an epoch, with no gather beside them, must not set the pace of all."""
+    facts = {**CASES["by_gpu_ahead"], "fetch.gpu_share": 0.5, "train.structure": 0.0}
+    load = replace(load_of(facts, 1e9), sample_s=Estimate(0.0), train_s=Estimate(1.5e-3))
+    epoch = predict_batches(load, profile, batches)
+    transfer = epoch.parts["transfer"].seconds.value
+    assert transfer is not None
+    assert epoch.epoch_s.value is not None
+    assert batches * transfer < epoch.epoch_s.value < (batches + 1) * transfer
+
+
+def test_training_as_measured_tells_the_error_of_the_path(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    run = make_run(tmp_path, backend="cuda", sampling="replay")
+    table = against_measured(run, profile).set_index("strategy")
+    by_path = table["modelled_path_s"]
+    assert (table["path_error"] - (by_path / 7.0 - 1)).abs().max() < 1e-9
+    # A second of training an epoch, as measured; of the minibatches only the first is waited for.
+    assert by_path["resident"] == pytest.approx(1.0 + 0.04 / BATCHES, rel=2e-3)
+    epoch = {one.strategy: epoch for one, (epoch,) in predictions(run, profile)}["by_gpu"]
+    waited = epoch.fetch_s.value
+    assert waited is not None
+    assert by_path["by_gpu"] == pytest.approx(by_path["resident"] + waited, rel=2e-3)
+
+
+def test_training_beside_a_gather_is_not_taken_for_training_alone(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    ahead = {name: facts for name, facts in CASES.items() if facts["fetch.lookahead"]}
+    table = against_measured(make_run(tmp_path, ahead, backend="cuda"), profile)
+    assert len(table) == len(ahead)
+    assert table["modelled_s"].notna().all()
+    assert table["modelled_path_s"].isna().all()

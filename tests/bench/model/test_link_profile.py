@@ -1,0 +1,258 @@
+"""Link profiles: what is read is what stands there, and what is wrong is named with its range."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatherbench.bench.machine.pcie import raw_rate
+from gatherbench.bench.model import profile_file
+from gatherbench.bench.model.constants import Curve, ProfileError, Range
+from gatherbench.bench.model.physics import link_time
+from gatherbench.bench.model.profile import SPECS, LinkProfile
+from gatherbench.bench.model.profile_file import (
+    DEFAULT_PROFILE,
+    load_profile,
+    profile_names,
+    profile_of_machine,
+)
+
+#: All that are shipped: one that was measured needs no more than its file to be held to this.
+PRESETS = profile_names()
+GOOD = load_profile(DEFAULT_PROFILE).to_toml()
+
+
+def test_the_presets_are_there() -> None:
+    links = {f"{gpu}-pcie{gen}" for gpu, gen in (("rtx3090", 3), ("rtx3090", 4), ("a100", 4))}
+    assert {*links, "h100-sxm-pcie5", "h200-sxm-pcie5", "gh200-c2c"} <= set(PRESETS)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_constant_of_a_preset_has_unit_and_source(name: str) -> None:
+    profile = load_profile(name)
+    assert profile.name == name
+    assert len(profile.description) > 20
+    for key, constant in profile.constants():
+        assert constant.unit == SPECS[key].unit
+        assert len(constant.source) > 10, key
+    assert {key for key, c in profile.constants() if not c.values} == set(profile.unknown())
+
+
+@pytest.mark.parametrize(("name", "generation"), [(n, int(n[-1])) for n in PRESETS if "pcie" in n])
+def test_presets_have_the_raw_rate_of_their_link(name: str, generation: int) -> None:
+    assert load_profile(name).link.raw_rate.value == pytest.approx(raw_rate(generation), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_profile_reads_back_as_it_was_written(name: str, tmp_path: Path) -> None:
+    profile = load_profile(name)
+    path = tmp_path / "x.toml"
+    path.write_text(profile.to_toml(), encoding="utf-8")
+    assert load_profile(path) == profile
+
+
+def refused(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ProfileError) as error:
+        load_profile(path)
+    return str(error.value)
+
+
+def changed(key: str, entry: str | None) -> str:
+    """The default profile with one constant's line replaced, or left out."""
+    section, _, name = key.partition(".")
+    lines, here = [], ""
+    for line in GOOD.splitlines():
+        here = line.strip("[]") if line.startswith("[") else here
+        if here == section and line.startswith(f"{name} ="):
+            if entry is not None:
+                lines.append(f"{name} = {entry}")
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("key", sorted(SPECS))
+def test_a_missing_constant_is_named_with_what_is_expected(key: str, tmp_path: Path) -> None:
+    said = refused(tmp_path, changed(key, None))
+    assert "mine.toml" in said
+    assert key in said
+    assert SPECS[key].unit in said
+
+
+@pytest.mark.parametrize("key", sorted(SPECS))
+@pytest.mark.parametrize("beyond", [-1.0, 1e20, math.inf, math.nan])
+def test_a_value_out_of_range_is_refused_with_the_range(
+    key: str, beyond: float, tmp_path: Path
+) -> None:
+    unit = SPECS[key].unit
+    said = refused(
+        tmp_path, changed(key, f'{{ value = {beyond}, unit = "{unit}", source = "a test" }}')
+    )
+    assert key in said
+    assert f"{SPECS[key].low:g} to {SPECS[key].high:g}" in said
+    assert unit == "1" or f"{SPECS[key].high:g} {unit}" in said
+
+
+@pytest.mark.parametrize(
+    ("key", "entry", "part"),
+    [
+        ("link.raw_rate", "31.5e9", "expected { value"),
+        ("link.raw_rate", '{ value = 31.5, unit = "GB/s", source = "x" }', "expected 'B/s'"),
+        ("link.raw_rate", '{ value = 31.5e9, unit = "B/s" }', "no source"),
+        ("link.raw_rate", '{ value = 31.5e9, unit = "B/s", source = " " }', "no source"),
+        ("link.raw_rate", '{ value = "fast", unit = "B/s", source = "x" }', "'fast'"),
+        ("link.raw_rate", '{ value = true, unit = "B/s", source = "x" }', "True"),
+        ("link.raw_rate", '{ vallue = 1, unit = "B/s", source = "x" }', "did you mean 'value'"),
+        ("link.raw_rate", '{ value = [[1, 2e9]], unit = "B/s", source = "x" }', "link.raw_rate"),
+        ("read.roof", '{ value = [1, 2], unit = "B/s", source = "x" }', "read.roof"),
+        ("read.roof", '{ value = [], unit = "B/s", source = "x" }', "ascend"),
+        ("read.roof", '{ value = [[9, 2e9], [1, 2e9]], unit = "B/s", source = "x" }', "ascend"),
+        ("read.roof", '{ value = [[inf, 2e9]], unit = "B/s", source = "x" }', "ascend"),
+        ("node.root_ports", '{ value = 1.5, unit = "1", source = "x" }', "whole, 1 to 64"),
+        ("node.gpus", '{ value = 1.5, unit = "1", source = "x" }', "whole, 1 to 64"),
+        ("read.roof", '{ value = [["a", 2e9]], unit = "B/s", source = "x" }', "ascend"),
+        ("read.roof", '{ value = [[1, 2]], unit = "B/s", source = "x" }', "expected 1e+08"),
+    ],
+)
+def test_a_wrong_entry_is_named(key: str, entry: str, part: str, tmp_path: Path) -> None:
+    said = refused(tmp_path, changed(key, entry))
+    assert key in said
+    assert part in said
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("name = 3", "name"),
+        ("[lnk]\n" + GOOD, "did you mean 'link'"),
+        ("link = 3", "link: expected a table"),
+        ("name = ", "not valid TOML"),
+        (GOOD.replace("raw_rate", "raw_rat"), "did you mean 'raw_rate'"),
+    ],
+)
+def test_a_wrong_file_is_named(text: str, part: str, tmp_path: Path) -> None:
+    assert part in refused(tmp_path, text)
+
+
+def test_a_profile_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="did you mean 'rtx3090-pcie4'"):
+        load_profile("rtx3090-pci4")
+    with pytest.raises(ProfileError, match="did you mean 'h200-sxm-pcie5'"):
+        load_profile("h200")
+    with pytest.raises(ProfileError, match="no such file"):
+        load_profile(tmp_path / "none.toml")
+
+
+def test_a_replaced_constant_is_checked_too() -> None:
+    profile = load_profile(DEFAULT_PROFILE)
+    assert profile.with_constant("gpu.launch", 1e-5, "a test").gpu.launch.value == 1e-5
+    assert profile.with_constant("gpu.launch", None, "a test").unknown()["gpu.launch"] == "a test"
+    with pytest.raises(ProfileError, match=r"gpu\.launch = 3"):
+        profile.with_constant("gpu.launch", 3.0, "a test")
+    with pytest.raises(ProfileError, match=r"did you mean 'gpu\.launch'"):
+        profile.with_constant("gpu.lunch", 1e-5, "a test")
+
+
+POINTS = st.lists(
+    st.tuples(st.floats(1, 1e12), st.floats(1e9, 1e11)),
+    min_size=1,
+    max_size=5,
+    unique_by=lambda p: p[0],
+)
+
+
+@given(POINTS, st.floats(1, 1e13))
+def test_a_curve_stays_between_its_points(points: list[tuple[float, float]], span: float) -> None:
+    points.sort()
+    rate = Curve((tuple(points),), "B/s", "a test").at(span)
+    rates = [r for _, r in points]
+    assert rate is not None
+    assert min(rates) * 0.999 <= rate <= max(rates) * 1.001
+    for at, there in points:
+        assert Curve((tuple(points),), "B/s", "a test").at(at) == pytest.approx(there)
+
+
+def test_a_curve_without_points_is_unknown() -> None:
+    assert Curve((), "B/s", "nobody measured it").at(1e9) is None
+
+
+def test_a_range_has_two_ends_and_no_value(tmp_path: Path) -> None:
+    profile = load_profile(DEFAULT_PROFILE).with_constant("link.max_request", Range(64, 128), "?")
+    curve = Range(((1e9, 2e10), (1e10, 1e10)), 3e10)
+    profile = profile.with_constant("read.roof", curve, "a test")
+    assert set(profile.ranges()) == {"link.max_request", "read.roof"}
+    assert not {"link.max_request", "read.roof"} & set(profile.unknown())
+    for ask in (lambda: profile.link.max_request.value, lambda: profile.read.roof.at(1e9)):
+        with pytest.raises(ProfileError, match="only a range is known"):
+            ask()
+    ends = [(c.link.max_request.value, c.read.roof.at(1e10)) for c in profile.corners()]
+    assert ends == [(64, 1e10), (64, 3e10), (128, 1e10), (128, 3e10)]
+    assert not any(corner.ranges() for corner in profile.corners())
+    assert load_profile(DEFAULT_PROFILE).corners() == (load_profile(DEFAULT_PROFILE),)
+    path = tmp_path / "x.toml"
+    path.write_text(profile.to_toml(), encoding="utf-8")
+    assert load_profile(path) == profile
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ("low = 64.0", "a range has low and high"),
+        ("high = 64.0", "a range has low and high"),
+        ("value = 64.0, low = 32.0, high = 128.0", "a range has low and high, and no value"),
+        ("low = 128.0, high = 64.0", "low must be below high"),
+        ("low = 64.0, high = 64.0", "low must be below high"),
+        ("low = 64.0, high = 1e9", "expected 32 to 4096 B"),
+    ],
+)
+def test_half_a_range_is_refused(tmp_path: Path, ends: str, said: str) -> None:
+    broken = GOOD.replace("max_request = { value = 128.0", f"max_request = {{ {ends}")
+    assert broken != GOOD
+    assert said in refused(tmp_path, broken)
+
+
+def test_a_curve_may_nowhere_be_above_its_upper_end() -> None:
+    profile = load_profile(DEFAULT_PROFILE)
+    crossing = Range(((1e9, 2e10), (1e10, 1e10)), ((1e9, 3e10), (1e10, 9e9)))
+    with pytest.raises(ProfileError, match=r"read\.roof: low must be below high"):
+        profile.with_constant("read.roof", crossing, "a test")
+
+
+@pytest.mark.parametrize("name", ["h100-sxm-pcie5", "h200-sxm-pcie5"])
+def test_the_ranges_of_the_hopper_presets_are_what_is_published(name: str) -> None:
+    """45.4 and 51.6 GB/s: 63.02 GB/s less 5.4 %, times P / (P + 20); the loss is an A100's."""
+    profile = load_profile(name)
+    small, *_, large = profile.corners()
+    for corner, size, rate in ((small, 64, 45.4e9), (large, 128, 51.6e9)):
+        assert corner.link.max_request.value == size
+        seconds = link_time({float(size): 1e6}, corner).value
+        assert seconds is not None
+        assert size * 1e6 / seconds == pytest.approx(rate, rel=1e-3)
+    a100 = load_profile("a100-pcie4").read.roof
+    for span in (1 << 30, 10 << 30, 20 << 30, 100 << 30):
+        share = (a100.at(span) or 0.0) / (a100.at(1 << 30) or 1.0)
+        assert small.read.roof.at(span) == pytest.approx(35.2e9 * share, rel=1e-3)
+        assert large.read.roof.at(span) == 51.5e9
+
+
+def test_a_profile_is_a_value() -> None:
+    profile: LinkProfile = load_profile(DEFAULT_PROFILE)
+    assert hash(profile) == hash(load_profile(DEFAULT_PROFILE))
+
+
+def test_a_machine_s_own_profile_is_taken_before_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert profile_of_machine("nvidia-unknown").name == DEFAULT_PROFILE
+    assert profile_of_machine("nvidia-unknown", "gh200-c2c").name == "gh200-c2c"
+    own = replace(load_profile("gh200-c2c"), name="nvidia-unknown")
+    monkeypatch.setattr(profile_file, "PROFILES_FOLDER", tmp_path)
+    (tmp_path / "nvidia-unknown.toml").write_text(own.to_toml(), encoding="utf-8")
+    assert profile_of_machine("nvidia-unknown", "gh200-c2c") == own

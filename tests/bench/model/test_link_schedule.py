@@ -1,0 +1,276 @@
+"""Shared resources and the schedule of an epoch against closed forms; wrong ones fail them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatherbench.bench.model import schedule
+from gatherbench.bench.model.estimate import Estimate
+from gatherbench.bench.model.physics import Part
+from gatherbench.bench.model.schedule import Parts, Timeline, run_epoch
+from gatherbench.bench.model.simulate import Activity, simulate
+
+Simulate = Callable[[Sequence[Activity]], list[tuple[float, float]]]
+
+
+def check_sharing(model: Simulate) -> None:
+    """Max-min fairness by hand."""
+    alone = [Activity(2.0, {"link": 1.0})]
+    assert model(alone) == [pytest.approx((0, 2))]
+    # Two of the same share it; when the shorter is done the other has it all.
+    times = model([Activity(1.0, {"link": 1.0}), Activity(2.0, {"link": 1.0})])
+    assert times == [pytest.approx((0, 2)), pytest.approx((0, 3))]
+    # Half of a resource each: no one waits.
+    times = model([Activity(1.0, {"link": 0.5}), Activity(1.0, {"link": 0.5})])
+    assert times == [pytest.approx((0, 1)), pytest.approx((0, 1))]
+    # A small demand beside a large one: both are slowed alike until the resource is full.
+    times = model([Activity(1.0, {"link": 0.5}), Activity(1.0, {"link": 1.0})])
+    assert times == [pytest.approx((0, 1.5)), pytest.approx((0, 1.5))]
+    # What is reserved runs at full speed, the other takes the rest.
+    times = model([Activity(1.0, {"sm": 0.25}, reserved=True), Activity(1.0, {"sm": 1.0})])
+    assert times == [pytest.approx((0, 1)), pytest.approx((0, 1.25))]
+    # Order: the second waits for the first.
+    times = model([Activity(1.0), Activity(1.0, {}, (0,)), Activity(0.0, {}, (1,))])
+    assert times == [pytest.approx((0, 1)), pytest.approx((1, 2)), pytest.approx((2, 2))]
+    # One that meets a full resource does not hold back one that does not.
+    times = model([Activity(1.0, {"a": 1.0}), Activity(1.0, {"a": 1.0}), Activity(1.0, {"b": 1.0})])
+    assert [end for _, end in times] == pytest.approx([2, 2, 1])
+
+
+def nothing_shared(activities: Sequence[Activity]) -> list[tuple[float, float]]:
+    return simulate([replace(a, demands={}) for a in activities])
+
+
+def nothing_reserved(activities: Sequence[Activity]) -> list[tuple[float, float]]:
+    return simulate([replace(a, reserved=False) for a in activities])
+
+
+def held_whole(activities: Sequence[Activity]) -> list[tuple[float, float]]:
+    return simulate([replace(a, demands=dict.fromkeys(a.demands, 1.0)) for a in activities])
+
+
+def no_order(activities: Sequence[Activity]) -> list[tuple[float, float]]:
+    return simulate([replace(a, after=()) for a in activities])
+
+
+def test_resources_are_shared_fairly() -> None:
+    check_sharing(simulate)
+
+
+@pytest.mark.parametrize("wrong", [nothing_shared, nothing_reserved, held_whole, no_order])
+def test_wrong_sharing_is_rejected(wrong: Simulate) -> None:
+    with pytest.raises(AssertionError):
+        check_sharing(wrong)
+
+
+def test_an_activity_cannot_wait_for_a_later_one() -> None:
+    with pytest.raises(ValueError, match="activity 0"):
+        simulate([Activity(1.0, {}, (1,)), Activity(1.0)])
+    with pytest.raises(ValueError, match="negative"):
+        simulate([Activity(-1.0)])
+    assert simulate([]) == []
+
+
+# Nothing, or no less than a nanosecond: among the smallest floats a product is mostly rounding.
+SECONDS = st.just(0.0) | st.floats(1e-9, 10)
+
+
+@given(
+    st.lists(
+        st.tuples(SECONDS, st.sampled_from("ab"), st.floats(0.05, 1), st.booleans()),
+        max_size=8,
+    )
+)
+def test_no_resource_gives_more_than_it_has(
+    drawn: list[tuple[float, str, float, bool]],
+) -> None:
+    activities = [Activity(s, {r: share}, reserved=kept) for s, r, share, kept in drawn]
+    times = simulate(activities)
+    for resource in "ab":
+        mine = [a for a in activities if resource in a.demands]
+        work = sum(a.seconds * a.demands[resource] for a in mine)
+        assert max((end for _, end in times), default=0.0) >= work * (1 - 1e-9)
+    assert all(
+        end - begin >= a.seconds * (1 - 1e-9)
+        for (begin, end), a in zip(times, activities, strict=True)
+    )
+
+
+def part(seconds: float, **demands: float) -> Part:
+    return Part(Estimate(seconds), "a test", {k.replace("_", " "): v for k, v in demands.items()})
+
+
+def parts(
+    sample: float,
+    fetch: float,
+    train: float,
+    *,
+    lookahead: int = 0,
+    gather: float | None = None,
+    by_kernel: bool = True,
+    gpu_share: float = 0.0,
+    link: float = 1.0,
+) -> Parts:
+    return Parts(
+        sample=part(sample, cpu=1.0),
+        submit_s=Estimate(0.0),
+        gather=None if gather is None else part(gather, cpu=1.0),
+        transfer=part(fetch, link=link),
+        by_kernel=by_kernel,
+        expand=None,
+        train=part(train, multiprocessors=1.0),
+        lookahead=lookahead,
+        gpu_share=gpu_share,
+    )
+
+
+Epoch = Callable[[Parts, int], Timeline]
+
+
+def check_limits(model: Epoch) -> None:
+    """The epochs that can be written down."""
+    n = 20
+    # Nothing overlaps but drawing the next minibatch with training on this one.
+    blocking = model(parts(0.0, 3.0, 2.0), n)
+    assert blocking.epoch_s == pytest.approx(n * 5.0)
+    assert blocking.fetch_s == pytest.approx(n * 3.0)
+    assert blocking.train_s == pytest.approx(n * 2.0)
+    hidden = model(parts(1.0, 3.0, 2.0), n)
+    assert hidden.epoch_s == pytest.approx(1.0 + n * 5.0)
+    assert hidden.sample_s == pytest.approx(1.0)
+    drawing = model(parts(4.0, 3.0, 2.0), n)  # longer than training: the rest is waited for
+    assert drawing.epoch_s == pytest.approx(n * (4.0 + 3.0) + 2.0)
+    # One ahead: the slower of the two sets the pace, the other is seen once.
+    assert model(parts(0.0, 3.0, 2.0, lookahead=1), n).epoch_s == pytest.approx(n * 3.0 + 2.0)
+    assert model(parts(0.0, 2.0, 3.0, lookahead=1), n).epoch_s == pytest.approx(n * 3.0 + 2.0)
+    sampled = model(parts(4.0, 3.0, 2.0, lookahead=1), n)
+    assert sampled.epoch_s == pytest.approx(n * 4.0 + 3.0 + 2.0)
+    # The gather's share of the GPU is taken from training while it runs: 2 s of work, of which
+    # the first 3 s beside a fetch go at 3/4 of the speed.
+    shared = model(parts(0.0, 3.0, 4.0, lookahead=1, gpu_share=0.25), n)
+    assert (shared.train_s - 4.0) / (n - 1) == pytest.approx(4.0 + 0.25 * 3.0, rel=1e-6)
+    # The CPU gathers, then the engine copies; both before training, neither beside a fetch.
+    staged = model(parts(0.0, 2.0, 1.0, gather=3.0, by_kernel=False), n)
+    assert staged.epoch_s == pytest.approx(3.0 + 2.0 + (n - 1) * (3.0 + 2.0) + 1.0)
+    # One ahead the three make a pipeline.
+    ahead = model(parts(0.0, 2.0, 1.0, gather=3.0, by_kernel=False, lookahead=1), n)
+    assert ahead.epoch_s == pytest.approx(n * 3.0 + 2.0 + 1.0)
+    # A long epoch goes on as the simulated one does.
+    long = model(parts(1.0, 3.0, 2.0, lookahead=1), 1000)
+    assert long.epoch_s == pytest.approx(1.0 + 1000 * 3.0 + 2.0)
+
+
+def added_up(parts: Parts, batches: int) -> Timeline:
+    seconds = [p.seconds.value or 0.0 for p in (parts.sample, parts.transfer, parts.train) if p]
+    return Timeline(batches * sum(seconds), *(batches * s for s in seconds))
+
+
+def never_ahead(parts: Parts, batches: int) -> Timeline:
+    return run_epoch(replace(parts, lookahead=0), batches)
+
+
+def always_ahead(parts: Parts, batches: int) -> Timeline:
+    return run_epoch(replace(parts, lookahead=max(1, parts.lookahead)), batches)
+
+
+def free_gpu(parts: Parts, batches: int) -> Timeline:
+    return run_epoch(replace(parts, gpu_share=0.0), batches)
+
+
+def free_gather(parts: Parts, batches: int) -> Timeline:
+    return run_epoch(replace(parts, gather=None), batches)
+
+
+def longest_part(parts: Parts, batches: int) -> Timeline:
+    seconds = max(p.seconds.value or 0.0 for p in (parts.sample, parts.transfer, parts.train) if p)
+    return Timeline(batches * seconds, 0.0, 0.0, batches * seconds)
+
+
+def test_the_schedule_agrees_with_closed_forms() -> None:
+    check_limits(run_epoch)
+
+
+@pytest.mark.parametrize(
+    "wrong", [added_up, never_ahead, always_ahead, free_gpu, free_gather, longest_part]
+)
+def test_a_wrong_schedule_is_rejected(wrong: Epoch) -> None:
+    with pytest.raises(AssertionError):
+        check_limits(wrong)
+
+
+def test_waiting_and_training_add_up_to_the_epoch() -> None:
+    for lookahead in (0, 1, 2):
+        for batches in (1, 2, 33, 200):
+            made = run_epoch(parts(0.5, 2.0, 1.0, lookahead=lookahead, gather=0.7), batches)
+            assert made.sample_s + made.fetch_s + made.train_s == pytest.approx(made.epoch_s)
+
+
+def test_gpus_share_ports_processor_and_nothing_else() -> None:
+    on_link = parts(0.0, 3.0, 1.0)
+    alone = run_epoch(on_link, 10).epoch_s
+    assert run_epoch(on_link, 10, gpus=4).epoch_s == pytest.approx(alone)
+    crowded = run_epoch(on_link, 10, gpus=2, gpus_per_port=2).epoch_s
+    assert 10 * 2 * 3.0 <= crowded < 2 * alone  # one trains while the other reads
+    on_cpu = parts(0.0, 0.1, 0.1, gather=3.0, by_kernel=False)
+    assert run_epoch(on_cpu, 10, gpus=8).epoch_s >= 10 * 8 * 3.0
+    half = parts(0.0, 3.0, 1.0, link=0.5)
+    assert run_epoch(half, 10, gpus=2, gpus_per_port=2).epoch_s == pytest.approx(alone)
+
+
+def test_what_is_not_known_cannot_be_simulated() -> None:
+    unknown = replace(parts(0.0, 1.0, 1.0), submit_s=Estimate(None, ("gpu.submit: a test",)))
+    with pytest.raises(ValueError, match=r"gpu\.submit"):
+        run_epoch(unknown, 3)
+    with pytest.raises(ValueError, match="at least one"):
+        run_epoch(parts(0.0, 1.0, 1.0), 0)
+
+
+TIMES = st.floats(0.01, 5)
+
+
+@settings(max_examples=40)
+@given(TIMES, TIMES, TIMES, st.integers(0, 2), st.integers(1, 12))
+def test_an_epoch_lies_between_its_bounds(
+    sample: float, fetch: float, train: float, lookahead: int, batches: int
+) -> None:
+    made = run_epoch(parts(sample, fetch, train, lookahead=lookahead), batches).epoch_s
+    assert made >= batches * max(sample, fetch, train) * (1 - 1e-9)
+    assert made <= batches * (sample + fetch + train) * (1 + 1e-9)
+
+
+@settings(max_examples=40)
+@given(TIMES, TIMES, TIMES, st.integers(0, 1), st.floats(0.1, 1), st.integers(0, 2))
+def test_a_shorter_part_never_makes_an_epoch_longer(
+    sample: float, fetch: float, train: float, lookahead: int, shorter: float, which: int
+) -> None:
+    times = [sample, fetch, train]
+    before = run_epoch(parts(*times, lookahead=lookahead), 12).epoch_s
+    times[which] *= shorter
+    after = run_epoch(parts(*times, lookahead=lookahead), 12).epoch_s
+    assert after <= before * (1 + 1e-9)
+
+
+@settings(max_examples=30)
+@given(TIMES, TIMES, TIMES)
+def test_fetching_ahead_never_costs_where_the_gpu_is_not_shared(
+    sample: float, fetch: float, train: float
+) -> None:
+    blocking = run_epoch(parts(sample, fetch, train), 12).epoch_s
+    ahead = run_epoch(parts(sample, fetch, train, lookahead=1), 12).epoch_s
+    assert ahead <= blocking * (1 + 1e-9)
+
+
+def test_the_pace_of_a_long_epoch_is_that_of_a_simulated_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = parts(0.3, 1.7, 1.1, lookahead=1, gather=0.9, by_kernel=False)
+    continued = run_epoch(made, 150)
+    monkeypatch.setattr(schedule, "_SIMULATED", 1000)
+    whole = run_epoch(made, 150)
+    assert continued.epoch_s == pytest.approx(whole.epoch_s, rel=1e-6)
+    assert continued.fetch_s == pytest.approx(whole.fetch_s, rel=1e-6)

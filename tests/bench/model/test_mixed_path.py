@@ -1,0 +1,264 @@
+"""A path that keeps a part of the table in GPU memory is predicted from what it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.bench.model.advise import loads
+from gatherbench.bench.model.advise.loads import gpu_need, load_of, pinned_need, table_on_gpu
+from gatherbench.bench.model.advise.question import Question, graph_of, graph_sizes
+from gatherbench.bench.model.advise.rank import Advice, Option, advise
+from gatherbench.bench.model.advise.sizes import drawn_sizes
+from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
+from gatherbench.bench.model.estimate import Estimate
+from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.physics import Part, in_turn
+from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.sweeps import row_width
+from gatherbench.datasets.store import open_dataset
+from gatherbench.strategies.base import Fetcher, Strategy
+from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.registry import STRATEGIES, build, get
+from gatherbench.strategies.zero_copy_path import zero_copy_path
+
+PROFILE = load_profile("rtx3090-pcie4")
+#: A table of 53 GiB: half of it fits in no RTX 3090 either, an eighth does.
+QUESTION = Question(
+    graph_of(111_059_956, 1_615_685_872, 128, classes=172, train_nodes=1_207_179, laws=("rmat",)),
+    (15, 10),
+)
+
+
+@dataclass(frozen=True)
+class FirstRowsKept(Strategy):
+    """The first rows lie in GPU memory, the rest is read in place; it only declares."""
+
+    name: ClassVar[str] = "first_rows_kept"
+    summary: ClassVar[str] = "for tests"
+
+    parts: Literal["8", "2", "1"] = "8"
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        return None
+
+    def gpu_table_bytes(self, table_bytes: int) -> int:
+        return table_bytes // int(self.parts)
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return zero_copy_path(ids, row_bytes, "aligned", "given")
+
+    def data_paths(
+        self,
+        batches: Iterable[Tensor],
+        row_bytes: int,
+        num_rows: int,
+        seen: Iterable[Tensor],
+    ) -> Iterator[DataPath]:
+        for ids in batches:
+            far = self.data_path(ids[ids >= num_rows // int(self.parts)], row_bytes)
+            yield replace(far, payload_bytes=ids.numel() * row_bytes)
+
+    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+        raise AssertionError("nothing is fetched here")
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loads, "STRATEGIES", (*STRATEGIES, FirstRowsKept))
+
+
+def advice(question: Question = QUESTION) -> Advice:
+    sizes = graph_sizes(question.graph, question.fanouts, question.batch_size)
+    return advise(question, sizes, PROFILE)
+
+
+def option(found: Advice, parts: str) -> Option:
+    every = (*found.ranked, *found.unranked)
+    return next(o for o in every if (o.strategy, o.variant) == ("first_rows_kept", parts))
+
+
+def load(strategy: Strategy) -> MinibatchLoad:
+    (sizes,) = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
+    return load_of(strategy, QUESTION, sizes)
+
+
+def test_its_rows_travel_in_part_and_its_memory_is_counted() -> None:
+    (sizes,) = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
+    table = QUESTION.graph.table_bytes
+    whole = load(build("aligned_zero_copy"))
+    kept = load(FirstRowsKept("2"))
+    assert kept.gpu_link_read_bytes == pytest.approx(whole.gpu_link_read_bytes / 2, rel=0.05)
+    assert not table_on_gpu(kept)
+    assert pinned_need(kept) == table
+    more = gpu_need(kept, QUESTION, sizes) - gpu_need(whole, QUESTION, sizes)
+    assert more == pytest.approx(table / 2, rel=1e-6)
+    assert table_on_gpu(load(FirstRowsKept("1")))
+
+
+@pytest.mark.usefixtures("registered")
+def test_advice_refuses_what_does_not_fit_and_ranks_what_does() -> None:
+    found = advice()
+    half, eighth = option(found, "2"), option(found, "8")
+    assert half in found.unranked
+    assert half.fits is False
+    assert half.reason == "It needs 26.5 GiB of GPU memory, and 24 GiB are there."
+    assert eighth.fits is True
+    ranks = [(o.strategy, o.variant) for o in found.ranked]
+    assert ranks.index(("first_rows_kept", "8")) < ranks.index(("aligned_zero_copy", "given"))
+    assert found.table_fits is False
+    assert "and does not fit in the GPU's 24 GiB. Take" in found.headline
+    said = [remark for remark in found.remarks if "every row alike" in remark]
+    assert any("keeps some rows (first_rows_kept)" in remark for remark in said)
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_minibatch_that_is_wholly_kept_is_no_table_that_fits() -> None:
+    """Ids that happen to lie in the kept part say nothing of the rest of the table."""
+    (sizes,) = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
+    hot = replace(sizes, ids=(torch.arange(20_000),))
+    assert not table_on_gpu(load_of(FirstRowsKept("8"), QUESTION, hot))
+    found = advise(QUESTION, (hot,), PROFILE)
+    assert option(found, "8").epochs_s
+    assert option(found, "8").gpu_bytes > QUESTION.graph.table_bytes / 8
+    assert found.table_fits is False
+
+
+def test_nothing_is_said_of_rows_that_are_asked_for_where_none_are_kept_or_a_graph_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (sizes,) = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
+    monkeypatch.setattr(loads, "STRATEGIES", (FirstRowsKept,))
+    found = advise(QUESTION, (replace(sizes, law=""),), PROFILE)
+    assert not [remark for remark in found.remarks if "every row alike" in remark]
+    monkeypatch.setattr(loads, "STRATEGIES", (get("cpu_gather"), get("all_in_gpu")))
+    assert not [remark for remark in advice().remarks if "every row alike" in remark]
+
+
+@dataclass(frozen=True)
+class LastSeenKept(FirstRowsKept):
+    """Keeps the rows of the last minibatch that it has seen."""
+
+    def data_paths(
+        self,
+        batches: Iterable[Tensor],
+        row_bytes: int,
+        num_rows: int,
+        seen: Iterable[Tensor],
+    ) -> Iterator[DataPath]:
+        *_, last = seen
+        for ids in batches:
+            far = self.data_path(ids[~torch.isin(ids, last)], row_bytes)
+            yield replace(far, payload_bytes=ids.numel() * row_bytes)
+
+
+def test_advice_judges_a_path_by_minibatches_that_it_has_not_seen(tiny_root: Path) -> None:
+    """Else what it has just learnt by heart would be in every minibatch."""
+    graph = graph_of(200_000, 5_000_000, 100, train_nodes=50_000, laws=("rmat",))
+    question = Question(graph)
+    (computed,) = graph_sizes(graph, question.fanouts, question.batch_size)
+    drawn = drawn_sizes(open_dataset(tiny_root / "tiny"), (3, 2), 20)
+    for sizes in (computed, drawn):
+        assert sizes.seen
+        assert not any(torch.equal(a, b) for a in sizes.seen for b in sizes.ids)
+        assert not torch.equal(sizes.seen[0][:20], sizes.ids[0][:20]), "the same seeds"
+        load = load_of(LastSeenKept(), question, sizes)
+        assert 0 < load.gpu_link_read_bytes < load.payload_bytes
+
+
+@pytest.mark.usefixtures("registered")
+def test_sweeps_draw_it_where_it_fits() -> None:
+    table = row_width(QUESTION, PROFILE, (64, 1024)).table
+    mine = table[(table["strategy"] == "first_rows_kept") & (table["variant"] == "8")]
+    narrow, wide = mine.sort_values("x").to_dict("records")
+    assert narrow["longest_s"] > 0
+    assert wide["longest_s"] != wide["longest_s"]
+    assert "GPU memory" in wide["reason"]
+
+
+def predicted(load: MinibatchLoad) -> EpochPrediction:
+    return predict_batches(load, PROFILE, 100)
+
+
+def test_the_kept_part_has_to_fit_even_where_no_row_of_it_is_asked_for() -> None:
+    reads = MinibatchLoad(
+        1e9, gpu_link_read_bytes=1e9, gpu_requests={128: 1e9 / 128}, sampled_edges=1
+    )
+    assert predicted(replace(reads, table_bytes=1e11)).epoch_s.known
+    kept = replace(reads, table_bytes=1e11, gpu_table_bytes=5e10)
+    assert predicted(kept).epoch_s.unknown == ("50.0 GB do not fit into 25.8 GB of GPU memory",)
+
+
+def test_the_more_is_kept_the_shorter_the_epoch() -> None:
+    times = []
+    for share in (0.0, 0.1, 0.5, 0.9, 1.0):
+        read = 1e9 * (1 - share)
+        load = MinibatchLoad(
+            1e9,
+            gpu_link_read_bytes=read,
+            gpu_requests={128: read / 128},
+            gpu_page_visits=read / 512,
+            table_bytes=1e10,
+            gpu_table_bytes=1e10 * share,
+            sampled_edges=1,
+        )
+        epoch = predicted(load)
+        assert epoch.epoch_s.value is not None
+        assert ("expand" in epoch.parts) is (share > 0)
+        times.append(epoch.epoch_s.value)
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 5 * times[-1]
+
+
+HALF = 5e8
+READ = MinibatchLoad(
+    HALF, gpu_link_read_bytes=HALF, gpu_requests={128: HALF / 128}, gpu_page_visits=0.0
+)
+GATHERED = MinibatchLoad(
+    HALF, cpu_read_bytes=HALF, cpu_write_bytes=HALF, copy_engine_bytes=HALF, gpu_requests={}
+)
+BOTH = replace(
+    READ,
+    payload_bytes=2 * HALF,
+    cpu_read_bytes=HALF,
+    cpu_write_bytes=HALF,
+    copy_engine_bytes=HALF,
+)
+
+
+def test_rows_that_are_gathered_and_rows_read_in_place_both_cross_the_link() -> None:
+    parts = {
+        name: predicted(one).parts for name, one in (("r", READ), ("g", GATHERED), ("b", BOTH))
+    }
+    together, alone = parts["b"]["transfer"], (parts["r"]["transfer"], parts["g"]["transfer"])
+    lengths = [part.seconds.value or 0.0 for part in alone]
+    assert together.seconds.value == pytest.approx(sum(lengths))
+    assert together.bound == alone[lengths.index(max(lengths))].bound
+    busy = sum(t * part.demands["link"] for t, part in zip(lengths, alone, strict=True))
+    assert together.demands["link"] == pytest.approx(busy / sum(lengths))
+    assert parts["b"]["gather"] == parts["g"]["gather"]
+    assert "expand" not in parts["b"]
+    assert BOTH.brought_bytes == 2 * HALF
+    assert pinned_need(replace(BOTH, table_bytes=1e10)) == 1e10 + 2 * 2**29
+
+
+def test_of_two_transfers_in_turn_the_longer_one_bounds() -> None:
+    short = Part(Estimate(1.0), "copy engine", {"link": 1.0})
+    long = Part(Estimate(3.0), "pages", {"link": 0.5, "multiprocessors": 0.4})
+    for one, other in ((short, long), (long, short)):
+        both = in_turn(one, other)
+        assert (both.seconds.value, both.bound) == (4.0, "pages")
+        assert both.demands == pytest.approx({"link": 2.5 / 4, "multiprocessors": 1.2 / 4})
+
+
+def test_rows_that_the_gpu_reads_where_the_cpu_wrote_them_cross_once() -> None:
+    once = replace(BOTH, payload_bytes=HALF, copy_engine_bytes=HALF / 50)
+    assert once.brought_bytes == HALF
+    assert predicted(once).parts["transfer"] == predicted(READ).parts["transfer"]
+    assert predicted(once).parts["gather"] == predicted(GATHERED).parts["gather"]

@@ -1,0 +1,206 @@
+"""Sweeps change one thing, keep the model's limits, and are drawn as what they are: modelled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from gatherbench.bench.model.advise.question import (
+    Question,
+    dataset_graph,
+    graph_of,
+    graph_sizes,
+)
+from gatherbench.bench.model.advise.rank import advise
+from gatherbench.bench.model.advise.sizes import drawn_sizes
+from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.sweeps import (
+    COLUMNS,
+    OUTSTANDING_READS,
+    Sweep,
+    all_sweeps,
+    batch_size,
+    gpu_count,
+    link_generation,
+    on_link,
+    row_width,
+)
+from gatherbench.bench.show.figures.requests_per_row import save
+from gatherbench.bench.show.figures.sweeps import sweep_panels
+from gatherbench.datasets.store import open_dataset
+from gatherbench.strategies.registry import STRATEGIES
+
+PROFILE = load_profile("rtx3090-pcie4")
+QUESTION = Question(
+    graph_of(20_000_000, 400_000_000, 128, classes=50, train_nodes=1_000_000, laws=("rmat",)),
+    batch_size=1000,
+)
+ZERO_COPY = ("aligned_zero_copy", "given")
+
+
+def line(
+    sweep: Sweep, series: tuple[str, str] = ZERO_COPY, column: str = "longest_s"
+) -> pd.Series[float]:
+    table = sweep.table
+    mine = table[(table["strategy"] == series[0]) & (table["variant"] == series[1])]
+    return mine.set_index("x")[column].sort_index()
+
+
+def test_tables_are_tidy_and_hold_every_strategy() -> None:
+    small = replace(QUESTION, graph=graph_of(100_000, 900_000, 64, classes=5, train_nodes=9000))
+    for sweep in all_sweeps(small, PROFILE):
+        table = sweep.table
+        assert tuple(table.columns) == COLUMNS
+        assert set(table["sweep"]) == {sweep.name}
+        assert not table.duplicated(["x", "strategy", "variant"]).any()
+        for _, point in table.groupby("x"):
+            assert set(point["strategy"]) == {kind.name for kind in STRATEGIES}
+        assert ((table["longest_s"].isna()) == (table["reason"] != "")).all()
+
+
+def test_wider_rows_never_take_less() -> None:
+    epochs = line(row_width(QUESTION, PROFILE, (16, 32, 64, 128, 256, 1024)))
+    assert (np.diff(epochs) >= 0).all()
+    assert epochs[1024.0] > 1.5 * epochs[64.0]
+
+
+def test_a_table_that_outgrows_the_gpu_has_no_epoch_there() -> None:
+    epochs = line(row_width(QUESTION, PROFILE, (16, 1024)), ("all_in_gpu", "default"))
+    assert not np.isnan(epochs[16.0])
+    assert np.isnan(epochs[1024.0])
+
+
+def test_a_faster_link_never_takes_longer() -> None:
+    epochs = line(link_generation(QUESTION, PROFILE))
+    assert list(epochs.index) == [3, 4, 5]
+    assert (np.diff(epochs) <= 0).all()
+    assert epochs[5.0] < 0.95 * epochs[3.0]
+
+
+def test_another_generation_keeps_the_machine_and_drops_its_links_limits() -> None:
+    known = PROFILE.with_constant("copy.to_device", 12e9, "made up")
+    for generation in (3, 5):
+        profile = on_link(known, generation)
+        assert profile.host == PROFILE.host
+        assert profile.gpu == PROFILE.gpu
+        assert profile.copy.to_device.value is None
+        assert profile.link.outstanding_reads.value == OUTSTANDING_READS.get(generation)
+        assert f"PCIe {generation}.0" in profile.name
+    assert on_link(known, 5).link.raw_rate.value == pytest.approx(63.015e9, rel=1e-3)
+    with pytest.raises(ValueError, match="generation 6"):
+        on_link(known, 6)
+
+
+def test_on_its_own_link_a_machine_keeps_what_is_known_of_it() -> None:
+    machine = load_profile("a100-pcie4")
+    assert on_link(machine, 4) == machine
+    assert on_link(machine, 5).read.roof.value is None
+    own = line(link_generation(QUESTION, machine))[4.0]
+    assert own == line(gpu_count(QUESTION, machine, (1,)))[1.0]
+
+
+def test_more_gpus_never_take_longer_and_share_what_they_share() -> None:
+    epochs = line(gpu_count(QUESTION, PROFILE, (1, 2, 4)))
+    assert (np.diff(epochs) <= 1e-9).all()
+    assert epochs[4.0] > epochs[1.0] / 4
+    assert gpu_count(QUESTION, PROFILE, (1,)).label == "GPUs"
+    machine = load_profile("a100-pcie4")
+    label = gpu_count(QUESTION, machine, (1,)).label
+    assert label == "GPUs (as if they shared no host memory or ports)"
+    calibrated = machine.with_constant("host.memory_rate", 1e11, "made up")
+    assert gpu_count(QUESTION, calibrated, (1,)).label == "GPUs (as if they shared no ports)"
+
+
+def test_a_sweeps_point_is_the_advice_for_it() -> None:
+    asked = replace(QUESTION, batch_size=4000)
+    sizes = graph_sizes(asked.graph, asked.fanouts, 4000)
+    times = {(o.strategy, o.variant): o.longest_s for o in advise(asked, sizes, PROFILE).ranked}
+    swept = batch_size(QUESTION, PROFILE, (500, 4000))
+    assert line(swept)[4000.0] == times[ZERO_COPY]
+
+
+def test_a_prepared_dataset_is_sampled_at_every_point(
+    tiny_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 nodes train: 64 seeds a minibatch are four of them, 50 on average; 400 are one of 200."""
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+    asked = Question(dataset_graph("tiny"), (3, 2), 64)
+    drawn = open_dataset(tiny_root / "tiny")
+    for value, batches, seeds in ((64, 4, 50), (400, 1, 200)):
+        sizes = drawn_sizes(drawn, (3, 2), value)
+        assert sizes.num_nodes[0] == seeds
+        point = replace(asked, batch_size=value)
+        assert point.batches == batches
+        times = {o.path: o.longest_s for o in advise(point, (sizes,), PROFILE).ranked}
+        assert line(batch_size(asked, PROFILE, (value,)))[value] == times[ZERO_COPY]
+        if value == asked.batch_size:
+            for sweep in (gpu_count(asked, PROFILE, (1,)), link_generation(asked, PROFILE, (4,))):
+                assert line(sweep).item() == times[ZERO_COPY]
+            width = row_width(asked, PROFILE, (asked.graph.dim,))
+            assert line(width).item() == times[ZERO_COPY]
+
+
+def test_a_range_over_laws_is_two_lines_of_a_look() -> None:
+    graph = replace(QUESTION.graph, laws=("rmat", "uniform"))
+    sweep = gpu_count(replace(QUESTION, graph=graph), PROFILE, (1, 2))
+    for law, column in (("rmat", "shortest_s"), ("uniform", "longest_s")):
+        alone = replace(QUESTION, graph=replace(graph, laws=(law,)))
+        assert (
+            line(gpu_count(alone, PROFILE, (1, 2))).to_list()
+            == line(sweep, column=column).to_list()
+        )
+    figure = sweep_panels([sweep], title="", foot="")
+    faint = [one.get_alpha() is not None for one in figure.axes[0].lines]
+    assert faint.count(True) == faint.count(False) > 0
+    assert "the faint one the" in " ".join(text.get_text() for text in figure.texts)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Figure:
+    sweeps = [gpu_count(QUESTION, PROFILE, (1, 2)), link_generation(QUESTION, PROFILE)]
+    return sweep_panels(sweeps, title="Epochs", foot="Profile rtx3090-pcie4.")
+
+
+def test_every_line_is_dashed_and_the_figure_says_modelled(drawn: Figure) -> None:
+    lines = [one for axes in drawn.axes for one in axes.lines]
+    assert len(lines) >= 12
+    assert {one.get_linestyle() for one in lines} == {"--"}
+    texts = [text.get_text() for text in drawn.texts]
+    assert any("(modelled)" in text for text in texts)
+    assert any("not measured" in text for text in texts)
+    assert drawn.axes[0].get_ylabel().startswith("modelled epoch")
+    assert all(axes.get_ylim()[0] == 0 for axes in drawn.axes)
+
+
+def test_each_series_has_its_own_look(drawn: Figure) -> None:
+    (legend,) = drawn.legends
+    handles = [h for h in legend.legend_handles if h is not None]
+    looks = {(h.get_color(), h.get_marker()) for h in handles}  # type: ignore[attr-defined]
+    assert len(looks) == len(handles)
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names[0].startswith("cpu_gather")
+    assert names[-1] == "all_in_gpu"
+
+
+def test_a_panel_without_values_says_why() -> None:
+    unknown = PROFILE.with_constant("gpu.submit", None, "nobody measured it")
+    figure = sweep_panels([gpu_count(QUESTION, unknown, (1,))], title="None", foot="")
+    words = " ".join(text.get_text() for text in figure.axes[0].texts)
+    assert "not modelled" in words
+    assert "gpu.submit" in words
+    figure = sweep_panels([link_generation(QUESTION, load_profile("gh200-c2c"))], title="", foot="")
+    words = " ".join(text.get_text() for text in figure.axes[0].texts)
+    assert "is no PCIe" in words.replace("\n", " ")
+    assert "gather_rate" not in words
+
+
+def test_the_same_figure_gives_the_same_file(drawn: Figure, tmp_path: Path) -> None:
+    paths = [tmp_path / "a.svg", tmp_path / "b.svg"]
+    for path in paths:
+        save(drawn, path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()

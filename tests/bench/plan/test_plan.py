@@ -1,0 +1,264 @@
+"""Plans: what expands to what, and what a typo is answered with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gatherbench.bench.commands.execute import BadRunError, new_run, reopen
+from gatherbench.bench.plan.plan import Plan, PlanError, cases_from_json, resolved
+from gatherbench.bench.plan.plan_file import load_plan, plan_names
+from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.run.models import build_model
+
+SMALL = """
+[measure]
+repeats = 3
+[[workload]]
+dataset = "wordnet"
+model = ["sage", "gat"]
+[[strategy]]
+name = "cpu_gather"
+mode = ["naive", "pinned"]
+[[strategy]]
+name = "all_in_gpu"
+"""
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_lists_expand_to_every_combination(tmp_path: Path) -> None:
+    plan = load_plan(write(tmp_path, SMALL))
+    cases = plan.cases()
+    assert plan.name == "mine"
+    assert len(plan.workloads()) == 2
+    assert len(cases) == 3 * 2 * 3
+    assert len({c.id for c in cases}) == len(cases)
+    assert {(c.strategy, c.variant) for c in cases} == {
+        ("cpu_gather", "naive"),
+        ("cpu_gather", "pinned"),
+        ("all_in_gpu", "default"),
+    }
+
+
+def test_repeats_are_outermost_and_the_order_of_strategies_varies(tmp_path: Path) -> None:
+    cases = load_plan(write(tmp_path, SMALL.replace("repeats = 3", "repeats = 8"))).cases()
+    assert [c.repeat for c in cases] == sorted(c.repeat for c in cases)
+    blocks = [tuple(c.variant for c in cases[i : i + 3]) for i in range(0, len(cases), 3)]
+    assert all(sorted(b) == sorted(blocks[0]) for b in blocks)
+    assert len(set(blocks)) > 1, "every block runs the strategies in the same order"
+
+
+def test_the_order_is_the_same_every_time(tmp_path: Path) -> None:
+    path = write(tmp_path, SMALL)
+    assert [c.id for c in load_plan(path).cases()] == [c.id for c in load_plan(path).cases()]
+
+
+def test_plan_json_gives_the_same_cases(tmp_path: Path) -> None:
+    plan = load_plan(write(tmp_path, SMALL))
+    text = json.loads(json.dumps(resolved(plan, plan.cases())))
+    assert cases_from_json(text) == plan.cases()
+
+
+@pytest.mark.parametrize("name", plan_names())
+def test_every_shipped_plan_is_right(name: str) -> None:
+    plan = load_plan(name)
+    assert plan.description
+    assert plan.cases()
+
+
+def test_quick_covers_every_strategy_and_both_models() -> None:
+    from gatherbench.strategies.registry import STRATEGIES
+
+    cases = load_plan("quick").cases()
+    covered = {(c.strategy, c.workload.model) for c in cases}
+    missing = {(s.name, m) for s in STRATEGIES for m in ("sage", "gat")} - covered
+    assert not missing, "each strategy has a [[strategy]] in bench/plan/plans/quick.toml"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("repeats = 3", "repeat = 3", "measure.repeat: unknown key; did you mean 'repeats'?"),
+        ("[measure]", "[mesure]", "mesure: unknown key; did you mean 'measure'?"),
+        ("[[workload]]", "[workload]", "workload: there may be several: write [[workload]]"),
+        ('dataset = "wordnet"', 'datset = "wordnet"', "did you mean 'dataset'?"),
+        ('"sage", "gat"', '"sage", "gta"', "unknown model 'gta'; did you mean 'gat'?"),
+        ("repeats = 3", "repeats = 0", "measure.repeats: Input should be greater than"),
+        ("repeats = 3", 'repeats = "x"', "measure.repeats: Input should be a valid integer"),
+        ("repeats = 3", "repeats = ", "not valid TOML"),
+        ('[[workload]]\ndataset = "wordnet"', "", "workload: Field required"),
+        ('"sage", "gat"', '"gcn"', "unknown model 'gcn' (known: sage, gat, my_module:MyGNN)"),
+        *(
+            ('dataset = "wordnet"', f'dataset = "wordnet"\nfanouts = {fan}', "whole numbers above")
+            for fan in ("[0]", "[1.5]", "1.5", "[true]", "[]", "[[]]", "[[25], [1.5]]", '["25"]')
+        ),
+        ('dataset = "wordnet"', 'dataset = "wordnet"\nbatch_size = 0', "at least 1"),
+        ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = -1', "above 0"),
+        ('dataset = "wordnet"', "dataset = []", "workload[0].dataset: an empty list"),
+        ('dataset = "wordnet"', 'dataset = "wordnet"\nbatch_size = true', "no values here"),
+        ('"naive", "pinned"', "", "strategy[0]: an empty list"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:
+    assert before in SMALL
+    with pytest.raises(PlanError) as caught:
+        load_plan(write(tmp_path, SMALL.replace(before, after)))
+    assert said in str(caught.value)
+    assert "mine.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('name = "cpu_gather"', 'name = "cpu_gathr"', "cpu_gather"),
+        ("mode =", "mod =", "mode"),
+        ('"naive", "pinned"', '"naive", "pined"', "pinned"),
+        ('"wordnet"', '"wordnett"', "wordnet"),
+        ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = 0.5', "one fixed graph"),
+    ],
+)
+def test_unknown_names_are_answered_with_the_nearest(
+    tmp_path: Path, before: str, after: str, said: str
+) -> None:
+    plan = load_plan(write(tmp_path, SMALL.replace(before, after)))
+    with pytest.raises(PlanError, match=said):
+        plan.cases()
+
+
+def test_a_file_name_becomes_a_name_that_folders_can_bear(tmp_path: Path) -> None:
+    path = tmp_path / "my plan (2).toml"
+    path.write_text(SMALL)
+    assert load_plan(str(path)).name == "my-plan-2-"
+
+
+def test_an_unknown_plan_names_the_nearest() -> None:
+    with pytest.raises(PlanError, match="did you mean 'quick'"):
+        load_plan("quik")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="no such file"):
+        load_plan(str(tmp_path / "none.toml"))
+
+
+def test_a_name_cannot_leave_the_results_folder() -> None:
+    fields = {"workload": [{"dataset": "wordnet"}], "strategy": [{"name": "all_in_gpu"}]}
+    with pytest.raises(ValueError, match="name"):
+        Plan.model_validate({"name": "../x", **fields})
+
+
+OWN_MODEL = """
+from torch import nn
+
+class Seeds(nn.Module):
+    def __init__(self, in_channels, hidden, out_channels, num_layers):
+        super().__init__()
+        widths = [in_channels, *[hidden] * (num_layers - 1), out_channels]
+        self.layers = nn.Sequential(*(nn.Linear(a, b) for a, b in zip(widths, widths[1:])))
+
+    def forward(self, x, batch):
+        return self.layers(x[: batch.num_nodes[0]])
+
+class TooFew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+def linear(in_channels, hidden, out_channels, num_layers):
+    return nn.Linear(in_channels, out_channels)
+"""
+
+
+@pytest.fixture
+def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a module of one's own in it."""
+    (tmp_path / "models_for_a_test.py").write_text(OWN_MODEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    monkeypatch.delitem(sys.modules, "models_for_a_test", raising=False)
+    return tmp_path
+
+
+def with_model(folder: Path, name: str) -> str:
+    return write(folder, SMALL.replace('"sage", "gat"', f'"{name}"'))
+
+
+def test_a_model_of_ones_own_is_found_in_the_current_folder(own_models: Path) -> None:
+    cases = load_plan(with_model(own_models, "models_for_a_test:Seeds")).cases()
+    (workload,) = {case.workload for case in cases}
+    assert workload.id.startswith("wordnet-Seeds16x2-b1000-"), "files are named by it"
+    weights = build_model(workload, 7, 5).state_dict().values()
+    assert [tuple(w.shape) for w in weights] == [(16, 7), (16,), (5, 16), (5,)]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no_such_module:Seeds", "No module named 'no_such_module'"),
+        ("models_for_a_test:Sedes", "has no attribute 'Sedes'"),
+        ("models_for_a_test:TooFew", "too many positional arguments"),
+        ("models_for_a_test:linear", "no class of torch.nn.Module"),
+        (":Seeds", "Empty module name"),
+    ],
+)
+def test_a_model_that_is_not_there_is_named_before_anything_runs(
+    own_models: Path, name: str, said: str
+) -> None:
+    with pytest.raises(PlanError, match=said) as caught:
+        load_plan(with_model(own_models, name)).cases()
+    assert repr(name) in str(caught.value)
+
+
+def test_a_run_trains_a_model_of_ones_own_and_predicts_nothing_of_it(
+    own_models: Path, plan: Path
+) -> None:
+    own = 'dataset = "tiny"\nmodel = ["sage", "models_for_a_test:Seeds"]'
+    plan.write_text(plan.read_text().replace('dataset = "tiny"', own))
+    script = "from gatherbench.bench.cli import main; main()"  # as the console script: -P
+    command = [sys.executable, "-P", "-c", script, "run", str(plan), "--profile", "a100-pcie4"]
+    done = subprocess.run(
+        [*command, "--device", "cpu"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    (folder,) = own_models.glob("results/*/*")
+    rows = load_run(folder).rows
+    own_rows = rows[rows["model"] == "models_for_a_test:Seeds"]
+    assert (own_rows[own_rows["metric"] == "loss"]["value"] > 0).any()
+    for model, predicted in (("sage", True), ("models_for_a_test:Seeds", False)):
+        found = rows[(rows["model"] == model) & (rows["backend"] == "model")]
+        epochs = found[(found["stage"] == "epoch") & (found["metric"] == "wall_time")]
+        assert epochs["value"].notna().all() == predicted
+        assert epochs["reason"].str.contains("not for a model of one's own").any() != predicted
+
+
+def test_more_threads_than_cores_are_refused(
+    tmp_path: Path, shell_run: tuple[object, Path]
+) -> None:
+    cores = len(os.sched_getaffinity(0))
+    most = SMALL.replace("repeats = 3", f"repeats = 3\nthreads = {cores}")
+    assert new_run(write(tmp_path, most), tmp_path, "cpu").measure.threads == cores
+    said = f"measure.threads: {cores + 1}, and this process may use {cores} cores"
+    more = most.replace(f"threads = {cores}", f"threads = {cores + 1}")
+    with pytest.raises(BadRunError, match=said):
+        new_run(write(tmp_path, more), tmp_path / "none", "cpu")
+    assert not (tmp_path / "none").exists(), "nothing has been begun"
+    earlier = shutil.copytree(shell_run[1], tmp_path / "run")
+    text = json.loads((earlier / "plan.json").read_text())
+    text["measure"]["threads"] = cores + 1
+    (earlier / "plan.json").write_text(json.dumps(text))
+    with pytest.raises(BadRunError, match=said):
+        reopen(earlier)

@@ -1,0 +1,477 @@
+"""Two run folders compared: what is slower, refused or listed, and the exit status."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from gatherbench.bench.cli import app
+from gatherbench.bench.read.compare.comparable import CompareError
+from gatherbench.bench.read.compare.runs import COLUMNS, compare_runs
+from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.show.comparison import exit_status, render_comparison, summary
+
+MakeRun = Callable[..., Path]
+Change = Callable[[dict[str, str]], None]
+ZERO_COPY = ("unified_zero_copy", "registered", (0.1, 0.1, 0.1))
+
+
+def edit(
+    folder: Path, *changes: Change, keep: Callable[[dict[str, str]], bool] | None = None
+) -> None:
+    """Change each row of the table in place; drop those that are not to ``keep``."""
+    with (folder / "rows.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if keep is None or keep(row)]
+    for row in rows:
+        for change in changes:
+            change(row)
+    with (folder / "rows.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def noise(seed: int, share: float = 0.005) -> Change:
+    """Every measured time its own scatter."""
+    rng = np.random.default_rng(seed)
+
+    def change(row: dict[str, str]) -> None:
+        if row["unit"] == "s" and row["value"] and row["backend"] != "model":
+            row["value"] = str(float(row["value"]) * rng.lognormal(0, share))
+
+    return change
+
+
+def times(factor: float, variant: str, *stages: str) -> Change:
+    def change(row: dict[str, str]) -> None:
+        if (row["variant"], row["metric"]) == (variant, "wall_time") and row["stage"] in stages:
+            row["value"] = str(float(row["value"]) * factor)
+
+    return change
+
+
+def change_json(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.fixture
+def pair(make_run: MakeRun) -> tuple[Path, Path]:
+    """Two runs of one plan that differ by noise of half a per cent."""
+    folders = make_run("20261121-quick-aaaaaa"), make_run("20261122-quick-bbbbbb")
+    for seed, folder in enumerate(folders):
+        edit(folder, noise(seed))
+    return folders
+
+
+def compared(pair: tuple[Path, Path], **options: Any) -> pd.DataFrame:
+    return compare_runs(load_run(pair[0]), load_run(pair[1]), **options)
+
+
+def line(table: pd.DataFrame, variant: str, metric: str = "epoch", backend: str = "host") -> Any:
+    found = table[
+        (table["variant"] == variant)
+        & (table["metric"] == metric)
+        & table["backend"].isin([backend, ""])
+    ]
+    assert len(found) == 1, found
+    return found.iloc[0]
+
+
+def shown(table: pd.DataFrame, pair: tuple[Path, Path], width: int = 120) -> str:
+    out = io.StringIO()
+    found = render_comparison(table, load_run(pair[0]), load_run(pair[1]), width=width)
+    Console(width=width, file=out).print(found)
+    return out.getvalue()
+
+
+def test_every_metric_is_there_in_80_columns(pair: tuple[Path, Path]) -> None:
+    wide, narrow = (shown(compared(pair), pair, width) for width in (120, 80))
+    for said in ("epoch A, s", "verdict", " train", " cpu", "payload rate"):
+        assert said in wide
+        assert said in narrow, narrow
+    ((ident, name),) = load_run(pair[0]).names.items()
+    assert f"{name}: {ident}" in wide
+
+
+def test_equal_runs_are_the_same(pair: tuple[Path, Path]) -> None:
+    table = compared(pair)
+    assert list(table.columns) == COLUMNS
+    assert set(table["verdict"]) <= {"SAME", "AMBIGUOUS"}
+    assert set(table.loc[table["metric"] == "epoch", "verdict"]) == {"SAME"}
+    assert list(dict.fromkeys(table["metric"])) == [
+        "epoch", "sample", "fetch", "train", "cpu", "payload_rate"
+    ]  # fmt: skip
+    assert exit_status(table) == 0
+    pd.testing.assert_frame_equal(table, compared(pair))
+
+
+def test_an_injected_slowdown_of_a_tenth_is_found_where_it_is(pair: tuple[Path, Path]) -> None:
+    edit(pair[1], times(1.25, "naive", "fetch"), times(1.1, "naive", "epoch"))
+    table = compared(pair)
+    slow = line(table, "naive")
+    assert slow["verdict"] == "SLOW"
+    assert 1.05 < slow["low"] < slow["ratio"] < slow["high"] < 1.15
+    assert slow["new"] / slow["base"] == pytest.approx(slow["ratio"])
+    assert line(table, "naive", "fetch")["verdict"] == "SLOW"
+    assert line(table, "naive", "train")["verdict"] == "SAME"
+    assert line(table, "pinned")["verdict"] == "SAME"
+    rate = line(table, "naive", "payload_rate")
+    assert rate["verdict"] == "SLOW"
+    assert rate["ratio"] == pytest.approx(1 / 1.25, rel=0.03)
+    assert exit_status(table) == 1
+    back = compared((pair[1], pair[0]))
+    assert line(back, "naive")["verdict"] == "FAST"
+    assert exit_status(back) == 0
+
+
+def test_a_stage_decides_only_when_it_is_asked_for(pair: tuple[Path, Path]) -> None:
+    edit(pair[1], times(1.5, "naive", "sample"))
+    table = compared(pair)
+    assert line(table, "naive", "sample")["verdict"] == "SLOW"
+    assert exit_status(table) == 0
+    only = compared(pair, metrics=["sample"])
+    assert set(only["metric"]) == {"sample"}
+    assert exit_status(only, ["sample"]) == 1
+
+
+def test_a_larger_threshold_forgives_more(pair: tuple[Path, Path]) -> None:
+    edit(pair[1], times(1.1, "naive", "epoch"))
+    assert line(compared(pair, threshold=0.2), "naive")["verdict"] == "SAME"
+
+
+def test_energy_is_compared_where_it_was_measured(pair: tuple[Path, Path]) -> None:
+    def measured(joules: float) -> Change:
+        def change(row: dict[str, str]) -> None:
+            if row["metric"] == "gpu_energy":
+                row.update(value=str(joules), status="ok", reason="")
+
+        return change
+
+    edit(pair[0], measured(100.0))
+    assert line(compared(pair), "naive", "gpu_energy")["verdict"] == "MISSING"
+    edit(pair[1], measured(120.0))
+    energy = line(compared(pair), "naive", "gpu_energy")
+    assert (energy["verdict"], energy["unit"]) == ("SLOW", "J")
+
+
+def test_modelled_times_are_compared_exactly(make_run: MakeRun) -> None:
+    pair = (
+        make_run("20261121-a-1", modelled=[ZERO_COPY]),
+        make_run("20261122-b-2", modelled=[ZERO_COPY]),
+    )
+    modelled = line(compared(pair), "registered", backend="model")
+    assert modelled["verdict"] == "SAME"
+    assert "exactly" in modelled["reason"]
+
+    def hair(row: dict[str, str]) -> None:
+        if (row["backend"], row["stage"], row["metric"]) == ("model", "epoch", "wall_time"):
+            row["value"] = str(float(row["value"]) * 1.0001)
+
+    edit(pair[1], hair)
+    table = compared(pair)
+    assert line(table, "registered", backend="model")["verdict"] == "SLOW"
+    assert line(table, "registered")["verdict"] == "SAME"
+    assert exit_status(table) == 1
+
+    def profile(row: dict[str, str]) -> None:
+        if row["backend"] == "model":
+            row["machine"] = "another-profile"
+
+    edit(pair[1], profile)
+    said = shown(compared((pair[0], make_run("20261123-c-3"))), pair)
+    assert "MISSING epoch, unified_zero_copy registered: no modelled epoch in B" in said
+    other = line(compared(pair), "registered", backend="model")
+    assert other["verdict"] == "AMBIGUOUS"
+    assert "another-profile in B" in other["reason"]
+
+
+def test_a_modelled_time_that_rests_on_measured_ones_decides_nothing(make_run: MakeRun) -> None:
+    borrowed = {ZERO_COPY[:2]: ["sample"]}
+    pair = (
+        make_run("20261121-a-1", modelled=[ZERO_COPY], borrowed=borrowed),
+        make_run("20261122-b-2", modelled=[ZERO_COPY], borrowed=borrowed),
+    )
+    assert line(compared(pair), "registered", backend="model")["verdict"] == "SAME"
+
+    def slower(row: dict[str, str]) -> None:
+        if row["backend"] == "model" and row["unit"] == "s" and row["value"]:
+            row["value"] = str(float(row["value"]) * 1.5)
+
+    edit(pair[1], slower)
+    table = compared(pair)
+    epoch = line(table, "registered", backend="model")
+    assert (epoch["verdict"], epoch["ratio"]) == ("AMBIGUOUS", pytest.approx(1.5))
+    assert "each run measured" in epoch["reason"]
+    assert exit_status(table) == 0
+
+
+def test_declared_bytes_and_requests_are_compared_exactly(pair: tuple[Path, Path]) -> None:
+    for folder, sizes in ((pair[0], (10, 90)), (pair[1], (30, 80))):
+        with (folder / "rows.csv").open() as file:
+            row = next(r for r in csv.DictReader(file) if r["variant"] == "registered")
+        row |= {"backend": "model", "repeat": "0", "epoch": "-1", "stage": "fetch"}
+        with (folder / "rows.csv").open("a", newline="") as file:
+            writer = csv.DictWriter(file, row.keys(), lineterminator="\n")
+            for size, count in zip((32, 128), sizes, strict=True):
+                metric = f"gpu_requests_{size}_bytes"
+                writer.writerow(row | {"metric": metric, "unit": "1", "value": count})
+            writer.writerow(row | {"metric": "gpu_link_read", "unit": "B", "value": 12e3})
+    table = compared(pair)
+    requests = line(table, "registered", "link_requests", "model")
+    assert (requests["base"], requests["new"], requests["verdict"]) == (100, 110, "SLOW")
+    assert line(table, "registered", "gpu_link_read", "model")["verdict"] == "SAME"
+    assert exit_status(table) == 0
+    assert "unified_zero_copy registered link_requests: 100 in A, 110 in B" in shown(table, pair)
+    assert exit_status(compared(pair, metrics=["link_requests"]), ["link_requests"]) == 1
+    edit(pair[1], keep=lambda row: not row["metric"].startswith("gpu_requests"))
+    assert "unified_zero_copy registered link_requests: no link_requests in B" in shown(
+        compared(pair), pair
+    )
+
+
+def test_what_one_run_lacks_is_listed(make_run: MakeRun) -> None:
+    base = make_run("20261121-a-1", series=_series("naive", "pinned", "prefetch", "gone"))
+    new = make_run(
+        "20261122-b-2",
+        series=_series("naive", "pinned", "prefetch", "added"),
+        failures={
+            ("cpu_gather", "pinned"): ("failed", "CUDA out of memory"),
+            ("cpu_gather", "prefetch"): ("skipped", "no second stream"),
+        },
+    )
+    table = compared((base, new))
+    found = {
+        variant: (line(table, variant)["verdict"], line(table, variant)["reason"])
+        for variant in ("pinned", "prefetch", "gone", "added")
+    }
+    assert found == {
+        "pinned": ("FAILED", "failed in B: CUDA out of memory"),
+        "prefetch": ("MISSING", "skipped in B: no second stream"),
+        "gone": ("MISSING", "not in B's plan"),
+        "added": ("NEW", "not in A's plan"),
+    }
+    assert line(table, "naive")["verdict"] in ("SAME", "AMBIGUOUS")
+    assert exit_status(table) == 1
+    said = shown(table, (base, new))
+    assert "FAILED epoch, cpu_gather pinned: failed in B: CUDA out of memory" in said
+    # Had it failed before as well, that would be nothing new.
+    assert exit_status(compared((new, new))) == 0
+
+
+def _series(*variants: str) -> list[tuple[str, str, tuple[float, float, float]]]:
+    return [("cpu_gather", variant, (0.2, 1.0, 0.5)) for variant in variants]
+
+
+def test_a_repeat_that_failed_is_a_failure_beside_the_verdict(pair: tuple[Path, Path]) -> None:
+    def fail(row: dict[str, str]) -> None:
+        if (row["stage"], row["variant"], row["repeat"]) == ("case", "pinned", "2"):
+            row.update(status="failed", value="", reason="timed out")
+
+    edit(pair[1], fail)
+    table = compared(pair, metrics=["epoch"])
+    mine = table[table["variant"] == "pinned"]
+    assert list(mine["verdict"]) == ["FAILED", "SAME"]
+    assert exit_status(table) == 1
+
+
+def test_other_work_makes_a_difference_ambiguous(make_run: MakeRun) -> None:
+    pair = make_run("20261121-a-1"), make_run("20261122-b-2", other_cores=1.5)
+    edit(pair[1], noise(1), times(1.5, "naive", "epoch"))
+    found = line(compared(pair), "naive")
+    assert found["verdict"] == "AMBIGUOUS"
+    assert "1.5 cores in B" in found["reason"]
+
+
+def test_other_work_beside_another_series_changes_no_verdict(make_run: MakeRun) -> None:
+    beside = {"other_cores": 1.5, "beside": ("cpu_gather", "pinned", 0)}
+    pair = make_run("20261121-a-1"), make_run("20261122-b-2", **beside)
+    edit(pair[1], noise(1), times(1.5, "naive", "epoch"), times(1.5, "pinned", "epoch"))
+    table = compared(pair)
+    assert line(table, "naive")["verdict"] == "SLOW"
+    assert line(table, "pinned")["verdict"] == "SLOW", "two repeats were quiet"
+
+
+def test_the_worst_repeat_of_either_run_counts(make_run: MakeRun) -> None:
+    pair = make_run("20261121-a-1", other_cores=0.5), make_run("20261122-b-2")
+    edit(pair[1], noise(1), times(1.5, "naive", "epoch"))
+
+    def worse(row: dict[str, str]) -> None:
+        if row["metric"] == "system_cpu_busy" and row["repeat"] == "1":
+            row["value"] = str(float(row["value"]) + 2.0)
+
+    edit(pair[0], worse)
+    assert "other work had 1.5 cores in A:" in line(compared(pair), "naive")["reason"]
+
+
+def test_other_work_beside_the_reference_makes_a_ratio_ambiguous(make_run: MakeRun) -> None:
+    pair = make_run("20261121-a-1"), make_run("20261122-b-2")
+
+    def busy(row: dict[str, str]) -> None:
+        if row["metric"] == "system_cpu_busy" and row["variant"] == "naive":
+            row["value"] = str(float(row["value"]) + 3.0)
+
+    edit(pair[1], noise(1), times(1.5, "pinned", "epoch"), busy)
+    found = line(compared(pair, across_machines=True), "pinned")
+    assert found["verdict"] == "AMBIGUOUS"
+    assert "1.5 cores in B" in found["reason"]
+
+
+def test_other_minibatches_are_refused_always(pair: tuple[Path, Path]) -> None:
+    def another_trace(row: dict[str, str]) -> None:
+        if row["metric"] == "payload":
+            row["value"] = "2000000400"
+
+    edit(pair[1], another_trace)
+    for across in (False, True):
+        with pytest.raises(CompareError, match="different minibatches"):
+            compared(pair, across_machines=across)
+
+
+def test_runs_without_a_common_workload_are_refused(make_run: MakeRun) -> None:
+    pair = make_run("20261121-a-1", workloads=["one"]), make_run("20261122-b-2", workloads=["two"])
+    with pytest.raises(CompareError, match="no workload in common"):
+        compared(pair)
+
+
+def test_a_workload_of_one_run_is_listed(make_run: MakeRun) -> None:
+    pair = (
+        make_run("20261121-a-1", workloads=["one", "two"]),
+        make_run("2026-b-2", workloads=["one"]),
+    )
+    table = compared(pair)
+    lost = table[table["workload"] == "two"]
+    assert set(lost["verdict"]) == {"MISSING"}
+    assert len(lost) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"cpu": {"model": "AMD EPYC", "usable_cores": 4}}, "cores: 2 and 4"),
+        ({"cpu": {"model": "Xeon", "usable_cores": 2}}, "AMD EPYC and Xeon"),
+        ({"gpus": [{"name": "H200", "power_limit_w": 600.0}]}, r"None and H200 \(600 W\)"),
+        ({"thread_limits": {"OMP_NUM_THREADS": "1"}}, "OMP_NUM_THREADS: None and 1"),
+    ],
+)
+def test_other_machines_are_refused_unless_asked_for(
+    pair: tuple[Path, Path], change: dict[str, Any], named: str
+) -> None:
+    change_json(pair[1] / "env.json", **change)
+    with pytest.raises(CompareError, match=f"different machines.*{named}.*--across-machines"):
+        compared(pair)
+    table = compared(pair, across_machines=True)
+    assert set(table["variant"]) == {"pinned", "registered"}  # the reference over itself is 1
+    assert set(table["unit"]) == {"1"}
+
+
+def test_across_machines_compares_ratios(pair: tuple[Path, Path]) -> None:
+    change_json(pair[1] / "env.json", cpu={"model": "Xeon", "usable_cores": 64})
+    for variant in ("naive", "pinned", "registered"):
+        edit(pair[1], times(0.3, variant, "epoch", "fetch", "train", "sample"))
+    assert set(compared(pair, across_machines=True, metrics=["epoch"])["verdict"]) == {"SAME"}
+    edit(pair[1], times(1.3, "registered", "epoch"))
+    found = line(compared(pair, across_machines=True), "registered")
+    assert found["verdict"] == "SLOW"
+    assert found["base"] == pytest.approx(1.11 / 1.71, rel=0.05)
+
+
+def test_across_machines_needs_one_reference(make_run: MakeRun) -> None:
+    pair = make_run("20261121-a-1"), make_run("20261122-b-2", series=_series("pinned"))
+    with pytest.raises(CompareError, match=r"cpu_gather naive and cpu_gather pinned"):
+        compared(pair, across_machines=True)
+
+
+def test_other_settings_are_refused(pair: tuple[Path, Path]) -> None:
+    measure = json.loads((pair[1] / "plan.json").read_text())["measure"]
+    change_json(pair[1] / "plan.json", measure={**measure, "threads": 1})
+    with pytest.raises(CompareError, match=r"different settings.*threads: None and 1"):
+        compared(pair)
+    change_json(pair[1] / "plan.json", measure={**measure, "sampling": "replay"})
+    with pytest.raises(CompareError, match=r"different settings.*live and replay"):
+        compared(pair, across_machines=True)
+
+
+def test_nothing_measured_in_both_is_refused(make_run: MakeRun) -> None:
+    failed = {("cpu_gather", "naive"): ("failed", "no memory")}
+    pair = (
+        make_run("20261121-a-1", series=_series("naive")),
+        make_run("20261122-b-2", series=_series("naive"), failures=failed),
+    )
+    with pytest.raises(CompareError, match="no case was measured in both"):
+        compared(pair)
+
+
+def test_an_unknown_metric_is_named(pair: tuple[Path, Path]) -> None:
+    with pytest.raises(CompareError, match="unknown metric 'speed': one of epoch, sample"):
+        compared(pair, metrics=["epoch", "speed"])
+
+
+def test_the_table_fits_120_columns_and_says_it_all(pair: tuple[Path, Path]) -> None:
+    edit(pair[1], times(1.3, "naive", "epoch"), times(2.0, "pinned", "fetch"))
+    table = compared(pair)
+    said = shown(table, pair)
+    assert max(map(len, said.splitlines())) <= 120
+    assert "…" not in said
+    assert "SLOW epoch, cpu_gather naive: the whole interval is worse by more than 5%" in said
+    assert re.search(r"(1\.9\d|2\.0\d) !", said)
+    assert said.rstrip().endswith("epoch: measured 1 SLOW, 2 SAME")
+
+
+def test_hostile_names_stay_text(make_run: MakeRun) -> None:
+    series = [("cpu_gather", "[red]x[/]", (0.2, 1.0, 0.5))]
+    pair = make_run("20261121-a-1", series=series), make_run("20261122-b-2", series=series)
+    assert "[red]x[/]" in shown(compared(pair), pair)
+
+
+def test_the_command_line(pair: tuple[Path, Path]) -> None:
+    def call(*arguments: object) -> Any:
+        return CliRunner().invoke(app, ["compare", *map(str, arguments)])
+
+    same = call(*pair)
+    assert same.exit_code == 0
+    assert "measured 3 SAME" in same.output
+    change_json(pair[1] / "env.json", libraries={"torch": "9.9"})
+    edit(pair[1], times(1.3, "naive", "epoch"))
+    slow = call(*pair, "--json")
+    assert slow.exit_code == 1
+    content = json.loads(slow.output)
+    assert content["exit_status"] == 1
+    assert content["summary"] == "epoch: measured 1 SLOW, 2 SAME"
+    assert content["changed"] == ["torch: none in A, 9.9 in B"]
+    assert content["comparisons"][0]["verdict"] == "SLOW"
+    assert "changed: torch: none in A, 9.9 in B" in call(*pair).output
+    assert call(*pair, "--metric", "train").exit_code == 0
+    assert call(*pair, "--threshold", "0.5").exit_code == 0
+    for wrong, word in (
+        ((pair[0],), "Missing argument"),
+        ((pair[0], pair[1].parent), "plan.json"),
+        ((*pair, "--metric", "speed"), "unknown metric"),
+        ((*pair, "--threshold", "0"), "share above 0"),
+    ):
+        found = call(*wrong)
+        assert found.exit_code == 2
+        assert word in found.output
+    change_json(pair[1] / "env.json", cpu={"model": "Xeon"})
+    assert call(*pair).exit_code == 2
+    assert call(*pair, "--across-machines", "--metric", "train").exit_code == 0
+
+
+def test_json_has_null_where_there_is_no_number(make_run: MakeRun) -> None:
+    one, two = _series("naive", "pinned"), _series("naive")
+    pair = make_run("20261121-a-1", series=one), make_run("20261122-b-2", series=two)
+    done = CliRunner().invoke(app, ["compare", *map(str, pair), "--json"])
+    records = json.loads(done.output)["comparisons"]
+    (lost,) = [r for r in records if r["verdict"] == "MISSING"]
+    assert lost["ratio"] is None
+    assert summary(compared(pair)) == "epoch: measured 1 MISSING, 1 SAME"

@@ -1,0 +1,268 @@
+"""Derived numbers: against values worked out by hand, and against what they must never do."""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from gatherbench.bench.read.epochs import (
+    bandwidth,
+    cpu_seconds,
+    epoch_intervals,
+    epoch_times,
+    problems,
+    reference_variant,
+    speedup_over,
+    stage_breakdown,
+    stage_times,
+)
+from gatherbench.bench.read.tables import RunError, load_run
+
+MakeRun = Callable[..., Path]
+PINNED_ONLY = (("cpu_gather", "pinned", (0.2, 0.6, 0.5)),)
+
+
+def of(table: pd.DataFrame, strategy: str, variant: str) -> Any:
+    found = table[(table["strategy"] == strategy) & (table["variant"] == variant)]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def edit(folder: Path, change: Callable[[dict[str, str]], None]) -> None:
+    """Change each row of the table in place."""
+    with (folder / "rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        change(row)
+    with (folder / "rows.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_epoch_times_are_medians_over_repeats_and_epochs(make_run: MakeRun) -> None:
+    folder = make_run(repeats=2, epochs=2)
+
+    def times(row: dict[str, str]) -> None:
+        if (row["stage"], row["metric"], row["variant"]) == ("epoch", "wall_time", "naive"):
+            row["value"] = str(1.0 + 2 * int(row["repeat"]) + int(row["epoch"]))  # 1, 2, 3, 4
+
+    edit(folder, times)
+    naive = of(epoch_times(load_run(folder)), "cpu_gather", "naive")
+    assert (naive["median"], naive["low"], naive["high"]) == (2.5, 1.75, 3.25)
+    assert (naive["min"], naive["max"], naive["count"]) == (1.0, 4.0, 4)
+
+
+def test_warm_up_and_case_rows_do_not_count(make_run: MakeRun) -> None:
+    folder = make_run()
+    before = epoch_times(load_run(folder))
+
+    def cold(row: dict[str, str]) -> None:
+        if row["stage"] == "setup":
+            row.update(stage="epoch", metric="wall_time", epoch="-1", value="99")
+
+    edit(folder, cold)
+    pd.testing.assert_frame_equal(epoch_times(load_run(folder)), before)
+
+
+def test_stage_times_by_stage(make_run: MakeRun) -> None:
+    stages = stage_times(load_run(make_run()))
+    assert of(stages["fetch"], "cpu_gather", "naive")["median"] == pytest.approx(1.0)
+    assert of(stages["train"], "cpu_gather", "naive")["median"] == pytest.approx(0.5)
+
+
+def test_speedup_is_a_ratio_of_medians(make_run: MakeRun) -> None:
+    table = speedup_over(load_run(make_run()))
+    zero_copy = of(table, "unified_zero_copy", "registered")
+    assert zero_copy["speedup"] == pytest.approx(1.71 / 1.11)
+    assert zero_copy["low"] == pytest.approx(zero_copy["high"])  # no scatter, no interval
+    assert of(table, "cpu_gather", "naive")["speedup"] == 1.0
+
+
+def test_speedup_interval_covers_the_ratio_and_is_reproducible(make_run: MakeRun) -> None:
+    run = load_run(make_run(jitter=0.2, repeats=4, epochs=6))
+    one, two = speedup_over(run), speedup_over(run)
+    pd.testing.assert_frame_equal(one, two)
+    others = one[one["variant"] != "naive"]
+    assert (others["low"] < others["speedup"]).all()
+    assert (others["speedup"] < others["high"]).all()
+
+
+def test_the_interval_knows_that_epochs_of_one_process_are_alike(make_run: MakeRun) -> None:
+    """Repeats that differ as wholes must widen it: pooling the epochs would hide them."""
+    folder = make_run(repeats=3, epochs=30)
+
+    def by_repeat(row: dict[str, str]) -> None:
+        if (row["stage"], row["metric"], row["variant"]) == ("epoch", "wall_time", "pinned"):
+            row["value"] = str(1.0 + 0.2 * int(row["repeat"]))
+
+    edit(folder, by_repeat)
+    pinned = of(speedup_over(load_run(folder)), "cpu_gather", "pinned")
+    logs = [math.log(x) for x in (1.0, 1.2, 1.4)]
+    reach = 4.3027 * statistics.stdev(logs) / math.sqrt(3)  # the baseline does not vary
+    typical = 1.71 / math.exp(statistics.mean(logs))
+    assert pinned["speedup"] == pytest.approx(typical)
+    assert pinned["low"] == pytest.approx(typical * math.exp(-reach), rel=1e-4)
+    assert pinned["high"] == pytest.approx(typical * math.exp(reach), rel=1e-4)
+
+
+def test_what_is_shown_of_epochs_is_their_median_and_quartiles(make_run: MakeRun) -> None:
+    """Epochs of 1, 2, 3 and 10 s in each of two repeats."""
+    folder = make_run(repeats=2, epochs=4)
+
+    def edited(row: dict[str, str]) -> None:
+        if (row["metric"], row["variant"]) == ("wall_time", "pinned") and row["epoch"] != "-1":
+            row["value"] = str((1.0, 2.0, 3.0, 10.0)[int(row["epoch"])])
+
+    edit(folder, edited)
+    run = load_run(folder)
+    for table in (epoch_times(run), *stage_times(run).values()):
+        found = of(table, "cpu_gather", "pinned")
+        assert [
+            found[c] for c in ("median", "low", "high", "min", "max", "count")
+        ] == pytest.approx([2.5, 1.75, 4.75, 1.0, 10.0, 8])
+
+
+def test_a_repeat_counts_as_one_by_its_median_epoch(make_run: MakeRun) -> None:
+    """Repeat 0 has epochs of 1, 1 and 9 s, repeat 1 a single one of 4 s."""
+    folder = make_run(repeats=2, epochs=3)
+
+    def edited(row: dict[str, str]) -> None:
+        if (row["stage"], row["metric"], row["variant"]) != ("epoch", "wall_time", "pinned"):
+            return
+        if row["repeat"] == "1":
+            row.update(value="4") if row["epoch"] == "0" else row.update(epoch="-1")
+        else:
+            row["value"] = "9" if row["epoch"] == "2" else "1"
+
+    edit(folder, edited)
+    run = load_run(folder)
+    assert of(speedup_over(run), "cpu_gather", "pinned")["speedup"] == pytest.approx(1.71 / 2)
+    found = epoch_intervals(run)[run.workloads[0], "cpu_gather", "pinned", "host"]
+    assert found.value == pytest.approx(2)
+    assert found.half_width == pytest.approx(math.exp(12.7062 * math.log(4) / 2) - 1, rel=1e-3)
+
+
+def test_one_repeat_has_no_interval(make_run: MakeRun) -> None:
+    table = speedup_over(load_run(make_run(repeats=1)))
+    assert math.isnan(of(table, "cpu_gather", "pinned")["low"])
+    assert of(table, "cpu_gather", "naive")["high"] == 1
+
+
+def test_a_model_is_never_compared_with_a_measurement(make_run: MakeRun) -> None:
+    modelled = [("unified_zero_copy", "registered", (0.1, 0.1, 0.1))]
+    table = speedup_over(load_run(make_run(modelled=modelled)))
+    assert set(table["backend"]) == {"host"}
+
+
+def test_no_reference_no_speedup(make_run: MakeRun) -> None:
+    run = load_run(make_run(series=PINNED_ONLY))
+    assert speedup_over(run).empty
+    assert reference_variant(run) == ("cpu_gather", "pinned")
+    assert of(speedup_over(run, "cpu_gather", "pinned"), "cpu_gather", "pinned")["speedup"] == 1
+
+
+def test_reference_is_the_papers_baseline(make_run: MakeRun) -> None:
+    assert reference_variant(load_run(make_run("20261121-a-1"))) == ("cpu_gather", "naive")
+    zero_copy = (("unified_zero_copy", "registered", (0.2, 0.4, 0.5)),)
+    assert reference_variant(load_run(make_run("20261121-b-2", series=zero_copy))) is None
+
+
+def test_cpu_seconds_add_user_and_system(make_run: MakeRun) -> None:
+    naive = of(cpu_seconds(load_run(make_run())), "cpu_gather", "naive")
+    assert naive["user"] == pytest.approx(2.5)
+    assert naive["system"] == pytest.approx(0.1)
+    assert naive["median"] == pytest.approx(2.6)
+
+
+def test_bandwidth_is_payload_over_fetch_time(make_run: MakeRun) -> None:
+    table = bandwidth(load_run(make_run()))
+    assert of(table, "unified_zero_copy", "registered")["median"] == pytest.approx(2.0e9 / 0.4)
+
+
+def test_series_stand_in_reading_order(make_run: MakeRun) -> None:
+    series = [
+        ("zzz_new", "default", (0.1, 0.1, 0.1)),
+        ("all_in_gpu", "default", (0.1, 0.1, 0.1)),
+        ("cpu_gather", "pinned", (0.1, 0.1, 0.1)),
+        ("cpu_gather", "naive", (0.1, 0.1, 0.1)),
+    ]
+    table = epoch_times(load_run(make_run(series=series)))
+    names = list(zip(table["strategy"], table["variant"], strict=True))
+    assert names == [
+        ("cpu_gather", "naive"),
+        ("cpu_gather", "pinned"),
+        ("all_in_gpu", "default"),
+        ("zzz_new", "default"),
+    ]
+
+
+def test_problems_name_failed_skipped_and_unrun_cases(make_run: MakeRun) -> None:
+    failures = {
+        ("cpu_gather", "pinned"): ("failed", "out of memory"),
+        ("unified_zero_copy", "registered"): ("skipped", "no kernel yet"),
+    }
+    series = [
+        ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
+        ("cpu_gather", "pinned", (0.2, 1.0, 0.5)),
+        ("unified_zero_copy", "registered", (0.2, 1.0, 0.5)),
+        ("all_in_gpu", "default", (0.2, 1.0, 0.5)),
+    ]
+    run = load_run(make_run(series=series, failures=failures, cut_off=[("all_in_gpu", "default")]))
+    table = problems(run)
+    assert of(table, "cpu_gather", "pinned")["reason"] == "out of memory"
+    assert of(table, "unified_zero_copy", "registered")["status"] == "skipped"
+    assert of(table, "all_in_gpu", "default")["status"] == "not run"
+    assert list(table["repeats"]) == [3, 3, 3]
+    assert list(table["of"]) == [3, 3, 3]
+
+
+def test_one_bad_repeat_is_counted(make_run: MakeRun) -> None:
+    folder = make_run()
+
+    def fail(row: dict[str, str]) -> None:
+        if (row["stage"], row["variant"], row["repeat"]) == ("case", "pinned", "2"):
+            row.update(status="failed", value="", reason="timed out")
+
+    edit(folder, fail)
+    found = of(problems(load_run(folder)), "cpu_gather", "pinned")
+    assert (found["repeats"], found["of"], found["reason"]) == (1, 3, "timed out")
+
+
+def test_a_sensor_that_is_missing_is_no_problem_of_the_case(make_run: MakeRun) -> None:
+    assert problems(load_run(make_run())).empty
+
+
+def test_an_observation_that_stands_twice_is_refused(make_run: MakeRun) -> None:
+    folder = make_run()
+    lines = (folder / "rows.csv").read_text().splitlines(keepends=True)
+    twice = next(line for line in lines if ",epoch,wall_time," in line)
+    (folder / "rows.csv").write_text("".join([*lines, twice]))
+    with pytest.raises(RunError, match="wall_time stands twice"):
+        epoch_times(load_run(folder))
+
+
+def test_a_run_without_rows_derives_empty_tables(make_run: MakeRun) -> None:
+    run = load_run(make_run(cut_off=[("cpu_gather", "naive")], series=PINNED_ONLY, epochs=0))
+    for table in (epoch_times(run), cpu_seconds(run), bandwidth(run), speedup_over(run)):
+        assert table.empty
+
+
+def test_rounding_is_no_stage(make_run: MakeRun) -> None:
+    """A modelled epoch is the sum of its stages, to the last digit but one."""
+    folder = make_run(series=PINNED_ONLY)
+
+    def nearly(row: dict[str, str]) -> None:
+        if row["stage"] == "epoch" and row["metric"] == "wall_time":
+            row["value"] = repr(0.2 + 0.6 + 0.5 + 4e-16)
+
+    assert of(stage_breakdown(load_run(folder)), "cpu_gather", "pinned")["other"] > 0.009
+    edit(folder, nearly)
+    assert of(stage_breakdown(load_run(folder)), "cpu_gather", "pinned")["other"] == 0.0

@@ -1,0 +1,148 @@
+"""Which case comes next: by hand-made rows of a run, and a whole run that stops by itself."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.read.stopping import Further, imprecise
+from gatherbench.bench.read.tables import Run, no_samples, run_of
+from gatherbench.bench.run.rows import Row, RowMaker
+
+WORKLOAD = Workload("tiny")
+NAMES = ("a", "b", "c")
+FIRST = [Case(WORKLOAD, "cpu_gather", name, {"mode": name}, 0) for name in NAMES]
+
+
+def ended(
+    name: str, repeat: int, seconds: float, *, busy: float = 0.0, took: float = 2.0
+) -> list[Row]:
+    """The rows of a case with one epoch; other work had ``busy`` cores beside it."""
+    make = RowMaker("r", "c", "m", "host", WORKLOAD.id, "tiny", "cpu_gather", name, repeat)
+    metered = {"window_time": 1.0, "cpu_user": 1.0, "cpu_system": 0.0, "system_cpu_busy": 1 + busy}
+    return [
+        make.ok("epoch", "wall_time", "s", seconds, "clock", 0),
+        *(make.ok("epoch", metric, "s", value, "clock", 0) for metric, value in metered.items()),
+        make.ok("case", "wall_time", "s", took, "clock"),
+    ]
+
+
+def series(name: str, *seconds: float, **more: float) -> list[Row]:
+    return [row for r, s in enumerate(seconds) for row in ended(name, r, s, **more)]
+
+
+def read(rows: list[Row], measure: Measure | None = None) -> Run:
+    text = {"workloads": {WORKLOAD.id: {**asdict(WORKLOAD)}}, "cases": []}
+    text |= {"measure": (measure or Measure()).model_dump()}
+    return run_of(Path(), text, {}, rows, no_samples(), going=True)
+
+
+def further(measure: Measure) -> Further:
+    return Further(FIRST, measure, read)
+
+
+STEADY = (1.0, 1.0001) * 3
+WIDE, WIDER = (1.0, 1.1) * 3, (1.0, 1.4) * 3
+LIMITS = Measure(min_repeats=2, max_repeats=8, precision=0.03)
+
+
+def test_the_series_that_is_furthest_from_its_target_comes_next() -> None:
+    rows = series("a", *WIDER) + series("b", *WIDE) + series("c", *STEADY)
+    assert further(LIMITS)(rows) == Case(WORKLOAD, "cpu_gather", "a", {"mode": "a"}, 6)
+
+
+def test_not_twice_running_while_another_is_wanted() -> None:
+    rows = series("c", *STEADY) + series("b", *WIDE) + series("a", *WIDER)
+    assert further(LIMITS)(rows).variant == "b"
+    alone = series("c", *STEADY) + series("b", *STEADY) + series("a", *WIDER)
+    assert further(LIMITS)(alone).variant == "a"
+
+
+def test_it_ends_when_all_are_precise_or_have_their_repeats() -> None:
+    precise = [row for name in NAMES for row in series(name, *STEADY)]
+    assert further(LIMITS)(precise) is None
+    most = series("a", *WIDER, 1.0, 1.4) + series("b", *STEADY) + series("c", *STEADY)
+    assert further(LIMITS)(most) is None
+    assert further(LIMITS.model_copy(update={"max_repeats": 9}))(most).repeat == 8
+
+
+def test_the_target_is_a_share_of_the_epoch_on_either_side() -> None:
+    """Of six repeats with s = 0.01 in the logarithm t(5) = 2.5706 makes ±1.055 %."""
+    logs = [d * 0.01 * math.sqrt(5 / 6) for d in (-1, 1, -1, 1, -1, 1)]
+    rows = [row for name in NAMES for row in series(name, *(7 * math.exp(x) for x in logs))]
+    for precision, asks in ((0.0105, True), (0.0106, False)):
+        measure = LIMITS.model_copy(update={"precision": precision})
+        assert (further(measure)(rows) is not None) == asks
+        assert bool(imprecise(read(rows, measure))) == asks
+
+
+def test_a_number_of_repeats_that_was_asked_for_is_kept() -> None:
+    rows = series("a", *WIDER)
+    assert further(Measure(repeats=6))(rows) is None
+    assert imprecise(read(rows, Measure(repeats=6))) == {}
+    assert len(imprecise(read(rows, LIMITS))) == 1
+
+
+@pytest.mark.parametrize(("budget_s", "asks"), [(38.1, True), (37.9, False), (0, True)])
+def test_time_spent_in_cases_is_the_budget(budget_s: float, asks: bool) -> None:
+    """Eighteen cases took 36 s; one of the wanted series takes 2 s more."""
+    rows = series("a", *WIDER) + series("b", *STEADY) + series("c", *STEADY)
+    measure = LIMITS.model_copy(update={"budget_s": budget_s})
+    assert (further(measure)(rows) is not None) == asks
+
+
+def test_a_shorter_series_may_still_fit_into_the_budget() -> None:
+    rows = series("a", *WIDER, took=5.0) + series("b", *WIDE, took=1.0) + series("c", *STEADY)
+    measure = LIMITS.model_copy(update={"budget_s": 49.5})  # of which 48 are spent
+    assert further(measure)(rows).variant == "b"
+
+
+def test_disturbed_repeats_are_made_good_first() -> None:
+    rows = series("a", *WIDER) + series("b", *STEADY) + series("c", *STEADY[:5])
+    rows += ended("c", 5, 1.0, busy=1.5)
+    wanted = further(LIMITS)(rows)
+    assert (wanted.variant, wanted.repeat) == ("a", 6), "not twice running"
+    assert further(LIMITS)(rows + ended("a", 6, 1.2)) == Case(
+        WORKLOAD, "cpu_gather", "c", {"mode": "c"}, 6
+    )
+
+
+def test_a_narrow_interval_ends_no_series_before_it_has_six_repeats() -> None:
+    rows = series("a", *STEADY) + series("b", *STEADY[:5]) + series("c", *STEADY[:4])
+    assert further(LIMITS)(rows).variant == "b", "c was the last"
+    two = LIMITS.model_copy(update={"max_repeats": 4})
+    assert further(two)(rows) is None
+
+
+def test_where_other_work_never_ends_repeats_do() -> None:
+    rows = [row for n in NAMES for row in series(n, *[1.0] * 15, busy=1.5)]
+    rows += ended("a", 15, 1.0, busy=1.5) + ended("b", 15, 1.0, busy=1.5)
+    assert further(LIMITS)(rows).variant == "c"
+    assert further(LIMITS)(rows + ended("c", 15, 1.0, busy=1.5)) is None
+
+
+def test_what_failed_or_was_skipped_is_not_asked_for_again() -> None:
+    make = RowMaker("r", "c", "m", "host", WORKLOAD.id, "tiny", "cpu_gather", "a", 5)
+    for status in ("failed", "skipped"):
+        bad = make.missing("case", "wall_time", "s", "clock", "no", status)
+        rows = [*series("a", *WIDER[:5]), bad, *series("b", *STEADY), *series("c", *STEADY)]
+        assert further(LIMITS)(rows) is None
+
+
+def test_a_run_that_is_asked_for_more_and_more_ends() -> None:
+    """Levels that scatter by 4 %: every series reaches its most repeats, in turn."""
+    call, rows = further(LIMITS), [row for n in NAMES for row in series(n, *WIDE)]
+    order = []
+    while (case := call(rows)) is not None:
+        order.append(case.variant)
+        rows += ended(case.variant, case.repeat, 1.0 + 0.1 * (case.repeat % 2))
+    assert Counter(order) == dict.fromkeys(NAMES, 2)
+    assert all(one != two for one, two in itertools.pairwise(order))

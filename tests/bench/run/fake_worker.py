@@ -1,0 +1,125 @@
+"""A worker that speaks the runner's protocol and misbehaves as its case's variant says.
+
+It stands where the real one does, at the edge of the runner: a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from gatherbench.bench.meters.gpu_choice import SensorChoice
+from gatherbench.bench.run.calibration_job import CalibrationJob, run_maker
+from gatherbench.bench.run.fork_server import serve_requests
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.rows import RowMaker
+from gatherbench.bench.run.store import PartWriter
+from gatherbench.bench.run.worker import DISK_FULL, die_with_parent
+from gatherbench.bench.sampling.prepare import state_of
+
+
+def main() -> None:
+    verb, path, parent = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent(int(parent))
+    if verb == "serve":
+        serve_requests(work)
+    else:
+        work(verb, path)
+
+
+def work(verb: str, path: str) -> None:
+    if verb == "prepare":
+        print("some library has to say something")
+        dataset = json.loads(Path(path).read_text())["dataset"]
+        if dataset == "full":
+            sys.exit(DISK_FULL)
+        if dataset == "broken":
+            print(json.dumps({"error": "DatasetError: features.npy is half written"}))
+            sys.exit(1)
+        if dataset == "downloaded" and os.environ.get("TEST_NETWORK") == "down":
+            print(json.dumps({"error": "OSError: no route to host"}))
+            sys.exit(1)
+        print(json.dumps({"what": "drawing", "fraction": 0.5}))
+        folder = Path(os.environ.get("TEST_FOLDER", "/nowhere"))
+        spec = folder / "spec.json"
+        identity = spec.read_text() if spec.exists() else os.environ.get("TEST_DATA", "")
+        answer = {"dataset": str(folder), "trace": f"/nowhere-{state_of(folder)}"}
+        print(json.dumps({**answer, "identity": identity}))
+        return
+    if verb == "calibrate":
+        calibrate(CalibrationJob.load(Path(path)))
+        return
+    job = Job.load(Path(path))
+    case = job.case
+    with (job.part.parent.parent / "executions").open("a") as log:
+        log.write(case.id + "\n")
+    with (job.part.parent.parent / "servers").open("a") as log:
+        log.write(f"{os.getppid()}\n")
+    out = PartWriter(job.part)
+    make = RowMaker(
+        job.run_id, job.commit, job.machine, "host", case.workload.id, case.workload.dataset,
+        case.strategy, case.variant, case.repeat,
+    )  # fmt: skip
+    out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", epoch=0))
+    loss = 2.0 if case.variant == "strays" else 1.0
+    out.row(make.ok("train", "loss", "1", loss, "mean", epoch=0))
+    if job.sensors is not None:
+        trusted = job.sensors.pcie or job.sensors.pcie_reason
+        out.row(make.ok("epoch", "sensors", "1", 1, trusted, epoch=0))
+        out.series(case, 0, "pcie_host_to_device", "B", [(0.0, 0.0), (0.02, 5e6)])
+    out.samples(case, 0, "fetch", [0.1, 0.2])
+    match case.variant:
+        case "crash":
+            print("the driver says: unspecified launch failure", file=sys.stderr)
+            os._exit(3)
+        case "segfault":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "hang":
+            time.sleep(60)
+        case "slow":
+            time.sleep(0.5)
+        case "disk_full":
+            sys.exit(DISK_FULL)
+        case "raises":
+            out.end("failed", "RuntimeError: wrong\nrows", 0.1)
+            return
+        case "beside_work":
+            for name, seconds in (("window_time", 2), ("cpu_user", 1), ("cpu_system", 0)):
+                out.row(make.ok("epoch", name, "s", seconds, "clock", epoch=0))
+            out.row(make.ok("epoch", "system_cpu_busy", "s", 4.0, "clock", epoch=0))
+        case "skips":
+            out.end("skipped", "no GPU here", 0.1)
+            return
+        case "full_table":
+            table = job.part.parent.parent / "rows.csv"
+            if not table.with_suffix(".kept").exists():
+                table.rename(table.with_suffix(".kept"))
+                table.symlink_to("/dev/full")
+    out.end("ok", None, 0.2)
+
+
+def calibrate(job: CalibrationJob) -> None:
+    """Trusts what the environment says; dies where it says nothing, hangs where it says so."""
+    with (job.choice.parent / "executions").open("a") as log:
+        log.write("calibration\n")
+    trusted = os.environ.get("TEST_TRUSTED_SOURCE")
+    out = PartWriter(job.part)
+    make = run_maker(job.run_id, job.commit, job.machine)
+    out.row(make.ok("calibration", "pcie_host_to_device_ratio", "1", 1.04, "stub"))
+    if trusted is None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if trusted == "hang":
+        time.sleep(60)
+    job.keep(SensorChoice(trusted, ""))
+    out.end("ok", None, 0.1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Series of one workload train alike, or fail: who is the reference, what is told, what is left."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from gatherbench.bench.read.epochs import epoch_times, problems
+from gatherbench.bench.read.tables import load_run, no_samples, run_of
+from gatherbench.bench.run.agreement import fail_strays, strays, without_wrong
+from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.store import RunStore
+
+NAIVE, PINNED = ("cpu_gather", "naive"), ("cpu_gather", "pinned")
+ALIGNED, OURS, THEIRS = ("aligned_zero_copy", "given"), ("ours", "x"), ("theirs", "x")
+
+
+def case(
+    series: tuple[str, str],
+    losses: list[float],
+    accuracy: float | None = None,
+    *,
+    repeat: int = 0,
+    workload: str = "w",
+    backend: str = "host",
+) -> list[Row]:
+    """What a case leaves: an epoch's time and loss each, its score, and its end."""
+    make = RowMaker("run", "c", "box", backend, workload, "tiny", *series, repeat)
+    rows = [make.ok("check", "rows", "1", 100, "compared")]
+    for epoch, loss in enumerate(losses):
+        rows.append(make.ok("epoch", "wall_time", "s", 2.0, "clock", epoch))
+        rows.append(make.ok("train", "loss", "1", loss, "mean", epoch))
+    if accuracy is not None:
+        rows.append(make.ok("eval", "test_accuracy", "1", accuracy, "nodes"))
+    return [*rows, make.ok("case", "wall_time", "s", 9.0, "clock")]
+
+
+def found(*cases: list[Row]) -> dict[tuple[str, int], str]:
+    """Strategy and repeat of those who stray, and what is said of them."""
+    return {(key[1], key[3]): said for key, said in strays(chain(*cases)).items()}
+
+
+def test_the_first_epoch_that_strays_is_named() -> None:
+    right = case(NAIVE, [4.0, 3.25, 3.0], 0.5)
+    said = found(right, case(ALIGNED, [4.0, 3.5, 2.0], 0.25), case(PINNED, [4.0, 3.25, 3.0], 0.5))
+    assert said == {
+        ("aligned_zero_copy", 0): "it trained on other rows: train.loss of epoch 1 is 3.5,"
+        " and 3.25 with cpu_gather"
+    }
+
+
+def test_a_score_alone_betrays_too() -> None:
+    said = found(case(NAIVE, [4.0], 0.34), case(ALIGNED, [4.0], 0.12))
+    assert list(said) == [("aligned_zero_copy", 0)]
+    assert "eval.test_accuracy is 0.12, and 0.34 with cpu_gather" in said["aligned_zero_copy", 0]
+
+
+def test_the_plain_gather_is_right_whatever_a_majority_says() -> None:
+    others = [case(series, [5.0]) for series in (ALIGNED, OURS, THEIRS)]
+    assert set(found(case(NAIVE, [4.0]), *others)) == {
+        ("aligned_zero_copy", 0),
+        ("ours", 0),
+        ("theirs", 0),
+    }
+
+
+def test_a_wrong_repeat_of_the_plain_gather_does_not_say_what_is_right() -> None:
+    plain = [case(NAIVE, [loss], repeat=n) for n, loss in enumerate((5.0, 4.0, 4.0))]
+    assert set(found(*plain, case(OURS, [4.0]))) == {("cpu_gather", 0)}
+
+
+def test_without_a_plain_gather_most_series_are_right_however_often_they_were_measured() -> None:
+    often = [case(ALIGNED, [5.0], repeat=repeat) for repeat in range(4)]
+    said = found(*often, case(OURS, [4.0]), case(THEIRS, [4.0]))
+    assert set(said) == {("aligned_zero_copy", repeat) for repeat in range(4)}
+    assert said["aligned_zero_copy", 0].endswith("is 5.0, and 4.0 in the other series")
+
+
+def test_where_two_series_differ_nobody_is_right() -> None:
+    assert set(found(case(ALIGNED, [5.0]), case(OURS, [4.0]))) == {
+        ("aligned_zero_copy", 0),
+        ("ours", 0),
+    }
+
+
+def test_other_workloads_and_backends_are_no_witnesses() -> None:
+    cases = case(NAIVE, [4.0]), case(OURS, [5.0], workload="v"), case(OURS, [6.0], backend="cuda")
+    assert found(*cases) == {}
+
+
+@pytest.mark.parametrize(
+    ("backend", "loss", "accuracy", "wrong"),
+    # Of a loss of 4 one per cent is 0.04, and 1e-4 of it 0.0004.
+    [
+        ("cuda", 4.039, 0.519, False),
+        ("cuda", 3.961, 0.481, False),
+        ("cuda", 4.041, 0.5, True),
+        ("cuda", 3.959, 0.5, True),
+        ("cuda", 4.0, 0.521, True),
+        ("cuda", 4.0, 0.479, True),
+        ("host", 4.00039, 0.504, False),
+        ("host", 3.99961, 0.496, False),
+        ("host", 4.00041, 0.5, True),
+        ("host", 3.99959, 0.5, True),
+        ("host", 4.0, 0.506, True),
+    ],
+)
+def test_rounding_is_forgiven(backend: str, loss: float, accuracy: float, wrong: bool) -> None:
+    plain = [
+        case(NAIVE, [x], 0.5, repeat=repeat, backend=backend)
+        for repeat, x in enumerate((3.9999, 4.0, 4.0001))
+    ]
+    said = found(*plain, case(ALIGNED, [loss], accuracy, backend=backend))
+    assert set(said) == ({("aligned_zero_copy", 0)} if wrong else set())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    """A run of which ``aligned_zero_copy`` strayed and ``ours`` crashed after a wrong epoch."""
+    fields = {"dataset": "tiny", "scale": 1.0, "model": "sage", "hidden": 16, "batch_size": 9}
+    fields |= {"fanouts": [2], "max_batches": 0, "seed": 0}
+    series = (NAIVE, ALIGNED, OURS)
+    cases = [{"workload": "w", "strategy": s, "variant": v, "repeat": 0} for s, v in series]
+    plan: dict[str, Any] = {"name": "p", "workloads": {"w": fields}, "cases": cases, "measure": {}}
+    store = RunStore.create(tmp_path, "box", plan, {})
+    make = RowMaker("run", "c", "box", "host", "w", "tiny", *OURS, 0)
+    ours = case(OURS, [7.0])[:-1]
+    crash = make.missing("case", "wall_time", "s", "clock", "killed by signal 9", "failed")
+    declared = RowMaker("run", "c", "box", "model", "w", "tiny", *ALIGNED, 0)
+    aligned = [declared.ok("fetch", "cpu_read", "B", 8, "declared"), *case(ALIGNED, [5.0])]
+    store.append([*case(NAIVE, [4.0]), *aligned, *ours, crash])
+    return store
+
+
+def test_who_strays_fails_and_leaves_no_number_to_be_shown(store: RunStore) -> None:
+    measured = store.rows()
+    assert fail_strays(store) == 2
+    run = load_run(store.folder)
+    assert list(epoch_times(run)["strategy"]) == ["cpu_gather"]
+    reasons = problems(run).set_index("strategy")["reason"]
+    assert "train.loss of epoch 0 is 5.0" in reasons["aligned_zero_copy"]
+    assert reasons["ours"] == "killed by signal 9", "what happened first"
+    kept = run.rows[run.rows["strategy"] == "aligned_zero_copy"]
+    said = kept[kept["metric"] == "training"].iloc[0]
+    assert (said["stage"], said["unit"], said["status"]) == ("check", "1", "failed")
+    assert said["reason"].startswith("failed: it trained on other rows: ")
+    assert list(kept["metric"]) == ["cpu_read", "rows", "training", "wall_time"]
+    # The table keeps all of it but for the end of the case that had ended well.
+    ended_well = [r for r in measured if r.strategy == "aligned_zero_copy" and r.stage == "case"]
+    assert set(measured) - set(store.rows()) == set(ended_well)
+    assert fail_strays(store) == 0
+
+
+def test_an_interrupted_case_without_an_end_is_left_for_resume(store: RunStore) -> None:
+    store.replace(lambda row: row.stage == "case" and row.strategy != "cpu_gather", [])
+    before = store.rows()
+    assert fail_strays(store) == 0
+    assert store.rows() == before
+
+
+def test_samples_of_wrong_cases_are_left_out(store: RunStore) -> None:
+    columns = {"workload": "w", "variant": ["naive", "given"], "repeat": 0, "epoch": 0}
+    columns |= {"strategy": ["cpu_gather", "aligned_zero_copy"], "stage": "fetch", "batch": 0}
+    samples = pd.DataFrame({**columns, "value_s": [1.0, 2.0]})[list(no_samples())]
+    fail_strays(store)
+    run = run_of(store.folder, store.plan(), {}, store.rows(), samples, going=False)
+    assert list(run.samples["value_s"]) == [1.0]
+
+
+def test_a_right_case_keeps_all_its_rows() -> None:
+    rows = case(NAIVE, [4.0], 0.5)
+    assert without_wrong(rows) == rows

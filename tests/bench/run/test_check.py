@@ -1,0 +1,138 @@
+"""What is compared, and what is said of it. The table must lie where the strategy says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gatherbench.bench.run import check as check_module
+from gatherbench.bench.run.check import (
+    SPOT_BATCHES,
+    Witness,
+    WrongMemoryError,
+    WrongRowsError,
+    residency_row,
+)
+from gatherbench.bench.run.loop import Watch
+from gatherbench.bench.run.rows import RowMaker
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.strategies.base import Fetcher, Residency, Ticket
+
+MAKE = RowMaker("run", "c", "m", "cuda", "w", "d", "aligned_zero_copy", "given", 0)
+
+
+class Claims(Fetcher):
+    """Says of itself what the test wants."""
+
+    def __init__(self, residency: Residency | None) -> None:
+        super().__init__(torch.zeros(2, 2), torch.device("cpu"))
+        self._residency = residency
+
+    def residency(self) -> Residency | None:
+        return self._residency
+
+    def _submit(self, ids: torch.Tensor) -> Ticket:
+        raise AssertionError("nothing is fetched here")
+
+
+def test_a_table_in_its_place_is_a_row_that_names_the_place() -> None:
+    row = residency_row(Claims(Residency("Host", "Host", "cudaPointerGetAttributes")), MAKE)
+    assert (row.stage, row.metric, row.value) == ("check", "residency", 1)
+    assert row.source == "cudaPointerGetAttributes: Host"
+
+
+def test_a_table_that_was_copied_to_the_gpu_is_not_timed() -> None:
+    moved = Claims(Residency("Host", "Device", "cudaPointerGetAttributes"))
+    with pytest.raises(WrongMemoryError, match=r"lies in Device memory .* reads Host memory"):
+        residency_row(moved, MAKE)
+
+
+def test_where_nobody_can_be_asked_the_row_says_so() -> None:
+    row = residency_row(Claims(None), MAKE)
+    assert row.value is None
+    assert row.reason is not None
+    assert row.reason.startswith("unsupported: ")
+
+
+CPU = torch.device("cpu")
+TABLE = torch.arange(400.0).reshape(200, 2)
+
+
+def look(watch: Watch, number: int, ids: torch.Tensor, x: torch.Tensor) -> None:
+    with watch(number, MiniBatch(ids, (), (len(ids),)), x):
+        pass
+
+
+def test_of_a_timed_epoch_some_rows_of_some_minibatches_are_compared() -> None:
+    ids = torch.arange(199, 99, -1)  # 100 rows: every third from 0, 1 or 2 on
+    looked_at = set()
+    for _ in range(40):
+        witness = Witness(TABLE, CPU)
+        with witness.spots("in epoch 0", 20) as watch:
+            for number in range(20):
+                before = witness.rows
+                look(watch, number, ids, TABLE[ids])
+                assert witness.rows == before, "compared within the epoch"
+        assert 33 * SPOT_BATCHES <= witness.rows <= 34 * SPOT_BATCHES
+        for number in range(20):
+            try:
+                with witness.spots("", 20) as watch:
+                    look(watch, number, ids, TABLE[ids] + 1)
+            except WrongRowsError:
+                looked_at.add(number)
+    assert looked_at == set(range(20)), "the draws leave out a minibatch"
+
+
+def test_the_row_that_is_named_is_the_minibatchs() -> None:
+    ids = torch.arange(199, 99, -1)
+    wrong = TABLE[ids]
+    wrong[50:] = 0.0
+    with (
+        pytest.raises(WrongRowsError, match=r"^minibatch 0 of the trace, in epoch 3: row 5[012], "),
+        Witness(TABLE, CPU).spots("in epoch 3", 1) as watch,
+    ):
+        look(watch, 0, ids, wrong)
+
+
+def test_every_third_row_is_met_by_some_draw() -> None:
+    ids, said = torch.arange(100), set()
+    for _ in range(60):
+        with (
+            pytest.raises(WrongRowsError) as error,
+            Witness(TABLE, CPU).spots("now", 1) as watch,
+        ):
+            look(watch, 0, ids, TABLE[ids] + 1)
+        said.add(str(error.value).split(", ")[1])
+    assert said == {"now: row 0", "now: row 1", "now: row 2"}
+
+
+def test_what_is_put_aside_is_bounded_and_compared_once(monkeypatch) -> None:
+    monkeypatch.setattr(check_module, "_ASIDE_BYTES", 3 * 10 * 8 - 1)  # three minibatches fill it
+    witness, ids, compared = Witness(TABLE, CPU), torch.arange(10), []
+    with witness.everything("in the warm-up") as watch:
+        for number in range(7):
+            look(watch, number, ids, TABLE[ids])
+            compared.append(witness.rows)
+    assert compared == [0, 0, 30, 30, 30, 60, 60]
+    assert witness.rows == 70
+
+
+def test_large_minibatches_are_compared_to_their_last_byte(monkeypatch) -> None:
+    monkeypatch.setattr(check_module, "_BLOCK", 32)
+    ids = torch.arange(100)
+    wrong = TABLE[ids]
+    wrong.view(torch.uint8)[99, 7] ^= 1
+    with (
+        pytest.raises(WrongRowsError, match=r"row 99, column 1: .* \(1 of 100 rows differ\)"),
+        Witness(TABLE, CPU).everything("before timing") as watch,
+    ):
+        look(watch, 0, ids, wrong)
+
+
+def test_rows_that_lie_elsewhere_are_wrong() -> None:
+    ids = torch.arange(10)
+    with (
+        pytest.raises(WrongRowsError, match="minibatch 4 lies on meta, not cpu"),
+        Witness(TABLE, CPU).everything("before timing") as watch,
+    ):
+        look(watch, 4, ids, TABLE[ids].to("meta"))

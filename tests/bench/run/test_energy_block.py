@@ -1,0 +1,131 @@
+"""Energy of a case: one window over its epochs, run on where they were too short."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from gatherbench.bench.machine.nvml import SensorUnavailableError
+from gatherbench.bench.meters import power as power_module
+from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
+from gatherbench.bench.meters.power import GpuEnergyMeter
+from gatherbench.bench.run.energy_block import EnergyBlock
+from gatherbench.bench.run.rows import Row, RowMaker
+
+GPU = GpuUnderTest(("GPU-x",), SensorChoice(None, "unsupported: nobody is trusted"))
+MAKE = RowMaker("run", "abc", "box", "cuda", "w", "d", "s", "v", 0)
+
+
+class FakeDevice:
+    """A GPU whose energy grows by 50 J at every look."""
+
+    joules = 1000.0
+
+    def __init__(self, uuids: tuple[str, ...]) -> None:
+        assert uuids == GPU.uuids
+
+    def energy_j(self) -> float:
+        FakeDevice.joules += 50
+        return FakeDevice.joules
+
+    def fields(self, *ids: int) -> None:
+        raise SensorUnavailableError("unsupported: not this one")
+
+
+@pytest.fixture(autouse=True)
+def _a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(power_module, "NvmlDevice", FakeDevice)
+
+
+def by_metric(rows: list[Row]) -> dict[str, Row]:
+    assert {r.stage for r in rows} <= {"energy"}
+    return {r.metric: r for r in rows}
+
+
+def forbidden() -> None:
+    raise AssertionError("an epoch more than asked for")
+
+
+def test_measured_epochs_that_fill_the_window_are_all_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(power_module, "SHORTEST_ENERGY_WINDOW_S", 0.0)
+    block = EnergyBlock(GPU, shortest_s=0.0)
+    with block:
+        pass
+    rows = by_metric(list(block.rows(3, forbidden, MAKE)))
+    assert rows["gpu_energy"].value == 50
+    assert rows["epochs"].value == 3
+    assert rows["epochs"].source.startswith("the measured epochs")
+    assert rows["window_time"].value is not None
+
+
+def test_too_short_a_window_is_run_on_with_whole_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(power_module, "SHORTEST_ENERGY_WINDOW_S", 0.5)
+    ran: list[int] = []
+    block = EnergyBlock(GPU, shortest_s=0.5)
+    with block:
+        pass
+    rows = by_metric(list(block.rows(3, lambda: ran.append(1), MAKE)))
+    assert rows["epochs"].value == len(ran) >= 1
+    assert rows["epochs"].source.startswith("further epochs, not timed")
+    assert rows["gpu_energy"].value == 50
+    # The link is read too, with whatever may run beside what is not timed.
+    assert rows["pcie_host_to_device"].reason == "unsupported: nobody is trusted"
+
+
+def test_where_no_further_epochs_are_wanted_a_short_window_has_its_reason() -> None:
+    block = EnergyBlock(GPU, run_on=False)
+    with block:
+        pass
+    rows = by_metric(list(block.rows(3, forbidden, MAKE)))
+    assert rows["epochs"].value == 3
+    assert rows["gpu_energy"].value is None
+    assert "less than 10 s is too short" in (rows["gpu_energy"].reason or "")
+
+
+def test_without_the_sensor_no_epoch_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(uuids: tuple[str, ...]) -> None:
+        raise SensorUnavailableError("no_permission: NVML says no; give access")
+
+    monkeypatch.setattr(power_module, "NvmlDevice", refuse)
+    block = EnergyBlock(GPU)
+    with block:
+        pass
+    rows = by_metric(list(block.rows(3, forbidden, MAKE)))
+    assert rows["gpu_energy"].reason == "no_permission: NVML says no; give access"
+
+
+def test_a_driver_that_never_answers_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    release = threading.Event()
+
+    def hang(uuids: tuple[str, ...]) -> None:
+        asked.append(1)
+        release.wait(30)
+
+    monkeypatch.setattr(power_module, "NvmlDevice", hang)
+    block = EnergyBlock(GPU)
+    block._recorder._patience_s = 0.05
+    with block:
+        pass
+    rows = by_metric(list(block.rows(3, forbidden, MAKE)))
+    release.set()
+    assert asked == [1]
+    assert rows["gpu_energy"].status == "failed"
+
+
+def test_without_a_gpu_there_is_nothing_to_say() -> None:
+    block = EnergyBlock(None)
+    with block:
+        pass
+    assert list(block.rows(3, forbidden, MAKE)) == []
+
+
+def test_the_energy_meter_refuses_short_windows() -> None:
+    meter = GpuEnergyMeter(GPU)
+    meter.start()
+    (reading,) = meter.stop()
+    assert reading.value is None
+    assert "too short" in str(reading.reason)

@@ -1,0 +1,107 @@
+"""The loop: every strategy meets the same order of calls, and the times add up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.bench.run.loop import run_epoch
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.strategies.base import Fetcher, Ticket
+
+CPU = torch.device("cpu")
+TABLE = torch.arange(100, dtype=torch.float32).reshape(50, 2)
+
+
+class Logged(Fetcher):
+    """Fetches plainly and writes down what was asked of it."""
+
+    def __init__(self, lookahead: int, log: list[tuple[str, int]]) -> None:
+        super().__init__(TABLE, CPU)
+        self.lookahead = lookahead
+        self.log = log
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        number = int(ids[0])
+        self.log.append(("submit", number))
+        fetcher = self
+
+        class Done:
+            def result(self) -> Tensor:
+                fetcher.log.append(("result", number))
+                return TABLE[ids]
+
+        return Done()
+
+
+class LoggedSteps:
+    def __init__(self, log: list[tuple[str, int]]) -> None:
+        self.log = log
+
+    def step(self, x: Tensor, batch: MiniBatch) -> Tensor:
+        assert torch.equal(x, TABLE[batch.input_ids])
+        self.log.append(("train", int(batch.input_ids[0])))
+        return torch.tensor(float(batch.input_ids[0]))
+
+
+def batches(count: int, log: list[tuple[str, int]]) -> Iterator[MiniBatch]:
+    for i in range(count):
+        log.append(("sample", i))
+        yield MiniBatch(torch.tensor([i, 49]), (), (2,))
+
+
+def run(lookahead: int, count: int) -> tuple[list[tuple[str, int]], object]:
+    log: list[tuple[str, int]] = []
+    return log, run_epoch(batches(count, log), Logged(lookahead, log), LoggedSteps(log))
+
+
+def test_without_lookahead_each_minibatch_is_finished_before_the_next() -> None:
+    log, _ = run(0, 3)
+    assert log == [(what, i) for i in range(3) for what in ("sample", "submit", "result", "train")]
+
+
+@pytest.mark.parametrize("lookahead", [1, 2, 5])
+def test_with_lookahead_the_next_fetches_are_under_way_while_training(lookahead: int) -> None:
+    log, _ = run(lookahead, 6)
+    for i in range(6):
+        ahead = min(i + lookahead, 5)
+        assert log.index(("submit", ahead)) < log.index(("train", i))
+        if i + lookahead + 1 < 6:
+            assert log.index(("submit", i + lookahead + 1)) > log.index(("train", i))
+
+
+@pytest.mark.parametrize("lookahead", [0, 1, 3])
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_every_minibatch_is_trained_on_once_and_in_order(lookahead: int, count: int) -> None:
+    log, times = run(lookahead, count)
+    assert [i for what, i in log if what == "train"] == list(range(count))
+    assert times.losses == [float(i) for i in range(count)]
+    assert times.payload_rows == 2 * count
+    assert {len(v) for v in times.stages.values()} == {count}
+
+
+def test_stage_times_see_the_stage_and_add_up_to_the_epoch() -> None:
+    class Slow(LoggedSteps):
+        def step(self, x: Tensor, batch: MiniBatch) -> Tensor:
+            time.sleep(0.02)
+            return super().step(x, batch)
+
+    log: list[tuple[str, int]] = []
+    times = run_epoch(batches(4, log), Logged(1, log), Slow(log))
+    assert min(times.stages["train"]) >= 0.02
+    total = sum(sum(v) for v in times.stages.values())
+    assert total == pytest.approx(times.host_s)
+    assert total <= times.wall_s
+
+
+def test_an_error_in_a_fetch_ends_the_epoch() -> None:
+    class Broken(Logged):
+        def _submit(self, ids: Tensor) -> Ticket:
+            raise RuntimeError("the link is gone")
+
+    with pytest.raises(RuntimeError, match="link is gone"):
+        run_epoch(batches(2, []), Broken(0, []), LoggedSteps([]))

@@ -1,0 +1,183 @@
+"""What the loop times, by clocks that the test itself moves: every number was worked out by hand.
+
+A host and a device have a clock each. Sampling, submitting and waiting move the host's; what was
+queued moves the device's, and an event takes down when the device gets to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.bench.run import loop
+from gatherbench.bench.run.loop import EpochTimes, run_epoch
+from gatherbench.bench.run.nvtx import unmarked
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.strategies.base import Fetcher, Ticket
+
+TABLE = torch.zeros(8, 2)
+#: Seconds of minibatches 0, 1, 2 in each call, all different; sums tell which were added.
+SAMPLE, SUBMIT, RESULT, TRAIN = (
+    [unit * number for number in (1.0, 2.0, 4.0)] for unit in (1.0, 10.0, 100.0, 1000.0)
+)
+#: What the sampler needs to find that there is no more, a look at a minibatch, and freeing one.
+LAST, LOOK, FREE = 1 / 2, 1 / 4, 1 / 8
+
+
+class Clocks:
+    """Stands for the host's clock and for CUDA's events."""
+
+    def __init__(self) -> None:
+        self.host, self.device = 5.0, 9000.0  # the device is still at an earlier epoch's work
+        self.waited: list[float] = []
+
+    def perf_counter(self) -> float:
+        return self.host
+
+    def queue(self, seconds: float) -> None:
+        self.device = max(self.device, self.host) + seconds
+
+    def synchronize(self) -> None:
+        self.host = max(self.host, self.device)
+        self.waited.append(self.host)
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    clocks = Clocks()
+
+    class Event:
+        def __init__(self, enable_timing: bool = False) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at = max(clocks.device, clocks.host)
+
+        def elapsed_time(self, end: Event) -> float:
+            assert clocks.host >= end.at, "read before the device got there"
+            return 1e3 * (end.at - self.at)  # CUDA's unit is the millisecond
+
+    monkeypatch.setattr(loop, "time", clocks)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", clocks.synchronize)
+    return clocks
+
+
+class Delayed(Fetcher):
+    """A fetcher whose calls take their time; on a GPU the fetch itself is queued by ``submit``."""
+
+    def __init__(self, clocks: Clocks, device: str, lookahead: int) -> None:
+        super().__init__(TABLE, torch.device(device))
+        self.clocks, self.lookahead, self.count = clocks, lookahead, 0
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        number, clocks = self.count, self.clocks
+        self.count += 1
+        clocks.host += SUBMIT[number]
+        waiting = RESULT[number]
+        if self.device.type == "cuda":
+            clocks.queue(waiting)
+            waiting = 0.0
+
+        class Taken:
+            def result(self) -> Tensor:
+                clocks.host += waiting
+                return TABLE[ids]
+
+            def __del__(self) -> None:
+                clocks.host += FREE
+
+        return Taken()
+
+
+class DelayedSteps:
+    def __init__(self, clocks: Clocks, device: str) -> None:
+        self.clocks, self.device, self.count = clocks, device, 0
+
+    def step(self, x: Tensor, batch: MiniBatch) -> Tensor:
+        seconds = TRAIN[self.count]
+        self.count += 1
+        if self.device == "cuda":
+            self.clocks.queue(seconds)
+        else:
+            self.clocks.host += seconds
+        return torch.tensor(seconds)
+
+
+def epoch(clocks: Clocks, device: str, lookahead: int, batches: int = 3) -> EpochTimes:
+    def drawn() -> Iterator[MiniBatch]:
+        for number in range(batches):
+            clocks.host += SAMPLE[number]
+            # One seed; two rows in the inner layer; 3, 4 and 5 rows in all, the same one twice.
+            ids = torch.tensor([0, 1, 1, 2, 3][: 3 + number])
+            yield MiniBatch(ids, (), (1, 2, 3 + number))
+        clocks.host += LAST
+
+    @contextmanager
+    def look(number: int, batch: MiniBatch, x: Tensor) -> Iterator[None]:
+        assert len(x) == len(batch.input_ids) == 3 + number
+        clocks.host += LOOK
+        yield
+        clocks.host += LOOK
+
+    fetcher, steps = Delayed(clocks, device, lookahead), DelayedSteps(clocks, device)
+    return run_epoch(drawn(), fetcher, steps, unmarked, look)
+
+
+@pytest.mark.parametrize("lookahead", [0, 1, 2, 5])
+def test_on_the_host_each_stage_has_its_own_calls_and_nothing_else(
+    clocks: Clocks, lookahead: int
+) -> None:
+    times = epoch(clocks, "cpu", lookahead)
+    # A blocking path works in ``submit``, another makes the loop wait in ``result``: both count.
+    assert times.stages == {
+        "sample": [1.0, 2.0, 4.0],
+        "fetch": [110.0, 220.0, 440.0],
+        "train": [1000.125, 2000.125, 4000.125],
+    }
+    assert times.host_s == 7777.375
+    # The loop's own cost: two looks at each of three minibatches, and finding no fourth.
+    assert times.wall_s == 7777.375 + 3 * 0.5 + 0.5
+    assert times.losses == [1000.0, 2000.0, 4000.0]
+    assert times.payload_rows == 3 + 4 + 5
+
+
+@pytest.mark.parametrize("lookahead", [0, 2])
+def test_an_epoch_of_one_minibatch_is_timed_like_any(clocks: Clocks, lookahead: int) -> None:
+    times = epoch(clocks, "cpu", lookahead, batches=1)
+    assert times.stages == {"sample": [1.0], "fetch": [110.0], "train": [1000.125]}
+    assert (times.wall_s, times.payload_rows) == (1111.125 + 0.5 + 0.5, 3)
+
+
+def test_on_a_gpu_stages_are_what_the_stream_spent_and_the_host_does_not_wait(
+    clocks: Clocks,
+) -> None:
+    times = epoch(clocks, "cuda", 0)
+    # Host and device both begin at 9000, when earlier work is done. The host is at 9011 when it
+    # has sampled (1) and submitted (10) minibatch 0; the stream has its rows at 9111 and its step
+    # at 10111. The others queue up behind it, since the host is never waited for.
+    assert times.stages == {
+        "sample": [1.0, 2.0, 4.0],
+        # Minibatch 0: from 9001, when the idle stream meets the event, through the 10 s in which
+        # nothing was queued. The others: their fetch alone, though the host submits for 20 and 40.
+        "fetch": [pytest.approx(110.0), pytest.approx(200.0), pytest.approx(400.0)],
+        "train": [pytest.approx(1000.0), pytest.approx(2000.0), pytest.approx(4000.0)],
+    }
+    assert times.wall_s == pytest.approx(1 + 110 + 1000 + 200 + 2000 + 400 + 4000)
+    # Twice only: before the first sample and after the last step; the reading may ask again.
+    assert [round(at) for at in clocks.waited] in ([9000, 16711], [9000, 16711, 16711])
+    # What the host did within the stages: samples, submits, freed minibatches; no waiting.
+    assert times.host_s == 7.0 + 70.0 + 3 * 0.125
+    assert times.payload_rows == 3 + 4 + 5
+
+
+def test_on_a_gpu_a_fetch_ahead_takes_the_time_for_which_the_stream_has_it(clocks: Clocks) -> None:
+    times = epoch(clocks, "cuda", 1)
+    # One stream does all here, so the order is fetch 0, fetch 1, train 0, fetch 2, train 1, ...
+    assert [round(s, 6) for s in times.stages["fetch"]] == [110.0, 200.0, 400.0]
+    assert [round(s, 6) for s in times.stages["train"]] == [1000.0, 2000.0, 4000.0]
+    assert times.wall_s == pytest.approx(7711.0)

@@ -1,0 +1,348 @@
+"""One case, measured for real on a tiny graph: every strategy, and strategies that are wrong."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.gpu_choice import SensorChoice
+from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run.check import WrongRowsError
+from gatherbench.bench.run.energy_block import EnergyBlock
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
+from gatherbench.bench.run.measure import measure
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.sampling.trace import Trace
+from gatherbench.datasets.store import open_dataset
+from gatherbench.strategies import places
+from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.cpu_gather import CpuGather
+from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.registry import STRATEGIES, default_variants
+
+
+def measured(job: Job) -> list[Row]:
+    with closing(PartWriter(job.part)) as out:
+        assert measure(job, out) is None
+    return rows_of(read_part(job.part))
+
+
+def value(rows: list[Row], stage: str, metric: str, epoch: int = -1) -> float:
+    found = [r.value for r in rows if (r.stage, r.metric, r.epoch) == (stage, metric, epoch)]
+    assert len(found) == 1
+    assert found[0] is not None
+    return found[0]
+
+
+@pytest.mark.parametrize("strategy", [s.name for s in STRATEGIES])
+def test_every_strategy_yields_complete_rows(make_job, strategy: str) -> None:
+    rows = measured(make_job(strategy))
+    for epoch in range(2):
+        total = value(rows, "epoch", "wall_time", epoch)
+        stages = sum(value(rows, stage, "wall_time", epoch) for stage in STAGES)
+        assert 0 < stages <= total
+        assert value(rows, "epoch", "minibatches", epoch) == 5
+        assert value(rows, "fetch", "payload", epoch) % (33 * 4) == 0
+        assert value(rows, "epoch", "cpu_user", epoch) >= 0
+        overhead = value(rows, "harness", "overhead", epoch)
+        assert overhead * 5 == pytest.approx(total - stages, abs=1e-6)
+    assert value(rows, "check", "batches") >= 2
+    assert value(rows, "setup", "table") == 400 * 33 * 4
+    assert 0 <= value(rows, "eval", "test_accuracy") <= 1
+    assert {r.backend for r in rows} == {"host", "model"}
+    declared = {r.metric: r.value for r in rows if r.backend == "model"}
+    assert {"cpu_read", "cpu_write", "copy_engine", "gpu_link_read"} <= set(declared)
+    requested = sum(
+        int(name.split("_")[2]) * count
+        for name, count in declared.items()
+        if name.startswith("gpu_requests_")
+    )
+    assert (requested > 0) == (declared["gpu_link_read"] > 0)
+    assert (declared["gpu_page_visits"] > 0) == (declared["gpu_link_read"] > 0)
+    assert requested >= declared["gpu_link_read"], "the link carries less than the payload"
+
+
+def test_an_epoch_is_written_as_the_loop_timed_it(make_job, monkeypatch) -> None:
+    stages = {"sample": [1.0, 2.0], "fetch": [3.0, 5.0], "train": [10.0, 30.0]}
+
+    def timed(*arguments: Any) -> EpochTimes:
+        run_epoch(*arguments)
+        return EpochTimes(60.0, stages, 51.0, [2.0, 0.5], 1000)
+
+    monkeypatch.setattr(measure_module, "run_epoch", timed)
+    job = make_job(epochs=1)
+    rows = measured(job)
+    seconds = {s: value(rows, s, "wall_time", 0) for s in ("sample", "fetch", "train", "epoch")}
+    assert seconds == {"sample": 3.0, "fetch": 8.0, "train": 40.0, "epoch": 60.0}
+    assert value(rows, "epoch", "minibatches", 0) == 2
+    assert value(rows, "fetch", "payload", 0) == 132_000  # 1000 rows of 33 floats
+    assert value(rows, "train", "loss", 0) == 1.25
+    assert value(rows, "harness", "overhead", 0) == 4.5  # (60 - 51) s over two minibatches
+    samples = {s["stage"]: s["values"] for s in read_part(job.part) if s["kind"] == "samples"}
+    assert samples == stages
+
+
+def test_the_payload_is_what_the_minibatches_of_the_trace_hold(make_job) -> None:
+    job = make_job(epochs=1)
+    trace = Trace.open(job.trace)
+    rows = sum(len(trace.input_ids(i)) for i in range(len(trace)))
+    assert value(measured(job), "fetch", "payload", 0) == rows * 33 * 4
+
+
+def test_warm_up_epochs_are_run_and_leave_no_rows(make_job, monkeypatch) -> None:
+    epochs = []
+
+    def counted(*arguments: Any) -> Any:
+        epochs.append(arguments)
+        return run_epoch(*arguments)
+
+    monkeypatch.setattr(measure_module, "run_epoch", counted)
+    rows = measured(make_job(warmup_epochs=3, epochs=2))
+    assert len(epochs) == 3 + 2
+    assert {r.epoch for r in rows} == {-1, 0, 1}
+
+
+def test_the_model_is_scored_on_test_nodes(make_job, monkeypatch) -> None:
+    scored: list[int] = []
+    job = make_job(eval_batches=100)
+    dataset = open_dataset(job.dataset)
+
+    def correct(_trainer: Any, x: Tensor, batch: Any) -> int:
+        assert torch.equal(x, torch.from_numpy(np.array(dataset.features))[batch.input_ids])
+        scored.extend(batch.seeds.tolist())
+        return len(batch.seeds) // 4
+
+    monkeypatch.setattr(measure_module.Trainer, "correct", correct)
+    rows = measured(job)
+    assert sorted(scored) == sorted(dataset.test_ids.tolist())
+    assert [r.source for r in rows if r.stage == "eval"] == ["100 test nodes"]
+    # Batches of 32, 32, 32 and 4 seeds: 8 + 8 + 8 + 1 of 100.
+    assert value(rows, "eval", "test_accuracy") == 0.25
+
+
+def test_the_table_is_brought_into_memory_and_the_row_says_so(make_job) -> None:
+    (source,) = [r.source for r in measured(make_job()) if r.metric == "table_load_time"]
+    assert source.endswith("copied into anonymous memory")
+
+
+def test_rows_are_checked_until_every_buffer_has_been_used_again(make_job) -> None:
+    overlapped = measured(make_job("async_zero_copy", check_batches=1))
+    assert value(overlapped, "check", "batches") == 3  # two buffers, and the first of them again
+
+
+def test_the_declared_path_is_written_once_for_all_repeats(make_job) -> None:
+    job = make_job()
+    rows = measured(replace(job, case=replace(job.case, repeat=1)))
+    assert {r.backend for r in rows} == {"host"}
+
+
+def test_sensors_that_are_missing_give_a_reason_and_no_number(make_job) -> None:
+    rows = [r for r in measured(make_job()) if r.stage == "epoch" and r.value is None]
+    assert rows, "this machine reads every sensor there is?"
+    for row in rows:
+        assert row.reason is not None
+        assert row.reason.split(":")[0] in ("no_device", "unsupported", "no_permission")
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_all_strategies_train_to_the_same_bits(make_job, model: str) -> None:
+    outcomes = set()
+    for strategy in default_variants():
+        rows = measured(make_job(strategy.name, model))
+        losses = tuple(value(rows, "train", "loss", e) for e in range(2))
+        outcomes.add((losses, value(rows, "eval", "test_accuracy")))
+    assert len(outcomes) == 1
+    (first, second), accuracy = outcomes.pop()
+    assert second < first, "the loss does not fall"
+    assert accuracy > 0.5, "three classes, and labels that the features tell"
+
+
+def test_live_sampling_and_replay_train_on_the_same_minibatches(make_job) -> None:
+    live, replayed = (
+        [r.value for r in measured(make_job(sampling=how)) if r.metric in ("loss", "payload")]
+        for how in ("live", "replay")
+    )
+    assert live == replayed
+
+
+def test_samples_hold_every_minibatch_of_every_measured_epoch(make_job) -> None:
+    job = make_job()
+    rows = measured(job)
+    samples = [r for r in read_part(job.part) if r["kind"] == "samples"]
+    assert {(s["epoch"], s["stage"]) for s in samples} == {(e, s) for e in (0, 1) for s in STAGES}
+    for sample in samples:
+        assert len(sample["values"]) == 5
+        stored = value(rows, sample["stage"], "wall_time", sample["epoch"])
+        assert sum(sample["values"]) == pytest.approx(stored)
+
+
+class Polled:
+    """A meter of a GPU: it tells which one it was given, and keeps what it polled."""
+
+    name = "polled"
+    summary = lost = trust = "a test"
+
+    def __init__(self, gpu: object) -> None:
+        self.source = f"of {gpu}"
+
+    def probe(self) -> None:
+        return None
+
+    def start(self) -> None: ...
+
+    def stop(self) -> list[Reading]:
+        series = ((0.0, 0.0), (0.5, 7.0))
+        return [Reading("pcie_x", "B", 7.0, self.source, samples=2, period_s=0.5, series=series)]
+
+
+def test_a_case_reads_the_sensors_that_the_run_trusts_and_keeps_what_they_polled(
+    make_job, monkeypatch
+) -> None:
+    trusted = SensorChoice("gpm", "")
+    gpu = measure_module.gpu_under_test
+    monkeypatch.setattr(measure_module, "gpu_under_test", lambda d, choice: (gpu(d, None), choice))
+    monkeypatch.setattr(measure_module, "open_meters", lambda gpu: [Polled(gpu)])
+    monkeypatch.setattr(measure_module, "EnergyBlock", lambda _, run_on: EnergyBlock(None))
+    job = replace(make_job(), sensors=trusted)
+    rows = [r for r in measured(job) if r.metric == "pcie_x"]
+    source = f"of (None, {trusted}) [samples=2, period=0.5 s]"
+    assert [(r.epoch, r.value, r.source) for r in rows] == [(0, 7.0, source), (1, 7.0, source)]
+    kept = [r for r in read_part(job.part) if r["kind"] == "series"]
+    assert [(k["epoch"], k["metric"], k["unit"]) for k in kept] == [
+        (0, "pcie_x", "B"),
+        (1, "pcie_x", "B"),
+    ]
+    assert kept[0]["points"] == [[0.0, 0.0], [0.5, 7.0]]
+
+
+class WrongFetcher(Fetcher):
+    """Delivers what ``spoil`` makes of the right rows, from the second minibatch on."""
+
+    def __init__(self, features: Tensor, spoil: Any) -> None:
+        super().__init__(features, torch.device("cpu"))
+        self.table, self.spoil, self.count = features, spoil, 0
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        self.count += 1
+        rows = self.table[ids]
+        rows = self.spoil(rows) if self.count > 1 else rows
+
+        class Done:
+            def result(self) -> Tensor:
+                return rows
+
+        return Done()
+
+
+def test_a_plan_may_do_without_further_epochs_for_energy(make_job, monkeypatch) -> None:
+    asked: list[bool] = []
+
+    def noted(gpu: None, run_on: bool) -> EnergyBlock:
+        asked.append(run_on)
+        return EnergyBlock(gpu, run_on=run_on)
+
+    monkeypatch.setattr(measure_module, "EnergyBlock", noted)
+    measured(make_job())
+    measured(make_job(energy=False))
+    assert asked == [True, False]
+
+
+def wrong_strategy(spoil: Any) -> Any:
+    class Wrong(Strategy):
+        name = "wrong"
+        summary = "wrong"
+
+        def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+            return None
+
+        def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+            return DataPath(0)
+
+        def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+            return WrongFetcher(features, spoil)
+
+    return Wrong()
+
+
+def last_byte_flipped(rows: Tensor) -> Tensor:
+    rows.view(torch.uint8)[-1, -1] ^= 1
+    return rows
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        last_byte_flipped,
+        lambda rows: rows.roll(1, 0),
+        lambda rows: rows[:-1],
+        lambda rows: rows.half(),
+        lambda rows: torch.cat([rows, rows[:1]]),
+    ],
+    ids=["last byte", "order", "truncated", "dtype", "too many"],
+)
+def test_wrong_rows_end_the_case_before_anything_is_timed(make_job, monkeypatch, spoil) -> None:
+    job = make_job()
+    monkeypatch.setattr(measure_module, "build", lambda *_: wrong_strategy(spoil))
+    with closing(PartWriter(job.part)) as out, pytest.raises(WrongRowsError, match="minibatch 1"):
+        measure(job, out)
+    rows = rows_of(read_part(job.part))
+    assert {r.stage for r in rows if r.value is not None} == {"setup"}
+    (check,) = [r for r in rows if r.stage == "check"]
+    assert (check.metric, check.status) == ("rows", "failed")
+    assert str(check.reason).startswith("failed: minibatch 1 of the trace, before timing: ")
+
+
+def test_a_strategy_that_cannot_run_here_says_why(make_job) -> None:
+    job = make_job("unified_zero_copy", params={"memory": "managed"})
+    with closing(PartWriter(job.part)) as out:
+        reason = measure(job, out)
+    assert reason
+    assert not rows_of(read_part(job.part))
+
+
+def test_a_path_that_learns_from_ids_is_declared_as_it_is_after_an_epoch(
+    make_job, monkeypatch
+) -> None:
+    seen_by: list[tuple[list[Tensor], int]] = []
+
+    class Learns(CpuGather):
+        def data_paths(self, batches, row_bytes, num_rows, seen):
+            seen_by.append((list(seen), num_rows))
+            return super().data_paths(batches, row_bytes, num_rows, seen)
+
+    monkeypatch.setattr(measure_module, "build", lambda *_: Learns())
+    job = make_job()
+    measured(job)
+    ((seen, num_rows),) = seen_by
+    assert num_rows == open_dataset(job.dataset).spec.num_nodes
+    epoch = [batch.input_ids for batch in Trace.open(job.trace)]
+    assert len(seen) == len(epoch)
+    assert all(torch.equal(a, b) for a, b in zip(seen, epoch, strict=True))
+
+
+@pytest.mark.parametrize(("strategy", "kept"), [("all_in_gpu", True), ("cpu_gather", False)])
+def test_what_a_strategy_keeps_on_the_gpu_is_declared(make_job, strategy, kept) -> None:
+    job = make_job(strategy)
+    with closing(PartWriter(job.part)) as out:
+        measure(job, out)
+    values = {row.metric: row.value for row in rows_of(read_part(job.part)) if row.epoch < 0}
+    assert values["gpu_table"] == (values["table"] if kept else 0)
+
+
+def test_a_strategy_that_the_loaded_table_leaves_no_room_is_skipped(make_job, monkeypatch) -> None:
+    free = iter((1 << 40, 1))
+    monkeypatch.setattr(places, "available_bytes", lambda: next(free))
+    job = make_job("all_in_gpu")
+    with closing(PartWriter(job.part)) as out:
+        reason = measure(job, out)
+    assert str(reason).startswith("no_memory")
+    assert not rows_of(read_part(job.part))

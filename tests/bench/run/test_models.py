@@ -1,0 +1,89 @@
+"""Models on blocks: shapes, that they learn, and that a row reaches only the seeds it should."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.models import Trainer, build_model, to_device
+from gatherbench.bench.sampling.minibatch import MiniBatch
+
+
+def batch_of(layers: int) -> MiniBatch:
+    """Two seeds; in each layer every target has one new source of its own and itself."""
+    num_nodes = tuple(2 * 2**k for k in range(layers + 1))
+    edges = []
+    for targets in num_nodes[:-1]:
+        source = torch.arange(targets) + targets
+        edges.append(torch.stack([source, torch.arange(targets)]))
+    return MiniBatch(torch.arange(num_nodes[-1]), tuple(edges), num_nodes)
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_logits_have_one_row_a_seed(model: str, layers: int) -> None:
+    workload = Workload("x", model=model, fanouts=(3,) * layers)
+    batch = batch_of(layers)
+    net = build_model(workload, in_dim=7, num_classes=5)
+    assert net(torch.randn(batch.num_nodes[-1], 7), batch).shape == (2, 5)
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_the_same_seed_gives_the_same_weights(model: str) -> None:
+    one, two, other = (
+        build_model(Workload("x", model=model, seed=s), 7, 5).state_dict() for s in (0, 0, 1)
+    )
+    assert all(torch.equal(one[k], two[k]) for k in one)
+    assert any(not torch.equal(one[k], other[k]) for k in one)
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_a_row_reaches_only_the_seeds_that_it_is_connected_to(model: str) -> None:
+    batch = batch_of(2)
+    net = build_model(Workload("x", model=model), 7, 5).eval()
+    x = torch.randn(8, 7)
+    changed = x.clone()
+    changed[2] += 1  # the first layer's source of seed 0
+    before, after = net(x, batch), net(changed, batch)
+    assert not torch.equal(before[0], after[0])
+    assert torch.equal(before[1], after[1])
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+@pytest.mark.parametrize("layers", [2, 3])
+def test_the_loss_falls(model: str, layers: int) -> None:
+    batch = batch_of(layers)
+    x = torch.randn(batch.num_nodes[-1], 7)
+    workload = Workload("x", model=model, fanouts=(3,) * layers)
+    trainer = Trainer(build_model(workload, 7, 2), torch.tensor([0, 1] * 8), torch.device("cpu"))
+    losses = [float(trainer.step(x, batch)) for _ in range(60)]
+    assert sum(losses[-10:]) < 0.7 * sum(losses[:10])
+    assert trainer.correct(x, batch) == 2
+    assert not trainer.model.training, "scored with dropout"
+
+
+def test_narrow_features_are_widened_on_the_device() -> None:
+    batch = batch_of(2)
+    trainer = Trainer(build_model(Workload("x"), 7, 2), torch.arange(8) % 2, torch.device("cpu"))
+    for dtype in (torch.float16, torch.bfloat16, torch.int8, torch.float64):
+        assert trainer.step(torch.ones(8, 7, dtype=dtype), batch).dtype == torch.float32
+
+
+def test_an_unknown_model_is_named() -> None:
+    with pytest.raises(ValueError, match="gcn"):
+        build_model(Workload("x", model="gcn"), 7, 5)
+
+
+def test_a_batch_that_is_there_already_is_not_copied() -> None:
+    batch = batch_of(2)
+    assert to_device(batch, torch.device("cpu")) is batch
+
+
+def test_only_edges_travel_for_a_step() -> None:
+    """All ids in pageable memory would stall the host behind the training that is queued."""
+    batch = batch_of(2)
+    moved = to_device(batch, torch.device("meta"))
+    assert moved.input_ids is batch.input_ids
+    assert [block.device.type for block in moved.edges] == ["meta", "meta"]
+    assert moved.num_nodes == batch.num_nodes

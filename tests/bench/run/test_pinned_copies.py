@@ -1,0 +1,100 @@
+"""The known copies of the calibration, with stand-ins for tensors: every byte counts once."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+from gatherbench.bench.machine.nvml import SensorUnavailableError
+from gatherbench.bench.meters.nvml_device import Link
+from gatherbench.bench.meters.trust import Calibration
+from gatherbench.bench.run import sensor_calibration
+from gatherbench.bench.run.calibration_job import run_maker
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.sensor_calibration import (
+    PinnedCopier,
+    calibrate_gpu,
+    gpu_under_test,
+    rows_of_calibration,
+)
+
+torch = sensor_calibration.torch
+
+
+class Copied:
+    """A tensor that writes down what was copied into it."""
+
+    def __init__(self, log: list[tuple[str, str]], where: str, size: int) -> None:
+        self.log, self.where, self.nbytes = log, where, size
+
+    def copy_(self, source: Copied, non_blocking: bool) -> None:
+        assert non_blocking
+        self.log.append((source.where, self.where))
+
+
+@pytest.mark.parametrize("direction", ["host_to_device", "device_to_host"])
+def test_every_copy_counts_once_and_goes_the_right_way(
+    monkeypatch: pytest.MonkeyPatch, direction: str
+) -> None:
+    log: list[tuple[str, str]] = []
+    clock = iter(range(1000))
+
+    def empty(size: int, **how: Any) -> Copied:
+        return Copied(log, "host" if how.get("pin_memory") else "device", size)
+
+    waited_for: list[int] = []
+    cuda = types.SimpleNamespace(synchronize=lambda _: waited_for.append(len(log)))
+    stand_in = types.SimpleNamespace(empty=empty, uint8=None, cuda=cuda)
+    monkeypatch.setattr(sensor_calibration, "torch", stand_in)
+    monkeypatch.setattr(sensor_calibration.time, "monotonic", lambda: next(clock) * 0.1)
+    halves: list[int] = []
+    copier = PinnedCopier(types.SimpleNamespace(), size=1000)  # type: ignore[arg-type]
+    copied = copier.copy(direction, 2.0, lambda: halves.append(len(log)))
+    source, _, target = direction.partition("_to_")
+    assert set(log) == {(source, target)}
+    assert copied == 1000 * len(log) > 0
+    assert waited_for[-1] == len(log), "a copy that is still under way was taken for done"
+    assert len(halves) == 1
+    assert 0 < halves[0] < len(log)
+
+
+def test_the_idle_gpu_is_watched_once_its_context_is_open_and_has_calmed_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[object] = []
+    cuda = types.SimpleNamespace(
+        current_device=lambda: 0,
+        synchronize=lambda _: log.append("synchronised"),
+        get_device_properties=lambda _: types.SimpleNamespace(uuid="x"),
+    )
+    stand_in = types.SimpleNamespace(
+        cuda=cuda,
+        device=lambda *_: types.SimpleNamespace(type="cuda", index=0),
+        zeros=lambda *_, **__: log.append("context"),
+    )
+    monkeypatch.setattr(sensor_calibration, "torch", stand_in)
+    monkeypatch.setattr(sensor_calibration.time, "sleep", log.append)
+    monkeypatch.setattr(sensor_calibration, "idle_power", lambda *_: log.append("idle") or [])
+
+    def absent(_: object) -> None:
+        raise SensorUnavailableError("unsupported: none")
+
+    monkeypatch.setattr(sensor_calibration, "NvmlDevice", absent)
+    rows: list[Row] = []
+    calibrate_gpu(run_maker("run", "abc", "box"), rows.append)
+    assert log == ["context", "synchronised", sensor_calibration.SETTLE_S, "idle"]
+    assert [row.reason for row in rows] == ["unsupported: none"]
+
+
+def test_the_link_is_said_as_it_was_before_and_under_load() -> None:
+    found = Calibration([], Link(1, 5, 16, 16), Link(5, 5, 8, 16))
+    rows = {r.metric: r.value for r in rows_of_calibration(found, run_maker("run", "abc", "box"))}
+    assert (rows["link_gen_idle"], rows["link_gen_loaded"]) == (1, 5)
+    assert (rows["link_width_idle"], rows["link_width_loaded"]) == (16, 8)
+    assert (rows["link_gen_max_loaded"], rows["link_width_max_loaded"]) == (5, 16)
+
+
+def test_a_case_on_the_host_has_no_gpu_under_test() -> None:
+    assert gpu_under_test(torch.device("cpu"), None) is None

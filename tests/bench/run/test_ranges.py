@@ -1,0 +1,206 @@
+"""Ranges and traces: they name the stages, touch no timed epoch, and give nothing private away."""
+
+from __future__ import annotations
+
+import getpass
+import gzip
+import json
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gatherbench.bench.commands.execute import BadRunError, new_run
+from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run import nvtx as ranges_module
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.loop import STAGES, run_epoch
+from gatherbench.bench.run.measure import measure
+from gatherbench.bench.run.nvtx import nvtx_session, unmarked, write_trace
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.runner import Runner
+from gatherbench.bench.run.store import PartWriter, RunStore, read_part, rows_of
+
+CPU = torch.device("cpu")
+
+
+def measured(job: Job) -> list[Row]:
+    with closing(PartWriter(job.part)) as out:
+        assert measure(job, out) is None
+    return rows_of(read_part(job.part))
+
+
+def opened(path: Path) -> dict[str, Any]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        content = json.load(file)
+    assert isinstance(content, dict)
+    return content
+
+
+def with_traces(job: Job, folder: Path) -> Job:
+    return Job(**{**{n: getattr(job, n) for n in job.__dataclass_fields__}, "traces": folder})
+
+
+@pytest.mark.parametrize("strategy", ["cpu_gather", "async_zero_copy"])
+def test_a_trace_of_an_epoch_apart_holds_every_stage(make_job, tmp_path, strategy) -> None:
+    job = with_traces(make_job(strategy), tmp_path / "run" / "traces")
+    rows = measured(job)
+    (row,) = [r for r in rows if (r.stage, r.metric) == ("harness", "trace")]
+    (file,) = (tmp_path / "run" / "traces").iterdir()
+    assert row.value == file.stat().st_size
+    assert f"traces/{file.name}" in row.source
+    events = opened(file)["traceEvents"]
+    named = Counter(e["name"] for e in events if e.get("cat") == "user_annotation")
+    assert named["train"] == 5  # minibatches of the epoch
+    assert named["fetch"] == 10  # submitted and waited for
+    assert named["sample"] >= 6  # the last calls find none
+    assert any("mm" in str(e["name"]) for e in events), "the operators inside the stages"
+
+
+def test_tracing_changes_nothing_that_is_measured(make_job, tmp_path, monkeypatch) -> None:
+    marked: list[Any] = []
+
+    def noted(*arguments: Any) -> Any:
+        marked.append(arguments[3] if len(arguments) > 3 else None)
+        return run_epoch(*arguments)
+
+    def outcome(rows: list[Row]) -> list[Any]:
+        return [r.value for r in rows if r.metric in ("loss", "test_accuracy", "payload")]
+
+    plain = outcome(measured(make_job()))
+    monkeypatch.setattr(measure_module, "run_epoch", noted)
+    traced = measured(with_traces(make_job(), tmp_path / "traces"))
+    assert outcome(traced) == plain
+    warm_up, first, second, apart = marked
+    assert warm_up is unmarked
+    assert first is second is unmarked
+    assert apart is torch.profiler.record_function
+    assert max(r.epoch for r in traced) == 1
+
+
+def test_a_trace_holds_no_more_minibatches_than_a_viewer_can_show(
+    make_job, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(measure_module, "TRACE_BATCHES", 2)
+    rows = measured(with_traces(make_job(), tmp_path / "traces"))
+    (file,) = (tmp_path / "traces").iterdir()
+    events = opened(file)["traceEvents"]
+    named = Counter(e["name"] for e in events if e.get("cat") == "user_annotation")
+    assert named["train"] == 2
+    (row,) = [r for r in rows if r.metric == "trace"]
+    assert "at most 2 minibatches" in row.source
+
+
+def test_a_profiler_that_fails_costs_a_reason(make_job, tmp_path, monkeypatch) -> None:
+    def broken(*_: object) -> int:
+        raise RuntimeError("no profiler in this build")
+
+    monkeypatch.setattr(measure_module, "write_trace", broken)
+    rows = measured(with_traces(make_job(), tmp_path / "traces"))
+    (row,) = [r for r in rows if r.metric == "trace"]
+    assert (row.value, row.status) == (None, "failed")
+    assert row.reason == "failed: RuntimeError: no profiler in this build"
+
+
+def test_a_trace_names_no_host_user_or_path(tmp_path: Path) -> None:
+    def epoch(mark: Any) -> None:
+        with mark("train"):
+            torch.ones(4, 4).add(1)
+
+    path = tmp_path / "traces" / "x.json.gz"
+    assert write_trace(epoch, path, CPU) == path.stat().st_size
+    assert [p.name for p in path.parent.iterdir()] == ["x.json.gz"]
+    content = opened(path)
+    assert set(content) <= {
+        "schemaVersion", "displayTimeUnit", "baseTimeNanoseconds", "traceEvents",
+    }  # fmt: skip
+    text = json.dumps(content)
+    for private in (str(tmp_path), str(Path.home()), str(Path.cwd())):
+        assert private not in text
+    words = {str(e.get(key)) for e in content["traceEvents"] for key in ("name", "pid", "args")}
+    assert not {socket.gethostname(), getpass.getuser()} & words
+
+
+def test_only_the_first_repeat_is_traced_and_only_where_asked(make_job, tmp_path) -> None:
+    case = make_job().case
+    store = RunStore(tmp_path)
+    for asked, repeat, expected in [
+        (True, 0, tmp_path / "traces"),
+        (True, 1, None),
+        (False, 0, None),
+    ]:
+        runner = Runner(store, [], Measure(trace=asked), "cpu", "abc", "box")
+        again = type(case)(case.workload, case.strategy, case.variant, case.params, repeat)
+        assert runner._traces_of(again) == expected
+
+
+def test_a_job_with_traces_reads_back(make_job, tmp_path) -> None:
+    for job in (make_job(), with_traces(make_job(), tmp_path / "traces")):
+        job.dump(tmp_path / "job.json")
+        assert Job.load(tmp_path / "job.json") == job
+
+
+def test_the_plan_or_the_option_asks_for_a_trace(tmp_path: Path) -> None:
+    assert new_run("quick", tmp_path, "cpu").plan["measure"]["trace"] is False
+    assert new_run("quick", tmp_path, "cpu", trace=True).plan["measure"]["trace"] is True
+
+
+def test_nvtx_on_the_host_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadRunError, match="--trace"):
+        new_run("quick", tmp_path, "cpu", nvtx=True)
+    assert not list(tmp_path.iterdir())
+
+
+class FakeNvtx:
+    """Stands for torch's edge to CUDA's tools and writes down what it is asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[str] = []
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: self.log.append("synchronize"))
+        monkeypatch.setattr(torch.cuda.profiler, "profile", self.profile)
+        monkeypatch.setattr(torch.cuda.nvtx, "range", self.range)
+
+    @contextmanager
+    def profile(self) -> Iterator[None]:
+        self.log.append("cudaProfilerStart")
+        yield
+        self.log.append("cudaProfilerStop")
+
+    @contextmanager
+    def range(self, name: str) -> Iterator[None]:
+        self.log.append(name)
+        yield
+
+
+def test_nvtx_marks_stages_between_profiler_start_and_stop(monkeypatch, make_job) -> None:
+    fake = FakeNvtx(monkeypatch)
+    job = make_job(epochs=1)
+    object.__setattr__(job, "nvtx", True)
+    measured(job)
+    begin, end = fake.log.index("cudaProfilerStart"), fake.log.index("cudaProfilerStop")
+    # The device is idle at both ends, or Nsight would lose what was launched last.
+    assert fake.log[begin - 1] == fake.log[end - 1] == "synchronize"
+    assert Counter(fake.log[begin + 1 : end - 1]) == {"sample": 6, "fetch": 10, "train": 5}
+    assert set(fake.log) == {"synchronize", "cudaProfilerStart", "cudaProfilerStop", *STAGES}
+
+
+def test_without_nvtx_nothing_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeNvtx(monkeypatch)
+    with nvtx_session(False) as mark:
+        assert mark is unmarked
+        with mark("train"):
+            pass
+    assert fake.log == []
+
+
+def test_unmarked_ranges_can_be_nested() -> None:
+    outer: AbstractContextManager[object]
+    with unmarked("epoch") as outer, unmarked("train") as inner:
+        assert outer is inner is None
+    assert ranges_module.unmarked("again") is ranges_module.unmarked("and again")

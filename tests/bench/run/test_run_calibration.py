@@ -1,0 +1,136 @@
+"""A run on a GPU calibrates its sensors once, tells every case, and survives when it cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from gatherbench.bench.meters.gpu_choice import SensorChoice
+from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.calibration_job import CalibrationJob, read_choice, run_maker
+from gatherbench.bench.run.runner import Runner
+from gatherbench.bench.run.samples import TIMELINE_COLUMNS, TIMELINE_FILE, load_timeline
+from gatherbench.bench.run.store import RunStore
+
+FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
+Once = Callable[[Path, Callable[[], None]], AbstractContextManager[None]]
+CASES = [Case(Workload("tiny"), "cpu_gather", v, {}, i) for i, v in enumerate(("one", "two"))]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    return RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
+
+
+def run(store: RunStore, wanted: list[Case] = CASES, device: str = "cuda") -> int:
+    measure = Measure(repeats=1, timeout_s=30)
+    return Runner(store, wanted, measure, device, "abc", "box", worker=FAKE).run()
+
+
+def executions(store: RunStore) -> list[str]:
+    return (store.folder / "executions").read_text().split()
+
+
+def test_every_case_is_told_what_the_calibration_trusts(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_TRUSTED_SOURCE", "gpm")
+    assert run(store) == 0
+    assert executions(store)[0] == "calibration"
+    assert len(executions(store)) == 3
+    rows = store.rows()
+    assert [r.source for r in rows if r.metric == "sensors"] == ["gpm", "gpm"]
+    own = [r for r in rows if r.stage == "calibration"]
+    assert [r.metric for r in own] == ["pcie_host_to_device_ratio", "wall_time"]
+    assert {(r.workload, r.strategy, r.backend) for r in own} == {("", "", "cuda")}
+
+
+def test_a_resumed_run_keeps_its_calibration(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_TRUSTED_SOURCE", "counters")
+    run(store, CASES[:1])
+    monkeypatch.delenv("TEST_TRUSTED_SOURCE")
+    assert run(store) == 0
+    assert executions(store).count("calibration") == 1
+    assert [r.source for r in store.rows() if r.metric == "sensors"] == ["counters"] * 2
+
+
+def test_a_calibration_that_dies_costs_the_counters_and_no_case(store: RunStore) -> None:
+    assert run(store) == 0
+    rows = store.rows()
+    (last,) = [r for r in rows if (r.stage, r.metric) == ("calibration", "wall_time")]
+    assert last.status == "failed"
+    assert "SIGSEGV" in str(last.reason)
+    # What it had found before stands.
+    assert [r.value for r in rows if r.metric == "pcie_host_to_device_ratio"] == [1.04]
+    assert all("left no choice" in r.source for r in rows if r.metric == "sensors")
+
+
+def test_ctrl_c_during_the_calibration_leaves_a_run_that_resumes(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, once: Once
+) -> None:
+    monkeypatch.setenv("TEST_TRUSTED_SOURCE", "hang")
+    part = store.parts / "calibration.jsonl"
+    # Started in the background, pytest may have inherited a SIGINT that is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        once(part, lambda: os.kill(os.getpid(), signal.SIGINT)),
+    ):
+        run(store)
+    assert store.rows() == []
+    assert not store.sensors_file.exists()
+    monkeypatch.setenv("TEST_TRUSTED_SOURCE", "gpm")
+    assert run(store) == 0
+    assert executions(store).count("calibration") == 2
+    ratios = [r for r in store.rows() if r.metric == "pcie_host_to_device_ratio"]
+    assert len(ratios) == 1, "what the calibration that was cut off had said is not said twice"
+    assert [r.source for r in store.rows() if r.metric == "sensors"] == ["gpm", "gpm"]
+
+
+def test_a_run_without_a_gpu_has_none(store: RunStore) -> None:
+    assert run(store, device="cpu") == 0
+    assert "calibration" not in executions(store)
+    assert not store.sensors_file.exists()
+    assert not (store.folder / TIMELINE_FILE).exists()
+    assert load_timeline(store.folder).empty
+
+
+def test_what_was_polled_is_kept_for_pictures(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_TRUSTED_SOURCE", "counters")
+    run(store)
+    timeline = load_timeline(store.folder)
+    assert tuple(timeline.columns) == TIMELINE_COLUMNS
+    assert timeline["value"].tolist() == [0.0, 5e6] * 2
+    assert timeline["time_s"].tolist() == [0.0, 0.02] * 2
+    assert set(timeline["variant"]) == {"one", "two"}
+    before = (store.folder / TIMELINE_FILE).read_bytes()
+    run(store)  # nothing is missing: nothing is gathered anew
+    assert (store.folder / TIMELINE_FILE).read_bytes() == before
+
+
+def test_a_choice_survives_its_file(tmp_path: Path) -> None:
+    job = CalibrationJob("run", "abc", "box", tmp_path / "part", tmp_path / "sensors.json")
+    job.dump(tmp_path / "job.json")
+    assert CalibrationJob.load(tmp_path / "job.json") == job
+    for choice in (SensorChoice("gpm", ""), SensorChoice(None, "unsupported: none")):
+        job.keep(choice)
+        assert read_choice(job.choice) == choice
+    job.choice.write_text("{}{")
+    assert "left no choice" in read_choice(job.choice).pcie_reason
+
+
+def test_rows_of_the_run_name_no_case() -> None:
+    row = run_maker("run", "abc", "box").ok("calibration", "x", "1", 1, "test")
+    assert (row.workload, row.strategy, row.variant, row.repeat) == ("", "", "", 0)

@@ -1,0 +1,399 @@
+"""The runner: whatever ends a case, or the run, nothing measured is lost and nothing runs twice."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from gatherbench.bench.commands.execute import PreparedRun, execute, reporter
+from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.guards import Terminated, other_data
+from gatherbench.bench.run.runner import Progress, Runner, RunStopped
+from gatherbench.bench.run.store import PartWriter, RunStore, StoreError
+from gatherbench.bench.show.progress import progress_bar
+
+FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
+WORKLOAD = Workload("tiny")
+
+
+def cases(*variants: str, workload: Workload = WORKLOAD) -> list[Case]:
+    return [Case(workload, "cpu_gather", v, {}, i) for i, v in enumerate(variants)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    return RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
+
+
+def runner(store: RunStore, wanted: list[Case], timeout_s: float = 30, **more) -> Runner:
+    return Runner(
+        store,
+        wanted,
+        Measure(repeats=1, timeout_s=timeout_s),
+        "cpu",
+        "abc",
+        "box",
+        worker=FAKE,
+        **more,
+    )
+
+
+def outcomes(store: RunStore) -> dict[str, tuple[str, str | None]]:
+    return {r.variant: (r.status, r.reason) for r in store.rows() if r.stage == "case"}
+
+
+def executions(store: RunStore) -> Counter[str]:
+    return Counter((store.folder / "executions").read_text().split())
+
+
+def test_every_outcome_becomes_a_row_and_the_plan_goes_on(store: RunStore) -> None:
+    wanted = cases("good", "crash", "segfault", "killed", "raises", "skips", "last")
+    failed = runner(store, wanted).run()
+    said = outcomes(store)
+    assert failed == 4
+    assert said["good"] == said["last"] == ("ok", None)
+    assert said["skips"] == ("skipped", "no GPU here")
+    assert said["raises"] == ("failed", "RuntimeError: wrong | rows")
+    assert "exit status 3" in said["crash"][1]
+    assert "unspecified launch failure" in said["crash"][1]
+    assert "SIGSEGV" in said["segfault"][1]
+    assert "SIGKILL" in said["killed"][1]
+    assert "out of memory" in said["killed"][1]
+
+
+def test_a_case_that_trained_on_other_rows_has_failed_when_the_run_ends(store: RunStore) -> None:
+    assert runner(store, cases("good", "strays", "last")).run() == 1
+    said = outcomes(store)
+    assert said["good"] == said["last"] == ("ok", None)
+    assert said["strays"][0] == "failed"
+    assert "it trained on other rows: train.loss of epoch 0 is 2.0, and 1.0" in said["strays"][1]
+
+
+def test_a_case_that_hangs_is_ended_and_the_plan_goes_on(store: RunStore) -> None:
+    wanted = cases("hang", "hang")
+    assert runner(store, wanted, timeout_s=0.3).run() == 2
+    said = [(r.status, r.reason) for r in store.rows() if r.stage == "case"]
+    assert said == [("failed", "timed out after 0.3 s")] * 2
+
+
+def test_what_a_case_measured_before_it_died_is_kept(store: RunStore) -> None:
+    runner(store, cases("crash")).run()
+    assert [r.value for r in store.rows() if r.stage == "epoch"] == [0.5]
+    assert pq.read_table(store.folder / "samples.parquet").num_rows == 2
+
+
+def test_a_dataset_that_cannot_be_prepared_fails_its_cases_alone(store: RunStore) -> None:
+    broken = cases("good", workload=Workload("broken"))
+    assert runner(store, broken + cases("fine")).run() == 1
+    said = outcomes(store)
+    assert "features.npy is half written" in said["good"][1]
+    assert said["fine"] == ("ok", None)
+
+
+def test_a_run_does_not_go_on_with_another_graph_of_the_same_name(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_DATA", "as imported")
+    runner(store, cases("good")).run()
+    monkeypatch.setenv("TEST_DATA", "imported anew")
+    wanted = cases("good", "last")
+    again = runner(store, wanted)
+    assert again.run() == 1
+    assert again.unprepared == 1
+    said = outcomes(store)
+    assert said["good"] == ("ok", None)
+    assert "tiny is not what this run began with" in said["last"][1]
+    monkeypatch.setenv("TEST_DATA", "as imported")
+    assert runner(store, wanted).run() == 0
+    assert outcomes(store)["last"] == ("ok", None)
+
+
+def test_workloads_of_one_graph_have_minibatches_of_their_own(tmp_path: Path) -> None:
+    whole, small = Workload("mine"), Workload("mine", batch_size=10)
+    assert other_data(tmp_path, whole, "1") is other_data(tmp_path, small, "2") is None
+    assert other_data(tmp_path, whole, "1") is None
+    assert other_data(tmp_path, small, "1") is not None
+
+
+@pytest.mark.parametrize("content", ["{", "3"])
+def test_a_damaged_data_json_is_named(content: str, tmp_path: Path) -> None:
+    (tmp_path / "data.json").write_text(content)
+    with pytest.raises(StoreError, match=r"data\.json: cannot be read .* start a new run"):
+        other_data(tmp_path, WORKLOAD, "1")
+
+
+@pytest.mark.parametrize("content", ["as it was", "another graph"])
+def test_a_graph_imported_anew_between_two_cases_is_looked_at_again(
+    content: str, store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the rest of the cases would read its rows by the minibatches of the other."""
+    folder = tmp_path / "imported"
+    folder.mkdir()
+    (folder / "spec.json").write_text("as it was")
+    monkeypatch.setenv("TEST_FOLDER", str(folder))
+    prepared: list[str] = []
+
+    def anew(number: int, *_: object) -> None:
+        if number == 2:
+            (folder / "spec.json").write_text(content)
+
+    progress = Progress(preparing=lambda _w, what, _f: prepared.append(what), ended=anew)
+    one = runner(store, cases("good", "slow", "last"), progress=progress)
+    another = content == "another graph"
+    assert one.run() == one.unprepared == another
+    assert len(prepared) == 1 + another
+    status, reason = outcomes(store)["last"]
+    assert status == ("failed" if another else "ok")
+    assert not another or "tiny is not what this run began with" in str(reason)
+
+
+def test_a_preparation_that_failed_is_tried_again_when_the_run_is_resumed(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_NETWORK", "down")
+    wanted = cases("fine") + cases("good", "crash", workload=Workload("downloaded"))
+    first = runner(store, wanted)
+    assert first.run() == 2
+    assert (first.left, first.unprepared) == (2, 2)
+    assert "no route to host" in outcomes(store)["good"][1]
+    monkeypatch.delenv("TEST_NETWORK")
+    again = runner(store, wanted)
+    assert again.run() == 1, "only what fails on its own"
+    assert (again.left, again.unprepared) == (0, 0)
+    ended = [(r.variant, r.status) for r in store.rows() if r.stage == "case"]
+    assert ended == [("fine", "ok"), ("good", "ok"), ("crash", "failed")]
+    assert set(executions(store).values()) == {1}
+    assert pq.read_table(store.folder / "samples.parquet").num_rows == 3 * 2
+
+
+def test_a_full_disk_under_the_datasets_stops_the_run_and_it_resumes(store: RunStore) -> None:
+    full = cases("good", workload=Workload("full"))
+    with pytest.raises(RunStopped, match="no space left to prepare full"):
+        runner(store, full).run()
+    assert not store.rows()
+    assert runner(store, cases("good")).run() == 0
+
+
+def test_a_second_run_of_a_complete_folder_runs_nothing(store: RunStore) -> None:
+    wanted = cases("good", "crash")
+    assert runner(store, wanted).run() == 1
+    before = store.rows_file.read_bytes()
+    again = runner(store, wanted)
+    assert again.run() == 1
+    assert again.left == 0
+    assert store.rows_file.read_bytes() == before
+    assert set(executions(store).values()) == {1}
+
+
+def test_progress_tells_of_every_case(store: RunStore) -> None:
+    told: list[tuple[str, str]] = []
+    progress = Progress(
+        preparing=lambda w, what, _f: told.append(("prepare", what)),
+        starting=lambda _i, _n, c: told.append(("start", c.variant)),
+        ended=lambda _i, _n, _c, rows: told.append(("end", rows[-1].status)),
+    )
+    runner(store, cases("good", "skips"), progress=progress).run()
+    assert told == [
+        ("start", "good"), ("prepare", "drawing"), ("end", "ok"), ("start", "skips"),
+        ("end", "skipped"),
+    ]  # fmt: skip
+
+
+def test_a_case_beside_other_work_says_so_when_it_ends(tmp_path: Path) -> None:
+    """Whoever sits before a run of hours can stop the other work, or the run."""
+    wanted = cases("good", "beside_work", "skips")
+    text = {"name": "mine", "cases": [], "workloads": {WORKLOAD.id: asdict(WORKLOAD)}}
+    store, out = RunStore.create(tmp_path, "box", text, {}), Console(file=io.StringIO(), width=200)
+    run = PreparedRun(store, wanted, text, "cpu", "box")
+    runner(store, wanted, progress=reporter(progress_bar(out), run, out)).run()
+    good, beside, skips = out.file.getvalue().splitlines()
+    assert good.endswith("good r0 ok 0.2 s")
+    assert beside.endswith("beside_work r1 ok 0.2 s, beside other work on 1.5 cores")
+    assert skips.endswith("skips r2 skipped no GPU here")
+
+
+Once = Callable[[Path, Callable[[], None]], AbstractContextManager[None]]
+
+
+def signalled(number: int) -> Callable[[], None]:
+    """Sends this process a signal."""
+    return lambda: os.kill(os.getpid(), number)
+
+
+def test_interrupt_stops_the_case_in_flight_and_resume_completes(
+    store: RunStore, once: Once
+) -> None:
+    wanted = cases("good", "hang", "last")
+    # Started in the background, pytest may have inherited a SIGINT that is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupt = once(store.part(wanted[1]), signalled(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt), interrupt:
+        runner(store, wanted).run()
+    assert outcomes(store) == {"good": ("ok", None)}
+    assert pq.read_table(store.folder / "samples.parquet").num_rows >= 2
+    runner(store, wanted, timeout_s=1).run()
+    assert set(outcomes(store)) == {"good", "hang", "last"}
+    assert executions(store)[wanted[0].id] == 1
+    assert len(list(store.interrupted.iterdir())) == 1
+
+
+def test_sigterm_is_answered_like_an_interrupt(store: RunStore, once: Once) -> None:
+    part = store.part(cases("hang")[0])
+    with pytest.raises(Terminated), once(part, signalled(signal.SIGTERM)):
+        runner(store, cases("hang")).run()
+    assert part.exists()
+
+
+@pytest.mark.parametrize(("ended_by", "status"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_the_exit_status_tells_which_signal_ended_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_by: type[BaseException], status: int
+) -> None:
+    store = RunStore.create(tmp_path / "my results", "box", {"name": "mine", "cases": []}, {})
+
+    def ends(_: Runner) -> int:
+        raise ended_by
+
+    monkeypatch.setattr(Runner, "run", ends)
+    prepared = PreparedRun(store, cases("good"), {"measure": {}}, "cpu", "box")
+    err = io.StringIO()
+    assert execute(prepared, Console(file=io.StringIO()), Console(file=err, width=200)) == status
+    assert f"Go on with: gatherbench run --resume '{store.folder}'" in err.getvalue()
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_runner import cases, runner
+from gatherbench.bench.run.store import RunStore
+runner(RunStore.open(Path({folder!r})), cases(*["slow"] * 6)).run()
+"""
+
+
+def test_a_killed_runner_loses_nothing_and_runs_nothing_twice(store: RunStore) -> None:
+    script = DRIVER.format(tests=str(Path(__file__).parent), folder=str(store.folder))
+    ended: dict[str, int] = {}
+    wanted = cases(*["slow"] * 6)
+    elsewhere = store.folder.parent / "tmp"
+    elsewhere.mkdir()
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(elsewhere)}
+        )
+        done = len(store.rows())
+        deadline = time.monotonic() + 60
+        while len(store.rows_file.read_text().splitlines()) < done + 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.3)
+        process.kill()
+        process.wait()
+        store.recover()
+        for row in store.rows():
+            if row.stage == "case":
+                case_id = wanted[row.repeat].id
+                ended.setdefault(case_id, executions(store)[case_id])
+    assert ended
+    assert runner(store, wanted).run() == 0
+    assert [r.repeat for r in store.rows() if r.stage == "case"] == list(range(6))
+    counts = executions(store)
+    assert {case: counts[case] for case in ended} == ended, "a complete case was run again"
+    aside = len(list(store.interrupted.iterdir())) if store.interrupted.exists() else 0
+    assert sum(counts.values()) == 6 + aside
+    assert not list(elsewhere.iterdir()), "what nobody would ever sweep"
+    assert not store.parts.exists()
+
+
+def test_a_worker_dies_with_its_runner(store: RunStore) -> None:
+    script = DRIVER.replace('["slow"] * 6', '["hang"]').format(
+        tests=str(Path(__file__).parent), folder=str(store.folder)
+    )
+    process = subprocess.Popen([sys.executable, "-c", script])
+    part = store.part(cases("hang")[0])
+    deadline = time.monotonic() + 60
+    while not part.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    import psutil
+
+    children = psutil.Process(process.pid).children()
+    assert children
+    process.kill()
+    process.wait()
+    gone, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    assert len(gone) == len(children)
+
+
+def test_a_part_that_ended_but_was_not_folded_is_not_run_again(store: RunStore) -> None:
+    wanted = cases("good")
+    out = PartWriter(store.part(wanted[0]))
+    out.end("ok", None, 4.5)
+    out.close()
+    assert runner(store, wanted).run() == 0
+    assert [r.value for r in store.rows() if r.stage == "case"] == [4.5]
+    assert not (store.folder / "executions").exists()
+
+
+def test_a_full_disk_in_the_case_stops_the_run_and_it_resumes(store: RunStore) -> None:
+    wanted = cases("good", "disk_full", "last")
+    with pytest.raises(RunStopped, match="no space left"):
+        runner(store, wanted).run()
+    assert outcomes(store) == {"good": ("ok", None)}
+    roomy = [wanted[0], Case(WORKLOAD, "cpu_gather", "fits", {}, 1), wanted[2]]
+    assert runner(store, roomy).run() == 0
+    assert set(outcomes(store)) == {"good", "fits", "last"}
+    assert executions(store)[wanted[0].id] == 1
+
+
+def test_a_full_disk_under_the_table_stops_the_run_and_it_resumes(store: RunStore) -> None:
+    wanted = cases("good", "full_table", "last")
+    with pytest.raises(RunStopped, match="no space left"):
+        runner(store, wanted).run()
+    store.rows_file.unlink()
+    store.rows_file.with_suffix(".kept").rename(store.rows_file)
+    store.rows_file.with_suffix(".kept").touch()
+    assert runner(store, wanted).run() == 0
+    assert set(outcomes(store)) == {"good", "full_table", "last"}
+    assert set(executions(store).values()) == {1}, "a case that had been measured was run again"
+
+
+def test_a_file_system_without_locks_is_no_reason_not_to_run(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert runner(store, cases("good")).run() == 0
+    assert set(outcomes(store)) == {"good"}
+
+
+def test_two_runners_on_one_folder_are_refused(store: RunStore) -> None:
+    second: list[BaseException] = []
+
+    def start_another(*_: object) -> None:
+        try:
+            runner(store, cases("good")).run()
+        except StoreError as error:
+            second.append(error)
+
+    runner(store, cases("good"), progress=Progress(starting=start_another)).run()
+    assert "another process is running" in str(second[0])

@@ -1,0 +1,194 @@
+"""Traces: what was drawn comes back bit for bit, or is refused by name."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.trace import Trace, TraceError, draw_trace
+
+NODES, SEED = 300, 11
+
+
+def make_sampler(threads: int = 1) -> NeighborSampler:
+    rng = np.random.default_rng(0)
+    degrees = rng.integers(0, 40, NODES)
+    indptr = np.cumsum([0, *degrees], dtype=np.int64)
+    return NeighborSampler(indptr, rng.integers(0, NODES, indptr[-1]), (5, 3), threads)
+
+
+SEEDS = epoch_seeds(np.arange(200), 32, SEED, 0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    draw_trace(tmp_path / "trace", make_sampler(), SEEDS, SEED)
+    return tmp_path / "trace"
+
+
+def assert_same(a: MiniBatch, b: MiniBatch) -> None:
+    assert a.num_nodes == b.num_nodes
+    assert a.input_ids.dtype == b.input_ids.dtype == torch.int64
+    assert torch.equal(a.input_ids, b.input_ids)
+    assert len(a.edges) == len(b.edges)
+    for one, other in zip(a.edges, b.edges, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+def test_live_sampling_gives_the_trace(folder: Path) -> None:
+    trace, sampler = Trace.open(folder), make_sampler()
+    assert len(trace) == len(SEEDS) == 7
+    for i, seeds in enumerate(SEEDS):
+        live = sampler.sample(seeds, batch_seed(SEED, 0, i))
+        assert_same(trace[i], live)
+        assert torch.equal(trace.input_ids(i), live.input_ids)
+    assert [batch.num_nodes for batch in trace] == [trace[i].num_nodes for i in range(7)]
+
+
+def test_what_a_trace_says_of_itself(folder: Path) -> None:
+    trace = Trace.open(folder)
+    assert (trace.graph_nodes, trace.seed, trace.epoch) == (NODES, SEED, 0)
+    assert trace.num_nodes.shape == (7, 3)
+    assert trace.num_edges.sum() == sum(e.shape[1] for batch in trace for e in batch.edges)
+
+
+def test_minibatches_can_be_changed_without_harm(folder: Path) -> None:
+    trace = Trace.open(folder)
+    before = trace.input_ids(0)
+    trace.input_ids(0).zero_()
+    assert torch.equal(trace.input_ids(0), before)
+
+
+def test_one_seed_one_sequence_of_bytes(folder: Path, tmp_path: Path) -> None:
+    draw_trace(tmp_path / "again", make_sampler(threads=3), iter(SEEDS), SEED)
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "again").iterdir())
+    for name in names:
+        assert (folder / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    draw_trace(tmp_path / "other", make_sampler(), SEEDS, SEED + 1)
+    assert (folder / "sources.bin").read_bytes() != (tmp_path / "other/sources.bin").read_bytes()
+
+
+def test_epochs_differ(folder: Path, tmp_path: Path) -> None:
+    draw_trace(tmp_path / "next", make_sampler(), SEEDS, SEED, epoch=1)
+    assert_same(
+        Trace.open(tmp_path / "next")[2], make_sampler().sample(SEEDS[2], batch_seed(SEED, 1, 2))
+    )
+
+
+def test_progress_is_reported(tmp_path: Path) -> None:
+    seen: list[tuple[str, float]] = []
+    draw_trace(
+        tmp_path / "t", make_sampler(), SEEDS, 0, lambda what, part: seen.append((what, part))
+    )
+    assert [part for _, part in seen] == [(i + 1) / 7 for i in range(7)]
+
+
+@pytest.mark.parametrize("i", [-1, 7])
+def test_past_the_ends(folder: Path, i: int) -> None:
+    with pytest.raises(IndexError, match=r"it has minibatches 0\.\.6"):
+        Trace.open(folder)[i]
+
+
+def test_a_graph_without_edges(tmp_path: Path) -> None:
+    sampler = NeighborSampler(np.zeros(6, np.int64), np.empty(0, np.int32), (2, 2))
+    draw_trace(tmp_path / "t", sampler, [torch.tensor([3, 1])], 0)
+    batch = Trace.open(tmp_path / "t")[0]
+    assert batch.num_nodes == (2, 2, 2)
+    assert [edges.shape for edges in batch.edges] == [(2, 0), (2, 0)]
+    assert batch.seeds.tolist() == [3, 1]
+
+
+class HugeGraph:
+    """Answers with nodes whose ids need more than 32 bits."""
+
+    num_nodes = 2**40
+
+    def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
+        return MiniBatch(seeds + 2**35, (torch.zeros((2, 1), dtype=torch.int64),), (2, 2))
+
+
+def test_ids_that_need_64_bits(tmp_path: Path) -> None:
+    draw_trace(tmp_path / "t", HugeGraph(), [torch.tensor([3, 1])], 0)
+    assert Trace.open(tmp_path / "t").input_ids(0).tolist() == [2**35 + 3, 2**35 + 1]
+
+
+def test_no_minibatch_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least one minibatch"):
+        draw_trace(tmp_path / "t", make_sampler(), [], 0)
+
+
+def test_a_trace_that_fails_midway_leaves_nothing(folder: Path) -> None:
+    before = (folder / "trace.json").read_bytes()
+    with pytest.raises(IndexError, match="outside"):
+        draw_trace(folder, make_sampler(), [*SEEDS, torch.tensor([NODES])], SEED)
+    assert [path.name for path in folder.parent.iterdir()] == ["trace"]
+    assert (folder / "trace.json").read_bytes() == before
+
+
+class FullDisk:
+    """Fails as a write to a full disk does, on the way."""
+
+    num_nodes = NODES
+
+    def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="the disk is full; free some space"):
+        draw_trace(tmp_path / "t", FullDisk(), SEEDS, SEED)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_is_replaced(folder: Path) -> None:
+    draw_trace(folder, make_sampler(), SEEDS[:2], SEED)
+    assert len(Trace.open(folder)) == 2
+
+
+def _flip_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+@pytest.mark.parametrize("name", ["trace.json", "input_ids.bin", "sources.bin", "targets.bin"])
+@pytest.mark.parametrize("damage", [_flip_a_byte, _cut_short, Path.unlink])
+def test_damage_is_named(folder: Path, name: str, damage: Callable[[Path], None]) -> None:
+    damage(folder / name)
+    with pytest.raises(TraceError, match=f"{name}.*delete the folder and draw the trace again"):
+        Trace.open(folder)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"sha256": "0"}', "null"])
+def test_a_manifest_that_is_none(folder: Path, text: str) -> None:
+    (folder / "trace.json").write_text(text)
+    with pytest.raises(TraceError, match=r"trace\.json is damaged"):
+        Trace.open(folder)
+
+
+def test_another_version(folder: Path) -> None:
+    manifest = json.loads((folder / "trace.json").read_text())
+    (folder / "trace.json").write_text(json.dumps({**manifest, "format_version": 99}))
+    with pytest.raises(TraceError, match="format 99, expected 1"):
+        Trace.open(folder)
+
+
+def test_not_even_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="is no trace"):
+        Trace.open(tmp_path / "nowhere")

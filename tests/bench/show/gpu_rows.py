@@ -1,0 +1,143 @@
+"""Rows as a GPU run and gpu-micro would write them, made up for the tests of what reads them."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+
+from gatherbench.bench.probe.micro_plan import GIB
+from gatherbench.bench.probe.micro_rows import RowFile
+from gatherbench.bench.read.micro_row import MicroRow
+from gatherbench.bench.run.rows import HEADER
+from gatherbench.kernels.policies import POLICIES
+
+WORKLOAD = "wordnet-sage16x2-b1000-1f2e3d4c"
+MINIBATCHES, ROW_BYTES = 100, 2000
+#: Of a conftest run's payload: 2e9 B an epoch are 10 000 rows of 2000 B in each of 100 minibatches.
+ROWS_OF_A_MINIBATCH = 10_000
+BUDGETS = {5: 4.0, 10: 2.0, 15: 1.0, 25: 1.0}
+
+
+def add_rows(folder: Path, rows: Iterable[dict[str, object]], **fixed: object) -> None:
+    """Append rows to a run's table; what they leave out is filled in."""
+    usual = {
+        "run_id": folder.name,
+        "schema_version": 1,
+        "commit": "0123456789ab",
+        "machine": "nvidia-h200",
+        "backend": "cuda",
+        "workload": WORKLOAD,
+        "dataset": "wordnet",
+        "repeat": 0,
+        "epoch": -1,
+        "source": "test",
+        "status": "ok",
+        "reason": "",
+        **fixed,
+    }
+    with (folder / "rows.csv").open("a", newline="") as file:
+        writer = csv.DictWriter(file, HEADER, lineterminator="\n")
+        writer.writerows({**usual, **row} for row in rows)
+
+
+def declare_path(folder: Path, strategy: str, variant: str, **facts: float) -> None:
+    """What a case says of an epoch's way, by metric; 1000 B are wanted unless said otherwise."""
+    known = {"declared_payload": 1000.0, "copy_engine": 0.0, "gpu_link_read": 0.0, **facts}
+    rows = [
+        {"stage": "fetch", "metric": name, "unit": "B", "value": value}
+        for name, value in known.items()
+    ]
+    add_rows(folder, rows, backend="model", strategy=strategy, variant=variant)
+
+
+def measure_link(folder: Path, strategy: str, variant: str, *epochs: float) -> None:
+    """Bytes from host to device that a sensor saw in each of these epochs."""
+    rows = [
+        {"stage": "epoch", "metric": "pcie_host_to_device", "unit": "B", "value": v, "epoch": n}
+        for n, v in enumerate(epochs)
+    ]
+    add_rows(folder, rows, strategy=strategy, variant=variant)
+
+
+def add_gpu_metrics(folder: Path, series: Iterable[tuple[str, str]], epochs: int = 4) -> None:
+    """What a GPU run has beyond ``write_run``: power, row widths, the sweeps of the SMs' share.
+
+    ``cpu_gather naive`` draws 400 W, everything else 300 W, over 10 epochs in 10 s.
+    """
+    for strategy, variant in series:
+        key = {"strategy": strategy, "variant": variant}
+        batches = {"stage": "epoch", "metric": "minibatches", "unit": "1", "value": MINIBATCHES}
+        watts = 400.0 if variant == "naive" else 300.0
+        add_rows(
+            folder,
+            [
+                {**batches, "epoch": number, "repeat": repeat}
+                for repeat, number in itertools.product(range(3), range(epochs))
+            ],
+            **key,
+        )
+        block = (("gpu_energy", "J", 10 * watts), ("window_time", "s", 10), ("epochs", "1", 10))
+        energy = [
+            {"stage": "energy", "metric": metric, "unit": unit, "value": value}
+            for metric, unit, value in block
+        ]
+        add_rows(folder, energy, **key)
+        row = {"stage": "fetch", "metric": "row", "unit": "B", "value": ROW_BYTES}
+        add_rows(folder, [row], backend="model", **key)
+        if strategy == "async_zero_copy":
+            steps = [("train_alone_step_time", 0.5), ("fetch_alone_step_time", 0.8)]
+            steps += [
+                (f"budget_{percent}_gather_time", value) for percent, value in BUDGETS.items()
+            ]
+            steps += [(f"budget_{percent}_step_time", value) for percent, value in BUDGETS.items()]
+            sweep = [
+                {"stage": "setup", "metric": metric, "unit": "s", "value": value}
+                for metric, value in steps
+            ]
+            add_rows(folder, sweep, **key)
+
+
+def write_micro(folder: Path, policies: Iterable[str] = tuple(POLICIES)) -> Path:
+    """A gpu-micro run: each launch moves 1 GB, in 1/50 s by copy engine, 1/40 s by SMs.
+
+    Gathers take 1/30 s, the policy ``aligned`` 1/38 s sorted and 1/36 s as given; with a grid cap
+    of 5 % twice as long. Each point has three rounds: one 10 % slower and one 10 % faster.
+    """
+    folder.mkdir(parents=True)
+    launches: list[tuple[str, str, str, int, int, float]] = [
+        ("copy_engine", "", "", 0, 0, 50.0),
+        ("sm_read", "", "", 0, 4, 40.0),
+    ]
+    for policy in policies:
+        for width in (64, 512, 2408):
+            ours = POLICIES[policy].system == "gatherbench"
+            for order in ("given", "sorted") if ours else (POLICIES[policy].order_of(width),):
+                best = {"given": 36.0, "sorted": 38.0}[order] if policy == "aligned" else 30.0
+                launches.append(("gather", policy, order, width, 0, best))
+                if ours:
+                    launches.append(("gather", policy, order, width, 5, best / 2))
+    with RowFile(folder / "rows.csv", MicroRow) as out:
+        for launch, (number, factor) in itertools.product(launches, enumerate((1.0, 1.1, 0.9))):
+            *point, cap, rate = launch
+            seconds = factor / rate
+            out.add(MicroRow(*point, 8 * GIB, cap, number, 10**9, seconds, "test"))
+    (folder / "env.json").write_text("{}")
+    return folder
+
+
+def write_overlap(folder: Path) -> None:
+    """``overlap.csv`` of a gpu-micro run: a step of 10 ms takes 14 ms beside a fetch."""
+    lines = ["kind,load,provider,budget_percent,round,time_s,source"]
+    for kind, seconds in (("train", 0.01), ("fetch", 0.009), ("both", 0.014)):
+        lines += [f"{kind},memory_pass,stream,{percent},0,{seconds},test" for percent in (5, 25)]
+    (folder / "overlap.csv").write_text("\n".join(lines) + "\n")
+
+
+def write_peer(folder: Path) -> None:
+    """``peer.csv`` of a gpu-micro run: theirs at 20 GB/s, ours at 25."""
+    lines = ["gatherer,order,row_bytes,payload_bytes,round,time_s,source"]
+    for name, order, rate in (("WholeGraph 26.10", "its own", 20), ("aligned", "given", 25)):
+        lines += [f"{name},{order},512,1000000000,{i},{1 / rate},test" for i in range(3)]
+    (folder / "peer.csv").write_text("\n".join(lines) + "\n")

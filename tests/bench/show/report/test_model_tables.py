@@ -1,0 +1,123 @@
+"""The link model's tables below those of ``gatherbench show``, and in the report."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.show.report.link import model_errors, roofline_of
+from gatherbench.bench.show.report.page import write_report
+from gatherbench.bench.show.run import render
+
+MakeRun = Callable[..., Path]
+NAIVE = ("cpu_gather", "naive", 2.0)
+ALIGNED = ("aligned_zero_copy", "given", 0.8)
+
+
+def shown(folder: Path, width: int = 90) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None).print(render(load_run(folder)))
+    return out.getvalue()
+
+
+def test_rates_stand_as_shares_of_the_roofs_of_what_measured_them(make_run: MakeRun) -> None:
+    folder = make_run([NAIVE, ALIGNED], backend="cuda", declared=True)
+    (folder / "profile.toml").write_text(load_profile("rtx3090-pcie4").to_toml())
+    text = shown(folder)
+    assert max(map(len, text.splitlines())) <= 90
+    _, roofline = text.split("roofline of ", 1)
+    assert roofline.startswith("wordnet GraphSAGE (20 minibatches) for rtx3090-pcie4")
+    rates, errors = roofline.split("\nepochs of ", 1)
+    (line,) = (words for words in rates.splitlines() if "aligned_zero_copy" in words)
+    cells = line.split()
+    # 2 GB of rows an epoch in 0.4 s of fetching; the raw link gives 31.51 GB/s.
+    assert 4.8 < float(cells[2]) < 5.1
+    assert cells[5] in ("15%", "16%")
+    assert "link" in cells[6:]
+    (line,) = (words for words in errors.split("\nMedians ")[0].splitlines() if "given" in words)
+    measured, modelled, error, path, path_error = line.split()[2:]
+    assert modelled != path, "training as it was measured is another"
+    for seconds, said in ((modelled, error), (path, path_error)):
+        expected = float(seconds) / float(measured) - 1
+        assert float(said.removesuffix("%")) == pytest.approx(100 * expected, abs=1)
+
+
+def test_without_a_gpu_the_model_has_nothing_to_be_held_against(make_run: MakeRun) -> None:
+    folder = make_run([NAIVE, ALIGNED], declared=True)
+    (folder / "profile.toml").write_text(load_profile("rtx3090-pcie4").to_toml())
+    _, roofline = shown(folder).split("roofline of ", 1)
+    assert "modelled" in roofline
+    assert "off by" not in roofline
+    assert model_errors(load_run(folder)) is None
+
+
+def test_the_report_says_how_far_the_model_is_off(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run([ALIGNED, NAIVE], backend="cuda", declared=True)
+    assert model_errors(load_run(folder)) is None  # no profile
+    file = folder / "profile.toml"
+    file.write_text(load_profile("rtx3090-pcie4").to_toml())
+    table = model_errors(load_run(folder))
+    assert table is not None
+    cells = [dict(zip([c.csv for c in table.columns], x.cells, strict=True)) for x in table.lines]
+    assert [one["strategy"].text for one in cells] == ["cpu_gather", "aligned_zero_copy"]
+    for one in cells:
+        seconds = [float(one[name].value or "nan") for name in ("measured_s", "modelled_s")]
+        assert float(one["error"].value or "nan") == pytest.approx(seconds[1] / seconds[0] - 1)
+    page = write_report(load_run(folder), tmp_path / "report.html").read_text()
+    assert table.caption in html.unescape(page)
+    file.write_text("name = ")
+    assert model_errors(load_run(folder)) is None  # the roofline says why
+
+
+def test_what_is_off_does_not_hang_on_a_roofline(make_run: MakeRun) -> None:
+    folder = make_run([ALIGNED], backend="cuda", declared=True)
+    rows = folder / "rows.csv"
+    rows.write_text(rows.read_text().replace("gpu_link_read,B,2000000000.0", "gpu_link_read,B,0.0"))
+    (folder / "profile.toml").write_text(load_profile("rtx3090-pcie4").to_toml())
+    text = shown(folder)
+    assert "roofline of" not in text, "nothing crosses the link"
+    assert "epochs of wordnet" in text
+    assert model_errors(load_run(folder)) is not None
+
+
+def test_nothing_that_was_modelled_is_no_table(make_run: MakeRun) -> None:
+    profile = load_profile("rtx3090-pcie4").to_toml()
+    silent = make_run([ALIGNED], backend="cuda")  # as of gpu-meters: it does not say what it moves
+    failed = make_run(
+        [ALIGNED], backend="cuda", failures={ALIGNED[:2]: ("failed", "out of memory")}
+    )
+    for folder in (silent, failed):
+        (folder / "profile.toml").write_text(profile)
+        assert model_errors(load_run(folder)) is None
+        assert "off by" not in shown(folder)
+
+
+def test_without_a_profile_it_says_what_to_do(make_run: MakeRun) -> None:
+    folder = make_run([NAIVE], backend="cuda", declared=True)
+    assert "no roofline: the run has no link profile (gatherbench predict RUN" in shown(folder)
+    (folder / "profile.toml").write_text("name = ")
+    assert "not valid TOML" in " ".join(shown(folder).split())
+
+
+def test_ranges_of_a_profile_have_two_ends_everywhere(make_run: MakeRun) -> None:
+    """Of reads by an H200's SMs 35.2 GB/s, and 45.4 or 51.5 by requests of 64 or 128 B."""
+    folder = make_run([NAIVE, ALIGNED], backend="cuda", declared=True)
+    profile = load_profile("h200-sxm-pcie5")
+    (folder / "profile.toml").write_text(profile.to_toml())
+    chart = roofline_of(load_run(folder)).chart
+    assert chart is not None
+    (panel,) = chart.panels
+    assert [mark.kind for mark in panel.marks].count("sm_read") == 3
+    assert [mark.kind for mark in panel.marks].count("copy_engine") == 1
+    modelled = [bar.text for bar in panel.bars if bar.modelled and bar.variant == "given"]
+    assert [text.split(" ")[1] for text in modelled] == ["least", "most"]
+    assert "the profile knows but a range" in chart.reading
+    errors = shown(folder).split("\nepochs of ", 1)[1]
+    assert errors.count("at least") == errors.count("at most") > 0

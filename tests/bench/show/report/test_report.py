@@ -1,0 +1,455 @@
+"""What the report claims, and what becomes of it when it cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from gatherbench.bench.cli import app
+from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.read.compare.runs import compare_runs
+from gatherbench.bench.read.disturbance import mark_disturbed
+from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.read.units import quantity, short
+from gatherbench.bench.run import store
+from gatherbench.bench.run.guards import only_one
+from gatherbench.bench.run.samples import write_timeline
+from gatherbench.bench.run.store import RunStore
+from gatherbench.bench.show.comparison import summary
+from gatherbench.bench.show.report import page
+from gatherbench.bench.show.report.against import against
+from gatherbench.bench.show.report.bars import nice_ticks
+from gatherbench.bench.show.report.facts import in_short, workloads
+from gatherbench.bench.show.report.link import data_path, energy, roofline_of
+from gatherbench.bench.show.report.over_time import MOST, power, traffic
+from gatherbench.bench.show.report.page import render_report
+from gatherbench.bench.show.report.results import numbers, savings, speedups
+from gatherbench.bench.show.sentences.verdict import Statement, cases_ended, verdict
+
+MakeRun = Callable[..., Path]
+
+NAIVE = ("cpu_gather", "naive", 2.0)
+PINNED = ("cpu_gather", "pinned", 1.5)
+ALIGNED = ("aligned_zero_copy", "given", 0.8)
+BOUND = ("all_in_gpu", "default", 0.5)
+WORKLOAD = "wordnet-sage16x2-b1000-5f292758"
+
+
+def said(folder: Path) -> list[Statement]:
+    return verdict(load_run(folder))
+
+
+def test_a_clear_winner_is_named_with_its_place_and_the_bound(make_run: MakeRun) -> None:
+    """Repeats of 1.005 and 1.025 of each time: t(1) is 12.706, so two repeats say little."""
+    reach = 12.706 * math.log(1.025 / 1.005) / math.sqrt(2) / math.sqrt(2)  # of each mean
+    low, high = (2.5 * math.exp(sign * math.sqrt(2) * reach) for sign in (-1, 1))
+    assert (f"{low:.2f}", f"{high:.2f}") == ("2.09", "2.98")
+    assert said(make_run([NAIVE, PINNED, ALIGNED, BOUND])) == [
+        Statement(
+            "measured",
+            "Measured in host memory only (no GPU, no PCIe link): aligned_zero_copy given had the"
+            " shortest epochs, 2.50× (2.09–2.98) as fast as cpu_gather naive; all_in_gpu, the"
+            " upper bound, reached 4.00× (3.35–4.77).",
+        )
+    ]
+
+
+def test_on_a_gpu_the_gpu_is_named(make_run: MakeRun) -> None:
+    (statement,) = said(make_run([NAIVE, ALIGNED], backend="cuda"))
+    assert statement.text.startswith("Measured on NVIDIA H200: aligned_zero_copy given had")
+
+
+def test_of_several_gpus_the_one_that_was_used_is_named(make_run: MakeRun) -> None:
+    run = load_run(make_run(backend="cuda"))
+    two = [{"name": "NVIDIA H200", "uuid_hash": "a"}, {"name": "NVIDIA T400", "uuid_hash": "b"}]
+    used = replace(run, env={**run.env, "gpus": two, "gpu_in_use": "a"})
+    assert "Measured on NVIDIA H200" in verdict(used)[0].text
+    assert dict(in_short(used))["GPU"] == "NVIDIA H200"
+    unsaid = replace(run, env={**run.env, "gpus": two})  # as earlier runs have it
+    assert dict(in_short(unsaid))["GPU"] == "NVIDIA H200, NVIDIA T400"
+
+
+def sentence(folder: Path) -> str:
+    """What is said of the measured epochs, less what they were measured on."""
+    (statement,) = (s for s in said(folder) if s.kind == "measured")
+    return statement.text.partition("link): ")[2]
+
+
+def test_what_is_not_decided_is_no_winner_and_not_level(make_run: MakeRun) -> None:
+    """0.8 and 0.81 s differ by 1 %: level while the interval is narrow, else not decided."""
+    near = ("unified_zero_copy", "registered", 0.81)
+    assert sentence(make_run([NAIVE, ALIGNED, near], spread=0.0, name="level")) == (
+        "level at the shortest epochs are aligned_zero_copy given 2.50× (2.50–2.50) and"
+        " unified_zero_copy registered 2.47× (2.47–2.47) as fast as cpu_gather naive."
+    )
+    wide = sentence(make_run([NAIVE, ALIGNED, near], spread=0.3, name="wide"))
+    assert wide.startswith(
+        "not decided whether any path is faster than cpu_gather naive: aligned_zero_copy given"
+        " 2.50× (0.274–22.8) and unified_zero_copy registered"
+    )
+    some = sentence(make_run([NAIVE, ALIGNED, near, PINNED], spread=0.02, name="some"))
+    assert some.startswith("whose epochs are the shortest is not decided between aligned_zero_copy")
+    assert "pinned" not in some, "it is slower"
+
+
+def test_nothing_faster_than_the_baseline(make_run: MakeRun) -> None:
+    slower, level = ("aligned_zero_copy", "given", 2.2), ("unified_zero_copy", "registered", 2.04)
+    assert sentence(make_run([NAIVE, slower], spread=0.0, name="a")) == (
+        "nothing was faster than cpu_gather naive."
+    )
+    assert sentence(make_run([NAIVE, slower, level], spread=0.0, name="b")) == (
+        "nothing was faster than cpu_gather naive; level with it: unified_zero_copy registered"
+        " 0.980× (0.980–0.980)."
+    )
+    assert sentence(make_run([NAIVE, slower], name="c")) == (
+        "not decided whether any path is faster than cpu_gather naive: aligned_zero_copy given"
+        " 0.909× (0.762–1.09)."
+    )
+
+
+def test_a_bound_that_is_slower_than_what_it_bounds_is_not_decided(make_run: MakeRun) -> None:
+    slow = (*BOUND[:2], 0.9)
+    said = sentence(make_run([NAIVE, ALIGNED, slow], spread=0.0))
+    assert said.endswith(
+        "; all_in_gpu, the upper bound, is not decided: it came out no faster than what it bounds."
+    )
+    assert "2.22" not in said
+
+
+def test_workloads_with_one_winner_share_a_clause(make_run: MakeRun) -> None:
+    """Workload k is longer by a tenth of the time for each before it, so its spread is less."""
+    said = sentence(make_run([NAIVE, ALIGNED], workloads=["a-sage", "b-sage", "c-gat"]))
+    assert said == (
+        "aligned_zero_copy given had the shortest epochs on 3 workloads, 2.50× (2.09–2.98) to"
+        " 2.50× (2.16–2.90) as fast as cpu_gather naive."
+    )
+
+
+def test_workloads_on_which_nothing_is_decided_are_told_one_by_one(make_run: MakeRun) -> None:
+    near = ("unified_zero_copy", "registered", 0.81)
+    many = [f"{letter}-sage" for letter in "abcdef"]
+    said = sentence(make_run([NAIVE, ALIGNED, near], workloads=many, spread=0.0))
+    assert said.count("level at the shortest epochs on") == 4
+    assert "on 2 more workloads no path is alone" in said
+
+
+def test_where_an_epoch_is_less_precise_than_asked_it_says_so(make_run: MakeRun) -> None:
+    folder = make_run([NAIVE, ALIGNED], repeats=3)
+    plan = json.loads((folder / "plan.json").read_text())
+    del plan["measure"]["repeats"]
+    for precision, wide in ((0.03, 2), (0.06, 0)):  # s = 0.0196, t(2) = 4.303: ±5.0 %
+        plan["measure"] |= {"min_repeats": 3, "max_repeats": 5, "precision": precision}
+        (folder / "plan.json").write_text(json.dumps(plan))
+        texts = [s.text for s in said(folder) if "precise" in s.text]
+        assert len(texts) == bool(wide)
+        assert not wide or "(±3%): the epochs of 2 series" in texts[0]
+        assert not wide or "(±5%)" in texts[0]
+
+
+def test_modelled_epochs_have_a_sentence_of_their_own(make_run: MakeRun) -> None:
+    measured, modelled = said(make_run([NAIVE, ALIGNED], modelled=[NAIVE, ("x", "y", 0.1)]))
+    assert measured.kind == "measured"
+    assert "x y" not in measured.text
+    assert modelled.text.startswith("Modelled, not measured, for h200-sxm-pcie5: x y had")
+
+
+def test_a_run_of_failures_says_so_and_why(make_run: MakeRun) -> None:
+    failures = {s[:2]: ("failed", "CUDA error: out of memory") for s in (NAIVE, ALIGNED)}
+    folder = make_run([NAIVE, ALIGNED], failures=failures)
+    (statement,) = said(folder)
+    assert statement.kind == "warning"
+    assert statement.text == (
+        "Nothing was measured: of 4 cases 4 failed. The first: CUDA error: out of memory."
+    )
+    html = render_report(load_run(folder))
+    assert "CUDA error: out of memory" in html
+    assert "no GPU result" not in html
+
+
+def test_without_a_baseline_no_speed_up_is_claimed(make_run: MakeRun) -> None:
+    (statement,) = said(make_run([ALIGNED, BOUND]))
+    assert statement.text.startswith("No speed-up can be stated")
+
+
+def test_an_incomplete_run_is_called_so(make_run: MakeRun) -> None:
+    folder = make_run([NAIVE, ALIGNED, BOUND], not_run=[BOUND[:2]])
+    texts = [s.text for s in said(folder) if s.kind == "warning"]
+    assert texts == [
+        "The run is incomplete: 2 of 6 cases have not been run. `gatherbench run --resume FOLDER`"
+        " completes it."
+    ]
+    run = load_run(folder)
+    assert cases_ended(run) == {"ok": 4, "failed": 0, "skipped": 0, "not run": 2}
+    assert ("Cases", "4 ok, 2 not run of 6") in in_short(run)
+    assert "the run was cut off" in render_report(run)
+    with only_one(folder):
+        going = render_report(load_run(folder))
+    assert "have not been run. It was still going when this was written." in going
+    assert "cut off" not in going
+
+
+def test_one_repeat_is_a_reservation(make_run: MakeRun) -> None:
+    once = [s.text for s in said(make_run([NAIVE, ALIGNED], repeats=1))]
+    assert "2.50× (one repeat)" in once[0]
+    assert once[1].startswith("One repeat only of 2 series")
+    assert not any("One repeat" in s.text for s in said(make_run(repeats=2)))
+
+
+def test_other_work_has_a_column_where_there_was_any(make_run: MakeRun) -> None:
+    run = load_run(make_run())
+    epochs = run.rows[(run.rows["stage"] == "epoch") & (run.rows["metric"] == "wall_time")]
+    metered = {"system_cpu_busy": 99.0, "window_time": 2.0, "cpu_user": 1.0, "cpu_system": 0.0}
+    busy = [epochs.assign(metric=metric, value=value) for metric, value in metered.items()]
+    rows = run.rows[~run.rows["metric"].isin(metered)]
+    disturbed = replace(run, rows=mark_disturbed(pd.concat([rows, *busy]), run.env))
+    before, after = ({c.label for c in numbers(one).columns} for one in (run, disturbed))
+    assert after - before == {"other work"}
+
+
+def test_titles_are_words_that_the_table_of_workloads_explains(make_run: MakeRun) -> None:
+    run = load_run(make_run([NAIVE, ALIGNED]))
+    (panel,) = speedups(run).panels
+    assert panel.title == "wordnet GraphSAGE (20 minibatches)"
+    shown = workloads(run)
+    place = [column.field for column in shown.columns].index("name")
+    assert [line.cells[place].text for line in shown.lines] == [panel.title]
+
+
+def test_bars_are_as_long_as_their_numbers(make_run: MakeRun) -> None:
+    (panel,) = speedups(load_run(make_run([NAIVE, ALIGNED, BOUND]))).panels
+    lengths = {bar.strategy: sum(part.length for part in bar.parts) for bar in panel.bars}
+    assert lengths["aligned_zero_copy"] / lengths["cpu_gather"] == pytest.approx(2.5)
+    assert lengths["all_in_gpu"] / lengths["cpu_gather"] == pytest.approx(4.0)
+    assert [mark.place for mark in panel.marks] == [pytest.approx(lengths["cpu_gather"])]
+    assert max(bar.whisker[1] for bar in panel.bars if bar.whisker) <= 100
+
+
+@pytest.mark.parametrize("top", [0.0003, 0.9, 1.0, 7.3, 4200.0])
+def test_ticks_are_few_round_and_within_the_axis(top: float) -> None:
+    ticks = nice_ticks(top)
+    assert ticks[0] == 0
+    assert 2 <= len(ticks) <= 6
+    assert ticks[-1] <= top * (1 + 1e-9)
+    assert float(f"{ticks[1]:.0e}") == pytest.approx(ticks[1])
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.2134, "s", "213 ms"),
+        (1.5, "s", "1.50 s"),
+        (2.5e-5, "s", "25.0 µs"),
+        (141190800, "B", "141 MB"),
+        (1.144e10, "B/s", "11.4 GB/s"),
+        (1.98e9, "Hz", "1.98 GHz"),
+        (1.4442, "×", "1.44×"),
+        (12345, "1", "12\N{NARROW NO-BREAK SPACE}345"),
+        (float("nan"), "s", "–"),
+    ],
+)
+def test_a_number_has_the_unit_that_suits_it(value: float, unit: str, text: str) -> None:
+    assert quantity(value, unit) == text
+
+
+def test_long_names_keep_their_ends() -> None:
+    assert short("a" * 50 + "\n" + "b" * 50, 20) == "a" * 13 + "…" + "b" * 6
+    assert short("two\nlines") == "two lines"
+
+
+def test_without_a_profile_a_sentence_stands_in_for_the_roofline(make_run: MakeRun) -> None:
+    found = roofline_of(load_run(make_run()))
+    assert found.chart is None
+    assert "no link profile" in found.absent
+    assert "--profile" in found.absent
+
+
+def test_a_damaged_profile_is_named(make_run: MakeRun) -> None:
+    folder = make_run()
+    (folder / "profile.toml").write_text("name = ")
+    assert "profile.toml: not valid TOML" in roofline_of(load_run(folder)).absent
+
+
+def test_the_roofs_are_those_of_the_profile(make_run: MakeRun) -> None:
+    folder = make_run([NAIVE, ALIGNED], backend="cuda", declared=True)
+    (folder / "profile.toml").write_text(load_profile("rtx3090-pcie4").to_toml())
+    found = roofline_of(load_run(folder))
+    assert found.chart is not None, found.absent
+    (panel,) = found.chart.panels
+    places = {mark.kind: mark.place for mark in panel.marks}
+    assert places["raw_link"] == max(places.values())
+    measured = next(
+        bar for bar in panel.bars if not bar.modelled and bar.strategy == "aligned_zero_copy"
+    )
+    (part,) = measured.parts
+    # 2 GB of rows an epoch over the median of the fetch stage, on an axis up to the raw link.
+    assert part.length / places["raw_link"] == pytest.approx(
+        2e9 / (0.4 * 1.015) / 31.51e9, rel=0.02
+    )
+
+
+def test_what_a_path_keeps_of_the_table_stands_beside_what_it_brings(make_run: MakeRun) -> None:
+    shown = data_path(load_run(make_run([NAIVE, ALIGNED], declared=True)))
+    place = [column.field for column in shown.columns].index("gpu_table")
+    assert [line.cells[place].text for line in shown.lines] == ["70.0", "70.0"]
+
+
+def test_energy_is_split_in_what_the_idle_gpu_draws_and_the_rest(make_run: MakeRun) -> None:
+    folder = make_run([ALIGNED], backend="cuda", repeats=1)
+    store = RunStore.open(folder)
+    row = store.rows()[0]
+    window = {"gpu_energy": ("J", 4000.0), "epochs": ("1", 10.0), "window_time": ("s", 20.0)}
+    made = [
+        replace(row, stage="energy", metric=metric, unit=unit, value=value, epoch=-1)
+        for metric, (unit, value) in window.items()
+    ]
+    whole = {"workload": "", "strategy": "", "variant": "", "stage": "calibration"}
+    idle = replace(row, **whole, metric="idle_power", unit="W", value=80.0)
+    store.append([*made, idle])
+    (panel,) = energy(load_run(folder)).panels
+    (drawn,) = panel.bars
+    assert drawn.text == "400 J"
+    assert [(p.name, p.text) for p in drawn.parts] == [("idle", "160 J"), ("above idle", "240 J")]
+    html = render_report(load_run(folder))
+    assert 'class="fill-above-idle" x=' in html
+    assert "idle_power" in html
+
+
+def test_what_a_path_saves_stands_beside_what_was_published(make_run: MakeRun) -> None:
+    folder = make_run([NAIVE, ALIGNED, BOUND], backend="cuda", repeats=1)
+    store = RunStore.open(folder)
+    rows = store.rows()
+    blocks = {
+        "cpu_gather": (5000.0, 20.0),
+        "aligned_zero_copy": (2000.0, 10.0),
+        "all_in_gpu": (4999.99, 20.0),
+    }
+    for strategy, (joules, seconds) in blocks.items():
+        row = next(r for r in rows if r.strategy == strategy)
+        window = {"gpu_energy": ("J", joules), "epochs": ("1", 10.0), "window_time": ("s", seconds)}
+        store.append(
+            replace(row, stage="energy", metric=metric, unit=unit, value=value, epoch=-1)
+            for metric, (unit, value) in window.items()
+        )
+    table = savings(load_run(folder))
+    cells, bound = (
+        dict(zip(table.labels, (cell.text for cell in line.cells), strict=True))
+        for line in table.lines
+    )
+    assert (cells["strategy"], cells["kind"]) == ("aligned_zero_copy", "measured, GPU")
+    assert cells["epoch time, %"] == "-60.0"  # 0.8 s after 2.0 s
+    assert cells["power of the GPU, %"] == "-20.0"  # 200 W after 250 W
+    assert cells["energy of the GPU, %"] == "-60.0"
+    assert bound["energy of the GPU, %"] == "0", "two millionths less are no saving"
+    published = load_reference(Path(__file__).parents[3] / "results" / "reference")
+    watts = published[published["metric"] == "system_power_change"]["value"]
+    low, high = (f"{100 * share:.1f}".replace("-", "−") for share in (watts.max(), watts.min()))
+    html = render_report(load_run(folder))
+    assert f"power of the whole system {low} to {high} %" in html
+
+
+def test_without_a_baseline_nothing_is_saved(make_run: MakeRun) -> None:
+    folder = make_run([ALIGNED, BOUND], repeats=1)
+    assert savings(load_run(folder)).lines == []
+    assert "of the whole system" not in render_report(load_run(folder))
+    on_host = savings(load_run(make_run([NAIVE, PINNED], repeats=1, name="host")))
+    assert "epoch time, %" in on_host.labels
+    assert not any("GPU" in label for label in on_host.labels), "a column of nothing"
+
+
+@pytest.mark.parametrize("polled", [2, 3, 777])
+def test_thinning_a_counter_keeps_its_bytes(make_run: MakeRun, polled: int) -> None:
+    folder = make_run([ALIGNED], backend="cuda")
+    points = [(0.01 * i, 1e6 * i * i) for i in range(polled)]
+    record = {"kind": "series", "workload": WORKLOAD, "strategy": ALIGNED[0], "unit": "B"}
+    record |= {"variant": ALIGNED[1], "repeat": 0, "epoch": 0, "metric": "pcie_host_to_device"}
+    write_timeline([{**record, "points": points}], folder)
+    (panel,) = traffic(load_run(folder)).panels
+    (strip,) = panel.strips
+    (line,) = strip.lines
+    assert line.path.count("V") <= MOST + 1
+    seconds, bytes_ = points[-1]
+    assert strip.text == f"{quantity(bytes_ / seconds, 'B/s')} mean"
+
+
+def test_what_was_not_polled_has_its_reason_and_remedy(make_run: MakeRun) -> None:
+    found = power(load_run(make_run()))
+    assert found.panels == []
+    assert found.absent.startswith("nothing was polled")
+
+
+def test_the_command_says_where_the_report_is(make_run: MakeRun, tmp_path: Path) -> None:
+    folder, out = make_run(), tmp_path / "mine.html"
+    assert CliRunner().invoke(app, ["report", str(folder)]).stdout.strip() == str(
+        folder / "report.html"
+    )
+    done = CliRunner().invoke(app, ["report", str(folder), "--out", str(out)])
+    assert done.exit_code == 0
+    assert out.read_text() == (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize("target", ["missing/report.html", "."])
+def test_a_place_that_cannot_be_written_is_named_with_a_remedy(
+    make_run: MakeRun, tmp_path: Path, target: str
+) -> None:
+    done = CliRunner().invoke(app, ["report", str(make_run()), "--out", str(tmp_path / target)])
+    assert done.exit_code == 2
+    assert str(tmp_path / target) in done.stderr
+    assert "--out" in done.stderr
+
+
+def test_a_full_disk_leaves_the_earlier_report(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run()
+    (folder / "report.html").write_text("the earlier one")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store.os, "fsync", full)
+    done = CliRunner().invoke(app, ["report", str(folder)])
+    assert done.exit_code == 2
+    assert "No space left on device" in done.stderr
+    assert (folder / "report.html").read_text() == "the earlier one"
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "env.json", "parts", "plan.json", "report.html", "rows.csv",
+    ]  # fmt: skip
+
+
+def test_no_run_is_bad_input(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "no run folder" in done.stderr
+
+
+def test_the_same_run_gives_the_same_file(make_run: MakeRun) -> None:
+    run = load_run(make_run(modelled=[NAIVE]))
+    assert render_report(run) == render_report(run)
+
+
+def test_the_style_sheet_has_every_colour_that_it_is_said_to_have() -> None:
+    """A class without a rule is drawn black."""
+    sheet = Path(page.__file__).with_name("report.css").read_text(encoding="utf-8")
+    without = [name for name in page.COLOURS if f".fill-{name} " not in sheet.replace(",", " ")]
+    assert without == [], "each needs a rule .fill-NAME { fill: var(--COLOUR); } in report.css"
+
+
+def test_modelled_comparisons_are_counted_apart(make_run: MakeRun) -> None:
+    """Four series measured; of two modelled ones the new run's second takes twice as long."""
+    modelled = [("cpu_gather", "naive", 1.0), ("all_in_gpu", "default", 0.5)]
+    base = load_run(make_run(modelled=modelled))
+    new = load_run(make_run(modelled=[modelled[0], (*modelled[1][:2], 1.0)]))
+    said = against(new, base).summary
+    assert said == summary(compare_runs(base, new))
+    measured, _, computed = said.partition("; modelled ")
+    assert computed == "1 SLOW, 1 SAME"
+    assert "measured 4 " in measured

@@ -1,0 +1,152 @@
+"""What this machine's GPU has measured takes the model's place, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatherbench.bench.model.advise.measured import measured_epochs
+from gatherbench.bench.model.advise.question import Question, graph_of, graph_sizes
+from gatherbench.bench.model.advise.rank import MEASURED, MODELLED, advise
+from gatherbench.bench.model.profile_file import load_profile
+
+MACHINE = "cpu-amd-epyc-2c"  # the folder that make_run writes to
+GRAPH = graph_of(
+    117_659, 367_578, 300, classes=45, train_nodes=70_622, name="wordnet", laws=("rmat",)
+)
+QUESTION = Question(GRAPH)
+
+
+def results_of(run: Path) -> Path:
+    return run.parents[1]
+
+
+def test_a_measured_epoch_takes_the_models_place(make_run: Any) -> None:
+    run = make_run(backend="cuda")
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    assert set(found) == {
+        ("cpu_gather", "naive"), ("cpu_gather", "pinned"), ("unified_zero_copy", "registered")
+    }  # fmt: skip
+    assert found["cpu_gather", "naive"][0] == pytest.approx(1.71)
+    sizes = graph_sizes(GRAPH, QUESTION.fanouts, QUESTION.batch_size)
+    advice = advise(QUESTION, sizes, load_profile("rtx3090-pcie4"), found)
+    by_name = {(o.strategy, o.variant): o for o in advice.ranked}
+    seen = by_name["cpu_gather", "pinned"]
+    assert (seen.basis, seen.longest_s) == (MEASURED, pytest.approx(1.31))
+    assert seen.source == "measured: 20261121-quick-abc123, median of 12 epochs, sampling live"
+    assert by_name["cpu_gather", "prefetch"].basis == MODELLED
+    times = [o.longest_s or 0 for o in advice.ranked]
+    assert times == sorted(times)
+    assert "modelled epochs draw minibatches on the processor; measured ones say how" in (
+        advice.remarks
+    )
+
+
+def test_what_was_measured_beside_other_work_says_so(make_run: Any) -> None:
+    run = make_run(backend="cuda", other_cores=1.5, beside=("cpu_gather", "pinned", 0))
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    said = [key for key, (_, source) in found.items() if source.endswith(", beside other work")]
+    assert said == [("cpu_gather", "pinned")]
+
+
+def test_an_older_quiet_run_is_taken_before_a_disturbed_one(make_run: Any) -> None:
+    make_run("20261121-quiet-aaaaaa", backend="cuda")
+    run = make_run("20261122-busy-bbbbbb", backend="cuda", other_cores=1.5)
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    assert {source.split(",")[0] for _, source in found.values()} == {
+        "measured: 20261121-quiet-aaaaaa"
+    }
+    make_run("20261123-quiet-cccccc", backend="cuda")
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    assert {source.split(",")[0] for _, source in found.values()} == {
+        "measured: 20261123-quiet-cccccc"
+    }
+
+
+def test_a_prediction_is_not_set_against_a_measurement(make_run: Any) -> None:
+    sizes = graph_sizes(GRAPH, QUESTION.fanouts, QUESTION.batch_size)
+    small = replace(QUESTION, gpu_memory_bytes=1.35e8)  # not the table
+    found = measured_epochs(QUESTION, results_of(make_run(backend="cuda")), MACHINE)
+    said = advise(small, sizes, load_profile("rtx3090-pcie4"), found).headline
+    assert "(modelled)" in said
+    assert "The fastest that was measured is unified_zero_copy (registered)" in said
+    assert said.endswith("Measure the prediction before you rely on it.")
+    assert not any(f"times as fast as {name} ({variant})" in said for name, variant in found)
+    quick = {key: (value / 100, where) for key, (value, where) in found.items()}
+    said = advise(small, sizes, load_profile("rtx3090-pcie4"), quick).headline
+    assert "(measured), " in said
+    assert "times as fast as cpu_gather (naive)." in said
+    assert "prediction" not in said
+
+
+def test_what_was_measured_does_not_make_a_smaller_gpu_larger(make_run: Any) -> None:
+    run = make_run(backend="cuda", series=[("all_in_gpu", "default", (0.1, 0.1, 0.1))])
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    sizes = graph_sizes(GRAPH, QUESTION.fanouts, QUESTION.batch_size)
+    little = load_profile("rtx3090-pcie4").with_constant("gpu.memory", 1.35e8, "made up")
+    assert advise(QUESTION, sizes, little, found).table_fits is True
+    asked = replace(QUESTION, gpu_memory_bytes=1.35e8)
+    advice = advise(asked, sizes, little, found)
+    assert advice.table_fits is False
+    assert "does not fit" in advice.headline
+    assert "all_in_gpu" in [o.strategy for o in advice.unranked]
+
+
+def test_a_measured_variant_is_advised_on_even_if_it_declares_nothing_new(make_run: Any) -> None:
+    series = [("aligned_zero_copy", "sorted", (0.1, 0.1, 0.1))]
+    run = make_run(backend="cuda", series=series)
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    sizes = graph_sizes(GRAPH, QUESTION.fanouts, QUESTION.batch_size)
+    advice = advise(QUESTION, sizes, load_profile("rtx3090-pcie4"), found)
+    names = [(o.strategy, o.variant) for o in advice.ranked]
+    assert ("aligned_zero_copy", "sorted") in names
+    assert ("aligned_zero_copy", "given") in names
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"batch_size": 500}, {"hidden": 32}, {"model": "gat"}, {"fanouts": (10, 25)}, {"gpus": 2}],
+)
+def test_another_question_is_not_answered_by_it(make_run: Any, change: dict[str, Any]) -> None:
+    run = make_run(backend="cuda")
+    assert not measured_epochs(replace(QUESTION, **change), results_of(run), MACHINE)
+
+
+def test_what_was_measured_in_host_memory_is_no_gpus_time(make_run: Any) -> None:
+    assert not measured_epochs(QUESTION, results_of(make_run(backend="host")), MACHINE)
+
+
+def test_another_machine_and_a_broken_run_say_nothing(make_run: Any, tmp_path: Path) -> None:
+    run = make_run(backend="cuda")
+    assert not measured_epochs(QUESTION, results_of(run), "nvidia-h200")
+    assert not measured_epochs(QUESTION, tmp_path / "absent", MACHINE)
+    (run / "plan.json").write_text("{")
+    assert not measured_epochs(QUESTION, results_of(run), MACHINE)
+
+
+def test_the_newest_run_counts(make_run: Any) -> None:
+    make_run("20261101-quick-aaaaaa", backend="cuda", series=[("all_in_gpu", "default", (9, 9, 9))])
+    run = make_run(
+        "20261102-quick-bbbbbb", backend="cuda", series=[("all_in_gpu", "default", (1, 1, 1))]
+    )
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    assert found["all_in_gpu", "default"][0] == pytest.approx(3.01)
+    assert "bbbbbb" in found["all_in_gpu", "default"][1]
+
+
+def test_epochs_that_sampled_in_another_way_are_not_ranked_beside(make_run: Any) -> None:
+    """With minibatches drawn on the GPU an epoch is shorter whatever moves the features."""
+    make_run("20261101-quick-aaaaaa", backend="cuda", series=[("all_in_gpu", "default", (9, 9, 9))])
+    run = make_run(
+        "20261102-quick-bbbbbb", backend="cuda", series=[("cpu_gather", "naive", (1, 1, 1))]
+    )
+    plan = json.loads((run / "plan.json").read_text())
+    plan["measure"]["sampling"] = "gpu"
+    (run / "plan.json").write_text(json.dumps(plan))
+    found = measured_epochs(QUESTION, results_of(run), MACHINE)
+    assert set(found) == {("cpu_gather", "naive")}
+    assert found["cpu_gather", "naive"][1].endswith("sampling gpu")

@@ -1,0 +1,414 @@
+"""Tables for figures: against values worked out by hand from rows that were made up."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from gatherbench.bench.model import profile_file
+from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.plan.workload import GRAPHLESS, Workload, workload_name, workload_names
+from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.show.notebook_tables import Findings, load_findings
+from gatherbench.bench.show.sentences import changes
+from gatherbench.bench.show.sentences.changes import (
+    measured_changes,
+    measured_transfers,
+    published_changes,
+)
+from gatherbench.bench.show.sentences.epochs import (
+    disturbances,
+    gains,
+    measured_bars,
+    measured_stages,
+    passes_over_memory,
+    predicted_bars,
+)
+from gatherbench.bench.show.sentences.gathers import (
+    best_orders,
+    live_peers,
+    measured_gather_rates,
+    measured_roofs,
+    published_order,
+    ratio_over_rounds,
+    span_of,
+)
+from gatherbench.bench.show.sentences.modelled import modelled_gather_rates, modelled_transfers
+from gatherbench.bench.show.sentences.reddit import (
+    modelled_scaling,
+    over_cpu_gather,
+    published_range,
+    reddit_bars,
+    reddit_stages,
+)
+from gatherbench.bench.show.sentences.shapes import modelled_shapes
+from gatherbench.bench.show.sentences.shares import (
+    gather_against_share,
+    overlap_ratios,
+    step_against_share,
+)
+
+from .gpu_rows import (
+    ROW_BYTES,
+    ROWS_OF_A_MINIBATCH,
+    add_gpu_metrics,
+    add_rows,
+    write_micro,
+    write_overlap,
+    write_peer,
+)
+
+MakeRun = Callable[..., Path]
+REFERENCE = Path(__file__).parents[3] / "results" / "reference"
+SERIES = [
+    ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
+    ("cpu_gather", "pinned", (0.2, 0.6, 0.5)),
+    ("aligned_zero_copy", "given", (0.2, 0.4, 0.5)),
+    ("aligned_zero_copy", "sorted", (0.2, 0.25, 0.5)),
+    ("async_zero_copy", "stream,auto", (0.2, 0.05, 0.6)),
+    ("all_in_gpu", "default", (0.2, 0.1, 0.5)),
+]
+
+
+@pytest.fixture
+def findings(make_run: MakeRun, tmp_path: Path) -> Findings:
+    """A GPU run and gpu-micro of one machine, and the published rows."""
+    folder = make_run("20261121-gpu-aaaaaa", series=SERIES, backend="cuda", machine="nvidia-h200")
+    add_gpu_metrics(folder, [(strategy, variant) for strategy, variant, _ in SERIES])
+    micro = write_micro(tmp_path / "results" / "nvidia-h200" / "20261121-micro")
+    write_overlap(micro)
+    write_peer(micro)
+    return load_findings(tmp_path / "results", REFERENCE)
+
+
+@pytest.fixture(scope="module")
+def published() -> pd.DataFrame:
+    return load_reference(REFERENCE)
+
+
+@pytest.fixture(scope="module")
+def nothing(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    return load_findings(tmp_path_factory.mktemp("empty"), REFERENCE)
+
+
+def test_stages_of_one_variant(findings: Findings) -> None:
+    table = measured_stages(findings, "cuda", "cpu_gather", "naive")
+    row = table.iloc[0]
+    assert (row["sample"], row["fetch"], row["train"]) == pytest.approx((0.2, 1.0, 0.5))
+    assert row["other"] == pytest.approx(0.01)
+    assert row["label"] == "wordnet GraphSAGE\nnvidia-h200"
+
+
+def test_bars_and_gains(findings: Findings) -> None:
+    bars = measured_bars(findings, "cuda")
+    assert set(bars["group"]) == {"wordnet GraphSAGE"}
+    row = gains(bars).iloc[0]
+    assert row["strategy"] == "async_zero_copy"
+    assert row["over_naive"] == pytest.approx(1.71 / 0.86)
+    assert row["over_best"] == pytest.approx(1.31 / 0.86)
+    assert row["of_bound"] == pytest.approx(0.86 / 0.81)
+    assert measured_bars(findings, "cuda", "reddit").empty
+    assert gains(measured_bars(findings, "host")).empty
+
+
+def test_two_machines_never_share_a_ratio(make_run: MakeRun) -> None:
+    slow = [(s, v, (0.4, 4.0, 2.0)) for s, v, _ in SERIES]
+    first = make_run("20261120-a-aaaaaa", series=SERIES, backend="cuda", machine="nvidia-h200")
+    make_run("20261121-b-bbbbbb", series=slow, backend="cuda", machine="nvidia-t4")
+    findings = load_findings(first.parents[1], REFERENCE)
+    found = gains(measured_bars(findings, "cuda")).set_index("group")
+    assert set(found.index) == {"wordnet GraphSAGE, nvidia-h200", "wordnet GraphSAGE, nvidia-t4"}
+    assert found.loc["wordnet GraphSAGE, nvidia-t4", "over_naive"] == pytest.approx(1.0)
+    assert found.loc["wordnet GraphSAGE, nvidia-h200", "over_naive"] == pytest.approx(1.71 / 0.86)
+
+
+def test_a_workload_is_named_by_what_is_not_the_papers() -> None:
+    usual = asdict(Workload("reddit-like"))
+    assert workload_name(usual) == "reddit-like GraphSAGE"
+    modern = {"scale": 0.1, "fanouts": [15, 10, 5], "hidden": 256, "batch_size": 1024}
+    assert workload_name({**usual, **modern, "max_batches": 20}) == (
+        "reddit-like@0.1 GraphSAGE (fan-outs 15,10,5; hidden 256; batch 1024; 20 minibatches)"
+    )
+
+
+def test_what_the_meters_watched_is_no_epoch_of_a_graph(make_run: MakeRun) -> None:
+    folder = make_run("20261121-gpu-meters", series=SERIES, backend="cuda", machine="nvidia-h200")
+    plan = json.loads((folder / "plan.json").read_text())
+    (fields,) = plan["workloads"].values()
+    fields |= {"model": GRAPHLESS, "dataset": "uniform-9-rows", "fanouts": [1], "max_batches": 20}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    assert workload_name(fields) == "uniform-9-rows (20 minibatches of 1000)"
+    findings = load_findings(folder.parents[1], REFERENCE)
+    assert len(findings.epochs("cuda"))
+    assert measured_bars(findings, "cuda").empty
+    assert measured_stages(findings, "cuda", "cpu_gather", "naive").empty
+
+
+def test_workloads_that_would_read_alike_are_told_apart() -> None:
+    alike = [Workload("wordnet"), Workload("wordnet", seed=1), Workload("wordnet", model="gat")]
+    names = workload_names({one.id: asdict(one) for one in alike})
+    assert list(names) == [one.id for one in alike]
+    digests = [one.id.rpartition("-")[2] for one in alike]
+    assert list(names.values()) == [
+        f"wordnet GraphSAGE [{digests[0]}]", f"wordnet GraphSAGE [{digests[1]}]", "wordnet GAT",
+    ]  # fmt: skip
+
+
+def test_a_run_that_declares_too_little_is_not_predicted(findings: Findings) -> None:
+    assert predicted_bars(findings).empty
+
+
+def test_passes_over_memory_are_declared_bytes_over_delivered_ones(make_run: MakeRun) -> None:
+    folder = make_run(series=SERIES[:1])
+    rows = [
+        {"stage": "fetch", "metric": name, "unit": "B", "value": 2.0e9}
+        for name in ("cpu_read", "cpu_write", "copy_engine")
+    ]
+    key = {"strategy": "cpu_gather", "variant": "naive"}
+    add_rows(folder, rows, backend="model", **key)
+    findings = load_findings(folder.parents[1], REFERENCE)
+    assert passes_over_memory(findings.runs[0])["passes"].tolist() == pytest.approx([3.0])
+
+
+def test_the_charts_stages_add_up_to_its_bars(published: pd.DataFrame) -> None:
+    table = reddit_stages(published).set_index(["kind", "label"])
+    chart = table.loc["published", "Reddit, RTX 3090, PCIe 3.0"]
+    assert chart.sum() == pytest.approx(7.8)
+    assert chart["fetch"] == pytest.approx(5.7)
+    modelled = table.loc["modelled", "Reddit, RTX 3090, PCIe 3.0"]
+    assert modelled.sum() == pytest.approx(7.8, rel=0.01)  # the model was fitted to this bar
+
+
+def test_the_chart_beside_its_model(published: pd.DataFrame) -> None:
+    bars = reddit_bars(published)
+    assert len(bars) == 16
+    fitted = bars[(bars["kind"] == "modelled") & (bars["group"] == "RTX 3090, PCIe 3.0")]
+    assert set(fitted["note"]) == {"fitted"}
+    chart = bars[bars["kind"] == "published"]
+    assert (chart["high"] - chart["median"]).tolist() == pytest.approx([0.05] * 8)
+
+
+def test_scaling_is_compared_with_as_many_gpus(published: pd.DataFrame) -> None:
+    epochs = modelled_scaling(published, load_profile("rtx3090-pcie4"), [1, 2])
+    assert epochs["series"].iloc[0] == "cpu_gather"
+    at = epochs.set_index(["series", "x"])["y"]
+    ratio = over_cpu_gather(epochs).set_index(["series", "x"])["y"]
+    assert "cpu_gather" not in ratio.index.get_level_values("series")
+    expected = at["cpu_gather", 2] / at["aligned_zero_copy", 2]
+    assert ratio["aligned_zero_copy", 2] == pytest.approx(expected)
+    assert published_range(published)["y"].tolist() == pytest.approx([1.65, 1.92])
+
+
+def test_ratios_of_gathers_are_within_a_round(findings: Findings) -> None:
+    sides = (("aligned", "sorted"), ("aligned", "given"))
+    # The rounds are 10 % slower and faster for both sides alike, at the best cap of each.
+    assert ratio_over_rounds(findings.micro, 512, *sides) == pytest.approx([38 / 36] * 3)
+    rows = findings.micro
+    slow = (rows["round"] == 1) & (rows["order"] == "given")
+    uneven = rows.assign(time_s=rows["time_s"].where(~slow, rows["time_s"] * 2))
+    found = ratio_over_rounds(uneven, 512, *sides)
+    assert found == pytest.approx((38 / 36, 38 / 36, 2 * 38 / 36))
+    gone = rows[(rows["round"] != 1) | (rows["order"] != "given")]
+    assert ratio_over_rounds(gone, 512, *sides) == pytest.approx([38 / 36] * 3)
+    # Another cap, or a smaller span, is another ratio: neither is asked for.
+    worse = rows["cap"].eq(5) & rows["order"].eq("given")
+    capped = rows.assign(time_s=rows["time_s"].where(~worse, rows["time_s"] * 3))
+    small = capped.assign(span_bytes=1 << 30, time_s=capped["time_s"] / 9)
+    small = small[small["order"] == "given"]
+    both = pd.concat([capped, small])
+    assert ratio_over_rounds(both, 512, *sides) == pytest.approx([38 / 36] * 3)
+    for width, other in ((512, ("dgl", "no order")), (7, sides[1])):
+        assert all(math.isnan(x) for x in ratio_over_rounds(rows, width, sides[0], other))
+
+
+def test_rates_are_medians_over_rounds_at_the_best_grid_cap(findings: Findings) -> None:
+    assert span_of(findings.micro) == 8 << 30
+    larger = findings.micro.iloc[:2].assign(span_bytes=32 << 30)  # no gathers over these
+    assert span_of(pd.concat([findings.micro, larger])) == 8 << 30
+    assert span_of(findings.micro.assign(span_bytes=32 << 30)) == 32 << 30
+    assert span_of(findings.micro.iloc[:0]) == 8 << 30
+    table = measured_gather_rates(findings.micro, ["unaligned", "aligned"])
+    at = table.set_index(["policy", "order", "x"])
+    assert at.loc[("aligned", "sorted", 512), "y"] == pytest.approx(38.0)
+    assert at.loc[("aligned", "given", 512), "y"] == pytest.approx(36.0)
+    assert at.loc[("aligned", "given", 512), "low"] == pytest.approx(36 / 1.1)
+    assert at.loc[("aligned", "given", 512), "high"] == pytest.approx(36 / 0.9)
+    assert list(dict.fromkeys(table["policy"])) == ["unaligned", "aligned"]  # as asked for
+    best = best_orders(table).set_index(["series", "x"])["y"]
+    assert best["aligned", 512] == pytest.approx(38.0)
+    roofs = measured_roofs(findings.micro).set_index("name")["y"]
+    assert roofs["copy engine"] == pytest.approx(50.0)
+    assert roofs["contiguous read by SMs"] == pytest.approx(40.0)
+
+
+def test_a_live_peer_is_no_policy_of_it(findings: Findings) -> None:
+    table = live_peers(findings.peer)
+    assert table["series"].tolist() == ["WholeGraph 26.10 itself"]
+    assert table["y"].tolist() == pytest.approx([20.0])
+
+
+def test_shares_of_the_multiprocessors(findings: Findings) -> None:
+    gather = gather_against_share(findings).set_index(["series", "x"])["y"]
+    sweep = "stream, wordnet GraphSAGE"
+    assert gather[sweep, 5] == pytest.approx(0.25)
+    assert gather[sweep, 15] == pytest.approx(1.0)
+    assert gather["rows of 2408 B", 5] == pytest.approx(0.5)
+    step = step_against_share(findings).set_index(["series", "x"])["y"]
+    assert step[sweep, 10] == pytest.approx(4.0)
+    assert step["memory pass, stream", 25] == pytest.approx(1.4)
+    (ratio,) = overlap_ratios(findings).itertuples(index=False)
+    assert tuple(ratio) == (sweep, 15, pytest.approx(1.0 / 0.8))
+
+
+def test_changes_against_the_papers_baseline(findings: Findings) -> None:
+    table = measured_changes(
+        findings,
+        "cuda",
+        {"transfer time": ("fetch", "wall_time"), "power": ("energy", "power")},
+    )
+    at = table.set_index(["quantity", "strategy"])["median"]
+    # The fastest variant stands for its strategy.
+    assert at["transfer time", "aligned_zero_copy"] == pytest.approx(-0.75)
+    assert at["power", "aligned_zero_copy"] == pytest.approx(-0.25)
+    assert "cpu_gather" not in at.index.get_level_values("strategy")
+
+
+def test_a_strategy_without_a_place_of_its_own_comes_last(
+    findings: Findings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "READING_ORDER", ("cpu_gather", "all_in_gpu"))
+    table = measured_changes(findings, "cuda", {"transfer time": ("fetch", "wall_time")})
+    assert table["strategy"].tolist()[0] == "all_in_gpu"
+    assert "aligned_zero_copy" in table["strategy"].tolist()[1:]
+
+
+def test_processor_time_is_user_and_system(findings: Findings) -> None:
+    table = measured_changes(findings, "cuda", {"processor time": ("epoch", "cpu")})
+    at = table.set_index("strategy")["median"]
+    assert at["all_in_gpu"] == pytest.approx((2.1 * 0.1 + 0.5) / (2.1 * 1.0 + 0.5) - 1)
+
+
+def test_published_changes_are_ranges(published: pd.DataFrame) -> None:
+    table = published_changes(published).set_index("quantity")
+    assert table.loc["power", ["low", "high"]].tolist() == [-0.175, -0.124]
+    assert pd.isna(table.loc["power", "median"])
+    assert table.loc["transfer time", "median"] == -0.471
+
+
+def test_transfers_are_at_the_mean_minibatch(findings: Findings) -> None:
+    row = measured_transfers(findings).iloc[0]
+    assert row["rows"] == pytest.approx(ROWS_OF_A_MINIBATCH)
+    assert row["row_bytes"] == ROW_BYTES
+    assert row["ratio"] == pytest.approx(1.0 / 0.25)
+
+
+def test_published_order_is_dgls(published: pd.DataFrame) -> None:
+    at = published_order(published).set_index("series")
+    assert at.loc["DGL, sorted", "y"] == pytest.approx(19.888, abs=1e-3)
+    assert at.loc["DGL, given", "x"] == 188
+
+
+def test_modelled_rates_stay_below_the_link_and_alignment_never_costs() -> None:
+    profile = load_profile("rtx3090-pcie4")
+    table = modelled_gather_rates(["unaligned", "aligned-idle"], [400, 1412, 2408], profile, 1e9)
+    raw = profile.link.raw_rate.value
+    assert raw is not None
+    assert (table["y"] < raw / 1e9).all()
+    at = table.set_index(["policy", "x"])["y"]
+    for width in (400, 1412, 2408):
+        assert at["aligned-idle", width] >= at["unaligned", width]
+
+
+def test_an_unknown_constant_gives_no_ratio() -> None:
+    profile = load_profile("rtx3090-pcie4")
+    known = modelled_transfers(profile, [1000], [400], 10_000)
+    assert known["ratio"].notna().all()
+    unknown = profile.with_constant("copy.pageable", None, "nobody knows")
+    assert modelled_transfers(unknown, [1000], [400], 10_000)["ratio"].isna().all()
+
+
+def test_without_any_run_every_measured_table_is_empty(nothing: Findings) -> None:
+    quantities = {"power": ("energy", "power")}
+    for table in (
+        measured_stages(nothing, "cuda", "cpu_gather", "naive"),
+        measured_bars(nothing, "cuda"),
+        predicted_bars(nothing),
+        measured_gather_rates(nothing.micro),
+        measured_roofs(nothing.micro),
+        live_peers(nothing.peer),
+        gather_against_share(nothing),
+        step_against_share(nothing),
+        overlap_ratios(nothing),
+        measured_changes(nothing, "cuda", quantities),
+        measured_transfers(nothing),
+    ):
+        assert table.empty
+
+
+def test_shapes_are_modelled_whole_and_what_does_not_fit_is_left_out() -> None:
+    bars = modelled_shapes(["products-like", "papers100M-like"], load_profile("rtx3090-pcie4"))
+    small = bars[bars["group"] == "products-like GraphSAGE"]
+    assert "all_in_gpu" in set(small["strategy"])
+    large = bars[bars["group"] == "papers100M-like GraphSAGE"]  # 57 GB in 24 GB
+    assert "all_in_gpu" not in set(large["strategy"])
+    assert {"cpu_gather", "aligned_zero_copy"} <= set(large["strategy"])
+    assert (bars["median"] > 0).all()
+
+
+def test_a_disturbed_run_says_so(make_run: MakeRun) -> None:
+    make_run("20261121-quiet-aaaaaa", series=SERIES[:1])
+    folder = make_run("20261120-busy-bbbbbb", series=SERIES[:1], other_cores=1.5)
+    runs = load_findings(folder.parents[1], REFERENCE).runs
+    (sentence,) = disturbances(runs)
+    assert "20261120-busy-bbbbbb" in sentence
+    assert "1.5 cores" in sentence
+
+
+def test_what_a_run_declares_is_predicted_for_its_machine(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run(series=SERIES[2:3], backend="cuda", machine="nvidia-h200")
+    declared = {
+        "fetch": {
+            **dict.fromkeys(("declared_payload", "gpu_link_read"), ("B", 2.0e9)),
+            "row": ("B", 2000.0),
+            "lookahead": ("1", 0.0),
+            "gpu_share": ("1", 0.0),
+            "gpu_requests_128_bytes": ("1", 2.0e9 / 128),
+        },
+        "sample": {"minibatches": ("1", 100.0), "edges": ("1", 1e6)},
+        "train": {
+            "operations": ("1", 1e9),
+            "gpu_memory": ("B", 1e9),
+            "launches": ("1", 1e3),
+            "structure": ("B", 1e6),
+        },
+    }
+    rows = [
+        {"stage": stage, "metric": metric, "unit": unit, "value": value}
+        for stage, metrics in declared.items()
+        for metric, (unit, value) in metrics.items()
+    ]
+    key = {"strategy": "aligned_zero_copy", "variant": "given"}
+    add_rows(folder, rows, backend="model", **key)
+    table = {"stage": "setup", "metric": "table", "unit": "B", "value": 1e9}
+    add_rows(folder, [table], **key)
+    shipped = tmp_path / "profiles"
+    shipped.mkdir()
+    nearest = load_profile("h200-sxm-pcie5")
+    (shipped / "h200-sxm-pcie5.toml").write_text(nearest.to_toml())
+    monkeypatch.setattr(profile_file, "PROFILES_FOLDER", shipped)
+    bars = predicted_bars(load_findings(folder.parents[1], REFERENCE))
+    assert bars["machine"].tolist() == ["h200-sxm-pcie5"]
+    own = replace(nearest, name="nvidia-h200")  # what was fitted on the machine is nearer
+    (shipped / "nvidia-h200.toml").write_text(own.to_toml())
+    bars = predicted_bars(load_findings(folder.parents[1], REFERENCE))
+    assert bars["machine"].tolist() == ["nvidia-h200"]
+    assert bars["group"].tolist() == ["wordnet GraphSAGE"]
+    assert 0 < bars["median"].iloc[0] < 10

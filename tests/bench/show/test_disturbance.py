@@ -1,0 +1,139 @@
+"""Other work beside a case: found where it was, and said wherever the case's numbers are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from gatherbench.bench.read.disturbance import (
+    disturbance,
+    disturbed,
+    disturbed_alone,
+    mark_disturbed,
+    other_load,
+)
+from gatherbench.bench.read.epochs import epoch_times, epoch_values
+from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.show.sentences.verdict import verdict
+
+MakeRun = Callable[..., Path]
+NAIVE = ("cpu_gather", "naive", (0.2, 1.0, 0.5))
+PINNED = ("cpu_gather", "pinned", (0.2, 0.6, 0.5))
+WORKLOAD = "wordnet-sage16x2-b1000-1f2e3d4c"
+
+
+def of(run: Run, rows: pd.DataFrame | None = None, cores: int = 2) -> Run:
+    """The run with other rows, or of a machine with other cores, as if it had been read so."""
+    env = {"cpu": {"logical_cores": cores}}
+    return replace(run, env=env, rows=mark_disturbed(run.rows if rows is None else rows, env))
+
+
+def test_other_load_is_what_the_host_did_beside_us(make_run: MakeRun) -> None:
+    busy = load_run(make_run("20261121-a-1", other_cores=1.5))
+    assert list(other_load(busy)) == pytest.approx([1.5] * 9)
+    assert len(disturbed(busy)) == 9
+    assert disturbance(of(busy, cores=64)) == ""  # no more than 5 % of the machine
+    assert disturbance(load_run(make_run("20261121-q-3", other_cores=0.25))) == ""
+
+
+def test_what_was_not_metered_is_not_called_quiet_or_busy(make_run: MakeRun) -> None:
+    assert disturbance(load_run(make_run("20261121-a-1", series=()))) == ""
+    run = load_run(make_run("20261121-b-2", other_cores=1.5))
+    for metric in ("system_cpu_busy", "cpu_user", "cpu_system", "window_time"):
+        without = of(run, run.rows[run.rows["metric"] != metric])
+        assert other_load(without).empty
+        assert disturbance(without) == ""
+
+
+@pytest.mark.parametrize(("cores", "found"), [(0.25, 0), (0.35, 9)])
+def test_what_is_too_much(make_run: MakeRun, cores: float, found: int) -> None:
+    assert len(disturbed(load_run(make_run(other_cores=cores)))) == found
+
+
+def test_a_tick_of_the_clock_beside_a_short_case_is_no_other_work(make_run: MakeRun) -> None:
+    """On 16 cores each may be charged 10 ms too much: of 100 ms that is more than a core."""
+    run = load_run(make_run(series=[NAIVE], repeats=1, epochs=1, other_cores=0.0))
+    rows = run.rows.copy()
+    rows.loc[rows["metric"] == "window_time", "value"] = 0.1
+    rows.loc[rows["metric"] == "system_cpu_busy", "value"] += 0.15
+    short = of(run, rows, cores=16)
+    assert list(other_load(short)) == pytest.approx([1.5])
+    assert disturbance(short) == ""
+    assert disturbance(of(short, cores=2))
+
+
+def test_a_burst_beside_one_case_is_found(make_run: MakeRun) -> None:
+    """The median over the whole run would call it quiet."""
+    run = load_run(make_run(other_cores=1.5, beside=("cpu_gather", "pinned", 1)))
+    assert other_load(run).median() == pytest.approx(0)
+    assert disturbed(run).to_dict() == {
+        (WORKLOAD, "cpu_gather", "pinned", "host", 1): pytest.approx(1.5)
+    }
+    said = "other work had up to 1.5 cores of the host beside 1 of 9 cases"
+    assert disturbance(run) == said
+    warnings = [s.text for s in verdict(run) if s.kind == "warning"]
+    assert any(text.lower().startswith(said) for text in warnings)
+
+
+def test_short_epochs_are_taken_together(make_run: MakeRun) -> None:
+    """A clock that ticks every 10 ms makes one short epoch look busy and the next one idle."""
+    run = load_run(make_run(series=[NAIVE], repeats=1, epochs=4))
+    rows = run.rows.copy()
+    rows.loc[rows["metric"] == "window_time", "value"] = 0.05
+    busy = (rows["metric"] == "system_cpu_busy") & rows["epoch"].isin([0, 1, 2])
+    rows.loc[busy, "value"] += 0.02
+    last = (rows["metric"] == "system_cpu_busy") & (rows["epoch"] == 3)
+    rows.loc[last, "value"] -= 0.06
+    assert list(other_load(of(run, rows))) == pytest.approx([0], abs=1e-9)
+
+
+def test_what_a_hypervisor_gave_to_others_is_other_work(make_run: MakeRun) -> None:
+    run = load_run(make_run(series=[NAIVE, PINNED], repeats=1, epochs=1))
+    busy = run.rows[run.rows["metric"] == "system_cpu_busy"]
+    stolen = busy.assign(metric="system_cpu_steal", value=2.0)
+    stolen = stolen[stolen["variant"] == "pinned"]  # beside naive it was not read
+    rows = pd.concat([run.rows, stolen])
+    assert list(other_load(of(run, rows))) == pytest.approx([0, 1])
+
+
+def test_what_was_measured_beside_other_work_stays_out_while_there_are_quiet_repeats(
+    make_run: MakeRun,
+) -> None:
+    run = load_run(make_run(other_cores=1.5, beside=("cpu_gather", "pinned", 1), repeats=3))
+    rows = run.rows.copy()
+    slow = (rows["variant"] == "pinned") & (rows["repeat"] == 1) & (rows["metric"] == "wall_time")
+    rows.loc[slow, "value"] *= 10
+    mixed = of(run, rows)
+    times = epoch_times(mixed).set_index("variant")
+    assert times.loc["pinned", "max"] == pytest.approx(0.2 + 0.6 + 0.5 + 0.01)
+    assert times["count"].to_dict() == {"naive": 12, "pinned": 8, "registered": 12}
+    assert disturbed_alone(mixed) == {}
+    assert len(mixed.rows) == len(run.rows), "every observation stays in the table"
+    noisy = load_run(make_run("20261122-b-2", other_cores=1.5))
+    assert set(epoch_times(noisy)["count"]) == {12}, "there are no quiet ones"
+    assert list(disturbed_alone(noisy).values()) == pytest.approx([1.5] * 3)
+
+
+def test_epochs_of_a_failed_case_count_nowhere(make_run: MakeRun) -> None:
+    run = load_run(make_run(repeats=2))
+    rows = run.rows.copy()
+    case = (rows["stage"] == "case") & (rows["variant"] == "pinned") & (rows["repeat"] == 0)
+    rows.loc[case, ["status", "reason", "value"]] = ["failed", "other losses", None]
+    repeats = epoch_values(of(run, rows), "epoch", "wall_time").loc[(WORKLOAD, "cpu_gather")]
+    found = repeats.reset_index().groupby("variant")["repeat"].unique().map(list).to_dict()
+    assert found == {"naive": [0, 1], "pinned": [1]}
+
+
+@pytest.mark.parametrize(("beside", "first"), [(None, "warning"), (NAIVE[:2], "measured")])
+def test_where_there_was_other_work_beside_most_that_is_the_answer(
+    make_run: MakeRun, beside: tuple[str, str] | None, first: str
+) -> None:
+    where = {} if beside is None else {"beside": (*beside, 1)}
+    said = verdict(load_run(make_run(other_cores=1.5, **where)))
+    assert said[0].kind == first
+    assert sum("other work" in s.text.lower() for s in said) == 1
+    assert any("×" in s.text for s in said) == (first == "measured")

@@ -1,0 +1,318 @@
+"""Energy, power and link traffic of runs that this file makes up: no GPU has ever said these."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
+from matplotlib.text import Text
+
+from gatherbench.bench.read.gpu import (
+    block_values,
+    gpu_energy,
+    gpu_power,
+    idle_power_w,
+    link_rate,
+    link_rates,
+)
+from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.run.rows import HEADER
+from gatherbench.bench.run.samples import TIMELINE_COLUMNS
+from gatherbench.bench.show.figures.all import FIGURES, GPU_FIGURES, save_all
+from gatherbench.bench.show.figures.gpu_energy import gpu_energy_per_epoch, gpu_mean_power
+from gatherbench.bench.show.figures.pcie_over_time import pcie_over_time
+from gatherbench.bench.show.figures.style import RC
+from gatherbench.bench.show.notebook_tables import Findings
+from gatherbench.bench.show.sentences.changes import measured_changes
+
+MakeRun = Callable[..., Path]
+WORKLOAD = "wordnet-sage16x2-b1000-1f2e3d4c"
+SERIES = (
+    ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
+    ("aligned_zero_copy", "registered,given", (0.2, 0.35, 0.5)),
+    ("async_zero_copy", "stream", (0.2, 0.05, 0.55)),
+)
+IDLE_W = 70.0
+#: Joules of a block of 10 epochs and its seconds, by strategy.
+BLOCKS = {"cpu_gather": (3400.0, 17.0), "aligned_zero_copy": (2100.0, 10.5)}
+
+
+def row(folder: Path, **fields: Any) -> dict[str, Any]:
+    common = {
+        "run_id": folder.name, "schema_version": 1, "commit": "0123456789ab", "backend": "cuda",
+        "machine": "nvidia-made-up", "workload": WORKLOAD, "dataset": "wordnet", "epoch": -1,
+        "repeat": 0, "source": "made up by a test", "status": "ok", "reason": "",
+    }  # fmt: skip
+    return common | fields
+
+
+def append(folder: Path, rows: list[dict[str, Any]]) -> None:
+    with (folder / "rows.csv").open("a", newline="") as file:
+        csv.DictWriter(file, HEADER, lineterminator="\n").writerows(rows)
+
+
+def whole(folder: Path, metric: str, unit: str, value: float) -> dict[str, Any]:
+    nobody = {"workload": "", "dataset": "", "strategy": "", "variant": ""}
+    return row(folder, **nobody, stage="calibration", metric=metric, unit=unit, value=value)
+
+
+@pytest.fixture
+def folder(make_run: MakeRun) -> Path:
+    """A run on a made-up GPU: two series with energy, one without, and an idle power."""
+    made = make_run(series=SERIES, backend="cuda", machine="nvidia-made-up", repeats=2)
+    rows = [
+        whole(made, "idle_power", "W", IDLE_W),
+        whole(made, "link_gen_loaded", "1", 4),
+        whole(made, "link_width_loaded", "1", 16),
+    ]
+    for strategy, variant, _ in SERIES:
+        for repeat in (0, 1):
+            at = {"strategy": strategy, "variant": variant, "repeat": repeat, "stage": "energy"}
+            if strategy not in BLOCKS:
+                gone = {"status": "failed", "reason": "failed: the GPU is lost; reset it"}
+                energy = {"metric": "gpu_energy", "unit": "J", "value": "", **gone}
+                rows.append(row(made, **at, **energy))
+                continue
+            joules, seconds = BLOCKS[strategy]
+            for metric, unit, value in (
+                ("gpu_energy", "J", joules * (1 + 0.1 * repeat)),
+                ("window_time", "s", seconds),
+                ("epochs", "1", 10),
+            ):
+                rows.append(row(made, **at, metric=metric, unit=unit, value=value))
+    append(made, rows)
+    return made
+
+
+@pytest.fixture
+def run(folder: Path) -> Run:
+    return load_run(folder)
+
+
+def by_strategy(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    return {r["strategy"]: r for r in table.to_dict("records")}
+
+
+def texts(figure: Figure) -> str:
+    return "\n".join(t.get_text() for t in figure.findobj(Text))
+
+
+def test_rows_of_the_whole_run_are_no_cases(run: Run) -> None:
+    assert set(run.rows["workload"]) == {WORKLOAD}
+    assert len(run.whole) == 3
+    assert idle_power_w(run) == IDLE_W
+    assert link_rate(run) == (pytest.approx(31.51e9, rel=1e-3), "")
+
+
+def test_energy_an_epoch_splits_at_the_idle_power(run: Run) -> None:
+    found = by_strategy(gpu_energy(run))
+    assert set(found) == set(BLOCKS)
+    baseline = found["cpu_gather"]
+    assert baseline["median"] == pytest.approx(340 * 1.05)  # of two repeats
+    assert baseline["idle"] == pytest.approx(IDLE_W * 1.7)
+    assert baseline["idle"] + baseline["above idle"] == pytest.approx(baseline["median"])
+    assert baseline["not split"] == 0
+
+
+def test_power_is_energy_over_the_window(run: Run) -> None:
+    found = by_strategy(gpu_power(run))
+    assert found["aligned_zero_copy"]["median"] == pytest.approx(200 * 1.05)
+    assert found["aligned_zero_copy"]["idle"] == IDLE_W
+    assert block_values(run, "power").groupby("strategy").count().to_dict() == {
+        "aligned_zero_copy": 2,
+        "cpu_gather": 2,
+    }
+
+
+def test_without_an_idle_power_nothing_is_split(folder: Path) -> None:
+    lines = (folder / "rows.csv").read_text().splitlines()
+    kept = [line for line in lines if "idle_power" not in line]
+    (folder / "rows.csv").write_text("\n".join(kept) + "\n")
+    bare = load_run(folder)
+    found = by_strategy(gpu_energy(bare))["cpu_gather"]
+    assert (found["idle"], found["above idle"]) == (0, 0)
+    assert found["not split"] == found["median"]
+    assert "Idle power, with a process on the GPU: unknown" in texts(gpu_energy_per_epoch(bare))
+
+
+def test_bars_are_as_long_as_the_energy_and_the_missing_is_named(run: Run) -> None:
+    figure = gpu_energy_per_epoch(run)
+    widths = [patch.get_width() for patch in figure.axes[0].patches]
+    assert sum(widths[0::2]) == pytest.approx(340 * 1.05)  # the first line of each layer
+    said = texts(figure)
+    assert "failed: the GPU is lost" in said
+    assert "Idle power, with a process on the GPU: 70 W" in said
+    assert "357 J" in said
+    assert "210 W" in texts(gpu_mean_power(run))
+
+
+def write_timeline(folder: Path, strategies: tuple[str, ...], share: float = 1.0) -> None:
+    points = []
+    for strategy, variant, _ in SERIES:
+        if strategy in strategies:
+            for step in range(11):  # 4 GB/s to the device in bursts, 0.1 GB/s back
+                for metric, value in (
+                    ("pcie_host_to_device", 4e9 * 0.1 * (step // 2 * 2)),
+                    ("pcie_device_to_host", 0.1e9 * 0.1 * step),
+                ):
+                    seen = (metric, "B", 0.1 * step, share * value)
+                    points.append((WORKLOAD, strategy, variant, 0, 0, *seen))
+    pd.DataFrame(points, columns=list(TIMELINE_COLUMNS)).to_parquet(folder / "timeline.parquet")
+
+
+def test_rates_are_differences_between_readings() -> None:
+    points = pd.DataFrame({"time_s": [0.0, 0.5, 0.5, 1.0], "value": [0.0, 1e9, 1e9, 4e9]})
+    rates = link_rates(points)
+    assert rates["rate"].tolist() == [2e9, 6e9]
+    assert rates["begin_s"].tolist() == [0.0, 0.5]
+
+
+def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder: Path) -> None:
+    write_timeline(folder, ("cpu_gather", "aligned_zero_copy"))
+    gone = {"status": "skipped", "reason": "unsupported: the counter could wrap; leave a core free"}
+    traffic = {"metric": "pcie_host_to_device", "unit": "B", "value": "", "epoch": 0}
+    at = {"strategy": "async_zero_copy", "variant": "stream", "stage": "epoch"}
+    append(folder, [row(folder, **at, **traffic, **gone)])
+    figure = pcie_over_time(load_run(folder))
+    drawn = [axes.findobj(StepPatch) for axes in figure.axes]
+    assert [len(patches) for patches in drawn] == [2, 2, 0]
+    values = drawn[0][0].get_data().values
+    assert values.max() == pytest.approx(8.0)
+    assert values.min() == 0
+    said = texts(figure)
+    assert "the counter could wrap" in said
+    assert "payload 2.00 GB" in said
+    assert "4.00 GB host to device" in said
+    assert "raw rate of the link, 31.5 GB/s" in said
+    assert [len(axes.lines) for axes in figure.axes] == [1, 1, 0]
+    assert "No raw rate" not in said
+
+
+def test_each_column_of_traffic_has_its_workload_s_name_below_the_legend(folder: Path) -> None:
+    write_timeline(folder, ("cpu_gather",))
+    run = load_run(folder)
+    (fields,) = run.plan["workloads"].values()
+    long = {**fields, "dataset": "papers100M-like", "fanouts": [15, 10, *[5] * 20], "hidden": 256}
+    workloads = {**run.plan["workloads"], "second": long}
+    both = replace(run, plan={**run.plan, "workloads": workloads})
+    figure = pcie_over_time(both)
+    FigureCanvasAgg(figure).draw()
+    named = {"".join(text.get_text().split()): text for text in figure.findobj(Text)}
+    (legend,) = figure.legends
+    lowest = legend.get_window_extent().y0
+    first, second = (
+        named["".join(name.split())].get_window_extent() for name in both.names.values()
+    )
+    assert first.x1 < second.x0
+    assert max(first.y1, second.y1) < lowest
+
+
+def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folder: Path) -> None:
+    metric = "pcie_host_to_device"
+    points = [
+        (WORKLOAD, "cpu_gather", "naive", 0, epoch, metric, "B", time_s, epoch * time_s * 1e9)
+        for epoch in (2, 1)  # of the first epoch nothing was read
+        for time_s in (0.0, 1.0)
+    ]
+    timeline = pd.DataFrame(points, columns=list(TIMELINE_COLUMNS))
+    timeline.to_parquet(folder / "timeline.parquet")
+    run = load_run(folder)
+    payload = (run.rows["stage"] == "fetch") & (run.rows["metric"] == "payload")
+    run.rows.loc[payload, "value"] = 1e9 * (5 + run.rows.loc[payload, "epoch"])
+    said = texts(pcie_over_time(run))
+    assert "1.00 GB host to device, payload 6.00 GB" in said
+
+
+@pytest.mark.parametrize(("share", "top"), [(1.0, 31.5), (0.5, 31.5), (0.01, 0.08), (0.0, 31.5)])
+def test_little_traffic_has_a_scale_of_its_own(folder: Path, share: float, top: float) -> None:
+    write_timeline(folder, ("cpu_gather",), share)
+    figure = pcie_over_time(load_run(folder))
+    assert figure.axes[0].get_ylim()[1] == pytest.approx(1.06 * top, rel=0.01)
+    said = texts(figure)
+    assert "The scale ends at the raw rate" in said
+    words = {
+        1.0: ("4.00 GB", "100 MB"),
+        0.5: ("2.00 GB", "50.0 MB"),
+        0.01: ("40.0 MB", "1.00 MB"),
+        0.0: ("0 B", "0 B"),
+    }
+    assert "{} host to device, {} device to host".format(*words[share]) in said
+
+
+@pytest.mark.parametrize(
+    ("status", "why"), [("ok", "PCIe generation 9"), ("skipped", "does not tell")]
+)
+def test_a_link_without_a_raw_rate_says_why(folder: Path, status: str, why: str) -> None:
+    write_timeline(folder, ("cpu_gather",))
+    table = load_run(folder)
+    gen = table.whole["metric"] == "link_gen_loaded"
+    table.whole.loc[gen, ["value", "status"]] = (9.0, status)
+    rate, reason = link_rate(table)
+    assert rate is None
+    assert why in reason
+    figure = pcie_over_time(table)
+    assert not any(axes.lines for axes in figure.axes)  # nor is a rate drawn
+    said = " ".join(texts(figure).split())
+    assert f"No raw rate of the link: {reason}." in said
+    assert "raw rate of the link, " not in said
+
+
+def test_where_no_traffic_was_polled_each_reason_stands_once(make_run: MakeRun) -> None:
+    folder = make_run(series=SERIES, backend="cuda", failures={SERIES[0][:2]: ("failed", "lost")})
+    figure = pcie_over_time(load_run(folder))
+    assert not figure.axes
+    said = texts(figure)
+    assert "1 series: failed: lost" in said
+    assert f"{len(SERIES) - 1} series: no link traffic was polled" in said
+    assert "host to device" not in said  # nor a legend of what is not drawn
+
+
+@pytest.mark.parametrize("draw", [gpu_energy_per_epoch, gpu_mean_power])
+def test_a_run_in_which_nothing_was_read_says_so_in_place(
+    make_run: MakeRun, draw: Callable[[Run], Figure]
+) -> None:
+    figure = draw(load_run(make_run(series=SERIES, backend="cuda")))
+    assert texts(figure).count("no") >= len(SERIES)
+    assert not figure.axes[0].patches
+
+
+@pytest.mark.parametrize("draw", GPU_FIGURES.values(), ids=list(GPU_FIGURES))
+def test_no_text_leaves_the_paper(folder: Path, draw: Callable[[Run], Figure]) -> None:
+    write_timeline(folder, ("cpu_gather",))
+    with mpl.rc_context(RC):
+        figure = draw(load_run(folder))
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        for text in figure.findobj(Text):
+            if text.get_text() and text.get_visible():
+                box = text.get_window_extent(renderer)
+                assert figure.bbox.x0 <= box.x0, text
+                assert box.x1 <= figure.bbox.x1, text
+
+
+def test_they_are_drawn_where_a_gpu_took_part(make_run: MakeRun, tmp_path: Path) -> None:
+    on_gpu = load_run(make_run(name="20261121-quick-aaaaaa", series=SERIES, backend="cuda"))
+    names = {path.stem for path in save_all(on_gpu, tmp_path / "gpu", formats=["png"])}
+    assert names == {*FIGURES, *GPU_FIGURES}
+    on_host = load_run(make_run(name="20261121-quick-bbbbbb", series=SERIES))
+    names = {path.stem for path in save_all(on_host, tmp_path / "host", formats=["png"])}
+    assert names == set(FIGURES)
+
+
+def test_changes_of_energy_are_those_of_the_blocks(folder: Path) -> None:
+    reference = load_reference(Path(__file__).parents[3] / "results" / "reference")
+    none = pd.DataFrame()
+    findings = Findings(reference, [load_run(folder)], none, none, none)
+    table = measured_changes(findings, "cuda", {"energy": ("energy", "energy")})
+    (change,) = table.to_dict("records")
+    assert change["strategy"] == "aligned_zero_copy"
+    assert change["median"] == pytest.approx(210 / 340 - 1)

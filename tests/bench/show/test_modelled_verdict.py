@@ -1,0 +1,136 @@
+"""What is said of modelled epochs: ratios worked out by hand, ranges, and what was borrowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gatherbench.bench.machine.env import host_of, joint_name
+from gatherbench.bench.read.modelled import foreign_gathers, modelled_ratios, speedups
+from gatherbench.bench.read.summary import summarise
+from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.show.sentences.changes import changes_of_run
+from gatherbench.bench.show.sentences.modelled_verdict import modelled_statement
+
+MakeRun = Callable[..., Path]
+MACHINE = "cpu-amd-epyc-2c"
+#: Epochs of 2, 1.6, 1, 0.8 s; the fixture adds 0.01 s to the stages.
+NAIVE = ("cpu_gather", "naive", (0.2, 1.29, 0.5))
+PINNED = ("cpu_gather", "pinned", (0.2, 0.89, 0.5))
+ALIGNED = ("aligned_zero_copy", "given", (0.2, 0.29, 0.5))
+BOUND = ("all_in_gpu", "default", (0.2, 0.09, 0.5))
+FOUR = (NAIVE, PINNED, ALIGNED, BOUND)
+HEAD = "Modelled, not measured, for rtx3090-pcie4:"
+
+
+@pytest.fixture
+def modelled(make_run: MakeRun) -> Callable[..., Run]:
+    """A run whose modelled series are these."""
+
+    def make(*series: tuple[str, str, object], **more: object) -> Run:
+        return load_run(make_run(series=[NAIVE], modelled=series, **more))
+
+    return make
+
+
+def test_ratios_are_over_the_machine_s_own_naive_gather(modelled: Callable[..., Run]) -> None:
+    assert modelled_statement(modelled(*FOUR)) == (
+        f"{HEAD} aligned_zero_copy given had the shortest epochs, 2.00× as fast as cpu_gather"
+        " naive; all_in_gpu, the upper bound, reached 2.50×."
+    )
+
+
+def test_over_a_gather_of_another_machine_there_is_no_ratio(modelled: Callable[..., Run]) -> None:
+    borrowed = {NAIVE[:2]: ["sample", "fetch"], ALIGNED[:2]: ["sample"]}
+    run = modelled(*FOUR, borrowed=borrowed)
+    # The profile knows of the pinned gather itself: 1.6 s over 1 and over 0.8 s.
+    assert modelled_statement(run) == (
+        f"{HEAD} aligned_zero_copy given had the shortest epochs, 1.60× as fast as cpu_gather"
+        " pinned; all_in_gpu, the upper bound, reached 2.00×."
+        f" No ratio over cpu_gather naive: the CPU's gather there is that of {MACHINE}, not of the"
+        f" machine that is modelled. Minibatches come as fast as {MACHINE} was measured to have"
+        " them."
+    )
+    assert {key[1:3] for key in foreign_gathers(run)} == {NAIVE[:2]}
+    assert modelled_ratios(run, *NAIVE[:2]).empty
+    assert "model" not in set(speedups(run, *NAIVE[:2])["backend"])
+    assert summarise(run).query("backend == 'model'")["speedup"].isna().all()
+    assert "model" not in set(changes_of_run(run, {"epoch": ("epoch", "wall_time")})["backend"])
+
+
+def test_without_a_gather_of_its_own_epochs_are_told(modelled: Callable[..., Run]) -> None:
+    borrowed = {NAIVE[:2]: ["fetch"], PINNED[:2]: ["fetch"]}
+    said = modelled_statement(modelled(*FOUR, borrowed=borrowed))
+    assert said is not None
+    assert said.startswith(
+        f"{HEAD} aligned_zero_copy given had the shortest epochs, 1.00 s; all_in_gpu, the upper"
+        " bound, reached 800 ms. No ratio over cpu_gather naive and cpu_gather pinned:"
+    )
+    assert "×" not in said
+    assert "Minibatches" not in said
+
+
+def test_a_calibration_of_the_run_s_own_machine_borrows_from_nobody_else(
+    modelled: Callable[..., Run],
+) -> None:
+    profile = joint_name(MACHINE, "h200-sxm-pcie5")
+    assert host_of(profile) == host_of(MACHINE) == MACHINE
+    run = modelled(*FOUR, borrowed={NAIVE[:2]: ["fetch"]}, profile=profile)
+    assert not foreign_gathers(run)
+    assert "2.00× as fast as cpu_gather naive" in str(modelled_statement(run))
+
+
+def test_a_ratio_of_ranges_is_taken_end_by_end(modelled: Callable[..., Run]) -> None:
+    """Aligned reads take 1 or 0.8 s; beside a baseline of 2 or 1.8 s: 2 or 2.25 times."""
+    naive = (*NAIVE[:2], [NAIVE[2], (0.2, 1.09, 0.5)])
+    aligned = (*ALIGNED[:2], [ALIGNED[2], BOUND[2]])
+    run = modelled(naive, aligned)
+    assert modelled_statement(run) == (
+        f"{HEAD} aligned_zero_copy given had the shortest epochs, 2.00× to 2.25× as fast as"
+        " cpu_gather naive."
+    )
+    (line,) = summarise(run).query("backend == 'model' and variant == 'given'").to_dict("records")
+    ends = [line[name] for name in ("low", "high", "fetch_low", "fetch_high")]
+    assert ends == pytest.approx([0.8, 1.0, 0.09, 0.29])
+    assert [line["speedup_low"], line["speedup_high"]] == pytest.approx([2.0, 2.25])
+    nothing = [line[name] for name in ("median", "fetch", "speedup")]
+    assert all(map(math.isnan, nothing)), "no value between the ends"
+    assert line["train"] == pytest.approx(0.5)
+
+
+def test_what_one_end_says_and_the_other_does_not_is_not_decided(
+    modelled: Callable[..., Run],
+) -> None:
+    ranging = ("unified_zero_copy", "registered", [(0.2, 0.1, 0.5), (0.2, 0.6, 0.5)])
+    level = ("async_zero_copy", "stream,auto", [(0.2, 0.3, 0.5), (0.2, 0.3, 0.5)])
+    as_short = ("unified_zero_copy", "managed", [ALIGNED[2], (0.2, 0.6, 0.5)])
+    twice = [(*one[:2], [one[2], one[2]]) for one in (NAIVE, ALIGNED)]
+    assert modelled_statement(modelled(*twice, ranging, as_short, level)) == (
+        f"{HEAD} aligned_zero_copy given and async_zero_copy stream,auto had the shortest epochs"
+        " (level), 2.00× as fast as cpu_gather naive (against unified_zero_copy managed and"
+        " unified_zero_copy registered: not decided)."
+    )
+
+
+def test_a_bound_that_is_slower_bounds_nothing(modelled: Callable[..., Run]) -> None:
+    slower = (*BOUND[:2], (0.2, 0.6, 0.5))
+    said = modelled_statement(modelled(NAIVE, ALIGNED, slower))
+    assert str(said).endswith("whether all_in_gpu bounds the others is not decided.")
+    assert "not decided" not in str(modelled_statement(modelled(*FOUR, name="20261122-b-2")))
+
+
+def test_several_workloads_share_a_clause_for_one_answer(modelled: Callable[..., Run]) -> None:
+    workloads = ["wordnet-sage16x2-b1000-1f2e3d4c", "wordnet-gat16x2-b1000-1f2e3d4d"]
+    said = modelled_statement(modelled(*FOUR, workloads=workloads))
+    # Of the second, stages take twice as long: 3.99 over 1.99 s, and over 1.59 s.
+    assert said == (
+        f"{HEAD} aligned_zero_copy given had the shortest epochs on 2 workloads, 2.00× to 2.01× as"
+        " fast as cpu_gather naive; all_in_gpu, the upper bound, reached 2.50× to 2.51×."
+    )
+
+
+def test_a_run_without_predictions_says_nothing(make_run: MakeRun) -> None:
+    assert modelled_statement(load_run(make_run())) is None

@@ -1,0 +1,280 @@
+"""The notebooks: pairs that agree, execution that refuses what is wrong, panels that fill."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatherbench.bench.show.notebooks import drift, main, sync
+
+from .gpu_rows import (
+    add_gpu_metrics,
+    declare_path,
+    measure_link,
+    write_micro,
+    write_overlap,
+    write_peer,
+)
+
+pytest.importorskip("jupytext")
+MakeRun = Callable[..., Path]
+ROOT = Path(__file__).parents[3]
+SHIPPED = sorted((ROOT / "notebooks").glob("*.py"))
+#: Largest notebook that is kept, in bytes.
+LARGEST = 300_000
+HEADER = "# ---\n# jupyter:\n#   jupytext:\n#     formats: ipynb,py:percent\n# ---\n\n"
+GOOD = HEADER + "# %% [markdown]\n# # Title\n\n# %%\nprint(6 * 7)\n"
+
+
+def write(folder: Path, **cells: str) -> Path:
+    """A folder of pairs that agree; the values are what follows the header."""
+    folder.mkdir(exist_ok=True)
+    for name, text in cells.items():
+        source = folder / f"{name}.py"
+        source.write_text(HEADER + "# %%\n" + text)
+        sync(source)
+    return folder
+
+
+def run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """The command, as `make figures` gives it; nbclient leaves sockets open in its process."""
+    results = folder.parent / "results"
+    results.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "gatherbench.bench.show.notebooks", "--folder", str(folder)]
+    return subprocess.run(
+        [*command, "--results", str(results), *more], capture_output=True, text=True, check=False
+    )
+
+
+def outputs(path: Path) -> str:
+    """All text that a notebook's cells put out."""
+    cells = json.loads(path.read_text())["cells"]
+    found = [output for cell in cells for output in cell.get("outputs", [])]
+    texts = [o.get("text") or o.get("data", {}).get("text/markdown", "") for o in found]
+    return "\n".join("".join(text) for text in texts)
+
+
+def pictures(path: Path) -> int:
+    cells = json.loads(path.read_text())["cells"]
+    found = [output for cell in cells for output in cell.get("outputs", [])]
+    return sum("image/png" in output.get("data", {}) for output in found)
+
+
+@pytest.mark.parametrize("source", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_pair_agrees_is_executed_and_small(source: Path) -> None:
+    assert drift(source) is None
+    target = source.with_suffix(".ipynb")
+    text = target.read_text()
+    assert target.stat().st_size < LARGEST
+    assert pictures(target) > 0
+    assert '"execution_count": null' in text
+    assert str(ROOT) not in text
+    notebook = json.loads(text)
+    first, last = notebook["cells"][0], notebook["cells"][-1]
+    opening = "".join(first["source"])
+    assert "**Question.**" in opening
+    assert "**Claim" in opening
+    assert last["cell_type"] == "code"
+    assert "".join(last["outputs"][0]["data"]["text/markdown"])
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                assert output["metadata"]["image/png"]["alt"]
+
+
+def test_nine_notebooks_each_in_the_list() -> None:
+    assert len(SHIPPED) == 9
+    text = (ROOT / "notebooks" / "README.md").read_text()
+    for source in SHIPPED:
+        assert f"({source.stem}.ipynb)" in text
+
+
+def test_a_good_pair_is_executed_and_the_same_the_second_time(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(GOOD)
+    sync(tmp_path / "good.py")
+    once = run(tmp_path)
+    assert once.returncode == 0, once.stderr
+    assert "changed" in once.stdout
+    first = (tmp_path / "good.ipynb").read_text()
+    assert outputs(tmp_path / "good.ipynb").strip() == "42"
+    again = run(tmp_path)
+    assert again.returncode == 0
+    assert "as before" in again.stdout
+    assert (tmp_path / "good.ipynb").read_text() == first
+
+
+def test_what_is_wrong_fails_the_command_and_is_named(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path / "notebooks",
+        errs="1 / 0\n",
+        warns="import warnings\nwarnings.warn('beware')\n",
+        shows_a_path="import os\nprint(os.getcwd())\n",
+        dies="import os\nos._exit(3)\n",
+        fine="print('fine')\n",
+    )
+    before = (folder / "errs.ipynb").read_text()
+    said = run(folder)
+    assert said.returncode == 1
+    assert "failed: errs.py" in said.stderr
+    assert "ZeroDivisionError" in said.stderr
+    assert "failed: warns.py: cell 0 wrote to stderr" in said.stderr
+    assert "failed: shows_a_path.py: cell 0 shows a path" in said.stderr
+    assert "failed: dies.py" in said.stderr
+    assert "fine:" in said.stdout  # one that fails does not keep the others from being drawn
+    assert (folder / "errs.ipynb").read_text() == before  # nor is it overwritten
+    assert str(tmp_path) not in outputs(folder / "shows_a_path.ipynb")
+
+
+LOSES = """
+import sys
+from nbclient import NotebookClient
+from gatherbench.bench.show import notebooks
+
+notebooks.OUTPUT_TIMEOUT_S = 1
+usual = NotebookClient.process_message
+
+def process_message(self, msg, cell, cell_index):
+    drop = sys.argv[1] in (msg["msg_type"], msg["content"].get("execution_state"))
+    drop = drop or sys.argv[1] in msg["content"].get("data", {})
+    return None if drop else usual(self, msg, cell, cell_index)
+
+NotebookClient.process_message = process_message
+sys.exit(notebooks.main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ("stream", "outputs did not arrive from its kernel (1 of text/plain)"),
+        ("image/png", "outputs did not arrive from its kernel (1 of image/png)"),
+        ("text/markdown", "outputs did not arrive from its kernel (2 of text/markdown)"),
+        ("idle", "Timeout waiting for IOPub output"),
+    ],
+)
+def test_a_notebook_whose_outputs_are_lost_is_an_error(
+    tmp_path: Path, lost: str, said: str
+) -> None:
+    shown = (
+        "from gatherbench.bench.show.notebooks_show import say, show\n"
+        "from matplotlib.figure import Figure\n"
+        "show(Figure(), 'nothing')\nsay('one')\nsay('two')\n"
+    )
+    text = "print(6 * 7)\n" if lost == "stream" else shown
+    folder = write(tmp_path / "notebooks", good=text)
+    (tmp_path / "results").mkdir()
+    where = ["--folder", str(folder), "--results", str(tmp_path / "results")]
+    for drop, status in (("nothing", 0), (lost, 1)):
+        before = (folder / "good.ipynb").read_text()
+        command = [sys.executable, "-c", LOSES, drop, *where]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+    assert "failed: good.py: " in done.stderr
+    assert said in done.stderr
+    assert (folder / "good.ipynb").read_text() == before  # what was there is kept
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda source: source.write_text(GOOD.replace("6 * 7", "6 * 8")), "from cell 1 on"),
+        (lambda source: source.write_text(GOOD + "\n# %%\n1\n"), "3 cells"),
+        (lambda source: source.with_suffix(".ipynb").unlink(), "has no good.ipynb"),
+    ],
+)
+def test_a_pair_that_has_drifted_fails_before_anything_runs(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[Path], Any],
+    reason: str,
+) -> None:
+    source = tmp_path / "good.py"
+    source.write_text(GOOD)
+    sync(source)
+    change(source)
+    assert main(["--folder", str(tmp_path), "--results", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert "drifted: good.py" in said.err
+    assert reason in said.err
+    assert "make figures SYNC=1" in said.err
+    assert said.out == ""
+    sync(source)
+    assert drift(source) is None
+
+
+def test_outputs_alone_are_no_drift(tmp_path: Path) -> None:
+    source = tmp_path / "good.py"
+    source.write_text(GOOD)
+    sync(source)
+    target = source.with_suffix(".ipynb")
+    target.write_text(target.read_text().replace('"outputs": []', '"outputs": [], "x": 1'))
+    assert drift(source) is None
+
+
+def test_bad_input_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    usual = ["--folder", str(tmp_path), "--results", str(tmp_path)]
+    assert main(usual) == 2
+    assert "no notebook (*.py)" in capsys.readouterr().err
+    (tmp_path / "good.py").write_text(GOOD)
+    assert main([*usual, "bad"]) == 2
+    assert "no notebook 'bad'" in capsys.readouterr().err
+    assert main([*usual, "--results", str(tmp_path / "none")]) == 2
+    assert "no such folder of results" in capsys.readouterr().err
+
+
+def test_panels_fill_themselves_from_the_rows_of_a_gpu_run(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    """The shipped notebooks on rows that no GPU has made: what they call missing is there."""
+    series = [
+        ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
+        ("aligned_zero_copy", "sorted", (0.2, 0.25, 0.5)),
+        ("async_zero_copy", "stream,auto", (0.2, 0.05, 0.6)),
+        ("all_in_gpu", "default", (0.2, 0.1, 0.5)),
+    ]
+    folder = make_run("20261121-gpu-aaaaaa", series=series, backend="cuda", machine="nvidia-h200")
+    add_gpu_metrics(folder, [(strategy, variant) for strategy, variant, _ in series])
+    eight = {"gpu_link_read": 1000.0, "gpu_requests_128_bytes": 8.0}
+    declare_path(folder, "aligned_zero_copy", "sorted", **eight)
+    measure_link(folder, "aligned_zero_copy", "sorted", 1180.0)
+    micro = write_micro(tmp_path / "results" / "nvidia-h200" / "20261121-micro")
+    write_overlap(micro)
+    write_peer(micro)
+    shutil.copytree(ROOT / "results" / "reference", tmp_path / "results" / "reference")
+    notebooks = tmp_path / "notebooks"
+    shutil.copytree(ROOT / "notebooks", notebooks)
+    stems = {
+        "01_where_the_time_goes": "nvidia-h200 (measured): **58%**",
+        "02_requests_and_row_width": "512 B: alignment is worth **+20.0%** (+20.0% to +20.0% over",
+        "03_share_of_the_sms": "**15 %** is the smallest share",
+        "04_epoch_time": "wordnet GraphSAGE, measured: `async_zero_copy` is **1.99** times as fast",
+        "07_cpu_power_energy": "async_zero_copy, 1 workload: power **-25% to -25%**",
+        "08_transfer_time": "10,000 rows of 2000 B: **4.00** times as fast",
+        "09_launch_policies": "our best (aligned, sorted) is **1.27** times (1.27 to 1.27 over",
+    }
+    done = run(notebooks, *stems)
+    assert done.returncode == 0, done.stderr
+    on_the_link = "put **1.18 B** on the link for a byte that it wanted (counted 1.18, or"
+    assert on_the_link in outputs(notebooks / "02_requests_and_row_width.ipynb")
+    for stem, expected in stems.items():
+        said = outputs(notebooks / f"{stem}.ipynb")
+        assert expected in said
+        assert "**not measured yet**" not in said
+
+
+def test_without_any_run_the_notebooks_say_what_is_missing(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "results" / "reference", tmp_path / "results" / "reference")
+    notebooks = tmp_path / "notebooks"
+    shutil.copytree(ROOT / "notebooks", notebooks)
+    stems = ["01_where_the_time_goes", "04_epoch_time", "07_cpu_power_energy"]
+    done = run(notebooks, *stems)
+    assert done.returncode == 0, done.stderr
+    for stem in stems:
+        assert "**not measured yet**" in outputs(notebooks / f"{stem}.ipynb")

@@ -1,0 +1,276 @@
+"""The table of a run in the terminal: read as a person would read it in a pipe."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from gatherbench.bench.read import tables
+from gatherbench.bench.read.summary import summarise
+from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.run import guards as run_guards
+from gatherbench.bench.run.guards import is_running, only_one
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.store import RunStore
+from gatherbench.bench.show.figures.speedup import speedup
+from gatherbench.bench.show.report.results import speedups, stages
+from gatherbench.bench.show.run import _unknown, render
+
+MakeRun = Callable[..., Path]
+SORTED = ("aligned_zero_copy", "registered,sorted", (0.2, 0.3, 0.5))
+NAIVE = ("cpu_gather", "naive", (0.2, 1.0, 0.5))
+
+
+def shown(folder: Path, width: int = 100) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None).print(render(load_run(folder)))
+    return out.getvalue()
+
+
+def line_of(text: str, *words: str) -> list[str]:
+    """The cells of a table's line: it begins with the strategy and holds the other words."""
+    lines = [line for line in text.splitlines() if line.startswith(words[0])]
+    found = [line.split() for line in lines if all(word in line for word in words)]
+    assert len(found) == 1, text
+    return found[0]
+
+
+def test_a_line_holds_the_numbers_and_what_is_derived(make_run: MakeRun) -> None:
+    text = shown(make_run(series=[NAIVE, SORTED]))
+    assert line_of(text, "aligned_zero_copy", "registered,sorted")[2:] == [
+        "3", "1.01", "±0.00", "0.300", "0.500", "1.13", "6.67", "1.69",
+    ]  # fmt: skip
+    assert "speed-up over cpu_gather naive" in " ".join(text.split())
+
+
+def test_a_hidden_fetch_has_no_rate(make_run: MakeRun) -> None:
+    """The wait that is left says nothing of how fast the rows came."""
+    folder = make_run(series=[NAIVE, SORTED])
+    run = load_run(folder)
+    assert summarise(run)["rate"].notna().all()
+    ahead = run.rows[run.rows["strategy"] == "aligned_zero_copy"].head(1)
+    for lookahead, hidden in ((0.0, False), (1.0, True)):
+        declared = ahead.assign(
+            stage="fetch", metric="lookahead", unit="1", value=lookahead, backend="model", epoch=-1
+        )
+        changed = dataclasses.replace(run, rows=pd.concat([run.rows, declared]))
+        rates = summarise(changed).set_index("strategy")["rate"]
+        assert pd.isna(rates["aligned_zero_copy"]) == hidden
+        assert pd.notna(rates["cpu_gather"])
+
+
+def test_a_single_epoch_shows_no_spread(make_run: MakeRun) -> None:
+    text = shown(make_run(series=[NAIVE], repeats=1, epochs=1))
+    assert "±" not in " ".join(line_of(text, "cpu_gather", "1.71"))
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_no_line_is_wider_than_the_terminal_nor_cut(make_run: MakeRun, width: int) -> None:
+    failures = {("async_zero_copy", "stream"): ("failed", "a long reason " * 20)}
+    series = [NAIVE, SORTED, ("async_zero_copy", "stream", (0.1, 0.1, 0.1))]
+    text = shown(make_run(series=series, failures=failures, jitter=0.1), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+
+
+def test_usual_variants_stay_whole_in_80_columns(make_run: MakeRun) -> None:
+    series = [NAIVE, ("unified_zero_copy", "registered", (0.2, 0.3, 0.5))]
+    text = shown(make_run(series=series, jitter=0.1), 80)
+    assert line_of(text, "strategy", "epoch")[1] == "variant"
+    assert line_of(text, "unified_zero_copy", "±")[1] == "registered"
+
+
+def test_short_epochs_are_shown_in_milliseconds(make_run: MakeRun) -> None:
+    text = shown(make_run(series=[("cpu_gather", "naive", (0.002, 0.01, 0.005))]))
+    assert "epoch, ms" in text
+    assert line_of(text, "cpu_gather", "27.0")[3] == "27.0"
+
+
+def test_a_failed_case_stands_in_its_place_and_its_reason_below(make_run: MakeRun) -> None:
+    failures = {("aligned_zero_copy", "registered,sorted"): ("failed", "out of memory")}
+    two = ("a-sage16x2-b1-00000000", "b-sage16x2-b1-00000000")
+    text = shown(make_run(series=[NAIVE, SORTED], failures=failures, workloads=two))
+    places = [line for line in text.splitlines() if line.rstrip().endswith("failed")]
+    assert len(places) == 2
+    assert text.count("failed: aligned_zero_copy registered,sorted: out of memory") == 1
+
+
+def test_a_reason_that_several_share_is_said_once(make_run: MakeRun) -> None:
+    why = "mine could not be prepared: no space"
+    failures = {(name, variant): ("failed", why) for name, variant, _ in (NAIVE, SORTED)}
+    text = " ".join(shown(make_run(series=[NAIVE, SORTED], failures=failures), 200).split())
+    assert f"failed: cpu_gather naive, aligned_zero_copy registered,sorted: {why}" in text
+    assert text.count(why) == 2, "in the list and in the verdict"
+
+
+def test_what_failed_is_not_called_unmodelled_for_the_same_reason(make_run: MakeRun) -> None:
+    run = load_run(make_run(series=[NAIVE, SORTED], modelled=[NAIVE, SORTED]))
+    rows = run.rows
+    model = (rows["backend"] == "model") & (rows["stage"] == "epoch")
+    unknown = rows[model & (rows["metric"] == "wall_time")]
+    for reason, lines in (
+        ("unknown: the case did not get so far: boom", []),
+        (
+            "unknown: gpu.launch",
+            [
+                "not modelled for rtx3090-pcie4: cpu_gather naive, aligned_zero_copy "
+                f"registered,sorted on {run.workloads[0]}: unknown: gpu.launch",
+                "",
+            ],
+        ),
+    ):
+        changed = dataclasses.replace(run, rows=unknown.assign(reason=reason, value=None))
+        assert [str(line) for line in _unknown(changed, pd.Series(["boom"]))] == lines
+
+
+def test_a_run_that_is_still_going_is_not_called_cut_off(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run(series=[NAIVE, SORTED])
+    table = folder / "rows.csv"
+    lines = table.read_text().splitlines(keepends=True)
+    table.write_text("".join(line for line in lines if "registered,sorted" not in line))
+    with only_one(folder):
+        text = shown(folder)
+    assert "not run: aligned_zero_copy registered,sorted: the run is still going\n" in text
+    assert "cut off" not in text
+    assert "the run was cut off; --resume completes it" in shown(folder)
+    monkeypatch.setattr(tables, "is_running", lambda _: None)  # a file system without locks
+    assert "the run is still going or was cut off" in " ".join(shown(folder).split())
+
+
+def test_who_looks_at_a_run_does_not_keep_it_from_being_run(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run(series=[NAIVE])
+    look = os.open(folder, os.O_RDONLY)
+    fcntl.flock(look, fcntl.LOCK_SH)
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        os.close(look)  # the look is over in an instant
+
+    monkeypatch.setattr(run_guards.time, "sleep", sleep)
+    with only_one(folder):
+        assert is_running(folder) is True
+    assert len(waited) == 1
+    assert is_running(folder) is False
+    assert is_running(folder / "none") is None
+
+
+def test_modelled_lines_stand_apart(make_run: MakeRun) -> None:
+    text = shown(make_run(series=[NAIVE], modelled=[NAIVE, SORTED]))
+    measured, _, modelled = text.partition("modelled for")
+    assert "cpu_gather" in measured
+    assert "aligned_zero_copy" not in measured
+    assert "aligned_zero_copy" in modelled
+    assert "rtx3090-pcie4" in modelled
+
+
+def test_an_epoch_that_cannot_be_modelled_says_why_and_where(make_run: MakeRun) -> None:
+    three = [f"{name}-sage16x2-b1-00000000" for name in "abc"]
+    folder = make_run(series=[NAIVE], modelled=[NAIVE], workloads=three)
+    store = RunStore(folder)
+    reasons = dict(zip(three, ("gpu.launch", "gpu.launch", "link.round_trip"), strict=True))
+
+    def unknown(row: Row) -> Row:
+        reason = f"unknown: {reasons[row.workload]}"
+        return dataclasses.replace(row, value=None, status="skipped", reason=reason)
+
+    old = [r for r in store.rows() if r.backend == "model" and r.metric == "wall_time"]
+    store.replace(lambda r: r.backend == "model", [unknown(r) for r in old])
+    text = " ".join(shown(folder).split())
+    said = f"not modelled for rtx3090-pcie4: {' '.join(NAIVE[:2])} on"
+    assert text.count(f"{said} {three[0]}, {three[1]}: unknown: gpu.launch") == 1
+    assert text.count(f"{said} {three[2]}: unknown: link.round_trip") == 1
+    assert text.count("not modelled for") == 2
+
+
+def test_a_modelled_epoch_names_what_was_measured_here(make_run: MakeRun) -> None:
+    said = "Modelled epochs take the time of minibatches and of the CPU's gathers from this run."
+    own = make_run("20261121-a-1", series=[NAIVE], modelled=[NAIVE])
+    assert "take the time" not in shown(own)
+    borrowed = {NAIVE[:2]: ["sample", "fetch"]}
+    folder = make_run("20261121-b-2", series=[NAIVE], modelled=[NAIVE], borrowed=borrowed)
+    assert said in " ".join(shown(folder).split())
+    for chart in (speedups, stages):
+        assert chart(load_run(folder)).reading.endswith(said)
+
+
+def test_a_modelled_range_is_shown_from_end_to_end(make_run: MakeRun) -> None:
+    """Epochs of 1.71 or 1.31 s: no number in between is shown, in the table or a figure."""
+    ranging = ("aligned_zero_copy", "given", [NAIVE[2], (0.2, 0.6, 0.5)])
+    twice = (*NAIVE[:2], [NAIVE[2], NAIVE[2]])
+    folder = make_run(series=[NAIVE], modelled=[twice, ranging])
+    (line,) = (text for text in shown(folder).splitlines() if " to " in text and "given" in text)
+    assert "1.31 to 1.71" in line
+    assert "0.600 to 1.00" in line
+    assert line.split().count("0.500") == 1
+    assert "1.00 to 1.31" in line
+    run = load_run(folder)
+    for chart, said in ((speedups(run), "1.00 to 1.31×"), (stages(run), "1.31 to 1.71 s")):
+        bars = [bar for panel in chart.panels for bar in panel.bars if bar.variant == "given"]
+        assert [bar.text for bar in bars if bar.modelled] == [said]
+    drawn = [text.get_text() for axes in speedup(run).axes for text in axes.texts]
+    assert "1.00 to 1.31×" in drawn
+    assert "A modelled value has two ends" in " ".join(shown(folder).split())
+    assert "two ends" not in shown(make_run("20261121-b-2", series=[NAIVE], modelled=[NAIVE]))
+
+
+def test_a_host_run_says_that_no_gpu_took_part(make_run: MakeRun) -> None:
+    assert "no GPU" in shown(make_run("20261121-a-1"))
+    assert "no GPU" not in shown(make_run("20261121-b-2", backend="cuda"))
+
+
+def test_a_run_without_rows_can_be_shown(make_run: MakeRun) -> None:
+    text = shown(make_run(series=[NAIVE], cut_off=[NAIVE[:2]]))
+    assert "not run: cpu_gather naive" in text
+    assert summarise(load_run(make_run("20261121-b-2", series=[NAIVE]))).shape[0] == 1
+
+
+def test_a_machine_that_was_busy_otherwise_is_named(make_run: MakeRun) -> None:
+    head, *_ = shown(make_run("20261121-a-1", other_cores=1.5, backend="cuda")).splitlines()
+    assert "Disturbed: other work had up to 1.5 cores of the host beside 9 of 9 cases" in head
+    assert "Disturbed" not in shown(make_run("20261121-b-2", other_cores=0.1))
+
+
+def test_the_epoch_beside_which_there_was_other_work_is_marked(make_run: MakeRun) -> None:
+    beside = make_run(
+        "20261121-a-1", series=[NAIVE, SORTED], other_cores=1.5, beside=(*SORTED[:2], 1)
+    )
+    text = shown(beside)
+    assert line_of(text, *SORTED[:2])[2:5] == ["2/3", "1.01", "±0.00"], "its quiet repeats count"
+    summary = summarise(load_run(beside)).set_index("strategy")
+    assert summary["other"].to_dict() == pytest.approx({NAIVE[0]: 0.0, SORTED[0]: 1.5})
+    assert summary["repeats"].to_dict() == {NAIVE[0]: 3, SORTED[0]: 2}
+    assert summary["left_out"].to_dict() == {NAIVE[0]: 0, SORTED[0]: 1}
+    noisy = make_run("20261121-b-2", series=[NAIVE, SORTED], other_cores=1.5)
+    text = shown(noisy)
+    assert line_of(text, *NAIVE[:2])[2:5] == ["3", "1.71", "±0.00!"]
+    assert "!: there was other work beside every repeat" in " ".join(text.split())
+
+
+def test_a_speed_up_that_may_be_none_is_marked(make_run: MakeRun) -> None:
+    """The reference over itself is 1 whatever the epochs are."""
+    alike = ("aligned_zero_copy", "registered,sorted", (0.2, 0.99, 0.5))
+    text = shown(make_run(series=[NAIVE, alike], jitter=0.3))
+    assert line_of(text, *alike[:2], "±")[-1].endswith("?")
+    assert line_of(text, *NAIVE[:2], "1.00")[-1] == "1.00"
+    assert "does not tell a difference of 5% from none" in " ".join(text.split())
+
+
+def test_the_answer_stands_below_the_tables(make_run: MakeRun) -> None:
+    said = " ".join(shown(make_run(series=[NAIVE, SORTED], modelled=[NAIVE, SORTED])).split())
+    tables, measured = said.split("Measured in host memory only", 1)
+    assert "commit 0123456789ab" in tables
+    assert "1.69× (1.69–1.69) as fast as cpu_gather naive" in measured
+    assert "Modelled, not measured, for rtx3090-pcie4" in measured

@@ -1,0 +1,120 @@
+"""Reading a run's folder: everything is found, and whatever is wrong with it is named."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gatherbench.bench.read.tables import RunError, load_run, newest_run
+
+MakeRun = Callable[..., Path]
+
+
+def test_rows_carry_the_fields_of_their_workload(make_run: MakeRun) -> None:
+    run = load_run(make_run())
+    assert set(run.rows["model"]) == {"sage"}
+    assert set(run.rows["fanouts"]) == {"25,10"}
+    assert set(run.rows["dataset"]) == {"wordnet"}
+    assert run.rows["value"].dtype == float
+    assert len(run.samples) == 3 * 3 * 4
+    assert run.run_id == "20261121-quick-abc123"
+    assert run.workloads == ["wordnet-sage16x2-b1000-1f2e3d4c"]
+
+
+def test_a_run_that_has_not_ended_has_no_samples_yet(make_run: MakeRun) -> None:
+    folder = make_run()
+    (folder / "samples.parquet").unlink()
+    run = load_run(folder)
+    assert run.samples.empty
+    assert "value_s" in run.samples
+
+
+def test_a_run_without_rows_can_be_read(make_run: MakeRun) -> None:
+    assert load_run(make_run(series=())).rows.empty
+
+
+def drop(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).unlink()
+
+
+def garble(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(b"\xff\x00 nonsense")
+
+
+def tear_last_line(folder: Path) -> None:
+    table = folder / "rows.csv"
+    table.write_text(table.read_text()[:-40])
+
+
+def foreign_workload(folder: Path) -> None:
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["workloads"] = {"another": next(iter(plan["workloads"].values()))}
+    (folder / "plan.json").write_text(json.dumps(plan))
+
+
+def plan_without_cases(folder: Path) -> None:
+    plan = json.loads((folder / "plan.json").read_text())
+    del plan["cases"]
+    (folder / "plan.json").write_text(json.dumps(plan))
+
+
+def two_values(folder: Path) -> None:
+    table = folder / "rows.csv"
+    table.write_text(table.read_text().replace(",ok,\n", ",ok,a reason too\n", 1))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (drop("plan.json"), "plan.json"),
+        (drop("env.json"), "env.json"),
+        (drop("rows.csv"), "rows.csv"),
+        (garble("plan.json"), "plan.json"),
+        (garble("rows.csv"), "cannot be read"),
+        (garble("samples.parquet"), "samples.parquet"),
+        (foreign_workload, "different runs"),
+        (plan_without_cases, "'cases'"),
+        (two_values, "line 2"),
+        (tear_last_line, r"rows.csv: line \d+ is cut off in mid-row.*--resume FOLDER"),
+    ],
+)
+def test_a_damaged_folder_is_refused_by_name(
+    make_run: MakeRun, damage: Callable[[Path], object], said: str
+) -> None:
+    folder = make_run()
+    damage(folder)
+    with pytest.raises(RunError, match=said):
+        load_run(folder)
+
+
+def test_a_run_that_was_killed_in_mid_write_can_be_looked_at(make_run: MakeRun) -> None:
+    folder = make_run()
+    whole = load_run(folder).rows
+    tear_last_line(folder)
+    (folder / "parts").mkdir()  # the run has not ended
+    assert load_run(folder).rows.equals(whole.iloc[:-1])
+
+
+def test_another_schema_is_refused(make_run: MakeRun) -> None:
+    folder = make_run(schema_version=99)
+    with pytest.raises(RunError, match="schema version 99, expected 1"):
+        load_run(folder)
+
+
+def test_newest_run_goes_by_date_before_change(make_run: MakeRun, tmp_path: Path) -> None:
+    old = make_run("20251231-quick-ffffff")
+    early = make_run("20261121-quick-bbbbbb")
+    late = make_run("20261121-quick-aaaaaa")
+    for seconds, folder in enumerate((early, late, old)):
+        os.utime(folder / "rows.csv", (1e9 + seconds, 1e9 + seconds))
+    assert newest_run(tmp_path / "results") == late
+
+
+def test_newest_run_of_nothing_says_how_to_make_one(tmp_path: Path) -> None:
+    (tmp_path / "reference" / "paper").mkdir(parents=True)
+    with pytest.raises(RunError, match="gatherbench run"):
+        newest_run(tmp_path)

@@ -1,0 +1,177 @@
+"""PyG's loaders with fetched features: the batches PyG itself would give, and who fetches when."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import LinkLoader, NodeLoader
+
+import gatherbench
+from gatherbench.bench.sampling.pyg import PygNeighborSampler
+from gatherbench.strategies.pyg_features import FeatureLoader, FetchFeatures
+
+#: Two workers on a machine with one core: torch warns, and nothing else changes.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+NODES = 300
+STRATEGIES = ["cpu_gather", "aligned_zero_copy", "async_zero_copy", "all_in_gpu"]
+FORK = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+X = torch.randn(NODES, 9, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def data() -> Data:
+    generator = torch.Generator().manual_seed(0)
+    edge_index = torch.randint(NODES, (2, 2500), generator=generator)
+    return Data(y=torch.arange(NODES) % 5, edge_index=edge_index, num_nodes=NODES)
+
+
+def node_loader(data: Data, **more: object) -> NodeLoader:
+    sampler = PygNeighborSampler.from_data(data, (4, 3))
+    return NodeLoader(data, sampler, batch_size=40, **more)
+
+
+class Journal:
+    """Stands for features with so much lookahead and writes down what is asked of it."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, lookahead: int) -> None:
+        self.lookahead, self.lines = lookahead, list[str]()
+        self._seen: list[Tensor] = []  # kept: the id() of a freed tensor may come again
+
+    def _number(self, ids: Tensor) -> int:
+        for number, seen in enumerate(self._seen):
+            if seen is ids:
+                return number
+        self._seen.append(ids)
+        return len(self._seen) - 1
+
+    def prefetch(self, ids: Tensor) -> None:
+        self.lines.append(f"prefetch {self._number(ids)}")
+
+    def __getitem__(self, ids: Tensor) -> Tensor:
+        self.lines.append(f"get {self._number(ids)}")
+        return X[ids]
+
+
+@FORK
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_epoch_has_the_batches_of_pyg(data: Data, strategy: str, num_workers: int) -> None:
+    torch.manual_seed(0)
+    whole = data.clone()
+    whole.x = X
+    expected = list(node_loader(whole, num_workers=num_workers))
+    torch.manual_seed(0)
+    with gatherbench.unified(X, strategy, "cpu") as features:
+        loader = FeatureLoader(node_loader(data, num_workers=num_workers), features)
+        assert len(loader) == len(expected) == 8
+        batches = list(loader)  # kept: later fetches must not write into them
+    assert len(batches) == 8
+    for batch, same in zip(batches, expected, strict=True):
+        assert set(batch.keys()) == set(same.keys())
+        for key in ("x", "y", "n_id", "edge_index", "e_id"):
+            assert torch.equal(batch[key], same[key])
+        assert batch.batch_size == same.batch_size
+
+
+@pytest.mark.parametrize(
+    ("lookahead", "order"),
+    [
+        (0, "prefetch 0, get 0, train, prefetch 1, get 1, train, prefetch 2, get 2, train"),
+        (1, "prefetch 0, prefetch 1, get 0, train, prefetch 2, get 1, train, get 2, train"),
+        (2, "prefetch 0, prefetch 1, prefetch 2, get 0, train, get 1, train, get 2, train"),
+        (5, "prefetch 0, prefetch 1, prefetch 2, get 0, train, get 1, train, get 2, train"),
+    ],
+)
+def test_the_next_batch_is_on_its_way_while_this_one_trains(
+    data: Data, lookahead: int, order: str
+) -> None:
+    journal = Journal(lookahead)
+    loader = node_loader(data, input_nodes=torch.arange(120))
+    for _ in FeatureLoader(loader, journal):  # type: ignore[arg-type]
+        journal.lines.append("train")
+    assert ", ".join(journal.lines) == order
+
+
+def test_an_epoch_that_is_left_early_spoils_nothing(data: Data) -> None:
+    with gatherbench.unified(X, "async_zero_copy", "cpu") as features:
+        loader = FeatureLoader(node_loader(data), features)
+        for _ in range(3):
+            batch = next(iter(loader))
+            assert torch.equal(batch.x, X[batch.n_id])
+        assert len(list(loader)) == 8
+
+
+def test_a_plain_tensor_is_no_features(data: Data) -> None:
+    with pytest.raises(TypeError, match=r"what gatherbench\.unified\(x\) gives, got a Tensor"):
+        FeatureLoader(node_loader(data), X)  # type: ignore[arg-type]
+
+
+def test_links_too(data: Data) -> None:
+    sampler = PygNeighborSampler.from_data(data, (4,))
+    links = LinkLoader(data, sampler, data.edge_index[:, :90], batch_size=40)
+    with gatherbench.unified(X, "async_zero_copy", "cpu") as features:
+        batches = list(FeatureLoader(links, features))
+    assert len(batches) == 3
+    assert all(torch.equal(batch.x, X[batch.n_id]) for batch in batches)
+
+
+@FORK
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_as_a_transform_of_the_loader(data: Data, num_workers: int) -> None:
+    with gatherbench.unified(X, "aligned_zero_copy", "cpu") as features:
+        loader = node_loader(
+            data,
+            transform=FetchFeatures(features),
+            filter_per_worker=False,
+            num_workers=num_workers,
+        )
+        batches = list(loader)
+    assert len(batches) == 8
+    assert all(torch.equal(batch.x, X[batch.n_id]) for batch in batches)
+
+
+@FORK
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_that_are_not_forked_are_sent_no_features(data: Data, start: str) -> None:
+    with gatherbench.unified(X, "aligned_zero_copy", "cpu") as features:
+        loader = node_loader(
+            data,
+            transform=FetchFeatures(features),
+            filter_per_worker=False,
+            num_workers=1,
+            multiprocessing_context=start,
+        )
+        batch = next(iter(loader))
+        assert torch.equal(batch.x, X[batch.n_id])
+        sent = pickle.loads(pickle.dumps(FetchFeatures(features)))
+        with pytest.raises(RuntimeError, match="filter_per_worker=False"):
+            sent(Data(n_id=torch.arange(NODES)))
+
+
+@FORK
+def test_a_transform_in_a_worker_names_the_remedy(data: Data) -> None:
+    with gatherbench.unified(X, "aligned_zero_copy", "cpu") as features:
+        loader = node_loader(data, transform=FetchFeatures(features), num_workers=1)
+        with pytest.raises(RuntimeError, match="filter_per_worker=False"):
+            next(iter(loader))
+
+
+def test_batches_that_have_no_place_for_rows(data: Data) -> None:
+    whole = data.clone()
+    whole.x = X
+    with gatherbench.unified(X, "cpu_gather", "cpu") as features:
+        with pytest.raises(ValueError, match="leave x out"):
+            next(iter(FeatureLoader(node_loader(whole), features)))
+        with pytest.raises(TypeError, match="homogeneous"):
+            next(iter(FeatureLoader([HeteroData()], features)))  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="n_id"):
+            next(iter(FeatureLoader([data], features)))  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="leave x out"):
+            FetchFeatures(features)(Data(x=X, n_id=torch.arange(NODES)))
