@@ -21,8 +21,8 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.show.figures.epoch_breakdown import epoch_breakdown
-from gatherbench.bench.show.figures.stage_shares import stage_shares
+from gatherbench.bench.show.charts import epoch_breakdown
+from gatherbench.bench.show.figures.bars import stage_shares
 from gatherbench.bench.show.notebook_tables import only, open_findings
 from gatherbench.bench.show.notebooks_show import say, show
 from gatherbench.bench.show.sentences.epochs import (

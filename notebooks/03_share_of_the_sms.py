@@ -18,7 +18,7 @@
 # gather and training saturates PCIe, and 10:90 made no visible difference end to end.
 
 # %%
-from gatherbench.bench.show.figures.sm_share import Mark, sm_share
+from gatherbench.bench.show.figures.curves import Mark, sm_share
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
 from gatherbench.bench.show.sentences.shares import (

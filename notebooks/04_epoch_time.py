@@ -21,9 +21,8 @@
 import pandas as pd
 
 from gatherbench.bench.model.profile_file import load_profile
-from gatherbench.bench.show.figures.epoch_bars import epoch_bars
-from gatherbench.bench.show.figures.kinds import MEASURED, MODELLED
-from gatherbench.bench.show.figures.speedup import speedup
+from gatherbench.bench.show.charts import speedup
+from gatherbench.bench.show.figures.bars import epoch_bars
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
 from gatherbench.bench.show.sentences.epochs import (
@@ -89,7 +88,7 @@ for first in range(0, len(shapes), 3):
             "variant, named beside the bar. Minibatches computed from RMAT's degree law; constants "
             "and their sources are the profile's.",
             groups=[f"{name} GraphSAGE" for name in shapes[first : first + 3]],
-            kinds=(MODELLED,),
+            kinds=("modelled",),
         ),
         f"Modelled epoch time by strategy for {', '.join(shapes[first : first + 3])}.",
     )
@@ -109,7 +108,7 @@ if len(on_host):
             {},
             title="Epoch time in host memory: no GPU and no link took part",
             foot="Each strategy by its fastest variant, named beside the bar; whiskers: quartiles.",
-            kinds=(MEASURED,),
+            kinds=("measured",),
         ),
         "Epoch time by strategy in host memory.",
     )

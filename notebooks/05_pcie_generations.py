@@ -18,7 +18,7 @@
 # epochs do.
 
 # %%
-from gatherbench.bench.show.figures.epoch_bars import epoch_bars
+from gatherbench.bench.show.figures.bars import epoch_bars
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
 from gatherbench.bench.show.sentences.epochs import measured_bars

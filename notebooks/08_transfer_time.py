@@ -18,7 +18,7 @@
 
 # %%
 from gatherbench.bench.model.profile_file import profile_of_machine
-from gatherbench.bench.show.figures.transfer_heatmap import transfer_heatmap
+from gatherbench.bench.show.figures.tables import transfer_heatmap
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
 from gatherbench.bench.show.sentences.changes import measured_transfers

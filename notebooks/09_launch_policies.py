@@ -22,8 +22,7 @@ import pandas as pd
 
 from gatherbench.bench.model.profile_file import profile_of_machine
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
-from gatherbench.bench.show.figures.kinds import MEASURED, MODELLED
-from gatherbench.bench.show.figures.policy_costs import policy_costs
+from gatherbench.bench.show.figures.tables import policy_costs
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
 from gatherbench.bench.show.sentences.gathers import (
@@ -80,7 +79,7 @@ show(
         "Measured: medians, best grid cap and best order. Both: a table of "
         f"{span / 2**30:g} GiB.",
         roofs=pd.concat([modelled_roofs(profile), measured_roofs(findings.micro)]),
-        kinds=(MODELLED, MEASURED),
+        kinds=("modelled", "measured"),
         names={"modelled": f"modelled, {profile.name}"},
     ),
     "Payload per second against row width for every policy, modelled and measured.",
