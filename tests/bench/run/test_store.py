@@ -193,12 +193,13 @@ def test_set_aside_keeps_every_cut_off_part(tmp_path: Path) -> None:
         {"value": float("inf")},
         {"unit": "GB/s"},
         {"backend": "gpu"},
+        {"basis": "model"},
         {"status": "fine"},
         {"status": "failed"},
     ],
 )
 def test_a_row_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"value|reason|status|unit|backend"):
+    with pytest.raises(ValueError, match=r"value|reason|status|unit|backend|basis"):
         replace(complete()[0], **wrong)
 
 
