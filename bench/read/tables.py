@@ -78,8 +78,8 @@ class Run:
         """The rows whose fields have these values: one value each, or any of a list of them."""
         rows = self.rows
         for name, value in wanted.items():
-            several = not isinstance(value, str) and isinstance(value, Collection)
-            rows = rows[rows[name].isin(value if several else [value])]
+            one = isinstance(value, str) or not isinstance(value, Collection)
+            rows = rows[rows[name].isin([value] if one else list(value))]  # type: ignore[call-overload]
         return rows
 
     def values(
