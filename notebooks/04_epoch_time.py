@@ -21,18 +21,18 @@
 import pandas as pd
 
 from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.show.answers.epochs import (
+    disturbances,
+    gains,
+    measured_bars,
+    modelled_shapes,
+    predicted_bars,
+)
+from gatherbench.bench.show.answers.reddit import reddit_bars
 from gatherbench.bench.show.charts import speedup
 from gatherbench.bench.show.figures.bars import epoch_bars
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
-from gatherbench.bench.show.sentences.epochs import (
-    disturbances,
-    gains,
-    measured_bars,
-    predicted_bars,
-)
-from gatherbench.bench.show.sentences.reddit import reddit_bars
-from gatherbench.bench.show.sentences.shapes import modelled_shapes
 
 findings = open_findings()
 REDDIT = "RTX 3090, PCIe 4.0"

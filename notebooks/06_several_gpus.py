@@ -18,14 +18,14 @@
 
 # %%
 from gatherbench.bench.model.profile_file import load_profile
-from gatherbench.bench.show.figures.curves import CurveAxes, curves
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
-from gatherbench.bench.show.sentences.reddit import (
+from gatherbench.bench.show.answers.reddit import (
     modelled_scaling,
     over_cpu_gather,
     published_range,
 )
+from gatherbench.bench.show.figures.curves import CurveAxes, curves
+from gatherbench.bench.show.notebook_tables import open_findings
+from gatherbench.bench.show.notebooks_show import say, show
 
 findings = open_findings()
 GPUS = [1, 2, 4, 8]

@@ -21,23 +21,21 @@
 import pandas as pd
 
 from gatherbench.bench.model.profile_file import profile_of_machine
-from gatherbench.bench.show.figures.curves import CurveAxes, curves
-from gatherbench.bench.show.figures.tables import policy_costs
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
-from gatherbench.bench.show.sentences.gathers import (
+from gatherbench.bench.show.answers.gathers import (
     best_orders,
     live_peers,
     measured_gather_rates,
     measured_roofs,
-    ratio_over_rounds,
-    span_of,
-)
-from gatherbench.bench.show.sentences.modelled import (
     modelled_gather_rates,
     modelled_roofs,
+    ratio_over_rounds,
     requests_at,
+    span_of,
 )
+from gatherbench.bench.show.figures.curves import CurveAxes, curves
+from gatherbench.bench.show.figures.tables import policy_costs
+from gatherbench.bench.show.notebook_tables import open_findings
+from gatherbench.bench.show.notebooks_show import say, show
 from gatherbench.kernels.policies import POLICIES
 
 findings = open_findings()

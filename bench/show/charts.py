@@ -12,6 +12,7 @@ from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.model.roofline import roofs
 from gatherbench.bench.read.cpu import cores_of, thread_seconds
 from gatherbench.bench.read.epochs import (
+    EPOCHS,
     cpu_seconds,
     epoch_times,
     problems,
@@ -169,7 +170,7 @@ def _of_the_gpu(run: Run, values: pd.DataFrame, ident: str, title: str, unit: st
 
 def _why_no_energy(run: Run) -> str:
     """What the run says of energy that it does not have."""
-    missing = run.rows[(run.rows["metric"] == "gpu_energy") & (run.rows["status"] != "ok")]
+    missing = run.select(metric="gpu_energy", status=["failed", "skipped"])
     of_blocks = missing[missing["stage"] == "energy"]
     found = of_blocks if len(of_blocks) else missing
     return str(found["reason"].iloc[0]) if len(found) else "no energy of the GPU was read"
@@ -209,11 +210,11 @@ def _bars(
     profile = ", ".join(modelled_for(run)) if predicted else ""
     for workload in run.workloads:
         here = values[values["workload"] == workload]
-        modelled = here["backend"] == "model"
+        measured, modelled = (here[here["basis"] == basis] for basis in EPOCHS)
         timed, failed = (t[t["workload"] == workload] for t in (times, bad))
-        groups = [(here[~modelled], _unmeasured(timed, failed, here[~modelled], absent), "")]
+        groups = [(measured, _unmeasured(timed, failed, measured, absent), "")]
         if profile:
-            groups.append((here[modelled], _unpredicted(run, workload), profile))
+            groups.append((modelled, _unpredicted(run, workload), profile))
         for frame, why, whose in groups:
             # Beside figures of host memory, a GPU's on the same axis would be compared with them.
             seen = here if has_gpu(run) else frame
@@ -288,7 +289,7 @@ def _unmeasured(
     times: pd.DataFrame, bad: pd.DataFrame, frame: pd.DataFrame, absent: str
 ) -> dict[Names, str]:
     """Why series of a workload are not in the frame, or not with all of their repeats."""
-    times = times[times["backend"] != "model"]
+    times = times[times["basis"] == "measured"]
     timed, there = (set(zip(t["strategy"], t["variant"], strict=True)) for t in (times, frame))
     found = dict.fromkeys(timed - there, absent)
     for b in bad.to_dict("records"):
@@ -299,10 +300,8 @@ def _unmeasured(
 
 def _unpredicted(run: Run, workload: str) -> dict[Names, str]:
     """Why the link model says nothing of a series."""
-    rows = run.rows
-    wanted = (rows["stage"] == "epoch") & (rows["metric"] == "wall_time") & (rows["epoch"] >= 0)
-    wanted &= (rows["backend"] == "model") & (rows["status"] != "ok")
-    rows = rows[wanted & (rows["workload"] == workload)]
+    rows = run.select(stage="epoch", metric="wall_time", basis="predicted", workload=workload)
+    rows = rows[rows["status"] != "ok"]
     keys = zip(rows["strategy"], rows["variant"], strict=True)
     return dict(zip(keys, rows["reason"], strict=True))
 
@@ -319,7 +318,7 @@ def roofline_chart(run: Run, profile: LinkProfile, table: pd.DataFrame) -> Chart
     Args:
         table: of :func:`gatherbench.bench.model.roofline.roofline`.
     """
-    spans = run.rows[(run.rows["stage"] == "setup") & (run.rows["metric"] == "table")]
+    spans = run.select(stage="setup", metric="table")
     panels, unknown = [], set[str]()
     for workload, here in table.groupby("workload", sort=False):
         span = spans[spans["workload"] == workload]["value"].max()
@@ -404,7 +403,7 @@ def comparison_chart(judged: pd.DataFrame, names: Mapping[str, str], *, relative
 def _judged(line: Mapping[Hashable, Any], axis: Axis) -> Line:
     ratio, word = float(line["ratio"]), str(line["verdict"])
     names = (str(line["strategy"]), str(line["variant"]))
-    look = "modelled" if line["backend"] == "model" else "measured"
+    look = "modelled" if line["basis"] == "predicted" else "measured"
     if pd.isna(ratio):
         return Line(*names, look, missing=f"{word}: {line['reason']}")
     ends = (float(line["low"]), float(line["high"]))
@@ -413,7 +412,7 @@ def _judged(line: Mapping[Hashable, Any], axis: Axis) -> Line:
 
 # ---- over time -------------------------------------------------------------------------------
 
-#: Readings of a sensor in an epoch that are drawn at most; leaving some out keeps a counter's bytes.
+#: Readings in an epoch that are drawn at most; leaving some out keeps a counter's bytes.
 MOST = 300
 #: Share of the link's raw rate below which traffic has a scale of its own.
 LITTLE = 0.1
@@ -566,12 +565,9 @@ def _epoch(
 
 def _payload(run: Run, workload: str, names: Names, epoch: pd.DataFrame) -> float | None:
     """Bytes of the rows that the loop asked for in the very epoch."""
-    rows, first = run.rows, epoch.iloc[0]
-    wanted = (rows["stage"] == "fetch") & (rows["metric"] == "payload")
-    case = (workload, *names, first["repeat"], first["epoch"])
-    for name, value in zip(("workload", *_CASE), case, strict=True):
-        wanted &= rows[name] == value
-    found = rows[wanted]["value"].dropna()
+    case = dict(zip(_CASE, (*names, *epoch.iloc[0][["repeat", "epoch"]]), strict=True))
+    rows = run.select(stage="fetch", metric="payload", workload=workload, **case)
+    found = rows["value"].dropna()
     return float(found.iloc[0]) if len(found) else None
 
 
@@ -604,11 +600,9 @@ def _series(run: Run, workload: str) -> list[Names]:
 
 def _unpolled(run: Run, metric: str, workload: str, names: Names) -> str:
     """What the run says of a metric that it does not have of a series."""
-    rows = run.rows[run.rows["status"] != "ok"]
-    mine = (rows["strategy"] == names[0]) & (rows["variant"] == names[1])
-    mine &= rows["workload"] == workload
-    for wanted in (rows["metric"] == metric, rows["stage"] == "case"):
-        found = rows[wanted & mine]
+    mine = {"workload": workload, "strategy": names[0], "variant": names[1]}
+    mine["status"] = ["failed", "skipped"]
+    for found in (run.select(metric=metric, **mine), run.select(stage="case", **mine)):
         if len(found):
             return f"{found['status'].iloc[0]}: {found['reason'].iloc[0]}"
     return "nothing was polled: a GPU’s sensors are read during runs on a GPU"

@@ -17,10 +17,11 @@ from gatherbench.bench.read.epochs import plan_order, reference_variant
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
+from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.show.answers.epochs import changes_of_run
 from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.charts import roofline_chart
 from gatherbench.bench.show.report.grid import Column, Grid, grid
-from gatherbench.bench.show.sentences.changes import changes_of_run
 from gatherbench.bench.show.sentences.provenance import has_gpu
 
 #: Columns that say what a line of a table is about.
@@ -30,7 +31,7 @@ WHAT = (
     Column("variant", "variant"),
     Column("kind", "kind"),
 )
-KINDS = MappingProxyType({"host": "measured, host", "cuda": "measured, GPU", "model": "modelled"})
+KINDS = MappingProxyType({"host": "measured, host", "cuda": "measured, GPU"})
 
 #: What a data path may save: stage and metric, and what the table calls it.
 _SAVED = {
@@ -51,8 +52,9 @@ _REQUESTS = "gpu_requests_"
 
 
 def with_kind(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with its backend in words."""
-    return frame.assign(kind=frame["backend"].map(KINDS))
+    """The frame with its basis and backend in words."""
+    kinds = frame["backend"].map(KINDS).where(frame["basis"] == "measured", "modelled")
+    return frame.assign(kind=kinds)
 
 
 def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
@@ -118,19 +120,17 @@ class Roofline:
 
 def data_path(run: Run) -> Grid:
     """What each strategy moves in an epoch, by its own declaration."""
-    rows = run.rows
-    rows = rows[(rows["backend"] == "model") & (rows["stage"] == "fetch") & (rows["epoch"] < 0)]
-    keys = ["workload", "strategy", "variant", "backend"]
-    frame = rows[keys].drop_duplicates()
+    rows = run.select(stage="fetch", basis="declared")
+    frame = rows[SERIES].drop_duplicates()
     columns = []
     requests = [m for m in dict.fromkeys(rows["metric"]) if m.startswith(_REQUESTS)]
     sizes = [m.removeprefix(_REQUESTS).removesuffix("_bytes") for m in requests]
     labels = {m: (f"requests of {n} B", "1") for m, n in zip(requests, sizes, strict=True)}
     names = _DECLARED | labels
     for metric, (label, unit) in names.items():
-        values = rows[rows["metric"] == metric].groupby(keys)["value"].median()
+        values = rows[rows["metric"] == metric].groupby(SERIES)["value"].median()
         if len(values):
-            frame = frame.merge(values.rename(metric).reset_index(), on=keys, how="left")
+            frame = frame.merge(values.rename(metric).reset_index(), on=SERIES, how="left")
             columns.append(Column(metric, label, unit))
     caption = "Bytes and link requests of an epoch, computed from ids and data path, not measured"
     return grid("path", caption, [*WHAT, *columns], in_plan_order(run, frame))
@@ -213,7 +213,7 @@ def _unknown(table: pd.DataFrame, profile: LinkProfile) -> str:
 
 
 def _grid(profile: LinkProfile, table: pd.DataFrame) -> Grid:
-    backend = table["kind"].map({"measured": "cuda", "modelled": "model"})
+    basis = table["kind"].replace("modelled", "predicted")
     columns = [
         *WHAT,
         *_end(table),
@@ -226,4 +226,4 @@ def _grid(profile: LinkProfile, table: pd.DataFrame) -> Grid:
         Column("bound", "epoch bound by"),
     ]
     caption = f"Bytes of rows per second as a share of the roofs of {short(profile.name)}"
-    return grid("roofline", caption, columns, with_kind(table.assign(backend=backend)))
+    return grid("roofline", caption, columns, with_kind(table.assign(backend="cuda", basis=basis)))

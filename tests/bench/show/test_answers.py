@@ -17,12 +17,12 @@ from gatherbench.bench.plan.workload import GRAPHLESS, Workload, workload_name, 
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.show.notebook_tables import Findings, load_findings
 from gatherbench.bench.show.sentences import changes
-from gatherbench.bench.show.sentences.changes import (
+from gatherbench.bench.show.answers.epochs import (
     measured_changes,
     measured_transfers,
     published_changes,
 )
-from gatherbench.bench.show.sentences.epochs import (
+from gatherbench.bench.show.answers.epochs import (
     disturbances,
     gains,
     measured_bars,
@@ -30,7 +30,7 @@ from gatherbench.bench.show.sentences.epochs import (
     passes_over_memory,
     predicted_bars,
 )
-from gatherbench.bench.show.sentences.gathers import (
+from gatherbench.bench.show.answers.gathers import (
     best_orders,
     live_peers,
     measured_gather_rates,
@@ -39,16 +39,16 @@ from gatherbench.bench.show.sentences.gathers import (
     ratio_over_rounds,
     span_of,
 )
-from gatherbench.bench.show.sentences.modelled import modelled_gather_rates, modelled_transfers
-from gatherbench.bench.show.sentences.reddit import (
+from gatherbench.bench.show.answers.gathers import modelled_gather_rates, modelled_transfers
+from gatherbench.bench.show.answers.reddit import (
     modelled_scaling,
     over_cpu_gather,
     published_range,
     reddit_bars,
     reddit_stages,
 )
-from gatherbench.bench.show.sentences.shapes import modelled_shapes
-from gatherbench.bench.show.sentences.shares import (
+from gatherbench.bench.show.answers.epochs import modelled_shapes
+from gatherbench.bench.show.answers.gathers import (
     gather_against_share,
     overlap_ratios,
     step_against_share,
@@ -171,7 +171,7 @@ def test_passes_over_memory_are_declared_bytes_over_delivered_ones(make_run: Mak
         for name in ("cpu_read", "cpu_write", "copy_engine")
     ]
     key = {"strategy": "cpu_gather", "variant": "naive"}
-    add_rows(folder, rows, backend="model", **key)
+    add_rows(folder, rows, basis="declared", **key)
     findings = load_findings(folder.parents[1], REFERENCE)
     assert passes_over_memory(findings.runs[0])["passes"].tolist() == pytest.approx([3.0])
 
@@ -396,7 +396,7 @@ def test_what_a_run_declares_is_predicted_for_its_machine(
         for metric, (unit, value) in metrics.items()
     ]
     key = {"strategy": "aligned_zero_copy", "variant": "given"}
-    add_rows(folder, rows, backend="model", **key)
+    add_rows(folder, rows, basis="declared", **key)
     table = {"stage": "setup", "metric": "table", "unit": "B", "value": 1e9}
     add_rows(folder, [table], **key)
     shipped = tmp_path / "profiles"

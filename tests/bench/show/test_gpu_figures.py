@@ -26,14 +26,14 @@ from gatherbench.bench.read.gpu import (
 )
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run, load_run
-from gatherbench.bench.run.rows import HEADER
+from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION
 from gatherbench.bench.run.samples import TIMELINE_COLUMNS
 from gatherbench.bench.show.figures.all import FIGURES, GPU_FIGURES, save_all
 from gatherbench.bench.show.figures.gpu_energy import gpu_energy_per_epoch, gpu_mean_power
 from gatherbench.bench.show.figures.pcie_over_time import pcie_over_time
 from gatherbench.bench.show.figures.style import RC
 from gatherbench.bench.show.notebook_tables import Findings
-from gatherbench.bench.show.sentences.changes import measured_changes
+from gatherbench.bench.show.answers.epochs import measured_changes
 
 MakeRun = Callable[..., Path]
 WORKLOAD = "wordnet-sage16x2-b1000-1f2e3d4c"
@@ -49,7 +49,8 @@ BLOCKS = {"cpu_gather": (3400.0, 17.0), "aligned_zero_copy": (2100.0, 10.5)}
 
 def row(folder: Path, **fields: Any) -> dict[str, Any]:
     common = {
-        "run_id": folder.name, "schema_version": 1, "commit": "0123456789ab", "backend": "cuda",
+        "run_id": folder.name, "schema_version": SCHEMA_VERSION,
+        "commit": "0123456789ab", "backend": "cuda", "basis": "measured",
         "machine": "nvidia-made-up", "workload": WORKLOAD, "dataset": "wordnet", "epoch": -1,
         "repeat": 0, "source": "made up by a test", "status": "ok", "reason": "",
     }  # fmt: skip

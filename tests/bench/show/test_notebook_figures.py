@@ -26,7 +26,7 @@ from gatherbench.bench.show.figures.sm_share import Mark, sm_share
 from gatherbench.bench.show.figures.stage_shares import stage_shares
 from gatherbench.bench.show.figures.style import MODEL_HATCH, RC, STRATEGY_COLOURS
 from gatherbench.bench.show.figures.transfer_heatmap import transfer_heatmap
-from gatherbench.bench.show.sentences.modelled import requests_at
+from gatherbench.bench.show.answers.gathers import requests_at
 
 REMEDY = "run it on a GPU"
 NAN = float("nan")
