@@ -296,11 +296,13 @@ def modelled_statement(run: Run) -> str | None:
     """The sentences on modelled epochs; ``None`` where there is nothing to compare."""
     seconds, foreign = corners(run), foreign_gathers(run)
     own: dict[str, dict[_Names, _Corners]] = {workload: {} for workload in run.workloads}
-    partly: dict[str, None] = {}
+    partly: dict[str, dict[_Names, None]] = {workload: {} for workload in run.workloads}
     for key, ends in zip(seconds.index, seconds.to_numpy(float), strict=True):
-        if np.isnan(ends).any():  # at some corner nobody knows it, and it might be anything
-            partly[f"{key[1]} {key[2]}"] = None
-        elif key not in foreign:
+        if key in foreign:
+            continue
+        if np.isnan(ends).any():  # what it is at the other corners nobody knows
+            partly[key[0]][key[1], key[2]] = None
+        else:
             own[key[0]][key[1], key[2]] = ends
     won: dict[_Shortest, dict[str, _Corners]] = {}
     bounds: dict[_Names | None, dict[str, _Corners]] = {}
@@ -314,7 +316,7 @@ def modelled_statement(run: Run) -> str | None:
         if reference is not None:
             shown = {name: times[reference] / mine for name, mine in times.items()}
         if rivals:
-            found = _shortest(rivals, reference)
+            found = _shortest(rivals, reference, partly[workload])
             won.setdefault(found, {})[workload] = shown[found.names[0]]
             if bound is not None:
                 beaten |= bool((times[bound] > (1 + THRESHOLD) * times[found.names[0]]).any())
@@ -328,19 +330,20 @@ def modelled_statement(run: Run) -> str | None:
         )
     if beaten:
         clauses.append(f"whether {BOUND} bounds the others is not decided")
-    if partly:
-        clauses.append(
-            f"{listed(list(partly))} not compared: not known at every end of the profile’s ranges"
-        )
+    if unknown := {" ".join(name) for names in partly.values() for name in names}:
+        clauses.append(f"not known at every end of the profile’s ranges: {listed(sorted(unknown))}")
     if not clauses:
         return None
     where = f"Modelled, not measured, for {listed(modelled_for(run))}"
     return " ".join([f"{where}: {'; '.join(clauses)}.", *_rests_on(run, foreign)])
 
 
-def _shortest(rivals: Mapping[_Names, _Corners], reference: _Names | None) -> _Shortest:
+def _shortest(
+    rivals: Mapping[_Names, _Corners], reference: _Names | None, unknown: Iterable[_Names]
+) -> _Shortest:
+    """Who is the fastest at every corner; against what is ``unknown`` at some it is not decided."""
     best = min(rivals, key=lambda name: float(rivals[name].mean()))
-    names, undecided = [best], list[_Names]()
+    names, undecided = [best], [name for name in unknown if name[0] != BOUND]
     for name, times in rivals.items():
         over = times / rivals[best]
         word = word_of(float(over.min()), float(over.max()))
