@@ -431,7 +431,7 @@ def pcie_over_time(run: Run) -> Chart:
         reading += f" No raw rate of the link: {unknown}."
     else:
         reading += (
-            f" The scale ends at the link’s raw rate, {quantity(raw, 'B/s')} (dotted), or at the"
+            f" The scale ends at the link’s raw rate, {quantity(raw, 'B/s')} or at the"
             " peak where that is less than a tenth of it."
         )
     colours = ("blue", "orange")
@@ -494,17 +494,17 @@ def _over_time(
         for (strategy, variant, _, _), epoch in sorted(
             mine.groupby(_CASE), key=lambda found: found[0][2:]
         ):
-            curves = {
-                str(metric): points
-                for metric, found in epoch.sort_values("time_s").groupby("metric")
-                if (points := points_of(_thinned(found)))
-            }
+            curves = {}
+            for metric in legend:
+                readings = epoch[epoch["metric"] == metric].sort_values("time_s")
+                if len(readings) and (points := points_of(_thinned(readings))):
+                    curves[metric] = points
             if curves:
                 drawn.setdefault((str(strategy), str(variant)), (epoch, curves))
         reach = [p for _, curves in drawn.values() for points in curves.values() for p in points]
-        peak = max((value for _, value in reach), default=0.0) or 1.0
+        peak = max((value for _, value in reach), default=0.0)
         top = roof if roof is not None and not 0 < peak < LITTLE * roof else peak
-        values = Axis(unit, float(top))
+        values = Axis(unit, float(top) or 1.0)
         lines = []
         for names in _series(run, workload):
             if names in drawn:

@@ -34,6 +34,7 @@ LINE, STRIP, LABELS, COLUMN, BESIDE = 0.36, 1.06, 2.1, {1: 6.3, 2: 4.4}, 0.25
 BAR, CURVES = 0.68, 0.68
 #: Characters of a strategy's or variant's name, and of a note, that fit beside a bar.
 LONGEST, LONGEST_NOTE = 18, 26
+NOTHING = Line("", "", missing="no case of this workload")
 DASHES = {"one": ":", "raw_link": ":", "sm_read": "--", "copy_engine": "-"}
 
 
@@ -216,7 +217,7 @@ def _strips(
     pitch = tall / max(len(panel.lines), 1)
     values = panel.values or panel.axis
     unit, factor = values.shown
-    for number, line in enumerate(panel.lines):
+    for number, line in enumerate(panel.lines or [NOTHING]):
         low = bottom + tall - pitch * (number + 1)
         axes = paper.panel(left, low, wide, CURVES * pitch)
         axes.set(xlim=(0, panel.axis.top), ylim=(0, 1.06 * values.top * factor))
@@ -229,7 +230,7 @@ def _strips(
             axes.tick_params(labelbottom=False)
         else:
             axes.set_xlabel("time since the epoch began (s)")
-        if names[number]:
+        if panel.lines and names[number]:
             axes.annotate(
                 f"{names[number]}\n{unit}", (0, 0.5), xytext=(-30, 0), ha="right", va="center",
                 xycoords="axes fraction", textcoords="offset points", fontsize=8,

@@ -294,20 +294,11 @@ class _Shortest(NamedTuple):
 
 def modelled_statement(run: Run) -> str | None:
     """The sentences on modelled epochs; ``None`` where there is nothing to compare."""
-    seconds, foreign = corners(run), foreign_gathers(run)
-    own: dict[str, dict[_Names, _Corners]] = {workload: {} for workload in run.workloads}
-    partly: dict[str, dict[_Names, None]] = {workload: {} for workload in run.workloads}
-    for key, ends in zip(seconds.index, seconds.to_numpy(float), strict=True):
-        if key in foreign:
-            continue
-        if np.isnan(ends).any():  # what it is at the other corners nobody knows
-            partly[key[0]][key[1], key[2]] = None
-        else:
-            own[key[0]][key[1], key[2]] = ends
+    foreign = foreign_gathers(run)
+    own, partly = _compared(run, foreign)
     won: dict[_Shortest, dict[str, _Corners]] = {}
     bounds: dict[_Names | None, dict[str, _Corners]] = {}
     beaten = False
-    own = {workload: times for workload, times in own.items() if times}
     for workload, times in own.items():
         bound = next((name for name in times if name[0] == BOUND), None)
         rivals = {name: mine for name, mine in times.items() if name[0] != BOUND}
@@ -336,6 +327,21 @@ def modelled_statement(run: Run) -> str | None:
         return None
     where = f"Modelled, not measured, for {listed(modelled_for(run))}"
     return " ".join([f"{where}: {'; '.join(clauses)}.", *_rests_on(run, foreign)])
+
+
+def _compared(
+    run: Run, foreign: set[tuple[str, ...]]
+) -> tuple[dict[str, dict[_Names, _Corners]], dict[str, list[_Names]]]:
+    """By workload the modelled series that are known at every corner, and those at some alone."""
+    own: dict[str, dict[_Names, _Corners]] = {}
+    partly: dict[str, list[_Names]] = {workload: [] for workload in run.workloads}
+    seconds = corners(run)
+    for key, ends in zip(seconds.index, seconds.to_numpy(float), strict=True):
+        if np.isnan(ends).any():
+            partly[key[0]] += [(key[1], key[2])] * (key not in foreign)
+        elif key not in foreign:
+            own.setdefault(key[0], {})[key[1], key[2]] = ends
+    return {workload: own[workload] for workload in run.workloads if workload in own}, partly
 
 
 def _shortest(

@@ -148,14 +148,6 @@ def test_what_is_modelled_has_a_panel_and_an_axis_of_its_own(chart: Callable[...
     assert len(chart(cpu_core_seconds, series=EIGHT[:1], modelled=EIGHT[:2]).panels) == 1
 
 
-def test_a_modelled_range_is_its_two_ends(chart: Callable[..., Chart]) -> None:
-    corners = [(0.2, 1.0, 0.5), (0.2, 1.4, 0.5)]
-    drawn = chart(epoch_breakdown, series=EIGHT[:1], modelled=[("cpu_gather", "naive", corners)])
-    (line,) = drawn.panels[1].lines
-    assert line.text == "1.71 to 2.11 s"
-    assert line.ends == pytest.approx((1.71, 2.11))
-
-
 def test_other_threads_and_what_was_left(chart: Callable[..., Chart], make_run: MakeRun) -> None:
     drawn = chart(cpu_by_thread, series=EIGHT[:1])
     (line,) = bars(drawn).values()
