@@ -600,7 +600,7 @@ def _series(run: Run, workload: str) -> list[Names]:
 
 def _unpolled(run: Run, metric: str, workload: str, names: Names) -> str:
     """What the run says of a metric that it does not have of a series."""
-    mine = {"workload": workload, "strategy": names[0], "variant": names[1]}
+    mine: dict[str, object] = {"workload": workload, "strategy": names[0], "variant": names[1]}
     mine["status"] = ["failed", "skipped"]
     for found in (run.select(metric=metric, **mine), run.select(stage="case", **mine)):
         if len(found):

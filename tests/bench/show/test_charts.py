@@ -126,14 +126,6 @@ def test_a_chart_says_of_itself_what_limits_it(chart: Callable[..., Chart]) -> N
     assert busy.warnings[-1].startswith("Disturbed: other work had up to 1.5 cores")
 
 
-def test_a_modelled_epoch_names_what_was_measured_here(chart: Callable[..., Chart]) -> None:
-    said = "Modelled epochs take the time of minibatches from this run."
-    own = {"series": EIGHT[:1], "modelled": EIGHT[:1]}
-    assert "take the time" not in chart(epoch_breakdown, **own).reading
-    borrowed = {EIGHT[0][:2]: ["sample"]}
-    assert said in chart(epoch_breakdown, **own, borrowed=borrowed).reading
-
-
 def test_what_is_modelled_has_a_panel_and_an_axis_of_its_own(chart: Callable[..., Chart]) -> None:
     """Another machine's epochs may be a hundredth of the host's: slivers on its axis."""
     short = [(s, v, tuple(x / 100 for x in stages)) for s, v, stages in EIGHT[:2]]
