@@ -95,7 +95,7 @@ def cpu_core_seconds(run: Run) -> Chart:
         title="Processor time per epoch",
         reading="Core-seconds of the process and its children: sampling, gather and training "
         "alike. Medians of user and system; whiskers: quartiles of their sum.",
-        quantity="core-seconds per epoch",
+        quantity="processor time per epoch",
         unit="s",
         legend={"user": ("user", "blue"), "system": ("system", "orange")},
         absent="processor time was not metered",
@@ -115,7 +115,7 @@ def cpu_by_thread(run: Run) -> Chart:
         "what it did not use was idle, or with other programs. Medians of each group; number and "
         "whiskers: median and quartiles of what was used. Threads of torch that spin while they "
         "wait for work count as busy.",
-        quantity="core-seconds per epoch",
+        quantity="processor time per epoch",
         unit="s",
         legend={
             "main": ("main thread (all stages)", "blue"),

@@ -6,6 +6,7 @@ import itertools
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -35,7 +36,7 @@ BAR, CURVES = 0.68, 0.68
 #: Characters of a strategy's or variant's name, and of a note, that fit beside a bar.
 LONGEST, LONGEST_NOTE = 18, 26
 NOTHING = Line("", "", missing="no case of this workload")
-DASHES = {"one": ":", "raw_link": ":", "sm_read": "--", "copy_engine": "-"}
+DASHES: dict[str, Any] = {"one": ":", "raw_link": ":", "sm_read": "--", "copy_engine": "-"}
 
 
 def save_all(run: Run, folder: Path, formats: Iterable[str] = ("png", "svg")) -> list[Path]:
@@ -164,9 +165,9 @@ def _bars(
             look = KINDS[line.look].bar(chart.colour(part))
             axes.barh(y, length * factor, BAR, begin * factor, **look)
         if line.ends:
-            value = (line.start + sum(line.parts.values())) * factor
-            arms = [[abs(value - end * factor)] for end in line.ends]
-            axes.errorbar(value, y, xerr=arms, ecolor="black", elinewidth=1, capsize=2.5)
+            low, high = (end * factor for end in line.ends)
+            middle, arm = (low + high) / 2, (high - low) / 2
+            axes.errorbar(middle, y, xerr=arm, ecolor="black", elinewidth=1, capsize=2.5)
         texts[y] = line.text + _note(line)
     if not texts:
         axes.set_xticks([])

@@ -128,7 +128,11 @@ def test_bars_are_drawn_as_the_chart_says(make_run: MakeRun) -> None:
     colours = [to_hex(patch.get_facecolor()) for patch in axes.patches[:4]]
     assert colours == [ink(colour).lower() for colour in STAGE_COLOURS.values()]
     errorbars = [one for one in axes.containers if isinstance(one, ErrorbarContainer)]
-    assert len(errorbars) == 2
+    ends = [one.lines[2][0].get_segments()[0][:, 0] for one in errorbars]
+    assert [tuple(pair) for pair in ends] == [
+        pytest.approx(line.ends) for line in drawn.panels[0].lines if line.ends
+    ]
+    assert len(ends) == 2
     said = [text.get_text() for text in axes.texts]
     assert said[:2] == ["failed: out of memory", drawn.panels[0].lines[0].text]
     labels = [label.get_text() for label in axes.get_yticklabels()]

@@ -246,7 +246,7 @@ def said_by(monkeypatch: pytest.MonkeyPatch) -> SaidBy:
     def said(stem: str, results: Path) -> str:
         put_out: list[Any] = []
         monkeypatch.setattr(notebooks_show, "png", lambda _: b"a picture")
-        monkeypatch.setattr(per_row, "requests_per_row", lambda: Figure())  # of no run's rows
+        monkeypatch.setattr(per_row, "requests_per_row", Figure)  # of no run's rows
         monkeypatch.setattr(notebooks_show, "display", put_out.append)
         monkeypatch.setenv(RESULTS_VARIABLE, str(results))
         monkeypatch.chdir(ROOT / "notebooks")
