@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.commands import advise as advise_command
-from gatherbench.bench.show.figures import requests_per_row
-from gatherbench.bench.show.figures import sweeps as figures_sweeps
+from gatherbench.bench.show.figures import curves, paper
 
 NUMBERS = ["--nodes", "300000", "--edges", "6000000", "--dim", "100", "--profile", "rtx3090-pcie4"]
 NUMBERS += ["--law", "rmat"]
@@ -70,8 +69,8 @@ def test_a_prepared_datasets_figure_says_that_it_was_sampled(
 ) -> None:
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
     feet = []
-    monkeypatch.setattr(figures_sweeps, "sweep_panels", lambda *_, foot, **__: feet.append(foot))
-    monkeypatch.setattr(requests_per_row, "save", lambda *_: None)
+    monkeypatch.setattr(curves, "sweep_panels", lambda *_, foot, **__: feet.append(foot))
+    monkeypatch.setattr(paper, "save", lambda *_: None)
     for asked in (["tiny"], NUMBERS):
         done = CliRunner().invoke(app, ["advise", *asked, "--figure", str(tmp_path / "a.png")])
         assert done.exit_code == 0, done.output

@@ -30,8 +30,8 @@ from gatherbench.bench.model.sweeps import (
     on_link,
     row_width,
 )
-from gatherbench.bench.show.figures.requests_per_row import save
-from gatherbench.bench.show.figures.sweeps import sweep_panels
+from gatherbench.bench.show.figures.curves import sweep_panels
+from gatherbench.bench.show.figures.paper import save
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.registry import STRATEGIES
 
