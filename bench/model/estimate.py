@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from gatherbench.bench.model.constants import Constant
+from gatherbench.bench.model.profile import Constant
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gatherbench.bench.model.constants import Constant, Curve
 from gatherbench.bench.model.estimate import Estimate, combine, slowest
 from gatherbench.bench.model.minibatch_load import MinibatchLoad
-from gatherbench.bench.model.profile import LinkProfile
+from gatherbench.bench.model.profile import Constant, Curve, LinkProfile
 
 #: Reads of fewer bytes on average are far smaller than a line of 128 B: they come a lane an
 #: element, or from rows as narrow, and how many are in flight decides what they get of the link.

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
 from gatherbench.bench.model.estimate import Estimate
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.run_loads import Series, series_of
 from gatherbench.bench.read.modelled import BORROWED
 from gatherbench.bench.read.tables import Run

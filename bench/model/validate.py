@@ -16,8 +16,7 @@ import pandas as pd
 from gatherbench.bench.model.against_measured import against_measured
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.model.physics import link_time
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.published_gathers import published_gathers
 from gatherbench.bench.model.reddit_chart import (
     BARS,

@@ -17,8 +17,7 @@ from gatherbench.bench.model.advise.question import (
     laws_of,
 )
 from gatherbench.bench.model.advise.rank import Advice, advise
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import DEFAULT_PROFILE, load_profile
+from gatherbench.bench.model.profile import DEFAULT_PROFILE, LinkProfile, load_profile
 
 
 @dataclass(frozen=True, slots=True)

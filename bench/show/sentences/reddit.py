@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.reddit_chart import CPU_GATHER
 from gatherbench.bench.model.validate import chart_epochs, fitted_chart, reddit_chart
 from gatherbench.bench.read.epochs import READING_ORDER

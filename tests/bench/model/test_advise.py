@@ -38,8 +38,7 @@ from gatherbench.bench.model.advise.rank import (
     what_to_do,
 )
 from gatherbench.bench.model.advise.show import SCHEMA_VERSION, minibatches, render, to_json
-from gatherbench.bench.model.constants import ProfileError
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import ProfileError, load_profile
 from gatherbench.bench.model.reddit_chart import drawn_by_program
 from gatherbench.bench.run.models import GAT_HEADS as MODEL_HEADS
 from gatherbench.strategies.base import Strategy

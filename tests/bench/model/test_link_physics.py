@@ -24,8 +24,7 @@ from gatherbench.bench.model.physics import (
     staged_copy,
     training,
 )
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import LinkProfile, load_profile
 
 PROFILE = load_profile("rtx3090-pcie4")
 

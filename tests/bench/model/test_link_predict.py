@@ -17,12 +17,10 @@ from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.model.against_measured import against_measured
-from gatherbench.bench.model.constants import Constant, Range
 from gatherbench.bench.model.epoch import predict_batches
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.predict import is_prediction, predict, predictions
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import Constant, LinkProfile, Range, load_profile
 from gatherbench.bench.model.roofline import roofline, roofs
 from gatherbench.bench.model.run_loads import load_of, series_of
 from gatherbench.bench.read.disturbance import mark_disturbed

@@ -11,12 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatherbench.bench.machine.pcie import raw_rate
-from gatherbench.bench.model import profile_file
-from gatherbench.bench.model.constants import Curve, ProfileError, Range
+from gatherbench.bench.model import profile as profiles
 from gatherbench.bench.model.physics import link_time
-from gatherbench.bench.model.profile import SPECS, LinkProfile
-from gatherbench.bench.model.profile_file import (
+from gatherbench.bench.model.profile import (
     DEFAULT_PROFILE,
+    SPECS,
+    Curve,
+    LinkProfile,
+    ProfileError,
+    Range,
     load_profile,
     profile_names,
     profile_of_machine,
@@ -253,6 +256,6 @@ def test_a_machine_s_own_profile_is_taken_before_any_other(
     assert profile_of_machine("nvidia-unknown").name == DEFAULT_PROFILE
     assert profile_of_machine("nvidia-unknown", "gh200-c2c").name == "gh200-c2c"
     own = replace(load_profile("gh200-c2c"), name="nvidia-unknown")
-    monkeypatch.setattr(profile_file, "PROFILES_FOLDER", tmp_path)
+    monkeypatch.setattr(profiles, "PROFILES_FOLDER", tmp_path)
     (tmp_path / "nvidia-unknown.toml").write_text(own.to_toml(), encoding="utf-8")
     assert profile_of_machine("nvidia-unknown", "gh200-c2c") == own

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from gatherbench.bench.model import validate
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.model.published_gathers import published_gathers
 from gatherbench.bench.model.reddit_chart import (
     ALL_IN_GPU,

@@ -20,7 +20,7 @@ from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.minibatch_load import MinibatchLoad
 from gatherbench.bench.model.physics import Part, in_turn
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.model.sweeps import row_width
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import Fetcher, Strategy

@@ -18,7 +18,7 @@ from gatherbench.bench.model.advise.question import (
 )
 from gatherbench.bench.model.advise.rank import advise
 from gatherbench.bench.model.advise.sizes import drawn_sizes
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.model.sweeps import (
     COLUMNS,
     OUTSTANDING_READS,

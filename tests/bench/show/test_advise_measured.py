@@ -12,7 +12,7 @@ import pytest
 from gatherbench.bench.model.advise.measured import measured_epochs
 from gatherbench.bench.model.advise.question import Question, graph_of, graph_sizes
 from gatherbench.bench.model.advise.rank import MEASURED, MODELLED, advise
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import load_profile
 
 MACHINE = "cpu-amd-epyc-2c"  # the folder that make_run writes to
 GRAPH = graph_of(
