@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from gatherbench.bench.model.estimate import Estimate, combine
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import (
     Part,
     cpu_gather,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gatherbench.bench.model.estimate import Estimate, combine, slowest
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import Constant, Curve, LinkProfile
 
 #: Reads of fewer bytes on average are far smaller than a line of 128 B: they come a lane an
@@ -241,15 +241,15 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     demands = {"multiprocessors": 1.0}
     if load.train_s is not None:
         return Part(load.train_s, "training (measured)", demands)
-    gpu = profile.gpu
-    edges = engine_copy(load.structure_bytes, profile).seconds
+    gpu, cost = profile.gpu, load.training
+    edges = engine_copy(cost.structure_bytes, profile).seconds
     limits = [
-        ("GPU operations", combine(lambda r: load.train_operations / r, _gpu(gpu.flops, "flops"))),
+        ("GPU operations", combine(lambda r: cost.operations / r, _gpu(gpu.flops, "flops"))),
         (
             "GPU memory",
-            combine(lambda r: load.train_bytes / r, _gpu(gpu.memory_rate, "memory_rate")),
+            combine(lambda r: cost.memory_bytes / r, _gpu(gpu.memory_rate, "memory_rate")),
         ),
-        ("kernel launches", combine(lambda t: load.train_launches * t, _gpu(gpu.launch, "launch"))),
+        ("kernel launches", combine(lambda t: cost.launches * t, _gpu(gpu.launch, "launch"))),
     ]
     # None of the three is a roof that may be left out.
     together = combine(max, *(seconds for _, seconds in limits))

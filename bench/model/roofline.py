@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from gatherbench.bench.model.epoch import EpochPrediction, extremes
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import Part, engine_copy, gpu_reads
 from gatherbench.bench.model.predict import predictions
 from gatherbench.bench.model.profile import LinkProfile

@@ -10,29 +10,24 @@ import pandas as pd
 import torch
 
 from gatherbench.bench.model.estimate import Estimate, combine
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.disturbance import disturbed
 from gatherbench.bench.read.epochs import SERIES
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS
+from gatherbench.bench.run.training_cost import TrainingCost
 from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.registry import build
 
 #: What a case has to have declared (``bench/run/declared_rows.py``), as ``stage.metric``.
 _NEEDED = (
-    "fetch.declared_payload",
-    "fetch.row",
-    "fetch.lookahead",
-    "fetch.gpu_share",
-    "sample.minibatches",
-    "sample.edges",
-    "train.operations",
-    "train.gpu_memory",
-    "train.launches",
-    "train.structure",
+    *(f"fetch.{name}" for name in ("declared_payload", "row", "lookahead", "gpu_share")),
+    *(f"sample.{name}" for name in ("minibatches", "edges")),
+    *(f"train.{name}" for name, _ in TRAINING_METRICS.values()),
 )
 _REQUESTS = "fetch.gpu_requests_"
-_VISITS = "fetch.gpu_page_visits"
 _KEYS = ["workload", "strategy", "variant"]
 _NOWHERE = torch.device("cuda", 127)
 #: What is said of the run's own time for minibatches, by how they were had.
@@ -83,7 +78,7 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
         if any(name not in facts for name in _NEEDED) or key[0] not in tables:
             found.append(Series(*key, None, 0, _why(run, key)))
             continue
-        load = host.complete(key, load_of(facts, float(tables[key[0]])), profile)
+        load = host.complete(key, declared_load(facts, float(tables[key[0]])), profile)
         found.append(Series(*key, load, int(facts["sample.minibatches"])))
     return found
 
@@ -105,40 +100,33 @@ def _refused(case: Mapping[str, Any]) -> str | None:
         return None
 
 
-def load_of(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
+def declared_load(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
     """The average minibatch of what a case declared (``stage.metric`` → total over the trace)."""
-    batches = declared["sample.minibatches"]
-
-    def mean(name: str) -> float:
-        return declared.get(name, 0.0) / batches
-
+    share = 1 / declared["sample.minibatches"]
+    sums: dict[str, Any] = {
+        name: declared.get(f"fetch.{metric}", 0.0) for name, metric in PATH_METRICS.items()
+    }
     requests = {
-        int(name.removeprefix(_REQUESTS).removesuffix("_bytes")): count / batches
+        int(name.removeprefix(_REQUESTS).removesuffix("_bytes")): count
         for name, count in declared.items()
         if name.startswith(_REQUESTS)
     }
-    read = mean("fetch.gpu_link_read")
+    read = sums["gpu_link_read_bytes"]
+    sums["gpu_requests"] = requests if requests or not read else None
+    sums["gpu_page_visits"] = declared.get("fetch.gpu_page_visits")
     # Runs from before it was declared had no path that kept a part of the table.
-    kept = 0.0 if read or mean("fetch.cpu_write") else table_bytes
-    return MinibatchLoad(
-        payload_bytes=mean("fetch.declared_payload"),
+    kept = 0.0 if read or sums["cpu_write_bytes"] else table_bytes
+    costs = {n: share * declared[f"train.{m}"] for n, (m, _) in TRAINING_METRICS.items()}
+    return load_of(
+        DataPath(**sums),
+        share,
+        training=TrainingCost(**costs),
         row_bytes=declared["fetch.row"],
-        cpu_read_bytes=mean("fetch.cpu_read"),
-        cpu_write_bytes=mean("fetch.cpu_write"),
-        copy_engine_bytes=mean("fetch.copy_engine"),
-        pageable_bytes=mean("fetch.pageable"),
-        gpu_link_read_bytes=read,
-        gpu_requests=requests if requests or not read else None,
-        gpu_page_visits=mean(_VISITS) if _VISITS in declared else None,
         table_bytes=table_bytes,
         gpu_table_bytes=declared.get("fetch.gpu_table", kept),
         lookahead=int(declared["fetch.lookahead"]),
         gpu_share=declared["fetch.gpu_share"],
-        sampled_edges=mean("sample.edges"),
-        train_operations=mean("train.operations"),
-        train_bytes=mean("train.gpu_memory"),
-        train_launches=mean("train.launches"),
-        structure_bytes=mean("train.structure"),
+        sampled_edges=share * declared["sample.edges"],
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gatherbench.bench.model.advise.laws import LAWS
-from gatherbench.bench.model.advise.sizes import MinibatchSizes, drawn_sizes, expected_sizes
+from gatherbench.bench.model.advise.sizes import LAWS, MinibatchSizes, drawn_sizes, expected_sizes
 from gatherbench.bench.model.profile import SPECS
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.units import ITEM_BYTES

@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import cpu_gather, gpu_reads
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.probe.calibrate.points import POLICY, Point, Sample

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gatherbench.bench.model.advise.laws import LAWS, powerlaw
 from gatherbench.bench.model.advise.question import graph_of, graph_sizes
-from gatherbench.bench.model.advise.sizes import MinibatchSizes, expected_sizes
+from gatherbench.bench.model.advise.sizes import LAWS, MinibatchSizes, expected_sizes, powerlaw
 from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.bench.sampling.epoch import epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler

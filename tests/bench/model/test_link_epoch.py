@@ -8,7 +8,7 @@ import pytest
 
 from gatherbench.bench.model.epoch import predict_batches
 from gatherbench.bench.model.estimate import Estimate
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 
 ROWS = 100e6

@@ -22,7 +22,7 @@ from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.predict import is_prediction, predict, predictions
 from gatherbench.bench.model.profile import Constant, LinkProfile, Range, load_profile
 from gatherbench.bench.model.roofline import roofline, roofs
-from gatherbench.bench.model.run_loads import load_of, series_of
+from gatherbench.bench.model.run_loads import declared_load, series_of
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.epochs import plan_order
 from gatherbench.bench.read.modelled import BORROWED
@@ -157,14 +157,14 @@ def test_what_is_kept_of_the_table_comes_from_the_run(profile: LinkProfile) -> N
     room = 25e9
     half = {name: value / 2 for name, value in READS.items()}
     for kept, known in ((0.9 * room, True), (1.1 * room, False)):
-        load = load_of({**COMMON, **half, "fetch.gpu_table": kept}, 1e12)
+        load = declared_load({**COMMON, **half, "fetch.gpu_table": kept}, 1e12)
         assert load.gpu_table_bytes == kept
         epoch = predict_batches(replace(load, sample_s=Estimate(0.0)), profile, BATCHES)
         assert epoch.epoch_s.known is known
     # A run that is older than the declaration: all of the table or nothing.
-    assert load_of(COMMON, 1e9).gpu_table_bytes == 1e9
-    assert load_of(CASES["by_gpu"], 1e9).gpu_table_bytes == 0
-    assert load_of(CASES["by_cpu"], 1e9).gpu_table_bytes == 0
+    assert declared_load(COMMON, 1e9).gpu_table_bytes == 1e9
+    assert declared_load(CASES["by_gpu"], 1e9).gpu_table_bytes == 0
+    assert declared_load(CASES["by_cpu"], 1e9).gpu_table_bytes == 0
 
 
 def test_faster_paths_are_predicted_faster(tmp_path: Path, profile: LinkProfile) -> None:
@@ -196,7 +196,7 @@ def test_sampling_is_the_run_s_however_it_got_its_minibatches(
 
 
 def test_sampling_on_a_gpu_is_never_taken_from_the_processor(profile: LinkProfile) -> None:
-    load = replace(load_of(CASES["by_gpu"], 1e9), gpu_samples=True)
+    load = replace(declared_load(CASES["by_gpu"], 1e9), gpu_samples=True)
     epoch = predict_batches(load, profile, BATCHES)
     assert epoch.epoch_s.value is None
     assert epoch.epoch_s.unknown == ("sampling on the GPU: neither measured nor modelled",)
@@ -488,7 +488,7 @@ def test_a_better_machine_is_never_predicted_slower(
     assert constant.value is not None
     better = constant.value * factor ** BETTER[key]
     after = before.with_constant(key, better, "a test")
-    load = load_of(CASES[case], 1e9)
+    load = declared_load(CASES[case], 1e9)
     slow, fast = (predict_batches(load, p, 40, gpus=gpus).epoch_s.value for p in (before, after))
     assert slow is not None
     assert fast is not None
@@ -502,7 +502,7 @@ def test_shorter_rows_are_never_predicted_slower(case: str, share: float) -> Non
     shorter = {k: v * share if k.startswith("fetch.") else v for k, v in CASES[case].items()}
     for key in ("fetch.lookahead", "fetch.gpu_share"):
         shorter[key] = CASES[case][key]
-    loads = (load_of(CASES[case], 1e9), load_of(shorter, 1e9))
+    loads = (declared_load(CASES[case], 1e9), declared_load(shorter, 1e9))
     wide, narrow = (predict_batches(load, profile, 40).epoch_s.value for load in loads)
     assert wide is not None
     assert narrow is not None
@@ -515,7 +515,7 @@ def test_an_overlapped_epoch_is_never_shorter_than_its_transfers(
 ) -> None:
     """The last steps of an epoch, with no gather beside them, must not set the pace of all."""
     facts = {**CASES["by_gpu_ahead"], "fetch.gpu_share": 0.5, "train.structure": 0.0}
-    load = replace(load_of(facts, 1e9), sample_s=Estimate(0.0), train_s=Estimate(1.5e-3))
+    load = replace(declared_load(facts, 1e9), sample_s=Estimate(0.0), train_s=Estimate(1.5e-3))
     epoch = predict_batches(load, profile, batches)
     transfer = epoch.parts["transfer"].seconds.value
     assert transfer is not None

@@ -11,14 +11,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.bench.model.advise import loads
-from gatherbench.bench.model.advise.loads import gpu_need, load_of, pinned_need, table_on_gpu
+from gatherbench.bench.model.advise import rank
 from gatherbench.bench.model.advise.question import Question, graph_of, graph_sizes
-from gatherbench.bench.model.advise.rank import Advice, Option, advise
+from gatherbench.bench.model.advise.rank import (
+    Advice,
+    Option,
+    advise,
+    average_load,
+    gpu_need,
+    pinned_need,
+    table_on_gpu,
+)
 from gatherbench.bench.model.advise.sizes import drawn_sizes
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.model.estimate import Estimate
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import Part, in_turn
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.model.sweeps import row_width
@@ -71,7 +78,7 @@ class FirstRowsKept(Strategy):
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loads, "STRATEGIES", (*STRATEGIES, FirstRowsKept))
+    monkeypatch.setattr(rank, "STRATEGIES", (*STRATEGIES, FirstRowsKept))
 
 
 def advice(question: Question = QUESTION) -> Advice:
@@ -86,7 +93,7 @@ def option(found: Advice, parts: str) -> Option:
 
 def load(strategy: Strategy) -> MinibatchLoad:
     (sizes,) = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
-    return load_of(strategy, QUESTION, sizes)
+    return average_load(strategy, QUESTION, sizes)
 
 
 def test_its_rows_travel_in_part_and_its_memory_is_counted() -> None:
@@ -113,7 +120,7 @@ def test_advice_refuses_what_does_not_fit_and_ranks_what_does() -> None:
     ranks = [(o.strategy, o.variant) for o in found.ranked]
     assert ranks.index(("first_rows_kept", "8")) < ranks.index(("aligned_zero_copy", "given"))
     assert found.table_fits is False
-    assert "and does not fit in the GPU's 24 GiB. Take" in found.headline
+    assert "and does not fit in the GPU's 24 GiB. Take" in headline(found)
     said = [remark for remark in found.remarks if "every row alike" in remark]
     assert any("keeps some rows (first_rows_kept)" in remark for remark in said)
 
@@ -123,7 +130,7 @@ def test_a_minibatch_that_is_wholly_kept_is_no_table_that_fits() -> None:
     """Ids that happen to lie in the kept part say nothing of the rest of the table."""
     (sizes,) = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
     hot = replace(sizes, ids=(torch.arange(20_000),))
-    assert not table_on_gpu(load_of(FirstRowsKept("8"), QUESTION, hot))
+    assert not table_on_gpu(average_load(FirstRowsKept("8"), QUESTION, hot))
     found = advise(QUESTION, (hot,), PROFILE)
     assert option(found, "8").epochs_s
     assert option(found, "8").gpu_bytes > QUESTION.graph.table_bytes / 8
@@ -134,10 +141,10 @@ def test_nothing_is_said_of_rows_that_are_asked_for_where_none_are_kept_or_a_gra
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (sizes,) = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
-    monkeypatch.setattr(loads, "STRATEGIES", (FirstRowsKept,))
+    monkeypatch.setattr(rank, "STRATEGIES", (FirstRowsKept,))
     found = advise(QUESTION, (replace(sizes, law=""),), PROFILE)
     assert not [remark for remark in found.remarks if "every row alike" in remark]
-    monkeypatch.setattr(loads, "STRATEGIES", (get("cpu_gather"), get("all_in_gpu")))
+    monkeypatch.setattr(rank, "STRATEGIES", (get("cpu_gather"), get("all_in_gpu")))
     assert not [remark for remark in advice().remarks if "every row alike" in remark]
 
 
@@ -168,7 +175,7 @@ def test_advice_judges_a_path_by_minibatches_that_it_has_not_seen(tiny_root: Pat
         assert sizes.seen
         assert not any(torch.equal(a, b) for a in sizes.seen for b in sizes.ids)
         assert not torch.equal(sizes.seen[0][:20], sizes.ids[0][:20]), "the same seeds"
-        load = load_of(LastSeenKept(), question, sizes)
+        load = average_load(LastSeenKept(), question, sizes)
         assert 0 < load.gpu_link_read_bytes < load.payload_bytes
 
 

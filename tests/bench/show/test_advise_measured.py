@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.model.advise.measured import measured_epochs
+from gatherbench.bench.model.advise.answer import measured_epochs
 from gatherbench.bench.model.advise.question import Question, graph_of, graph_sizes
 from gatherbench.bench.model.advise.rank import MEASURED, MODELLED, advise
+from gatherbench.bench.model.advise.show import headline
 from gatherbench.bench.model.profile import load_profile
 
 MACHINE = "cpu-amd-epyc-2c"  # the folder that make_run writes to
@@ -71,13 +72,13 @@ def test_a_prediction_is_not_set_against_a_measurement(make_run: Any) -> None:
     sizes = graph_sizes(GRAPH, QUESTION.fanouts, QUESTION.batch_size)
     small = replace(QUESTION, gpu_memory_bytes=1.35e8)  # not the table
     found = measured_epochs(QUESTION, results_of(make_run(backend="cuda")), MACHINE)
-    said = advise(small, sizes, load_profile("rtx3090-pcie4"), found).headline
+    said = headline(advise(small, sizes, load_profile("rtx3090-pcie4"), found))
     assert "(modelled)" in said
     assert "The fastest that was measured is unified_zero_copy (registered)" in said
     assert said.endswith("Measure the prediction before you rely on it.")
     assert not any(f"times as fast as {name} ({variant})" in said for name, variant in found)
     quick = {key: (value / 100, where) for key, (value, where) in found.items()}
-    said = advise(small, sizes, load_profile("rtx3090-pcie4"), quick).headline
+    said = headline(advise(small, sizes, load_profile("rtx3090-pcie4"), quick))
     assert "(measured), " in said
     assert "times as fast as cpu_gather (naive)." in said
     assert "prediction" not in said
@@ -92,7 +93,7 @@ def test_what_was_measured_does_not_make_a_smaller_gpu_larger(make_run: Any) -> 
     asked = replace(QUESTION, gpu_memory_bytes=1.35e8)
     advice = advise(asked, sizes, little, found)
     assert advice.table_fits is False
-    assert "does not fit" in advice.headline
+    assert "does not fit" in headline(advice)
     assert "all_in_gpu" in [o.strategy for o in advice.unranked]
 
 
