@@ -307,8 +307,13 @@ class LinkProfile:
     def constants(self) -> Iterator[tuple[str, Constant | Curve]]:
         """Every constant by its key, e.g. ``link.raw_rate``, in the order of :data:`SPECS`."""
         for key in SPECS:
-            section, _, name = key.partition(".")
-            yield key, getattr(getattr(self, section), name)
+            yield key, self.constant(key)
+
+    def constant(self, key: str) -> Constant | Curve:
+        """The constant of this key."""
+        section, _, name = key.partition(".")
+        found: Constant | Curve = getattr(getattr(self, section), name)
+        return found
 
     def unknown(self) -> dict[str, str]:
         """Key → why, for every constant without a value."""

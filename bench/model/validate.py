@@ -10,8 +10,8 @@ predicts none, and the table shows it.
   minibatch on the CPU while the GPU trains on the one before. How many rows a minibatch has is
   fitted (uniform neighbours would give :func:`uniform_rows`; Reddit's hubs make it fewer).
 - **Gathers over PCIe 4.0**: DGL's ``index_select`` on pinned memory (dmlc/dgl #6635), each time
-  that of the whole call. One call reads its ids as given; it determines how fast the GPU goes from page
-  to page. All others have their ids sorted, and nothing is fitted to them.
+  that of the whole call. One call reads its ids as given; it determines how fast the GPU goes from
+  page to page. All others have their ids sorted, and nothing is fitted to them.
 - **Measured epochs** are those of GPU runs that name a profile.
 """
 

@@ -22,6 +22,7 @@ from gatherbench.bench.model.advise.rank import (
     pinned_need,
     table_on_gpu,
 )
+from gatherbench.bench.model.advise.show import headline
 from gatherbench.bench.model.advise.sizes import drawn_sizes
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.model.estimate import Estimate
