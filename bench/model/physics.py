@@ -87,9 +87,7 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
         Estimate.of(profile, "link.round_trip"),
         Estimate.of(profile, "link.outstanding_reads"),
     )
-    by_roof = combine(
-        lambda rate: read_bytes / rate, Estimate.of(profile, "read.roof", load.table_bytes)
-    )
+    by_roof = _at_rate(read_bytes, profile, "read.roof", load.table_bytes)
     visits = load.gpu_page_visits
     by_pages = combine(
         lambda n, rate: n / rate,
@@ -117,13 +115,8 @@ def engine_copy(num_bytes: float, profile: LinkProfile) -> Part:
     """The copy engine carries page-locked host memory to the GPU."""
     payload = profile.link.max_payload.value
     packets = {payload: num_bytes / payload} if payload else {}
-    by_link = (
-        link_time(packets, profile)
-        if packets
-        else Estimate(None, (f"link.max_payload: {profile.link.max_payload.source}",))
-    )
-    rate = Estimate.of(profile, "copy.to_device")
-    by_engine = combine(lambda r: num_bytes / r, rate)
+    by_link = link_time(packets, profile)
+    by_engine = _at_rate(num_bytes, profile, "copy.to_device")
     seconds, bound = slowest([("link", by_link), ("copy engine", by_engine)])
     return _transfer(seconds, bound, by_link, num_bytes, profile)
 
@@ -164,9 +157,7 @@ def staged_copy(load: MinibatchLoad, profile: LinkProfile) -> Part:
     staging hold one thread up and not every core, so beside others it takes the cores that the
     gather itself needs; where that rate is not known, all of them.
     """
-    by_cpu = load.gather_s or combine(
-        lambda rate: load.pageable_bytes / rate, Estimate.of(profile, "copy.pageable")
-    )
+    by_cpu = load.gather_s or _at_rate(load.pageable_bytes, profile, "copy.pageable")
     copy = engine_copy(load.copy_engine_bytes, profile)
     staged = 2 * load.pageable_bytes  # read and written once more by the driver
     moved = load.cpu_read_bytes + load.cpu_write_bytes + staged + load.copy_engine_bytes
@@ -190,8 +181,7 @@ def _on_cpu(by_cores: Estimate, moved: float, profile: LinkProfile) -> Part:
     """Work of all cores that moves so many bytes in host memory."""
     if not by_cores.known:
         return Part(by_cores, "cpu")
-    rate = Estimate.of(profile, "host.memory_rate")
-    by_memory = combine(lambda r: moved / r, rate)
+    by_memory = _at_rate(moved, profile, "host.memory_rate")
     seconds, bound = slowest([("cpu", by_cores), ("host memory", by_memory)])
     demands = {"cpu": _share(by_cores, seconds), **_memory_share(moved, seconds, profile)}
     return Part(seconds, bound, demands)
@@ -203,8 +193,8 @@ def local_gather(num_bytes: float, resident_bytes: float, profile: LinkProfile) 
     if room is not None and resident_bytes > room:
         why = f"{resident_bytes / 1e9:.1f} GB do not fit into {room / 1e9:.1f} GB of GPU memory"
         return Part(Estimate(None, (why,)), "GPU memory")
-    rate = Estimate.of(profile, "gpu.memory_rate")
-    return Part(combine(lambda r: 2 * num_bytes / r, rate), "GPU memory", {"multiprocessors": 1.0})
+    seconds = _at_rate(2 * num_bytes, profile, "gpu.memory_rate")
+    return Part(seconds, "GPU memory", {"multiprocessors": 1.0})
 
 
 def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
@@ -219,7 +209,7 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
     if load.sample_s is not None:
         return Part(load.sample_s, bound, {"cpu": 1.0})
     rate = host.sample_rate
-    seconds = combine(lambda r: load.sampled_edges / r, Estimate.of(profile, "host.sample_rate"))
+    seconds = _at_rate(load.sampled_edges, profile, "host.sample_rate")
     if rate.value is not None:
         seconds = seconds.remark(
             f"minibatches drawn at {rate.value / 1e6:.3g} M edges/s, which all share"
@@ -241,24 +231,21 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
         return Part(load.train_s, "training (measured)", demands)
     cost = load.training
     edges = engine_copy(cost.structure_bytes, profile).seconds
+    launch = Estimate.of(profile, "gpu.launch")
     limits = [
-        (
-            "GPU operations",
-            combine(lambda r: cost.operations / r, Estimate.of(profile, "gpu.flops")),
-        ),
-        (
-            "GPU memory",
-            combine(lambda r: cost.memory_bytes / r, Estimate.of(profile, "gpu.memory_rate")),
-        ),
-        (
-            "kernel launches",
-            combine(lambda t: cost.launches * t, Estimate.of(profile, "gpu.launch")),
-        ),
+        ("GPU operations", _at_rate(cost.operations, profile, "gpu.flops")),
+        ("GPU memory", _at_rate(cost.memory_bytes, profile, "gpu.memory_rate")),
+        ("kernel launches", combine(lambda t: cost.launches * t, launch)),
     ]
     # None of the three is a roof that may be left out.
     together = combine(max, *(seconds for _, seconds in limits))
     bound = slowest(limits)[1]
     return Part(combine(lambda a, b: a + b, together, edges), f"training ({bound})", demands)
+
+
+def _at_rate(amount: float, profile: LinkProfile, key: str, at: float = 0.0) -> Estimate:
+    """Seconds for an amount at a rate of the profile."""
+    return combine(lambda rate: amount / rate, Estimate.of(profile, key, at))
 
 
 def _transfer(
