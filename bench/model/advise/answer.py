@@ -94,7 +94,7 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
             laws=laws_of(asked.law),
         )
     question = dataclasses.replace(question, graph=graph)
-    sizes = graph_sizes(graph, question.fanouts, question.batch_size)
+    sizes = graph_sizes(question)
     measured = {} if asked.profile else measured_epochs(question, results, this_machine())
     advice = advise(question, sizes, profile, measured)
     return dataclasses.replace(advice, remarks=(*said, *advice.remarks))

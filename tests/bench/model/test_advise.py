@@ -54,7 +54,7 @@ SMALL = Question(graph_of(200_000, 5_000_000, 100, classes=10, train_nodes=50_00
 
 
 def advice_on(question: Question, profile: Any = PROFILE) -> Any:
-    sizes = graph_sizes(question.graph, question.fanouts, question.batch_size)
+    sizes = graph_sizes(question)
     return advise(question, sizes, profile)
 
 
@@ -72,7 +72,7 @@ def test_the_ranking_is_the_models() -> None:
 
 
 def by_variant(name: str, variant: str) -> Strategy:
-    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    (sizes,) = graph_sizes(SMALL)
     for strategy, _ in distinct_paths(SMALL, sizes, PROFILE):
         if (strategy.name, strategy.variant) == (name, variant):
             return strategy
@@ -80,7 +80,7 @@ def by_variant(name: str, variant: str) -> Strategy:
 
 
 def test_every_strategy_is_there_and_alike_variants_are_one() -> None:
-    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    (sizes,) = graph_sizes(SMALL)
     found = [(s.name, s.variant) for s, _ in distinct_paths(SMALL, sizes, PROFILE)]
     assert {name for name, _ in found} == {kind.name for kind in STRATEGIES}
     assert [v for n, v in found if n == "cpu_gather"] == ["pinned", "prefetch", "naive"]
@@ -236,7 +236,7 @@ def test_more_gpus_than_the_machine_has_are_remarked_on() -> None:
 def test_memory_that_a_path_needs(
     name: str, params: dict[str, Any], pinned_table: bool, on_gpu: bool
 ) -> None:
-    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    (sizes,) = graph_sizes(SMALL)
     load = average_load(build(name, params), SMALL, sizes)
     table = SMALL.graph.table_bytes
     assert table_on_gpu(load) is on_gpu
@@ -250,7 +250,7 @@ def test_memory_that_a_path_needs(
 
 
 def test_a_fetch_ahead_needs_a_second_buffer() -> None:
-    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    (sizes,) = graph_sizes(SMALL)
     need = {
         mode: gpu_need(
             average_load(build("cpu_gather", {"mode": mode}), SMALL, sizes), SMALL, sizes

@@ -83,7 +83,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def advice(question: Question = QUESTION) -> Advice:
-    sizes = graph_sizes(question.graph, question.fanouts, question.batch_size)
+    sizes = graph_sizes(question)
     return advise(question, sizes, PROFILE)
 
 
@@ -93,12 +93,12 @@ def option(found: Advice, parts: str) -> Option:
 
 
 def load(strategy: Strategy) -> MinibatchLoad:
-    (sizes,) = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
+    (sizes,) = graph_sizes(QUESTION)
     return average_load(strategy, QUESTION, sizes)
 
 
 def test_its_rows_travel_in_part_and_its_memory_is_counted() -> None:
-    (sizes,) = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
+    (sizes,) = graph_sizes(QUESTION)
     table = QUESTION.graph.table_bytes
     whole = load(build("aligned_zero_copy"))
     kept = load(FirstRowsKept("2"))
@@ -129,7 +129,7 @@ def test_advice_refuses_what_does_not_fit_and_ranks_what_does() -> None:
 @pytest.mark.usefixtures("registered")
 def test_a_minibatch_that_is_wholly_kept_is_no_table_that_fits() -> None:
     """Ids that happen to lie in the kept part say nothing of the rest of the table."""
-    (sizes,) = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
+    (sizes,) = graph_sizes(QUESTION)
     hot = replace(sizes, ids=(torch.arange(20_000),))
     assert not table_on_gpu(average_load(FirstRowsKept("8"), QUESTION, hot))
     found = advise(QUESTION, (hot,), PROFILE)
@@ -141,7 +141,7 @@ def test_a_minibatch_that_is_wholly_kept_is_no_table_that_fits() -> None:
 def test_nothing_is_said_of_rows_that_are_asked_for_where_none_are_kept_or_a_graph_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (sizes,) = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
+    (sizes,) = graph_sizes(QUESTION)
     monkeypatch.setattr(rank, "STRATEGIES", (FirstRowsKept,))
     found = advise(QUESTION, (replace(sizes, law=""),), PROFILE)
     assert not [remark for remark in found.remarks if "every row alike" in remark]
@@ -170,7 +170,7 @@ def test_advice_judges_a_path_by_minibatches_that_it_has_not_seen(tiny_root: Pat
     """Else what it has just learnt by heart would be in every minibatch."""
     graph = graph_of(200_000, 5_000_000, 100, train_nodes=50_000, laws=("rmat",))
     question = Question(graph)
-    (computed,) = graph_sizes(graph, question.fanouts, question.batch_size)
+    (computed,) = graph_sizes(question)
     drawn = drawn_sizes(open_dataset(tiny_root / "tiny"), (3, 2), 20)
     for sizes in (computed, drawn):
         assert sizes.seen

@@ -52,7 +52,8 @@ def line(
 
 
 def test_tables_are_tidy_and_hold_every_strategy() -> None:
-    small = replace(QUESTION, graph=graph_of(100_000, 900_000, 64, classes=5, train_nodes=9000))
+    graph = graph_of(100_000, 900_000, 64, classes=5, train_nodes=9000, laws=("uniform",))
+    small = replace(QUESTION, graph=graph)
     for sweep in all_sweeps(small, PROFILE):
         table = sweep.table
         assert tuple(table.columns) == COLUMNS
@@ -118,7 +119,7 @@ def test_more_gpus_never_take_longer_and_share_what_they_share() -> None:
 
 def test_a_sweeps_point_is_the_advice_for_it() -> None:
     asked = replace(QUESTION, batch_size=4000)
-    sizes = graph_sizes(asked.graph, asked.fanouts, 4000)
+    sizes = graph_sizes(asked)
     times = {(o.strategy, o.variant): o.longest_s for o in advise(asked, sizes, PROFILE).ranked}
     swept = batch_size(QUESTION, PROFILE, (500, 4000))
     assert line(swept)[4000.0] == times[ZERO_COPY]
