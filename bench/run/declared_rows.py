@@ -1,4 +1,4 @@
-"""What a case says of itself before it is measured: bytes, requests, operations; ``model`` rows.
+"""What a case says of itself before it is measured: bytes, requests, operations.
 
 Nothing here is timed. The rows are what the link model predicts from, so that a run's table is
 enough to ask what another machine would do with it.
@@ -45,10 +45,10 @@ def declared_rows(
     """What the strategy says of an epoch's bytes, and what its training asks of a GPU."""
     spec = dataset.spec
     yield from path_rows(strategy, InputIds(trace), spec.row_bytes, spec.num_nodes, make)
-    make = replace(make, backend="model")
+    make = replace(make, basis="declared")
     yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
     yield make.ok("sample", "edges", "1", int(trace.num_edges.sum()), "count of the trace")
-    source = "counted from the shapes of the trace's minibatches (linkmodel/compute.py)"
+    source = "counted from the shapes of the trace's minibatches (bench/run/training_cost.py)"
     if workload.model not in MODELS:
         yield make.missing("train", "operations", "1", source, OWN_MODEL)
         return
@@ -66,7 +66,7 @@ def path_rows(
         epoch: input ids of its minibatches, ``int64``; every epoch's, the warm-up's among them.
         row_bytes: of the table.
     """
-    make = replace(make, backend="model")
+    make = replace(make, basis="declared")
     path = total(strategy.data_paths(epoch, row_bytes, num_rows, seen=epoch))
     source = "Strategy.data_paths over the trace"
     for name, metric in PATH_METRICS.items():

@@ -19,8 +19,9 @@ from gatherbench.bench.model.advise.question import (
 from gatherbench.bench.model.advise.rank import Advice, advise
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, LinkProfile, load_profile
 from gatherbench.bench.read.disturbance import disturbed
-from gatherbench.bench.read.epochs import SERIES, epoch_times
+from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.tables import Run, RunError, load_run
+from gatherbench.bench.run.rows import SERIES
 
 #: Ends the source of an epoch that was disturbed.
 BESIDE = ", beside other work"
@@ -120,7 +121,7 @@ def measured_epochs(
         if agreed not in ("", sampling):
             continue
         workloads = [name for name in run.workloads if _same(question, run.plan["workloads"][name])]
-        times = epoch_times(run).query("backend == 'cuda'")
+        times = epoch_times(run).query("backend == 'cuda' and basis == 'measured'")
         beside = disturbed(run).groupby(SERIES).groups
         for row in times[times["workload"].isin(workloads)].to_dict("records"):
             key = (str(row["strategy"]), str(row["variant"]))
