@@ -32,11 +32,11 @@ import pandas as pd
 import torch
 from scipy.optimize import brentq
 
-from gatherbench.bench.model.against_measured import against_measured
 from gatherbench.bench.model.epoch import EpochPrediction, minibatch_parts, predict_batches
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.physics import gpu_reads, link_time
 from gatherbench.bench.model.profile import LinkProfile, load_profile
+from gatherbench.bench.model.roofline import against_measured
 from gatherbench.bench.model.schedule import run_epoch
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import load_run

@@ -16,13 +16,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.model.against_measured import against_measured
 from gatherbench.bench.model.epoch import predict_batches
 from gatherbench.bench.model.estimate import Estimate
-from gatherbench.bench.model.predict import is_prediction, predict, predictions
+from gatherbench.bench.model.predict import (
+    declared_load,
+    is_prediction,
+    predict,
+    predictions,
+    series_of,
+)
 from gatherbench.bench.model.profile import Constant, LinkProfile, Range, load_profile
-from gatherbench.bench.model.roofline import roofline, roofs
-from gatherbench.bench.model.run_loads import declared_load, series_of
+from gatherbench.bench.model.roofline import against_measured, roofline, roofs
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.epochs import plan_order
 from gatherbench.bench.read.tables import Run, load_run
