@@ -178,17 +178,15 @@ def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
             paths = predict_corners(replace(one.load, train_s=step), profile, one.batches)
         pairs = list(zip(epochs, paths, strict=True))
         for end, (epoch, path) in extremes(pairs, lambda pair: pair[0].epoch_s.value):
-            record: tuple[object, ...] = (*one.key, seconds[one.key], end)
-            for predicted, *bound in ((epoch, epoch.bound), (path,)):
-                value = None if predicted is None else predicted.epoch_s.value
-                value = math.nan if value is None else value
-                record += (value, value / seconds[one.key] - 1, *bound)
-            records.append(record)
-    columns = [
-        *_KEYS, "measured_s", "end", "modelled_s", "error", "bound", "modelled_path_s",
-        "path_error",
-    ]  # fmt: skip
-    return plan_order(run, pd.DataFrame(records, columns=columns))
+            by_path = None if path is None else path.epoch_s.value
+            row = (seconds[one.key], end, epoch.epoch_s.value, epoch.bound, by_path)
+            records.append((*one.key, *row))
+    names = ["measured_s", "end", "modelled_s", "bound", "modelled_path_s"]
+    table = pd.DataFrame(records, columns=[*_KEYS, *names])
+    for name, error in (("modelled_s", "error"), ("modelled_path_s", "path_error")):
+        table[name] = table[name].astype(float)
+        table[error] = table[name] / table["measured_s"] - 1
+    return plan_order(run, table)
 
 
 def _measured_training(run: Run, series: Sequence[Series]) -> dict[str, float]:

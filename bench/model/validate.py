@@ -377,7 +377,7 @@ def _load(one: Gather) -> MinibatchLoad:
     """Its reads, of ids like the published ones: uniform draws; sorted, each of them once."""
     ids = np.random.default_rng(0).integers(0, one.rows, one.ids)
     if one.order == "sorted":
-        ids = np.unique(ids)
+        ids = np.sort(pd.unique(ids))  # np.unique takes a hundred times as long for these
     point = policy(_GATHER_POLICY).point(one.row_bytes, _ITEM_BYTES[one.dtype])
     payload = ids.size * one.row_bytes
     path = DataPath(
