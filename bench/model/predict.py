@@ -299,7 +299,8 @@ def _rows(
         if seconds.value is None:
             reason = "unknown: " + "; ".join(seconds.unknown)
             return make.missing(stage, metric, "s", source, reason, epoch=number)
-        return make.ok(stage, metric, "s", seconds.value, said, epoch=number)
+        # What is alike at two corners must not differ by the rounding of a long sum.
+        return make.ok(stage, metric, "s", float(f"{seconds.value:.9g}"), said, epoch=number)
 
     remarks = "".join(f"; {text}" for text in epoch.epoch_s.remarks)
     yield row("epoch", "wall_time", epoch.epoch_s, f"{source}: bound by {epoch.bound}{remarks}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,6 @@ from gatherbench.bench.model.advise.show import (
 from gatherbench.bench.model.profile import ProfileError, load_profile
 from gatherbench.bench.model.validate import drawn_by_program
 from gatherbench.bench.read.units import span
-from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.places import TABLE_SHARE
 from gatherbench.strategies.registry import STRATEGIES, build
 
@@ -53,6 +53,7 @@ LARGE = Question(source_graph("papers100M-like"), (15, 10))
 SMALL = Question(graph_of(200_000, 5_000_000, 100, classes=10, train_nodes=50_000, laws=("rmat",)))
 
 
+@cache
 def advice_on(question: Question, profile: Any = PROFILE) -> Any:
     sizes = graph_sizes(question)
     return advise(question, sizes, profile)
@@ -63,20 +64,15 @@ def test_the_ranking_is_the_models() -> None:
         advice = advice_on(question)
         times = [option.longest_s for option in advice.ranked]
         assert times == sorted(times)
+        loads = {
+            (s.name, s.variant): load
+            for s, load in distinct_paths(question, *advice.sizes, PROFILE)
+        }
         for option in advice.ranked:
-            strategy = by_variant(option.strategy, option.variant)
-            load = average_load(strategy, question, *advice.sizes)
+            load = loads[option.path]
             assert [e.epoch_s.value for e in predict(question, load, PROFILE)] == [option.longest_s]
             assert option.basis == "modelled"
             assert "profile rtx3090-pcie4" in option.source
-
-
-def by_variant(name: str, variant: str) -> Strategy:
-    (sizes,) = graph_sizes(SMALL)
-    for strategy, _ in distinct_paths(SMALL, sizes, PROFILE):
-        if (strategy.name, strategy.variant) == (name, variant):
-            return strategy
-    raise AssertionError((name, variant))
 
 
 def test_every_strategy_is_there_and_alike_variants_are_one() -> None:
@@ -166,16 +162,12 @@ def test_minibatches_that_fit_nowhere_are_said() -> None:
     assert headline(advice).endswith("nor do the minibatches of any path: make them smaller.")
 
 
-def test_sampling_that_is_not_known_is_left_out_of_all() -> None:
-    profile = PROFILE.with_constant("host.sample_rate", None, "not measured")
-    advice = advice_on(LARGE, profile)
-    assert len(advice.ranked) == len(advice_on(LARGE).ranked)
-    assert any("without drawing minibatches, which all share" in r for r in advice.remarks)
-
-
-def test_how_fast_minibatches_are_drawn_is_said_with_its_source() -> None:
+def test_how_fast_minibatches_are_drawn_is_said_with_its_source_or_left_out_of_all() -> None:
     (said,) = (r for r in advice_on(LARGE).remarks if r.startswith("minibatches drawn at"))
     assert said.startswith("minibatches drawn at 20.9 M edges/s, which all share (fitted to")
+    advice = advice_on(LARGE, PROFILE.with_constant("host.sample_rate", None, "not measured"))
+    assert len(advice.ranked) == len(advice_on(LARGE).ranked)
+    assert any("without drawing minibatches, which all share" in r for r in advice.remarks)
 
 
 def test_machines_share_the_minibatches_and_nothing_else() -> None:
@@ -228,6 +220,7 @@ def test_more_gpus_than_the_machine_has_are_remarked_on() -> None:
     [
         ("cpu_gather", {"mode": "naive"}, False, False),
         ("cpu_gather", {"mode": "pinned"}, False, False),
+        ("cpu_gather", {"mode": "prefetch"}, False, False),
         ("aligned_zero_copy", {}, True, False),
         ("async_zero_copy", {}, True, False),
         ("all_in_gpu", {}, False, True),
@@ -238,26 +231,18 @@ def test_memory_that_a_path_needs(
 ) -> None:
     (sizes,) = graph_sizes(SMALL)
     load = average_load(build(name, params), SMALL, sizes)
-    table = SMALL.graph.table_bytes
+    table, rows, need = SMALL.graph.table_bytes, load.payload_bytes, gpu_need(load, SMALL, sizes)
     assert table_on_gpu(load) is on_gpu
     assert (pinned_need(load) == table) is pinned_table
-    rows = load.payload_bytes
-    if params == {"mode": "pinned"}:
-        assert 2 * rows <= pinned_need(load) < 4 * rows
+    assert need > (table if on_gpu else 0) + rows
     if params == {"mode": "naive"}:
         assert pinned_need(load) == 0
-    assert gpu_need(load, SMALL, sizes) > (table if on_gpu else 0) + rows
-
-
-def test_a_fetch_ahead_needs_a_second_buffer() -> None:
-    (sizes,) = graph_sizes(SMALL)
-    need = {
-        mode: gpu_need(
-            average_load(build("cpu_gather", {"mode": mode}), SMALL, sizes), SMALL, sizes
-        )
-        for mode in ("pinned", "prefetch")
-    }
-    assert need["prefetch"] - need["pinned"] == pytest.approx(sizes.rows * 400)
+    elif params:
+        assert 2 * rows <= pinned_need(load) < 4 * rows
+    if params == {"mode": "prefetch"}:  # a fetch ahead needs a second buffer
+        blocking = average_load(build(name, {"mode": "pinned"}), SMALL, sizes)
+        ahead = need - gpu_need(blocking, SMALL, sizes)
+        assert ahead == pytest.approx(sizes.rows * 400)
 
 
 def test_json_says_all_that_the_table_says() -> None:
