@@ -6,6 +6,7 @@ has measured comes in through ``predict.py``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
@@ -74,10 +75,11 @@ def extremes(items: Iterable[_T], value: Callable[[_T], float | None]) -> list[t
     """
     found = list(items)
     values = [value(item) for item in found]
-    if None in values or len(set(values)) == 1:
+    known = [one for one in values if one is not None]
+    if len(known) < len(values) or math.isclose(min(known), max(known)):
         return [("", found[0])]
-    ordered = sorted(found, key=lambda item: value(item) or 0.0)
-    return [("at least", ordered[0]), ("at most", ordered[-1])]
+    least, most = (found[values.index(end)] for end in (min(known), max(known)))
+    return [("at least", least), ("at most", most)]
 
 
 def predict_batches(

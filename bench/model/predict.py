@@ -300,7 +300,7 @@ def _rows(
             reason = "unknown: " + "; ".join(seconds.unknown)
             return make.missing(stage, metric, "s", source, reason, epoch=number)
         # What is alike at two corners must not differ by the rounding of a long sum.
-        return make.ok(stage, metric, "s", float(f"{seconds.value:.9g}"), said, epoch=number)
+        return make.ok(stage, metric, "s", float(f"{seconds.value:.11g}"), said, epoch=number)
 
     remarks = "".join(f"; {text}" for text in epoch.epoch_s.remarks)
     yield row("epoch", "wall_time", epoch.epoch_s, f"{source}: bound by {epoch.bound}{remarks}")

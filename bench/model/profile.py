@@ -21,14 +21,10 @@ import itertools
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Self, TypeVar, get_args, get_type_hints
-
-import pydantic
-from pydantic.dataclasses import dataclass as table
-from pydantic_core import core_schema
 
 PROFILES_FOLDER = Path(__file__).parent / "profiles"
 #: The machine of the paper's evaluation (Min et al., PVLDB 14(11) 2021) on its faster link.
@@ -159,13 +155,16 @@ class Spec:
         return made
 
     def read(self, entry: Any) -> Constant | Curve:
-        """The constant from its entry in a file; one that is ready is taken as it is.
+        """The constant from its entry in a file.
 
         Raises:
-            ValueError: the entry is not of that shape, or its value does not make sense.
+            ValueError: the entry is missing or not of that shape, or its value makes no sense.
         """
-        if isinstance(entry, (Constant, Curve)):
-            return entry
+        if entry is None:
+            raise ValueError(
+                f" is missing ({self.meaning}); expected {self.shape}, without a value where it is"
+                " not known, with low and high in place of value where only a range is"
+            )
         if not isinstance(entry, dict):
             raise ValueError(f" = {entry!r}: expected {self.shape}")
         words = ("value", "low", "high", "unit", "source")
@@ -183,9 +182,6 @@ class Spec:
         if value is not None or low is None or high is None:
             raise ValueError(": a range has low and high, and no value beside them")
         return self.known(Range(low, high), source)
-
-    def __get_pydantic_core_schema__(self, *_: Any) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.read)
 
     def _points(self, value: Any) -> Points:
         if isinstance(value, (int, float)):
@@ -205,10 +201,7 @@ class Spec:
         return float(value)
 
 
-_STRICT = pydantic.ConfigDict(extra="forbid")
-
-
-@table(frozen=True, config=_STRICT)
+@dataclass(frozen=True, slots=True)
 class Link:
     """The link between the host and one GPU."""
 
@@ -222,7 +215,7 @@ class Link:
     round_trip: Annotated[Constant, Spec("s", 1e-8, 1e-3, "from a read request to its data")]
 
 
-@table(frozen=True, config=_STRICT)
+@dataclass(frozen=True, slots=True)
 class Copy:
     """Copies by the copy engine. The rates of page-locked memory are roofs."""
 
@@ -234,7 +227,7 @@ class Copy:
     ]
 
 
-@table(frozen=True, config=_STRICT)
+@dataclass(frozen=True, slots=True)
 class Read:
     """Reads of host memory by the GPU's multiprocessors."""
 
@@ -247,7 +240,7 @@ class Read:
     ]
 
 
-@table(frozen=True, config=_STRICT)
+@dataclass(frozen=True, slots=True)
 class Host:
     """The processor and its memory."""
 
@@ -261,7 +254,7 @@ class Host:
     sample_cores: Annotated[Constant, Spec("1", 0.1, 4096, "cores that this keeps busy")]
 
 
-@table(frozen=True, config=_STRICT)
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """The GPU itself."""
 
@@ -272,7 +265,7 @@ class Gpu:
     submit: Annotated[Constant, Spec("s", 1e-7, 1e-1, "starting the fetch of a minibatch")]
 
 
-@table(frozen=True, config=_STRICT)
+@dataclass(frozen=True, slots=True)
 class Node:
     """How many GPUs there are, and what they share."""
 
@@ -282,7 +275,7 @@ class Node:
     ]
 
 
-@table(frozen=True, config=_STRICT)
+@dataclass(frozen=True, slots=True)
 class LinkProfile:
     """A machine as the link model sees it."""
 
@@ -296,13 +289,20 @@ class LinkProfile:
     node: Node
 
     @classmethod
+    def of(
+        cls, name: str, description: str, constant: Callable[[str, Spec], Constant | Curve]
+    ) -> Self:
+        """The machine whose constants ``constant`` gives, by key and spec."""
+        tables: dict[str, Any] = {section: {} for section in SECTIONS}
+        for key, spec in SPECS.items():
+            section, _, short = key.partition(".")
+            tables[section][short] = constant(key, spec)
+        return cls(name, description, **{s: SECTIONS[s](**table) for s, table in tables.items()})
+
+    @classmethod
     def blank(cls, name: str, description: str, why: str) -> Self:
         """A machine of which nothing is known yet, for this reason."""
-        tables: dict[str, Any] = {}
-        for key, spec in SPECS.items():
-            section, _, constant = key.partition(".")
-            tables.setdefault(section, {})[constant] = spec.known(None, why)
-        return cls(name, description, **tables)
+        return cls.of(name, description, lambda _, spec: spec.known(None, why))
 
     def constants(self) -> Iterator[tuple[str, Constant | Curve]]:
         """Every constant by its key, e.g. ``link.raw_rate``, in the order of :data:`SPECS`."""
@@ -369,11 +369,15 @@ class LinkProfile:
         return "\n".join(lines) + "\n"
 
 
+SECTIONS: dict[str, Any] = {
+    name: kind
+    for name, kind in get_type_hints(LinkProfile).items()
+    if dataclasses.is_dataclass(kind)
+}
 #: Every constant that a profile has, by its key.
 SPECS: dict[str, Spec] = {
     f"{section}.{name}": get_args(hint)[1]
-    for section, kind in get_type_hints(LinkProfile).items()
-    if dataclasses.is_dataclass(kind)
+    for section, kind in SECTIONS.items()
     for name, hint in get_type_hints(kind, include_extras=True).items()
 }
 
@@ -412,33 +416,40 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
         raise ProfileError(f"{path}: cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ProfileError(f"{path}: not valid TOML: {error}") from error
-    whole = {"name": path.stem, "description": "", **text}
-    try:
-        return pydantic.TypeAdapter(LinkProfile).validate_python(whole)
-    except pydantic.ValidationError as error:
-        problems = "\n  ".join(_explain(one) for one in error.errors())
-        raise ProfileError(f"{path.name}: {problems}") from None
+    problems = _unknown_keys(text)
+    for word in ("name", "description"):
+        if not isinstance(text.get(word, ""), str):
+            problems.append(f"{word}: expected a string")
+    constants: dict[str, Constant | Curve] = {}
+    for key, spec in SPECS.items():
+        section, _, name = key.partition(".")
+        given = text.get(section, {})
+        try:
+            constants[key] = spec.read(given.get(name) if isinstance(given, dict) else None)
+        except ValueError as error:
+            problems.append(f"{key}{error}")
+    if problems:
+        raise ProfileError(f"{path.name}: " + "\n  ".join(problems))
+    named = (text.get("name", path.stem), text.get("description", ""))
+    return LinkProfile.of(*named, lambda key, _: constants[key])
 
 
-def _explain(error: Any) -> str:
-    """One of pydantic's errors, as ``link.raw_rat: unknown key; did you mean 'raw_rate'?``."""
-    key = ".".join(error["loc"])
-    tables = {name.partition(".")[0]: "a table of constants" for name in SPECS}
-    match error["type"]:
-        case "unexpected_keyword_argument":
-            section = key.rpartition(".")[0]
-            known = [name.removeprefix(f"{section}.") for name in SPECS if section]
-            return f"{key}: unknown key{nearest(error['loc'][-1], known or tables)}"
-        case "missing" if key in SPECS:
-            return (
-                f"{key} is missing ({SPECS[key].meaning}); expected {SPECS[key].shape}, without a"
-                " value where it is not known, with low and high in place of value where only a"
-                " range is"
-            )
-        case "value_error":
-            return f"{key}{error['ctx']['error']}"
-        case _:
-            return f"{key}: expected {tables.get(key, 'a string')}"
+def _unknown_keys(text: dict[str, Any]) -> list[str]:
+    """What stands in a file and no profile has."""
+    words = ("name", "description", *SECTIONS)
+    problems = [f"{key}: unknown key{nearest(key, words)}" for key in text if key not in words]
+    for section, kind in SECTIONS.items():
+        given = text.get(section, {})
+        if not isinstance(given, dict):
+            problems.append(f"{section}: expected a table of constants")
+            continue
+        names = [field.name for field in dataclasses.fields(kind)]
+        problems += [
+            f"{section}.{key}: unknown key{nearest(key, names)}"
+            for key in given
+            if key not in names
+        ]
+    return problems
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -391,33 +391,37 @@ def _load(one: Gather) -> MinibatchLoad:
 
 def tables(reference: pd.DataFrame) -> str:
     """The comparison with published figures as Markdown; ``NOTES.md`` holds it word for word."""
-    lines = [
-        "| link | strategy | published | modelled | error | |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = _header("link", "strategy", "published", "modelled", "error", "")
     for bar in reddit_chart(reference).to_dict("records"):
         name = f"{bar['strategy']} {bar['variant']}".replace(" default", "")
         error = round(bar["error"], 3) + 0.0  # never -0.0
         lines.append(
             f"| {bar['machine']} | {name} | {bar['published_s']:.2f} s | {bar['modelled_s']:.2f} s"
-            f" | {error:+.1%} | {'fitted' if bar['fitted'] else 'predicted'} |"
+            f" | {error:+.1%} | {_HOW[bar['fitted']]} |"
         )
-    lines += ["", "| accesses | rows | headers | as reckoned | requests |", "|---" * 5 + "|"]
+    lines += _header("accesses", "rows", "headers", "as reckoned", "requests")
     for one in alignment_gain(load_profile(PREDICTED)).to_dict("records"):
         gains = " | ".join(f"{one[name]:+.1%}" for name in ("headers", "gain", "requests"))
         lines.append(f"| {one['access']} | {one['rows']} | {gains} |")
-    lines += ["", "| rows | of | ids | order | published | modelled | error | |", "|---" * 8 + "|"]
+    lines += _header("rows", "of", "ids", "order", "published", "modelled", "error", "")
     for one in published_gathers(reference, load_profile(PREDICTED)).to_dict("records"):
         lines.append(
             f"| {one['rows'] / 1e6:g} M | {one['dim']} {one['dtype']} | {one['ids'] / 1e6:g} M"
             f" | {one['order']} | {one['published_s'] * 1e3:.3g} ms"
-            f" | {one['modelled_s'] * 1e3:.3g} ms | {one['error']:+.0%}"
-            f" | {'fitted' if one['fitted'] else 'predicted'} |"
+            f" | {one['modelled_s'] * 1e3:.3g} ms | {one['error']:+.0%} | {_HOW[one['fitted']]} |"
         )
-    lines += ["", "| GPUs | " + " | ".join(f"{n}" for n in GPUS) + " |", "|---" * 5 + "|"]
+    lines += _header("GPUs", *(str(number) for number in GPUS))
     for strategy, ratios in several_gpus(reference).items():
         lines.append(f"| {strategy} | " + " | ".join(f"{gain:+.0%}" for gain in ratios) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).lstrip() + "\n"
+
+
+_HOW = {True: "fitted", False: "predicted"}
+
+
+def _header(*names: str) -> list[str]:
+    """The head of a Markdown table, a blank line before it."""
+    return ["", f"| {' | '.join(names)} |".replace("|  |", "| |"), "|" + "---|" * len(names)]
 
 
 def main(results: Path) -> None:
