@@ -15,14 +15,13 @@ round_trip = { unit = "s", source = "not published: why there is no value" }
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import itertools
 import json
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Generic, Self, TypeVar, get_args, get_type_hints
 
@@ -145,7 +144,7 @@ class Spec:
             made: Constant | Curve = Constant(numbers, self.unit, source)
         else:
             made = Curve(tuple(self._points(end) for end in ends), self.unit, source)
-            curves = [dataclasses.replace(made, values=(end,)) for end in made.values]
+            curves = [replace(made, values=(end,)) for end in made.values]
             spans = [span for points in made.values for span, _ in points]
             pairs = [tuple(curve.at(span) or 0.0 for curve in curves) for span in spans]
         if len(ends) > 1 and (
@@ -289,20 +288,18 @@ class LinkProfile:
     node: Node
 
     @classmethod
-    def of(
-        cls, name: str, description: str, constant: Callable[[str, Spec], Constant | Curve]
-    ) -> Self:
-        """The machine whose constants ``constant`` gives, by key and spec."""
-        tables: dict[str, Any] = {section: {} for section in SECTIONS}
-        for key, spec in SPECS.items():
-            section, _, short = key.partition(".")
-            tables[section][short] = constant(key, spec)
-        return cls(name, description, **{s: SECTIONS[s](**table) for s, table in tables.items()})
+    def of(cls, name: str, description: str, constants: Mapping[str, Constant | Curve]) -> Self:
+        """The machine with these constants, all that there are, by their keys."""
+        tables: dict[str, Any] = {
+            section: kind(**{f.name: constants[f"{section}.{f.name}"] for f in fields(kind)})
+            for section, kind in _SECTIONS.items()
+        }
+        return cls(name, description, **tables)
 
     @classmethod
     def blank(cls, name: str, description: str, why: str) -> Self:
         """A machine of which nothing is known yet, for this reason."""
-        return cls.of(name, description, lambda _, spec: spec.known(None, why))
+        return cls.of(name, description, {k: spec.known(None, why) for k, spec in SPECS.items()})
 
     def constants(self) -> Iterator[tuple[str, Constant | Curve]]:
         """Every constant by its key, e.g. ``link.raw_rate``, in the order of :data:`SPECS`."""
@@ -350,8 +347,8 @@ class LinkProfile:
         except ValueError as error:
             raise ProfileError(f"{where}{key}{error}") from None
         section, _, name = key.partition(".")
-        changed = dataclasses.replace(getattr(self, section), **{name: known})
-        return dataclasses.replace(self, **{section: changed})
+        changed = replace(getattr(self, section), **{name: known})
+        return replace(self, **{section: changed})
 
     def to_toml(self) -> str:
         """The profile as the text of a file, a line for each constant."""
@@ -369,15 +366,13 @@ class LinkProfile:
         return "\n".join(lines) + "\n"
 
 
-SECTIONS: dict[str, Any] = {
-    name: kind
-    for name, kind in get_type_hints(LinkProfile).items()
-    if dataclasses.is_dataclass(kind)
+_SECTIONS: dict[str, Any] = {
+    name: kind for name, kind in get_type_hints(LinkProfile).items() if is_dataclass(kind)
 }
 #: Every constant that a profile has, by its key.
 SPECS: dict[str, Spec] = {
     f"{section}.{name}": get_args(hint)[1]
-    for section, kind in SECTIONS.items()
+    for section, kind in _SECTIONS.items()
     for name, hint in get_type_hints(kind, include_extras=True).items()
 }
 
@@ -431,19 +426,19 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
     if problems:
         raise ProfileError(f"{path.name}: " + "\n  ".join(problems))
     named = (text.get("name", path.stem), text.get("description", ""))
-    return LinkProfile.of(*named, lambda key, _: constants[key])
+    return LinkProfile.of(*named, constants)
 
 
 def _unknown_keys(text: dict[str, Any]) -> list[str]:
     """What stands in a file and no profile has."""
-    words = ("name", "description", *SECTIONS)
+    words = ("name", "description", *_SECTIONS)
     problems = [f"{key}: unknown key{nearest(key, words)}" for key in text if key not in words]
-    for section, kind in SECTIONS.items():
+    for section, kind in _SECTIONS.items():
         given = text.get(section, {})
         if not isinstance(given, dict):
             problems.append(f"{section}: expected a table of constants")
             continue
-        names = [field.name for field in dataclasses.fields(kind)]
+        names = [field.name for field in fields(kind)]
         problems += [
             f"{section}.{key}: unknown key{nearest(key, names)}"
             for key in given
