@@ -127,7 +127,7 @@ def test_a_power_law_has_the_degrees_of_preferential_attachment() -> None:
     assert float(dense.nodes @ dense.degree) == pytest.approx(5000)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     law=st.sampled_from(sorted(LAWS)),
     nodes=st.one_of(st.integers(2, 50), st.integers(1000, 10**8)),

@@ -30,7 +30,6 @@ from gatherbench.bench.model.sweeps import (
     on_link,
     row_width,
 )
-from gatherbench.bench.show.figures.requests_per_row import save
 from gatherbench.bench.show.figures.sweeps import sweep_panels
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.registry import STRATEGIES
@@ -198,10 +197,3 @@ def test_a_panel_without_values_says_why() -> None:
     words = " ".join(text.get_text() for text in figure.axes[0].texts)
     assert "is no PCIe" in words.replace("\n", " ")
     assert "gather_rate" not in words
-
-
-def test_the_same_figure_gives_the_same_file(drawn: Figure, tmp_path: Path) -> None:
-    paths = [tmp_path / "a.svg", tmp_path / "b.svg"]
-    for path in paths:
-        save(drawn, path)
-    assert paths[0].read_bytes() == paths[1].read_bytes()
