@@ -26,13 +26,13 @@ from gatherbench.bench.model.advise.show import headline
 from gatherbench.bench.model.advise.sizes import drawn_sizes
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.model.estimate import Estimate
-from gatherbench.bench.model.load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.physics import Part, in_turn
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.model.sweeps import row_width
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.data_path import DataPath, total
 from gatherbench.strategies.registry import STRATEGIES, build, get
 from gatherbench.strategies.zero_copy_path import zero_copy_path
 
@@ -254,6 +254,23 @@ def test_rows_that_are_gathered_and_rows_read_in_place_both_cross_the_link() -> 
     assert "expand" not in parts["b"]
     assert BOTH.brought_bytes == 2 * HALF
     assert pinned_need(replace(BOTH, table_bytes=1e10)) == 1e10 + 2 * 2**29
+
+
+def test_paths_add_up_and_a_count_that_one_lacks_is_lacking() -> None:
+    reads = DataPath(10, gpu_link_read_bytes=10, gpu_requests={32: 1, 128: 2}, gpu_page_visits=3)
+    copies = DataPath(5, cpu_write_bytes=5, copy_engine_bytes=6, gpu_requests={})
+    both = total([reads, copies, reads])
+    assert (both.payload_bytes, both.gpu_link_read_bytes, both.copy_engine_bytes) == (25, 20, 6)
+    assert both.gpu_requests == {32: 2, 128: 4}
+    assert both.gpu_page_visits == 6, "copies visit no page"
+    uncounted = replace(reads, gpu_requests=None, gpu_page_visits=None)
+    for paths in ([reads, uncounted], [uncounted, reads]):
+        assert total(paths).gpu_requests is None
+        assert total(paths).gpu_page_visits is None
+    half = load_of(both, 0.5, row_bytes=4)
+    assert (half.payload_bytes, half.gpu_page_visits, half.row_bytes) == (12.5, 3.0, 4)
+    assert half.gpu_requests == {32: 1, 128: 2}
+    assert load_of(total([]), 1.0).gpu_requests == {}
 
 
 def test_of_two_transfers_in_turn_the_longer_one_bounds() -> None:
