@@ -25,7 +25,7 @@ import math
 import pandas as pd
 
 from gatherbench.bench.model.link_bytes import link_bytes
-from gatherbench.bench.model.profile_file import profile_of_machine
+from gatherbench.bench.model.profile import profile_of_machine
 from gatherbench.bench.show.answers.gathers import (
     measured_gather_rates,
     measured_roofs,

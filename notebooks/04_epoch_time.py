@@ -20,7 +20,7 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.show.answers.epochs import (
     disturbances,
     gains,

@@ -17,7 +17,7 @@
 # faster than on the conventional path.
 
 # %%
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.show.answers.reddit import (
     modelled_scaling,
     over_cpu_gather,

@@ -17,7 +17,7 @@
 # and row sizes, data transfer time fell by 47.1 % on average.
 
 # %%
-from gatherbench.bench.model.profile_file import profile_of_machine
+from gatherbench.bench.model.profile import profile_of_machine
 from gatherbench.bench.show.answers.epochs import measured_transfers
 from gatherbench.bench.show.answers.gathers import modelled_transfers
 from gatherbench.bench.show.figures.tables import transfer_heatmap

@@ -20,7 +20,7 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.model.profile_file import profile_of_machine
+from gatherbench.bench.model.profile import profile_of_machine
 from gatherbench.bench.show.answers.gathers import (
     best_orders,
     live_peers,

@@ -10,8 +10,7 @@ import pandas as pd
 from gatherbench.bench.model.advise.question import Question, graph_sizes, source_graph
 from gatherbench.bench.model.advise.rank import advise
 from gatherbench.bench.model.predict import predictions
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import DEFAULT_PROFILE, profile_of_machine
+from gatherbench.bench.model.profile import DEFAULT_PROFILE, LinkProfile, profile_of_machine
 from gatherbench.bench.plan.workload import GRAPHLESS
 from gatherbench.bench.read.disturbance import disturbance
 from gatherbench.bench.read.epochs import STAGES, epoch_times, sort_series, stage_breakdown
@@ -160,10 +159,8 @@ def modelled_shapes(names: Sequence[str], profile: LinkProfile) -> pd.DataFrame:
     """
     records = []
     for name in names:
-        graph = source_graph(name)
-        question = Question(graph)
-        sizes = graph_sizes(graph, question.fanouts, question.batch_size)
-        for option in advise(question, sizes, profile).ranked:
+        question = Question(source_graph(name))
+        for option in advise(question, graph_sizes(question), profile).ranked:
             note = "" if option.variant == "default" else option.variant
             nan = float("nan")
             case = (f"{name} GraphSAGE", "modelled", option.strategy, option.variant)

@@ -7,12 +7,10 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from gatherbench.bench.model.against_measured import against_measured
-from gatherbench.bench.model.constants import ProfileError
 from gatherbench.bench.model.link_bytes import link_bytes
 from gatherbench.bench.model.predict import profile_of
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.roofline import roofline
+from gatherbench.bench.model.profile import LinkProfile, ProfileError
+from gatherbench.bench.model.roofline import against_measured, roofline
 from gatherbench.bench.read.epochs import plan_order, reference_variant
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
