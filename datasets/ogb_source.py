@@ -1,10 +1,10 @@
 """The node-classification graphs of the Open Graph Benchmark, read by the ``ogb`` package itself.
 
-What of ogb 1.3.6 does not suit an unattended run is fenced in here. It asks the network for a
-newer version when imported. Its loader saves a second copy of the whole graph as a pickle, and
-takes splits from one if it finds one; a pickle can run any code: so none is written or read. And
-for ogbn-papers100M it holds every array at once: so that graph is streamed out of the archive, in
-OGB's layout.
+Three habits of ogb 1.3.6 do not suit an unattended run and are kept out here. It asks the network
+for a newer version when it is imported. Its loader saves a second copy of the whole graph as a
+pickle and takes splits from one that it finds; a pickle can run any code, so none is written or
+read. And for ogbn-papers100M it holds every array at once, so that graph is streamed out of the
+archive.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets.columns import all_keys, columns, edge_keys
-from gatherbench.datasets.dataset import DatasetSpec
-from gatherbench.datasets.download import fetch_folder, published
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.dataset import DatasetError, DatasetSpec
+from gatherbench.datasets.download import fetch_folder, published, published_spec
 from gatherbench.datasets.npz_stream import float_rows, stored_array
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
@@ -48,19 +47,7 @@ class OgbSource:
         return str(published(self.name)["summary"])
 
     def estimate(self, scale: float) -> DatasetSpec:
-        known = published(self.name)
-        return DatasetSpec(
-            name=self.name,
-            scale=scale,
-            num_nodes=known["nodes"],
-            num_edges=known["edges"],
-            feature_dim=known["feature_dim"],
-            feature_dtype="float32",
-            num_classes=known["num_classes"],
-            source=known["source"],
-            licence=known["licence"],
-            notes=(*known["notes"], "repeated edges merged, self-loops kept"),
-        )
+        return published_spec(self.name, scale, "repeated edges merged, self-loops kept")
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
         nodeproppred = import_nodeproppred()
@@ -189,10 +176,7 @@ def _explained(raw: Path) -> Iterator[None]:
     """Turns what OGB, pandas and NumPy raise on a damaged file into a remedy."""
     try:
         yield
-    except (
-        *(OSError, EOFError, KeyError, ValueError, RuntimeError),
-        zlib.error,
-    ) as error:
+    except (OSError, EOFError, KeyError, ValueError, RuntimeError, zlib.error) as error:
         raise DatasetError(
             f"{raw}: ogb cannot read it ({error}); remove the folder to download it anew"
         ) from error

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.dataset import DatasetError
 
 #: Above this many draws for each edge wanted the generator would mostly draw what it has.
 MAX_DRAWS_PER_EDGE = 64

@@ -36,7 +36,7 @@ def policies() -> Table:
 
 def datasets() -> Table:
     """Every dataset source, with its size at full scale, and the graphs that were imported."""
-    from gatherbench.datasets.layout import DatasetError, read_spec
+    from gatherbench.datasets.dataset import DatasetError, read_spec
     from gatherbench.datasets.registry import imported, list_sources
 
     table = Table()

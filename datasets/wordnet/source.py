@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from gatherbench.datasets.columns import columns, edge_keys
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.source import Progress
-from gatherbench.datasets.store import DatasetWriter
 from gatherbench.datasets.wordnet.convert import FEATURE_DIM, NUM_CLASSES, TEST, TRAIN, VAL
+from gatherbench.datasets.writer import DatasetWriter
 
 _HERE = Path(__file__).parent
 _ROWS = 1 << 14  # rows of the table built at a time: 20 MB

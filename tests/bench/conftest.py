@@ -19,7 +19,7 @@ from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.datasets.dataset import DatasetSpec
-from gatherbench.datasets.store import DatasetWriter
+from gatherbench.datasets.writer import DatasetWriter
 from gatherbench.strategies.registry import build
 
 from .written_run import write_run

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gatherbench.datasets import columns as module
 from gatherbench.datasets.columns import columns, edge_keys
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.dataset import DatasetError
 
 EDGES = st.integers(1, 9).flatmap(
     lambda n: st.tuples(

@@ -15,7 +15,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatherbench.datasets import importers_text
+from gatherbench.datasets import import_text
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.registry import prepare_dataset
@@ -149,7 +149,7 @@ def test_ids_beyond_a_known_number_of_nodes_are_named(tmp_path: Path) -> None:
 def test_pieces_of_any_size_give_the_same_edges_and_the_same_line_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(importers_text, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(import_text, "_CHUNK_BYTES", chunk)
     for name in ("comments.txt", "header.csv.gz", "windows.txt", "no-newline-at-the-end.txt"):
         assert in_neighbours(load(put(tmp_path, name, EDGE_LISTS[name]))) == EXPECTED
     text = EDGE_LISTS["comments.txt"] + "\n5 oops\n"
@@ -204,11 +204,11 @@ def test_pandas_reads_nothing_that_line_by_line_reading_would_not(
     text: str, separator: str | None, dense: bool
 ) -> None:
     """The slow way knows what a record is; the fast one may only refuse more."""
-    columns = [importers_text.Column(at, "node id", 0, 99) for at in (0, 1)]
+    columns = [import_text.Column(at, "node id", 0, 99) for at in (0, 1)]
     content = text.encode()
-    fast = importers_text.by_pandas(content, separator, columns, dense)
+    fast = import_text.by_pandas(content, separator, columns, dense)
     if fast is not None:
-        stream = importers_text.TextStream(Path("-"), io.BytesIO(), io.BytesIO(), 0, silent)
+        stream = import_text.TextStream(Path("-"), io.BytesIO(), io.BytesIO(), 0, silent)
         slow = stream.line_by_line(content, separator, columns, dense)
         assert fast.tolist() == slow.tolist(), text
 

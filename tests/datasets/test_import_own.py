@@ -89,7 +89,7 @@ def test_bad_labels_by_node(tmp_path: Path, text: str, complaint: str) -> None:
 def test_empty_lines_amid_labels_are_refused_and_behind_them_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
 ) -> None:
-    monkeypatch.setattr("gatherbench.datasets.importers_text._CHUNK_BYTES", pieces)
+    monkeypatch.setattr("gatherbench.datasets.import_text._CHUNK_BYTES", pieces)
     edges = put(tmp_path, "e.txt", EDGES)
     whole = put(tmp_path, "y.csv", "label\n0\n1\n1\n0\n\n \n\n")
     assert load(edges, labels=whole).labels.tolist() == [0, 1, 1, 0]
@@ -222,7 +222,7 @@ KINDS = ("pt", "pt dict", "pt processed", "npz", "npz packed")
 def test_a_data_of_pyg_brings_what_it_has(
     tmp_path: Path, kind: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("npz_stream", "importers_torch", "importers_numpy"):
+    for module in ("npz_stream", "import_edges"):
         monkeypatch.setattr(f"gatherbench.datasets.{module}.CHUNK", chunk)
     data = load(graph_file(tmp_path, kind), dim=None)
     assert data.indptr.tolist() == [0, 1, 2, 3, 3]

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatherbench.datasets import download, npz_stream, staging
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets import download, files, npz_stream
+from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.ogb_source import OgbSource, classes, import_nodeproppred
 from gatherbench.datasets.store import open_dataset
 from gatherbench.datasets.synthetic import named_shapes
@@ -40,7 +40,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def _little_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked for is what the files hold, not what the published graph would take."""
     free = type("Usage", (), {"free": 256 << 20})
-    monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: free)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: free)
 
 
 def ignore(_what: str, _fraction: float) -> None:

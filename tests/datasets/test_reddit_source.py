@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from torch_geometric.datasets import Reddit
 
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.store import open_dataset
 from gatherbench.datasets.synthetic import named_shapes

@@ -17,7 +17,8 @@ from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.describe import describe
 from gatherbench.datasets.registry import get_source, list_sources, prepare_dataset
 from gatherbench.datasets.source import Progress
-from gatherbench.datasets.store import DatasetError, DatasetWriter, open_dataset
+from gatherbench.datasets.store import DatasetError, open_dataset
+from gatherbench.datasets.writer import DatasetWriter
 
 
 class CountingSource:
@@ -35,7 +36,7 @@ class CountingSource:
         self.made += 1
         progress("make", 0.5)
         with DatasetWriter(folder, self.estimate(scale)) as writer:
-            writer.write_graph(np.array([0, 0, 1, 1, 3]), np.array([0, 1, 2]))
+            writer.write_columns([(np.array([0, 1, 0, 2]), np.array([0, 1, 2]))])
             writer.write_features(np.ones((4, 32), np.float32))
             writer.write_labels(np.array([0, 1, -1, 0]))
             writer.write_splits(np.array([0, 1]), np.array([3]), np.array([], int))

@@ -22,17 +22,23 @@ import pytest
 from numpy.typing import NDArray
 
 from gatherbench.bench.sampling.prepare import TRACES
-from gatherbench.datasets import checks, staging, writer
-from gatherbench.datasets.dataset import DatasetSpec
-from gatherbench.datasets.layout import HEADER_BYTES, SPEC_FILE, read_spec, write_spec
+from gatherbench.datasets import files, writer
+from gatherbench.datasets.dataset import (
+    HEADER_BYTES,
+    MARKER,
+    SPEC_FILE,
+    DatasetSpec,
+    read_spec,
+    write_spec,
+)
 from gatherbench.datasets.store import (
     DatasetError,
-    DatasetWriter,
     data_root,
     dataset_folder,
     folder_bytes,
     open_dataset,
 )
+from gatherbench.datasets.writer import DatasetWriter
 
 N, D, CLASSES = 400, 7, 3
 SPEC = DatasetSpec("tiny", 1.0, N, 0, D, "float32", CLASSES, "a test", "none", ("first note",))
@@ -63,7 +69,7 @@ def make_arrays() -> Arrays:
 def write(folder: Path, spec: DatasetSpec = SPEC, arrays: Arrays | None = None) -> Arrays:
     arrays = arrays or make_arrays()
     with DatasetWriter(folder, spec) as out:
-        out.write_graph(arrays.indptr, arrays.indices)
+        out.write_columns([(np.diff(arrays.indptr), arrays.indices)])
         out.write_features(arrays.features)
         out.write_labels(arrays.labels)
         out.write_splits(*arrays.splits)
@@ -100,22 +106,14 @@ def test_every_way_of_writing_gives_the_same_files(tmp_path: Path) -> None:
     degree = np.diff(arrays.indptr)
     with DatasetWriter(tmp_path / "pieces", SPEC) as out:
         out.write_splits(*arrays.splits)
-        table = out.features_file("float32", (N, D))
-        for row in range(N - 1, -1, -1):
-            table[row] = arrays.features[row]
+        out.write_features(arrays.features[i : i + 33] for i in range(0, N, 33))
         out.write_labels(arrays.labels.astype(np.int8))
         out.write_columns(
             (degree[i : i + 90], arrays.indices[arrays.indptr[i] : arrays.indptr[min(i + 90, N)]])
             for i in range(0, N, 90)
         )
-    with DatasetWriter(tmp_path / "chunks", SPEC) as out:
-        out.write_graph(arrays.indptr.astype(np.uint32), arrays.indices)
-        out.write_features(arrays.features[i : i + 33] for i in range(0, N, 33))
-        out.write_labels(arrays.labels)
-        out.write_splits(*arrays.splits)
-    for other in ("pieces", "chunks"):
-        for file in (tmp_path / "whole").glob("[!c]*"):  # but for checked.json
-            assert (tmp_path / other / file.name).read_bytes() == file.read_bytes(), file.name
+    for file in (tmp_path / "whole").glob("[!c]*"):  # but for checked.json
+        assert (tmp_path / "pieces" / file.name).read_bytes() == file.read_bytes(), file.name
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int8"])
@@ -141,7 +139,7 @@ def test_notes_are_kept_and_added(tmp_path: Path) -> None:
     arrays = make_arrays()
     with DatasetWriter(tmp_path / "t", SPEC) as out:
         out.note("second note")
-        out.write_graph(arrays.indptr, arrays.indices)
+        out.write_columns([(np.diff(arrays.indptr), arrays.indices)])
         out.write_features(arrays.features)
         out.write_labels(arrays.labels)
         out.write_splits(*arrays.splits)
@@ -336,7 +334,7 @@ def test_a_folder_that_cannot_be_written_to_is_opened_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "tiny")
-    (tmp_path / "tiny" / checks.MARKER).unlink()
+    (tmp_path / "tiny" / MARKER).unlink()
     for number in (errno.EROFS, errno.EACCES):
 
         def refuse(*_: object, number: int = number) -> None:
@@ -365,7 +363,7 @@ def test_quick_reads_little_of_a_large_table_and_full_sees_all(tmp_path: Path) -
 
 
 def leftovers(root: Path) -> list[str]:
-    return [p.name for p in root.iterdir() if ".writing-" in p.name]
+    return [p.name for p in root.iterdir() if ".writing" in p.name]
 
 
 def interrupted(failure: BaseException) -> Any:
@@ -483,7 +481,7 @@ def test_a_crash_at_any_rename_loses_nothing(
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", crashing)
-    monkeypatch.setattr(writer.shutil, "rmtree", lambda *_, **__: None)  # nobody tidies up
+    monkeypatch.setattr(files.shutil, "rmtree", lambda *_, **__: None)  # nobody tidies up
     renewed = arrays._replace(labels=np.zeros(N, np.int64))
     with contextlib.suppress(Crash):
         write(tmp_path / "tiny", SPEC, renewed)
@@ -504,8 +502,8 @@ def test_no_locks_are_left_and_waiting_is_for_the_lock_of_now(tmp_path: Path) ->
 
     def work(number: int) -> None:
         inside.wait()
-        for turn in range(20):
-            with staging.exclusive(tmp_path / "tiny"):
+        for turn in range(8):
+            with files.exclusive(tmp_path / "tiny"):
                 order.append((number, turn))
                 held = len(order)
                 time.sleep(0.001)
@@ -514,7 +512,7 @@ def test_no_locks_are_left_and_waiting_is_for_the_lock_of_now(tmp_path: Path) ->
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(work, number) for number in range(2)]:
             done.result()
-    assert len(order) == 40
+    assert len(order) == 16
     assert list(tmp_path.iterdir()) == []
 
 
@@ -522,26 +520,24 @@ def test_too_little_space_is_said_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("Usage", (), {"free": 12_345})
-    monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(DatasetError, match=f"needs {folder_bytes(SPEC):,} bytes and 12,345 are"):
         write(tmp_path / "tiny")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("call", ["write_labels", "features_file"])
 def test_a_disk_that_fills_up_meanwhile_is_said_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(writer, "_write_header", full)
-    monkeypatch.setattr(writer.os, "posix_fallocate", full)
     with (
         pytest.raises(DatasetError, match=r"needs [\d,]+ bytes and [\d,]+ are free"),
         DatasetWriter(tmp_path / "tiny", SPEC) as out,
     ):
-        getattr(out, call)(*((np.zeros(N, int),) if call == "write_labels" else ()))
+        out.write_labels(np.zeros(N, int))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -558,7 +554,7 @@ def test_a_place_that_cannot_be_written_to_is_said(
     (tmp_path / "file").touch()
     with pytest.raises(DatasetError, match=r"cannot be written to .* set GATHERBENCH_DATA"):
         write(tmp_path / "file" / "tiny")
-    monkeypatch.setattr(staging.os, "access", lambda *_: False)  # the tests may run as root
+    monkeypatch.setattr(files.os, "access", lambda *_: False)  # the tests may run as root
     with pytest.raises(DatasetError, match="no permission"):
         write(tmp_path / "tiny")
 
@@ -577,23 +573,35 @@ KILLED = """
 """
 
 
-def test_the_leftover_of_a_killed_writer_is_removed_and_a_living_one_is_left_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_writer_waits_for_a_living_one_and_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "tiny")],
         stdout=subprocess.PIPE,
     )
     assert process.stdout is not None
-    with process.stdout:
+    with process.stdout, ThreadPoolExecutor(1) as pool:
         assert process.stdout.readline() == b"writing\n"
-        write(tmp_path / "tiny")
+        second = pool.submit(write, tmp_path / "tiny")
+        with pytest.raises(TimeoutError):
+            second.result(0.2)
         assert len(leftovers(tmp_path)) == 1, "a living writer's folder was removed"
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert len(leftovers(tmp_path)) == 1
-    write(tmp_path / "tiny")
-    assert leftovers(tmp_path) == []
+        second.result(60)
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), files.replacing(path) as half:
+        half.write_text("ne")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    with files.replacing(path) as new:
+        new.write_text("new")
+        assert path.read_text() == "old"
+    assert [(f.name, f.read_text()) for f in tmp_path.iterdir()] == [("x.txt", "new")]
 
 
 # --- names and places -----------------------------------------------------------------------------

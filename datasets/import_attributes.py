@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,22 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets import generated
-from gatherbench.datasets.importers_edges import LARGEST_ID
-from gatherbench.datasets.importers_graph import Graph
-from gatherbench.datasets.importers_text import Column, begin, text_stream
-from gatherbench.datasets.importers_torch import TORCH_FILES, read_tensor
-from gatherbench.datasets.layout import SPLITS, DatasetError
+from gatherbench.datasets.dataset import DatasetError
+from gatherbench.datasets.import_edges import LARGEST_ID, MASKS, Graph
+from gatherbench.datasets.import_text import Column, text_stream
+from gatherbench.datasets.import_torch import TORCH_FILES, load_tensors
 from gatherbench.datasets.npz_stream import StoredArray
 from gatherbench.datasets.source import silent
 
 Array = NDArray[Any] | StoredArray
 
-#: This many classes are never too many; nor are ten times as many as occur, or a tenth of the
-#: labelled nodes. A model's last layer is as wide as there are classes.
+#: A model's last layer is as wide as there are classes. This many are never too many; nor are ten
+#: times as many as occur, or a tenth of the labelled nodes.
 _CLASSES = 1000
-
-#: The splits by their names in PyG's ``Data``.
-MASKS = tuple(f"{split}_mask" for split in SPLITS)
 #: Shares of the labelled nodes with in-neighbours in training, validation and test.
 SPLIT_SHARES = (0.6, 0.2, 0.2)
 
@@ -121,7 +118,10 @@ def _load(path: Path) -> NDArray[Any]:
         DatasetError: not such a file.
     """
     if path.suffix in TORCH_FILES:
-        return read_tensor(path)
+        tensors = load_tensors(path)
+        if "" not in tensors:
+            raise DatasetError(f"{path}: expected one tensor, found {', '.join(tensors) or 'none'}")
+        return tensors[""]
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -143,10 +143,8 @@ def _labels(path: Path) -> tuple[NDArray[np.int64] | None, Array]:
     if path.suffix in (".npy", *TORCH_FILES):
         return None, _load(path)
     with text_stream(path, silent) as stream:
-        first = stream.next_record()
-        pairs = len(first.replace(b",", b" ").replace(b";", b" ").split()) > 1
-        stream.unread(first)
-        separator, places = begin(stream, None, (_NODES, _LABELS) if pairs else (_LABELS,))
+        pairs = len(re.findall(rb"[^\s,;]+", stream.first_record())) > 1
+        separator, places = stream.layout(None, (_NODES, _LABELS) if pairs else (_LABELS,))
         columns = [Column(places[-1], "class", -1, 2**62)]
         if pairs:
             columns.insert(0, Column(places[0], "node id", 0, LARGEST_ID))
@@ -164,7 +162,7 @@ def _ids(path: Path) -> NDArray[Any]:
     if path.suffix in (".npy", *TORCH_FILES):
         return _load(path)
     with text_stream(path, silent) as stream:
-        separator, places = begin(stream, None, (_NODES,))
+        separator, places = stream.layout(None, (_NODES,))
         columns = [Column(places[0], "node id", 0, LARGEST_ID)]
         return _joined(stream.numbers(separator, columns), 1)[:, 0]
 
