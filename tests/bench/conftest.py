@@ -56,7 +56,7 @@ def tiny_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     features = rng.standard_normal((NODES, WIDTH)).astype(np.float32)
     features[:, :CLASSES] += 4 * np.eye(CLASSES, dtype=np.float32)[labels]
     with DatasetWriter(root / "tiny", spec) as writer:
-        writer.write_graph(np.arange(0, NODES * DEGREE + 1, DEGREE), neighbours.ravel() % NODES)
+        writer.write_columns([(np.full(NODES, DEGREE), neighbours.ravel() % NODES)])
         writer.write_features(features)
         writer.write_labels(labels)
         order = rng.permutation(NODES)

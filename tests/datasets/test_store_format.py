@@ -563,7 +563,7 @@ KILLED = """
     import sys, time
     from pathlib import Path
     from gatherbench.datasets.dataset import DatasetSpec
-    from gatherbench.datasets.store import DatasetWriter
+    from gatherbench.datasets.writer import DatasetWriter
     import numpy as np
     spec = DatasetSpec("tiny", 1.0, 9, 0, 2, "float32", 1, "s", "l")
     with DatasetWriter(Path(sys.argv[1]), spec) as out:
@@ -594,13 +594,19 @@ def test_a_writer_waits_for_a_living_one_and_removes_what_a_killed_one_left(tmp_
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_text("old")
-    with pytest.raises(RuntimeError), files.replacing(path) as half:
-        half.write_text("ne")
-        raise RuntimeError
+
+    def replace(failure: bool) -> None:
+        with files.replacing(path) as new:
+            new.write_text("ne")
+            if failure:
+                raise RuntimeError
+            new.write_text("new")
+            assert path.read_text() == "old"
+
+    with pytest.raises(RuntimeError):
+        replace(failure=True)
     assert path.read_text() == "old"
-    with files.replacing(path) as new:
-        new.write_text("new")
-        assert path.read_text() == "old"
+    replace(failure=False)
     assert [(f.name, f.read_text()) for f in tmp_path.iterdir()] == [("x.txt", "new")]
 
 

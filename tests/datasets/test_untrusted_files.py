@@ -23,9 +23,9 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from gatherbench.datasets import download
-from gatherbench.datasets.importers import import_graph
-from gatherbench.datasets.import_torch import load_tensors
 from gatherbench.datasets.dataset import DatasetError
+from gatherbench.datasets.import_torch import load_tensors
+from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import silent
