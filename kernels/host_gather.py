@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Self, TypeVar
+from contextlib import AbstractContextManager
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-class HostGather:
+class HostGather(AbstractContextManager["HostGather"]):
     """Gathers rows and copies buffers in host memory on ``threads`` threads (default: all cores).
 
     May be called from several threads at once, and after a fork: the child gets threads of its
@@ -80,18 +80,9 @@ class HostGather:
         place = _NO_POSITIONS if positions is None else positions.numpy()
 
         def work(counter: NDArray[np.int64]) -> int:
+            of, to = (table.data_ptr(), rows, row_bytes), (out.data_ptr(), out.shape[0])
             return gather_rows(
-                table.data_ptr(),
-                rows,
-                row_bytes,
-                id_array,
-                scatter,
-                place,
-                out.data_ptr(),
-                out.shape[0],
-                ahead,
-                chunk,
-                counter.ctypes.data,
+                *of, id_array, scatter, place, *to, ahead, chunk, counter.ctypes.data
             )
 
         found = [at for at in self._share(work, -(-count // chunk)) if at >= 0]
@@ -126,15 +117,7 @@ class HostGather:
         if self._pid == os.getpid():
             self._pool.shutdown(wait=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _share(self, work: Callable[[NDArray[np.int64]], T], chunks: int) -> list[T]:

@@ -1,7 +1,7 @@
 """Puts the gather kernel on the GPU: cubin to kernel, tensors to addresses, torch's current stream.
 
 Nothing is copied and nothing waits: a launch is queued behind what the current stream holds. The
-table may lie anywhere that the GPU can read: registered host memory (``host_registration.py``),
+table may lie anywhere that the GPU can read: registered host memory (``mapped_memory.py``),
 managed memory, or its own. It is given by address, because what torch calls a CPU tensor has
 another address for the GPU on some machines.
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.host_registration import HostRegistration
-from gatherbench.kernels.managed_memory import ManagedCopy
+from gatherbench.kernels.mapped_memory import HostRegistration, ManagedCopy
 from gatherbench.kernels.order import Order
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.cuda_fetcher import with_index

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.managed_memory import managed_refusal
+from gatherbench.kernels.mapped_memory import managed_refusal
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cuda_fetcher import with_index
 from gatherbench.strategies.cuda_zero_copy import open_managed, open_registered

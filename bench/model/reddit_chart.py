@@ -19,7 +19,7 @@ from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.model.schedule import run_epoch
 from gatherbench.bench.run.training_cost import training_cost, widths_of
 from gatherbench.kernels.policies import policy
-from gatherbench.kernels.request_table import request_row, uniform_ids
+from gatherbench.kernels.requests import request_row, uniform_ids
 
 #: Reddit (Hamilton et al., NeurIPS 2017; EVIDENCE's shapes) and the authors' script.
 NODES, WIDTH, CLASSES, TRAIN_NODES = 232_965, 602, 41, 153_431

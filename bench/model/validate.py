@@ -34,8 +34,12 @@ from gatherbench.bench.model.reddit_chart import (
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import load_run
 from gatherbench.kernels.policies import policy
-from gatherbench.kernels.request_table import uniform_ids
-from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES, RequestCounts, count_requests
+from gatherbench.kernels.requests import (
+    COMPLETION_HEADER_BYTES,
+    RequestCounts,
+    count_requests,
+    uniform_ids,
+)
 
 FITTED_ON, PREDICTED = "rtx3090-pcie3", "rtx3090-pcie4"
 GPUS = (1, 2, 4, 8)

@@ -18,10 +18,14 @@ import numpy as np
 import pytest
 import torch
 
-from gatherbench.kernels import cuda_calls, host_registration, managed_memory
+from gatherbench.kernels import cuda_calls, mapped_memory
 from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
-from gatherbench.kernels.host_registration import HostRegistration, writable
-from gatherbench.kernels.managed_memory import ManagedCopy, managed_refusal
+from gatherbench.kernels.mapped_memory import (
+    HostRegistration,
+    ManagedCopy,
+    managed_refusal,
+    writable,
+)
 
 
 class Status(IntEnum):
@@ -85,12 +89,12 @@ class FakeRuntime:
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRuntime]:
     fake = FakeRuntime()
     monkeypatch.setattr(cuda_calls, "runtime", lambda: fake)
-    monkeypatch.setattr(host_registration, "runtime", lambda: fake)
+    monkeypatch.setattr(mapped_memory, "runtime", lambda: fake)
     yield fake
     gc.collect()
     assert fake.registered == {}
-    assert host_registration._held == {}
-    assert host_registration._foreign == set()
+    assert mapped_memory._held == {}
+    assert mapped_memory._foreign == set()
 
 
 def test_a_table_is_registered_and_let_go(cuda: FakeRuntime) -> None:
@@ -164,7 +168,7 @@ def test_parts_of_what_somebody_else_locked_are_no_obstacle(cuda: FakeRuntime) -
     cuda.next_status = Status.cudaErrorHostMemoryAlreadyRegistered
     with HostRegistration(table[:10]), HostRegistration(table) as whole:
         assert whole.address
-        assert host_registration.registered_bytes() == 0
+        assert mapped_memory.registered_bytes() == 0
 
 
 @pytest.mark.parametrize("at", range(1, 8))
@@ -183,7 +187,7 @@ def test_a_collection_meanwhile_may_unregister_others(cuda: FakeRuntime, at: int
         return collect
 
     def enter(frame: FrameType, event: str, _argument: object) -> Any:
-        return collect if frame.f_code is host_registration._acquire.__code__ else None
+        return collect if frame.f_code is mapped_memory._acquire.__code__ else None
 
     before = sys.gettrace()
     sys.settrace(enter)
@@ -253,7 +257,7 @@ def test_writable_reads_the_kernels_list(tmp_path: Path) -> None:
 def test_a_forked_child_unregisters_nothing(cuda: FakeRuntime) -> None:
     table = torch.ones(4, 4)
     with HostRegistration(table):
-        host_registration._give_up((table.data_ptr(), 64), os.getpid() + 1, table)
+        mapped_memory._give_up((table.data_ptr(), 64), os.getpid() + 1, table)
         assert len(cuda.registered) == 1
 
 
@@ -275,7 +279,7 @@ def test_a_call_without_a_result_gives_none(cuda: FakeRuntime) -> None:
 def test_without_a_driver_the_error_is_clear() -> None:
     code = (
         "import torch\n"
-        "from gatherbench.kernels.host_registration import HostRegistration\n"
+        "from gatherbench.kernels.mapped_memory import HostRegistration\n"
         "HostRegistration(torch.ones(4, 4))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -329,7 +333,7 @@ class ManagedRuntime(FakeRuntime):
 def managed(monkeypatch: pytest.MonkeyPatch) -> ManagedRuntime:
     fake = ManagedRuntime()
     monkeypatch.setattr(cuda_calls, "runtime", lambda: fake)
-    monkeypatch.setattr(managed_memory, "runtime", lambda: fake)
+    monkeypatch.setattr(mapped_memory, "runtime", lambda: fake)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 2 << 30))
     return fake
 
@@ -346,9 +350,9 @@ def test_a_managed_copy_prefers_the_host_and_is_mapped_for_the_gpu(managed: Mana
                 ("SetAccessedBy", "Device", 3),
             )
         ]
-        assert managed_memory.managed_bytes() == 240
+        assert mapped_memory.managed_bytes() == 240
     assert managed.held == {}
-    assert managed_memory.managed_bytes() == 0
+    assert mapped_memory.managed_bytes() == 0
 
 
 def test_a_managed_copy_that_cannot_be_advised_is_freed(managed: ManagedRuntime) -> None:
@@ -361,5 +365,5 @@ def test_a_managed_copy_that_cannot_be_advised_is_freed(managed: ManagedRuntime)
 def test_a_table_beyond_what_one_call_takes_is_told_the_limit() -> None:
     """The driver's word for it is "out of memory", with any amount of it free."""
     below, beyond = 511 << 30, 512 << 30
-    assert "below 512 GiB" in host_registration._hints(beyond)["cudaErrorMemoryAllocation"]
-    assert "512 GiB" not in host_registration._hints(below)["cudaErrorMemoryAllocation"]
+    assert "below 512 GiB" in mapped_memory._hints(beyond)["cudaErrorMemoryAllocation"]
+    assert "512 GiB" not in mapped_memory._hints(below)["cudaErrorMemoryAllocation"]
