@@ -1,4 +1,4 @@
-"""Host memory that a GPU reads in place: registered where it lies, or a managed copy of it.
+"""A table where a GPU can read it: host memory registered in place, or a managed or GPU copy.
 
 Registering page-locks existing memory (a tensor, a memory-mapped file, memory shared by several
 processes, each of which registers it for itself) and maps it for every GPU. torch's own page-locked
@@ -54,14 +54,14 @@ _managed: dict[int, int] = {}
 
 
 class MappedMemory(AbstractContextManager["MappedMemory"]):
-    """Host memory mapped for a GPU until :meth:`close`.
+    """A table that a GPU can read until :meth:`close`.
 
     Attributes:
         kind: what CUDA calls the memory; see :func:`gatherbench.kernels.cuda_calls.pointer_kind`.
-        tensor: the table, in host memory.
+        tensor: the table, or the copy of it.
         address: where the GPU sees the first byte; 0 for a tensor without bytes.
-        size_bytes: bytes that are mapped.
-        seconds: what it took to have them mapped.
+        size_bytes: of the table.
+        seconds: what it took to make it readable.
         read_only: the memory is mapped read-only, and registered so.
     """
 
@@ -159,6 +159,25 @@ class ManagedCopy(MappedMemory):
 
     def close(self) -> None:
         """Free the copy: no kernel may read it, and nobody touch ``tensor``. Safe to call twice."""
+        self.tensor = torch.empty(0)
+        super().close()
+
+
+class DeviceCopy(MappedMemory):
+    """A copy of a table in GPU memory; ``tensor`` is the copy."""
+
+    kind: ClassVar[str] = "Device"
+
+    def __init__(self, table: Tensor, device: torch.device) -> None:
+        super().__init__(table)
+        begin = time.perf_counter()
+        self.tensor = table.to(device)
+        torch.cuda.synchronize(device)
+        self.seconds = time.perf_counter() - begin
+        self.address = self.tensor.data_ptr()
+
+    def close(self) -> None:
+        """Free the copy."""
         self.tensor = torch.empty(0)
         super().close()
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -79,7 +79,7 @@ class _Ahead:
     ticket: Ticket
 
 
-class UnifiedTensor:
+class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
     """A feature table ``[N, D]`` whose rows a strategy brings to ``device``; see :func:`unified`.
 
     **Who owns the rows.** With ``copy`` (the default) each ``features[ids]`` is a tensor of its
@@ -192,15 +192,7 @@ class UnifiedTensor:
             self._ahead.clear()
             self._close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _check_usable(self) -> None:

@@ -31,7 +31,7 @@ from gatherbench.kernels.launch import (
 from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.order import as_order, read_order
 from gatherbench.kernels.policies import POLICIES
-from gatherbench.strategies.checks import check_ids
+from gatherbench.strategies.base import check_ids
 from gatherbench.strategies.cuda_overlap import blocks_of
 
 _ROOF_BLOCK = 512

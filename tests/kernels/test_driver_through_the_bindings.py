@@ -39,17 +39,17 @@ assert bound == [("cudaSetDevice", 0)], bound
 GREEN = """
 import torch
 from types import SimpleNamespace
-from gatherbench.strategies import green_context
+from gatherbench.strategies import cuda_overlap
 
 gpu = SimpleNamespace(multi_processor_count=132)
 torch.cuda.get_device_properties = lambda device: gpu
-green_context._external = lambda handle, device: hex(handle)
+cuda_overlap._external = lambda handle, device: hex(handle)
 device = torch.device("cuda", 0)
-reason = green_context.green_skip(device)
+reason = cuda_overlap.green_skip(device)
 print(reason)
 if reason is None:
-    print(green_context.green_stream(device, 10))
-    assert green_context.green_stream(device, 10) is green_context.green_stream(device, 10)
+    print(cuda_overlap.green_stream(device, 10))
+    assert cuda_overlap.green_stream(device, 10) is cuda_overlap.green_stream(device, 10)
 """
 
 

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies.base import Strategy, Ticket
+from gatherbench.strategies.buffers import RowBuffer, TicketRing
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.registry import STRATEGIES, build, variants
-from gatherbench.strategies.row_buffer import RowBuffer
-from gatherbench.strategies.ticket_ring import TicketRing
 
 HOST = torch.device("cpu")
 TABLE = torch.arange(3000.0).view(300, 10)
