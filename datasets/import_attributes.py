@@ -73,11 +73,11 @@ def own_files(
         own["x"] = Own(features, "", _load(features))
         check_features(own["x"])
     if labels is not None:
-        ids, classes = _labels(labels)
+        ids, classes = read_labels(labels)
         own["y"] = Own(labels, "", classes, ids)
     for split, file in splits.items():
         if file is not None:
-            own[f"{split}_mask"] = Own(file, "", _ids(file))
+            own[f"{split}_mask"] = Own(file, "", read_ids(file))
     return own
 
 
@@ -131,7 +131,7 @@ def _load(path: Path) -> NDArray[Any]:
     return array
 
 
-def _labels(path: Path) -> tuple[NDArray[np.int64] | None, Array]:
+def read_labels(path: Path) -> tuple[NDArray[np.int64] | None, Array]:
     """Read the file of labels: node ids, or ``None`` where there is one class a node; and classes.
 
     A ``.npy`` or ``.pt`` ``[N]``, or text with one a line or ``node,label`` lines (``#``
@@ -153,7 +153,7 @@ def _labels(path: Path) -> tuple[NDArray[np.int64] | None, Array]:
     return (table[:, 0] if pairs else None), table[:, -1]
 
 
-def _ids(path: Path) -> NDArray[Any]:
+def read_ids(path: Path) -> NDArray[Any]:
     """Read a split's file: ids (``.npy``, ``.pt`` or one a line), or a mask of all nodes.
 
     Raises:

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, get_args, get_type_hints
+from typing import ClassVar, Protocol, Self, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -74,7 +74,7 @@ class Ticket(Protocol):
         ...
 
 
-class Fetcher(AbstractContextManager["Fetcher"]):
+class Fetcher(ABC):
     """A data path that is open: it owns its buffers and threads until :meth:`close`.
 
     Args:
@@ -159,8 +159,11 @@ class Fetcher(AbstractContextManager["Fetcher"]):
             if self._pid == os.getpid():
                 self._close()
 
-    def _close(self) -> None:
+    def _close(self) -> None:  # noqa: B027 - nothing to free is a legitimate answer
         """Free what the subclass owns; called once."""
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

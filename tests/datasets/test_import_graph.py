@@ -198,7 +198,7 @@ RECORDS = st.lists(
 ).map(lambda lines: "\n".join(cut.join(cells) for cells, cut in lines))
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(text=RECORDS, separator=st.sampled_from([None, ","]), dense=st.booleans())
 def test_pandas_reads_nothing_that_line_by_line_reading_would_not(
     text: str, separator: str | None, dense: bool

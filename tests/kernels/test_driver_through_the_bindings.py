@@ -37,35 +37,30 @@ assert bound == [("cudaSetDevice", 0)], bound
 """
 
 GREEN = """
-import torch
-from types import SimpleNamespace
+import os
 from gatherbench.strategies import cuda_overlap
 
 gpu = SimpleNamespace(multi_processor_count=132)
 torch.cuda.get_device_properties = lambda device: gpu
 cuda_overlap._external = lambda handle, device: hex(handle)
 device = torch.device("cuda", 0)
-reason = cuda_overlap.green_skip(device)
-print(reason)
-if reason is None:
-    print(cuda_overlap.green_stream(device, 10))
-    assert cuda_overlap.green_stream(device, 10) is cuda_overlap.green_stream(device, 10)
+assert cuda_overlap.green_skip(device) is None
+print(cuda_overlap.green_stream(device, 10))
+assert cuda_overlap.green_stream(device, 10) is cuda_overlap.green_stream(device, 10)
+os.environ["STUB_REFUSES_TO_SPLIT"] = "801"
+print(cuda_overlap.green_skip(device))
 """
 
 
 @pytest.fixture(scope="module")
-def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
     folder = tmp_path_factory.mktemp("stub")
     source = Path(__file__).with_name("stub_libcuda.c")
     command = [str(GCC), "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(source)]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
-    return folder
-
-
-def run(stub: Path, code: str, **more: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "LD_LIBRARY_PATH": str(stub), **more},
+        [sys.executable, "-c", LAUNCH + GREEN],
+        env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
         capture_output=True,
         text=True,
         timeout=120,
@@ -75,17 +70,19 @@ def run(stub: Path, code: str, **more: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_a_launch_arrives_at_the_driver_as_it_was_meant(stub: Path) -> None:
-    said = run(stub, LAUNCH).stderr
-    assert "cuLibraryGetKernel 0x11b gather_kernel" in said
+def test_a_launch_arrives_at_the_driver_as_it_was_meant(
+    done: subprocess.CompletedProcess[str],
+) -> None:
+    assert "cuLibraryGetKernel 0x11b gather_kernel" in done.stderr
     assert (
         "cuLaunchKernel 0x4e1 grid 7 1 1 block 32 8 1 shared 0 stream 0x57e4 extra 0\n"
         "stub arguments 0x100000000000 0x10 0x20 (nil) 5000000000 1099511627776 2408 2409 (nil)"
-    ) in said
+    ) in done.stderr
 
 
-def test_a_green_stream_has_the_multiprocessors_it_was_given(stub: Path) -> None:
-    done = run(stub, GREEN)
+def test_a_green_stream_has_the_multiprocessors_it_was_given(
+    done: subprocess.CompletedProcess[str],
+) -> None:
     assert "GreenStream(stream='0x57e4', multiprocessors=16)" in done.stdout  # 13, rounded up
     assert "cuDevSmResourceSplitByCount 1 groups of 13 from 132 flags 0" in done.stderr
     assert "cuDevResourceGenerateDesc 1 of 16" in done.stderr
@@ -93,7 +90,8 @@ def test_a_green_stream_has_the_multiprocessors_it_was_given(stub: Path) -> None
     assert done.stderr.count("cuGreenCtxStreamCreate 0x64ee flags 1 priority 0") == 1
 
 
-def test_a_driver_without_green_contexts_is_a_reason(stub: Path) -> None:
-    said = run(stub, GREEN, STUB_REFUSES_TO_SPLIT="801").stdout
-    assert "unsupported: no green context (cuDevSmResourceSplitByCount failed" in said
-    assert "CUDA_ERROR_NOT_SUPPORTED (operation not supported)" in said
+def test_a_driver_without_green_contexts_is_a_reason(
+    done: subprocess.CompletedProcess[str],
+) -> None:
+    assert "unsupported: no green context (cuDevSmResourceSplitByCount failed" in done.stdout
+    assert "CUDA_ERROR_NOT_SUPPORTED (operation not supported)" in done.stdout
