@@ -27,6 +27,7 @@ _CLASSES = 1000
 #: Shares of the labelled nodes with in-neighbours in training, validation and test.
 SPLIT_SHARES = (0.6, 0.2, 0.2)
 
+_ARRAY_FILES = (".npy", *TORCH_FILES)
 _NODES = ("node", "node_id", "nodeid", "id", "nodes")
 _LABELS = ("label", "class", "y", "target", "labels")
 
@@ -73,11 +74,13 @@ def own_files(
         own["x"] = Own(features, "", _load(features))
         check_features(own["x"])
     if labels is not None:
-        ids, classes = read_labels(labels)
+        arrays = labels.suffix in _ARRAY_FILES
+        ids, classes = (None, _load(labels)) if arrays else read_labels(labels)
         own["y"] = Own(labels, "", classes, ids)
     for split, file in splits.items():
         if file is not None:
-            own[f"{split}_mask"] = Own(file, "", read_ids(file))
+            ids = _load(file) if file.suffix in _ARRAY_FILES else read_ids(file)
+            own[f"{split}_mask"] = Own(file, "", ids)
     return own
 
 
@@ -131,17 +134,15 @@ def _load(path: Path) -> NDArray[Any]:
     return array
 
 
-def read_labels(path: Path) -> tuple[NDArray[np.int64] | None, Array]:
-    """Read the file of labels: node ids, or ``None`` where there is one class a node; and classes.
+def read_labels(path: Path) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+    """Read labels from text: node ids, or ``None`` where there is one class a line; and classes.
 
-    A ``.npy`` or ``.pt`` ``[N]``, or text with one a line or ``node,label`` lines (``#``
-    comments). A ``.csv`` or ``.tsv`` may begin with a line that names its columns.
+    Lines are ``class`` or ``node,class``, with ``#`` comments. A ``.csv`` or ``.tsv`` may begin
+    with a line that names its columns.
 
     Raises:
         DatasetError: naming the first line that holds no class.
     """
-    if path.suffix in (".npy", *TORCH_FILES):
-        return None, _load(path)
     with text_stream(path, silent) as stream:
         pairs = len(re.findall(rb"[^\s,;]+", stream.first_record())) > 1
         separator, places = stream.layout(None, (_NODES, _LABELS) if pairs else (_LABELS,))
@@ -153,14 +154,12 @@ def read_labels(path: Path) -> tuple[NDArray[np.int64] | None, Array]:
     return (table[:, 0] if pairs else None), table[:, -1]
 
 
-def read_ids(path: Path) -> NDArray[Any]:
-    """Read a split's file: ids (``.npy``, ``.pt`` or one a line), or a mask of all nodes.
+def read_ids(path: Path) -> NDArray[np.int64]:
+    """Read a split from text: an id a line, or a mask with a line for each node.
 
     Raises:
-        DatasetError: it holds neither.
+        DatasetError: naming the first line that holds neither.
     """
-    if path.suffix in (".npy", *TORCH_FILES):
-        return _load(path)
     with text_stream(path, silent) as stream:
         separator, places = stream.layout(None, (_NODES,))
         columns = [Column(places[0], "node id", 0, LARGEST_ID)]
