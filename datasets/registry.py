@@ -66,15 +66,13 @@ def prepare_dataset(
 ) -> Path:
     """The folder of a dataset that is ready to be opened; made first where it is not there yet.
 
-    A folder that is there and opens is returned at once. A second process that asks for the same
-    dataset waits for the first and then finds it there.
+    A second process that asks for the same dataset waits for the first and then finds it there.
 
     Args:
         name: a source of :data:`SOURCES`, or a graph that was imported under this name.
-        scale: multiplies the numbers of nodes and edges; 1 is the graph as it is.
+        scale: multiplies the numbers of nodes and edges.
         root: instead of ``data_root()``.
-        progress: called with what is being done and the fraction of it that is done.
-        force: make it anew even so.
+        force: make it anew even if it is there.
 
     Raises:
         DatasetError: unknown name; a scale that this source does not have; a folder that is there

@@ -1,9 +1,8 @@
 """The contract between a data path and the loop that drives it.
 
-A :class:`Strategy` is a name and its parameters: it can be hashed, printed and put in a plan,
-and holds nothing live. ``open`` turns it into a :class:`Fetcher`, which owns buffers, threads
-and streams until it is closed. The loop knows only this file, so every strategy is measured by
-the same code.
+A :class:`Strategy` is a name and its parameters: it can be hashed, printed and put in a plan. Its
+``open`` makes a :class:`Fetcher`, which owns buffers, threads and streams until it is closed. The
+loop knows only this file, so every strategy is measured by the same code.
 """
 
 from __future__ import annotations
@@ -25,16 +24,11 @@ from gatherbench.strategies.data_path import DataPath
 
 @dataclass(frozen=True, slots=True)
 class SetupStep:
-    """Something that opening a path cost, to be reported apart from the fetches.
+    """Something that opening a path cost; it is reported apart from the fetches.
 
-    Registering a table can take as long as copying it (DGL #3616), and a benchmark that leaves it
-    out, or hides it in the first epoch, misleads.
-
-    Attributes:
-        metric: what was observed, e.g. ``register_time``.
-        unit: ``s``, ``B`` or ``1``.
-        value: the observation.
-        source: the clock, call or formula that it comes from.
+    Registering a table can take as long as copying it (DGL #3616). A benchmark that leaves this
+    out, or hides it in the first epoch, misleads. ``metric`` is e.g. ``register_time``, ``unit``
+    is ``s``, ``B`` or ``1``, ``source`` the clock, call or formula that the value comes from.
     """
 
     metric: str
@@ -45,10 +39,10 @@ class SetupStep:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """Where a path's table lies by its own word, and where its runtime finds it.
+    """Where a path says that its table lies, and where its runtime finds it.
 
-    A "host" table that has silently been copied to the device gives right values and wrong times
-    (cugraph-gnn #255), so values alone prove nothing of a data path.
+    A "host" table that was silently copied to the device gives right values and wrong times
+    (cugraph-gnn #255), so right values do not prove a data path.
     """
 
     expected: str
@@ -62,9 +56,10 @@ class Ticket(Protocol):
     def result(self) -> Tensor:
         """The rows, ``[len(ids), D]`` on the fetcher's device, in the order of the ids.
 
-        What is queued next on the current stream, maybe another than at ``submit``, finds the rows
-        there; reads on another have to be done before later fetches are submitted. The same tensor
-        each time, it may be overwritten after ``lookahead + 1`` of those: clone it to keep it.
+        Work that is queued next on the current stream (maybe another than at ``submit``) finds the
+        rows there. Reads on other streams have to be done before later fetches are submitted. Each
+        call gives the same tensor. It may be overwritten after ``lookahead + 1`` later fetches:
+        clone it to keep it.
 
         Raises:
             RuntimeError: so many fetches have been submitted since that the rows may be
@@ -228,16 +223,12 @@ class Strategy(ABC):
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         """How one minibatch travels: ``ids`` ``[B]``, rows of ``row_bytes`` bytes.
 
-        By itself: rows that are kept on the GPU because of their place in the table, or because
-        earlier minibatches asked for them, are the affair of :meth:`data_paths`.
+        Rows that are kept on the GPU because of their place in the table, or because earlier
+        minibatches asked for them, are left to :meth:`data_paths`.
         """
 
     def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        seen: Iterable[Tensor],
+        self, batches: Iterable[Tensor], row_bytes: int, num_rows: int, seen: Iterable[Tensor]
     ) -> Iterator[DataPath]:
         """How minibatches travel after the warm-up, one path for each: :meth:`data_path` of each.
 
@@ -245,10 +236,9 @@ class Strategy(ABC):
 
         Args:
             batches: ids ``[B]`` of each minibatch in the order of fetching.
-            row_bytes: bytes of a row.
             num_rows: of the table.
-            seen: ids of minibatches that were fetched before, in their order; what the path learns
-                from ids it learns from these. Maybe a whole epoch, read as it is iterated.
+            seen: ids of the minibatches that were fetched before, in their order: what the path
+                learns from ids it learns from these. Maybe a whole epoch, read as it is iterated.
         """
         return (self.data_path(ids, row_bytes) for ids in batches)
 
