@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from host_paths import HOST, RUNNABLE, GatedPath
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -26,37 +27,10 @@ import gatherbench
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
-from gatherbench.strategies.registry import STRATEGIES, build, variants
+from gatherbench.strategies.registry import build
 from gatherbench.strategies.unified_tensor import UnifiedTensor
 
-HOST = torch.device("cpu")
 TABLE = torch.randn(500, 7, generator=torch.Generator().manual_seed(0))
-RUNNABLE = [
-    pytest.param(v, id=f"{v.name}-{v.variant}")
-    for cls in STRATEGIES
-    for v in variants(cls)
-    if v.skip(HOST) is None
-]
-
-
-class GatedPath(DirectPath):
-    """Waits at a gate before each gather, and counts them."""
-
-    def __init__(self, features: Tensor) -> None:
-        super().__init__(features)
-        self.gate, self.fetched, self.closed = threading.Event(), 0, False
-        self.failure: Exception | None = None
-
-    def fetch(self, ids: Tensor, out: Tensor) -> None:
-        assert self.gate.wait(30)
-        self.fetched += 1
-        if self.failure is not None:
-            raise self.failure
-        super().fetch(ids, out)
-
-    def close(self) -> None:
-        self.closed = True
-        super().close()
 
 
 @dataclass(frozen=True)
