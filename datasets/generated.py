@@ -1,7 +1,7 @@
 """Features, labels and splits by seed, for graphs that have none of their own.
 
-A gather does not look at the values it moves, so random ones serve for measuring; nothing can be
-learnt from them, and the notes of such a dataset say so.
+A gather does not look at the values that it moves, so random ones serve for measuring. Nothing can
+be learnt from them, and the notes of such a dataset say so.
 """
 
 from __future__ import annotations

@@ -34,12 +34,9 @@ _LABELS = ("label", "class", "y", "target", "labels")
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """Something that a graph of one's own comes with.
+    """Something that a graph of one's own comes with: an array of a file, or a field of one.
 
-    Attributes:
-        path, field: the file, and what of it, where it holds more than this.
-        array: what is there.
-        ids: of labels: the ids of the nodes that they belong to, if the file names them.
+    ``ids`` are the nodes that labels belong to, if the file names them.
     """
 
     path: Path

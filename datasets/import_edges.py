@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.columns import all_keys
+from gatherbench.datasets.columns import edge_keys
 from gatherbench.datasets.dataset import SPLITS, DatasetError
 from gatherbench.datasets.import_text import Column, text_stream
 from gatherbench.datasets.import_torch import TORCH_FILES, load_tensors
@@ -337,7 +337,7 @@ class Graph:
         chunks, count = self.edges.chunks, len(self.edges)
         runs = (chunks.pop() for _ in range(len(chunks)))
         pairs = ((source - self.base, target - self.base) for source, target in runs)
-        return all_keys(pairs, count, self.nodes, "edges", self.both_ways)
+        return edge_keys(pairs, count, self.nodes, "edges", self.both_ways)
 
 
 def numbered(

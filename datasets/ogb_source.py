@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.columns import all_keys, columns
+from gatherbench.datasets.columns import columns, edge_keys
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.download import fetch_folder, published, published_spec
 from gatherbench.datasets.import_attributes import read_ids, read_labels
@@ -95,7 +95,7 @@ class OgbSource:
         with DatasetWriter(folder, self._spec(nodes, width, count), progress) as writer:
             writer.write_labels(_classes(labels.whole()))
             writer.write_splits(*splits)
-            keys = all_keys(edges.pairs(), count, nodes, edges.where)
+            keys = edge_keys(edges.pairs(), count, nodes, edges.where)
             writer.write_columns(columns(keys, nodes))
             del keys
             writer.write_features(float_rows(table, progress))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gatherbench.datasets.columns import all_keys, columns
+from gatherbench.datasets.columns import columns, edge_keys
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.download import fetch_folder, published, published_spec
 from gatherbench.datasets.npz_stream import float_rows, stored_array
@@ -64,7 +64,7 @@ class RedditSource:
         progress(f"reading {raw}", 0.0)
         with DatasetWriter(folder, spec, progress) as writer:
             edges = zip(row.flat(), column.flat(), strict=True)
-            keys = all_keys(edges, count, nodes, str(graph))
+            keys = edge_keys(edges, count, nodes, str(graph))
             writer.write_columns(columns(keys, nodes))
             del keys
             writer.write_features(float_rows(table, progress))

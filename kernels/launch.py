@@ -1,14 +1,13 @@
-"""Puts the gather kernel on the GPU: cubin to kernel, tensors to addresses, torch's current stream.
+"""Launches the gather kernel on the GPU, on torch's current stream.
 
 Nothing is copied and nothing waits: a launch is queued behind what the current stream holds. The
-table may lie anywhere that the GPU can read: registered or managed host memory or its own
-(``mapped_memory.py``). It is given by address, because what torch calls a CPU tensor has
-another address for the GPU on some machines.
+table may lie anywhere that the GPU can read (``mapped_memory.py``). It is given by address, because
+on some machines a CPU tensor has another address for the GPU.
 
-Who checks the ids? Whoever calls. The kernel itself never follows a bad id: its row becomes zeros,
-and its position is written to ``first_bad`` where that is given. Reading that word back would make
-the host wait for the gather, so the strategies check ids before the launch instead: on the CPU if
-they come from there, by a reduction on the GPU (and a wait for the current stream) if not.
+The caller checks the ids. The kernel never follows a bad id: its row becomes zeros, and its
+position is written to ``first_bad`` where that is given. To read that word back the host would wait
+for the gather, so the strategies check ids before the launch: on the CPU if they come from there,
+by a reduction on the GPU (and a wait for the current stream) if not.
 """
 
 from __future__ import annotations
@@ -43,13 +42,9 @@ _ARGUMENTS = (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A feature table as the kernel sees it.
+    """A feature table as the kernel sees it: the GPU's ``address`` of its first byte, and sizes.
 
-    Attributes:
-        address: of its first byte, for the GPU.
-        num_rows: its rows; ids are below it.
-        row_bytes: bytes of a row.
-        row_stride: bytes from row to row, at least ``row_bytes``.
+    ``row_stride`` is the bytes from row to row, at least ``row_bytes``.
     """
 
     address: int

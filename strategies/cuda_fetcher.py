@@ -1,10 +1,10 @@
 """The data path to a GPU that plain torch can express: the copy from staging memory.
 
-The hazards are all of one kind: a buffer is reused while a copy that was only *queued* still reads
-or writes it. Two rules keep them out. A staging buffer is filled again only after the event behind
-its last copy has passed: the host waits. A device buffer is written again only after an event
-recorded on the caller's stream during ``submit``, when by the contract of ``Ticket`` all work on
-its earlier rows has been queued there: the copy stream waits, the host does not.
+One hazard is everywhere: a buffer is reused while a copy that was only *queued* still reads or
+writes it. Two rules prevent this. A staging buffer is filled again only after the event behind its
+last copy has passed: the host waits. A device buffer is written again only after an event that
+``submit`` records on the caller's stream. By the contract of ``Ticket`` all work on the buffer's
+earlier rows has been queued there by then. The copy stream waits, the host does not.
 """
 
 from __future__ import annotations

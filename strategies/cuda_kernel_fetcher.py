@@ -1,9 +1,9 @@
 """Data paths to a GPU on which our kernel gathers, wherever the table lies.
 
 The table is registered or managed host memory (zero-copy) or GPU memory; to the kernel that is an
-address. Only the ids travel by the copy engine. Two ways to run: blocking fetches are queued on the
-caller's stream, whose order protects every buffer; overlapped ones on a stream of their own, and
-events say what the order no longer does:
+address. Only the ids travel by the copy engine. Blocking fetches are queued on the caller's stream,
+whose order protects every buffer. Overlapped fetches run on a stream of their own, and events keep
+the order:
 
 - the gather waits for an event on the caller's stream, recorded at ``submit``: by the contract of
   ``Ticket`` all readers of the buffer's earlier rows have been queued there by then, and so has

@@ -13,10 +13,9 @@ import pytest
 
 from gatherbench.datasets import registry, store
 from gatherbench.datasets.dataset import DatasetSpec
-from gatherbench.datasets.describe import describe
 from gatherbench.datasets.registry import get_source, list_sources, prepare_dataset
 from gatherbench.datasets.source import Progress
-from gatherbench.datasets.store import DatasetError, open_dataset
+from gatherbench.datasets.store import DatasetError, describe, open_dataset
 from gatherbench.datasets.writer import DatasetWriter
 
 
