@@ -60,13 +60,6 @@ def test_a_dataset_is_made_once_and_anew_when_forced(
     assert source.made == 2
 
 
-def test_the_default_root_is_the_environments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: CountingSource
-) -> None:
-    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "data"))
-    assert prepare_dataset(source.name) == tmp_path / "data" / "counting"
-
-
 def test_a_broken_folder_is_refused_until_it_is_forced(
     tmp_path: Path, source: CountingSource
 ) -> None:

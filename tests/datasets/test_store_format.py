@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -66,36 +67,33 @@ def make_arrays() -> Arrays:
     )
 
 
-def write(folder: Path, spec: DatasetSpec = SPEC, arrays: Arrays | None = None) -> Arrays:
+def write(
+    folder: Path, spec: DatasetSpec = SPEC, arrays: Arrays | None = None, note: str = ""
+) -> Arrays:
     arrays = arrays or make_arrays()
     with DatasetWriter(folder, spec) as out:
         out.write_columns([(np.diff(arrays.indptr), arrays.indices)])
         out.write_features(arrays.features)
         out.write_labels(arrays.labels)
         out.write_splits(*arrays.splits)
+        if note:
+            out.note(note)
     return arrays
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    arrays = write(tmp_path / "tiny")
-    for check in ("quick", "full"):
-        data = open_dataset(tmp_path / "tiny", check=check)
-        np.testing.assert_array_equal(data.indptr, arrays.indptr)
-        np.testing.assert_array_equal(data.indices, arrays.indices)
-        np.testing.assert_array_equal(data.features, arrays.features)
-        np.testing.assert_array_equal(data.labels, arrays.labels)
-        for got, expected in zip(
-            (data.train_ids, data.val_ids, data.test_ids), arrays.splits, strict=True
-        ):
-            np.testing.assert_array_equal(got, expected)
-    assert data.spec.num_edges == len(arrays.indices)
+@pytest.mark.parametrize("check", ["quick", "full"])
+def test_what_is_written_is_read_back(tmp_path: Path, check: Any) -> None:
+    arrays = write(tmp_path / "tiny", note="second note")
+    data = open_dataset(tmp_path / "tiny", check)
+    for name in ("indptr", "indices", "features", "labels"):
+        np.testing.assert_array_equal(getattr(data, name), getattr(arrays, name))
+    for got, expected in zip(
+        (data.train_ids, data.val_ids, data.test_ids), arrays.splits, strict=True
+    ):
+        np.testing.assert_array_equal(got, expected)
+    assert (data.spec.num_edges, data.name) == (len(arrays.indices), "tiny")
+    assert data.spec.notes == ("first note", "second note")
     assert data.indices.dtype == np.int32
-    assert data.name == "tiny"
-
-
-def test_arrays_are_read_only_maps_whose_rows_begin_on_a_line(tmp_path: Path) -> None:
-    write(tmp_path / "tiny")
-    data = open_dataset(tmp_path / "tiny")
     assert data.features.ctypes.data % 128 == 0
     with pytest.raises(ValueError, match="read-only"):
         data.features[0, 0] = 1.0
@@ -120,30 +118,13 @@ def test_every_way_of_writing_gives_the_same_files(tmp_path: Path) -> None:
 def test_every_feature_dtype_and_empty_splits(tmp_path: Path, dtype: str) -> None:
     spec = DatasetSpec("d", 1.0, 2, 0, 3, dtype, 1, "s", "l")
     none = np.empty(0, np.int64)
-    features = np.arange(6).reshape(2, 3).astype(dtype)
-    write(tmp_path / "d", spec, Arrays(np.zeros(3, int), none, features, none[:0].repeat(0), (
-        none, none, none))._replace(labels=np.zeros(2, int)))  # fmt: skip
+    features = np.arange(6.0).reshape(2, 3)  # converted by the writer
+    zeros = np.zeros(3, int)
+    write(tmp_path / "d", spec, Arrays(zeros, none, features, zeros[:2], (none, none, none)))
     data = open_dataset(tmp_path / "d", check="full")
     np.testing.assert_array_equal(data.features, features)
     assert data.features.dtype == np.dtype(dtype)
     assert data.indices.shape == data.train_ids.shape == (0,)
-
-
-def test_features_that_need_the_writers_dtype_are_converted(tmp_path: Path) -> None:
-    arrays = make_arrays()
-    write(tmp_path / "t", SPEC, arrays._replace(features=arrays.features.astype(np.float64)))
-    np.testing.assert_array_equal(open_dataset(tmp_path / "t").features, arrays.features)
-
-
-def test_notes_are_kept_and_added(tmp_path: Path) -> None:
-    arrays = make_arrays()
-    with DatasetWriter(tmp_path / "t", SPEC) as out:
-        out.note("second note")
-        out.write_columns([(np.diff(arrays.indptr), arrays.indices)])
-        out.write_features(arrays.features)
-        out.write_labels(arrays.labels)
-        out.write_splits(*arrays.splits)
-    assert open_dataset(tmp_path / "t").spec.notes == ("first note", "second note")
 
 
 def change(folder: Path, array: str, patch: Callable[[NDArray[Any]], Any]) -> None:
@@ -271,12 +252,8 @@ def json_or_none(text: bytes) -> Any:
 
 def test_another_format_version_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "tiny")
-    spec, files = read_spec(tmp_path / "tiny")
-    newer = DatasetSpec(
-        **{f: getattr(spec, f) for f in spec.__slots__ if f != "format_version"},
-        format_version=99,
-    )
-    write_spec(tmp_path / "tiny", newer, files)
+    spec, arrays = read_spec(tmp_path / "tiny")
+    write_spec(tmp_path / "tiny", dataclasses.replace(spec, format_version=99), arrays)
     with pytest.raises(DatasetError, match="format version 99"):
         open_dataset(tmp_path / "tiny")
 
@@ -298,14 +275,17 @@ def test_a_missing_and_a_half_written_folder_are_refused(tmp_path: Path) -> None
         open_dataset(tmp_path / "tiny")
 
 
-def test_a_spec_that_its_arrays_contradict_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change", [{"num_nodes": N - 1}, {"num_edges": 3}, {"feature_dim": D + 1}], ids=str
+)
+def test_a_spec_that_its_arrays_contradict_is_refused(
+    tmp_path: Path, change: dict[str, int]
+) -> None:
     write(tmp_path / "tiny")
-    spec, files = read_spec(tmp_path / "tiny")
-    fields = {f: getattr(spec, f) for f in spec.__slots__}
-    for change in ({"num_nodes": N - 1}, {"num_edges": 3}, {"feature_dim": D + 1}):
-        write_spec(tmp_path / "tiny", DatasetSpec(**{**fields, **change}), files)
-        with pytest.raises(DatasetError, match=r"\.npy"):
-            open_dataset(tmp_path / "tiny")
+    spec, arrays = read_spec(tmp_path / "tiny")
+    write_spec(tmp_path / "tiny", dataclasses.replace(spec, **change), arrays)
+    with pytest.raises(DatasetError, match=r"\.npy"):
+        open_dataset(tmp_path / "tiny")
 
 
 # --- the memory of a full check -------------------------------------------------------------------
@@ -348,10 +328,9 @@ def test_a_folder_that_cannot_be_written_to_is_opened_all_the_same(
 def test_quick_reads_little_of_a_large_table_and_full_sees_all(tmp_path: Path) -> None:
     n = 1_000_000
     spec = DatasetSpec("big", 1.0, n, 0, 8, "float32", 1, "s", "l")
-    none = np.empty(0, np.int64)
+    none, zeros = np.empty(0, np.int64), np.zeros(n + 1, int)
     table = np.zeros((n, 8), np.float32)
-    write(tmp_path / "b", spec, Arrays(np.zeros(n + 1, int), none, table, np.zeros(n, int), (
-        none, none, none)))  # fmt: skip
+    write(tmp_path / "b", spec, Arrays(zeros, none, table, zeros[1:], (none, none, none)))
     between = (n // 2 + 1001, 3)  # the places that the quick check looks at
     change(tmp_path / "b", "features", patch_value(between, np.nan))
     assert open_dataset(tmp_path / "b", "quick").spec.num_nodes == n

@@ -106,15 +106,14 @@ def test_a_table_is_registered_and_let_go(cuda: FakeRuntime) -> None:
     assert cuda.registered == {}
     registration.close()
     assert registration.address == 0
+    with HostRegistration(torch.empty(0, 3)) as registration:
+        assert registration.address == 0, "a table without bytes needs nothing"
 
 
-def test_an_exception_lets_go(cuda: FakeRuntime) -> None:
+def test_an_exception_and_an_object_that_is_forgotten_let_go(cuda: FakeRuntime) -> None:
     with pytest.raises(KeyError), HostRegistration(torch.ones(3, 3)):
         raise KeyError
     assert cuda.registered == {}
-
-
-def test_an_object_that_is_forgotten_lets_go(cuda: FakeRuntime) -> None:
     registration = HostRegistration(torch.ones(3, 3))
     assert len(cuda.registered) == 1
     del registration
@@ -208,11 +207,6 @@ def test_memory_that_somebody_else_locked_is_used_and_left_alone(cuda: FakeRunti
     cuda.kind = "Unregistered"  # only a part of it is: no use
     with pytest.raises(CudaCallError, match="AlreadyRegistered"):
         HostRegistration(torch.ones(4, 4))
-
-
-def test_a_table_without_bytes_needs_nothing(cuda: FakeRuntime) -> None:
-    with HostRegistration(torch.empty(0, 3)) as registration:
-        assert registration.address == 0
 
 
 def test_errors_say_what_to_do(cuda: FakeRuntime) -> None:

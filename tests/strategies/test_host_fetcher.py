@@ -100,7 +100,7 @@ def test_close_leaves_no_thread(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", RUNNABLE)
-def test_memory_is_constant_over_10_000_batches(strategy: Strategy) -> None:
+def test_memory_is_constant_over_thousands_of_batches(strategy: Strategy) -> None:
     table = torch.zeros((2000, 25))
     sizes = [1500, 200, 2000, 1999, 3]
     batches = [torch.randint(0, 2000, (size,)) for size in sizes]
@@ -118,8 +118,8 @@ def test_memory_is_constant_over_10_000_batches(strategy: Strategy) -> None:
             return psutil.Process().memory_info().rss
 
         settled = run(200)
-        grown = run(10_000) - settled
-    assert grown < 4 << 20, f"{grown} B more after 10 000 batches of at most 200 kB"
+        grown = run(4000) - settled
+    assert grown < 2 << 20, f"{grown} B more after 4000 batches of at most 200 kB"
 
 
 @pytest.mark.parametrize("name", ["cpu_gather", "async_zero_copy", "aligned_zero_copy"])
