@@ -382,6 +382,7 @@ INDICES = {
     "last": slice(-3, None),
     "steps": slice(490, 600, 4),
     "none": slice(5, 2),
+    "backwards": slice(None, None, -100),
     "list": [4, 4, 0],
     "empty list": [],
     "mask": MASK,
@@ -389,6 +390,7 @@ INDICES = {
     "mask as array": MASK.numpy(),
     "array backwards": np.arange(9)[::-1],
     "array of int32": np.array([3, 1], np.int32),
+    "array that is read-only": np.broadcast_to(np.arange(3), (3,)),
 }
 
 
@@ -401,14 +403,6 @@ def test_rows_are_named_as_those_of_a_tensor(rows: Any, strategy: str) -> None:
         features.prefetch(rows)
         assert np.array_equal(features[rows].numpy(), expected)
         assert not features._ahead, "what was prefetched is what is asked for"
-
-
-def test_a_slice_may_go_backwards_and_an_array_may_be_read_only() -> None:
-    with gatherbench.unified(TABLE, device="cpu") as features:
-        assert torch.equal(features[::-100], TABLE[[499, 399, 299, 199, 99]])
-        ids = np.arange(3)
-        ids.flags.writeable = False
-        assert torch.equal(features[ids], TABLE[:3])
 
 
 def test_what_is_no_index_of_rows_says_what_to_write() -> None:
