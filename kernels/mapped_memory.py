@@ -252,11 +252,13 @@ def _acquire(start: int, size: int, flags: int) -> tuple[int, int]:
         try:
             call_runtime("cudaHostRegister", start, size, flags, hints=_hints(size))
         except CudaCallError as error:
+            if error.code not in _TAKEN:
+                raise
             # Somebody else's registration serves as well, if it covers all of the memory. Both ends
             # do not tell that where registrations of ours cover only parts.
             parts = any(low < end and start < low + length for low, length in _ours())
             kinds = {pointer_kind(start), pointer_kind(end - 1)}
-            if error.code not in _TAKEN or parts or kinds != {"Host"}:
+            if parts or kinds != {"Host"}:
                 raise
             _foreign.add(key)
         _held[key] = 1
