@@ -9,8 +9,9 @@ memory-mapped ``.npy`` file begins behind a header whose length is a multiple of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 
 from torch import Tensor
 
@@ -69,4 +70,31 @@ def zero_copy_path(ids: Tensor, row_bytes: int, policy_name: str, order: Order) 
         gpu_link_read_bytes=read.numel() * row_bytes,
         gpu_requests={size: count for size, count in counts.requests.items() if count},
         gpu_page_visits=page_visits(read, row_bytes),
+    )
+
+
+#: The fields of a :class:`DataPath` that are bytes.
+BYTES = tuple(f.name for f in fields(DataPath) if f.name.endswith("_bytes"))
+
+
+def total(paths: Iterable[DataPath]) -> DataPath:
+    """The paths of several minibatches added up.
+
+    A count that one of them does not have is not there in the sum; pages count only where rows are
+    read in place.
+    """
+    sums: Counter[str] = Counter()
+    requests: Counter[int] | None = Counter()
+    visits: int | None = 0
+    for path in paths:
+        sums.update({name: getattr(path, name) for name in BYTES})
+        if path.gpu_requests is None:
+            requests = None
+        elif requests is not None:
+            requests.update(path.gpu_requests)
+        if visits is not None and path.gpu_link_read_bytes:
+            counted = path.gpu_page_visits
+            visits = None if counted is None else visits + counted
+    return DataPath(
+        **{name: sums[name] for name in BYTES}, gpu_requests=requests, gpu_page_visits=visits
     )

@@ -8,7 +8,7 @@ import pytest
 import torch
 from host_paths import HOST, RUNNABLE
 
-from gatherbench.bench.model.run_loads import refusal
+from gatherbench.bench.model.predict import refusal
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.registry import STRATEGIES, variants
