@@ -1,4 +1,4 @@
-"""The texts: what they name exists. The workflow of docs/ci: it follows GitHub's schema and runs."""
+"""What the texts name exists. The workflow of docs/ci follows GitHub's schema, and runs."""
 
 from __future__ import annotations
 
