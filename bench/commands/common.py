@@ -1,4 +1,4 @@
-"""What the commands share: consoles, the options of a run's folder, and how bad input is told."""
+"""What the commands share: consoles, the options of a run's folder, and errors for bad input."""
 
 from __future__ import annotations
 
