@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.sampling.prepare import prepare
@@ -25,17 +26,7 @@ from gatherbench.strategies.registry import build
 from .written_run import write_run
 
 NODES, DEGREE, WIDTH, CLASSES = 400, 6, 33, 3
-MEASURE: dict[str, Any] = {
-    "repeats": 1,
-    "warmup_epochs": 1,
-    "epochs": 2,
-    "sampling": "live",
-    "check_batches": 2,
-    "eval_batches": 2,
-    "timeout_s": 60,
-    "threads": 0,
-    "order_seed": 0,
-}
+MEASURE = Measure(repeats=1, eval_batches=2, timeout_s=60)
 
 JobMaker = Callable[..., Job]
 MakeRun = Callable[..., Path]
@@ -122,7 +113,7 @@ def make_job(tiny_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         case = Case(workload, strategy, build(strategy, params).variant, params, 0)
         return Job(
             case,
-            {**MEASURE, **changes},
+            MEASURE.model_copy(update=changes),
             "cpu",
             "run",
             "abc",

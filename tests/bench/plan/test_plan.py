@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gatherbench.bench.commands.execute import BadRunError, new_run, reopen
-from gatherbench.bench.plan.plan import Plan, PlanError, cases_from_json, resolved
+from gatherbench.bench.plan.plan import Plan, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import load_plan, plan_names
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.models import build_model
@@ -66,8 +66,8 @@ def test_the_order_is_the_same_every_time(tmp_path: Path) -> None:
 
 def test_plan_json_gives_the_same_cases(tmp_path: Path) -> None:
     plan = load_plan(write(tmp_path, SMALL))
-    text = json.loads(json.dumps(resolved(plan, plan.cases())))
-    assert cases_from_json(text) == plan.cases()
+    text = ResolvedPlan.of(plan, plan.cases()).model_dump_json()
+    assert ResolvedPlan.model_validate_json(text).expanded() == plan.cases()
 
 
 @pytest.mark.parametrize("name", plan_names())

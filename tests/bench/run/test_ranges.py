@@ -9,6 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def opened(path: Path) -> dict[str, Any]:
 
 
 def with_traces(job: Job, folder: Path) -> Job:
-    return Job(**{**{n: getattr(job, n) for n in job.__dataclass_fields__}, "traces": folder})
+    return replace(job, traces=folder)
 
 
 @pytest.mark.parametrize("strategy", ["cpu_gather", "async_zero_copy"])
@@ -147,8 +148,8 @@ def test_a_job_with_traces_reads_back(make_job, tmp_path) -> None:
 
 
 def test_the_plan_or_the_option_asks_for_a_trace(tmp_path: Path) -> None:
-    assert new_run("quick", tmp_path, "cpu").plan["measure"]["trace"] is False
-    assert new_run("quick", tmp_path, "cpu", trace=True).plan["measure"]["trace"] is True
+    assert new_run("quick", tmp_path, "cpu").measure.trace is False
+    assert new_run("quick", tmp_path, "cpu", trace=True).measure.trace is True
 
 
 def test_nvtx_on_the_host_is_refused(tmp_path: Path) -> None:
