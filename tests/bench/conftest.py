@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
@@ -61,6 +62,7 @@ description = "a plan for a test"
 repeats = 1
 warmup_epochs = 0
 epochs = 1
+threads = 1
 [[workload]]
 dataset = "tiny"
 fanouts = [3, 2]
@@ -105,6 +107,9 @@ def shell_run(tiny_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Shel
 def make_job(tiny_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobMaker:
     """Makes a job for a strategy on the tiny graph; keywords change the measure table."""
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+    # On so small a graph a second thread only waits for its turn.
+    torch.set_num_threads(1)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
 
     def make(strategy: str = "cpu_gather", model: str = "sage", **changes: Any) -> Job:
         params = changes.pop("params", {})
