@@ -328,9 +328,9 @@ class ResolvedPlan(BaseModel):
     """A plan as ``plan.json`` keeps it: every case spelled out. ``--resume`` goes by it."""
 
     name: str
-    description: str
+    description: str = ""
     device: str
-    profile: str
+    profile: str = ""
     measure: Measure
     workloads: dict[str, Workload]
     cases: list[NamedCase]

@@ -85,7 +85,7 @@ class Further:
         """What the cases that have ended tell, by series."""
         cases: dict[tuple[Series, int], list[Row]] = defaultdict(list)
         for row in rows:
-            if row.backend != "model":
+            if row.basis == "measured":
                 cases[_of(row), row.repeat].append(row)
         found: dict[Series, list[_Repeat]] = defaultdict(list)
         for (series, number), mine in cases.items():
