@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from gatherbench.bench.plan.case import Case
-from gatherbench.bench.plan.workload import MODELS, Workload
+from gatherbench.bench.plan.workload import MODELS, Workload, own_model
 
 T = TypeVar("T")
 
@@ -277,7 +277,6 @@ class Plan(_Table):
         Raises:
             PlanError: a strategy, one of its parameters, a dataset or a model is not known.
         """
-        from gatherbench.bench.plan.own_model import own_model
         from gatherbench.datasets.registry import get_source
         from gatherbench.datasets.store import dataset_folder
         from gatherbench.strategies.registry import build
