@@ -104,6 +104,12 @@ def shell_run(tiny_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Shel
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run leaves, but for its pictures: they take longer than all the rest."""
+    monkeypatch.setattr("gatherbench.bench.commands.finish.save_all", lambda *_: [])
+
+
+@pytest.fixture
 def make_job(tiny_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobMaker:
     """Makes a job for a strategy on the tiny graph; keywords change the measure table."""
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
