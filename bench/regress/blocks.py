@@ -122,7 +122,7 @@ def judge_all(records: Sequence[Record], threshold: float = THRESHOLD) -> list[V
     """A verdict each: by the rule where both sides ran, else which did not and why."""
     family = sum(record.runs for record in records)
     verdicts = [judge(r, family, threshold) if r.runs else r.one_sided() for r in records]
-    moved = {
+    moved: dict[tuple[str | None, Word], Verdict] = {
         (record.group, verdict.word): verdict
         for record, verdict in zip(records, verdicts, strict=True)
         if record.yardstick and verdict.word in ("SLOW", "FAST")
