@@ -20,7 +20,6 @@ from gatherbench.bench.read.micro_row import MicroRow
 from gatherbench.kernels.compiler import compile_gather
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.host_memory import empty_table
-from gatherbench.kernels.host_registration import HostRegistration
 from gatherbench.kernels.launch import (
     Table,
     architecture,
@@ -29,9 +28,10 @@ from gatherbench.kernels.launch import (
     load_kernel,
     policy_point,
 )
+from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.order import as_order, read_order
 from gatherbench.kernels.policies import POLICIES
-from gatherbench.strategies.checks import check_ids
+from gatherbench.strategies.base import check_ids
 from gatherbench.strategies.cuda_overlap import blocks_of
 
 _ROOF_BLOCK = 512

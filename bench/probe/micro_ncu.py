@@ -85,8 +85,8 @@ def ids_of(name: str, width: int) -> torch.Tensor:
 def workload() -> None:
     """Launch each gather once."""
     from gatherbench.kernels.host_memory import empty_table
-    from gatherbench.kernels.host_registration import HostRegistration
     from gatherbench.kernels.launch import Table, gather_into, policy_point
+    from gatherbench.kernels.mapped_memory import HostRegistration
 
     device = torch.device("cuda", torch.cuda.current_device())
     table = empty_table((SPAN_BYTES // 8, 1), torch.int64)

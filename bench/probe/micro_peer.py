@@ -30,8 +30,8 @@ from gatherbench.bench.probe.micro import SKIPPED
 from gatherbench.bench.probe.micro_machine import prepare
 from gatherbench.bench.probe.micro_rows import RowFile
 from gatherbench.kernels.host_memory import empty_table
-from gatherbench.kernels.host_registration import HostRegistration
 from gatherbench.kernels.launch import Table, gather_into, policy_point
+from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.order import as_order, read_order
 
 SPAN_BYTES = 2 << 30

@@ -19,7 +19,7 @@ from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.physics import cpu_gather, gpu_reads
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.probe.calibrate.points import POLICY, Point, Sample
-from gatherbench.strategies.zero_copy_path import zero_copy_path
+from gatherbench.strategies.data_path import zero_copy_path
 
 _SAMPLED_IDS = 20_000
 

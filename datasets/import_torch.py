@@ -1,8 +1,9 @@
 """Tensors and PyG's ``Data`` from files of ``torch.save``, without running anything in them.
 
-Such a file is a pickle. ``torch.load`` with ``weights_only`` makes only tensors and objects of
-classes declared safe, and PyG declares more of its own than a ``Data`` needs. Here these are put
-aside, and the names that a ``Data`` asks for stand for an empty class of ours.
+Such a file is a pickle. ``torch.load`` with ``weights_only`` makes nothing but tensors and classes
+that were declared safe, and PyG declares more of its own than a ``Data`` needs. So these
+declarations are put aside while a file is read, and the names that a ``Data`` asks for stand for an
+empty class of ours.
 """
 
 from __future__ import annotations
@@ -16,9 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.importers_edges import Edges, collect
-from gatherbench.datasets.layout import DatasetError
-from gatherbench.datasets.npz_stream import CHUNK
+from gatherbench.datasets.dataset import DatasetError
 
 #: Names of files that ``torch.save`` writes.
 TORCH_FILES = (".pt", ".pth")
@@ -32,50 +31,12 @@ class _Record:
     """Stands for PyG's ``Data`` and what it is made of: takes their content and does nothing."""
 
 
-def read_torch_graph(path: Path, one_based: bool) -> Edges:
-    """Read a graph: a ``Data``, a ``dict`` with its fields, or an ``edge_index`` alone.
+def load_tensors(path: Path) -> dict[str, NDArray[Any]]:
+    """The tensors of a file by name, mapped; one that stands alone has an empty name.
 
     Raises:
-        DatasetError: no such file, or one of several kinds of nodes; an edge that names no node.
+        DatasetError: no such file, one that could run code, or one of several kinds of nodes.
     """
-    fields = _fields(path)
-    pairs = fields.get("edge_index", fields.get(""))
-    if pairs is None:
-        raise DatasetError(f"{path}: has no edge_index; it has {', '.join(fields) or 'no tensors'}")
-    if pairs.ndim != 2 or len(pairs) != 2 or pairs.dtype.kind not in "iu":
-        raise DatasetError(
-            f"{path}: edge_index is {pairs.dtype} {pairs.shape}, expected whole numbers [2, E]"
-        )
-    edges = collect(f"{path}, edge_index", _runs(pairs), one_based)
-    if "num_nodes" in fields:
-        edges.num_nodes = int(fields["num_nodes"])
-    edges.extras = {
-        name: fields[name]
-        for name in ("x", "y", "train_mask", "val_mask", "test_mask")
-        if name in fields
-    }
-    return edges
-
-
-def read_tensor(path: Path) -> NDArray[Any]:
-    """Read the one tensor of a file.
-
-    Raises:
-        DatasetError: no such file, or it holds more than a tensor.
-    """
-    fields = _fields(path)
-    if "" not in fields:
-        raise DatasetError(f"{path}: expected one tensor, found {', '.join(fields) or 'none'}")
-    return fields[""]
-
-
-def _runs(pairs: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    for start in range(0, pairs.shape[1], CHUNK):
-        yield pairs[0, start : start + CHUNK], pairs[1, start : start + CHUNK]
-
-
-def _fields(path: Path) -> dict[str, NDArray[Any]]:
-    """The tensors of a file by name, mapped; one that stands alone has an empty name."""
     import torch
 
     names = ("data.Data", "data.DataEdgeAttr", "data.DataTensorAttr", "storage.GlobalStorage")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,37 +12,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets import generated
-from gatherbench.datasets.importers_edges import LARGEST_ID
-from gatherbench.datasets.importers_graph import Graph
-from gatherbench.datasets.importers_text import Column, begin, text_stream
-from gatherbench.datasets.importers_torch import TORCH_FILES, read_tensor
-from gatherbench.datasets.layout import SPLITS, DatasetError
+from gatherbench.datasets.dataset import DatasetError
+from gatherbench.datasets.import_edges import LARGEST_ID, MASKS, Graph
+from gatherbench.datasets.import_text import Column, text_stream
+from gatherbench.datasets.import_torch import TORCH_FILES, load_tensors
 from gatherbench.datasets.npz_stream import StoredArray
 from gatherbench.datasets.source import silent
 
 Array = NDArray[Any] | StoredArray
 
-#: This many classes are never too many; nor are ten times as many as occur, or a tenth of the
-#: labelled nodes. A model's last layer is as wide as there are classes.
+#: A model's last layer is as wide as there are classes. This many are never too many; nor are ten
+#: times as many as occur, or a tenth of the labelled nodes.
 _CLASSES = 1000
-
-#: The splits by their names in PyG's ``Data``.
-MASKS = tuple(f"{split}_mask" for split in SPLITS)
 #: Shares of the labelled nodes with in-neighbours in training, validation and test.
 SPLIT_SHARES = (0.6, 0.2, 0.2)
 
+_ARRAY_FILES = (".npy", *TORCH_FILES)
 _NODES = ("node", "node_id", "nodeid", "id", "nodes")
 _LABELS = ("label", "class", "y", "target", "labels")
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """Something that a graph of one's own comes with.
+    """Something that a graph of one's own comes with: an array of a file, or a field of one.
 
-    Attributes:
-        path, field: the file, and what of it, where it holds more than this.
-        array: what is there.
-        ids: of labels: the ids of the nodes that they belong to, if the file names them.
+    ``ids`` are the nodes that labels belong to, if the file names them.
     """
 
     path: Path
@@ -76,11 +71,13 @@ def own_files(
         own["x"] = Own(features, "", _load(features))
         check_features(own["x"])
     if labels is not None:
-        ids, classes = _labels(labels)
+        arrays = labels.suffix in _ARRAY_FILES
+        ids, classes = (None, _load(labels)) if arrays else read_labels(labels)
         own["y"] = Own(labels, "", classes, ids)
     for split, file in splits.items():
         if file is not None:
-            own[f"{split}_mask"] = Own(file, "", _ids(file))
+            ids = _load(file) if file.suffix in _ARRAY_FILES else read_ids(file)
+            own[f"{split}_mask"] = Own(file, "", ids)
     return own
 
 
@@ -121,7 +118,10 @@ def _load(path: Path) -> NDArray[Any]:
         DatasetError: not such a file.
     """
     if path.suffix in TORCH_FILES:
-        return read_tensor(path)
+        tensors = load_tensors(path)
+        if "" not in tensors:
+            raise DatasetError(f"{path}: expected one tensor, found {', '.join(tensors) or 'none'}")
+        return tensors[""]
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -131,22 +131,18 @@ def _load(path: Path) -> NDArray[Any]:
     return array
 
 
-def _labels(path: Path) -> tuple[NDArray[np.int64] | None, Array]:
-    """Read the file of labels: node ids, or ``None`` where there is one class a node; and classes.
+def read_labels(path: Path) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+    """Read labels from text: node ids, or ``None`` where there is one class a line; and classes.
 
-    A ``.npy`` or ``.pt`` ``[N]``, or text with one a line or ``node,label`` lines (``#``
-    comments). A ``.csv`` or ``.tsv`` may begin with a line that names its columns.
+    Lines are ``class`` or ``node,class``, with ``#`` comments. A ``.csv`` or ``.tsv`` may begin
+    with a line that names its columns.
 
     Raises:
         DatasetError: naming the first line that holds no class.
     """
-    if path.suffix in (".npy", *TORCH_FILES):
-        return None, _load(path)
     with text_stream(path, silent) as stream:
-        first = stream.next_record()
-        pairs = len(first.replace(b",", b" ").replace(b";", b" ").split()) > 1
-        stream.unread(first)
-        separator, places = begin(stream, None, (_NODES, _LABELS) if pairs else (_LABELS,))
+        pairs = len(re.findall(rb"[^\s,;]+", stream.first_record())) > 1
+        separator, places = stream.layout(None, (_NODES, _LABELS) if pairs else (_LABELS,))
         columns = [Column(places[-1], "class", -1, 2**62)]
         if pairs:
             columns.insert(0, Column(places[0], "node id", 0, LARGEST_ID))
@@ -155,16 +151,14 @@ def _labels(path: Path) -> tuple[NDArray[np.int64] | None, Array]:
     return (table[:, 0] if pairs else None), table[:, -1]
 
 
-def _ids(path: Path) -> NDArray[Any]:
-    """Read a split's file: ids (``.npy``, ``.pt`` or one a line), or a mask of all nodes.
+def read_ids(path: Path) -> NDArray[np.int64]:
+    """Read a split from text: an id a line, or a mask with a line for each node.
 
     Raises:
-        DatasetError: it holds neither.
+        DatasetError: naming the first line that holds neither.
     """
-    if path.suffix in (".npy", *TORCH_FILES):
-        return _load(path)
     with text_stream(path, silent) as stream:
-        separator, places = begin(stream, None, (_NODES,))
+        separator, places = stream.layout(None, (_NODES,))
         columns = [Column(places[0], "node id", 0, LARGEST_ID)]
         return _joined(stream.numbers(separator, columns), 1)[:, 0]
 

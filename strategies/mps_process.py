@@ -16,8 +16,10 @@ device is the business of a :class:`Side`.
 
 from __future__ import annotations
 
+import importlib
 import mmap
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -25,8 +27,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, BinaryIO, Protocol
 
 import torch
 from torch import Tensor
@@ -82,38 +83,27 @@ class Side(Protocol):
     def close(self) -> None: ...
 
 
-class SharedBytes:
-    """Anonymous memory that another process can map: uint8 ``tensor``, and its ``file``."""
+def shared_file(size: int) -> BinaryIO:
+    """An anonymous file of ``size`` zero bytes (at least 1) for :func:`map_bytes`, here and there.
 
-    def __init__(self, size: int) -> None:
-        """Zeroed room for ``size`` bytes (at least 1).
-
-        Raises:
-            OSError: the system will not give that much.
-        """
-        self.file = os.memfd_create("gatherbench", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(self.file, max(1, size))
-            self.tensor = map_bytes(self.file, max(1, size))
-        except BaseException:
-            os.close(self.file)
-            raise
-
-    def close(self) -> None:
-        """Let go; the memory lives as long as the tensor or a mapping in another process."""
-        if self.file >= 0:
-            os.close(self.file)
-            self.file = -1
-            self.tensor = torch.empty(0, dtype=torch.uint8)
+    Raises:
+        OSError: the system will not give that much.
+    """
+    with ExitStack() as undo:
+        descriptor = os.memfd_create("gatherbench", os.MFD_CLOEXEC)
+        file = undo.enter_context(os.fdopen(descriptor, "w+b", buffering=0))
+        file.truncate(max(1, size))
+        undo.pop_all()
+    return file
 
 
 def map_bytes(file: int, size: int) -> Tensor:
-    """The ``size`` bytes of an open file as a uint8 tensor that keeps the mapping alive."""
-    return torch.frombuffer(mmap.mmap(file, size), dtype=torch.uint8)
+    """The ``size`` bytes (at least 1) of an open file, as uint8 that keeps the mapping alive."""
+    return torch.frombuffer(mmap.mmap(file, max(1, size)), dtype=torch.uint8)
 
 
 class Producer:
-    """The process, from this side; a context manager.
+    """The process, from this side.
 
     Args:
         start: what it is to do; its two files are handed on.
@@ -131,7 +121,7 @@ class Producer:
             self._connection = undo.enter_context(Connection(ours.detach()))
             self._log = undo.enter_context(tempfile.TemporaryFile())
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gatherbench.strategies.mps_producer", str(theirs.fileno())],
+                [sys.executable, "-m", __name__, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(), start.table, start.ids),
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -178,11 +168,7 @@ class Producer:
         return tuple(rest)
 
     def _gone(self) -> ProducerError:
-        try:
-            status = self.process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            status = self.process.wait()
+        status = self._end()
         self._log.seek(0)
         said = [x for x in self._log.read().decode(errors="replace").splitlines() if x.strip()]
         last = said[-1].strip() if said else "it printed nothing"
@@ -190,23 +176,59 @@ class Producer:
             f"the producer process is gone (exit status {status}); last words: {last}"
         )
 
+    def _end(self) -> int:
+        """Wait for the end of the process, or kill it; its exit status."""
+        try:
+            return self.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
     def close(self) -> None:
         """End the process: it stops when its socket closes, and is killed if it does not."""
         self._connection.close()
-        try:
-            self.process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self._end()
         self._log.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+def serve(connection: Connection) -> None:
+    """Be the producer: do what ``connection`` asks until its other end is closed."""
+    try:
+        start: Start = connection.recv()
+        rows, width = start.shape
+        size = rows * width * start.dtype.itemsize
+        table = map_bytes(start.table, size)[:size].view(start.dtype).view(rows, width)
+        room = map_bytes(start.ids, start.places * MAX_IDS * 8).view(start.places, -1)
+        module, name = start.side.split(":")
+        side: Side = getattr(importlib.import_module(module), name)(table, **start.arguments)
+    except EOFError:
+        return
+    except Exception as error:
+        connection.send(("failed", f"{type(error).__name__}: {error}"))
+        raise
+    try:
+        connection.send(("ready", side.steps, side.greeting()))
+        while True:
+            kind, *rest = connection.recv()
+            if kind == "meet":
+                side.meet(*rest)
+            elif kind == "buffer":
+                side.attach(*rest)
+            else:
+                place, count, item = rest
+                kind_of_id = torch.int32 if item == 4 else torch.int64
+                side.gather(place, room[place, : count * item].view(kind_of_id))
+                connection.send(("queued", place))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the other side is done with us
+    except Exception as error:
+        connection.send(("failed", f"{type(error).__name__}: {error}"))
+        raise
+    finally:
+        side.close()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the other process's to answer
+    torch.set_num_threads(1)
+    serve(Connection(int(sys.argv[1])))

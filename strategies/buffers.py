@@ -1,16 +1,49 @@
-"""Who holds which buffer: the rule of :class:`~gatherbench.strategies.base.Ticket`, enforced.
+"""Buffers that are filled in turn, and whose rows are in them.
 
-A fetcher with ``lookahead`` L owns L + 1 buffers and fills them in turn: fetch ``k + L + 1``
-overwrites the buffer of fetch ``k``. Two mistakes of a caller would silently train on wrong rows:
-submitting that fetch before taking the earlier result, and asking for the earlier result
-afterwards. Both raise here.
+Sampled minibatches differ in size, so a buffer grows to the largest one seen, by half again at
+least: a handful of allocations in an epoch, and memory that then stays constant.
+
+A fetcher with ``lookahead`` L owns L + 1 buffers. Fetch ``k + L + 1`` overwrites the buffer of
+fetch ``k``. A caller can make two mistakes that would train on the wrong rows without a word: to
+submit that fetch before the earlier result was taken, and to ask for the earlier result afterwards.
+:class:`TicketRing` raises at both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
 
 from torch import Tensor
+
+
+class RowBuffer:
+    """Room for one minibatch's rows; ``allocate(n)`` returns a tensor ``[n, D]``."""
+
+    def __init__(self, allocate: Callable[[int], Tensor]) -> None:
+        self._allocate = allocate
+        #: All the room there is.
+        self.whole = allocate(0)
+
+    def rows(self, count: int) -> Tensor:
+        """A view ``[count, D]`` with undefined contents.
+
+        Overwrites what an earlier view shows, unless the buffer had to grow: then the earlier
+        memory lives as long as the views of it.
+        """
+        capacity = self.whole.shape[0]
+        if count > capacity:
+            self.whole = self._allocate(max(count, capacity + capacity // 2))
+        return self.whole[:count]
+
+
+def fetched(future: Future[None], rows: Tensor) -> Tensor:
+    """``rows``, once the thread that fetches them is done; raises what went wrong there."""
+    try:
+        future.result()
+    except CancelledError:
+        raise RuntimeError("the fetcher was closed before this fetch began") from None
+    return rows
 
 
 class RingTicket:

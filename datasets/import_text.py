@@ -1,9 +1,9 @@
-"""Whole numbers from text, gigabytes of it, with line and column of the first that is none.
+"""Reads whole numbers from gigabytes of text, and names line and column of the first that is none.
 
 The files of this field are text: one edge a line, ids separated by blanks or commas, comments
-behind ``#`` or ``%``, often gzipped. They are read piece by piece by pandas. A piece that it does
-not take is read again line by line, which names the record at fault or, where there is none (a
-comment of another kind), gives the same numbers.
+behind ``#`` or ``%``, often gzipped. pandas reads them piece by piece. A piece that pandas refuses
+is read again line by line: that names the record at fault or, if there is none (a comment of
+another kind), gives the same numbers.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from typing import IO, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.source import Progress
 
 #: Bytes parsed at a time, and the longest line that is taken for a record.
 _CHUNK_BYTES, _LINE_BYTES = 16 << 20, 1 << 20
-
 _COMMENT = (b"#", b"%")
-#: Such as 3.0 too, which pandas writes of a column that has gaps.
+#: Also 3.0 and the like, which pandas writes for a column with gaps.
 _NUMBER = re.compile(rb"[+-]?\d{1,999}(\.\d*)?([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a text file: its position from 0, what it holds, and from where to where.
+    """A column of a text file: its position from 0, what it holds, and its bounds.
 
-    ``remedy`` says what to do about a number that is larger, if there is a remedy.
+    ``remedy`` says what to do about a number that is too large, if anything.
     """
 
     position: int
@@ -59,8 +58,7 @@ def text_stream(path: Path, progress: Progress) -> Iterator[TextStream]:
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
     with raw:
-        packed = path.suffix == ".gz"
-        unpacked = gzip.GzipFile(fileobj=raw) if packed else raw
+        unpacked = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
         stream = TextStream(path, unpacked, raw, path.stat().st_size, progress)
         try:
             yield stream
@@ -72,7 +70,7 @@ def text_stream(path: Path, progress: Progress) -> Iterator[TextStream]:
 
 
 class TextStream:
-    """Lines first, one by one, then the rest as numbers; counts lines for error messages."""
+    """The first record of a file, then all of them as numbers; counts lines for error messages."""
 
     def __init__(
         self,
@@ -87,31 +85,47 @@ class TextStream:
         self.line = 0
         self._stream, self._raw, self._progress = stream, raw, progress
         self._size = max(1, size)
-        self._unread = b""
+        self._rest = b""
 
-    def next_record(self) -> bytes:
-        """The next line that is neither blank nor a comment; empty at the end of the file."""
-        if line := self._unread:
-            self._unread = b""
-            self.line += 1
-            return line
-        while line := self._next_line():
+    def first_record(self) -> bytes:
+        """The first line that is neither blank nor a comment, still to be read; empty if none."""
+        while not self._rest and (line := self._stream.readline(_LINE_BYTES)):
+            if self.line == 0:
+                line = line.removeprefix(b"\xef\xbb\xbf")
             text = line.strip()
             if text and not text.startswith(_COMMENT):
-                return line
-        return b""
+                self._rest = line
+            else:
+                self.line += 1
+        return self._rest
 
-    def _next_line(self) -> bytes:
-        line = self._stream.readline(_LINE_BYTES)
-        if self.line == 0:
-            line = line.removeprefix(b"\xef\xbb\xbf")
-        self.line += bool(line)
-        return line
+    def skip_record(self) -> None:
+        """Leave the first record out: it is a header."""
+        self._rest = b""
+        self.line += 1
 
-    def unread(self, line: bytes) -> None:
-        """Put the record back that was read last."""
-        self._unread = line
-        self.line -= bool(line)
+    def layout(
+        self, header: bool | None, names: Sequence[Sequence[str]]
+    ) -> tuple[str | None, list[int]]:
+        """Look at the first record for the separator and the positions of the columns ``names``.
+
+        Without a header, or where it lacks one of them, these are the first columns. ``header``
+        is ``None`` where nobody knows: then one is looked for in ``.csv`` and ``.tsv`` files.
+        """
+        first = self.first_record()
+        separator = next((chr(s) for s in b",;" if s in first), None)
+        in_order = list(range(len(names)))
+        if header is None:
+            named = any(suffix in (".csv", ".tsv") for suffix in self.path.suffixes[-2:])
+            header = named and not _NUMBER.match(first.strip())
+        if not header:
+            return separator, in_order
+        self.skip_record()
+        cells = first.decode(errors="replace").lower().split(separator)
+        found = [cell.strip(" \t\r\n\"'") for cell in cells]
+        places = [next((found.index(n) for n in known if n in found), None) for known in names]
+        given = [place for place in places if place is not None]
+        return separator, given if len(given) == len(names) else in_order
 
     def error(self, what: str, column: int | None = None) -> DatasetError:
         """An error at the line that was read last; columns count from 1."""
@@ -125,12 +139,12 @@ class TextStream:
 
         Args:
             separator: one character, or ``None`` for any run of blanks.
-            dense: an empty line amid the others is refused, as it may stand for a record.
+            dense: refuse an empty line between others, as it may stand for a record.
 
         Raises:
             DatasetError: with line and column of the first record that cannot be read.
         """
-        rest = self._unread
+        rest = self._rest
         while True:
             self._progress("read text", min(1.0, self._raw.tell() / self._size))
             block = self._stream.read(_CHUNK_BYTES)
@@ -157,7 +171,7 @@ class TextStream:
     def line_by_line(
         self, text: bytes, separator: str | None, columns: Sequence[Column], dense: bool
     ) -> NDArray[np.int64]:
-        """What pandas reads, in all that it would read, and the error where there is one."""
+        """The numbers that pandas would give, or the error where there is one."""
         records = []
         cut = None if separator is None else separator.encode()
         for line in text.removesuffix(b"\n").split(b"\n") if text else ():
@@ -214,29 +228,7 @@ def by_pandas(
         return None
     numbers = frame[[column.position for column in columns]].to_numpy()
     if (numbers <= 1).all(axis=0).any() and re.search(rb"(?i)true|false", text):
-        return None  # a column of these is one of ones and zeros to pandas
+        return None  # to pandas these words are ones and zeros
     lowest = [column.lowest for column in columns]
     highest = [column.highest for column in columns]
     return None if ((numbers < lowest) | (numbers > highest)).any() else numbers
-
-
-def begin(
-    stream: TextStream, header: bool | None, names: Sequence[Sequence[str]]
-) -> tuple[str | None, list[int]]:
-    """Look at the first record: the separator, and where the columns called ``names`` are.
-
-    Where there is no header, or it lacks one of them, they are the first ones.
-    """
-    first = stream.next_record()
-    separator = next((chr(s) for s in b",;" if s in first), None)
-    if header is None:
-        named = any(suffix in (".csv", ".tsv") for suffix in stream.path.suffixes[-2:])
-        header = named and not _NUMBER.match(first.strip())
-    if not header:
-        stream.unread(first)
-        return separator, list(range(len(names)))
-    cells = first.decode(errors="replace").lower().split(separator)
-    found = [cell.strip(" \t\r\n\"'") for cell in cells]
-    places = [next((found.index(n) for n in known if n in found), None) for known in names]
-    given = [place for place in places if place is not None]
-    return separator, given if len(given) == len(names) else list(range(len(names)))
