@@ -119,7 +119,7 @@ ifdef PEERS
 endif
 
 calibrate: $(READY) ## measure this machine's constants for the link model, with a GPU or without (into calibration/ or OUT=)
-	$(PY) -m gatherbench.bench.probe.calibrate.main --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) --budget $(BUDGET)
+	$(PY) -m gatherbench.bench.probe.calibrate --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) --budget $(BUDGET)
 
 clean: ## remove the environment, caches and build outputs (never results)
 	rm -rf .venv $(REHEARSAL) .carry build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .regress
