@@ -92,7 +92,7 @@ def test_wrong_rows_end_a_case_and_the_next_has_its_turn(
     wrong = "failed: WrongRowsError: minibatch 0 of the trace, before timing: row 0, column 0"
     assert status.startswith(wrong)
     *declared, row = session.store.rows()
-    assert {row.backend for row in declared} == {"model"}, "nothing measured"
+    assert {row.basis for row in declared} == {"declared"}, "nothing measured"
     assert (row.stage, row.status) == ("case", "failed")
 
 
