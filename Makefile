@@ -77,9 +77,10 @@ regress-untimed: $(READY) ## every host-side benchmark once, for its results alo
 	$(HOST_BENCHMARKS) -q --benchmark-disable
 
 # VENV=system uses what is at hand: gpu-test and gpu-micro need torch with CUDA, cuda-bindings and
-# NVRTC only, gpu-meters numba, pandas, pyarrow, matplotlib, psutil and nvidia-ml-py beside; gpu-epoch
-# needs the harness's packages too, and `make carry` brings the few that are rarely there. Under ten
-# minutes each; what they find is in OUT even when they fail or are cut off.
+# NVRTC only (the tables of gpu-micro pandas and scipy), gpu-meters numba, pandas, pyarrow, matplotlib,
+# psutil and nvidia-ml-py beside; gpu-epoch needs the harness's packages too, and `make carry` brings
+# the few that are rarely there. Under ten minutes each; what they find is in OUT even when they fail or
+# are cut off.
 meter-cost: $(READY) ## what the meters add to an epoch: with and without them, in turn
 	$(PY) -m gatherbench.bench.run.metering_cost
 

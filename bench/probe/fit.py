@@ -61,6 +61,14 @@ class Measured:
         down, up = self.low / self.median - 1, self.high / self.median - 1
         return f"quartiles {down:+.1%} and {up:+.1%}"
 
+    def times(self, factor: float) -> Measured:
+        """So many times as much a second."""
+        return Measured(factor * self.median, factor * self.low, factor * self.high, self.count)
+
+    def each(self) -> Measured:
+        """Seconds for each instead of so many a second."""
+        return Measured(1 / self.median, 1 / self.high, 1 / self.low, self.count)
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -246,6 +254,18 @@ def blank_profile(facts: MachineFacts) -> LinkProfile:
     return LinkProfile(facts.slug, facts.description, **tables)
 
 
+#: A constant that one case times: its key, the case, what becomes of the rate, and in words.
+_TIMED: tuple[tuple[str, str, Callable[[Measured], Measured], str], ...] = (
+    ("copy.to_device", "copy_to_device", lambda m: m, ""),
+    ("copy.to_host", "copy_to_host", lambda m: m, ""),
+    ("copy.pageable", "copy_pageable", lambda m: m, "rows of 512 B, table[ids].to(device)"),
+    ("gpu.memory_rate", "gpu_copy", lambda m: m.times(2), "a copy, read and written"),
+    ("gpu.flops", "gpu_matmul", lambda m: m, "product of two matrices, 8192 wide, no TF32"),
+    ("gpu.launch", "gpu_launch", Measured.each, "forward and backward of a small chain"),
+    ("gpu.submit", "gpu_submit", Measured.each, "ids to the GPU and the gather's launch"),
+)
+
+
 class Fit:
     """Sets the constants of ``base`` that ``found`` gives, one after the other.
 
@@ -263,22 +283,26 @@ class Fit:
         """The profile with every constant set that was measured."""
         self._host()
         if self.facts.has_gpu:
-            self._known_of_the_machine()
-            self._link()
-            self._gpu()
+            self._told()
+            for key, case, change, what in _TIMED:
+                for measured in self._of(case).values():
+                    self._measured(key, change(measured), what)
+            self._dllp_share()
+            self._reads()
+            self._requests()
         return self.profile
 
     def _host(self) -> None:
         cores = self.facts.cores
         self._set("host.cores", cores, "cores that the process may use")
-        copies = {p: _scaled(m, 2) for p, m in self._of("host_copy").items()}
+        copies = {p: m.times(2) for p, m in self._of("host_copy").items()}
         fastest = {**copies, **self._of("host_read")}
         if fastest:
             point = max(fastest, key=lambda p: fastest[p].median)
             what = "a copy, read and written" if point.case == "host_copy" else "a read"
             self._measured("host.memory_rate", fastest[point], f"{what}, threads: {point.threads}")
         gathers = {
-            p.row_bytes: _scaled(m, 1 / cores)
+            p.row_bytes: m.times(1 / cores)
             for p, m in self._of("host_gather").items()
             if p.threads == cores
         }
@@ -292,51 +316,39 @@ class Fit:
                 self._measured("host.sample_rate", measured, what)
                 self._set("host.sample_cores", cores, "the sampler was given every core")
 
-    def _known_of_the_machine(self) -> None:
+    def _told(self) -> None:
+        """What the machine tells of itself, and what the protocol fixes."""
         facts = self.facts
         generation, lanes = facts.link_generation, facts.link_lanes
+        rate, source = None, "NVML does not tell generation and width of the link"
         if generation and lanes:
             try:
-                rate: float | None = packet_link_rate(generation, lanes)
+                rate = packet_link_rate(generation, lanes)
                 source = f"PCIe {generation}.0 x{lanes} as NVML reports it, after line coding"
             except UnknownLinkError as unknown:
-                rate, source = None, str(unknown)
-        else:
-            rate, source = None, "NVML does not tell generation and width of the link"
+                source = str(unknown)
         self._set("link.raw_rate", rate, source)
         self._set("link.header", HEADER_BYTES, HEADER_SOURCE)
         self._set("link.framing", FRAMING_BYTES, HEADER_SOURCE)
-        self._set(
-            "link.max_payload",
-            facts.max_payload,
-            "Max_Payload_Size of the GPU's Device Control register"
-            if facts.max_payload
-            else "the GPU's PCI configuration cannot be read here (it takes root)",
-        )
+        source = "Max_Payload_Size of the GPU's Device Control register"
+        if not facts.max_payload:
+            source = "the GPU's PCI configuration cannot be read here (it takes root)"
+        self._set("link.max_payload", facts.max_payload, source)
         self._set("gpu.memory", facts.gpu_memory_bytes, "as the CUDA driver reports it")
         self._set("node.gpus", facts.gpus, "as the CUDA driver reports it")
-        one = facts.gpus == 1
-        self._set(
-            "node.root_ports",
-            1.0 if one else None,
-            "CUDA sees one GPU here"
-            if one
-            else "not measured: which GPUs share a port needs copies to all",
-        )
+        if facts.gpus == 1:
+            self._set("node.root_ports", 1.0, "CUDA sees one GPU here")
+        else:
+            why = "not measured: which GPUs share a port needs copies to all"
+            self._set("node.root_ports", None, why)
 
-    def _link(self) -> None:
-        self._only("copy.to_device", "copy_to_device")
-        self._only("copy.to_host", "copy_to_host")
-        self._only("copy.pageable", "copy_pageable", what="rows of 512 B, table[ids].to(device)")
-        self._dllp_share()
+    def _reads(self) -> None:
         trips = self._of("round_trip")
         if trips:
             # Over a larger span it would hold translations of addresses, see read.page_visits.
             point = min(trips, key=lambda p: p.span_bytes)
-            trip = _inverted(trips[point])
-            self._measured(
-                "link.round_trip", trip, f"pointer chase over {point.span_bytes / 2**30:g} GiB"
-            )
+            what = f"pointer chase over {point.span_bytes / 2**30:g} GiB"
+            self._measured("link.round_trip", trips[point].each(), what)
         roofs: dict[int, Measured] = {}
         for point, measured in self._of("sm_read").items():
             best = roofs.get(point.span_bytes)
@@ -344,24 +356,19 @@ class Fit:
                 roofs[point.span_bytes] = measured
         if roofs:
             self._curve("read.roof", roofs, "contiguous reads, the best of several grids")
-        self._requests()
 
     def _dllp_share(self) -> None:
         """What the copy engine does not reach of the link's rate for payloads of the usual size."""
         profile = self.profile
         raw, payload = profile.link.raw_rate.value, profile.link.max_payload.value
         copied = profile.copy.to_device.value
-        if raw is None or payload is None or copied is None:
-            why = "needs link.raw_rate, link.max_payload and copy.to_device"
-            self._set("link.dllp_share", None, why)
-            return
-        share = 1 - copied * (payload + HEADER_BYTES + FRAMING_BYTES) / payload / raw
-        if share < 0:
-            why = f"the copy engine is faster than a link of {raw:.4g} B/s can be"
-            self._set("link.dllp_share", None, why)
-        else:
-            what = "derived: what the copy engine leaves of the link's rate; an upper bound"
-            self._set("link.dllp_share", share, what)
+        share, why = None, "needs link.raw_rate, link.max_payload and copy.to_device"
+        if raw is not None and payload is not None and copied is not None:
+            share = 1 - copied * (payload + HEADER_BYTES + FRAMING_BYTES) / payload / raw
+            why = "derived: what the copy engine leaves of the link's rate; an upper bound"
+            if share < 0:
+                share, why = None, f"the copy engine is faster than a link of {raw:.4g} B/s can be"
+        self._set("link.dllp_share", share, why)
 
     def _requests(self) -> None:
         gathers = {p: m for p, m in self._of("gpu_gather").items() if p.grid_percent == 0}
@@ -377,26 +384,9 @@ class Fit:
         )
         self._set(SIZE_KEY, found.size, found.why_no_size or what)
         self._set(TAGS_KEY, found.tags, found.why_no_tags or what)
-        visits = {span: _scaled(m, 1 / NARROWEST) for span, m in narrow.items()}
+        visits = {span: m.times(1 / NARROWEST) for span, m in narrow.items()}
         what = f"random rows of {NARROWEST} B, each taken to lie on another page"
         self._curve(VISITS_KEY, visits, what)
-
-    def _gpu(self) -> None:
-        for measured in self._of("gpu_copy").values():
-            self._measured("gpu.memory_rate", _scaled(measured, 2), "a copy, read and written")
-        self._only("gpu.flops", "gpu_matmul", what="product of two matrices, 8192 wide, no TF32")
-        self._only("gpu.launch", "gpu_launch", _inverted, "forward and backward of a small chain")
-        self._only("gpu.submit", "gpu_submit", _inverted, "ids to the GPU and the gather's launch")
-
-    def _only(
-        self,
-        key: str,
-        case: str,
-        change: Callable[[Measured], Measured] = lambda m: m,
-        what: str = "",
-    ) -> None:
-        for measured in self._of(case).values():
-            self._measured(key, change(measured), what)
 
     def _measured(self, key: str, measured: Measured, what: str) -> None:
         self._set(key, measured.median, self._source(what, measured.count, measured.spread))
@@ -425,15 +415,6 @@ class Fit:
 
     def _of(self, case: str) -> dict[Point, Measured]:
         return {p: m for p, m in self._found.items() if p.case == case}
-
-
-def _scaled(m: Measured, factor: float) -> Measured:
-    return Measured(factor * m.median, factor * m.low, factor * m.high, m.count)
-
-
-def _inverted(m: Measured) -> Measured:
-    """Seconds for each instead of so many a second."""
-    return Measured(1 / m.median, 1 / m.high, 1 / m.low, m.count)
 
 
 def _rounded(value: float) -> float:

@@ -108,16 +108,11 @@ def live_peers(micro: pd.DataFrame) -> pd.DataFrame:
     Columns: ``kind``, ``series``, ``x`` (row width in bytes), ``y`` (median GB/s of payload).
     """
     theirs = micro[(micro["case"] == "peer_gather") & (micro["policy"] != OURS)]
-    rates = theirs["amount"] / theirs["time_s"] / 1e9
-    table = rates.groupby([theirs["policy"], theirs["row_bytes"]], sort=False).median()
-    return pd.DataFrame(
-        {
-            "kind": "measured",
-            "series": table.index.get_level_values(0).astype(str) + " itself",
-            "x": table.index.get_level_values(1),
-            "y": table.to_numpy(),
-        }
-    )
+    rates = theirs.assign(kind="measured", y=theirs["amount"] / theirs["time_s"] / 1e9)
+    keys = ["kind", "policy", "row_bytes"]
+    table = rates.groupby(keys, sort=False)["y"].median().reset_index()
+    table["policy"] += " itself"
+    return table.rename(columns={"policy": "series", "row_bytes": "x"})
 
 
 def measured_roofs(micro: pd.DataFrame) -> pd.DataFrame:

@@ -74,7 +74,7 @@ def _overlapped_loads(micro: pd.DataFrame) -> pd.DataFrame:
         {
             "series": times["load"].str.replace("_", " ") + ", " + times["provider"],
             "x": times["grid_percent"].astype(float),
-            "y": times["time_s"] / times["load"].map(alone),
+            "y": times["time_s"] / times["load"].map(alone).astype(float),
         }
     )
 
