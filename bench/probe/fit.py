@@ -37,6 +37,8 @@ VISITS_KEY = "read.page_visits"
 SIZES = (128, 64, 32)
 #: Reads in flight that are tried: 4 % apart, about as fine as they can be told.
 TAGS = tuple(8 * 1.04**k for k in range(200))
+#: Of these every fifth first, then all about the best of them.
+_COARSE = 5
 #: A fit is better than another if it misses by this share of it or less ...
 BETTER = 0.9
 #: ... and by so much less, since gathers vary by as much.
@@ -221,8 +223,14 @@ def fit_requests(profile: LinkProfile, gathers: Mapping[Point, Measured]) -> Req
 def _with_size(profile: LinkProfile, size: float, gathers: Mapping[Point, Measured]) -> RequestFit:
     sized = profile.with_constant(SIZE_KEY, size, "tried")
     unlimited = _misfit(sized.with_constant(TAGS_KEY, None, "tried"), gathers)
-    tried = [(_misfit(sized.with_constant(TAGS_KEY, t, "tried"), gathers), t) for t in TAGS]
-    least, tags = min(tried)
+
+    def missed(number: int) -> tuple[float, int]:
+        return _misfit(sized.with_constant(TAGS_KEY, TAGS[number], "tried"), gathers), number
+
+    _, near = min(missed(number) for number in range(0, len(TAGS), _COARSE))
+    fine = range(max(0, near - _COARSE + 1), min(len(TAGS), near + _COARSE))
+    least, best = min(missed(number) for number in fine)
+    tags = TAGS[best]
     if profile.link.round_trip.value is not None and _better(least, unlimited):
         return RequestFit(size, tags, least)
     why = "not reached: the other limits explain every gather as well"

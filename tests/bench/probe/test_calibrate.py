@@ -75,36 +75,17 @@ def test_other_load_is_what_others_took(monkeypatch: pytest.MonkeyPatch) -> None
     assert calibration.OtherLoad().cores() is None
 
 
-def test_too_little_time_is_said(tmp_path: Path, steady: list[Point]) -> None:
+def test_what_cannot_be_calibrated_is_said(
+    tmp_path: Path, steady: list[Point], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ProbeError, match="give more --budget"):
         calibrate(tmp_path, device="cpu", budget_s=1)
-
-
-def test_a_gpu_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ProbeError, match="sees no CUDA GPU; --device cpu"):
         calibrate(tmp_path, device="cuda")
-
-
-def test_a_full_disk_says_where_to_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady: list[Point]
-) -> None:
     monkeypatch.setattr(calibration, "write_checks", lambda *_: Path("/dev/full/x").mkdir())
     with pytest.raises(OutputError, match="choose a folder with --out"):
         calibrate(tmp_path, device="cpu")
-
-
-def test_what_else_the_system_refuses_is_not_blamed_on_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr(calibration, "calibrate", refused)
-    assert calibration.run(tmp_path, 60.0, "", "cpu") == 1
-    said = capsys.readouterr().err
-    assert "Cannot allocate memory" in said
-    assert "--out" not in said
 
 
 def test_calibrate_refuses_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,6 +124,7 @@ def test_a_machine_that_hangs_ends_it_and_says_where(tmp_path: Path) -> None:
         (ProbeError("not 2 GiB of host memory are free"), 2, "not 2 GiB"),
         (CudaCallError("cudaHostRegister", "cudaErrorUnknown", "no"), 1, "cudaHostRegister failed"),
         (MemoryError("cannot map 1.0 GiB: Cannot allocate memory"), 1, "cannot map 1.0 GiB"),
+        (OSError(12, "Cannot allocate memory"), 1, "Cannot allocate memory"),
     ],
 )
 def test_what_stops_a_calibration_is_one_line_and_no_traceback(
@@ -161,6 +143,7 @@ def test_what_stops_a_calibration_is_one_line_and_no_traceback(
     told = " ".join(capsys.readouterr().err.split())
     assert told.startswith("error: ")
     assert said in told
+    assert ("--out" in told) is isinstance(trouble, OutputError)
 
 
 def test_a_gpu_is_calibrated_from_end_to_end(
