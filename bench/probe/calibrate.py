@@ -15,18 +15,19 @@ import dataclasses
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import psutil
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from gatherbench.bench.machine.env import joint_name
+from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.cpu import CpuMeter
 from gatherbench.bench.model.constants import Constant, Curve, ProfileError
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.model.profile_file import load_profile
@@ -144,7 +145,8 @@ def calibrate(
             written[1].unlink(missing_ok=True)
         samples = stack.enter_context(PointFile(written[1]))
         say(f"{len(points)} points, set up in {time.monotonic() - began:.0f} s")
-        load = OtherLoad()
+        meter, loaded = CpuMeter(), time.monotonic()
+        meter.start()
         rounds = visit(
             points,
             measure,
@@ -153,7 +155,7 @@ def calibrate(
             warm_up=points,
             most_rounds=MOST_ROUNDS,
         )
-        other_cores = load.cores()
+        other_cores = cores_of_others(meter.stop(), time.monotonic() - loaded)
         facts = ask()  # the link is awake now
     if other_cores is not None and other_cores > BUSY_CORES:
         note = f"measured beside other work that kept {other_cores:.1f} cores busy"
@@ -185,25 +187,16 @@ def named(base: LinkProfile, facts: MachineFacts) -> LinkProfile:
     return dataclasses.replace(base, name=joint_name(facts.slug, base.name), description=text)
 
 
-class OtherLoad:
-    """How many cores other processes keep busy, from the kernel's counters.
+def cores_of_others(readings: Iterable[Reading], seconds: float) -> float | None:
+    """How many cores other processes kept busy; ``None`` where the kernel does not count.
 
     In a container the counters may be of a larger machine than the process's share.
     """
-
-    def __init__(self) -> None:
-        self._begin = self._read()
-
-    def cores(self) -> float | None:
-        """Cores since this was made; ``None`` where the kernel does not count."""
-        wall, busy, own = (b - a for a, b in zip(self._begin, self._read(), strict=True))
-        return max(0.0, busy - own) / wall if wall > 0 and busy > 0 else None
-
-    @staticmethod
-    def _read() -> tuple[float, float, float]:
-        whole, own = psutil.cpu_times(), psutil.Process().cpu_times()
-        busy = whole.user + whole.system
-        return time.monotonic(), busy, own.user + own.system
+    seen = {one.metric: one.value for one in readings}
+    busy, user, system = (seen.get(x) for x in ("system_cpu_busy", "cpu_user", "cpu_system"))
+    if not busy or user is None or system is None or not seconds:
+        return None
+    return max(0.0, busy - user - system) / seconds
 
 
 _Ready = tuple[Measure, list[Point], Callable[[], MachineFacts]]

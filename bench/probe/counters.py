@@ -59,20 +59,13 @@ def ids_of(name: str, width: int) -> torch.Tensor:
 
 def workload() -> None:
     """Launch each gather once: what ncu runs."""
-    from gatherbench.kernels.host_memory import empty_table
-    from gatherbench.kernels.host_registration import HostRegistration
-    from gatherbench.kernels.launch import Table, gather_into, policy_point
+    from gatherbench.bench.probe.gpu import GpuStand
 
     device = torch.device("cuda", torch.cuda.current_device())
-    table = empty_table((SPAN_BYTES // 8, 1), torch.int64)
-    out = torch.empty(ROWS * max(WIDTHS), dtype=torch.uint8, device=device)
-    with HostRegistration(table, device.index) as memory:
+    with GpuStand((SPAN_BYTES,), device) as stand:
         for name, width in launches():
-            stride = POLICIES[name].row_stride(width)
-            seen = Table(memory.address, SPAN_BYTES // stride, width, stride)
-            point = policy_point(name, width, 4, memory.address % 16, 0, 8)
-            ids = ids_of(name, width).to(device)
-            gather_into(out[: ROWS * width].view(ROWS, width), seen, ids, point)
+            out = stand.out[: ROWS * width].view(ROWS, width)
+            stand.gather(name, width, ids_of(name, width).to(device), out)
         torch.cuda.synchronize()
 
 

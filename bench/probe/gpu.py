@@ -148,7 +148,7 @@ class GpuStand:
         expected = self.bytes[: rows * stride].view(rows, stride)[ids.cpu(), :row_bytes]
         for order, (read, places) in (("given", (ids, None)), ("sorted", torch.sort(ids))):
             out.zero_()
-            self._gather(policy, row_bytes, rows, read, places, 0, out)
+            self.gather(policy, row_bytes, read, out, places=places)
             if not torch.equal(out.cpu(), expected):
                 raise RuntimeError(f"policy {policy}, rows of {row_bytes} B, {order}: wrong rows")
 
@@ -182,9 +182,11 @@ class GpuStand:
         size, width, rows = amount_of(point), point.row_bytes, num_rows(point)
         order = read_order(self._ids(num_ids(point), rows), as_order(point.order))
         out = self.out[:size].view(-1, width)
-        gather = functools.partial(self._gather, point.policy, width, rows)
+        gather = functools.partial(
+            self.gather, point.policy, width, rows=rows, grid_percent=point.grid_percent
+        )
         if order.expand is None:
-            return functools.partial(gather, order.ids, order.out_rows, point.grid_percent, out)
+            return functools.partial(gather, order.ids, out, places=order.out_rows)
         expand = order.expand
         distinct = torch.empty((order.ids.numel(), width), dtype=torch.uint8, device=self.device)
         near = Table(distinct.data_ptr(), order.ids.numel(), width, width)
@@ -192,7 +194,7 @@ class GpuStand:
         copy = policy_point("unaligned", width, item, 0, out.data_ptr() % 16, 8)
 
         def both() -> None:
-            gather(order.ids, None, point.grid_percent, distinct)
+            gather(order.ids, distinct)
             gather_into(out, near, expand, copy)
 
         return both
@@ -259,7 +261,7 @@ class GpuStand:
         out = self.out[: SUBMITTED_ROWS * width].view(-1, width)
 
         def hand_over() -> None:
-            self._gather(OUR_BEST, width, rows, ids.to(self.device), None, 0, out)
+            self.gather(OUR_BEST, width, ids.to(self.device), out, rows=rows)
 
         return self._clocked(1, hand_over, wait=False)
 
@@ -279,16 +281,24 @@ class GpuStand:
         }
     )
 
-    def _gather(
+    def gather(
         self,
         policy: str,
         row_bytes: int,
-        rows: int,
         ids: Tensor,
-        places: Tensor | None,
-        grid_percent: int,
         out: Tensor,
+        *,
+        rows: int = 0,
+        places: Tensor | None = None,
+        grid_percent: int = 0,
     ) -> None:
+        """Launch a gather of rows ``[B, row_bytes]`` of the table into ``out``.
+
+        Args:
+            rows: that the table is taken to have (0: as many as fit).
+            places: rows of ``out``, if not in the order of ``ids``.
+            grid_percent: per cent of the GPU's threads (0: the policy's own grid).
+        """
         stride = POLICIES[policy].row_stride(row_bytes)
         item_bytes = min(4, row_bytes & -row_bytes)
         address = self.memory.address
@@ -298,7 +308,8 @@ class GpuStand:
         if grid_percent:
             blocks = blocks_of(grid_percent, point.block_threads, self.device)
             point = dataclasses.replace(point, max_blocks=blocks)
-        gather_into(out, Table(address, rows, row_bytes, stride), ids, point, places)
+        table = Table(address, rows or self.bytes.numel() // stride, row_bytes, stride)
+        gather_into(out, table, ids, point, places)
 
     def _ids(self, count: int, rows: int) -> Tensor:
         """``count`` rows in random order, each once, like the nodes of a minibatch.

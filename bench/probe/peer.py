@@ -18,12 +18,9 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.probe.cases import OUR_BEST
-from gatherbench.bench.probe.gpu import event_seconds
+from gatherbench.bench.probe.gpu import GpuStand, event_seconds
 from gatherbench.bench.probe.stand import EVENTS, Observation, RefusedError, visit
 from gatherbench.bench.read.points import Point, Row
-from gatherbench.kernels.host_memory import empty_table
-from gatherbench.kernels.host_registration import HostRegistration
-from gatherbench.kernels.launch import Table, gather_into, policy_point
 from gatherbench.kernels.order import as_order, read_order
 
 SPAN_BYTES = 2 << 30
@@ -83,63 +80,64 @@ def measure(
         )
     if not wanted(Point("peer_gather")):
         return
+    device = torch.device("cuda", torch.cuda.current_device())
     peer = WholeGraph()
     began = time.monotonic()
-    for number, width in enumerate(WIDTHS, 1):
-        end = began + (until - began) * number / len(WIDTHS)
-        measure_width(peer, width, add, end, most_rounds)
+    with GpuStand((SPAN_BYTES,), device) as stand:
+        for number, width in enumerate(WIDTHS, 1):
+            end = began + (until - began) * number / len(WIDTHS)
+            measure_width(peer, stand, width, add, end, most_rounds)
     peer.close()
 
 
 def measure_width(
-    peer: WholeGraph, width: int, add: Callable[[Row], None], until: float, most_rounds: int
+    peer: WholeGraph,
+    stand: GpuStand,
+    width: int,
+    add: Callable[[Row], None],
+    until: float,
+    most_rounds: int,
 ) -> None:
     """Gather rows of ``width`` floats in turns until the time is spent.
 
     Raises:
         RuntimeError: the two do not gather the same rows.
     """
-    device = torch.device("cuda", torch.cuda.current_device())
-    row_bytes = 4 * width
+    device, row_bytes = stand.device, 4 * width
     rows, count = SPAN_BYTES // row_bytes, READ_BYTES // row_bytes
-    words = empty_table((rows, width), torch.int32)  # in huge pages, as the harness keeps a table
-    torch.arange(rows * width, out=words.view(-1))
-    table = words.view(torch.float32)
+    table = stand.bytes[: rows * row_bytes].view(torch.float32).view(rows, width)
     theirs = peer.table(table)
     ids = torch.randperm(rows, device=device)[:count]  # each once, like a minibatch's
-    result = torch.empty((count, width), device=device)
-    with HostRegistration(table, device.index) as memory:
-        seen = Table(memory.address, rows, row_bytes, row_bytes)
-        point = policy_point(OUR_BEST, row_bytes, 4, memory.address % 16, 0, 8)
+    result = stand.out[: count * row_bytes].view(torch.float32).view(count, width)
 
-        def ours(word: str) -> Tensor:
-            order = read_order(ids, as_order(word))
-            gather_into(result, seen, order.ids, point, order.out_rows)
-            return result
+    def ours(word: str) -> Tensor:
+        order = read_order(ids, as_order(word))
+        stand.gather(OUR_BEST, row_bytes, order.ids, result, rows=rows, places=order.out_rows)
+        return result
 
-        gathers: dict[tuple[str, str], Callable[[], Tensor]] = {
-            (f"WholeGraph {peer.version}", "its own"): lambda: theirs.gather(ids),
-            (OUR_BEST, "given"): lambda: ours("given"),
-            (OUR_BEST, "sorted"): lambda: ours("sorted"),
-        }
-        expected = table[ids.cpu()].view(torch.int32)
-        for (whose, order), gather in gathers.items():
-            if not torch.equal(gather().cpu().view(torch.int32), expected):
-                raise RuntimeError(f"{whose}, {order}: other rows of {row_bytes} B")
+    gathers: dict[tuple[str, str], Callable[[], Tensor]] = {
+        (f"WholeGraph {peer.version}", "its own"): lambda: theirs.gather(ids),
+        (OUR_BEST, "given"): lambda: ours("given"),
+        (OUR_BEST, "sorted"): lambda: ours("sorted"),
+    }
+    expected = table[ids.cpu()].view(torch.int32)
+    for (whose, order), gather in gathers.items():
+        if not torch.equal(gather().cpu().view(torch.int32), expected):
+            raise RuntimeError(f"{whose}, {order}: other rows of {row_bytes} B")
 
-        def timed(one: Point) -> Observation:
-            seconds = event_seconds(gathers[one.policy, one.order], device)
-            return Observation(count * row_bytes, seconds, EVENTS)
+    def timed(one: Point) -> Observation:
+        seconds = event_seconds(gathers[one.policy, one.order], device)
+        return Observation(count * row_bytes, seconds, EVENTS)
 
-        visit(
-            [
-                Point("peer_gather", row_bytes, SPAN_BYTES, policy=whose, order=order)
-                for whose, order in gathers
-            ],
-            timed,
-            add,
-            out_of_time=lambda: time.monotonic() > until,
-            least_rounds=FEWEST_ROUNDS,
-            most_rounds=most_rounds,
-        )
+    visit(
+        [
+            Point("peer_gather", row_bytes, SPAN_BYTES, policy=whose, order=order)
+            for whose, order in gathers
+        ],
+        timed,
+        add,
+        out_of_time=lambda: time.monotonic() > until,
+        least_rounds=FEWEST_ROUNDS,
+        most_rounds=most_rounds,
+    )
     peer.free(theirs)

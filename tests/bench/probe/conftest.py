@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.bench.probe import cases, gpu, host, peer
+from gatherbench.bench.probe import cases, gpu, host
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import Table
 from gatherbench.kernels.shim.execute import KERNEL_SOURCE
@@ -108,10 +108,9 @@ def cuda(monkeypatch: pytest.MonkeyPatch, chase_on_host: Any) -> None:
         ("get_device_properties", lambda device: chip),
     ):
         monkeypatch.setattr(torch.cuda, name, value)
-    for module in (gpu, peer):
-        monkeypatch.setattr(module, "HostRegistration", Registered)
-        monkeypatch.setattr(module, "gather_into", gather)
     for name, value in (
+        ("HostRegistration", Registered),
+        ("gather_into", gather),
         ("launch_kernel", launch),
         ("load_kernel", lambda cubin, name: name),
         ("architecture", lambda device: "sm_90"),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
+from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.model.profile_file import load_profile
 from gatherbench.bench.probe import calibrate as calibration
 from gatherbench.bench.probe import gpu
@@ -19,7 +19,6 @@ from gatherbench.bench.probe.cases import GIB, MIB, host_points
 from gatherbench.bench.probe.gpu import GpuStand
 from gatherbench.bench.probe.machine import MachineFacts
 from gatherbench.bench.probe.stand import Observation, OutputError, ProbeError
-from gatherbench.bench.probe.watchdog import CUT_OFF
 from gatherbench.bench.read.points import Point, read_points
 from gatherbench.kernels.cuda_calls import CudaCallError
 
@@ -61,18 +60,22 @@ def test_other_work_is_noted_in_the_profile(
     busy: float | None,
     noted: bool,
 ) -> None:
-    monkeypatch.setattr(calibration.OtherLoad, "cores", lambda self: busy)
+    monkeypatch.setattr(calibration, "cores_of_others", lambda *_: busy)
     said: list[str] = []
     done = calibrate(tmp_path, device="cpu", say=said.append)
     assert ("kept 1.5 cores busy" in done.profile.description) is noted
     assert any("on an idle machine" in text for text in said) is noted
 
 
-def test_other_load_is_what_others_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    readings = iter([(0.0, 10.0, 1.0), (2.0, 14.0, 2.0), (0.0, 0.0, 0.0), (2.0, 0.0, 1.0)])
-    monkeypatch.setattr(calibration.OtherLoad, "_read", staticmethod(lambda: next(readings)))
-    assert calibration.OtherLoad().cores() == pytest.approx(1.5)
-    assert calibration.OtherLoad().cores() is None
+def test_other_load_is_what_others_took() -> None:
+    def cores(busy: float | None) -> float | None:
+        seen = {"system_cpu_busy": busy, "cpu_user": 0.75, "cpu_system": 0.25}
+        readings = [Reading(name, "s", value, "a test") for name, value in seen.items()]
+        return calibration.cores_of_others(readings, 2.0)
+
+    assert cores(4.0) == pytest.approx(1.5)
+    assert cores(0.9) == 0
+    assert cores(None) is None
 
 
 def test_what_cannot_be_calibrated_is_said(
@@ -95,26 +98,23 @@ def test_calibrate_refuses_what_is_not_there(capsys: pytest.CaptureFixture[str])
         calibration.main(["--device", "tpu"])
 
 
-HANGS = """
-import sys, threading
-from gatherbench.bench.probe import calibrate as calibration
-calibration.LATE_S = 0.5
-calibration.calibrate = lambda *_, **__: threading.Event().wait()
-calibration.main(["--budget", "0.5", "--out", sys.argv[1]])
-"""
+def test_a_machine_that_hangs_is_cut_off_and_told_where_its_samples_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits: list[float] = []
 
+    @contextlib.contextmanager
+    def cut_off(seconds: float, closing: Callable[[], object]) -> Iterator[None]:
+        limits.append(seconds)
+        closing()
+        yield
 
-def test_a_machine_that_hangs_ends_it_and_says_where(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HANGS, str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == CUT_OFF
-    assert "probe/calibrate.py" in done.stdout
-    assert "no profile; the samples so far" in done.stdout
+    monkeypatch.setattr(calibration, "ends_within", cut_off)
+    monkeypatch.setattr(calibration, "run", lambda *asked: len(asked))
+    assert calibration.main(["--out", str(tmp_path), "--budget", "10"]) == 4
+    assert calibration.main(["--out", str(tmp_path)]) == 4
+    assert limits == [10 + calibration.LATE_S, calibration.GPU_BUDGET_S + calibration.LATE_S]
+    assert f"no profile; the samples so far lie in {tmp_path}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
