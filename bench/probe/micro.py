@@ -292,7 +292,12 @@ def _run_process(
 def run_sections(options: argparse.Namespace, arguments: Sequence[str], deadline: float) -> int:
     """Each section in turn, then the tables; 1 if a section failed."""
     table = options.out / "rows.csv"
-    asked = [CASES[name] for name in options.cases or CASES]
+    usual = {point.case for point in gather_points()}
+    asked = [
+        case
+        for case in CASES.values()
+        if case.name in (options.cases or usual) or (not options.cases and case.section != "gather")
+    ]
     names = [name for name in options.sections if any(case.section == name for case in asked)]
     ended = {}
     for number, name in enumerate(names):
