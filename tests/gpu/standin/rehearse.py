@@ -158,7 +158,7 @@ def steps(out: Path) -> dict[str, list[str]]:
     little = ["--table", "0.25", "--batch-rows", "500", "--budget", "400"]
     return {
         "gpu-test": [*make, "gpu-test", "BUDGET=800"],
-        "gpu-micro": [*micro, "--out", str(out / "gpu-micro"), "--budget", "30"],
+        "gpu-micro": [*micro, "--out", str(out / "gpu-micro"), "--budget", "60"],
         "overlap": [sys.executable, "-c", SMALL_OVERLAP, str(out / "overlap")],
         "gpu-epoch": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'rehearsal.toml'}", "BUDGET=800"],
         "gpu-meters": [*meters, "--out", str(out / "gpu-meters"), *little],
