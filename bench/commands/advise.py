@@ -78,7 +78,7 @@ def advise(
     from gatherbench.bench.model.advise.answer import Asked, answer
     from gatherbench.bench.model.advise.question import AdviceError
     from gatherbench.bench.model.advise.show import minibatches, render, to_json
-    from gatherbench.bench.model.constants import ProfileError
+    from gatherbench.bench.model.profile import ProfileError
 
     with bad_input(AdviceError, ProfileError):
         advice = answer(

@@ -31,8 +31,7 @@ def predict(
     """Predict a run's epochs for a machine from what it measured; nothing is measured again."""
     from gatherbench.bench.commands.execute import FAILED, usual_profile
     from gatherbench.bench.commands.finish import predict_for
-    from gatherbench.bench.model.constants import ProfileError
-    from gatherbench.bench.model.profile_file import load_profile
+    from gatherbench.bench.model.profile import ProfileError, load_profile
     from gatherbench.bench.read.tables import RunError, load_run
     from gatherbench.bench.run.store import RunStore, StoreError
 

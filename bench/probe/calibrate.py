@@ -28,9 +28,13 @@ from rich.text import Text
 from gatherbench.bench.machine.env import joint_name
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.cpu import CpuMeter
-from gatherbench.bench.model.constants import Constant, Curve, ProfileError
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import (
+    Constant,
+    Curve,
+    LinkProfile,
+    ProfileError,
+    load_profile,
+)
 from gatherbench.bench.probe.cases import (
     CASES,
     FITTED_ROW_BYTES,

@@ -16,15 +16,14 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 
 import torch
 
 from gatherbench.bench.machine.pcie import UnknownLinkError, packet_link_rate
-from gatherbench.bench.model.constants import ProfileError, Value
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.physics import cpu_gather, gpu_reads
-from gatherbench.bench.model.profile import SECTIONS, SPECS, LinkProfile, checked
+from gatherbench.bench.model.profile import SPECS, LinkProfile, ProfileError, Value
 from gatherbench.bench.probe.cases import NARROWEST, OUR_BEST
 from gatherbench.bench.probe.machine import MachineFacts
 from gatherbench.bench.read.points import Point, Row
@@ -156,15 +155,9 @@ def gather_load(row_bytes: int, span_bytes: int, ordered: bool) -> MinibatchLoad
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(0, span_bytes // row_bytes, (_SAMPLED_IDS,), generator=draw)
     path = zero_copy_path(ids, row_bytes, OUR_BEST, "sorted" if ordered else "given")
-    visits = 0 if ordered else path.gpu_page_visits
-    return MinibatchLoad(
-        path.payload_bytes,
-        gpu_link_read_bytes=path.gpu_link_read_bytes,
-        gpu_requests=path.gpu_requests,
-        gpu_page_visits=visits,
-        table_bytes=span_bytes,
-        row_bytes=row_bytes,
-    )
+    if ordered:
+        path = replace(path, gpu_page_visits=0)
+    return load_of(path, table_bytes=span_bytes, row_bytes=row_bytes)
 
 
 def smallest_share(found: Mapping[Point, Measured], enough: float = 0.95) -> int | None:
@@ -255,11 +248,7 @@ def _better(one: float, other: float) -> bool:
 def blank_profile(facts: MachineFacts) -> LinkProfile:
     """A profile of this machine in which nothing is known yet."""
     why = "not measured" if facts.has_gpu else "no_device: calibrated without a GPU"
-    tables = {
-        section: kind(**{f.name: checked(f"{section}.{f.name}", None, why) for f in fields(kind)})
-        for section, kind in SECTIONS.items()
-    }
-    return LinkProfile(facts.slug, facts.description, **tables)
+    return LinkProfile.blank(facts.slug, facts.description, why)
 
 
 #: A constant that one case times: its key, the case, what becomes of the rate, and in words.

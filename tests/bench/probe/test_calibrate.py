@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gatherbench.bench.meters.base import Reading
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.probe import calibrate as calibration
 from gatherbench.bench.probe import gpu
 from gatherbench.bench.probe.calibrate import calibrate
