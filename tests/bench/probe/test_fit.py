@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
-import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,28 +16,23 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from gatherbench.bench.model.profile import LinkProfile, load_profile
-from gatherbench.bench.probe.calibrate import run as calibration
-from gatherbench.bench.probe.calibrate.check import (
+from gatherbench.bench.probe import calibrate as calibration
+from gatherbench.bench.probe.calibrate import render
+from gatherbench.bench.probe.cases import GIB, gpu_points, host_points
+from gatherbench.bench.probe.fit import (
+    Fit,
     Measured,
+    blank_profile,
     check,
     held_out_errors,
     predicted_rate,
     smallest_share,
     summarise,
 )
-from gatherbench.bench.probe.calibrate.fit import Fit, blank_profile
-from gatherbench.bench.probe.calibrate.machine import MachineFacts
-from gatherbench.bench.probe.calibrate.points import (
-    Observation,
-    Point,
-    Sample,
-    gpu_points,
-    host_points,
-    measure_all,
-)
-from gatherbench.bench.probe.calibrate.report import render
+from gatherbench.bench.probe.machine import MachineFacts
+from gatherbench.bench.probe.stand import Observation, row_of, visit
+from gatherbench.bench.read.points import Point, Row
 
-GIB = 1 << 30
 SPANS = (GIB, 4 * GIB, 16 * GIB)
 CORES = 8
 FACTS = MachineFacts(
@@ -101,14 +96,16 @@ class MadeUp:
 
     def rate(self, point: Point) -> float:
         p = self.profile
-        if point.kind in ("host_gather", "gpu_gather") and point.share == 0:
+        if point.case in ("host_gather", "gpu_gather") and point.grid_percent == 0:
             rate = predicted_rate(p, point)
             assert rate is not None
             return rate
-        if point.kind == "sm_read":
+        if point.case == "sm_read":
             # One grid is the best, the others are slower.
-            return (p.read.roof.at(point.span_bytes) or 0) * (1 - abs(point.share - 400) / 1000)
-        shared = min(1.0, 0.12 * point.share)
+            return (p.read.roof.at(point.span_bytes) or 0) * (
+                1 - abs(point.grid_percent - 400) / 1000
+            )
+        shared = min(1.0, 0.12 * point.grid_percent)
         constants: Mapping[str, float | None] = {
             "host_copy": (p.host.memory_rate.value or 0) / 2 * min(1, point.threads / 4),
             "host_read": 1e9,
@@ -123,18 +120,13 @@ class MadeUp:
             "gpu_launch": 1 / (p.gpu.launch.value or 1),
             "gpu_submit": 1 / (p.gpu.submit.value or 1),
         }
-        return constants[point.kind] or 0.0
+        return constants[point.case] or 0.0
 
 
 def measured(profile: LinkProfile, noise: float = 0.0, rounds: int = 5) -> dict[Point, Measured]:
-    kept: list[Sample] = []
-    measure_all(
-        POINTS,
-        MadeUp(profile, noise),
-        most_rounds=rounds,
-        out_of_time=lambda: False,
-        report=kept.append,
-    )
+    kept: list[Row] = []
+    made_up = MadeUp(profile, noise)
+    visit(POINTS, made_up.measure, kept.append, out_of_time=lambda: False, most_rounds=rounds)
     return summarise(kept)
 
 
@@ -142,7 +134,14 @@ def fitted(found: dict[Point, Measured], facts: MachineFacts = FACTS) -> LinkPro
     return Fit(blank_profile(facts), found, facts).run()
 
 
-@settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.generate])
+@functools.cache
+def usual() -> tuple[dict[Point, Measured], LinkProfile]:
+    """What is seen of the usual machine, without noise, and the profile that is fitted to it."""
+    found = measured(machine())
+    return found, fitted(found)
+
+
+@settings(max_examples=5, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
     tags=st.integers(60, 300),
     round_trip=st.floats(0.8e-6, 2.5e-6),
@@ -176,9 +175,9 @@ def test_the_constants_of_a_made_up_machine_are_recovered(
     for span in SPANS:
         assert profile.read.roof.at(span) == pytest.approx(truth.read.roof.at(span), rel=0.01)
     # Whatever pair was found, it must explain the gathers, the held-out ones too.
-    errors = held_out_errors(check(profile, measured(truth)))
-    gathers = [c for c in check(profile, measured(truth)) if c.point.kind == "gpu_gather"]
-    assert len(errors) > 5
+    checks = check(profile, measured(truth, rounds=1))
+    gathers = [c for c in checks if c.point.case == "gpu_gather"]
+    assert len(held_out_errors(checks)) > 5
     assert all(c.error is not None and abs(c.error) < 0.04 for c in gathers)
 
 
@@ -202,7 +201,9 @@ def test_how_fast_pages_are_visited_is_found_over_the_span() -> None:
     assert profile.read.page_visits.at(SPANS[-1]) == pytest.approx(3e7, rel=0.01)
     small = profile.read.page_visits.at(SPANS[0]) or 0.0
     assert small == pytest.approx(300 / 1.3e-6, rel=0.01)  # reads in flight set the pace there
-    sorted_ids = Point("gpu_gather", 512, span_bytes=SPANS[-1], order="sorted", held_out=True)
+    sorted_ids = next(
+        p for p in POINTS if (p.row_bytes, p.span_bytes, p.order) == (512, SPANS[-1], "sorted")
+    )
     given = dataclasses.replace(sorted_ids, order="given")
     predicted = {c.point: c for c in check(profile, found)}
     assert abs(predicted[sorted_ids].error or 9) < 0.02
@@ -218,30 +219,24 @@ def test_reads_in_flight_that_were_not_reached_stay_unknown() -> None:
 
 
 def test_held_out_points_are_not_looked_at() -> None:
-    found = measured(machine())
+    found, honest = usual()
     spoilt = {
         p: dataclasses.replace(m, median=m.median * 3) if p.held_out else m
         for p, m in found.items()
     }
-    assert fitted(spoilt) == fitted(found)
-    errors = held_out_errors(check(fitted(spoilt), spoilt))
-    assert all(error < -0.6 for error in errors if error is not None)
-    honest = held_out_errors(check(fitted(found), found))
-    assert max(abs(e) for e in honest) < 0.05
+    profile = fitted(spoilt)
+    assert profile == honest
+    assert all(error < -0.6 for error in held_out_errors(check(profile, spoilt)))
+    assert max(abs(error) for error in held_out_errors(check(profile, found))) < 0.05
 
 
-def test_an_error_is_told_against_the_measurement() -> None:
-    profile = fitted(measured(machine()))
-    point = Point("sm_read", share=400, span_bytes=SPANS[1], held_out=True)
+def test_contiguous_reads_are_checked_by_the_best_grid_against_the_measurement() -> None:
+    found, profile = usual()
+    reads = [c.point for c in check(profile, found) if c.point.case == "sm_read"]
+    assert [(p.span_bytes, p.grid_percent) for p in reads] == [(span, 400) for span in SPANS]
     said = profile.read.roof.at(SPANS[1]) or 0
-    (one,) = check(profile, {point: Measured(said / 2, said / 2, said / 2, 1)})
+    (one,) = check(profile, {reads[1]: Measured(said / 2, said / 2, said / 2, 1)})
     assert one.error == pytest.approx(1.0)
-
-
-def test_of_contiguous_reads_the_best_grid_counts() -> None:
-    checks = check(machine(), measured(machine()))
-    reads = [c.point for c in checks if c.point.kind == "sm_read"]
-    assert [(p.span_bytes, p.share) for p in reads] == [(span, 400) for span in SPANS]
 
 
 def test_sources_say_how_often_and_with_what_spread() -> None:
@@ -268,22 +263,20 @@ def test_sources_say_how_often_and_with_what_spread() -> None:
 def test_what_the_machine_does_not_tell_is_unknown_with_a_reason(
     change: dict[str, Any], key: str, reason: str
 ) -> None:
-    profile = fitted(measured(machine()), dataclasses.replace(FACTS, **change))
+    profile = fitted(usual()[0], dataclasses.replace(FACTS, **change))
     assert reason in profile.unknown()[key]
 
 
 def test_a_measurement_out_of_range_is_not_believed() -> None:
-    found = measured(machine())
-    point = next(p for p in found if p.kind == "copy_to_host")
-    found[point] = Measured(1e3, 1e3, 1e3, 5)
-    profile = fitted(found)
+    slow = {Point("copy_to_host", span_bytes=SPANS[-1]): Measured(1e3, 1e3, 1e3, 5)}
+    profile = fitted({**usual()[0], **slow})
     assert profile.copy.to_host.value is None
     assert "not believed" in profile.copy.to_host.source
 
 
 def test_without_a_gpu_the_base_gives_what_is_missing() -> None:
     facts = MachineFacts("a-host", "two cores", CORES)
-    found = {p: m for p, m in measured(machine()).items() if p.kind.startswith("host_")}
+    found = {p: m for p, m in usual()[0].items() if p.case.startswith("host_")}
     alone = fitted(found, facts)
     assert alone.host.sample_rate.value == pytest.approx(50e6)
     assert alone.unknown()["link.raw_rate"] == "no_device: calibrated without a GPU"
@@ -298,14 +291,13 @@ def test_without_a_gpu_the_base_gives_what_is_missing() -> None:
 
 
 def test_a_profile_survives_its_file(tmp_path: Path) -> None:
-    profile = fitted(measured(machine(), noise=0.05))
     path = tmp_path / "made-up.toml"
-    path.write_text(profile.to_toml())
-    assert load_profile(path) == profile
+    path.write_text(usual()[1].to_toml())
+    assert load_profile(path) == usual()[1]
 
 
 def test_the_least_share_that_suffices() -> None:
-    assert smallest_share(measured(machine())) == 10  # 0.12 a per cent: 8 would do, 10 was tried
+    assert smallest_share(usual()[0]) == 10  # 0.12 a per cent: 8 would do, 10 was tried
     assert smallest_share({}) is None
 
 
@@ -313,36 +305,23 @@ def test_the_least_share_that_suffices() -> None:
     ("launch_s", "said"),
     [(2e-6, "Use it: gatherbench advise DATASET --profile a.toml"), (None, "It knows no GPU")],
 )
-def test_the_report_ends_with_the_next_step(launch_s: float | None, said: str) -> None:
-    found = measured(machine())
-    profile = fitted(found).with_constant("gpu.launch", launch_s, "test")
+def test_the_report_shows_constants_what_was_held_out_and_the_next_step(
+    launch_s: float | None, said: str
+) -> None:
+    found, profile = usual()
+    profile = profile.with_constant("gpu.launch", launch_s, "test")
     done = calibration.Calibration(profile, found, check(profile, found), 5, 1.0, (Path("a.toml"),))
-    text = io.StringIO()
-    Console(width=150, file=text).print(render(done))
-    assert said in text.getvalue().partition("Written:")[2]
-
-
-def test_the_report_shows_constants_and_what_was_held_out() -> None:
-    found = measured(machine())
-    profile = fitted(found)
-    done = calibration.Calibration(profile, found, check(profile, found), 5, 1.0, (Path("a.toml"),))
-    with Path(os.devnull).open("w") as nowhere:
-        console = Console(width=150, record=True, file=nowhere)
-        console.print(render(done))
-        text = console.export_text()
-    for key, _ in profile.constants():
-        assert key in text
+    output = io.StringIO()
+    Console(width=150, file=output).print(render(done))
+    text, _, closing = output.getvalue().partition("Written:")
+    assert said in closing
     for words in (
-        "31.5 GB/s",
-        "1.3 µs",
-        "50 M/s",
-        "20 GB/s to 24 GB/s",
-        "rows of 1412 B, 8 threads",
+        *(key for key, _ in profile.constants()),
+        *("31.5 GB/s", "1.30 µs", "50.0 M/s", "20.0 to 24.0 GB/s"),
+        *("rows of 1412 B, 8 threads", "GPU read, 4 GiB", "held-out points are off by"),
+        "10 % of the GPU's threads reach 95 %",
     ):
         assert words in text
-    assert "GPU read, 4 GiB" in text
-    assert "10 % of the GPU's threads reach 95 %" in text
-    assert "held-out points are off by" in text
 
 
 def test_a_base_that_knows_but_a_range_predicts_no_read_and_every_gather_of_the_host() -> None:
@@ -351,4 +330,14 @@ def test_a_base_that_knows_but_a_range_predicts_no_read_and_every_gather_of_the_
     host = base.with_constant("host.gather_rate", 1e9, "a test")
     reads = [Point("sm_read", span_bytes=1 << 30), Point("gpu_gather", 512, span_bytes=1 << 30)]
     assert [predicted_rate(host, point) for point in reads] == [None, None]
-    assert predicted_rate(host, Point("host_gather", 512, 2)) == pytest.approx(2e9)
+    assert predicted_rate(host, Point("host_gather", 512, threads=2)) == pytest.approx(2e9)
+
+
+def test_quartiles_are_those_of_the_rates() -> None:
+    rows = [row_of(Point("gpu_copy"), i, 1.0, 1 / rate) for i, rate in enumerate(range(1, 8))]
+    found = summarise(rows)[Point("gpu_copy")]
+    assert (found.low, found.median, found.high, found.count) == (2, 4, 6, 7)
+    assert found.spread == "quartiles -50.0% and +50.0%"
+    alone = summarise(rows[:1])[Point("gpu_copy")]
+    assert alone.low == alone.median == alone.high
+    assert summarise([row_of(Point("gpu_copy"), reason="not here")]) == {}

@@ -1,19 +1,20 @@
-"""What of a machine need not be timed: its name, its cores, its GPU and the shape of its link."""
+"""What of a machine need not be timed, as far as the packages at hand can tell; and a folder."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
+import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gatherbench.bench.machine.env import describe_cpu, machine_slug
-from gatherbench.bench.machine.nvml import (
-    GpuInfo,
-    SensorUnavailableError,
-    hash_of_uuid,
-    list_gpus,
-)
+if TYPE_CHECKING:
+    from gatherbench.bench.machine.nvml import GpuInfo
+
+#: What ``--out`` means to a program that makes a :func:`fresh_folder`.
+OUT_HELP = "folder for rows and figures; with -2, -3 … where it has been written before"
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 #: Of PCI's configuration space (PCI Local Bus Specification 3.0, section 6.7; PCI Express Base
@@ -53,6 +54,8 @@ class MachineFacts:
 
 def ask_host() -> MachineFacts:
     """The machine without its GPU."""
+    from gatherbench.bench.machine.env import describe_cpu, machine_slug
+
     cpu = describe_cpu()
     cores = int(cpu["usable_cores"])
     slug = machine_slug({"gpus": [], "cpu": cpu})
@@ -65,6 +68,8 @@ def ask_gpu(device: Any) -> MachineFacts:
     An idle GPU lets its link fall back to a slower generation.
     """
     import torch
+
+    from gatherbench.bench.machine.env import machine_slug
 
     host = ask_host()
     gpu = torch.cuda.get_device_properties(device)
@@ -114,6 +119,8 @@ def max_payload(config: Path) -> int | None:
 
 def _nvml(name: str, uuid: str) -> GpuInfo | None:
     """NVML's view of this GPU: of its like, only the one in use has its link awake."""
+    from gatherbench.bench.machine.nvml import SensorUnavailableError, hash_of_uuid, list_gpus
+
     try:
         alike = [gpu for gpu in list_gpus() if gpu.name == name]
     except SensorUnavailableError:
@@ -121,3 +128,60 @@ def _nvml(name: str, uuid: str) -> GpuInfo | None:
     itself = [gpu for gpu in alike if gpu.uuid_hash == hash_of_uuid(uuid)]
     found = itself or alike
     return found[0] if len(found) == 1 else None
+
+
+def no_gpu() -> str | None:
+    """Why there is nothing to measure here, or ``None``."""
+    import torch
+
+    return None if torch.cuda.is_available() else f"torch {torch.__version__} sees no CUDA GPU"
+
+
+def provenance() -> dict[str, Any]:
+    """Commit, driver, link and clocks, where the packages that know them are installed."""
+    try:
+        from gatherbench.bench.machine.env import commit_id
+        from gatherbench.bench.machine.gpus import describe_gpus
+    except ImportError as missing:
+        commit = os.environ.get("GATHERBENCH_COMMIT")
+        return {"commit": commit, "gpus": [], "no_gpu": str(missing)}
+    return {"commit": commit_id(), **describe_gpus()}
+
+
+def describe() -> dict[str, Any]:
+    """The machine, as far as it bears on the numbers and torch can tell."""
+    import torch
+
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "gpu": gpu.name,
+        "multiprocessors": gpu.multi_processor_count,
+        "l2_bytes": gpu.L2_cache_size,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "host_memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "cores": os.cpu_count(),
+    }
+
+
+def fresh_folder(wanted: Path) -> Path:
+    """A folder with nothing in it, and say which: no measurement overwrites an earlier one.
+
+    ``wanted`` itself where it is new or empty, otherwise the first of ``wanted-2``, ``wanted-3`` …
+    that is not there yet.
+    """
+    folder = wanted = wanted.resolve()
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(2):
+        try:
+            folder.mkdir()  # of two programs that start at once, one makes it
+            break
+        except FileExistsError:
+            if folder == wanted and wanted.is_dir() and not any(wanted.iterdir()):
+                break
+        folder = wanted.with_name(f"{wanted.name}-{number}")
+    taken = "" if folder == wanted else f" ({wanted.name} has been written before)"
+    print(f"writes to {folder}{taken}", flush=True)
+    return folder

@@ -1,16 +1,16 @@
-"""The processor's part of a calibration: copying, reading and gathering memory, and sampling.
+"""Times the processor: copying, reading and gathering memory, and sampling.
 
 Our own gather and our own sampler are timed, because they are what a measured epoch runs. The table
-is many times the size of the caches and lies in huge pages where the kernel grants them, as the
-harness keeps it.
+is many times the size of the caches.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -19,14 +19,15 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.bench.probe.calibrate.points import Observation, Point
+from gatherbench.bench.probe.cases import GIB, MIB
+from gatherbench.bench.probe.stand import CLOCK, Observation, ProbeError
+from gatherbench.bench.read.points import Point
 from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.bench.sampling.epoch import epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.kernels.host_gather import HostGather, available_cores
 from gatherbench.kernels.host_memory import empty_table
 
-MIB, GIB = 1 << 20, 1 << 30
 TABLE_BYTES = 2 * GIB
 SHARE_OF_MEMORY = 0.25
 #: Less than this fits the caches of large processors, and would time those.
@@ -38,36 +39,23 @@ MAX_ROWS = 1 << 20
 #: The graph that is sampled has ogbn-products' mean degree and is larger than most caches.
 NODES, EDGES = 1_000_000, 25_000_000
 FANOUTS, BATCH_SIZE, BATCHES = (25, 10), 1000, 4
-CLOCK = "time.perf_counter"
 
 Graph = tuple[NDArray[np.int64], NDArray[np.int32]]
-
-
-class CalibrationError(RuntimeError):
-    """This machine cannot be calibrated; the message says why and what to do."""
 
 
 def table_bytes(available_bytes: int) -> int:
     """The size of the host's table: 2 GiB, or a quarter of the free memory where that is less.
 
     Raises:
-        CalibrationError: there is too little memory to measure more than caches.
+        ProbeError: there is too little memory to measure more than caches.
     """
     size = min(TABLE_BYTES, int(available_bytes * SHARE_OF_MEMORY)) // MIB * MIB
     if size < LEAST_BYTES:
-        raise CalibrationError(
+        raise ProbeError(
             f"{available_bytes / GIB:.1f} GiB of memory are free, and a calibration needs "
             f"{LEAST_BYTES / SHARE_OF_MEMORY / GIB:.0f} GiB: close other programs"
         )
     return size
-
-
-def filled_table(size: int) -> Tensor:
-    """``size`` bytes (a multiple of 8), uint8, in which every eight bytes are different."""
-    words = empty_table((size // 8, 1), torch.int64).view(-1)
-    torch.arange(words.numel(), out=words)
-    words.mul_(-7046029254386353131)  # odd: still all different, and all bytes vary
-    return words.view(torch.uint8)
 
 
 class HostStand:
@@ -81,8 +69,7 @@ class HostStand:
     ) -> None:
         self._table = table
         self._out = empty_table((min(COPY_BYTES, table.numel() // 2), 1), torch.uint8).view(-1)
-        self._graph = graph()
-        self._seeds = np.flatnonzero(np.diff(self._graph[0]))
+        self._make_graph = graph
         self._generator = torch.Generator().manual_seed(0)
         self._gathers: dict[int, HostGather] = {}
         self._samplers: dict[int, NeighborSampler] = {}
@@ -93,9 +80,9 @@ class HostStand:
         """One observation.
 
         Raises:
-            CalibrationError: the gather delivered wrong rows.
+            ProbeError: the gather delivered wrong rows.
         """
-        return self._PARTS[point.kind](self, point)
+        return self._PARTS[point.case](self, point)
 
     def _copy(self, point: Point) -> Observation:
         gather, piece = self._gather(point.threads), self._piece(self._out.numel())
@@ -122,7 +109,7 @@ class HostStand:
         seconds = time.perf_counter() - begin
         some = slice(None, None, max(1, count // 1000))
         if not torch.equal(out[some], rows[ids[some]]):
-            raise CalibrationError(f"the gather of rows of {width} B delivered wrong rows")
+            raise ProbeError(f"the gather of rows of {width} B delivered wrong rows")
         return Observation(count * width, seconds, CLOCK)
 
     def _sample(self, point: Point) -> Observation:
@@ -130,10 +117,11 @@ class HostStand:
             sampler = NeighborSampler(*self._graph, FANOUTS, point.threads)
             self._samplers[point.threads] = sampler
         sampler = self._samplers[point.threads]
+        seeds = np.flatnonzero(np.diff(self._graph[0]))
         self._drawn += 1
-        batches = epoch_seeds(self._seeds, BATCH_SIZE, 0, self._drawn, BATCHES)
+        batches = epoch_seeds(seeds, BATCH_SIZE, 0, self._drawn, BATCHES)
         begin = time.perf_counter()
-        drawn = [sampler.sample(seeds, self._drawn) for seeds in batches]
+        drawn = [sampler.sample(batch, self._drawn) for batch in batches]
         seconds = time.perf_counter() - begin
         edges = sum(edges.shape[1] for batch in drawn for edges in batch.edges)
         return Observation(edges, seconds, CLOCK)
@@ -141,6 +129,10 @@ class HostStand:
     _PARTS: Mapping[str, Callable[[Any, Point], Observation]] = MappingProxyType(
         {"host_copy": _copy, "host_read": _read, "host_gather": _rows, "host_sample": _sample}
     )
+
+    @functools.cached_property
+    def _graph(self) -> Graph:
+        return self._make_graph()
 
     def _piece(self, size: int) -> Tensor:
         """A piece of the table, on a page, somewhere else each time."""
@@ -162,12 +154,7 @@ class HostStand:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
