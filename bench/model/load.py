@@ -1,4 +1,4 @@
-"""What a minibatch asks of a machine: the facts that the link model is fed with.
+"""What a minibatch asks of a machine: the link model's input.
 
 They come from a strategy's ``DataPath`` and its declared overlap, from the request accounting of
 the kernels, from the trace, and from the model's operation counts; never from a strategy's name.

@@ -38,15 +38,15 @@ from gatherbench.bench.machine.nvml import SensorUnavailableError
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.nvml_device import NvmlDevice
 from gatherbench.bench.meters.trust import calibrate
-from gatherbench.bench.probe.meters_case import EPOCHS, Session, cases, last_case
-from gatherbench.bench.probe.meters_loop import Size, make_batches, make_table
-from gatherbench.bench.probe.micro_machine import (
+from gatherbench.bench.probe.machine import (
     OUT_HELP,
     describe,
     fresh_folder,
     no_gpu,
     provenance,
 )
+from gatherbench.bench.probe.meters_case import EPOCHS, Session, cases, last_case
+from gatherbench.bench.probe.meters_loop import Size, make_batches, make_table
 from gatherbench.bench.probe.watchdog import ends_within
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.samples import write_timeline

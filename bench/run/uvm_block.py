@@ -13,7 +13,7 @@ from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.uvm import UvmMeter
 from gatherbench.bench.run.reading_row import row_of
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.kernels.managed_memory import managed_bytes
+from gatherbench.kernels.mapped_memory import managed_bytes
 
 STAGE = "uvm"
 TRACED = "--trace has CUPTI in this process; run without it"

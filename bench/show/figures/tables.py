@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 
 from gatherbench.bench.show.figures.paper import panel_row, say_absent
 from gatherbench.bench.show.looks import FAINT, MODEL_HATCH, RC, ink
-from gatherbench.kernels.request_table import RequestRow
+from gatherbench.kernels.requests import RequestRow
 
 #: Link bytes over payload at which the colour of a policy is at its end.
 COSTLIEST = 2.5

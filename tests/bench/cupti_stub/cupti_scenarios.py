@@ -191,7 +191,7 @@ def meter(stub: Stub) -> Any:
     from gatherbench.bench.meters.uvm import UvmMeter
     from gatherbench.bench.run.rows import RowMaker
     from gatherbench.bench.run.uvm_block import uvm_rows
-    from gatherbench.kernels import managed_memory
+    from gatherbench.kernels import mapped_memory
     from gatherbench.kernels.cuda_calls import CudaCallError
 
     ctypes.CDLL(str(Path(sys.argv[1]) / "libcuda.so.1"))
@@ -234,7 +234,7 @@ def meter(stub: Stub) -> Any:
         ]
 
     found: dict[str, Any] = {"unmanaged": block(), "epochs": len(ran)}
-    managed_memory._managed[64] = 4096
+    mapped_memory._managed[64] = 4096
     found |= {"counted": block(), "epochs_counted": len(ran)}
     found |= {"traced": block(traced=True), "epochs_traced": len(ran)}
     stub.answer(CONFIGURE, 35)

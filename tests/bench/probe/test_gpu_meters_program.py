@@ -26,7 +26,7 @@ from gatherbench.bench.read.epochs import problems
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.sensor_calibration import rows_of_calibration
 from gatherbench.bench.show.sentences.provenance import provenance
-from gatherbench.kernels import managed_memory
+from gatherbench.kernels import mapped_memory
 from gatherbench.strategies.all_in_gpu import AllInGpu
 
 SIZE = Size(1 << 20, batch_rows=300, batches=4)
@@ -228,7 +228,7 @@ def test_managed_memory_is_refused_on_the_host_with_a_reason(session: Session) -
 def test_faults_of_managed_memory_come_after_all_that_is_measured(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(managed_memory._managed, 64, 4096)
+    monkeypatch.setitem(mapped_memory._managed, 64, 4096)
     MeteredCase(AllInGpu()).measure(session, make_table(SIZE), make_batches(SIZE), SIZE.workload, 0)
     *before, last = [row.stage for row in session.store.rows()]
     assert last == "case"

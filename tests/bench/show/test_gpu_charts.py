@@ -309,7 +309,7 @@ def test_no_text_leaves_the_paper(folder: Path, make: MakeChart) -> None:
 def test_changes_of_energy_are_those_of_the_blocks(folder: Path) -> None:
     reference = load_reference(Path(__file__).parents[3] / "results" / "reference")
     none = pd.DataFrame()
-    findings = Findings(reference, [load_run(folder)], none, none, none)
+    findings = Findings(reference, [load_run(folder)], none)
     table = measured_changes(findings, "cuda", {"energy": ("energy", "energy")})
     (change,) = table.to_dict("records")
     assert change["strategy"] == "aligned_zero_copy"
