@@ -17,8 +17,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.read.compare.comparable import CompareError
-from gatherbench.bench.read.compare.runs import COLUMNS, compare_runs
+from gatherbench.bench.read.compare import COLUMNS, CompareError, compare_runs
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.comparison import exit_status, render_comparison, summary
 
