@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -43,7 +43,13 @@ COLUMNS = [*SERIES, "metric", "unit", "base", "new", "ratio", "low", "high", "ve
 
 #: Workload, strategy, variant.
 _Case = tuple[str, str, str]
-_Values = Mapping[Key, "pd.Series[float]"]
+
+
+class _Values(NamedTuple):
+    """Of a series: its median, and the logarithm of each repeat's median; none if it has a 0."""
+
+    median: float
+    logs: list[float]
 
 
 class CompareError(ValueError):
@@ -146,7 +152,7 @@ def compare_runs(
     _check_comparable(base, new, across_machines=across_machines)
     reference = reference_variant(new) if across_machines else None
     measured = [
-        {key[:3]: key.backend for key in _by_series(run.values("epoch", "wall_time"))}
+        {key[:3]: key.backend for key in repeat_logs(run.values("epoch", "wall_time"))}
         for run in (base, new)
     ]
     loads = disturbed_alone(base), disturbed_alone(new)
@@ -235,17 +241,14 @@ class _Pair:
         return found
 
     def _judged(
-        self,
-        wanted: Sequence[Key],
-        before: Sequence[pd.Series[float]],
-        now: Sequence[pd.Series[float]],
+        self, wanted: Sequence[Key], before: Sequence[_Values], now: Sequence[_Values]
     ) -> Judgement:
         """The verdict on new over base, each over its own reference if it has one."""
-        if any((values <= 0).any() for values in (*now, *before)):
+        if not all(values.logs for values in (*now, *before)):
             nothing = Interval(math.nan, math.nan, math.nan, 0)
             return Judgement(nothing, "AMBIGUOUS", "a value of 0 has no ratio")
-        factors = [(1, _logs(now[0])), (-1, _logs(before[0]))]
-        factors += [(-1, _logs(v)) for v in now[1:]] + [(1, _logs(v)) for v in before[1:]]
+        factors = [(1, now[0].logs), (-1, before[0].logs)]
+        factors += [(-1, v.logs) for v in now[1:]] + [(1, v.logs) for v in before[1:]]
         worst = (max(load.get(series, 0.0) for series in wanted) for load in self._loads)
         busy = [
             f"other work had {cores:.1f} cores in {name}"
@@ -300,22 +303,21 @@ def _problems(run: Run) -> dict[_Case, tuple[str, str]]:
     }
 
 
-def _by_series(values: pd.Series[float]) -> dict[Key, pd.Series[float]]:
-    groups = values.dropna().groupby(SERIES, sort=False)
-    return {Key(*map(str, k)): v for k, v in groups}
+def _by_series(values: pd.Series[float]) -> dict[Key, _Values]:
+    ends = values.dropna().groupby(SERIES, sort=False).agg(["median", "min"])
+    logs = repeat_logs(values[values > 0])
+    found = {}
+    for names, median, least in zip(ends.index, ends["median"], ends["min"], strict=True):
+        key = Key(*names)
+        found[key] = _Values(float(median), logs[key] if least > 0 else [])
+    return found
 
 
-def _typical(values: pd.Series[float], exactly: bool) -> float:
+def _typical(values: _Values, exactly: bool) -> float:
     """What is stated of a series: as in its ratio; the median of what is computed or has a 0."""
-    if exactly or (values <= 0).any():
-        return float(values.median())
-    return interval_of((1, _logs(values))).value
-
-
-def _logs(values: pd.Series[float]) -> list[float]:
-    """Of one series' values: the logarithm of each repeat's median."""
-    (logs,) = repeat_logs(values).values()
-    return logs
+    if exactly or not values.logs:
+        return values.median
+    return interval_of((1, values.logs)).value
 
 
 def _quotient(value: float, reference: float = 1.0) -> float:

@@ -192,14 +192,8 @@ def plan_order(run: Run, table: pd.DataFrame) -> pd.DataFrame:
 def spread(values: pd.Series[float]) -> pd.DataFrame:
     """Median, quartiles and the rest of :func:`epoch_times`'s columns, by series."""
     groups = values.dropna().groupby(SERIES)
-    table = pd.DataFrame(
-        {
-            "median": groups.median(),
-            "low": groups.quantile(0.25),
-            "high": groups.quantile(0.75),
-            "min": groups.min(),
-            "max": groups.max(),
-            "count": groups.count(),
-        }
-    )
+    quartiles = groups.quantile([0.25, 0.75]).unstack()
+    table = groups.agg(["median", "min", "max", "count"])
+    table.insert(1, "low", quartiles.get(0.25))
+    table.insert(2, "high", quartiles.get(0.75))
     return sort_series(table.reset_index())
