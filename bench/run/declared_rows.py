@@ -42,7 +42,7 @@ def declared_rows(
     make = replace(make, basis="declared")
     yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
     yield make.ok("sample", "edges", "1", int(trace.num_edges.sum()), "count of the trace")
-    source = "counted from the shapes of the trace's minibatches (linkmodel/compute.py)"
+    source = "counted from the shapes of the trace's minibatches (bench/run/training_cost.py)"
     if workload.model not in MODELS:
         yield make.missing("train", "operations", "1", source, OWN_MODEL)
         return
