@@ -152,7 +152,7 @@ def problems(run: Run) -> pd.DataFrame:
     """
     keys = ["workload", "strategy", "variant"]
     planned = pd.DataFrame(run.plan["cases"])[[*keys, "repeat"]]
-    ended = run.rows[(run.rows["stage"] == "case") & (run.rows["metric"] == "wall_time")]
+    ended = run.select(stage="case", metric="wall_time")
     cases = planned.merge(
         ended[[*keys, "repeat", "status", "reason"]], on=[*keys, "repeat"], how="outer"
     )
@@ -192,7 +192,7 @@ def plan_order(run: Run, table: pd.DataFrame) -> pd.DataFrame:
 def spread(values: pd.Series[float]) -> pd.DataFrame:
     """Median, quartiles and the rest of :func:`epoch_times`'s columns, by series."""
     groups = values.dropna().groupby(SERIES)
-    quartiles = groups.quantile([0.25, 0.75]).unstack()
+    quartiles = groups.quantile(np.array([0.25, 0.75])).unstack()
     table = groups.agg(["median", "min", "max", "count"])
     table.insert(1, "low", quartiles.get(0.25))
     table.insert(2, "high", quartiles.get(0.75))

@@ -95,8 +95,9 @@ def _with_idle(run: Run, values: pd.Series[float], seconds: pd.Series[float]) ->
         idle = seconds.reindex(values.index).groupby(SERIES).median() * watts
         idle = idle.reindex(table.index).clip(upper=table["median"])
     rest = "not split" if watts is None else "above idle"
-    table = table.assign(**{"idle": idle, "above idle": 0.0, "not split": 0.0})
-    table[rest] = table["median"] - table["idle"]
+    table["idle"] = idle
+    table["above idle"] = table["not split"] = 0.0
+    table[rest] = table["median"] - idle
     return table.reset_index()
 
 

@@ -53,6 +53,7 @@ def summarise(run: Run) -> pd.DataFrame:
     summary["other"] = other_load(run).groupby(SERIES).max()
     summary["disturbed"] = pd.Series(disturbed_alone(run), dtype=float)
     ahead = run.select(metric="lookahead", basis="declared")
-    ahead = ahead[ahead["value"] > 0].set_index(SERIES[:3]).index
-    summary["rate"] = summary["rate"].mask(summary.index.droplevel(SERIES[3:]).isin(ahead))
-    return summary.reset_index()
+    series = pd.MultiIndex.from_frame(ahead.loc[ahead["value"] > 0, SERIES[:3]])
+    summary = summary.reset_index()
+    hidden = pd.MultiIndex.from_frame(summary[SERIES[:3]]).isin(series)
+    return summary.assign(rate=summary["rate"].mask(hidden))
