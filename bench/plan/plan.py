@@ -12,7 +12,6 @@ import difflib
 import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any, Literal, TypeVar
 
 from pydantic import (
@@ -24,7 +23,7 @@ from pydantic import (
 )
 
 from gatherbench.bench.plan.case import Case
-from gatherbench.bench.plan.workload import MODELS, Workload
+from gatherbench.bench.plan.workload import MODELS, Workload, own_model
 
 T = TypeVar("T")
 
@@ -43,44 +42,43 @@ class Measure(_Table):
     repeats: int | None = Field(
         default=None,
         ge=1,
-        description="Processes in which each series is measured: exactly so many.",
+        description="Processes for each series: exactly this many.",
     )
     min_repeats: int = Field(
         default=3,
         ge=1,
-        description="Or: so many in any case, and further ones until each epoch is known to within"
-        " precision, max_repeats are there, or budget_s is spent.",
+        description="Instead of repeats: at least this many processes for each series, and more"
+        " until its epoch is known to within precision, or max_repeats or budget_s is reached.",
     )
-    max_repeats: int = Field(default=10, ge=1, description="At most so many processes a series.")
+    max_repeats: int = Field(default=10, ge=1, description="Processes for each series at most.")
     precision: float = Field(
         default=0.03,
         gt=0,
-        description="Share of a series' epoch within which its 95 % interval is to lie; from six"
-        " repeats on.",
+        description="How narrow the 95 % interval of an epoch has to be, as a share of it; judged"
+        " from six repeats on.",
     )
     budget_s: float = Field(
         default=0,
         ge=0,
-        description="Seconds that the cases may take together (0: as long as it takes).",
+        description="Seconds that all cases may take together (0: no limit).",
     )
     warmup_epochs: int = Field(default=1, ge=0, description="Epochs before the measured ones.")
     epochs: int = Field(default=2, ge=1, description="Measured epochs of each case.")
     sampling: Literal["live", "replay", "gpu"] = Field(
         default="live",
-        description="live draws the trace's minibatches anew in every epoch, so that sampling is"
-        " part of the epoch; replay reads them back, so that the data path is seen alone; gpu draws"
-        " them on the device, so that the CPU's sampler does not hide the data path.",
+        description="live draws the trace's minibatches anew in every epoch, so sampling is part"
+        " of the epoch; replay reads them back, which shows the data path alone; gpu draws them on"
+        " the device, so the CPU's sampler does not hide the data path.",
     )
     check_batches: int = Field(
         default=2,
         ge=1,
-        description="At least so many minibatches' rows are compared before anything is timed.",
+        description="Minibatches whose rows are compared before anything is timed, at least.",
     )
     eval_batches: int = Field(
         default=0,
         ge=0,
-        description="Minibatches of test nodes on which the trained model is scored at the end"
-        " (0: none).",
+        description="Minibatches of test nodes that score the trained model at the end (0: none).",
     )
     timeout_s: float = Field(
         default=3600, gt=0, description="Seconds after which a case has failed."
@@ -97,13 +95,13 @@ class Measure(_Table):
         " unbound.",
     )
     order_seed: int = Field(
-        default=0, description="Of the order of the strategies within each repeat."
+        default=0, description="Seed of the order of strategies within each repeat."
     )
     energy: bool = Field(
         default=True,
-        description="On a GPU: run further epochs where the measured ones do not fill the 10 s that"
-        " its energy counter needs. Without them a case may be half as long, and its energy stays"
-        " unknown.",
+        description="On a GPU: run more epochs where the measured ones do not fill the 10 s that"
+        " its energy counter needs. Without them a case may take half as long, and its energy"
+        " stays unknown.",
     )
     trace: bool = Field(
         default=False,
@@ -140,7 +138,7 @@ class WorkloadTable(_Table):
         description="Needed: a graph of `gatherbench list datasets`, or one that was imported."
     )
     scale: float | list[float] = Field(
-        default=1.0, description="Share of the graph's full size (of generated graphs)."
+        default=1.0, description="Share of a generated graph's full size."
     )
     model: str | list[str] = Field(
         default="sage", description='sage, gat, or a class of your own: "my_module:MyGNN".'
@@ -158,7 +156,7 @@ class WorkloadTable(_Table):
         default=0, ge=0, description="Minibatches after which an epoch ends (0: the whole epoch)."
     )
     seed: int | list[int] = Field(
-        default=0, description="Of the minibatches and the model's weights."
+        default=0, description="Seed of the minibatches and the model's weights."
     )
 
     @field_validator("model")
@@ -246,7 +244,7 @@ class Plan(_Table):
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9_-]{1,40}$",
-        description="Stands in the run's folder. Left out, it is the file's name.",
+        description="Part of the run folder's name (default: the file's name).",
     )
     description: str = Field(default="", description="What the plan is for.")
     device: Literal["auto", "cpu", "cuda"] = Field(
@@ -254,8 +252,9 @@ class Plan(_Table):
     )
     profile: str = Field(
         default="",
-        description="Link profile (a shipped one's name, or a .toml file) that epochs are predicted"
-        " for. Empty: the paper's machine where there is no GPU, none where there is.",
+        description="Link profile that epochs are predicted for: a shipped one's name, or a .toml"
+        " file. Empty: the paper's machine where there is no GPU, else this GPU's calibration, if"
+        " there is one.",
     )
     measure: Measure = Field(default=Measure(), description="How each case is measured.")
     workload: list[WorkloadTable] = Field(
@@ -278,7 +277,6 @@ class Plan(_Table):
         Raises:
             PlanError: a strategy, one of its parameters, a dataset or a model is not known.
         """
-        from gatherbench.bench.plan.own_model import own_model
         from gatherbench.datasets.registry import get_source
         from gatherbench.datasets.store import dataset_folder
         from gatherbench.strategies.registry import build
@@ -315,34 +313,50 @@ class Plan(_Table):
         return cases
 
 
-def resolved(plan: Plan, cases: list[Case]) -> dict[str, Any]:
-    """The plan as ``plan.json`` keeps it: every case spelled out, workloads by their id."""
-    workloads = {}
-    for workload in plan.workloads():
-        fields = asdict(workload)
-        fields["fanouts"] = list(workload.fanouts)
-        workloads[workload.id] = fields
-    return {
-        "name": plan.name,
-        "description": plan.description,
-        "device": plan.device,
-        "profile": plan.profile,
-        "measure": plan.measure.model_dump(),
-        "workloads": workloads,
-        "cases": [case.to_json() for case in cases],
-    }
+class NamedCase(_Table):
+    """A case with its workload by id."""
+
+    workload: str
+    strategy: str
+    variant: str
+    params: dict[str, Any]
+    repeat: int
 
 
-def cases_from_json(text: dict[str, Any]) -> list[Case]:
-    """The inverse of :func:`resolved` for the cases: what ``--resume`` goes by."""
-    workloads = {
-        key: Workload(**{**fields, "fanouts": tuple(fields["fanouts"])})
-        for key, fields in text["workloads"].items()
-    }
-    return [
-        Case(workloads[c["workload"]], c["strategy"], c["variant"], c["params"], c["repeat"])
-        for c in text["cases"]
-    ]
+class ResolvedPlan(BaseModel):
+    """A plan as ``plan.json`` keeps it: every case spelled out. ``--resume`` goes by it."""
+
+    name: str
+    description: str = ""
+    device: str
+    profile: str = ""
+    measure: Measure
+    workloads: dict[str, Workload]
+    cases: list[NamedCase]
+
+    @classmethod
+    def of(cls, plan: Plan, cases: list[Case]) -> ResolvedPlan:
+        """The plan with the cases that it expands to."""
+        return cls(
+            name=plan.name,
+            description=plan.description,
+            device=plan.device,
+            profile=plan.profile,
+            measure=plan.measure,
+            workloads={workload.id: workload for workload in plan.workloads()},
+            cases=[NamedCase(**case.to_json()) for case in cases],
+        )
+
+    def expanded(self) -> list[Case]:
+        """The cases, each with its workload.
+
+        Raises:
+            KeyError: a case names a workload that is not there.
+        """
+        return [
+            Case(self.workloads[c.workload], c.strategy, c.variant, c.params, c.repeat)
+            for c in self.cases
+        ]
 
 
 def nearest(word: str, known: list[str]) -> str:

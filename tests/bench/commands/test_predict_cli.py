@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from gatherbench.bench.cli import app
 from gatherbench.bench.commands import finish
 from gatherbench.bench.model.predict import is_prediction
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore
@@ -23,7 +23,9 @@ ShellRun = tuple[subprocess.CompletedProcess[str], Path]
 
 
 @pytest.fixture
-def folder(shell_run: ShellRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(
+    shell_run: ShellRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None
+) -> Path:
     """A finished run on a host, predicted for ``a100-pcie4``; no calibration is near."""
     monkeypatch.chdir(tmp_path)
     _, made = shell_run
