@@ -170,7 +170,7 @@ def test_files_without_history_or_installation_are_described_too(
 
     monkeypatch.setattr(importlib.metadata, "requires", not_installed)
     versions = library_versions()
-    assert {"torch", "numba", "nvidia-ml-py", "cuda-bindings"} <= set(versions)
+    assert {"torch", "numba", "nvidia-ml-py", "ogb", "cuda-bindings"} <= set(versions)
     assert versions["torch"]
     assert "pytest" not in versions
     monkeypatch.setattr(machine_module, "__file__", str(tmp_path / "bench" / "machine" / "env.py"))
@@ -183,5 +183,5 @@ def test_files_without_history_or_installation_are_described_too(
 
 def test_versions_are_those_of_the_requirements() -> None:
     versions = library_versions()
-    assert {"torch", "numba", "nvidia-ml-py"} <= set(versions)
+    assert {"torch", "numba", "nvidia-ml-py", "ogb"} <= set(versions)
     assert "pytest" not in versions
