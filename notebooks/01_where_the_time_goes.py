@@ -21,16 +21,16 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.show.figures.epoch_breakdown import epoch_breakdown
-from gatherbench.bench.show.figures.stage_shares import stage_shares
-from gatherbench.bench.show.notebook_tables import only, open_findings
-from gatherbench.bench.show.notebooks_show import say, show
-from gatherbench.bench.show.sentences.epochs import (
+from gatherbench.bench.show.answers.epochs import (
     disturbances,
     measured_stages,
     passes_over_memory,
 )
-from gatherbench.bench.show.sentences.reddit import reddit_stages
+from gatherbench.bench.show.answers.reddit import reddit_stages
+from gatherbench.bench.show.charts import epoch_breakdown
+from gatherbench.bench.show.figures.bars import stage_shares
+from gatherbench.bench.show.notebook_tables import only, open_findings
+from gatherbench.bench.show.notebooks_show import say, show
 
 findings = open_findings()
 

@@ -18,14 +18,14 @@
 # gather and training saturates PCIe, and 10:90 made no visible difference end to end.
 
 # %%
-from gatherbench.bench.show.figures.sm_share import Mark, sm_share
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
-from gatherbench.bench.show.sentences.shares import (
+from gatherbench.bench.show.answers.gathers import (
     gather_against_share,
     overlap_ratios,
     step_against_share,
 )
+from gatherbench.bench.show.figures.curves import Mark, sm_share
+from gatherbench.bench.show.notebook_tables import open_findings
+from gatherbench.bench.show.notebooks_show import say, show
 
 findings = open_findings()
 

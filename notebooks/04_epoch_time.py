@@ -21,19 +21,18 @@
 import pandas as pd
 
 from gatherbench.bench.model.profile import load_profile
-from gatherbench.bench.show.figures.epoch_bars import epoch_bars
-from gatherbench.bench.show.figures.kinds import MEASURED, MODELLED
-from gatherbench.bench.show.figures.speedup import speedup
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
-from gatherbench.bench.show.sentences.epochs import (
+from gatherbench.bench.show.answers.epochs import (
     disturbances,
     gains,
     measured_bars,
+    modelled_shapes,
     predicted_bars,
 )
-from gatherbench.bench.show.sentences.reddit import reddit_bars
-from gatherbench.bench.show.sentences.shapes import modelled_shapes
+from gatherbench.bench.show.answers.reddit import reddit_bars
+from gatherbench.bench.show.charts import speedup
+from gatherbench.bench.show.figures.bars import epoch_bars
+from gatherbench.bench.show.notebook_tables import open_findings
+from gatherbench.bench.show.notebooks_show import say, show
 
 findings = open_findings()
 REDDIT = "RTX 3090, PCIe 4.0"
@@ -89,7 +88,7 @@ for first in range(0, len(shapes), 3):
             "variant, named beside the bar. Minibatches computed from RMAT's degree law; constants "
             "and their sources are the profile's.",
             groups=[f"{name} GraphSAGE" for name in shapes[first : first + 3]],
-            kinds=(MODELLED,),
+            kinds=("modelled",),
         ),
         f"Modelled epoch time by strategy for {', '.join(shapes[first : first + 3])}.",
     )
@@ -109,7 +108,7 @@ if len(on_host):
             {},
             title="Epoch time in host memory: no GPU and no link took part",
             foot="Each strategy by its fastest variant, named beside the bar; whiskers: quartiles.",
-            kinds=(MEASURED,),
+            kinds=("measured",),
         ),
         "Epoch time by strategy in host memory.",
     )

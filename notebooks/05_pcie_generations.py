@@ -18,11 +18,11 @@
 # epochs do.
 
 # %%
-from gatherbench.bench.show.figures.epoch_bars import epoch_bars
+from gatherbench.bench.show.answers.epochs import measured_bars
+from gatherbench.bench.show.answers.reddit import published_reddit, reddit_bars
+from gatherbench.bench.show.figures.bars import epoch_bars
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
-from gatherbench.bench.show.sentences.epochs import measured_bars
-from gatherbench.bench.show.sentences.reddit import published_reddit, reddit_bars
 
 findings = open_findings()
 

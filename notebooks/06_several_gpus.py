@@ -18,15 +18,14 @@
 
 # %%
 from gatherbench.bench.model.profile import load_profile
-from gatherbench.bench.show.figures.curves import CurveAxes, curves
-from gatherbench.bench.show.figures.kinds import MEASURED, MODELLED
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
-from gatherbench.bench.show.sentences.reddit import (
+from gatherbench.bench.show.answers.reddit import (
     modelled_scaling,
     over_cpu_gather,
     published_range,
 )
+from gatherbench.bench.show.figures.curves import CurveAxes, curves
+from gatherbench.bench.show.notebook_tables import open_findings
+from gatherbench.bench.show.notebooks_show import say, show
 
 findings = open_findings()
 GPUS = [1, 2, 4, 8]
@@ -67,7 +66,7 @@ show(
         title="Several GPUs: one epoch on Reddit, its minibatches shared",
         foot="Modelled as above. What does not get shorter with more GPUs is work of the shared "
         "host.",
-        kinds=(MODELLED, MEASURED),
+        kinds=("modelled", "measured"),
         names=names,
     ),
     "Modelled epoch time against the number of GPUs, a curve a strategy.",

@@ -21,24 +21,21 @@
 import pandas as pd
 
 from gatherbench.bench.model.profile import profile_of_machine
-from gatherbench.bench.show.figures.curves import CurveAxes, curves
-from gatherbench.bench.show.figures.kinds import MEASURED, MODELLED
-from gatherbench.bench.show.figures.policy_costs import policy_costs
-from gatherbench.bench.show.notebook_tables import open_findings
-from gatherbench.bench.show.notebooks_show import say, show
-from gatherbench.bench.show.sentences.gathers import (
+from gatherbench.bench.show.answers.gathers import (
     best_orders,
     live_peers,
     measured_gather_rates,
     measured_roofs,
-    ratio_over_rounds,
-    span_of,
-)
-from gatherbench.bench.show.sentences.modelled import (
     modelled_gather_rates,
     modelled_roofs,
+    ratio_over_rounds,
     requests_at,
+    span_of,
 )
+from gatherbench.bench.show.figures.curves import CurveAxes, curves
+from gatherbench.bench.show.figures.tables import policy_costs
+from gatherbench.bench.show.notebook_tables import open_findings
+from gatherbench.bench.show.notebooks_show import say, show
 from gatherbench.kernels.policies import POLICIES
 
 findings = open_findings()
@@ -80,7 +77,7 @@ show(
         "Measured: medians, best grid cap and best order. Both: a table of "
         f"{span / 2**30:g} GiB.",
         roofs=pd.concat([modelled_roofs(profile), measured_roofs(findings.micro)]),
-        kinds=(MODELLED, MEASURED),
+        kinds=("modelled", "measured"),
         names={"modelled": f"modelled, {profile.name}"},
     ),
     "Payload per second against row width for every policy, modelled and measured.",

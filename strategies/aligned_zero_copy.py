@@ -31,6 +31,7 @@ class AlignedZeroCopy(Strategy):
 
     name: ClassVar[str] = "aligned_zero_copy"
     summary: ClassVar[str] = "the same, every warp starting on a 128 B line (circular shift)"
+    colour: ClassVar[str] = "blue"
 
     order: Literal["given", "sorted", "unique"] = "given"
 

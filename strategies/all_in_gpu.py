@@ -25,6 +25,7 @@ class AllInGpu(Strategy):
 
     name: ClassVar[str] = "all_in_gpu"
     summary: ClassVar[str] = "the table in GPU memory: the upper bound"
+    colour: ClassVar[str] = "purple"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         reason = kernel_skip(device) if device.type == "cuda" else no_path_to(device)

@@ -41,6 +41,7 @@ class AsyncZeroCopy(Strategy):
 
     name: ClassVar[str] = "async_zero_copy"
     summary: ClassVar[str] = "aligned zero-copy one batch ahead, beside training, in two buffers"
+    colour: ClassVar[str] = "green"
 
     provider: Literal["stream", "green_context", "mps"] = "stream"
     budget: Literal["auto", "5", "10", "15", "25", "50"] = "auto"

@@ -175,6 +175,8 @@ class Strategy(ABC):
     name: ClassVar[str]
     #: One line for ``gatherbench list strategies`` and the README's table.
     summary: ClassVar[str]
+    #: In pictures: blue, orange, green, vermilion, sky, purple, grey or yellow.
+    colour: ClassVar[str] = "yellow"
 
     def __post_init__(self) -> None:
         for name, allowed in parameters(type(self)).items():

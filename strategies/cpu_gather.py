@@ -28,6 +28,7 @@ class CpuGather(Strategy):
 
     name: ClassVar[str] = "cpu_gather"
     summary: ClassVar[str] = "the CPU gathers rows into staging memory, then one copy to the GPU"
+    colour: ClassVar[str] = "orange"
 
     mode: Literal["pinned", "prefetch", "naive"] = "pinned"
 

@@ -110,8 +110,8 @@ def advise(
         )
     if figure is not None:
         from gatherbench.bench.model.sweeps import all_sweeps
-        from gatherbench.bench.show.figures.requests_per_row import save
-        from gatherbench.bench.show.figures.sweeps import sweep_panels
+        from gatherbench.bench.show.figures.curves import sweep_panels
+        from gatherbench.bench.show.figures.paper import save
 
         graph = advice.question.graph
         title = f"Epoch of {graph.name or 'the graph'}"

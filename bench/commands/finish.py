@@ -17,7 +17,7 @@ from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.samples import SAMPLES_FILE
 from gatherbench.bench.run.store import RunStore, write_atomically
-from gatherbench.bench.show.figures.all import save_all
+from gatherbench.bench.show.figures.draw import save_all
 from gatherbench.bench.show.report.page import FILE_NAME, write_report
 from gatherbench.bench.show.run import render
 

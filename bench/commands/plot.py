@@ -27,7 +27,7 @@ def plot(
 ) -> None:
     """Draw a run's figures again."""
     from gatherbench.bench.read.tables import RunError, load_run
-    from gatherbench.bench.show.figures.all import save_all
+    from gatherbench.bench.show.figures.draw import save_all
 
     with bad_input(RunError):
         where = run_folder(folder, results)

@@ -32,7 +32,8 @@ def requests(
     with bad_input(BadRequestError):
         rows = rows_of(dim, dtype, policy or (), max_request)
     if figure is not None:
-        from gatherbench.bench.show.figures.requests_per_row import requests_per_row, save
+        from gatherbench.bench.show.figures.paper import save
+        from gatherbench.bench.show.figures.requests_per_row import requests_per_row
 
         with bad_input(ValueError, OSError):
             save(requests_per_row([row.policy for row in rows], max_request), figure)

@@ -218,13 +218,18 @@ class WorkloadTable(_Table):
             )
 
 
+#: In place of a strategy's name: every one that the plan does not name.
+EVERY_OTHER = "*"
+
+
 class StrategyTable(BaseModel):
     """``[[strategy]]``: a name and the strategy's own parameters; lists expand."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str = Field(
-        description="Needed: one of `gatherbench list strategies`, which lists its parameters, too."
+        description="Needed: one of `gatherbench list strategies`, which lists its parameters, too;"
+        ' or "*", every one that the plan does not name, with its default parameters.'
     )
 
     @model_validator(mode="after")
@@ -279,16 +284,19 @@ class Plan(_Table):
         """
         from gatherbench.datasets.registry import get_source
         from gatherbench.datasets.store import dataset_folder
-        from gatherbench.strategies.registry import build
+        from gatherbench.strategies.registry import STRATEGIES, build
 
         chosen: dict[tuple[str, str], dict[str, Any]] = {}
+        named = {table.name for table in self.strategy}
+        others = [strategy.name for strategy in STRATEGIES if strategy.name not in named]
         for table in self.strategy:
-            for params in table.expand():
+            names = others if table.name == EVERY_OTHER else [table.name]
+            for name, params in itertools.product(names, table.expand()):
                 try:
-                    variant = build(table.name, params).variant
+                    variant = build(name, params).variant
                 except (ValueError, TypeError, KeyError) as error:
                     raise PlanError(f"plan {self.name}: strategy: {_words(error)}") from error
-                chosen[table.name, variant] = params
+                chosen[name, variant] = params
         for workload in self.workloads():
             try:
                 if workload.model not in MODELS:

@@ -59,7 +59,7 @@ from gatherbench.bench.run.sensor_calibration import (
     torch_gpu_uuids,
 )
 from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE, write_atomically
-from gatherbench.bench.show.figures.all import save_all
+from gatherbench.bench.show.figures.draw import save_all
 from gatherbench.kernels.host_memory import available_bytes
 
 GIB = 1 << 30

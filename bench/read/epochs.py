@@ -21,16 +21,6 @@ STAGES = ("sample", "fetch", "train")
 #: What epochs are based on: the others are no epochs.
 EPOCHS = ("measured", "predicted")
 
-#: Strategies in the order in which they are read: from the baseline to the upper bound.
-#: Strategies that are not listed follow by name.
-READING_ORDER = (
-    "cpu_gather",
-    "unified_zero_copy",
-    "aligned_zero_copy",
-    "async_zero_copy",
-    "all_in_gpu",
-)
-
 #: Share of an epoch below which what its stages leave is rounding: a modelled epoch is their sum.
 ROUNDING = 1e-9
 #: Why a case has not been run, by whether the run is still going.
@@ -171,8 +161,13 @@ def problems(run: Run) -> pd.DataFrame:
 
 
 def sort_series(table: pd.DataFrame) -> pd.DataFrame:
-    """The table in :data:`READING_ORDER` of its strategies, then by variant and basis."""
-    rank = {name: i for i, name in enumerate(READING_ORDER)}
+    """The table in the registry's order of its strategies, then by variant and basis.
+
+    A strategy that is not registered comes last.
+    """
+    from gatherbench.strategies.registry import STRATEGIES  # imports torch
+
+    rank = {strategy.name: i for i, strategy in enumerate(STRATEGIES)}
     bases = {name: i for i, name in enumerate(BASES)}
     order = table.assign(_rank=[rank.get(s, len(rank)) for s in table["strategy"]], _basis=0)
     if "basis" in table:

@@ -76,11 +76,11 @@ class Run:
 
     def select(self, **wanted: object) -> pd.DataFrame:
         """The rows whose fields have these values: one value each, or any of a list of them."""
-        rows = self.rows
+        chosen = pd.Series(True, self.rows.index)  # the wide table is copied once, at the end
         for name, value in wanted.items():
             one = isinstance(value, str) or not isinstance(value, Collection)
-            rows = rows[rows[name].isin([value] if one else list(value))]  # type: ignore[call-overload]
-        return rows
+            chosen &= self.rows[name].isin([value] if one else list(value))  # type: ignore[call-overload]
+        return self.rows[chosen]
 
     def values(
         self, stage: str, metric: str, basis: str | Sequence[str] = "measured"

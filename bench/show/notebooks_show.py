@@ -15,15 +15,18 @@ from IPython.display import Image, Markdown, display
 from matplotlib.figure import Figure
 from PIL import Image as Picture
 
-from gatherbench.bench.show.figures.style import RC
+from gatherbench.bench.show.chart import Chart
+from gatherbench.bench.show.figures.draw import draw
+from gatherbench.bench.show.looks import RC
 from gatherbench.bench.show.notebooks import NOTES_VARIABLE
 
 DOTS_PER_INCH = 100
 PICTURE, SENTENCE = "image/png", "text/markdown"
 
 
-def show(figure: Figure, alt: str) -> None:
-    """Put the figure out as a picture; ``alt`` says in a sentence what it shows."""
+def show(what: Figure | Chart, alt: str) -> None:
+    """Put a figure or chart out as a picture; ``alt`` says in a sentence what it shows."""
+    figure = draw(what) if isinstance(what, Chart) else what
     _put_out(Image(png(figure), format="png", alt=alt), PICTURE)  # type: ignore[no-untyped-call]
 
 

@@ -1,85 +1,135 @@
-"""Bars, whiskers and the numbers beside them, drawn alike in every figure."""
+"""Bars of the notebooks' tables: published, modelled and measured values beside each other.
+
+Where a kind has no value its place says why.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from numpy.typing import NDArray
+import pandas as pd
+from matplotlib.figure import Figure
 
-from gatherbench.bench.read.units import three_digits
-from gatherbench.bench.show.figures.style import BAR_HEIGHT, Series
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A bar to draw: at height ``y`` of its panel, from the fields of ``row``."""
-
-    y: float
-    series: Series
-    row: Mapping[Hashable, Any]
-
-    def numbers(self, *names: str, factor: float = 1.0) -> list[float]:
-        """Fields of the row, times ``factor``."""
-        return [self.row[name] * factor for name in names]
+from gatherbench.bench.read.epochs import sort_series
+from gatherbench.bench.read.units import quantity
+from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
+from gatherbench.bench.show.figures.draw import draw
+from gatherbench.bench.show.looks import KINDS, STAGE_COLOURS
 
 
-def draw_stack(
-    axes: Axes, lines: list[Line], colours: Mapping[str, str], factor: float = 1.0
-) -> NDArray[np.float64]:
-    """Draw the fields named by ``colours`` end to end; returns where each bar ends."""
-    begin = np.zeros(len(lines))
-    for name, colour in colours.items():
-        lengths = np.array([line.numbers(name, factor=factor)[0] for line in lines])
-        _bars(axes, lines, lengths, begin, colour)
-        begin = begin + lengths
-    return begin
+def epoch_bars(
+    table: pd.DataFrame,
+    absent: Mapping[str, str],
+    *,
+    title: str,
+    foot: str,
+    groups: Sequence[str] = (),
+    kinds: Sequence[str] = tuple(KINDS),
+) -> Figure:
+    """Draw ``table``: ``group``, ``kind``, ``strategy``, ``median``, ``low``, ``high``; seconds.
 
+    A panel for each group (a link, a graph), in it for each strategy a bar of each kind. ``low``
+    and ``high`` may be missing (NaN). Of several rows for one bar the fastest is drawn: a strategy
+    is shown by its best variant, named in the column ``note`` if there is one.
 
-def draw_plain(axes: Axes, lines: list[Line], name: str) -> NDArray[np.float64]:
-    """Draw one field as bars in the colours of their strategies; returns where each ends."""
-    lengths = np.array([line.numbers(name)[0] for line in lines])
-    _bars(axes, lines, lengths, np.zeros(len(lines)), [line.series.colour for line in lines])
-    return lengths
-
-
-def draw_whiskers(
-    axes: Axes, lines: list[Line], ends: NDArray[np.float64], name: str, factor: float = 1.0
-) -> list[tuple[float, str]]:
-    """Draw ``low`` to ``high`` around the field ``name``.
-
-    Returns:
-        For each line where its number is to be written, clear of bar and whisker, and the number.
+    Args:
+        absent: for each kind what its place says where it has no value.
+        groups: panels, in order; those of the table if not given.
+        kinds: which to give a place.
     """
-    labels = []
-    for line, end in zip(lines, ends, strict=True):
-        value, low, high = line.numbers(name, "low", "high", factor=factor)
-        if high > low:  # a single epoch has no spread to show
-            arms = [[max(value - low, 0.0)], [max(high - value, 0.0)]]
-            axes.errorbar(
-                [value], [line.y], xerr=arms, fmt="none", ecolor="black", elinewidth=1, capsize=2.5
-            )
-        said = three_digits(value)
-        if line.series.basis == "predicted" and high > low:  # its ends: no value is between them
-            said = f"{three_digits(low)} to {three_digits(high)}"
-        labels.append((max(float(end), high), said))
-    return labels
+    best = table.sort_values("median", kind="stable").drop_duplicates(["group", "kind", "strategy"])
+    names = best[["strategy"]].drop_duplicates().assign(variant="")
+    strategies = list(sort_series(names)["strategy"])
+    panels = []
+    for group in groups or list(dict.fromkeys(table["group"])):
+        here = best[best["group"] == group]
+        rows: dict[tuple[str, str], Any] = {
+            (str(r["kind"]), str(r["strategy"])): r for r in here.to_dict("records")
+        }
+        ends = here[["median", "high"]].to_numpy(float)
+        axis = Axis("s", float(np.nanmax(ends, initial=0.0)) or 1.0)
+        lines: list[Line] = []
+        for strategy in strategies:
+            if lines:
+                lines.append(Line("", ""))  # room between strategies
+            for place, kind in enumerate(kinds):
+                name = strategy if place == len(kinds) // 2 else ""
+                row = rows.get((kind, strategy))
+                if row is None:
+                    lines.append(Line(name, "", kind, missing=absent.get(kind, f"not {kind}")))
+                    continue
+                value, low, high = (float(row[name]) for name in ("median", "low", "high"))
+                note = row.get("note")
+                text = axis.plain(value) + (f"  {note}" if isinstance(note, str) and note else "")
+                whisker = (low, high) if high > low else None
+                lines.append(Line(name, "", kind, {strategy: value}, whisker, text))
+        panels.append(Panel(group, lines, axis))
+    chart = Chart("epochs", title, "", "time per epoch", panels, foot=foot)
+    side_by_side = max(1, len(panels))
+    column = max(7.5 - 1.45, 3.6 * side_by_side) / side_by_side
+    return draw(chart, columns=side_by_side, pitch=0.2, labels=1.45, column=column)
 
 
-def _bars(
-    axes: Axes,
-    lines: list[Line],
-    lengths: NDArray[np.float64],
-    begin: NDArray[np.float64],
-    colour: str | list[str],
-) -> None:
-    heights = [line.y for line in lines]
-    # A thin edge: a wider one would hide a short stage.
-    boxes = axes.barh(
-        heights, lengths, BAR_HEIGHT, begin, color=colour, edgecolor="white", linewidth=0.4
-    )
-    for box, line in zip(boxes, lines, strict=True):
-        box.set_hatch(line.series.hatch)
+def stage_shares(
+    table: pd.DataFrame, absent: Sequence[tuple[str, str]], *, title: str, foot: str
+) -> Figure:
+    """Draw ``table``: ``kind``, ``label``, and the seconds of each stage, as shares of the epoch.
+
+    Epochs on different graphs and machines are compared by shares; the seconds of the whole epoch
+    stand beside each bar.
+
+    Args:
+        table: one row for each bar; the bars stand in the order of the kinds.
+        absent: label and reason of each line that has no bar, below the others.
+    """
+    lines = []
+    for row in (r for kind in KINDS for r in table[table["kind"] == kind].to_dict("records")):
+        whole = sum(float(row[stage]) for stage in STAGE_COLOURS)
+        shares = {stage: float(row[stage]) / whole for stage in STAGE_COLOURS}
+        text = quantity(whole, "s")
+        lines.append(Line(f"{row['label']} ({row['kind']})", "", row["kind"], shares, text=text))
+    lines += [Line(label, "", missing=reason) for label, reason in absent]
+    legend = {stage: (stage, colour) for stage, colour in STAGE_COLOURS.items()}
+    panels = [Panel("", lines, Axis("share", 1.0))]
+    what = "share of the epoch; at the right the whole epoch"
+    chart = Chart("shares", title, "", what, panels, legend, foot=foot)
+    return draw(chart, pitch=0.34, labels=3.3, column=7.2)
+
+
+def changes(table: pd.DataFrame, absent: Mapping[str, str], *, title: str, foot: str) -> Figure:
+    """Draw changes against the conventional path, as shares: -0.17 is 17 % less.
+
+    Args:
+        table: ``quantity``, ``kind``, ``strategy``, ``label``, ``median``, ``low``, ``high``. A bar
+            reaches from 0 to the median with whiskers from ``low`` to ``high``; a range without a
+            median (NaN) is a box.
+        absent: the quantities in order, and for each how to measure it, written where nothing was
+            measured.
+    """
+    lines = []
+    for name, remedy in absent.items():
+        mine = table[table["quantity"] == name]
+        lines += [_change(row) for row in mine.to_dict("records")]
+        if not (mine["kind"] == "measured").any():
+            lines.append(Line(f"{name}\n(measured)", "", missing=remedy))
+    ends = [0.0, *table["low"], *table["high"]]
+    # Beside the longest bar stands its number: the axis goes as far beyond 0.
+    axis = Axis("share", max(ends) or -0.05 * min(ends) or 1.0, min(ends))
+    what = "change against CPU gather"
+    chart = Chart("changes", title, "", what, [Panel("", lines, axis)], foot=foot)
+    return draw(chart, pitch=0.34, labels=3.0, column=7.0)
+
+
+def _change(row: Any) -> Line:
+    middle, low, high = (float(row[name]) for name in ("median", "low", "high"))
+    name, strategy = f"{row['quantity']}: {row['label']}\n({row['kind']})", str(row["strategy"])
+    ranged = f"{100 * low:+.1f} to {100 * high:+.1f} %"
+    if math.isnan(middle):
+        return Line(name, "", row["kind"], {strategy: high - low}, text=ranged, start=low)
+    text = f"{100 * middle:+.1f} %"
+    if low == high:
+        return Line(name, "", row["kind"], {strategy: middle}, text=text)
+    return Line(name, "", row["kind"], {strategy: middle}, (low, high), f"{text} ({ranged})")

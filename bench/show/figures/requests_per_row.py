@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
@@ -19,13 +18,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gatherbench.bench.show.figures.style import BLUE, FAINT, GREY, RC, VERMILION
+from gatherbench.bench.show.looks import FAINT, RC, ink
 from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES
 from gatherbench.kernels.policies import POLICIES, Policy
 from gatherbench.kernels.requests import RequestRow, requests_by_row_width
 
 FLOAT_BYTES = 4
 WIDEST_BYTES = 2560
+BLUE, GREY, VERMILION = ink("blue"), ink("grey"), ink("vermilion")
 #: Name, row widths in bytes, colour and dashes of the two kinds of rows.
 KINDS: tuple[tuple[str, range, str, tuple[float, tuple[float, ...]]], ...] = (
     ("rows of an odd multiple of 16 B", range(16, WIDEST_BYTES + 1, 32), BLUE, (0.0, ())),
@@ -82,18 +82,6 @@ def requests_per_row(policies: Sequence[Policy] = (), max_request: int = LINE_BY
                     axes.set_xlabel("row width (B)", fontsize=8)
         _frame(figure, height, max_request)
     return figure
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write the figure; the ending says in which format.
-
-    Raises:
-        ValueError: matplotlib knows no such format.
-        OSError: the file cannot be written.
-    """
-    metadata = {"Date": None} if path.suffix == ".svg" else None
-    with mpl.rc_context(RC):
-        figure.savefig(path, metadata=metadata)
 
 
 def _requests(row: RequestRow) -> float:

@@ -6,31 +6,18 @@ is only shown. A is the run compared with, B the run that the report is about.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
 from gatherbench.bench.read.compare import CompareError, changes, compare_runs, deciding
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.show.chart import Chart
+from gatherbench.bench.show.charts import comparison_chart
 from gatherbench.bench.show.comparison import summary
-from gatherbench.bench.show.report.bars import Axis, Bar, BarChart, Mark, Panel, bar
 from gatherbench.bench.show.report.facts import in_short, machine_of
 from gatherbench.bench.show.report.grid import Column, Grid, grid
-from gatherbench.bench.show.report.results import WHAT, with_kind
-
-#: Verdicts, and the colours of their bars.
-VERDICTS = {
-    "SLOW": "slow",
-    "FAILED": "slow",
-    "FAST": "fast",
-    "SAME": "same",
-    "AMBIGUOUS": "ambiguous",
-    "MISSING": "same",
-    "NEW": "same",
-}
+from gatherbench.bench.show.report.tables import WHAT, with_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +29,7 @@ class Against:
     refused: str = ""
     summary: str = ""
     caution: str = ""
-    chart: BarChart | None = None
+    chart: Chart | None = None
     deciding: Grid | None = None
     every: Grid | None = None
     changed: Grid | None = None
@@ -70,7 +57,7 @@ def against(run: Run, base: Run) -> Against:
         runs,
         summary=summary(table),
         caution=caution,
-        chart=_chart(judged, base.names | run.names, relative=bool(caution)),
+        chart=comparison_chart(judged, base.names | run.names, relative=bool(caution)),
         deciding=_grid("against", "What decides: epochs of A and B", judged),
         every=_grid("against-all", "Every metric of A and B", table),
         changed=_changed(base, run),
@@ -87,36 +74,6 @@ def _side_by_side(run: Run, base: Run) -> Grid:
     )
     columns = [Column("what", "what"), Column("a", "A, compared with"), Column("b", "B, this run")]
     return grid("against-runs", "The two runs", columns, frame)
-
-
-def _chart(judged: pd.DataFrame, names: Mapping[str, str], *, relative: bool) -> BarChart:
-    """Ratios of epoch times with their intervals, around the line of no change."""
-    panels = []
-    for workload, here in judged.groupby("workload", sort=False):
-        reach = here[["ratio", "high"]].replace(math.inf, math.nan).max().max()
-        axis = Axis("×", max(1.0, float(reach)) if pd.notna(reach) else 1.0)
-        bars = [_bar(line, axis) for line in here.to_dict("records")]
-        marks = [Mark(axis.place(1.0), "one")]
-        panels.append(Panel(names[str(workload)], bars, axis.ticks(), marks))
-    return BarChart(
-        "against",
-        "Epoch time of B over that of A" + (", each over its own baseline" if relative else ""),
-        "Whiskers: the ratio’s 95\N{NARROW NO-BREAK SPACE}% interval. "
-        "Shorter is faster; the dotted line is no change.",
-        [("faster", "fast"), ("slower", "slow"), ("same", "same"), ("ambiguous", "ambiguous")],
-        panels,
-    )
-
-
-def _bar(line: Mapping[Hashable, Any], axis: Axis) -> Bar:
-    ratio, word, modelled = float(line["ratio"]), str(line["verdict"]), line["basis"] == "predicted"
-    names = (str(line["strategy"]), str(line["variant"]))
-    if pd.isna(ratio):
-        return Bar(*names, modelled, missing=f"{word}: {line['reason']}")
-    parts = {"ratio": (VERDICTS[word], ratio)}
-    return bar(
-        names, modelled, parts, f"{axis.said(ratio)} {word}", axis, (line["low"], line["high"])
-    )
 
 
 def _grid(ident: str, caption: str, table: pd.DataFrame) -> Grid:

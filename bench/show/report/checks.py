@@ -10,7 +10,7 @@ from gatherbench.bench.read.epochs import problems
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.report.grid import Column, Grid, grid
-from gatherbench.bench.show.report.results import WHAT, in_plan_order
+from gatherbench.bench.show.report.tables import WHAT, in_plan_order
 
 _SAMPLING = re.compile(r" \[samples=[^\]]*\]$")
 

@@ -19,9 +19,11 @@ from gatherbench.bench.model.link_bytes import copied_ratio
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
 from gatherbench.bench.run.store import write_atomically
-from gatherbench.bench.show.figures.style import CPU_COLOURS, STAGE_COLOURS, STRATEGY_COLOURS
-from gatherbench.bench.show.report import checks, facts, link, over_time, results
-from gatherbench.bench.show.report.against import VERDICTS, against
+from gatherbench.bench.show import charts
+from gatherbench.bench.show.chart import Panel, Points
+from gatherbench.bench.show.looks import PALETTE
+from gatherbench.bench.show.report import checks, facts, tables
+from gatherbench.bench.show.report.against import against
 from gatherbench.bench.show.sentences.provenance import has_gpu, provenance
 from gatherbench.bench.show.sentences.verdict import verdict
 
@@ -41,15 +43,6 @@ CONTENTS = (
 )
 #: Panels of a chart that are shown at once; the others are a click away.
 SHOWN = 6
-#: What the style sheet has a colour for; every other bar is grey.
-COLOURS = (
-    *STAGE_COLOURS,
-    *CPU_COLOURS,
-    *STRATEGY_COLOURS,
-    *VERDICTS.values(),
-    *link.ENERGY_COLOURS.values(),
-)
-
 _HERE = Path(__file__).parent
 
 
@@ -68,13 +61,12 @@ def write_report(run: Run, path: Path, base: Run | None = None) -> Path:
 
 def render_report(run: Run, base: Run | None = None) -> str:
     """The report's HTML; with ``base``, beside that run."""
-    style, script = _text("report.css"), _text("report.js")
+    style, script = _text("report.css") + _colours(), _text("report.js")
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
             contents=[c for c in CONTENTS if c[0] != "compared" or base is not None],
-            colours=COLOURS,
             plan=short(run.plan.get("name", "run")),
             machine_name=short(facts.machine_of(run)),
             shown=SHOWN,
@@ -84,19 +76,20 @@ def render_report(run: Run, base: Run | None = None) -> str:
             statements=verdict(run),
             facts=facts.in_short(run),
             against=None if base is None else against(run, base),
-            speedups=results.speedups(run),
-            stages=results.stages(run),
-            roofline=link.roofline_of(run),
-            model_errors=link.model_errors(run),
-            path=link.data_path(run),
-            link_traffic=link.link_traffic(run),
+            speedups=charts.speedup(run),
+            stages=charts.epoch_breakdown(run),
+            roofline=tables.roofline_of(run),
+            model_errors=tables.model_errors(run),
+            path=tables.data_path(run),
+            link_traffic=tables.link_traffic(run),
             copied_ratio=copied_ratio(run),
-            traffic=over_time.traffic(run),
-            power=over_time.power(run),
-            energy=link.energy(run),
-            processor=results.processor(run),
-            numbers=results.numbers(run),
-            savings=results.savings(run),
+            traffic=charts.pcie_over_time(run),
+            power=charts.power_over_time(run),
+            energy=charts.gpu_energy_per_epoch(run),
+            processor=charts.cpu_core_seconds(run),
+            threads=charts.cpu_by_thread(run),
+            numbers=tables.numbers(run),
+            savings=tables.savings(run),
             compared=checks.compared(run),
             residency=checks.residency(run),
             setup=checks.setup(run),
@@ -125,7 +118,28 @@ def _environment() -> Environment:
     environment.filters["short"] = short
     environment.filters["code"] = _code
     environment.filters["percent"] = lambda value: f"{value:.2f}%"
+    environment.filters["steps"] = _steps
     return environment
+
+
+def _colours() -> str:
+    """A rule for bars and one for lines, of each colour of the palette."""
+    return "".join(
+        f".fill-{name} {{ fill: light-dark({light}, {dark}); }}\n"
+        f".line-{name} {{ stroke: light-dark({light}, {dark}); }}\n"
+        for name, (light, dark) in PALETTE.items()
+    )
+
+
+def _steps(points: Points, panel: Panel) -> str:
+    """An SVG path in a box of 1000 by 100: each value holds from the point before to its time."""
+    top = panel.values.top if panel.values else 1.0
+    heights = [100 - 100 * value / top for _, value in points]
+    steps = [
+        f"V{height:.1f}H{1000 * time / panel.axis.top:.1f}"
+        for height, (time, _) in zip(heights, points, strict=True)
+    ]
+    return f"M0 {heights[0]:.1f}{''.join(steps)}"
 
 
 def _code(text: str) -> Markup:

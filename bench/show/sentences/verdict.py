@@ -1,31 +1,41 @@
 """The answer in sentences that claim no more than their intervals carry.
 
 *Faster* means that the whole interval lies beyond the smallest difference that matters, *level*
-that it lies within, *not decided* neither (:mod:`gatherbench.bench.read.stats.judge`). What was
-measured in host memory is called so, and what was modelled is called so.
+that it lies within, *not decided* neither (:mod:`gatherbench.bench.read.stats.judge`). Modelled
+series are compared corner by corner of what their profile knows but as a range
+(:mod:`gatherbench.bench.read.modelled`): faster or level only where that holds at all of them. What
+was measured in host memory, and what was modelled, is called so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
 from gatherbench.bench.read.epochs import epoch_intervals, problems, reference_variant, repeat_logs
+from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
 from gatherbench.bench.read.stats.interval import Interval, interval_of
-from gatherbench.bench.read.stats.judge import Word, judge
+from gatherbench.bench.read.stats.judge import THRESHOLD, Word, judge, word_of
 from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import quantity, short
+from gatherbench.bench.read.units import listed, quantity, short, span
 from gatherbench.bench.run.rows import Key
-from gatherbench.bench.show.sentences.modelled_verdict import modelled_statement
+from gatherbench.bench.show.sentences.provenance import modelled_for
 
 #: The strategy whose table lies in the device's memory: what the others can at best come near to.
 BOUND = "all_in_gpu"
-#: Names that a sentence lists, and workloads of which it tells one by one.
-_MOST_NAMES, _MOST_WORKLOADS = 4, 4
+#: Workloads of which a sentence tells one by one.
+_MOST_WORKLOADS = 4
 
 Logs = Sequence[float]
+#: Strategy and variant; and the seconds of a modelled epoch, or a ratio of such, at each corner.
+_Names = tuple[str, str]
+_Corners = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,7 @@ def verdict(run: Run) -> list[Statement]:
         if alone:
             text = (
                 f"{busy[0].upper()}{busy[1:]}. Quiet repeats alone count; without one are"
-                f" {_listed([_name(key) for key in alone])}: measure again on an idle machine."
+                f" {listed([_name(key) for key in alone])}: measure again on an idle machine."
             )
         found.append(Statement("warning", text))
     return found
@@ -188,7 +198,7 @@ class _Measured:
         """Each name with its ratio over the reference, the fastest first."""
         ratios = {name: self._ratio(workload, name) for name in names}
         ordered = sorted(names, key=lambda name: -ratios[name].value)
-        return _listed([f"{short(name)} {with_interval(ratios[name])}" for name in ordered])
+        return listed([f"{short(name)} {with_interval(ratios[name])}" for name in ordered])
 
     def _on(self, workloads: Sequence[str], several: bool) -> str:
         if not several:
@@ -268,8 +278,139 @@ def _name(key: Key) -> str:
     return f"{key[1]} {key[2]}"
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = list(names[:_MOST_NAMES])
-    if len(names) > _MOST_NAMES:
-        return ", ".join(shown) + f" and {len(names) - _MOST_NAMES} more"
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+# ---- what a machine that is not here would do -------------------------------------------------
+
+
+class _Shortest(NamedTuple):
+    """The shortest epochs of a workload: whose they are, for whom that is not decided, over whom.
+
+    ``reference`` is the machine's own CPU gather; ``None``: there is none.
+    """
+
+    names: tuple[_Names, ...]
+    undecided: tuple[_Names, ...]
+    reference: _Names | None
+
+
+def modelled_statement(run: Run) -> str | None:
+    """The sentences on modelled epochs; ``None`` where there is nothing to compare."""
+    foreign = foreign_gathers(run)
+    own, partly = _compared(run, foreign)
+    won: dict[_Shortest, dict[str, _Corners]] = {}
+    bounds: dict[_Names | None, dict[str, _Corners]] = {}
+    beaten = False
+    for workload, times in own.items():
+        bound = next((name for name in times if name[0] == BOUND), None)
+        rivals = {name: mine for name, mine in times.items() if name[0] != BOUND}
+        reference = _reference(rivals)
+        shown = times
+        if reference is not None:
+            shown = {name: times[reference] / mine for name, mine in times.items()}
+        if rivals:
+            found = _shortest(rivals, reference, partly[workload])
+            won.setdefault(found, {})[workload] = shown[found.names[0]]
+            if bound is not None:
+                beaten |= bool((times[bound] > (1 + THRESHOLD) * times[found.names[0]]).any())
+        if bound is not None:
+            bounds.setdefault(reference, {})[workload] = shown[bound]
+    several = len(own) > 1
+    clauses = [_clause(run, found, values, several) for found, values in won.items()]
+    for reference, values in bounds.items():
+        clauses.append(
+            f"{BOUND}, the upper bound, reached {_reached(run, values, reference, several)}"
+        )
+    if beaten:
+        clauses.append(f"whether {BOUND} bounds the others is not decided")
+    if unknown := {" ".join(name) for names in partly.values() for name in names}:
+        clauses.append(f"not known at every end of the profile’s ranges: {listed(sorted(unknown))}")
+    if not clauses:
+        return None
+    where = f"Modelled, not measured, for {listed(modelled_for(run))}"
+    return " ".join([f"{where}: {'; '.join(clauses)}.", *_rests_on(run, foreign)])
+
+
+def _compared(
+    run: Run, foreign: set[tuple[str, ...]]
+) -> tuple[dict[str, dict[_Names, _Corners]], dict[str, list[_Names]]]:
+    """By workload the modelled series that are known at every corner, and those at some alone."""
+    own: dict[str, dict[_Names, _Corners]] = {}
+    partly: dict[str, list[_Names]] = {workload: [] for workload in run.workloads}
+    seconds = corners(run)
+    for key, ends in zip(seconds.index, seconds.to_numpy(float), strict=True):
+        if np.isnan(ends).any():
+            partly[key[0]] += [(key[1], key[2])] * (key not in foreign)
+        elif key not in foreign:
+            own.setdefault(key[0], {})[key[1], key[2]] = ends
+    return {workload: own[workload] for workload in run.workloads if workload in own}, partly
+
+
+def _shortest(
+    rivals: Mapping[_Names, _Corners], reference: _Names | None, unknown: Iterable[_Names]
+) -> _Shortest:
+    """Who is the fastest at every corner; against what is ``unknown`` at some it is not decided."""
+    best = min(rivals, key=lambda name: float(rivals[name].mean()))
+    names, undecided = [best], [name for name in unknown if name[0] != BOUND]
+    for name, times in rivals.items():
+        over = times / rivals[best]
+        word = word_of(float(over.min()), float(over.max()))
+        if name != best and word != "SLOW":
+            (names if word == "SAME" else undecided).append(name)
+    return _Shortest(tuple(names), tuple(undecided), reference)
+
+
+def _reference(names: Iterable[_Names]) -> _Names | None:
+    """The machine's own ``cpu_gather``: ``naive``, the paper's baseline, where there is that."""
+    gathers = [name for name in names if name[0] == "cpu_gather"]
+    return min(gathers, key=lambda name: (name[1] != "naive", name[1]), default=None)
+
+
+def _clause(run: Run, found: _Shortest, values: Mapping[str, _Corners], several: bool) -> str:
+    names, reference = listed([" ".join(name) for name in found.names]), found.reference
+    on = f" on {_on(run, list(values))}" if several and reference else ""
+    level = " (level)" if len(found.names) > 1 else ""
+    said = (
+        f"{names} had the shortest epochs{on}{level}, {_reached(run, values, reference, several)}"
+    )
+    if reference is not None:
+        over = " ".join(reference)
+        said += f" as fast as {over}"
+        if reference in found.names:
+            said = f"nothing is faster than {over}{on}"
+    if found.undecided:
+        others = listed([" ".join(name) for name in found.undecided])
+        said += f" (against {others}: not decided)"
+    return said
+
+
+def _reached(
+    run: Run, values: Mapping[str, _Corners], reference: _Names | None, several: bool
+) -> str:
+    """The ends of ratios over a reference, over all workloads; of seconds, each workload's."""
+    if reference is not None:
+        ratios = np.concatenate(list(values.values()))
+        return span(float(ratios.min()), float(ratios.max()), "×")
+    return listed(
+        [
+            span(float(times.min()), float(times.max()), "s")
+            + (f" on {short(run.names[workload])}" if several else "")
+            for workload, times in values.items()
+        ]
+    )
+
+
+def _on(run: Run, workloads: Sequence[str]) -> str:
+    return short(run.names[workloads[0]]) if len(workloads) == 1 else f"{len(workloads)} workloads"
+
+
+def _rests_on(run: Run, foreign: Iterable[tuple[str, ...]]) -> list[str]:
+    """What was borrowed from the run's own machine, a sentence each."""
+    said = []
+    names = sorted({f"{strategy} {variant}" for _, strategy, variant, *_ in foreign})
+    if names:
+        said.append(
+            f"No ratio over {listed(names)}: the CPU's gather there is that of {run.machine}, not"
+            " of the machine that is modelled."
+        )
+    if borrows(run.rows, "sample").any():
+        said.append(f"Minibatches come as fast as {run.machine} was measured to have them.")
+    return said

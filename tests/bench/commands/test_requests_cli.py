@@ -13,11 +13,11 @@ from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.read.units import ITEM_BYTES
+from gatherbench.bench.show.figures.paper import save
 from gatherbench.bench.show.figures.requests_per_row import (
     KINDS,
     floor_requests,
     requests_per_row,
-    save,
 )
 from gatherbench.bench.show.requests import render, rows_of, to_csv
 from gatherbench.kernels.policies import POLICIES, policy

@@ -17,8 +17,7 @@ from gatherbench.bench.model import sweeps
 from gatherbench.bench.model.advise import answer as advise_answer
 from gatherbench.bench.model.advise.answer import Asked
 from gatherbench.bench.model.advise.question import AdviceError
-from gatherbench.bench.show.figures import requests_per_row
-from gatherbench.bench.show.figures import sweeps as figures_sweeps
+from gatherbench.bench.show.figures import curves, paper
 
 NUMBERS = ["--nodes", "300000", "--edges", "6000000", "--dim", "100", "--profile", "rtx3090-pcie4"]
 NUMBERS += ["--law", "rmat"]
@@ -88,8 +87,8 @@ def test_a_prepared_datasets_figure_says_that_it_was_sampled(
 ) -> None:
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
     feet = []
-    monkeypatch.setattr(figures_sweeps, "sweep_panels", lambda *_, foot, **__: feet.append(foot))
-    monkeypatch.setattr(requests_per_row, "save", lambda *_: None)
+    monkeypatch.setattr(curves, "sweep_panels", lambda *_, foot, **__: feet.append(foot))
+    monkeypatch.setattr(paper, "save", lambda *_: None)
     for asked in (["tiny"], NUMBERS):
         done = CliRunner().invoke(app, ["advise", *asked, "--figure", str(tmp_path / "a.png")])
         assert done.exit_code == 0, done.output

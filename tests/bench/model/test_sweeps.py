@@ -30,7 +30,7 @@ from gatherbench.bench.model.sweeps import (
     on_link,
     row_width,
 )
-from gatherbench.bench.show.figures.sweeps import sweep_panels
+from gatherbench.bench.show.figures.curves import sweep_panels
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.registry import STRATEGIES
 

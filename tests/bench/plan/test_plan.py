@@ -83,8 +83,10 @@ def test_quick_covers_every_strategy_and_both_models() -> None:
 
     cases = load_plan("quick").cases()
     covered = {(c.strategy, c.workload.model) for c in cases}
-    missing = {(s.name, m) for s in STRATEGIES for m in ("sage", "gat")} - covered
-    assert not missing, "each strategy has a [[strategy]] in bench/plan/plans/quick.toml"
+    assert covered == {(s.name, m) for s in STRATEGIES for m in ("sage", "gat")}
+    variants = {(c.strategy, c.variant) for c in cases}
+    assert len([v for name, v in variants if name == "cpu_gather"]) == 2, "as the plan names them"
+    assert len(variants) == len(STRATEGIES) + 1, "the others with their default parameters"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,17 @@ from ..written_run import append_rows
 MINIBATCHES, ROW_BYTES = 100, 2000
 #: Of a conftest run's payload: 2e9 B an epoch are 10 000 rows of 2000 B in each of 100 minibatches.
 ROWS_OF_A_MINIBATCH = 10_000
+#: Strategy, variant, and the seconds of an epoch it spends sampling, fetching and training.
+EIGHT = (
+    ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
+    ("cpu_gather", "pinned", (0.2, 0.6, 0.5)),
+    ("cpu_gather", "prefetch", (0.2, 0.45, 0.5)),
+    ("unified_zero_copy", "registered", (0.2, 0.4, 0.5)),
+    ("aligned_zero_copy", "registered,given", (0.2, 0.35, 0.5)),
+    ("aligned_zero_copy", "registered,sorted", (0.2, 0.3, 0.5)),
+    ("async_zero_copy", "green_context", (0.2, 0.05, 0.55)),
+    ("all_in_gpu", "default", (0.2, 0.1, 0.5)),
+)
 BUDGETS = {5: 4.0, 10: 2.0, 15: 1.0, 25: 1.0}
 
 

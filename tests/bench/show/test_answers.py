@@ -15,44 +15,40 @@ from gatherbench.bench.model import profile as profiles
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.plan.workload import GRAPHLESS, Workload, workload_name, workload_names
 from gatherbench.bench.read.reference import load_reference
-from gatherbench.bench.show.notebook_tables import Findings, load_findings
-from gatherbench.bench.show.sentences import changes
-from gatherbench.bench.show.sentences.changes import (
-    measured_changes,
-    measured_transfers,
-    published_changes,
-)
-from gatherbench.bench.show.sentences.epochs import (
+from gatherbench.bench.show.answers.epochs import (
     disturbances,
     gains,
     measured_bars,
+    measured_changes,
     measured_stages,
+    measured_transfers,
+    modelled_shapes,
     passes_over_memory,
     predicted_bars,
+    published_changes,
 )
-from gatherbench.bench.show.sentences.gathers import (
+from gatherbench.bench.show.answers.gathers import (
     best_orders,
+    gather_against_share,
     live_peers,
     measured_gather_rates,
     measured_roofs,
+    modelled_gather_rates,
+    modelled_transfers,
+    overlap_ratios,
     published_order,
     ratio_over_rounds,
     span_of,
+    step_against_share,
 )
-from gatherbench.bench.show.sentences.modelled import modelled_gather_rates, modelled_transfers
-from gatherbench.bench.show.sentences.reddit import (
+from gatherbench.bench.show.answers.reddit import (
     modelled_scaling,
     over_cpu_gather,
     published_range,
     reddit_bars,
     reddit_stages,
 )
-from gatherbench.bench.show.sentences.shapes import modelled_shapes
-from gatherbench.bench.show.sentences.shares import (
-    gather_against_share,
-    overlap_ratios,
-    step_against_share,
-)
+from gatherbench.bench.show.notebook_tables import Findings, load_findings
 
 from .gpu_rows import (
     ROW_BYTES,
@@ -277,15 +273,6 @@ def test_changes_against_the_papers_baseline(findings: Findings) -> None:
     assert at["transfer time", "aligned_zero_copy"] == pytest.approx(-0.75)
     assert at["power", "aligned_zero_copy"] == pytest.approx(-0.25)
     assert "cpu_gather" not in at.index.get_level_values("strategy")
-
-
-def test_a_strategy_without_a_place_of_its_own_comes_last(
-    findings: Findings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(changes, "READING_ORDER", ("cpu_gather", "all_in_gpu"))
-    table = measured_changes(findings, "cuda", {"transfer time": ("fetch", "wall_time")})
-    assert table["strategy"].tolist()[0] == "all_in_gpu"
-    assert "aligned_zero_copy" in table["strategy"].tolist()[1:]
 
 
 def test_processor_time_is_user_and_system(findings: Findings) -> None:

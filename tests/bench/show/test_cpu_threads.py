@@ -1,4 +1,4 @@
-"""Core-seconds by thread: groups, what was left, the cores that count, and runs without them."""
+"""Core-seconds by thread: groups, what was left, and the cores that count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from gatherbench.bench.meters.threads import METRICS
 from gatherbench.bench.read.cpu import GROUPS, cores_of, thread_seconds
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.rows import HEADER
-from gatherbench.bench.show.figures.cpu_threads import cpu_by_thread
 
 #: Core-seconds of each group, and a window of 2 s.
 USED = {
@@ -87,20 +86,3 @@ def test_the_cores_that_a_case_may_use(
         "gpus": [],
     }
     assert cores_of(load_run(with_env(folder, env, threads=threads))) == cores
-
-
-def test_a_run_without_these_rows_says_so_in_its_picture(make_run, tmp_path: Path) -> None:
-    run = load_run(metered(make_run(tmp_path / "run"), {}))
-    assert thread_seconds(run).empty
-    figure = cpu_by_thread(run)
-    assert any("no measurement" in t.get_text() for t in figure.axes[0].texts)
-
-
-def test_the_picture_names_groups_and_numbers(make_run, tmp_path: Path) -> None:
-    run = load_run(metered(make_run(tmp_path / "run"), USED))
-    figure = cpu_by_thread(run)
-    legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert {"main thread (all stages)", "gather", "sampler", "torch's own", "not used"} <= set(
-        legend
-    )
-    assert sum("used" in t.get_text() for t in figure.axes[0].texts) == 3

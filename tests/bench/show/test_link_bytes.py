@@ -12,6 +12,7 @@ import pytest
 from gatherbench.bench.model.link_bytes import copied_ratio, link_bytes
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.report.page import render_report
+from gatherbench.bench.show.report.tables import link_traffic
 
 from .gpu_rows import add_rows, declare_path, measure_link
 
@@ -85,7 +86,6 @@ def test_what_was_not_counted_is_not_made_up(folder: Path) -> None:
     for strategy, names in (("aligned_zero_copy", 3), ("cpu_gather", 4)):
         missing = table.loc[strategy, ["payload", "read", "link_128", "link_64"]]
         assert missing.isna().sum() == names
-    assert "for each byte copied" not in render_report(run)
 
 
 def test_without_a_measurement_there_is_nothing_to_compare(folder: Path) -> None:
@@ -94,4 +94,4 @@ def test_without_a_measurement_there_is_nothing_to_compare(folder: Path) -> None
     run = load_run(folder)
     assert link_bytes(run).empty
     assert copied_ratio(run) is None
-    assert "counted from the ids, and measured" not in html.unescape(render_report(run))
+    assert link_traffic(run).lines == []

@@ -12,8 +12,8 @@ from gatherbench.bench.machine.env import host_of, joint_name
 from gatherbench.bench.read.modelled import foreign_gathers, modelled_ratios, speedups
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run, load_run
-from gatherbench.bench.show.sentences.changes import changes_of_run
-from gatherbench.bench.show.sentences.modelled_verdict import modelled_statement
+from gatherbench.bench.show.answers.epochs import changes_of_run
+from gatherbench.bench.show.sentences.verdict import modelled_statement
 
 MakeRun = Callable[..., Path]
 MACHINE = "cpu-amd-epyc-2c"
@@ -134,3 +134,22 @@ def test_several_workloads_share_a_clause_for_one_answer(modelled: Callable[...,
 
 def test_a_run_without_predictions_says_nothing(make_run: MakeRun) -> None:
     assert modelled_statement(load_run(make_run())) is None
+
+
+def test_what_is_unknown_at_some_corner_is_not_decided(modelled: Callable[..., Run]) -> None:
+    """Its epochs there might be shorter than any: nobody can say who has the shortest."""
+    both = [NAIVE[2], (0.2, 1.49, 0.5)]
+    run = modelled((*NAIVE[:2], both), (*BOUND[:2], [BOUND[2]]), ALIGNED)
+    unknown = "not known at every end of the profile’s ranges"
+    assert modelled_statement(run) == (
+        f"{HEAD} nothing is faster than cpu_gather naive (against aligned_zero_copy given: not"
+        f" decided); {unknown}: aligned_zero_copy given and all_in_gpu default."
+    )
+    assert summarise(run)["median"].notna().any()
+    pinned = (*PINNED[:2], [PINNED[2], PINNED[2]])
+    statement = modelled_statement(modelled((*NAIVE[:2], both), pinned, ALIGNED, name="second"))
+    assert statement is not None
+    assert statement.startswith(
+        f"{HEAD} cpu_gather pinned had the shortest epochs, 1.25× to 1.37× as fast as cpu_gather"
+        " naive (against aligned_zero_copy given: not decided);"
+    )

@@ -16,17 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from gatherbench.bench.show.figures.changes import changes
-from gatherbench.bench.show.figures.curves import CurveAxes, again, curves, series_colours
-from gatherbench.bench.show.figures.epoch_bars import epoch_bars
-from gatherbench.bench.show.figures.kinds import KINDS, MEASURED, MODELLED, PUBLISHED
-from gatherbench.bench.show.figures.panels import NOT_MEASURED
-from gatherbench.bench.show.figures.policy_costs import policy_costs
-from gatherbench.bench.show.figures.sm_share import Mark, sm_share
-from gatherbench.bench.show.figures.stage_shares import stage_shares
-from gatherbench.bench.show.figures.style import MODEL_HATCH, RC, STRATEGY_COLOURS
-from gatherbench.bench.show.figures.transfer_heatmap import transfer_heatmap
-from gatherbench.bench.show.sentences.modelled import requests_at
+from gatherbench.bench.show.answers.gathers import requests_at
+from gatherbench.bench.show.figures.bars import changes, epoch_bars, stage_shares
+from gatherbench.bench.show.figures.curves import CurveAxes, Mark, curves, series_looks, sm_share
+from gatherbench.bench.show.figures.paper import NOT_MEASURED
+from gatherbench.bench.show.figures.tables import policy_costs, transfer_heatmap
+from gatherbench.bench.show.looks import KINDS, MODEL_HATCH, RC, ink
 
 REMEDY = "run it on a GPU"
 NAN = float("nan")
@@ -136,25 +131,23 @@ def test_each_bar_says_why_it_is_not_there() -> None:
     assert said.count(f"{NOT_MEASURED}: {REMEDY}") == 3
     assert "not modelled" in said  # all_in_gpu in the first panel
     assert "not published" in said
-    everything = pd.concat(
-        [BARS.assign(group=g, kind=k.name) for g in ("one", "two") for k in KINDS]
-    )
+    everything = pd.concat([BARS.assign(group=g, kind=k) for g in ("one", "two") for k in KINDS])
     filled = texts(draw_bars(everything))
     assert NOT_MEASURED not in filled
     assert "not published" not in filled
 
 
 def test_the_three_kinds_look_different_and_always_the_same() -> None:
-    colour = STRATEGY_COLOURS["cpu_gather"]
+    colour = ink("orange")
     published, modelled, measured = bars_of(draw_bars(BARS))[:3]
     assert to_hex(published.get_facecolor()) == "#ffffff"
     assert to_hex(published.get_edgecolor()) == colour.lower()
     assert modelled.get_hatch() == MODEL_HATCH
     assert not measured.get_hatch()
     assert to_hex(measured.get_facecolor()) == colour.lower()
-    looks = [(kind.hatch, kind.filled, kind.line) for kind in (PUBLISHED, MODELLED, MEASURED)]
+    looks = [(look.hatch, look.filled, look.line) for look in KINDS.values()]
     assert len(set(looks)) == 3
-    assert len({kind.line for kind in KINDS}) == 3
+    assert len({look.line for look in KINDS.values()}) == 3
 
 
 def test_the_fastest_variant_stands_for_its_strategy() -> None:
@@ -190,11 +183,10 @@ def test_limits_are_drawn_in_their_kinds_panel_alone() -> None:
 
 def test_every_policy_has_a_colour_of_its_own() -> None:
     names = [f"policy {number}" for number in range(10)]
-    assert len(set(series_colours(names).values())) == 10
-    many = series_colours([f"series {i}" for i in range(30)])
-    looks = {(colour, again(name, many).get("marker", "o")) for name, colour in many.items()}
-    assert len(looks) == 30, "two series look alike"
-    assert series_colours(["all_in_gpu"]) == {"all_in_gpu": STRATEGY_COLOURS["all_in_gpu"]}
+    assert len({look["color"] for look in series_looks(names).values()}) == 10
+    many = series_looks([f"series {i}" for i in range(30)])
+    assert len({tuple(look.items()) for look in many.values()}) == 30, "two series look alike"
+    assert series_looks(["all_in_gpu"]) == {"all_in_gpu": {"color": ink("purple")}}
 
 
 def test_stages_are_shares_of_the_epoch() -> None:

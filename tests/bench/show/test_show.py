@@ -20,8 +20,7 @@ from gatherbench.bench.run import guards as run_guards
 from gatherbench.bench.run.guards import is_running, only_one
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import RunStore
-from gatherbench.bench.show.figures.speedup import speedup
-from gatherbench.bench.show.report.results import speedups, stages
+from gatherbench.bench.show.charts import epoch_breakdown, speedup
 from gatherbench.bench.show.run import _unknown, render
 
 MakeRun = Callable[..., Path]
@@ -202,7 +201,7 @@ def test_a_modelled_epoch_names_what_was_measured_here(make_run: MakeRun) -> Non
     borrowed = {NAIVE[:2]: ["sample", "fetch"]}
     folder = make_run("20261121-b-2", series=[NAIVE], modelled=[NAIVE], borrowed=borrowed)
     assert said in " ".join(shown(folder).split())
-    for chart in (speedups, stages):
+    for chart in (speedup, epoch_breakdown):
         assert chart(load_run(folder)).reading.endswith(said)
 
 
@@ -217,11 +216,9 @@ def test_a_modelled_range_is_shown_from_end_to_end(make_run: MakeRun) -> None:
     assert line.split().count("0.500") == 1
     assert "1.00 to 1.31" in line
     run = load_run(folder)
-    for chart, said in ((speedups(run), "1.00 to 1.31×"), (stages(run), "1.31 to 1.71 s")):
-        bars = [bar for panel in chart.panels for bar in panel.bars if bar.variant == "given"]
-        assert [bar.text for bar in bars if bar.modelled] == [said]
-    drawn = [text.get_text() for axes in speedup(run).axes for text in axes.texts]
-    assert "1.00 to 1.31×" in drawn
+    for make, said in ((speedup, "1.00 to 1.31×"), (epoch_breakdown, "1.31 to 1.71 s")):
+        lines = [line for panel in make(run).panels for line in panel.lines if line.modelled]
+        assert [line.text for line in lines if line.detail == "given"] == [said]
     assert "A modelled value has two ends" in " ".join(shown(folder).split())
     assert "two ends" not in shown(make_run("20261121-b-2", series=[NAIVE], modelled=[NAIVE]))
 

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show.report.link import model_errors, roofline_of
 from gatherbench.bench.show.report.page import write_report
+from gatherbench.bench.show.report.tables import model_errors, roofline_of
 from gatherbench.bench.show.run import render
 
 MakeRun = Callable[..., Path]
@@ -114,9 +114,9 @@ def test_ranges_of_a_profile_have_two_ends_everywhere(make_run: MakeRun) -> None
     chart = roofline_of(load_run(folder)).chart
     assert chart is not None
     (panel,) = chart.panels
-    assert [mark.kind for mark in panel.marks].count("sm_read") == 3
-    assert [mark.kind for mark in panel.marks].count("copy_engine") == 1
-    modelled = [bar.text for bar in panel.bars if bar.modelled and bar.variant == "given"]
+    assert [kind for _, kind in panel.marks].count("sm_read") == 3
+    assert [kind for _, kind in panel.marks].count("copy_engine") == 1
+    modelled = [line.text for line in panel.lines if line.modelled and line.detail == "given"]
     assert [text.split(" ")[1] for text in modelled] == ["least", "most"]
     assert "the profile knows but a range" in chart.reading
     errors = shown(folder).split("\nepochs of ", 1)[1]

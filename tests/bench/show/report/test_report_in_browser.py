@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MakeRun = Callable[..., Path]
 OpenReport = Callable[..., "Page"]
 
-REPO = Path(__file__).parents[3]
+REPO = Path(__file__).parents[4]
 HOSTILE = "<script>document.title='hacked'</script>\"'><img src=x onerror=alert(1)>"
 SERIES = [
     ("cpu_gather", "naive", 12.0),
@@ -278,8 +278,8 @@ def test_modelled_bars_are_hatched_and_called_so(
     rows = page.locator("#numbers tbody tr.modelled")
     assert rows.count() == len(SERIES)
     assert all("modelled" in text for text in rows.all_inner_texts())
-    assert page.locator("h4 .tag", has_text="modelled for h200-sxm-pcie5").count() == 3
-    assert page.locator(".legend", has_text="hatched: modelled, not measured").count() == 3
+    assert page.locator("h4 .tag", has_text="modelled for h200-sxm-pcie5").count() == 2
+    assert page.locator(".legend", has_text="hatched: modelled, not measured").count() == 2
 
 
 def test_the_page_reads_the_same_without_its_script(
@@ -307,9 +307,9 @@ def test_tables_fit_on_paper(open_report: OpenReport) -> None:
 
 
 def test_a_large_run_opens_whole(make_run: MakeRun, open_report: OpenReport) -> None:
-    page = open_report(make_run(workloads=[f"graph{i}-sage16x2" for i in range(28)]))  # 224 cases
-    assert page.locator("#numbers tbody tr").count() == 28 * 4
-    assert len(page.content()) < 5_000_000
+    page = open_report(make_run(workloads=[f"graph{i}-sage16x2" for i in range(14)]))  # 112 cases
+    assert page.locator("#numbers tbody tr").count() == 14 * 4
+    assert len(page.content()) < 2_500_000
 
 
 def test_traffic_and_power_are_drawn_with_a_text_for_those_who_do_not_see_it(

@@ -1,27 +1,43 @@
-"""The report's view of the link: the bytes that paths declare, and how near its roofs they come."""
+"""The report's tables: epochs, savings, declared bytes, traffic, roofline, errors of the model."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
 
 import pandas as pd
 
 from gatherbench.bench.model.link_bytes import link_bytes
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
-from gatherbench.bench.model.roofline import against_measured, roofline, roofs
-from gatherbench.bench.read.gpu import gpu_energy
+from gatherbench.bench.model.roofline import against_measured, roofline
+from gatherbench.bench.read.epochs import plan_order, reference_variant
+from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
 from gatherbench.bench.run.rows import SERIES
-from gatherbench.bench.show.figures.gpu_energy import why_no_energy
-from gatherbench.bench.show.report.bars import Axis, Bar, BarChart, Mark, Panel, bar, bar_chart
+from gatherbench.bench.show.answers.epochs import changes_of_run
+from gatherbench.bench.show.chart import Chart
+from gatherbench.bench.show.charts import roofline_chart
 from gatherbench.bench.show.report.grid import Column, Grid, grid
-from gatherbench.bench.show.report.results import WHAT, in_plan_order, with_kind
 from gatherbench.bench.show.sentences.provenance import has_gpu
 
+#: Columns that say what a line of a table is about.
+WHAT = (
+    Column("workload", "workload"),
+    Column("strategy", "strategy"),
+    Column("variant", "variant"),
+    Column("kind", "kind"),
+)
+KINDS = MappingProxyType({"host": "measured, host", "cuda": "measured, GPU"})
+
+#: What a data path may save: stage and metric, and what the table calls it.
+_SAVED = {
+    "epoch": ("epoch", "wall_time", "epoch time"),
+    "cpu": ("epoch", "cpu", "core-seconds"),
+    "power": ("energy", "power", "power of the GPU"),
+    "energy": ("energy", "energy", "energy of the GPU"),
+}
 #: Metrics of the stage ``fetch`` that a case declares of its path, and what a reader calls them.
 _DECLARED = {
     "cpu_read": ("CPU reads", "B"),
@@ -31,18 +47,71 @@ _DECLARED = {
     "gpu_table": ("of the table, kept on the GPU", "B"),
 }
 _REQUESTS = "gpu_requests_"
-#: Roofs in the order of the legend, and the names of their dashes.
-_ROOFS = {"copy engine": "copy_engine", "reads by SMs": "sm_read", "raw link": "raw_link"}
 
-#: Parts of a GPU's energy, and the names of their colours.
-ENERGY_COLOURS = {"idle": "idle", "above idle": "above-idle", "not split": "not-split"}
+
+def with_kind(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with its basis and backend in words."""
+    kinds = frame["backend"].map(KINDS).where(frame["basis"] == "measured", "modelled")
+    return frame.assign(kind=kinds)
+
+
+def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with its backend in words, in the order of workloads and strategies."""
+    return with_kind(plan_order(run, frame))
+
+
+def numbers(run: Run) -> Grid:
+    """One line a series: what the charts show, as numbers."""
+    frame = in_plan_order(run, summarise(run))
+    other = [Column("other", "other work", "cores")] if frame["disturbed"].notna().any() else []
+    left_out = []
+    if frame["left_out"].any():
+        left_out = [Column("left_out", "left out", "1")]
+    return grid(
+        "numbers",
+        "Medians over repeats and epochs of each series, with quartiles of the epoch or the ends of"
+        " what is modelled; left out: repeats beside other work",
+        [
+            *WHAT,
+            Column("speedup", "speed-up", "×"),
+            Column("speedup_low", "ratio from", "×"),
+            Column("speedup_high", "ratio to", "×"),
+            Column("median", "epoch", "s"),
+            *other,
+            Column("fetch", "fetch", "s"),
+            Column("train", "train", "s"),
+            Column("rate", "payload over fetch", "B/s"),
+            Column("cpu", "core-seconds", "s"),
+            Column("low", "epoch, low", "s"),
+            Column("high", "epoch, high", "s"),
+            Column("repeats", "repeats", "1"),
+            *left_out,
+        ],
+        frame,
+    )
+
+
+def savings(run: Run) -> Grid:
+    """Changes an epoch against the baseline, of whatever of them was measured: negative is less."""
+    reference = reference_variant(run) or ("cpu_gather", "naive")
+    quantities = {name: (stage, metric) for name, (stage, metric, _) in _SAVED.items()}
+    frame = changes_of_run(run, quantities, reference)
+    # To a hundredth of a per cent, far below any spread: no more digits than mean something.
+    frame[list(_SAVED)] = frame[list(_SAVED)].astype(float).round(4) + 0.0
+    columns = [
+        Column(name, label, "share")
+        for name, (_, _, label) in _SAVED.items()
+        if frame[name].notna().any()
+    ]
+    caption = f"Change of an epoch’s medians against {' '.join(reference)}"
+    return grid("savings", caption, [*WHAT, *columns], in_plan_order(run, frame))
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
     """The roofline of a run, or ``absent``: why there is none, and the remedy."""
 
-    chart: BarChart | None = None
+    chart: Chart | None = None
     grid: Grid | None = None
     absent: str = ""
 
@@ -50,17 +119,16 @@ class Roofline:
 def data_path(run: Run) -> Grid:
     """What each strategy moves in an epoch, by its own declaration."""
     rows = run.select(stage="fetch", basis="declared")
-    keys = SERIES
-    frame = rows[keys].drop_duplicates()
+    frame = rows[SERIES].drop_duplicates()
     columns = []
     requests = [m for m in dict.fromkeys(rows["metric"]) if m.startswith(_REQUESTS)]
     sizes = [m.removeprefix(_REQUESTS).removesuffix("_bytes") for m in requests]
     labels = {m: (f"requests of {n} B", "1") for m, n in zip(requests, sizes, strict=True)}
     names = _DECLARED | labels
     for metric, (label, unit) in names.items():
-        values = rows[rows["metric"] == metric].groupby(keys)["value"].median()
+        values = rows[rows["metric"] == metric].groupby(SERIES)["value"].median()
         if len(values):
-            frame = frame.merge(values.rename(metric).reset_index(), on=keys, how="left")
+            frame = frame.merge(values.rename(metric).reset_index(), on=SERIES, how="left")
             columns.append(Column(metric, label, unit))
     caption = "Bytes and link requests of an epoch, computed from ids and data path, not measured"
     return grid("path", caption, [*WHAT, *columns], in_plan_order(run, frame))
@@ -102,7 +170,7 @@ def roofline_of(run: Run) -> Roofline:
     table = roofline(run, profile)
     if table["rate"].isna().all():
         return Roofline(absent=_unknown(table, profile))
-    return Roofline(_chart(run, profile, table), _grid(profile, table))
+    return Roofline(roofline_chart(run, profile, table), _grid(profile, table))
 
 
 def model_errors(run: Run) -> Grid | None:
@@ -142,54 +210,8 @@ def _unknown(table: pd.DataFrame, profile: LinkProfile) -> str:
     return f"No roofline: nothing of this run is known to cross the link of {profile.name}.{why}"
 
 
-def _chart(run: Run, profile: LinkProfile, table: pd.DataFrame) -> BarChart:
-    spans = run.rows[(run.rows["stage"] == "setup") & (run.rows["metric"] == "table")]
-    panels, unknown = [], set()
-    for workload, here in table.groupby("workload", sort=False):
-        span = spans[spans["workload"] == workload]["value"].max()
-        limits: dict[tuple[str, float], None] = {}
-        for corner in profile.corners() if pd.notna(span) else ():
-            best = roofs(corner, float(span))
-            limits |= {(kind, getattr(best, kind)): None for kind in _ROOFS.values()}
-        known = [(kind, value) for kind, value in limits if pd.notna(value)]
-        drawn = {kind for kind, _ in known}
-        unknown |= {name for name, kind in _ROOFS.items() if kind not in drawn}
-        axis = Axis("B/s", max([*here["rate"].dropna(), *(v for _, v in known)], default=1.0))
-        marks = [Mark(axis.place(value), kind) for kind, value in known]
-        bars = [_bar(line, axis) for line in here.to_dict("records")]
-        panels.append(Panel(run.names[str(workload)], bars, axis.ticks(), marks))
-    reading = (
-        "Rows that crossed the link, in bytes per second that the loop waited for them; over the"
-        " whole epoch where fetches are hidden behind training. Vertical lines: roofs of the link"
-        f" by profile {short(profile.name)}."
-    )
-    if table["end"].any():
-        reading += (
-            " Of some constants the profile knows but a range: a series then has two bars, the"
-            " least and the most that it allows, and a roof several lines."
-        )
-    if unknown:
-        reading += f" Not known in this profile, so not drawn: {', '.join(sorted(unknown))}."
-    if (table["kind"] == "measured").any():
-        reading += " The roofs are those of the measured machine only if the profile is its own."
-    shown = [(name, kind) for name, kind in _ROOFS.items() if name not in unknown]
-    return BarChart("roofline", "How near the link’s roofs", reading, [], panels, shown)
-
-
-def _bar(line: Mapping[Hashable, Any], axis: Axis) -> Bar:
-    names, modelled = (str(line["strategy"]), str(line["variant"])), line["kind"] == "modelled"
-    rate = float(line["rate"])
-    if pd.isna(rate):
-        why = f"no payload crosses the link, or not enough is known; epoch bound by {line['bound']}"
-        return Bar(*names, modelled, missing=why)
-    parts = {"rate": (names[0], rate)}
-    note = f"over the {line['over']}; fetch bound by {line['fetch_bound']}"
-    text = f"{line['end']} {axis.said(rate)}".strip()
-    return bar(names, modelled, parts, text, axis, note=note)
-
-
 def _grid(profile: LinkProfile, table: pd.DataFrame) -> Grid:
-    basis = table["kind"].map({"measured": "measured", "modelled": "predicted"})
+    basis = table["kind"].replace("modelled", "predicted")
     columns = [
         *WHAT,
         *_end(table),
@@ -203,20 +225,3 @@ def _grid(profile: LinkProfile, table: pd.DataFrame) -> Grid:
     ]
     caption = f"Bytes of rows per second as a share of the roofs of {short(profile.name)}"
     return grid("roofline", caption, columns, with_kind(table.assign(backend="cuda", basis=basis)))
-
-
-def energy(run: Run) -> BarChart:
-    """Energy of the GPU in an epoch, with the part that it draws doing nothing."""
-    values = gpu_energy(run)
-    return bar_chart(
-        run,
-        values,
-        ident="energy",
-        title="Energy of the GPU per epoch",
-        reading="The GPU alone, by its energy counter over windows of whole epochs. Bars: medians "
-        "of repeats, with what the GPU draws in that time doing nothing; whiskers: quartiles.",
-        total="median",
-        unit="J",
-        parts=ENERGY_COLOURS,
-        absent=why_no_energy(run),
-    )

@@ -12,7 +12,6 @@ import matplotlib as mpl
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 from matplotlib.text import Text
 
@@ -28,14 +27,20 @@ from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION
 from gatherbench.bench.run.samples import TIMELINE_COLUMNS
-from gatherbench.bench.show.figures.all import FIGURES, GPU_FIGURES, save_all
-from gatherbench.bench.show.figures.gpu_energy import gpu_energy_per_epoch, gpu_mean_power
-from gatherbench.bench.show.figures.pcie_over_time import pcie_over_time
-from gatherbench.bench.show.figures.style import RC
+from gatherbench.bench.show.answers.epochs import measured_changes
+from gatherbench.bench.show.chart import Chart
+from gatherbench.bench.show.charts import (
+    GPU_CHARTS,
+    gpu_energy_per_epoch,
+    gpu_mean_power,
+    pcie_over_time,
+)
+from gatherbench.bench.show.figures.draw import draw
+from gatherbench.bench.show.looks import RC
 from gatherbench.bench.show.notebook_tables import Findings
-from gatherbench.bench.show.sentences.changes import measured_changes
 
 MakeRun = Callable[..., Path]
+MakeChart = Callable[[Run], Chart]
 WORKLOAD = "wordnet-sage16x2-b1000-1f2e3d4c"
 SERIES = (
     ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
@@ -104,10 +109,6 @@ def by_strategy(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
     return {r["strategy"]: r for r in table.to_dict("records")}
 
 
-def texts(figure: Figure) -> str:
-    return "\n".join(t.get_text() for t in figure.findobj(Text))
-
-
 def test_rows_of_the_whole_run_are_no_cases(run: Run) -> None:
     assert set(run.rows["workload"]) == {WORKLOAD}
     assert len(run.whole) == 3
@@ -143,18 +144,18 @@ def test_without_an_idle_power_nothing_is_split(folder: Path) -> None:
     found = by_strategy(gpu_energy(bare))["cpu_gather"]
     assert (found["idle"], found["above idle"]) == (0, 0)
     assert found["not split"] == found["median"]
-    assert "Idle power, with a process on the GPU: unknown" in texts(gpu_energy_per_epoch(bare))
+    assert "Idle power, with a process on the GPU: unknown" in gpu_energy_per_epoch(bare).reading
 
 
 def test_bars_are_as_long_as_the_energy_and_the_missing_is_named(run: Run) -> None:
-    figure = gpu_energy_per_epoch(run)
-    widths = [patch.get_width() for patch in figure.axes[0].patches]
-    assert sum(widths[0::2]) == pytest.approx(340 * 1.05)  # the first line of each layer
-    said = texts(figure)
-    assert "failed: the GPU is lost" in said
-    assert "Idle power, with a process on the GPU: 70 W" in said
-    assert "357 J" in said
-    assert "210 W" in texts(gpu_mean_power(run))
+    chart = gpu_energy_per_epoch(run)
+    naive, aligned, lost = chart.panels[0].lines
+    assert naive.parts == pytest.approx({"idle": IDLE_W * 1.7, "above idle": 357 - IDLE_W * 1.7})
+    assert (naive.text, aligned.text) == ("357 J", "220 J")
+    assert lost.missing == "failed: the GPU is lost; reset it"
+    assert "Idle power, with a process on the GPU: 70 W" in chart.reading
+    assert list(chart.legend) == ["idle", "above idle"]
+    assert gpu_mean_power(run).panels[0].lines[0].text == "210 W"
 
 
 def write_timeline(folder: Path, strategies: tuple[str, ...], share: float = 1.0) -> None:
@@ -184,19 +185,21 @@ def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder: Path)
     traffic = {"metric": "pcie_host_to_device", "unit": "B", "value": "", "epoch": 0}
     at = {"strategy": "async_zero_copy", "variant": "stream", "stage": "epoch"}
     append(folder, [row(folder, **at, **traffic, **gone)])
-    figure = pcie_over_time(load_run(folder))
+    chart = pcie_over_time(load_run(folder))
+    (panel,) = chart.panels
+    first, _, last = panel.lines
+    assert last.missing == "skipped: unsupported: the counter could wrap; leave a core free"
+    rates = [rate for _, rate in first.curves["pcie_host_to_device"]]
+    assert (max(rates), min(rates)) == (pytest.approx(8e9), 0)
+    assert first.note == "4.00 GB host to device, 100 MB device to host, payload 2.00 GB"
+    assert first.text == "4.00 GB/s mean"
+    assert "raw rate, 31.5 GB/s" in chart.reading
+    assert "No raw rate" not in chart.reading
+    figure = draw(chart)
     drawn = [axes.findobj(StepPatch) for axes in figure.axes]
     assert [len(patches) for patches in drawn] == [2, 2, 0]
-    values = drawn[0][0].get_data().values
-    assert values.max() == pytest.approx(8.0)
-    assert values.min() == 0
-    said = texts(figure)
-    assert "the counter could wrap" in said
-    assert "payload 2.00 GB" in said
-    assert "4.00 GB host to device" in said
-    assert "raw rate of the link, 31.5 GB/s" in said
-    assert [len(axes.lines) for axes in figure.axes] == [1, 1, 0]
-    assert "No raw rate" not in said
+    assert drawn[0][0].get_data().values.max() == pytest.approx(8.0)
+    assert [len(axes.lines) for axes in figure.axes] == [1, 1, 0]  # the raw rate
 
 
 def test_each_column_of_traffic_has_its_workload_s_name_below_the_legend(folder: Path) -> None:
@@ -206,7 +209,7 @@ def test_each_column_of_traffic_has_its_workload_s_name_below_the_legend(folder:
     long = {**fields, "dataset": "papers100M-like", "fanouts": [15, 10, *[5] * 20], "hidden": 256}
     workloads = {**run.plan["workloads"], "second": long}
     both = replace(run, plan={**run.plan, "workloads": workloads})
-    figure = pcie_over_time(both)
+    figure = draw(pcie_over_time(both))
     FigureCanvasAgg(figure).draw()
     named = {"".join(text.get_text().split()): text for text in figure.findobj(Text)}
     (legend,) = figure.legends
@@ -230,24 +233,30 @@ def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folde
     run = load_run(folder)
     payload = (run.rows["stage"] == "fetch") & (run.rows["metric"] == "payload")
     run.rows.loc[payload, "value"] = 1e9 * (5 + run.rows.loc[payload, "epoch"])
-    said = texts(pcie_over_time(run))
-    assert "1.00 GB host to device, payload 6.00 GB" in said
+    line = pcie_over_time(run).panels[0].lines[0]
+    assert line.note == "1.00 GB host to device, payload 6.00 GB"
 
 
-@pytest.mark.parametrize(("share", "top"), [(1.0, 31.5), (0.5, 31.5), (0.01, 0.08), (0.0, 31.5)])
-def test_little_traffic_has_a_scale_of_its_own(folder: Path, share: float, top: float) -> None:
+@pytest.mark.parametrize(
+    ("share", "top", "to_device", "to_host"),
+    [
+        (1.0, 31.5, "4.00 GB", "100 MB"),
+        (0.5, 31.5, "2.00 GB", "50.0 MB"),
+        (0.01, 0.08, "40.0 MB", "1.00 MB"),
+        (0.0, 31.5, "0 B", "0 B"),
+    ],
+)
+def test_little_traffic_has_a_scale_of_its_own(
+    folder: Path, share: float, top: float, to_device: str, to_host: str
+) -> None:
     write_timeline(folder, ("cpu_gather",), share)
-    figure = pcie_over_time(load_run(folder))
-    assert figure.axes[0].get_ylim()[1] == pytest.approx(1.06 * top, rel=0.01)
-    said = texts(figure)
-    assert "The scale ends at the raw rate" in said
-    words = {
-        1.0: ("4.00 GB", "100 MB"),
-        0.5: ("2.00 GB", "50.0 MB"),
-        0.01: ("40.0 MB", "1.00 MB"),
-        0.0: ("0 B", "0 B"),
-    }
-    assert "{} host to device, {} device to host".format(*words[share]) in said
+    chart = pcie_over_time(load_run(folder))
+    (panel,) = chart.panels
+    assert panel.values is not None
+    assert panel.values.top == pytest.approx(top * 1e9, rel=0.01)
+    assert "The scale ends at the link’s raw rate" in chart.reading
+    note = panel.lines[0].note
+    assert note.startswith(f"{to_device} host to device, {to_host} device to host")
 
 
 @pytest.mark.parametrize(
@@ -261,37 +270,34 @@ def test_a_link_without_a_raw_rate_says_why(folder: Path, status: str, why: str)
     rate, reason = link_rate(table)
     assert rate is None
     assert why in reason
-    figure = pcie_over_time(table)
-    assert not any(axes.lines for axes in figure.axes)  # nor is a rate drawn
-    said = " ".join(texts(figure).split())
-    assert f"No raw rate of the link: {reason}." in said
-    assert "raw rate of the link, " not in said
+    chart = pcie_over_time(table)
+    assert chart.panels[0].roof is None
+    assert f"No raw rate of the link: {reason}." in chart.reading
+    assert "raw rate, " not in chart.reading
 
 
-def test_where_no_traffic_was_polled_each_reason_stands_once(make_run: MakeRun) -> None:
-    folder = make_run(series=SERIES, backend="cuda", failures={SERIES[0][:2]: ("failed", "lost")})
-    figure = pcie_over_time(load_run(folder))
+def test_where_no_traffic_was_polled_the_picture_says_why(make_run: MakeRun) -> None:
+    run = load_run(make_run(series=SERIES, backend="cuda"))
+    figure = draw(pcie_over_time(run))
     assert not figure.axes
-    said = texts(figure)
-    assert "1 series: failed: lost" in said
-    assert f"{len(SERIES) - 1} series: no link traffic was polled" in said
-    assert "host to device" not in said  # nor a legend of what is not drawn
+    assert "3 series: nothing was polled" in "\n".join(text.get_text() for text in figure.texts)
+    assert not figure.legends  # of what is not drawn
 
 
-@pytest.mark.parametrize("draw", [gpu_energy_per_epoch, gpu_mean_power])
+@pytest.mark.parametrize("make", [gpu_energy_per_epoch, gpu_mean_power])
 def test_a_run_in_which_nothing_was_read_says_so_in_place(
-    make_run: MakeRun, draw: Callable[[Run], Figure]
+    make_run: MakeRun, make: MakeChart
 ) -> None:
-    figure = draw(load_run(make_run(series=SERIES, backend="cuda")))
-    assert texts(figure).count("no") >= len(SERIES)
-    assert not figure.axes[0].patches
+    chart = make(load_run(make_run(series=SERIES, backend="cuda")))
+    assert {line.missing for line in chart.panels[0].lines} == {chart.absent}
+    assert chart.absent == "no_device: none here"
 
 
-@pytest.mark.parametrize("draw", GPU_FIGURES.values(), ids=list(GPU_FIGURES))
-def test_no_text_leaves_the_paper(folder: Path, draw: Callable[[Run], Figure]) -> None:
+@pytest.mark.parametrize("make", GPU_CHARTS.values(), ids=list(GPU_CHARTS))
+def test_no_text_leaves_the_paper(folder: Path, make: MakeChart) -> None:
     write_timeline(folder, ("cpu_gather",))
     with mpl.rc_context(RC):
-        figure = draw(load_run(folder))
+        figure = draw(make(load_run(folder)))
         renderer = FigureCanvasAgg(figure).get_renderer()
         for text in figure.findobj(Text):
             if text.get_text() and text.get_visible():
@@ -300,19 +306,10 @@ def test_no_text_leaves_the_paper(folder: Path, draw: Callable[[Run], Figure]) -
                 assert box.x1 <= figure.bbox.x1, text
 
 
-def test_they_are_drawn_where_a_gpu_took_part(make_run: MakeRun, tmp_path: Path) -> None:
-    on_gpu = load_run(make_run(name="20261121-quick-aaaaaa", series=SERIES, backend="cuda"))
-    names = {path.stem for path in save_all(on_gpu, tmp_path / "gpu", formats=["png"])}
-    assert names == {*FIGURES, *GPU_FIGURES}
-    on_host = load_run(make_run(name="20261121-quick-bbbbbb", series=SERIES))
-    names = {path.stem for path in save_all(on_host, tmp_path / "host", formats=["png"])}
-    assert names == set(FIGURES)
-
-
 def test_changes_of_energy_are_those_of_the_blocks(folder: Path) -> None:
     reference = load_reference(Path(__file__).parents[3] / "results" / "reference")
     none = pd.DataFrame()
-    findings = Findings(reference, [load_run(folder)], none, none, none)
+    findings = Findings(reference, [load_run(folder)], none)
     table = measured_changes(findings, "cuda", {"energy": ("energy", "energy")})
     (change,) = table.to_dict("records")
     assert change["strategy"] == "aligned_zero_copy"

@@ -12,8 +12,8 @@ import pandas as pd
 
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.validate import CPU_GATHER, chart_epochs, fitted_chart, reddit_chart
-from gatherbench.bench.read.epochs import READING_ORDER
-from gatherbench.bench.show.sentences.epochs import BARS
+from gatherbench.bench.read.epochs import sort_series
+from gatherbench.bench.show.answers.epochs import BARS
 
 #: Names of the chart's machines, as figures write them.
 MACHINES = {
@@ -90,9 +90,11 @@ def modelled_scaling(
         for (strategy, _), epoch in chart_epochs(fitted, profile, number).items():
             if epoch.epoch_s.value is not None:
                 records.append(("modelled", strategy, number, epoch.epoch_s.value, epoch.bound))
-    table = pd.DataFrame(records, columns=["kind", "series", "x", "y", "bound"])
-    return table.sort_values(
-        "series", key=lambda names: names.map(READING_ORDER.index), kind="stable", ignore_index=True
+    table = pd.DataFrame(records, columns=["kind", "strategy", "x", "y", "bound"])
+    return (
+        sort_series(table.assign(variant=""))
+        .drop(columns="variant")
+        .rename(columns={"strategy": "series"})
     )
 
 

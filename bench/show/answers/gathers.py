@@ -1,0 +1,340 @@
+"""Gathers over the link for the notebooks: measured, published, modelled, and on part of the GPU.
+
+What the model expects comes from request accounting over the very ids, and a profile's constants. A
+value that needs a constant nobody has published is left out here, and the notebook says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from gatherbench.bench.model.epoch import predict_batches
+from gatherbench.bench.model.estimate import Estimate, combine
+from gatherbench.bench.model.load import MinibatchLoad
+from gatherbench.bench.model.physics import gpu_reads
+from gatherbench.bench.model.profile import LinkProfile
+from gatherbench.bench.show.notebook_tables import Findings
+from gatherbench.kernels.policies import POLICIES
+from gatherbench.kernels.requests import RequestRow, request_row, uniform_ids
+
+#: Our own gather beside those of live peers.
+OURS = "aligned"
+#: Bytes of the table that is modelled where none was measured.
+UNMEASURED_SPAN = 8 << 30
+#: Cases of gpu-micro that read the host's table.
+READS = ("copy_to_device", "sm_read", "gpu_gather")
+
+
+def gather_rates(micro: pd.DataFrame) -> pd.DataFrame:
+    """GB/s of payload of each point of gpu-micro: median over its rounds, with the extremes.
+
+    Columns: those that name a point, ``y``, ``low``, ``high``, ``machine``.
+    """
+    timed = micro[micro["case"].isin(READS)]
+    keys = [
+        "machine",
+        "case",
+        "policy",
+        "order",
+        "row_bytes",
+        "span_bytes",
+        "grid_percent",
+        "amount",
+    ]
+    times = timed.groupby(keys, sort=False)["time_s"]
+    spread = pd.DataFrame({"y": times.median(), "low": times.max(), "high": times.min()})
+    rates = spread.reset_index()
+    for column in ("y", "low", "high"):
+        rates[column] = rates["amount"] / rates[column] / 1e9
+    return rates
+
+
+def policy_series(policy: str, order: str) -> str:
+    """What a curve of a launch policy is called: whose it is, and the order of the ids."""
+    return f"{POLICIES[policy].label}, {order}"
+
+
+def span_of(micro: pd.DataFrame) -> int:
+    """Bytes of the table whose gathers :func:`measured_gather_rates` shows, or that is modelled."""
+    spans = micro[micro["case"] == "gpu_gather"]["span_bytes"]
+    return int(spans.max()) if len(spans) else UNMEASURED_SPAN
+
+
+def measured_gather_rates(
+    micro: pd.DataFrame, policies: Sequence[str] = tuple(POLICIES)
+) -> pd.DataFrame:
+    """Curves of gpu-micro on its largest span: columns as of the modelled ones, ``low``, ``high``.
+
+    Each point is the best of the grid caps that were tried.
+    """
+    rates = gather_rates(micro)
+    gathers = rates[(rates["case"] == "gpu_gather") & rates["policy"].isin(policies)]
+    widest = gathers[gathers["span_bytes"] == gathers["span_bytes"].max()]
+    best = widest.sort_values("y").drop_duplicates(["policy", "order", "row_bytes"], keep="last")
+    series = [policy_series(p, o) for p, o in zip(best["policy"], best["order"], strict=True)]
+    curves: pd.DataFrame = best.assign(kind="measured", series=series, x=best["row_bytes"])
+    rank = [list(policies).index(name) for name in curves["policy"]]
+    curves = curves.assign(rank=rank).sort_values(["rank", "order", "x"], ignore_index=True)
+    return curves[["kind", "series", "policy", "order", "x", "y", "low", "high"]]
+
+
+def ratio_over_rounds(
+    micro: pd.DataFrame, width: int, ours: tuple[str, str], other: tuple[str, str]
+) -> tuple[float, float, float]:
+    """How many times as fast ``ours`` is as ``other``, each a policy and an order of the ids.
+
+    Within a round, where both were measured minutes apart at most: median and extremes over the
+    rounds of gpu-micro, on its largest span, each with the grid cap that is best by median. NaN
+    where no round has both.
+    """
+    sides = []
+    for policy, order in (ours, other):
+        rows = micro[(micro["case"] == "gpu_gather") & (micro["row_bytes"] == width)]
+        rows = rows[(rows["policy"] == policy) & (rows["order"] == order)]
+        rows = rows[rows["span_bytes"] == span_of(micro)]
+        rates = (rows["amount"] / rows["time_s"]).groupby([rows["grid_percent"], rows["round"]])
+        by_cap = rates.median().unstack("round")
+        sides.append(by_cap.iloc[by_cap.median(axis=1).argmax()] if len(by_cap) else by_cap.sum())
+    ratios = (sides[0] / sides[1]).dropna()
+    return float(ratios.median()), float(ratios.min()), float(ratios.max())
+
+
+def best_orders(rates: pd.DataFrame) -> pd.DataFrame:
+    """The curves of rates with one a policy: at each width the better order of the ids."""
+    best = rates.sort_values("y", kind="stable").drop_duplicates(
+        ["kind", "policy", "x"], keep="last"
+    )
+    best = best.assign(series=[POLICIES[name].label for name in best["policy"]])
+    rank = {name: place for place, name in enumerate(POLICIES)}
+    return best.sort_values(
+        ["policy", "x"], key=lambda c: c.map(rank) if c.name == "policy" else c, ignore_index=True
+    )
+
+
+def live_peers(micro: pd.DataFrame) -> pd.DataFrame:
+    """Gathers of gpu-micro by other systems themselves, not by their policies.
+
+    Columns: ``kind``, ``series``, ``x`` (row width in bytes), ``y`` (median GB/s of payload).
+    """
+    theirs = micro[(micro["case"] == "peer_gather") & (micro["policy"] != OURS)]
+    rates = theirs.assign(kind="measured", y=theirs["amount"] / theirs["time_s"] / 1e9)
+    keys = ["kind", "policy", "row_bytes"]
+    table = rates.groupby(keys, sort=False)["y"].median().reset_index()
+    table["policy"] += " itself"
+    return table.rename(columns={"policy": "series", "row_bytes": "x"})
+
+
+def measured_roofs(micro: pd.DataFrame) -> pd.DataFrame:
+    """The limits beside those curves: copy engine and contiguous read by multiprocessors, GB/s.
+
+    Columns: ``kind``, ``name``, ``y``.
+    """
+    rates = gather_rates(micro)
+    roofs = rates[rates["case"] != "gpu_gather"]
+    roofs = roofs[roofs["span_bytes"] == roofs["span_bytes"].max()]
+    best = roofs.groupby("case")["y"].max()
+    names = {"copy_to_device": "copy engine", "sm_read": "contiguous read by SMs"}
+    return pd.DataFrame(
+        [("measured", names[str(case)], rate) for case, rate in best.items()],
+        columns=["kind", "name", "y"],
+    )
+
+
+def published_order(published: pd.DataFrame) -> pd.DataFrame:
+    """DGL's gather of 188 B rows, ids as given and sorted: ``kind``, ``series``, ``x``, ``y``."""
+    rows = published[published["metric"] == "payload_in_one_second"]
+    series = ["DGL, " + variant.split(",")[1] for variant in rows["variant"]]
+    return pd.DataFrame(
+        {"kind": "published", "series": series, "x": 188, "y": rows["value"].to_numpy() / 1e9}
+    )
+
+
+# ---- by the link model ------------------------------------------------------------------------
+
+FLOAT_BYTES = 4
+
+
+def requests_at(
+    policies: Sequence[str], row_bytes: Sequence[int], max_request: int = 128
+) -> list[RequestRow]:
+    """Requests of these policies on uniform ids and float32 rows, by request accounting."""
+    ids = uniform_ids(1 << 14)
+    return [
+        request_row(POLICIES[name], width, FLOAT_BYTES, ids, max_request=max_request)
+        for name in policies
+        for width in row_bytes
+    ]
+
+
+def modelled_gather_rates(
+    policies: Sequence[str], row_bytes: Sequence[int], profile: LinkProfile, span_bytes: float
+) -> pd.DataFrame:
+    """GB/s of payload that multiprocessors read from host memory.
+
+    Columns: ``kind``, ``series``, ``policy``, ``x`` (row width in bytes), ``y`` (GB/s), ``bound``
+    (the limit that holds). Ids are random: as given each row lies on another page, sorted many
+    share one.
+    """
+    records = []
+    for row in requests_at(policies, row_bytes):
+        payload = float(row.counts.rows * row.row_bytes)
+        order = row.policy.order_of(row.row_bytes)
+        load = MinibatchLoad(
+            payload_bytes=payload,
+            gpu_link_read_bytes=payload,
+            gpu_requests=row.counts.requests,
+            gpu_page_visits=float(row.counts.rows) if order == "given" else 0.0,
+            table_bytes=span_bytes,
+            row_bytes=row.row_bytes,
+        )
+        part = gpu_reads(load, profile)
+        if part.seconds.value is not None:
+            rate = payload / part.seconds.value / 1e9
+            series = policy_series(row.policy.name, order)
+            records.append(("modelled", series, row.policy.name, row.row_bytes, rate, part.bound))
+    return pd.DataFrame(records, columns=["kind", "series", "policy", "x", "y", "bound"])
+
+
+def modelled_roofs(profile: LinkProfile) -> pd.DataFrame:
+    """The link's raw rate in GB/s: ``kind``, ``name``, ``y``."""
+    raw = profile.link.raw_rate.value
+    rows = [] if raw is None else [("modelled", "raw link", raw / 1e9)]
+    return pd.DataFrame(rows, columns=["kind", "name", "y"])
+
+
+def modelled_transfers(
+    profile: LinkProfile, rows: Sequence[int], row_bytes: Sequence[int], num_rows: int
+) -> pd.DataFrame:
+    """Transfer time of CPU gather over that of aligned zero-copy.
+
+    Columns: ``rows``, ``row_bytes``, ``ratio`` (NaN where a constant is not known). CPU gather is
+    the paper's baseline: fresh pageable memory, staged and copied. Each side pays the cost of
+    being submitted once.
+    """
+    records = []
+    for width in row_bytes:
+        counts = requests_at(["aligned"], [width])[0].counts
+        for count in rows:
+            payload = float(count * width)
+            requests = {size: n / counts.rows * count for size, n in counts.requests.items()}
+            shape = MinibatchLoad(payload, table_bytes=num_rows * width, row_bytes=width)
+            zero_copy = replace(
+                shape,
+                gpu_link_read_bytes=payload,
+                gpu_requests=requests,
+                gpu_page_visits=float(count),
+            )
+            gathered = replace(
+                shape,
+                cpu_read_bytes=payload,
+                cpu_write_bytes=payload,
+                copy_engine_bytes=payload,
+                pageable_bytes=payload,
+            )
+            seconds = [_fetch(load, profile) for load in (gathered, zero_copy)]
+            ratio = combine(lambda a, b: a / b, *seconds).value
+            records.append((count, width, float("nan") if ratio is None else ratio))
+    return pd.DataFrame(records, columns=["rows", "row_bytes", "ratio"])
+
+
+def _fetch(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
+    """Seconds from asking for one minibatch's rows to having them, with nothing beside it."""
+    alone = replace(load, sample_s=Estimate(0.0), train_s=Estimate(0.0))
+    return predict_batches(alone, profile, 1).fetch_s
+
+
+# ---- on a share of the multiprocessors ----------------------------------------------------------
+
+#: Rows from which a gather is limited by bytes and not by requests.
+WIDE_BYTES = 400
+
+
+def gather_against_share(findings: Findings) -> pd.DataFrame:
+    """Rate of a gather alone over its best, against its share of the GPU: ``series``, ``x``, ``y``.
+
+    From the sweep that ``async_zero_copy`` makes when it is opened, and from gpu-micro's grid caps.
+    """
+    seconds = _budget_sweep(findings, "gather_time")
+    if len(seconds):
+        seconds["y"] = seconds.groupby("series")["y"].transform("min") / seconds["y"]
+    rates = gather_rates(findings.micro)
+    rates = rates[(rates["case"] == "gpu_gather") & (rates["policy"] == "aligned")]
+    rates = rates[(rates["order"] == "given") & (rates["span_bytes"] == rates["span_bytes"].max())]
+    best = rates.groupby("row_bytes")["y"].transform("max")
+    capped = rates.assign(
+        series=[f"rows of {width} B" for width in rates["row_bytes"]], x=rates["grid_percent"]
+    )
+    capped["y"] = capped["y"] / best
+    capped = capped[(capped["grid_percent"] > 0) & (capped["row_bytes"] >= WIDE_BYTES)]
+    tables = [t[["series", "x", "y"]] for t in (seconds, capped) if len(t)]
+    return pd.concat(tables, ignore_index=True) if tables else seconds
+
+
+def step_against_share(findings: Findings) -> pd.DataFrame:
+    """A training step with a gather beside it over training alone: ``series``, ``x``, ``y``.
+
+    From the sweep that ``async_zero_copy`` makes beside the real training step, and from
+    gpu-micro's loads that are like training in one way each.
+    """
+    seconds = _budget_sweep(findings, "step_time")
+    alone = _setup_medians(findings, "train_alone_step_time").set_index("series")["value"]
+    seconds["y"] = [
+        y / alone.get(series, float("nan"))
+        for series, y in zip(seconds["series"], seconds["y"], strict=True)
+    ]
+    tables = [t for t in (seconds.dropna(), _overlapped_loads(findings.micro)) if len(t)]
+    return pd.concat(tables, ignore_index=True) if tables else seconds
+
+
+def overlap_ratios(findings: Findings) -> pd.DataFrame:
+    """A training step with a gather beside it over the longer of the two alone: is it hidden?
+
+    Of the real training step, at the share that served it best. Columns: ``series``, ``x`` (that
+    share, per cent), ``ratio``.
+    """
+    seconds = _budget_sweep(findings, "step_time")
+    alone = _setup_medians(findings, "(train|fetch)_alone_step_time")
+    both = alone.groupby("series")["value"].agg(["max", "count"])
+    longer = both.loc[both["count"] == 2, "max"]  # older runs have no fetch alone
+    best = seconds.sort_values("y", kind="stable").drop_duplicates("series")
+    best = best[best["series"].isin(longer.index)]
+    ratio = best["y"].to_numpy() / longer.reindex(best["series"]).to_numpy()
+    return best[["series", "x"]].assign(ratio=ratio).reset_index(drop=True)
+
+
+def _overlapped_loads(micro: pd.DataFrame) -> pd.DataFrame:
+    """gpu-micro's loads with a fetch beside them over the loads alone."""
+    alone = micro[micro["case"] == "train_alone"].groupby("load")["time_s"].median()
+    both = micro[micro["case"] == "train_and_fetch"]
+    keys = ["load", "provider", "grid_percent"]
+    times = both.groupby(keys, sort=False)["time_s"].median().reset_index()
+    return pd.DataFrame(
+        {
+            "series": times["load"].str.replace("_", " ") + ", " + times["provider"],
+            "x": times["grid_percent"].astype(float),
+            "y": times["time_s"] / times["load"].map(alone).astype(float),
+        }
+    )
+
+
+def _budget_sweep(findings: Findings, what: str) -> pd.DataFrame:
+    """Seconds of the rows ``budget_<per cent>_<what>``: ``series``, ``x``, ``y``."""
+    rows = _setup_medians(findings, rf"budget_(\d+)_{what}")
+    percent = rows["metric"].str.extract(r"budget_(\d+)_")[0].astype(float)
+    return pd.DataFrame({"series": rows["series"], "x": percent, "y": rows["value"]})
+
+
+def _setup_medians(findings: Findings, pattern: str) -> pd.DataFrame:
+    """Medians over repeats of the GPU's setup rows whose metric is ``pattern``."""
+    tables = [run.rows for run in findings.runs_on("cuda")]
+    if not tables:
+        return pd.DataFrame({"series": [], "metric": pd.Series(dtype=str), "value": []})
+    rows = pd.concat(tables)
+    rows = rows[(rows["stage"] == "setup") & rows["metric"].str.fullmatch(pattern)]
+    provider = rows["variant"].str.split(",").str[0]
+    series = provider + ", " + rows["workload"].map(findings.names).astype(str)
+    values = rows.assign(series=series).groupby(["series", "metric"], sort=False)["value"].median()
+    return values.reset_index()

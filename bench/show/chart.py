@@ -1,0 +1,179 @@
+"""A chart as data: panels of bars or of curves over time, and a reason where one is missing.
+
+A chart is made once from a run (:mod:`gatherbench.bench.show.charts`). What draws it knows nothing
+of runs: matplotlib (:mod:`gatherbench.bench.show.figures.draw`) makes a picture of it, the report's
+template a drawing that fits any width of page, with words that can be read aloud and copied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gatherbench.bench.read.units import number, scale
+from gatherbench.bench.show.looks import colour_of
+
+#: Share of a panel's width that the longest bar or whisker takes in the report, per cent.
+FULL = 98.0
+#: Seconds since an epoch began, and the value up to then, in order.
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """From ``bottom`` to ``top`` in ``unit``; numbers are said in a unit that suits ``top``."""
+
+    unit: str
+    top: float
+    bottom: float = 0.0
+
+    @property
+    def shown(self) -> tuple[str, float]:
+        """The unit that suits, and how many of it make one of ``unit``."""
+        name, factor = scale(self.unit, self.top)
+        return ("×" if self.unit == "×" else name), factor
+
+    def place(self, value: float) -> float:
+        """Where on the axis, in per cent of a panel's width."""
+        return value * FULL / self.top
+
+    def said(self, value: float) -> str:
+        """The value with its unit."""
+        return self._with_unit(self.plain(value))
+
+    def plain(self, value: float) -> str:
+        """The value without its unit."""
+        return number(value * self.shown[1])
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Places in per cent, and their text; the last one has the unit."""
+        factor = self.shown[1]
+        found = [(self.place(t), f"{t * factor:g}") for t in nice_ticks(self.top, factor)]
+        place, text = found[-1]
+        return [*found[:-1], (place, self._with_unit(text))]
+
+    def _with_unit(self, text: str) -> str:
+        return f"{text}{'' if self.unit == '×' else ' '}{self.shown[0]}"
+
+
+def nice_ticks(top: float, factor: float = 1.0, most: int = 5) -> list[float]:
+    """Round places on an axis from 0 to ``top``: steps of 1, 2 or 5 times a power of ten."""
+    reach = top * factor
+    rough = reach / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(s * power for s in (1, 2, 5, 10) if s * power >= rough * (1 - 1e-9))
+    return [i * step / factor for i in range(int(reach / step * (1 + 1e-9)) + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a panel: a bar, or curves over time, or in their place ``missing``, the reason.
+
+    Attributes:
+        name, detail: what it stands for; mostly a strategy and its variant.
+        look: a key of :data:`gatherbench.bench.show.looks.KINDS`: ``measured``, ``modelled``, ….
+        parts: values that are drawn end to end, by a name of the chart's legend.
+        ends: of the whisker, where there is one.
+        text, spread: the number beside it, and the ends of its whisker in words.
+        missing: why there is nothing to draw.
+        note: what else is to be said of it.
+        start: where the first part begins.
+        curves: values over time, by a name of the chart's legend.
+        aloud: the curves in words, for those who do not see them.
+    """
+
+    name: str
+    detail: str = "default"
+    look: str = "measured"
+    parts: Mapping[str, float] = field(default_factory=dict)
+    ends: tuple[float, float] | None = None
+    text: str = ""
+    spread: str = ""
+    missing: str = ""
+    note: str = ""
+    start: float = 0.0
+    curves: Mapping[str, Points] = field(default_factory=dict)
+    aloud: str = ""
+
+    @property
+    def modelled(self) -> bool:
+        return self.look == "modelled"
+
+    @property
+    def end(self) -> float:
+        """How far bar and whisker reach."""
+        return max(self.start + sum(self.parts.values()), *(self.ends or (0.0,)), 0.0)
+
+    def pieces(self) -> list[tuple[str, float, float]]:
+        """Name, begin and length of each part that is not empty."""
+        found, begin = [], self.start
+        for name, length in self.parts.items():
+            if length:
+                found.append((name, begin, length))
+            begin += length
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Lines over one axis.
+
+    Attributes:
+        title: of the workload; panels of one title belong together.
+        axis: of bars their values, of curves the time.
+        marks: lines through all bars: value and kind (a key of the chart's ``marks``).
+        profile: for whom the lines are modelled; empty where they were measured.
+        values: of curves the axis that goes up.
+        roof: of curves the value that cannot be exceeded, where it is known.
+    """
+
+    title: str
+    lines: Sequence[Line]
+    axis: Axis
+    marks: Sequence[tuple[float, str]] = ()
+    profile: str = ""
+    values: Axis | None = None
+    roof: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What a picture shows.
+
+    Attributes:
+        ident: its name in the page.
+        title: its heading.
+        reading: how bars, whiskers and lines are to be read.
+        quantity: what the axis is; for curves what goes up.
+        panels: a reason in place of each line that is missing.
+        legend: parts or curves → what they are called, and the name of their colour.
+        marks: kinds of marks → what they are called.
+        absent: why there is nothing to draw at all.
+        warnings: what has to stand above the numbers.
+        foot: where they come from.
+    """
+
+    ident: str
+    title: str
+    reading: str
+    quantity: str
+    panels: Sequence[Panel]
+    legend: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict)
+    absent: str = ""
+    warnings: Sequence[str] = ()
+    foot: str = ""
+
+    def colour(self, part: str) -> str:
+        """Name of the colour of a part; one that the legend does not have is a strategy."""
+        return self.legend[part][1] if part in self.legend else colour_of(part)
+
+    @property
+    def over_time(self) -> bool:
+        return any(panel.values for panel in self.panels)
+
+    @property
+    def modelled(self) -> bool:
+        """Whether there is a modelled bar in it."""
+        return any(line.modelled and line.parts for panel in self.panels for line in panel.lines)

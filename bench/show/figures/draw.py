@@ -1,0 +1,284 @@
+"""A chart as a picture, by matplotlib: two columns of panels, a line for each series."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.show.chart import Chart, Line, Panel
+from gatherbench.bench.show.charts import charts_of
+from gatherbench.bench.show.figures.paper import (
+    AXIS,
+    MARGIN,
+    NAME,
+    Paper,
+    bars_explained,
+    save,
+    wrapped,
+)
+from gatherbench.bench.show.looks import FAINT, KINDS, MODEL_HATCH, RC, ink
+
+#: Inches: a line holds two rows of label; a strip is a line with curves over time.
+LINE, STRIP, LABELS, COLUMN, BESIDE = 0.36, 1.06, 2.1, {1: 6.3, 2: 4.4}, 0.25
+#: Height of a bar, and of a strip's curves, as a share of the line.
+BAR, CURVES = 0.68, 0.68
+#: Characters of a strategy's or variant's name, and of a note, that fit beside a bar.
+LONGEST, LONGEST_NOTE = 18, 26
+NOTHING = Line("", "", missing="no case of this workload")
+DASHES: dict[str, Any] = {"one": ":", "raw_link": ":", "sm_read": "--", "copy_engine": "-"}
+
+
+def save_all(run: Run, folder: Path, formats: Iterable[str] = ("png", "svg")) -> list[Path]:
+    """Draw every chart of the run into ``folder`` (made if need be); the files written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, chart in charts_of(run).items():
+        figure = draw(chart)
+        for extension in formats:
+            written.append(folder / f"{name}.{extension}")
+            save(figure, written[-1])
+    return written
+
+
+def draw(
+    chart: Chart,
+    *,
+    columns: int = 2,
+    pitch: float | None = None,
+    labels: float = LABELS,
+    column: float | None = None,
+) -> Figure:
+    """Draw a chart; panels of one title stand below each other, the titles side by side.
+
+    Args:
+        columns: how many titles stand side by side, at most.
+        pitch: inches of a line, if not as usual.
+        labels, column: inches of the names of the lines, and of a column of panels.
+    """
+    if chart.absent and chart.over_time:
+        return _reasons(chart)
+    pitch = pitch or (STRIP if chart.over_time else LINE)
+    cells = [list(one) for _, one in itertools.groupby(chart.panels, key=lambda one: one.title)]
+    columns = min(len(cells), columns)
+    column = column or COLUMN[min(columns, 2)]
+    wide = column - BESIDE
+    # Where all have the same lines, those of the first column are named alone.
+    named = len({tuple(_label(line) for one in cell for line in one.lines) for cell in cells}) > 1
+    lefts = [labels + (column + labels * named) * number for number in range(columns)]
+    titles, more = wrapped([cell[0].title for cell in cells], wide)
+    rows = list(range(0, len(cells), columns))
+    heights = [_tall(cells[row : row + columns], pitch) + NAME + more for row in rows]
+    reading = f"{chart.reading} {chart.foot}".strip()
+    with mpl.rc_context(RC | ({"axes.grid.axis": "both"} if chart.over_time else {})):
+        paper = Paper(
+            chart.title,
+            lefts[-1] + column,
+            sum(heights),
+            warnings=chart.warnings,
+            legend=_legend(chart),
+            foot=reading,
+        )
+        top = paper.bottom + sum(heights)
+        for row, height in zip(rows, heights, strict=True):
+            for number, cell in enumerate(cells[row : row + columns]):
+                y = top - NAME - more
+                for place, panel in enumerate(cell):
+                    names = [_label(line) if named or not number else "" for line in panel.lines]
+                    tall = pitch * max(len(panel.lines), 1)
+                    title = "" if place else titles[row + number]
+                    fill = _strips if panel.values else _bars
+                    fill(paper, chart, panel, (lefts[number], y - tall, wide, tall), names, title)
+                    y -= tall + AXIS
+            top -= height
+    return paper.figure
+
+
+def _tall(cells: Sequence[Sequence[Panel]], pitch: float) -> float:
+    """Height of the highest of cells that stand side by side."""
+    return max(sum(pitch * max(len(p.lines), 1) + AXIS for p in cell) for cell in cells)
+
+
+def _legend(chart: Chart) -> list[Artist]:
+    """What explains colours, lines across the panels, and the looks of bars."""
+    handles: list[Artist] = []
+    for label, colour in chart.legend.values():
+        if chart.over_time:
+            handles.append(Line2D([], [], color=ink(colour), linewidth=3, label=label))
+        else:
+            handles.append(Patch(facecolor=ink(colour), label=label))
+    for kind, label in chart.marks.items():
+        handles.append(Line2D([], [], color="black", linestyle=DASHES[kind], label=label))
+    profiles = {panel.profile for panel in chart.panels if panel.profile}
+    looks = {line.look for panel in chart.panels for line in panel.lines}
+    if profiles:
+        label = f"modelled for {', '.join(sorted(profiles))}, not measured"
+        handles.append(Patch(fc="white", ec="black", hatch=MODEL_HATCH, label=label))
+    elif looks - {"measured"}:
+        handles += bars_explained(*looks)
+    return handles
+
+
+def _label(line: Line) -> str:
+    name, detail = (_shortened(text) for text in (line.name, line.detail))
+    name = line.name if line.detail == "" else name
+    label = name if line.detail in ("default", "") else f"{name}\n{detail}"
+    return f"{label} (modelled)" if line.modelled and line.detail else label
+
+
+def _shortened(text: str) -> str:
+    """Without its middle where it is longer than the margin of a figure is wide."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}…{text[-LONGEST // 2 + 1 :]}"
+
+
+def _bars(
+    paper: Paper,
+    chart: Chart,
+    panel: Panel,
+    box: tuple[float, float, float, float],
+    names: Sequence[str],
+    title: str,
+) -> None:
+    axes, wide = paper.panel(*box), box[2]
+    axes.set_title(title)
+    unit, factor = panel.axis.shown
+    kind = "modelled " if panel.profile else ""
+    axes.set_xlabel(f"{kind}{chart.quantity}" + (f" ({unit})" if unit else ""))
+    axes.set_ylim(max(len(panel.lines), 1) - 0.5, -0.5)
+    axes.set_yticks(range(len(panel.lines)), names)
+    texts = {}
+    for y, line in enumerate(panel.lines):
+        if line.missing:
+            _missing(axes, y, line.missing, int(wide * 15), 1 + (box[3] > 0.3 * len(names)))
+            continue
+        for part, begin, length in line.pieces():
+            look = KINDS[line.look].bar(chart.colour(part))
+            axes.barh(y, length * factor, BAR, begin * factor, **look)
+        if line.ends:
+            low, high = (end * factor for end in line.ends)
+            middle, arm = (low + high) / 2, (high - low) / 2
+            axes.errorbar(middle, y, xerr=arm, ecolor="black", elinewidth=1, capsize=2.5)
+        texts[y] = line.text + _note(line)
+    if not texts:
+        axes.set_xticks([])
+    longest = max((len(one) for text in texts.values() for one in text.split("\n")), default=0)
+    top, bottom = panel.axis.top * factor, panel.axis.bottom * factor
+    room = min(0.6, (0.075 * longest + 0.1) / wide)
+    axes.set_xlim(1.03 * bottom, bottom + (top - bottom) / (1 - room))
+    for y, text in texts.items():
+        at = panel.lines[y].end * factor
+        axes.annotate(
+            text, (at, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
+        )
+    if bottom < 0:
+        axes.axvline(0, color="black", linewidth=0.9)
+    for value, mark in panel.marks:
+        axes.axvline(value * factor, color="black", linewidth=0.9, linestyle=DASHES[mark])
+
+
+def _note(line: Line) -> str:
+    return f"\n{textwrap.shorten(line.note, LONGEST_NOTE, placeholder=' …')}" if line.note else ""
+
+
+def _missing(axes: Axes, y: float, why: str, room: int, lines: int) -> None:
+    """Write the reason into the line; ``room`` is in characters of so many lines."""
+    axes.text(
+        0.01,
+        y,
+        "\n".join(textwrap.wrap(why, room, max_lines=lines, placeholder=" …")),
+        transform=axes.get_yaxis_transform(),
+        va="center",
+        fontsize=7.5,
+        style="italic",
+        color=FAINT,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+    )
+
+
+def _strips(
+    paper: Paper,
+    chart: Chart,
+    panel: Panel,
+    box: tuple[float, float, float, float],
+    names: Sequence[str],
+    title: str,
+) -> None:
+    """Axes for each line: its curves as steps, each value up to its time."""
+    left, bottom, wide, tall = box
+    pitch = tall / max(len(panel.lines), 1)
+    values = panel.values or panel.axis
+    unit, factor = values.shown
+    for number, line in enumerate(panel.lines or [NOTHING]):
+        low = bottom + tall - pitch * (number + 1)
+        axes = paper.panel(left, low, wide, CURVES * pitch)
+        axes.set(xlim=(0, panel.axis.top), ylim=(0, 1.06 * values.top * factor))
+        if number == 0:
+            axes.annotate(
+                title, (0, 1), xytext=(0, 19), xycoords="axes fraction",
+                textcoords="offset points", fontsize=9.5,
+            )  # fmt: skip
+        if number + 1 < len(panel.lines):
+            axes.tick_params(labelbottom=False)
+        else:
+            axes.set_xlabel("time since the epoch began (s)")
+        if panel.lines and names[number]:
+            axes.annotate(
+                f"{names[number]}\n{unit}", (0, 0.5), xytext=(-30, 0), ha="right", va="center",
+                xycoords="axes fraction", textcoords="offset points", fontsize=8,
+            )  # fmt: skip
+        if line.missing:
+            axes.tick_params(labelleft=False)
+            axes.set_yticks([])
+            why = textwrap.fill(line.missing, int(wide * 15), max_lines=3, placeholder=" …")
+            axes.text(
+                0.01, 0.5, why, transform=axes.transAxes, va="center", fontsize=7.5,
+                style="italic", color=FAINT,
+            )  # fmt: skip
+            continue
+        for place, (name, points) in enumerate(line.curves.items()):
+            axes.stairs(
+                [value * factor for _, value in points],
+                [0.0, *(time for time, _ in points)],
+                color=ink(chart.colour(name)),
+                fill=place == 0,
+                alpha=0.85,
+                linewidth=0.9,
+            )
+        said = line.note or line.text
+        axes.annotate(
+            said, (1, 1.02), xycoords="axes fraction", ha="right", va="bottom", fontsize=7.5
+        )
+        if panel.roof is not None:
+            axes.axhline(panel.roof * factor, color=FAINT, linestyle=":", linewidth=0.9)
+
+
+def _reasons(chart: Chart) -> Figure:
+    """In place of panels that would all be empty: why they are."""
+    width = LABELS + COLUMN[1]
+    lines = [
+        line
+        for why in chart.absent.splitlines()
+        for line in textwrap.wrap(why, int(width * 13), subsequent_indent="    ")
+    ]
+    with mpl.rc_context(RC):
+        room = 0.19 * (len(lines) + 1)
+        paper = Paper(chart.title, width, room, warnings=chart.warnings, foot=chart.foot)
+        paper.figure.text(
+            MARGIN / width,
+            (paper.bottom + room) / paper.height,
+            "\n".join(lines),
+            va="top",
+            style="italic",
+            fontsize=9,
+        )
+    return paper.figure

@@ -1,0 +1,108 @@
+"""How things look wherever they are drawn: colours, and what tells measured from modelled values.
+
+The colours are those of Okabe and Ito ("Color Universal Design", 2008), which people with any
+common colour vision can tell apart. A strategy names its own (:attr:`Strategy.colour`). Published
+values are outlined, modelled ones hatched, measured ones solid.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+#: Name → colour on a light page (and in pictures), and on a dark one.
+PALETTE = MappingProxyType(
+    {
+        "blue": ("#0072B2", "#2F93D1"),
+        "orange": ("#E69F00", "#E6A31A"),
+        "green": ("#009E73", "#1FB088"),
+        "vermilion": ("#D55E00", "#E8773A"),
+        "sky": ("#56B4E9", "#6CBDEA"),
+        "purple": ("#CC79A7", "#D48DB4"),
+        "yellow": ("#D8C92C", "#E3D54A"),
+        "grey": ("#A9B0B7", "#78818B"),
+        "pale": ("#EDEDED", "#2C333B"),
+    }
+)
+FAINT = "#666666"
+MODEL_HATCH = "////"
+
+#: Parts of an epoch, by stage.
+STAGE_COLOURS = {"sample": "sky", "fetch": "vermilion", "train": "green", "other": "grey"}
+
+#: Settings of matplotlib that hold while a figure is drawn and saved.
+RC: Any = {  # matplotlib's stubs list every key there is
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "x",
+    "axes.axisbelow": True,
+    "ytick.left": False,
+    "ytick.labelsize": 8,
+    "grid.color": "#E4E4E4",
+    "hatch.linewidth": 0.7,
+    "svg.hashsalt": "gatherbench",  # the same numbers give the same file
+}
+
+
+@functools.cache
+def colour_of(strategy: str) -> str:
+    """The strategy's own colour, a name of :data:`PALETTE`; of a stranger the common one."""
+    from gatherbench.strategies.base import Strategy
+    from gatherbench.strategies.registry import STRATEGIES
+
+    return next((one.colour for one in STRATEGIES if one.name == strategy), Strategy.colour)
+
+
+def ink(colour: str) -> str:
+    """The colour of that name as pictures have it; a colour that is none of the palette's stays."""
+    return PALETTE[colour][0] if colour in PALETTE else colour
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How values of one basis are drawn.
+
+    Attributes:
+        word: what they are called: ``published``, ``modelled`` or ``measured``.
+        hatch: of their bars.
+        filled: whether their bars have colour inside.
+        line: style, marker and filling of their curves.
+    """
+
+    word: str
+    hatch: str
+    filled: bool
+    line: tuple[str, str, str]
+
+    def bar(self, colour: str) -> dict[str, Any]:
+        """How matplotlib is to draw a bar."""
+        if self.filled:  # a thin edge: a wider one would hide a short stage
+            edge = {"facecolor": ink(colour), "edgecolor": "white", "linewidth": 0.4}
+        else:
+            edge = {"facecolor": "white", "edgecolor": ink(colour), "linewidth": 1.6}
+        return {**edge, "hatch": self.hatch}
+
+    def curve(self, colour: str) -> dict[str, Any]:
+        """How matplotlib is to draw a line."""
+        style, marker, filling = self.line
+        return {
+            "color": ink(colour),
+            "linestyle": style,
+            "marker": marker,
+            "fillstyle": filling,
+            "markersize": 3.5 if marker == "." else 5,
+            "linewidth": 1.5,
+        }
+
+
+PUBLISHED = Look("published", "", filled=False, line=("none", "D", "none"))
+MODELLED = Look("modelled", MODEL_HATCH, filled=True, line=("--", ".", "full"))
+MEASURED = Look("measured", "", filled=True, line=("-", "o", "full"))
+#: By the word that tables of the notebooks have in their column ``kind``.
+KINDS = {look.word: look for look in (PUBLISHED, MODELLED, MEASURED)}

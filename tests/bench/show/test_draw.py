@@ -1,0 +1,207 @@
+"""Charts as pictures: drawn as the data say, every text free of the others and on the paper."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.text import Text
+
+from gatherbench.bench.plan.workload import Workload, workload_name
+from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.read.units import three_digits, time_unit
+from gatherbench.bench.show.chart import Chart
+from gatherbench.bench.show.charts import CHARTS, epoch_breakdown, speedup
+from gatherbench.bench.show.figures.draw import draw, save_all
+from gatherbench.bench.show.figures.paper import panel_row
+from gatherbench.bench.show.looks import MODEL_HATCH, RC, STAGE_COLOURS, ink
+
+from .gpu_rows import EIGHT
+
+MakeRun = Callable[..., Path]
+MakeChart = Callable[[Run], Chart]
+FOUR = (
+    "wordnet-sage16x2-b1000-1f2e3d4c",
+    "wordnet-gat16x2-b1000-1f2e3d4d",
+    "papers100M-like@0.01-sage16x2-b1000-1f2e3d4e",
+    "ogbn-products-sage256x3-b1024-aabbccdd",
+)
+
+
+def texts(figure: Figure) -> str:
+    return "\n".join(t.get_text() for t in figure.findobj(Text))
+
+
+def titles_stand_free(figure: Figure) -> bool:
+    """Whether the panels' titles touch neither another panel, nor the figure's head, nor bars."""
+    FigureCanvasAgg(figure).draw()
+    head = [text.get_window_extent() for text in (*figure.texts, *figure.legends)]
+    for axes in figure.axes:
+        titles = [axes._left_title, *axes.texts[:1]]  # type: ignore[attr-defined]
+        title = next(text for text in titles if text.get_text()).get_window_extent()
+        others = [other.get_tightbbox() for other in figure.axes if other is not axes]
+        bars = axes.get_window_extent()
+        if title.y0 < bars.y1 or title.x1 > bars.x1 + 10:
+            return False
+        if any(title.overlaps(box) for box in (*head, *others) if box is not None):
+            return False
+    return True
+
+
+def unspaced(text: str) -> str:
+    """Whole, wherever its lines end."""
+    return "".join(text.split())
+
+
+LONG_NAME = {"dataset": "papers100M-like", "scale": 0.2, "fanouts": [15, 10, *[5] * 20]}
+
+
+def test_long_names_of_workloads_stand_above_their_panels_whole(make_run: MakeRun) -> None:
+    folder = make_run(series=EIGHT[:2], workloads=FOUR)
+    plan = json.loads((folder / "plan.json").read_text())
+    for workload in (FOUR[0], *FOUR[2:]):
+        plan["workloads"][workload].update(LONG_NAME, hidden=256, batch_size=1024)
+    (folder / "plan.json").write_text(json.dumps(plan))
+    run = load_run(folder)
+    figure = draw(speedup(run))
+    titles = [axes.get_title("left") for axes in figure.axes]
+    assert [unspaced(title) for title in titles] == [unspaced(n) for n in run.names.values()]
+    assert titles[0].count("\n") > 1 > titles[1].count("\n")
+    assert titles_stand_free(figure)
+
+
+def test_long_names_of_panels_do_not_run_into_each_other() -> None:
+    name = workload_name({**asdict(Workload("papers100M-like")), **LONG_NAME})
+    legend = [Patch(label="measured")]
+    figure, axes = panel_row("t", [name, "short", name], legend=legend, foot="f")
+    titles = [unspaced(one.get_title("left")) for one in axes]
+    assert titles == [unspaced(name), "short", unspaced(name)]
+    assert titles_stand_free(figure)
+
+
+#: Of somebody else's plug-in.
+LONG = (
+    "hot_rows_in_gpu_memory_rest_zero_copy",
+    "share=0.10,order=sorted,budget=15",
+    (0.2, 0.1, 0.5),
+)
+
+
+@pytest.mark.parametrize("make", CHARTS.values(), ids=list(CHARTS))
+def test_no_text_overlaps_or_leaves_the_paper(make_run: MakeRun, make: MakeChart) -> None:
+    failures = {("async_zero_copy", "green_context"): ("failed", "out of memory " * 20)}
+    series, fixed = [*EIGHT, LONG], {"workloads": FOUR, "failures": failures, "jitter": 0.1}
+    run = load_run(make_run(series=series, modelled=[LONG], **fixed))
+    with mpl.rc_context(RC):
+        figure = draw(make(run))
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        shown = [t for t in figure.findobj(Text) if t.get_text() and t.get_visible()]
+        boxes = {t: t.get_window_extent(renderer) for t in shown}
+    for text, box in boxes.items():
+        assert figure.bbox.x0 <= box.x0, text
+        assert box.x1 <= figure.bbox.x1, text
+    for axes in figure.axes:
+        labels = [boxes[t] for t in axes.get_yticklabels() if t in boxes]
+        for above, below in itertools.pairwise(labels):
+            assert above.y0 >= below.y1
+
+
+def test_bars_are_drawn_as_the_chart_says(make_run: MakeRun) -> None:
+    failures = {EIGHT[2][:2]: ("failed", "out of memory")}
+    drawn = epoch_breakdown(load_run(make_run(series=EIGHT[:3], failures=failures, jitter=0.1)))
+    (axes,) = draw(drawn).axes
+    lengths = [patch.get_width() for patch in axes.patches]
+    wanted = [length for line in drawn.panels[0].lines for _, _, length in line.pieces()]
+    assert lengths == pytest.approx(wanted)
+    colours = [to_hex(patch.get_facecolor()) for patch in axes.patches[:4]]
+    assert colours == [ink(colour).lower() for colour in STAGE_COLOURS.values()]
+    errorbars = [one for one in axes.containers if isinstance(one, ErrorbarContainer)]
+    ends = [one.lines[2][0].get_segments()[0][:, 0] for one in errorbars]
+    assert [tuple(pair) for pair in ends] == [
+        pytest.approx(line.ends) for line in drawn.panels[0].lines if line.ends
+    ]
+    assert len(ends) == 2
+    said = [text.get_text() for text in axes.texts]
+    assert said[:2] == ["failed: out of memory", drawn.panels[0].lines[0].text]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["cpu_gather\nnaive", "cpu_gather\npinned", "cpu_gather\nprefetch"]
+
+
+def test_warnings_stand_above_the_bars_and_the_foot_below(make_run: MakeRun) -> None:
+    drawn = speedup(load_run(make_run(series=EIGHT[:2], other_cores=1.5)))
+    figure = draw(drawn)
+    (busy,) = (text for text in figure.texts if text.get_text() == drawn.warnings[-1])
+    assert busy.get_position()[1] > figure.axes[0].get_position().y1
+    assert drawn.foot in texts(figure).replace("\n", " ")
+
+
+@pytest.mark.parametrize("make", CHARTS.values(), ids=list(CHARTS))
+def test_a_run_in_which_everything_failed_still_draws(make_run: MakeRun, make: MakeChart) -> None:
+    failures = {(s, v): ("failed", "boom") for s, v, _ in EIGHT}
+    figure = draw(make(load_run(make_run(series=EIGHT, failures=failures))))
+    assert texts(figure).count("failed: boom") == len(EIGHT)
+    assert not figure.axes[0].patches
+
+
+def test_modelled_bars_are_hatched_and_called_so_below_the_others(make_run: MakeRun) -> None:
+    figure = draw(epoch_breakdown(load_run(make_run(series=EIGHT[:1], modelled=EIGHT[:1]))))
+    above, below = figure.axes
+    assert {patch.get_hatch() for patch in above.patches} == {""}
+    assert {patch.get_hatch() for patch in below.patches} == {MODEL_HATCH}
+    assert [one.get_text() for one in below.get_yticklabels()] == ["cpu_gather\nnaive (modelled)"]
+    assert (above.get_xlabel(), below.get_xlabel()) == (
+        "time per epoch (s)",
+        "modelled time per epoch (s)",
+    )
+    assert below.get_position().y1 < above.get_position().y0
+    assert "modelled for rtx3090-pcie4, not measured" in texts(figure)
+
+
+def test_lines_are_named_once_where_all_workloads_have_the_same(make_run: MakeRun) -> None:
+    drawn = speedup(load_run(make_run(series=EIGHT[:2], workloads=FOUR[:2])))
+    left, right = draw(drawn).axes
+    assert left.get_yticklabels()[0].get_text() == "cpu_gather\nnaive"
+    assert [label.get_text() for label in right.get_yticklabels()] == ["", ""]
+    first, second = drawn.panels
+    other = dataclasses.replace(second, lines=second.lines[1:])
+    _, right = draw(dataclasses.replace(drawn, panels=[first, other])).axes
+    assert [label.get_text() for label in right.get_yticklabels()] == ["cpu_gather\npinned"]
+
+
+def test_save_all_writes_every_figure_and_the_same_svg_again(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = load_run(make_run(jitter=0.1))
+    written = save_all(run, tmp_path / "one" / "figures")
+    assert {p.stem for p in written} == set(CHARTS)
+    assert {p.suffix for p in written} == {".png", ".svg"}
+    assert all(p.stat().st_size > 1000 for p in written)
+    again = save_all(run, tmp_path / "two", formats=["svg"])
+    digest = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in written}
+    assert all(hashlib.sha256(p.read_bytes()).hexdigest() == digest[p.name] for p in again)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0, "0"), (1234.5, "1234"), (12.345, "12.3"), (1.0, "1.00"), (0.0123456, "0.0123"),
+     (0.9999, "1.00"), (99.99, "100")],
+)  # fmt: skip
+def test_three_digits(value: float, shown: str) -> None:
+    assert three_digits(value) == shown
+
+
+@pytest.mark.parametrize(("longest", "unit"), [(2.0, "s"), (0.2, "ms"), (2e-4, "µs")])
+def test_time_unit(longest: float, unit: str) -> None:
+    assert time_unit(longest)[0] == unit
