@@ -237,4 +237,4 @@ def _why(run: Run, key: tuple[str, ...]) -> str:
         return str(undeclared.iloc[0])
     if not len(mine):
         return "the case has not been run; --resume completes it"
-    return "the case declares too little: a run of gpu-meters, or an old one"
+    return "the case declares too little: an old run"

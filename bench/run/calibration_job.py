@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import Key, write_atomically
@@ -29,6 +29,7 @@ class CalibrationJob:
     machine: str
     part: Path
     choice: Path
+    copies_mib: tuple[float, ...]
 
     def dump(self, path: Path) -> None:
         """Write the job for the process that will do it."""
@@ -44,6 +45,7 @@ class CalibrationJob:
         fields = json.loads(path.read_text(encoding="utf-8"))
         for name in ("part", "choice"):
             fields[name] = Path(fields[name])
+        fields["copies_mib"] = tuple(fields["copies_mib"])
         return cls(**fields)
 
 
@@ -55,7 +57,6 @@ def run_maker(run_id: str, commit: str, machine: str) -> RowMaker:
 def read_choice(path: Path) -> SensorChoice:
     """The choice that :meth:`CalibrationJob.keep` kept."""
     try:
-        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return SensorChoice(**fields)
-    except (OSError, ValueError, TypeError) as error:
-        return SensorChoice(None, f"failed: the calibration left no choice ({error})")
+        return SensorChoice.of_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        return SensorChoice(None, Reason("failed", f"the calibration left no choice ({error})"))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
-from gatherbench.bench.meters.base import TOO_SHORT, Reading
+from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.clock import WallClockMeter
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.pcie import PcieMeter
@@ -86,4 +86,5 @@ class EnergyBlock:
 
 def _refused(reading: Reading) -> bool:
     """Whether the counter is there and only the window was too short for it."""
-    return reading.metric == "gpu_energy" and (reading.reason or "").startswith(TOO_SHORT)
+    short = reading.reason is not None and reading.reason.kind == "too_short"
+    return reading.metric == "gpu_energy" and short

@@ -56,5 +56,5 @@ class Job:
         for name in ("dataset", "trace", "part", "traces"):
             fields[name] = None if fields[name] is None else Path(fields[name])
         if fields["sensors"] is not None:
-            fields["sensors"] = SensorChoice(**fields["sensors"])
+            fields["sensors"] = SensorChoice.of_json(fields["sensors"])
         return cls(case=Case(workload=Workload(**workload), **case), **fields)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.machine.numa import Binding, bind_case, share_on_node
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.plan.workload import Workload
@@ -162,12 +163,12 @@ def load_table(dataset: GraphDataset) -> tuple[Tensor, str]:
 def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[Row]:
     """The NUMA node that threads and memory are bound to, and what of the table lies there."""
     if binding.node is None:
-        reason = binding.reason or "unsupported: not bound"
+        reason = binding.reason or Reason("unsupported", "not bound")
         yield make.missing("setup", "numa_node", "1", "NUMA node of the GPU", reason)
         return
     yield make.ok("setup", "numa_node", "1", binding.node, binding.how)
     share, source = share_on_node(table, binding.node), "move_pages, pages spread over the table"
-    if isinstance(share, str):
+    if isinstance(share, Reason):
         yield make.missing("setup", "table_on_node", "1", source, share)
     else:
         yield make.ok("setup", "table_on_node", "1", share, source)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from gatherbench.bench.meters.gpu_choice import SensorChoice
-from gatherbench.bench.meters.pcie_sources import FieldCounters
+from gatherbench.bench.meters.pcie import FieldCounters
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.plan.workload import Workload
@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # The source that is polled most often, whether or not a calibration would trust it here.
-    polled = SensorChoice(FieldCounters.name, "")
+    polled = SensorChoice(FieldCounters.name, None)
     recorder = Recorder(open_meters(gpu=gpu_under_test(device, polled)))
     load = os.getloadavg()[0]
     with case_epochs(options.strategy, device) as epoch:

@@ -9,8 +9,7 @@ from gatherbench.bench.run.rows import Row, RowMaker
 def row_of(reading: Reading, make: RowMaker, stage: str, epoch: int = -1) -> Row:
     """A meter's reading as a row: a sensor that broke is ``failed``, one that lacks ``skipped``."""
     what = (stage, reading.metric, reading.unit)
-    if reading.value is not None:
-        return make.ok(*what, reading.value, cited(reading), epoch)
-    reason = reading.reason or "unsupported: no reading"
-    status = "failed" if reason.startswith("failed:") else "skipped"
-    return make.missing(*what, cited(reading), reason, status, epoch)
+    if reading.reason is None:
+        return make.ok(*what, reading.value or 0.0, cited(reading), epoch)
+    status = "failed" if reading.reason.kind == "failed" else "skipped"
+    return make.missing(*what, cited(reading), reading.reason, status, epoch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import UNITS
 
 SCHEMA_VERSION = 1
@@ -107,12 +108,12 @@ class RowMaker:
         metric: str,
         unit: str,
         source: str,
-        reason: str,
+        reason: str | Reason,
         status: str = "skipped",
         epoch: int = -1,
     ) -> Row:
         """No value, and why."""
-        return self._row(epoch, stage, metric, unit, None, source, status, reason)
+        return self._row(epoch, stage, metric, unit, None, source, status, str(reason))
 
     def _row(
         self,

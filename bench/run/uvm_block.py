@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.clock import WallClockMeter
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.uvm import UvmMeter
@@ -16,7 +17,7 @@ from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.kernels.managed_memory import managed_bytes
 
 STAGE = "uvm"
-TRACED = "--trace has CUPTI in this process; run without it"
+TRACED = Reason("busy", "--trace has CUPTI in this process", "run without it")
 #: Closing the window reads every record, millions of them where a table thrashes.
 _PATIENCE_S = 60.0
 
@@ -44,7 +45,7 @@ def uvm_rows(one_epoch: Callable[[], object], make: RowMaker, traced: bool) -> I
         with recorder:
             one_epoch()
     except Exception as error:  # counting that fails must not cost what was measured
-        why = f"failed: {type(error).__name__}: {error}"
+        why = Reason("failed", f"{type(error).__name__}: {error}")
         yield make.missing(STAGE, "epochs", "1", said, why, "failed")
         return
     yield make.ok(STAGE, "epochs", "1", 1, said)

@@ -8,12 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gatherbench.bench.machine.env import describe_cpu, machine_slug
-from gatherbench.bench.machine.nvml import (
-    GpuInfo,
-    SensorUnavailableError,
-    hash_of_uuid,
-    list_gpus,
-)
+from gatherbench.bench.machine.nvml import GpuInfo, hash_of_uuid, list_gpus
+from gatherbench.bench.machine.reason import SensorUnavailableError
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 #: Of PCI's configuration space (PCI Local Bus Specification 3.0, section 6.7; PCI Express Base

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gatherbench.bench.meters import cupti_buffers
+from gatherbench.bench.meters import cupti
 from gatherbench.bench.meters.cupti import (
     CPU_PAGE_FAULT,
     DEVICE_TO_HOST,
@@ -116,7 +116,7 @@ def broken_records(stub: Stub) -> Any:
 
 
 def too_many(stub: Stub) -> Any:
-    cupti_buffers.MOST_BUFFERS = 2
+    cupti.MOST_BUFFERS = 2
     stub.records_a_buffer(ctypes.c_size_t(1))
     full = told(lambda: [stub.emit(HOST_TO_DEVICE, 4096) for _ in range(5)])
     return {"full": full, "next": told(lambda: stub.emit(HOST_TO_DEVICE, 4096))}
@@ -139,7 +139,7 @@ def kept_empty(stub: Stub) -> Any:
 
 def buffers() -> int:
     """How many there are when all have come back."""
-    return len(cupti_buffers.record_buffers()._idle)
+    return len(cupti.record_buffers()._idle)
 
 
 def windows(stub: Stub) -> Any:
@@ -187,7 +187,7 @@ def libraries(stub: Stub) -> Any:
 
 def meter(stub: Stub) -> Any:
     """The whole meter and its block, with a driver and a torch that have initialised CUDA."""
-    from gatherbench.bench.meters import known_move, uvm
+    from gatherbench.bench.meters import uvm
     from gatherbench.bench.meters.uvm import UvmMeter
     from gatherbench.bench.run.rows import RowMaker
     from gatherbench.bench.run.uvm_block import uvm_rows
@@ -204,7 +204,7 @@ def meter(stub: Stub) -> Any:
     class Move:
         """Of the known size, in two records; or of none, or refused."""
 
-        addresses = range(1 << 46, (1 << 46) + known_move.SIZE_BYTES)
+        addresses = range(1 << 46, (1 << 46) + uvm.SIZE_BYTES)
         records, closed, refused = 2, 0, False
 
         def to_gpu(self) -> None:
@@ -213,7 +213,7 @@ def meter(stub: Stub) -> Any:
             stub.address(self.addresses.start)
             stub.emit(CPU_PAGE_FAULT, 4711)
             for _ in range(Move.records):
-                stub.emit(HOST_TO_DEVICE, known_move.SIZE_BYTES // 2)
+                stub.emit(HOST_TO_DEVICE, uvm.SIZE_BYTES // 2)
             stub.address(self.addresses.stop)  # the first address that is not the move's
 
         def close(self) -> None:
@@ -250,7 +250,7 @@ def meter(stub: Stub) -> Any:
     torch.cuda.is_initialized = lambda: False
     idle = UvmMeter()
     idle.start()
-    found["idle"] = idle.stop()[0].reason
+    found["idle"] = str(idle.stop()[0].reason)
     return found
 
 

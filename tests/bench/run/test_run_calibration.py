@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
@@ -121,14 +122,14 @@ def test_what_was_polled_is_kept_for_pictures(
 
 
 def test_a_choice_survives_its_file(tmp_path: Path) -> None:
-    job = CalibrationJob("run", "abc", "box", tmp_path / "part", tmp_path / "sensors.json")
+    job = CalibrationJob("run", "abc", "box", tmp_path / "part", tmp_path / "sensors.json", (256,))
     job.dump(tmp_path / "job.json")
     assert CalibrationJob.load(tmp_path / "job.json") == job
-    for choice in (SensorChoice("gpm", ""), SensorChoice(None, "unsupported: none")):
+    for choice in (SensorChoice("gpm", None), SensorChoice(None, Reason("unsupported", "none"))):
         job.keep(choice)
         assert read_choice(job.choice) == choice
     job.choice.write_text("{}{")
-    assert "left no choice" in read_choice(job.choice).pcie_reason
+    assert "left no choice" in str(read_choice(job.choice).pcie_reason)
 
 
 def test_rows_of_the_run_name_no_case() -> None:
