@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
 
 from gatherbench.bench.machine.reason import Reason
 
@@ -24,16 +23,6 @@ class SensorChoice:
 
     pcie: str | None = None
     pcie_reason: Reason | None = NOT_CALIBRATED
-
-    @classmethod
-    def of_json(cls, fields: dict[str, Any]) -> Self:
-        """The inverse of ``dataclasses.asdict``.
-
-        Raises:
-            TypeError: these are no fields of a choice.
-        """
-        reason = fields.get("pcie_reason")
-        return cls(fields.get("pcie"), Reason(**reason) if reason else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import pynvml
 
@@ -45,57 +45,60 @@ Series = tuple[tuple[float, float], ...]
 Snapshot = tuple[float, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Bytes of a window in one direction, or why there are none.
+class PcieSource:
+    """One way to read the link's traffic: polled over a window.
 
-    ``series`` holds (s since the window opened, bytes since then); ``samples`` counts readings.
+    Raises:
+        SensorUnavailableError: the GPU or its driver does not have this source.
     """
-
-    source: str
-    bytes: float | Reason
-    samples: int = 0
-    series: Series = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """Traffic by direction, and what watching it cost."""
-
-    traffic: dict[str, Traffic]
-    polled: Polled[Any]
-
-
-class PcieSource(Protocol):
-    """One way to read the link's traffic."""
 
     name: ClassVar[str]
     period_s: ClassVar[float]
     #: Whether it may run beside something that is timed.
-    unobtrusive: ClassVar[bool]
-
-    def __init__(self, device: NvmlDevice) -> None:
-        """
-        Raises:
-            SensorUnavailableError: the GPU or its driver does not have this source.
-        """
-
-    def start(self) -> None: ...
-
-    def stop(self) -> Watched: ...
-
-
-class FieldCounters:
-    """Byte counters of 32 bits (driver 555 and later), polled often enough to see every wrap."""
-
-    name: ClassVar[str] = "counters"
-    period_s: ClassVar[float] = 0.02
     unobtrusive: ClassVar[bool] = True
-    _sources = ("NVML_FI_DEV_PCIE_COUNT_RX_BYTES", "NVML_FI_DEV_PCIE_COUNT_TX_BYTES")
+    #: What is read, in the order of :data:`DIRECTIONS`.
+    sources: ClassVar[tuple[str, str]]
 
     def __init__(self, device: NvmlDevice) -> None:
         self._device = device
-        self._ids = tuple(getattr(pynvml, name) for name in self._sources)
+        self._poller: Poller[Any] = Poller(self._read, self.period_s)
+        self._opened_s = 0.0
+
+    def _read(self) -> Any:
+        """What is taken at one time."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Open a window."""
+        self._opened_s = time.time()
+        self._poller.start()
+
+    def stop(self) -> list[Reading]:
+        """Close it: bytes by direction, and the core-seconds that polling cost."""
+        raise NotImplementedError
+
+    def _readings(
+        self, polled: Polled[Any], told: Sequence[float | Series | Reason], samples: int
+    ) -> list[Reading]:
+        """Of what each direction's sensor told: a total, totals over time, or a reason."""
+        readings = []
+        for direction, source, one in zip(DIRECTIONS, self.sources, told, strict=True):
+            series, answer = (one, one[-1][1]) if isinstance(one, tuple) else ((), one)
+            how = (source, samples, self.period_s, series)
+            readings.append(reading(f"pcie_{direction}", "B", answer, *how))
+        return [*readings, polled.cost("pcie_polling_cpu")]
+
+
+class FieldCounters(PcieSource):
+    """Byte counters of 32 bits (driver 555 and later), polled often enough to see every wrap."""
+
+    name = "counters"
+    period_s = 0.02
+    sources = ("NVML_FI_DEV_PCIE_COUNT_RX_BYTES", "NVML_FI_DEV_PCIE_COUNT_TX_BYTES")
+
+    def __init__(self, device: NvmlDevice) -> None:
+        super().__init__(device)
+        self._ids = tuple(getattr(pynvml, name) for name in self.sources)
         for answer in device.fields(*self._ids):
             if isinstance(answer.value, Reason):
                 why = answer.value
@@ -106,27 +109,15 @@ class FieldCounters:
             self._counter = link_counter(link_or_none(device))
         except UnknownLinkError as unknown:
             raise SensorUnavailableError(unknown.reason) from unknown
-        self._poller = Poller(self._read, self.period_s)
-        self._opened_s = 0.0
 
     def _read(self) -> tuple[Sequence[Any], float]:
         """Answers of the driver, unread, and the time after the call."""
         return self._device.answers(*self._ids), time.time()
 
-    def start(self) -> None:
-        self._opened_s = time.time()
-        self._poller.start()
-
-    def stop(self) -> Watched:
+    def stop(self) -> list[Reading]:
         polled = self._poller.stop()
-        found = {}
-        for i, (direction, source) in enumerate(zip(DIRECTIONS, self._sources, strict=True)):
-            series = polled.error or self._series(i, polled.samples)
-            if isinstance(series, Reason):
-                found[direction] = Traffic(source, series, len(polled.samples))
-            else:
-                found[direction] = Traffic(source, series[-1][1], len(polled.samples), series)
-        return Watched(found, polled)
+        told = [polled.error or self._series(i, polled.samples) for i in range(len(self._ids))]
+        return self._readings(polled, told, len(polled.samples))
 
     def _series(
         self, number: int, samples: Sequence[tuple[Sequence[Any], float]]
@@ -138,10 +129,9 @@ class FieldCounters:
                 return found.value
             # Where the driver does not stamp a value, the time of the call has to do.
             counts.append((called_s if found.taken_s is None else found.taken_s, int(found.value)))
-        try:
-            series = self._counter.accumulate(counts)
-        except SensorUnavailableError as lost:
-            return lost.reason
+        series = answer_or_reason(lambda: self._counter.accumulate(counts))
+        if isinstance(series, Reason):
+            return series
         if len(series) == 1:
             cause = "the driver did not refresh the counter"
             return Reason("too_short", cause, "use longer epochs")
@@ -160,52 +150,34 @@ def link_counter(link: Link | None) -> Wrapping:
     return Wrapping("the byte counter", "B", MODULUS, rate, STAMP_S)
 
 
-class Gpm:
+class Gpm(PcieSource):
     """Performance metrics of Hopper and later: mean rates over intervals of 200 ms and more.
 
     Now and then a metric comes back as exactly 0 beside traffic. A link with a working GPU at its
     end is never quite silent, so a 0 is a sample that failed.
     """
 
-    name: ClassVar[str] = "gpm"
-    period_s: ClassVar[float] = 0.25
-    unobtrusive: ClassVar[bool] = True
-    _sources = ("NVML_GPM_METRIC_PCIE_RX_PER_SEC", "NVML_GPM_METRIC_PCIE_TX_PER_SEC")
+    name = "gpm"
+    period_s = 0.25
+    sources = ("NVML_GPM_METRIC_PCIE_RX_PER_SEC", "NVML_GPM_METRIC_PCIE_TX_PER_SEC")
 
     def __init__(self, device: NvmlDevice) -> None:
+        super().__init__(device)
         if not device.gpm_supported():
             cause = "this GPU has no performance metrics"
             raise SensorUnavailableError(Reason("unsupported", cause, "they begin with Hopper"))
-        self._poller: Poller[Snapshot] = Poller(
-            lambda: (time.monotonic(), device.gpm_sample()), self.period_s
-        )
 
-    def start(self) -> None:
-        self._poller.start()
+    def _read(self) -> Snapshot:
+        return time.monotonic(), self._device.gpm_sample()
 
-    def stop(self) -> Watched:
+    def stop(self) -> list[Reading]:
         polled = self._poller.stop()
         with given_back(polled.samples) as snapshots:
-            length_s = snapshots[-1][0] - snapshots[0][0] if snapshots else 0.0
-            told: Sequence[Series | Reason] | Reason
-            if polled.error is not None:
-                told = polled.error
-            elif length_s < SHORTEST_GPM_S:
-                cause = (
-                    f"a window of {length_s:.2g} s is shorter than the {SHORTEST_GPM_S:g} s that"
-                    " these metrics need"
-                )
-                told = Reason("too_short", cause, "use longer epochs")
-            else:
+            told: list[Series | Reason] | Reason | None = polled.error
+            if told is None:
                 told = answer_or_reason(lambda: gpm_traffic(chain(snapshots)))
-        both = (told, told) if isinstance(told, Reason) else told
-        found = {}
-        for direction, source, one in zip(DIRECTIONS, self._sources, both, strict=True):
-            if isinstance(one, Reason):
-                found[direction] = Traffic(source, one, len(polled.samples))
-            else:
-                found[direction] = Traffic(source, one[-1][1], len(one), one)
-        return Watched(found, polled)
+        both = [told, told] if isinstance(told, Reason) else told
+        return self._readings(polled, both, len(polled.samples))
 
 
 @contextmanager
@@ -219,8 +191,19 @@ def given_back(snapshots: list[Snapshot]) -> Iterator[list[Snapshot]]:
 
 
 def chain(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """Snapshots from edge to edge, no two closer than :data:`SHORTEST_GPM_S`."""
+    """Snapshots from edge to edge, no two closer than :data:`SHORTEST_GPM_S`.
+
+    Raises:
+        SensorUnavailableError: the edges are closer than that.
+    """
     first, *inner, last = snapshots
+    length_s = last[0] - first[0]
+    if length_s < SHORTEST_GPM_S:
+        cause = (
+            f"a window of {length_s:.2g} s is shorter than the {SHORTEST_GPM_S:g} s that these"
+            " metrics need"
+        )
+        raise SensorUnavailableError(Reason("too_short", cause, "use longer epochs"))
     kept = [first]
     for snapshot in inner:
         if snapshot[0] - kept[-1][0] >= SHORTEST_GPM_S <= last[0] - snapshot[0]:
@@ -255,27 +238,25 @@ def gpm_traffic(snapshots: Sequence[Snapshot]) -> list[Series | Reason]:
     return found
 
 
-class SampledThroughput:
+class SampledThroughput(PcieSource):
     """The last resort: samples of 20 ms each, for which the call blocks, extrapolated.
 
     Values of drivers differ by 1.67× and by 1000× from the truth, and each call holds a driver lock
     while it waits, so it is never used beside anything that is timed.
     """
 
-    name: ClassVar[str] = "throughput"
-    period_s: ClassVar[float] = 0.05
-    unobtrusive: ClassVar[bool] = False
-    _sources = (
+    name = "throughput"
+    period_s = 0.05
+    unobtrusive = False
+    sources = (
         "nvmlDeviceGetPcieThroughput RX, samples of 20 ms extrapolated over the window",
         "nvmlDeviceGetPcieThroughput TX, samples of 20 ms extrapolated over the window",
     )
+    _counters = (pynvml.NVML_PCIE_UTIL_RX_BYTES, pynvml.NVML_PCIE_UTIL_TX_BYTES)
 
     def __init__(self, device: NvmlDevice) -> None:
-        self._device = device
-        self._counters = (pynvml.NVML_PCIE_UTIL_RX_BYTES, pynvml.NVML_PCIE_UTIL_TX_BYTES)
+        super().__init__(device)
         device.throughput(self._counters[0])
-        self._poller = Poller(self._read, self.period_s)
-        self._opened_s = 0.0
 
     def _read(self) -> tuple[float, tuple[float, ...], float]:
         begin_s = time.monotonic()
@@ -283,10 +264,10 @@ class SampledThroughput:
         return begin_s, rates, time.monotonic()
 
     def start(self) -> None:
-        self._poller.start()
+        super().start()
         self._opened_s = time.monotonic()  # after the first sample, which blocks
 
-    def stop(self) -> Watched:
+    def stop(self) -> list[Reading]:
         closed_s = time.monotonic()
         polled = self._poller.stop()
         # A sample that reaches beyond an edge of the window has seen what is not of it.
@@ -299,13 +280,11 @@ class SampledThroughput:
         if reason is None and not inside:
             cause = "the window is too short for a sample"
             reason = Reason("too_short", cause, "use longer epochs")
-        found = {}
-        for i, (direction, source) in enumerate(zip(DIRECTIONS, self._sources, strict=True)):
-            moved = reason or (
-                sum(rates[i] for rates in inside) / len(inside) * (closed_s - self._opened_s)
-            )
-            found[direction] = Traffic(source, moved, len(inside))
-        return Watched(found, polled)
+        if reason is not None:
+            return self._readings(polled, (reason, reason), len(inside))
+        length_s = closed_s - self._opened_s
+        moved = [sum(rates) / len(inside) * length_s for rates in zip(*inside, strict=True)]
+        return self._readings(polled, moved, len(inside))
 
 
 #: In the order in which they are tried.
@@ -366,11 +345,4 @@ class PcieMeter:
         if self._source is None or isinstance(self._source, Reason):
             reason = self._source or NEVER_OPENED
             return [reading(f"pcie_{d}", "B", reason, "NVML PCIe traffic") for d in DIRECTIONS]
-        watched, period_s = self._source.stop(), self._source.period_s
-        readings = [
-            reading(
-                f"pcie_{way}", "B", seen.bytes, seen.source, seen.samples, period_s, seen.series
-            )
-            for way, seen in watched.traffic.items()
-        ]
-        return [*readings, watched.polled.cost("pcie_polling_cpu")]
+        return self._source.stop()

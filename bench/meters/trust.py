@@ -93,8 +93,9 @@ def calibrate(
         for direction in DIRECTIONS:
             source.start()
             copied = copier.copy(direction, seconds, lambda: loaded.append(link_or_none(device)))
-            seen = source.stop().traffic[direction]
-            found.append(Comparison(kind.name, direction, seen.bytes, copied))
+            (seen,) = (r for r in source.stop() if r.metric == f"pcie_{direction}")
+            counted = seen.reason or seen.value or 0.0
+            found.append(Comparison(kind.name, direction, counted, copied))
     fastest = max((link for link in loaded if link), key=lambda x: (x.gen, x.width), default=None)
     return Calibration(found, idle, fastest)
 

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from gatherbench.bench.meters.other_work import quiet_cores
 from gatherbench.bench.run.rows import SERIES
 
 if TYPE_CHECKING:
     from gatherbench.bench.read.tables import Run
 
-#: Cores, or share of the host's cores, that other work may have beside a quiet case: daemons and
-#: kernel threads take that much.
-QUIET_CORES, QUIET_SHARE = 0.3, 0.05
 #: The host's clock may be off by a tick on each core: in a short case that looks like other work.
 TICK_S = 0.01
 
@@ -32,9 +30,7 @@ def mark_disturbed(rows: pd.DataFrame, env: dict[str, Any]) -> pd.DataFrame:
     epochs; NaN where the host was not metered. ``disturbed``: that was too much. ``used``: the row
     counts in medians: its case did not fail, and was quiet or its series has no quiet case.
 
-    Other work: processes that are not ours, kernel threads (those that work for us as well, since
-    nobody is charged for them), and what a hypervisor gave to other machines (steal). In a
-    container the host may be larger than our share.
+    What other work is: :mod:`gatherbench.bench.meters.other_work`.
     """
     cores = env.get("cpu", {}).get("logical_cores") or 1
     rows = rows.drop(columns=["other_cores", "disturbed", "used"], errors="ignore")
@@ -51,12 +47,11 @@ def mark_disturbed(rows: pd.DataFrame, env: dict[str, Any]) -> pd.DataFrame:
     )
     ours = sums["cpu_user"] + sums["cpu_system"]
     other = sums["system_cpu_busy"] + sums["system_cpu_steal"] - ours
-    quiet = max(QUIET_CORES, QUIET_SHARE * cores)
     found = pd.DataFrame(
         {
             # Clocks tick: less than nothing is none.
             "other_cores": (other / sums["window_time"]).clip(lower=0),
-            "disturbed": other - quiet * sums["window_time"] > TICK_S * cores,
+            "disturbed": other - quiet_cores(cores) * sums["window_time"] > TICK_S * cores,
         }
     )
     ended = rows[(rows["stage"] == "case") & (rows["status"] == "failed")]

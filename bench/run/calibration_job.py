@@ -5,9 +5,9 @@ It runs once, before the first case, in a process of its own; a run without a GP
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.gpu_choice import SensorChoice
@@ -18,11 +18,13 @@ from gatherbench.bench.run.store import Key, write_atomically
 TIMEOUT_S = 300.0
 #: Of its rows: they belong to no case.
 CALIBRATION_KEY: Key = ("", "", "", 0)
+_CHOICE = TypeAdapter(SensorChoice)
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrationJob:
+class CalibrationJob(BaseModel):
     """What to calibrate for, and where its rows and its choice go."""
+
+    model_config = ConfigDict(frozen=True)
 
     run_id: str
     commit: str
@@ -33,20 +35,16 @@ class CalibrationJob:
 
     def dump(self, path: Path) -> None:
         """Write the job for the process that will do it."""
-        path.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
-
-    def keep(self, choice: SensorChoice) -> None:
-        """Write the choice down for the cases to come."""
-        write_atomically(self.choice, json.dumps(asdict(choice), indent=2) + "\n")
+        path.write_text(self.model_dump_json(), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> CalibrationJob:
         """The inverse of :meth:`dump`."""
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        for name in ("part", "choice"):
-            fields[name] = Path(fields[name])
-        fields["copies_mib"] = tuple(fields["copies_mib"])
-        return cls(**fields)
+        return cls.model_validate_json(path.read_bytes())
+
+    def keep(self, choice: SensorChoice) -> None:
+        """Write the choice down for the cases to come."""
+        write_atomically(self.choice, _CHOICE.dump_json(choice, indent=2).decode() + "\n")
 
 
 def run_maker(run_id: str, commit: str, machine: str) -> RowMaker:
@@ -57,6 +55,7 @@ def run_maker(run_id: str, commit: str, machine: str) -> RowMaker:
 def read_choice(path: Path) -> SensorChoice:
     """The choice that :meth:`CalibrationJob.keep` kept."""
     try:
-        return SensorChoice.of_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        return SensorChoice(None, Reason("failed", f"the calibration left no choice ({error})"))
+        return _CHOICE.validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        cause = str(error).partition("\n")[0]
+        return SensorChoice(None, Reason("failed", f"the calibration left no choice ({cause})"))

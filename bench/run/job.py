@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.workload import Workload
@@ -56,5 +58,5 @@ class Job:
         for name in ("dataset", "trace", "part", "traces"):
             fields[name] = None if fields[name] is None else Path(fields[name])
         if fields["sensors"] is not None:
-            fields["sensors"] = SensorChoice.of_json(fields["sensors"])
+            fields["sensors"] = TypeAdapter(SensorChoice).validate_python(fields["sensors"])
         return cls(case=Case(workload=Workload(**workload), **case), **fields)

@@ -33,16 +33,14 @@ from gatherbench.bench.run.check import (
     residency_row,
 )
 from gatherbench.bench.run.declared_rows import declared_rows
-from gatherbench.bench.run.energy_block import EnergyBlock
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import STAGES, CudaClock, EpochTimes, HostClock, run_epoch
 from gatherbench.bench.run.models import Trainer, build_model, to_device
 from gatherbench.bench.run.nvtx import TRACE_BATCHES, Mark, nvtx_session, unmarked, write_trace
-from gatherbench.bench.run.reading_row import row_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_calibration import gpu_under_test
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
-from gatherbench.bench.run.uvm_block import uvm_rows
+from gatherbench.bench.run.untimed import EnergyBlock, row_of, uvm_rows
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch

@@ -19,9 +19,9 @@ from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.nvml_device import NvmlDevice, uuids_of
 from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuPowerMeter
 from gatherbench.bench.meters.trust import Calibration, calibrate
-from gatherbench.bench.run.reading_row import row_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CALIBRATION_STAGE as STAGE
+from gatherbench.bench.run.untimed import row_of
 
 #: How long each source watches each copy: some periods of the slowest of them.
 COPY_S = 1.0

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 from gatherbench.bench.machine.env import joint_name
+from gatherbench.bench.meters.other_work import OtherWork, is_quiet
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.probe.calibrate.check import Check, Measured, check, summarise
 from gatherbench.bench.probe.calibrate.files import SampleFile, write_checks, writing
@@ -50,8 +49,6 @@ HOST_BUDGET_S, GPU_BUDGET_S = 60.0, 500.0
 #: Kept back for the fit and the files; a GPU's gathers take some seconds to fit.
 HOST_CLOSING_S, GPU_CLOSING_S = 3.0, 15.0
 MOST_ROUNDS = 100
-#: Other work on as many cores is told with the profile.
-BUSY_CORES = 0.2
 #: Fewer whole rounds than this give no quartiles worth the name.
 FEWEST_ROUNDS = 3
 
@@ -114,7 +111,7 @@ def calibrate(
         file = out / f"{facts.slug}.samples.csv"
         samples = stack.enter_context(SampleFile(file))
         say(f"{len(points)} points, set up in {time.monotonic() - began:.0f} s")
-        load = OtherLoad()
+        load = OtherWork()
         rounds = measure_all(
             points,
             stand,
@@ -124,7 +121,7 @@ def calibrate(
         )
         other_cores = load.cores()
         facts = ask()  # the link is awake now
-    if other_cores is not None and other_cores > BUSY_CORES:
+    if other_cores is not None and not is_quiet(other_cores):
         note = f"measured beside other work that kept {other_cores:.1f} cores busy"
         facts = dataclasses.replace(facts, description=f"{facts.description}; {note}")
         say(f"{note}: on an idle machine the constants would be others")
@@ -153,27 +150,6 @@ def named(base: LinkProfile, facts: MachineFacts) -> LinkProfile:
     base = base.with_constant("copy.pageable", None, why)
     text = f"{facts.description}; what was not measured there is of {base.name}"
     return dataclasses.replace(base, name=joint_name(facts.slug, base.name), description=text)
-
-
-class OtherLoad:
-    """How many cores other processes keep busy, from the kernel's counters.
-
-    In a container the counters may be of a larger machine than the process's share.
-    """
-
-    def __init__(self) -> None:
-        self._begin = self._read()
-
-    def cores(self) -> float | None:
-        """Cores since this was made; ``None`` where the kernel does not count."""
-        wall, busy, own = (b - a for a, b in zip(self._begin, self._read(), strict=True))
-        return max(0.0, busy - own) / wall if wall > 0 and busy > 0 else None
-
-    @staticmethod
-    def _read() -> tuple[float, float, float]:
-        whole, own = psutil.cpu_times(), psutil.Process().cpu_times()
-        busy = whole.user + whole.system
-        return time.monotonic(), busy, own.user + own.system
 
 
 class _Both:

@@ -190,7 +190,7 @@ def meter(stub: Stub) -> Any:
     from gatherbench.bench.meters import uvm
     from gatherbench.bench.meters.uvm import UvmMeter
     from gatherbench.bench.run.rows import RowMaker
-    from gatherbench.bench.run.uvm_block import uvm_rows
+    from gatherbench.bench.run.untimed import uvm_rows
     from gatherbench.kernels import managed_memory
     from gatherbench.kernels.cuda_calls import CudaCallError
 

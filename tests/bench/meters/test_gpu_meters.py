@@ -29,7 +29,6 @@ from gatherbench.bench.meters.pcie import (
 )
 from gatherbench.bench.meters.poller import Polled
 from gatherbench.bench.meters.power import GpuPowerMeter
-from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.meters.trust import Comparison, choose
 from gatherbench.bench.meters.uvm import SIZE_BYTES, KnownMove
 
@@ -103,7 +102,7 @@ class FakeNvml:
 
 def test_a_run_without_a_gpu_reads_none_of_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     library = FakeNvml(monkeypatch)
-    for meter in open_meters(["pcie", "gpu_power"]):
+    for meter in (PcieMeter(), GpuPowerMeter()):
         meter.start()
         readings = meter.stop()
         assert {r.metric for r in readings} in (
@@ -228,9 +227,9 @@ def test_a_sample_that_reaches_beyond_the_window_is_left_out(
     clock = iter((10.0, 11.0))
     monkeypatch.setattr(pcie.time, "monotonic", lambda: next(clock))
     source.start()
-    seen = source.stop().traffic
-    assert [seen[d].bytes for d in DIRECTIONS] == [1e9, 2e9]
-    assert seen[DIRECTIONS[0]].samples == 1
+    to_device, to_host, _ = source.stop()
+    assert [to_device.value, to_host.value] == [1e9, 2e9]
+    assert to_device.samples == 1
 
 
 def test_the_known_move_is_touched_here_then_moved_and_freed(

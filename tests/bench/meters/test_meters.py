@@ -20,6 +20,7 @@ from gatherbench.bench.meters import cpu as cpu_module
 from gatherbench.bench.meters.base import UNITS, Reading
 from gatherbench.bench.meters.clock import WallClockMeter
 from gatherbench.bench.meters.cpu import CpuMeter
+from gatherbench.bench.meters.other_work import OtherWork, is_quiet, quiet_cores
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import METERS, open_meters
 
@@ -229,15 +230,27 @@ def test_the_host_is_at_least_as_busy_as_we_are() -> None:
     assert value(readings, "system_cpu_busy") + value(readings, "system_cpu_steal") >= ours - tick
 
 
-def test_open_meters_keeps_the_order_and_names_the_nearest() -> None:
-    assert [m.name for m in open_meters(["clock", "cpu"])] == ["cpu", "clock"]
+def test_the_clock_is_innermost_and_times_nothing_of_the_others() -> None:
     assert [m.name for m in open_meters()] == [m.name for m in METERS]
-    assert METERS[-1] is WallClockMeter  # innermost: it times nothing of the others
-    with pytest.raises(ValueError, match="did you mean 'clock'"):
-        open_meters(["clok"])
-    with pytest.raises(ValueError, match="there are rapl"):
-        open_meters(["xyzzy"])
-    assert open_meters([]) == []
+    assert METERS[-1] is WallClockMeter
+
+
+def test_other_work_is_what_the_host_did_beside_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two seconds: the host was busy for 6, a hypervisor took 2, ours were 5 core-seconds."""
+    read = {"system_cpu_busy": 6.0, "system_cpu_steal": 2.0, "cpu_user": 4.0, "cpu_system": 1.0}
+    monkeypatch.setattr(
+        CpuMeter, "stop", lambda _: [Reading(m, "s", v, "test") for m, v in read.items()]
+    )
+    monkeypatch.setattr(
+        WallClockMeter, "stop", lambda _: [Reading("window_time", "s", 2.0, "test")]
+    )
+    assert OtherWork().cores() == 1.5
+    read["cpu_user"] = 8.0  # clocks tick: less than nothing is none
+    assert OtherWork().cores() == 0
+    read["system_cpu_busy"] = None  # type: ignore[assignment]
+    assert OtherWork().cores() is None
+    assert [quiet_cores(n) for n in (2, 64)] == [0.3, 3.2]
+    assert is_quiet(None)
 
 
 class Noted:

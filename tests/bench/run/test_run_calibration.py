@@ -122,7 +122,14 @@ def test_what_was_polled_is_kept_for_pictures(
 
 
 def test_a_choice_survives_its_file(tmp_path: Path) -> None:
-    job = CalibrationJob("run", "abc", "box", tmp_path / "part", tmp_path / "sensors.json", (256,))
+    job = CalibrationJob(
+        run_id="run",
+        commit="abc",
+        machine="box",
+        part=tmp_path / "part",
+        choice=tmp_path / "sensors.json",
+        copies_mib=(256,),
+    )
     job.dump(tmp_path / "job.json")
     assert CalibrationJob.load(tmp_path / "job.json") == job
     for choice in (SensorChoice("gpm", None), SensorChoice(None, Reason("unsupported", "none"))):

@@ -67,18 +67,11 @@ def test_other_work_is_noted_in_the_profile(
     busy: float | None,
     noted: bool,
 ) -> None:
-    monkeypatch.setattr(calibration.OtherLoad, "cores", lambda self: busy)
+    monkeypatch.setattr(calibration.OtherWork, "cores", lambda self: busy)
     said: list[str] = []
     done = calibrate(tmp_path, device="cpu", say=said.append)
     assert ("kept 1.5 cores busy" in done.profile.description) is noted
     assert any("on an idle machine" in text for text in said) is noted
-
-
-def test_other_load_is_what_others_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    readings = iter([(0.0, 10.0, 1.0), (2.0, 14.0, 2.0), (0.0, 0.0, 0.0), (2.0, 0.0, 1.0)])
-    monkeypatch.setattr(calibration.OtherLoad, "_read", staticmethod(lambda: next(readings)))
-    assert calibration.OtherLoad().cores() == pytest.approx(1.5)
-    assert calibration.OtherLoad().cores() is None
 
 
 def test_too_little_time_is_said(tmp_path: Path, steady: list[Point]) -> None:

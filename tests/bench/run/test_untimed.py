@@ -10,8 +10,8 @@ from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters import power as power_module
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.power import GpuEnergyMeter
-from gatherbench.bench.run.energy_block import EnergyBlock
 from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.untimed import EnergyBlock
 
 GPU = GpuUnderTest(("GPU-x",), SensorChoice(None, Reason("unsupported", "nobody is trusted")))
 MAKE = RowMaker("run", "abc", "box", "cuda", "w", "d", "s", "v", 0)
