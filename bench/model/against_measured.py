@@ -28,7 +28,7 @@ def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
     What the model cannot predict is NaN. Where the profile's ranges make more than one epoch, there
     is a line with the shortest and one with the longest, and ``end`` says which.
     """
-    measured = epoch_times(run).query("backend == 'cuda'")
+    measured = epoch_times(run).query("backend == 'cuda' and basis == 'measured'")
     seconds = {tuple(r[:3]): r[3] for r in measured[[*_SERIES, "median"]].itertuples(index=False)}
     found = [
         (one, epochs)
@@ -65,9 +65,9 @@ def _measured_training(run: Run, series: Sequence[Series]) -> dict[str, float]:
         for one in series
         if one.load is not None and one.load.lookahead == 0
     }
-    rows = run.rows
-    rows = rows[(rows["stage"] == "train") & (rows["metric"] == "wall_time") & (rows["epoch"] >= 0)]
-    rows = rows[(rows["backend"] == "cuda") & (rows["status"] == "ok")]
+    rows = run.select(
+        stage="train", metric="wall_time", basis="measured", backend="cuda", status="ok"
+    )
     alone = [key in blocking for key in rows[_SERIES].itertuples(index=False, name=None)]
     medians = rows.loc[alone].groupby("workload")["value"].median()
     return {str(workload): float(seconds) for workload, seconds in medians.items()}

@@ -13,8 +13,9 @@ import re
 import pandas as pd
 
 from gatherbench.bench.model.physics import split_requests
-from gatherbench.bench.read.epochs import SERIES, epoch_values, plan_order
+from gatherbench.bench.read.epochs import plan_order
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES
 from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES
 
 #: Largest reads that a GPU may make, B; requests are declared for the first.
@@ -26,17 +27,16 @@ _MEASURED, _RATIO = "pcie_host_to_device", "pcie_host_to_device_ratio"
 def link_bytes(run: Run) -> pd.DataFrame:
     """Bytes from host to device in an epoch of each series whose traffic was measured.
 
-    Columns: :data:`~gatherbench.bench.read.epochs.SERIES`; ``payload`` (what the path wanted);
+    Columns: :data:`~gatherbench.bench.run.rows.SERIES`; ``payload`` (what the path wanted);
     ``read`` (whole sectors of its reads, and its copies, ids among them); ``link_128`` and
     ``link_64`` (that with the header of each completion, were these the GPU's largest reads, and
     with what the run's calibration saw a copied byte cost); ``median``, ``low``, ``high`` and
     ``count`` (measured, over epochs: quartiles). NaN where requests were not counted. Edges that
     are copied for training are measured and not counted: with sampling on the GPU there are none.
     """
-    measured = epoch_values(run, "epoch", _MEASURED).groupby(SERIES)
+    measured = run.values("epoch", _MEASURED).groupby(SERIES)
     keys = SERIES[:3]
-    rows = run.rows
-    rows = rows[(rows["backend"] == "model") & (rows["epoch"] < 0) & (rows["stage"] == "fetch")]
+    rows = run.select(stage="fetch", basis="declared")
     declared = {key: mine.set_index("metric")["value"] for key, mine in rows.groupby(keys)}
     ratio = copied_ratio(run)
     records = []

@@ -10,7 +10,6 @@ from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.model.profile_file import load_profile
 from gatherbench.bench.model.run_loads import Series, series_of
-from gatherbench.bench.read.modelled import BORROWED
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import RunStore
@@ -48,15 +47,15 @@ def predictions(
 
 
 def predict(run: Run, profile: LinkProfile, *, gpus: int = 1, nodes: int = 1) -> list[Row]:
-    """Predictions as rows: ``backend = model``, ``machine`` the profile's name, repeat 0.
+    """Predictions as rows: ``basis`` predicted, ``machine`` the profile's name, repeat 0.
 
     Where the profile knows ranges, epoch 0, 1, … are its corners: of two series those of one number
     belong together. Otherwise there is epoch 0.
 
     For each series ``epoch.wall_time`` and the ``wall_time`` of ``sample``, ``fetch`` and ``train``
     (what training waited for, and training: they add up to the epoch); and, in ``fetch``, what
-    gathering and transfer would take alone. What is not known is a row with the reason. Times that
-    the run measured and the prediction borrows are rows, too: :data:`BORROWED`, a minibatch's.
+    gathering and transfer would take alone. What is not known is a row with the reason.
+    ``borrowed`` names the stages whose time was taken from what the run measured.
     """
     commit = str(run.rows["commit"].iloc[-1]) if len(run.rows) else "unknown"
     rows: list[Row] = []
@@ -67,32 +66,30 @@ def predict(run: Run, profile: LinkProfile, *, gpus: int = 1, nodes: int = 1) ->
             run_id=run.run_id,
             commit=commit,
             machine=profile.name,
-            backend="model",
+            backend="cuda",
             workload=one.workload,
             dataset=run.plan["workloads"][one.workload]["dataset"],
             strategy=one.strategy,
             variant=one.variant,
             repeat=0,
+            basis="predicted",
+            borrowed=_borrowed(one),
         )
         for number, (epoch, where) in enumerate(zip(epochs, sources, strict=False)):
             rows += _rows(make, one, epoch, number, where)
-        rows += _borrowed(make, one)
     return rows
 
 
-def _borrowed(make: RowMaker, one: Series) -> Iterator[Row]:
-    """What the prediction takes from the run's own measurements."""
+def _borrowed(one: Series) -> str:
+    """The stages whose time the prediction takes from the run's own measurements."""
     load = one.load
     times = {} if load is None else {"sample": load.sample_s, "fetch": load.gather_s}
-    for stage, seconds in times.items():
-        if seconds is not None and seconds.value is not None:
-            said = "; ".join(seconds.remarks)
-            yield make.ok(stage, BORROWED[stage], "s", seconds.value, said, epoch=0)
+    return " ".join(stage for stage, seconds in times.items() if seconds is not None)
 
 
 def is_prediction(row: Row) -> bool:
-    """Whether a row was predicted; the other ``model`` rows are declared by the cases."""
-    return row.backend == "model" and row.epoch >= 0
+    """Whether a row was predicted."""
+    return row.basis == "predicted"
 
 
 def _rows(

@@ -113,7 +113,7 @@ def _measured_seconds(run: Run) -> dict[tuple[str, str, str], dict[str, float | 
     """Median seconds an epoch of ``epoch`` and ``fetch`` of each series measured on a GPU."""
     found: dict[tuple[str, str, str], dict[str, float | None]] = {}
     for name, table in (("epoch", epoch_times(run)), ("fetch", stage_times(run)["fetch"])):
-        for row in table[table["backend"] == "cuda"].to_dict("records"):
+        for row in table.query("backend == 'cuda' and basis == 'measured'").to_dict("records"):
             key = (row["workload"], row["strategy"], row["variant"])
             found.setdefault(key, {})[name] = float(row["median"])
     return found

@@ -13,8 +13,8 @@ from gatherbench.bench.model.estimate import Estimate, combine
 from gatherbench.bench.model.minibatch_load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.disturbance import disturbed
-from gatherbench.bench.read.epochs import SERIES
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.registry import build
 
@@ -66,8 +66,7 @@ class Series:
 def series_of(run: Run, profile: LinkProfile) -> list[Series]:
     """Every series of the run's plan, ready to be predicted with ``profile``."""
     declared = _declared(run)
-    sizes = run.rows[(run.rows["stage"] == "setup") & (run.rows["metric"] == "table")]
-    tables = sizes.groupby("workload")["value"].max()
+    tables = run.select(stage="setup", metric="table").groupby("workload")["value"].max()
     host = _Host(run, declared)
     found = []
     planned = {
@@ -149,10 +148,9 @@ class _Host:
     """
 
     def __init__(self, run: Run, declared: Mapping[tuple[str, ...], Mapping[str, float]]) -> None:
-        rows = run.rows
         self._sampling = str(run.plan["measure"].get("sampling"))
-        measured = rows[(rows["backend"] != "model") & (rows["epoch"] >= 0)]
-        self._times = measured[(measured["metric"] == "wall_time") & (measured["status"] == "ok")]
+        measured = run.select(metric="wall_time", basis="measured", status="ok")
+        self._times = measured[measured["epoch"] >= 0]
         self._on_host = self._times[self._times["backend"] == "host"]
         self._declared = declared
         self._disturbed = disturbed(run).index
@@ -215,8 +213,7 @@ class _Host:
 
 def _declared(run: Run) -> dict[tuple[str, ...], dict[str, float]]:
     """``stage.metric`` → value of what each series declared."""
-    rows = run.rows
-    rows = rows[(rows["backend"] == "model") & (rows["epoch"] == -1) & (rows["status"] == "ok")]
+    rows = run.select(basis="declared", status="ok")
     facts: dict[tuple[str, ...], dict[str, float]] = {}
     for row in rows[[*_KEYS, "stage", "metric", "value"]].itertuples(index=False, name=None):
         facts.setdefault(row[:3], {})[f"{row[3]}.{row[4]}"] = float(row[5])

@@ -7,8 +7,9 @@ import operator
 
 import pandas as pd
 
-from gatherbench.bench.read.epochs import SERIES, epoch_values, sort_series
+from gatherbench.bench.read.epochs import sort_series
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES
 
 #: What the meter's groups of threads are called here (:mod:`gatherbench.bench.meters.threads`).
 GROUPS = {
@@ -23,17 +24,17 @@ GROUPS = {
 def thread_seconds(run: Run) -> pd.DataFrame:
     """Core-seconds per epoch by group of threads: medians over repeats × epochs.
 
-    Columns: :data:`gatherbench.bench.read.epochs.SERIES`, one for each of :data:`GROUPS`,
+    Columns: :data:`gatherbench.bench.run.rows.SERIES`, one for each of :data:`GROUPS`,
     ``unused`` (the cores that the case may use, times the epoch, less what it used), and
     ``median``, ``low`` and ``high``, the quartiles of the groups' sum. Empty where threads
     were not metered.
     """
     groups = {
-        name: functools.reduce(operator.add, (epoch_values(run, "epoch", m) for m in metrics))
+        name: functools.reduce(operator.add, (run.values("epoch", m) for m in metrics))
         for name, metrics in GROUPS.items()
     }
     used = functools.reduce(operator.add, groups.values())
-    unused = epoch_values(run, "epoch", "window_time") * cores_of(run) - used
+    unused = run.values("epoch", "window_time") * cores_of(run) - used
     columns = {name: values.groupby(SERIES).median() for name, values in groups.items()}
     columns["unused"] = unused.clip(lower=0).groupby(SERIES).median()
     spread = used.dropna().groupby(SERIES)
@@ -47,8 +48,7 @@ def cores_of(run: Run) -> int:
     limits = [int(run.env.get("cpu", {}).get("usable_cores") or 1)]
     if threads := run.plan["measure"].get("threads"):
         limits.append(int(threads))
-    rows = run.rows
-    bound = rows[(rows["stage"] == "setup") & (rows["metric"] == "numa_node")]["value"].dropna()
+    bound = run.select(stage="setup", metric="numa_node")["value"].dropna()
     processors = run.env.get("numa", {}).get("processors_by_node", {})
     limits += [int(count) for node, count in processors.items() if float(node) in set(bound)]
     return min(limits)

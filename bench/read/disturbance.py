@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from gatherbench.bench.meters.other_work import quiet_cores
-from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.run.rows import SERIES, Key
 
 if TYPE_CHECKING:
     from gatherbench.bench.read.tables import Run
@@ -68,8 +68,7 @@ def other_load(run: Run) -> pd.Series[float]:
     """Cores of the host that other work had beside each measured case.
 
     Returns:
-        Indexed by workload, strategy, variant, backend and repeat; without the cases whose host was
-        not metered.
+        Indexed by :data:`SERIES` and repeat; without the cases whose host was not metered.
     """
     return _cases(run)["other_cores"]
 
@@ -81,12 +80,12 @@ def disturbed(run: Run) -> pd.Series[float]:
     return found
 
 
-def disturbed_alone(run: Run) -> dict[tuple[str, str, str, str], float]:
+def disturbed_alone(run: Run) -> dict[Key, float]:
     """Cores that other work had beside the series without a quiet repeat: the worst repeat's."""
     found = disturbed(run)
     used = run.rows[run.rows["used"] & run.rows["disturbed"]].set_index([*SERIES, "repeat"]).index
     worst = found[found.index.isin(used)].groupby(SERIES).max()
-    return {(str(k[0]), str(k[1]), str(k[2]), str(k[3])): v for k, v in worst.items()}  # type: ignore[index]
+    return {Key(*map(str, k)): v for k, v in worst.items()}  # type: ignore[call-overload]
 
 
 def _cases(run: Run) -> pd.DataFrame:

@@ -13,14 +13,13 @@ import numpy as np
 import pandas as pd
 
 from gatherbench.bench.read.stats.interval import Interval, interval_of
-from gatherbench.bench.read.tables import Run, RunError
-from gatherbench.bench.run import rows as rows_module
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import BASES, SERIES, Key
 
-SERIES = rows_module.SERIES
 STAGES = ("sample", "fetch", "train")
 
-#: Workload, strategy, variant, backend.
-Key = tuple[str, str, str, str]
+#: What epochs are based on: the others are no epochs.
+EPOCHS = ("measured", "predicted")
 
 #: Strategies in the order in which they are read: from the baseline to the upper bound.
 #: Strategies that are not listed follow by name.
@@ -48,12 +47,12 @@ def epoch_times(run: Run) -> pd.DataFrame:
     Columns: :data:`SERIES`, ``median``, ``low`` and ``high`` (the quartiles), ``min``, ``max``,
     ``count``. The same columns come from :func:`stage_times` and :func:`bandwidth`.
     """
-    return _spread(epoch_values(run, "epoch", "wall_time"))
+    return _spread(run.values("epoch", "wall_time", EPOCHS))
 
 
 def stage_times(run: Run) -> dict[str, pd.DataFrame]:
     """Seconds per epoch that the loop spent in each stage, by stage, as :func:`epoch_times`."""
-    return {stage: _spread(epoch_values(run, stage, "wall_time")) for stage in STAGES}
+    return {stage: _spread(run.values(stage, "wall_time", EPOCHS)) for stage in STAGES}
 
 
 def stage_breakdown(run: Run) -> pd.DataFrame:
@@ -77,7 +76,7 @@ def cpu_seconds(run: Run) -> pd.DataFrame:
 
     Columns as :func:`epoch_times`, and ``user``, ``system``: the medians of the two parts.
     """
-    user, system = (epoch_values(run, "epoch", metric) for metric in ("cpu_user", "cpu_system"))
+    user, system = (run.values("epoch", metric) for metric in ("cpu_user", "cpu_system"))
     total = _spread(user + system)
     for name, part in (("user", user), ("system", system)):
         medians = part.groupby(SERIES).median().rename(name).reset_index()
@@ -91,7 +90,7 @@ def bandwidth(run: Run) -> pd.DataFrame:
     For a strategy that fetches ahead this is no rate of any link: the wait it hides makes the
     quotient large.
     """
-    return _spread(epoch_values(run, "fetch", "payload") / epoch_values(run, "fetch", "wall_time"))
+    return _spread(run.values("fetch", "payload") / run.values("fetch", "wall_time"))
 
 
 def reference_variant(run: Run) -> tuple[str, str] | None:
@@ -113,16 +112,15 @@ def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive")
     modelled epoch: they are its value. Columns: :data:`SERIES`, ``speedup``, ``low``, ``high``. A
     series whose reference is not there is left out.
     """
-    logs = repeat_logs(epoch_values(run, "epoch", "wall_time"))
+    logs = repeat_logs(run.values("epoch", "wall_time", EPOCHS))
     records: list[tuple[object, ...]] = []
     for key, mine in logs.items():
-        workload, name, kind, backend = key
-        reference = logs.get((workload, strategy, variant, backend))
+        reference = logs.get(key._replace(strategy=strategy, variant=variant))
         if reference is None:
             continue
         found = interval_of((1, reference), (-1, mine))
         bounds = (found.low, found.high)
-        if (name, kind) == (strategy, variant) or backend == "model":
+        if (key.strategy, key.variant) == (strategy, variant) or key.basis == "predicted":
             bounds = (found.value, found.value)
         elif found.repeats < 2:
             bounds = (math.nan, math.nan)
@@ -132,8 +130,8 @@ def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive")
 
 def epoch_intervals(run: Run) -> dict[Key, Interval]:
     """Seconds of an epoch of each measured series, with their 95 % interval over its repeats."""
-    logs = repeat_logs(epoch_values(run, "epoch", "wall_time"))
-    return {key: interval_of((1, values)) for key, values in logs.items() if key[3] != "model"}
+    logs = repeat_logs(run.values("epoch", "wall_time"))
+    return {key: interval_of((1, values)) for key, values in logs.items()}
 
 
 def repeat_logs(values: pd.Series[float]) -> dict[Key, list[float]]:
@@ -144,7 +142,7 @@ def repeat_logs(values: pd.Series[float]) -> dict[Key, list[float]]:
     """
     medians = values.dropna().groupby([*SERIES, "repeat"], sort=False).median()
     groups = medians.groupby(SERIES, sort=False)
-    return {(str(k[0]), str(k[1]), str(k[2]), str(k[3])): list(np.log(v)) for k, v in groups}
+    return {Key(*map(str, k)): list(np.log(v)) for k, v in groups}
 
 
 def problems(run: Run) -> pd.DataFrame:
@@ -174,30 +172,15 @@ def problems(run: Run) -> pd.DataFrame:
     return sort_series(found)
 
 
-def epoch_values(run: Run, stage: str, metric: str) -> pd.Series[float]:
-    """The observations that count, of epochs, indexed by :data:`SERIES`, repeat and epoch.
-
-    Those of a failed case do not, nor those beside other work while their series has quiet ones.
-
-    Raises:
-        RunError: an observation stands twice in the table.
-    """
-    rows = run.rows
-    wanted = (rows["stage"] == stage) & (rows["metric"] == metric)
-    rows = rows[wanted & rows["used"] & (rows["epoch"] >= 0) & (rows["status"] == "ok")]
-    values = rows.set_index([*SERIES, "repeat", "epoch"])["value"]
-    if values.index.has_duplicates:
-        twice = values.index[values.index.duplicated()][0]
-        raise RunError(f"{run.folder / 'rows.csv'}: {stage}.{metric} stands twice for {twice}")
-    return values
-
-
 def sort_series(table: pd.DataFrame) -> pd.DataFrame:
-    """The table in :data:`READING_ORDER` of its strategies, then by variant and backend."""
+    """The table in :data:`READING_ORDER` of its strategies, then by variant and basis."""
     rank = {name: i for i, name in enumerate(READING_ORDER)}
-    order = table.assign(_rank=[rank.get(s, len(rank)) for s in table["strategy"]])
-    by = ["_rank", "strategy", "variant", *(["backend"] if "backend" in table else [])]
-    return order.sort_values(by, kind="stable").drop(columns="_rank").reset_index(drop=True)
+    bases = {name: i for i, name in enumerate(BASES)}
+    order = table.assign(_rank=[rank.get(s, len(rank)) for s in table["strategy"]], _basis=0)
+    if "basis" in table:
+        order["_basis"] = [bases.get(basis, -1) for basis in table["basis"]]
+    ordered = order.sort_values(["_rank", "strategy", "variant", "_basis"], kind="stable")
+    return ordered.drop(columns=["_rank", "_basis"]).reset_index(drop=True)
 
 
 def plan_order(run: Run, table: pd.DataFrame) -> pd.DataFrame:

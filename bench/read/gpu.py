@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
-from gatherbench.bench.read.epochs import SERIES, sort_series
+from gatherbench.bench.read.epochs import sort_series
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES
 
 DIRECTIONS = ("host_to_device", "device_to_host")
 
@@ -35,7 +36,7 @@ def link_rate(run: Run) -> tuple[float | None, str]:
 def block_values(run: Run, quantity: str) -> pd.Series[float]:
     """The GPU's energy an epoch (``energy``, J) or mean power (``power``, W) of each case.
 
-    Indexed by :data:`gatherbench.bench.read.epochs.SERIES` and repeat; cases without a reading
+    Indexed by :data:`gatherbench.bench.run.rows.SERIES` and repeat; cases without a reading
     are left out.
     """
     blocks = _blocks(run)
@@ -46,7 +47,7 @@ def block_values(run: Run, quantity: str) -> pd.Series[float]:
 def gpu_energy(run: Run) -> pd.DataFrame:
     """Energy of the GPU an epoch, J: median and quartiles over repeats, and its idle part.
 
-    Columns: :data:`gatherbench.bench.read.epochs.SERIES`, ``median``, ``low``, ``high``,
+    Columns: :data:`gatherbench.bench.run.rows.SERIES`, ``median``, ``low``, ``high``,
     ``count``; ``idle`` (what the GPU would have drawn in that time doing nothing), ``above
     idle`` and ``not split`` (where the idle power was not measured), which add up to ``median``.
     """
@@ -80,12 +81,9 @@ def link_rates(timeline: pd.DataFrame) -> pd.DataFrame:
 
 def _blocks(run: Run) -> pd.DataFrame:
     """A line for each case that has energy: what its window held, by metric."""
-    rows = run.rows
     metrics = ["gpu_energy", "epochs", "window_time"]
-    wanted = (rows["stage"] == "energy") & rows["metric"].isin(metrics) & (rows["status"] == "ok")
-    table = rows[wanted & rows["used"]].pivot(
-        index=[*SERIES, "repeat"], columns="metric", values="value"
-    )
+    rows = run.select(stage="energy", metric=metrics, status="ok", used=True)
+    table = rows.pivot(index=[*SERIES, "repeat"], columns="metric", values="value")
     return table.reindex(columns=metrics).astype(float)
 
 

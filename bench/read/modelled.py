@@ -13,12 +13,9 @@ from dataclasses import replace
 import pandas as pd
 
 from gatherbench.bench.machine.env import host_of
-from gatherbench.bench.read.epochs import SERIES, epoch_values, sort_series, speedup_over
+from gatherbench.bench.read.epochs import sort_series, speedup_over
 from gatherbench.bench.read.tables import Run
-
-#: Stage → metric of what a prediction took from its run's own measurements, seconds a minibatch:
-#: drawing it, and the CPU's gather.
-BORROWED = {"sample": "borrowed_sample_time", "fetch": "borrowed_gather_time"}
+from gatherbench.bench.run.rows import SERIES
 
 
 def corners(run: Run, stage: str = "epoch") -> pd.DataFrame:
@@ -26,8 +23,7 @@ def corners(run: Run, stage: str = "epoch") -> pd.DataFrame:
 
     A series that the corners do not change has the same in every column.
     """
-    values = epoch_values(run, stage, "wall_time")
-    values = values[values.index.get_level_values("backend") == "model"]
+    values = run.values(stage, "wall_time", "predicted")
     return values.droplevel("repeat").unstack("epoch")
 
 
@@ -54,8 +50,7 @@ def speedups(run: Run, strategy: str, variant: str) -> pd.DataFrame:
     between them. There is none over a CPU gather that was measured on another machine than the one
     that is modelled, nor of one.
     """
-    rows = run.rows
-    measured = speedup_over(replace(run, rows=rows[rows["backend"] != "model"]), strategy, variant)
+    measured = speedup_over(replace(run, rows=run.select(basis="measured")), strategy, variant)
     modelled = modelled_ratios(run, strategy, variant)
     modelled["speedup"] = (modelled["low"] + modelled["high"]) / 2
     tables = [table for table in (measured, modelled) if len(table)]
@@ -70,16 +65,21 @@ def modelled_ratios(run: Run, strategy: str, variant: str) -> pd.DataFrame:
     seconds = corners(run)
     seconds = seconds.drop(index=[key for key in foreign_gathers(run) if key in seconds.index])
     workloads = seconds.index.get_level_values("workload")
-    over = [(workload, strategy, variant, "model") for workload in workloads]
+    over = [(workload, strategy, variant, "cuda", "predicted") for workload in workloads]
     reference = seconds.reindex(over).set_axis(seconds.index)
     return _ends((reference / seconds).dropna(how="all"))
 
 
 def foreign_gathers(run: Run) -> set[tuple[str, ...]]:
     """Modelled series (:data:`SERIES`) whose CPU gather was measured on another machine."""
-    rows = run.rows[run.rows["metric"] == BORROWED["fetch"]]
-    foreign = rows[rows["machine"].map(host_of) != run.machine]
+    rows = run.select(basis="predicted")
+    foreign = rows[borrows(rows, "fetch") & (rows["machine"].map(host_of) != run.machine)]
     return set(foreign[SERIES].itertuples(index=False, name=None))
+
+
+def borrows(rows: pd.DataFrame, stage: str) -> pd.Series[bool]:
+    """Which rows are predictions that take a stage's time from what their run measured."""
+    return rows["borrowed"].map(lambda stages: stage in stages.split()).astype(bool)
 
 
 def _ends(seconds: pd.DataFrame) -> pd.DataFrame:

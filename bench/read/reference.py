@@ -14,9 +14,6 @@ import pandas as pd
 from gatherbench.bench.run.rows import HEADER, Row
 from gatherbench.bench.run.store import StoreError, read_rows
 
-#: How the run ids of published rows begin, and of no others.
-PUBLISHED = "published-"
-
 
 def load_reference(folder: Path) -> pd.DataFrame:
     """Every published row of the tables in ``folder``.
@@ -38,9 +35,9 @@ def load_reference(folder: Path) -> pd.DataFrame:
 
 
 def _published(row: Row, path: Path) -> Row:
-    if not row.run_id.startswith(PUBLISHED) or not row.source:
+    if row.basis != "published" or not row.source:
         raise StoreError(
-            f"{path}: {row.strategy} {row.metric}: a published row has a source and a run_id"
-            f" that begins with {PUBLISHED!r}"
+            f"{path}: {row.strategy} {row.metric}: a published row has a source and the basis"
+            " 'published'"
         )
     return row

@@ -6,7 +6,6 @@ import pandas as pd
 
 from gatherbench.bench.read.disturbance import disturbed_alone, other_load
 from gatherbench.bench.read.epochs import (
-    SERIES,
     bandwidth,
     cpu_seconds,
     epoch_times,
@@ -15,6 +14,7 @@ from gatherbench.bench.read.epochs import (
 )
 from gatherbench.bench.read.modelled import speedups, with_ranges
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES
 
 
 def summarise(run: Run) -> pd.DataFrame:
@@ -39,13 +39,13 @@ def summarise(run: Run) -> pd.DataFrame:
         (train, "median"),
         (ratios, "speedup"),
     ):
-        ranged = (table["backend"] == "model") & (table["low"] < table["high"])
+        ranged = (table["basis"] == "predicted") & (table["low"] < table["high"])
         table[value] = table[value].mask(ranged)
     load = other_load(run).groupby(SERIES).max().rename("cores").reset_index()
     busy = pd.DataFrame(
         [(*key, cores) for key, cores in disturbed_alone(run).items()], columns=[*SERIES, "cores"]
     )
-    epochs = run.rows[(run.rows["epoch"] >= 0) & (run.rows["metric"] == "wall_time")]
+    epochs = run.select(stage="epoch", metric="wall_time")
     repeats = epochs[[*SERIES, "repeat", "used"]].drop_duplicates()
     counts = repeats.groupby(SERIES)["used"].agg(repeats="sum", all="count").reset_index()
     counts["left_out"] = counts["all"] - counts["repeats"]
@@ -68,7 +68,8 @@ def summarise(run: Run) -> pd.DataFrame:
     ):
         part = table[[*SERIES, column]].rename(columns={column: name})
         summary = summary.merge(part, on=SERIES, how="left")
-    ahead = run.rows[(run.rows["metric"] == "lookahead") & (run.rows["value"] > 0)]
+    ahead = run.select(metric="lookahead", basis="declared")
+    ahead = ahead[ahead["value"] > 0]
     series = ["workload", "strategy", "variant"]
     hidden = summary.set_index(series).index.isin(ahead.set_index(series).index)
     return summary.assign(rate=summary["rate"].mask(hidden))

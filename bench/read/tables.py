@@ -7,7 +7,7 @@ What is derived from the rows (medians, ratios, rates) is computed by
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from gatherbench.bench.plan.workload import workload_names
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.run.agreement import without_wrong, wrong_cases
 from gatherbench.bench.run.guards import is_running
-from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, Row
+from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, SERIES, Row
 from gatherbench.bench.run.samples import SAMPLE_COLUMNS, SAMPLES_FILE
 from gatherbench.bench.run.store import RunStore, StoreError
 
@@ -62,7 +62,7 @@ class Run:
     @property
     def machine(self) -> str:
         """The machine that measured; empty before anything was. Predictions name another."""
-        return ", ".join(sorted(set(self.rows["machine"][self.rows["backend"] != "model"])))
+        return ", ".join(sorted(set(self.select(basis="measured")["machine"])))
 
     @property
     def workloads(self) -> list[str]:
@@ -73,6 +73,32 @@ class Run:
     def names(self) -> dict[str, str]:
         """The workloads in words, by id: for titles and sentences."""
         return workload_names(self.plan["workloads"])
+
+    def select(self, **wanted: object) -> pd.DataFrame:
+        """The rows whose fields have these values: one value each, or any of a list of them."""
+        rows = self.rows
+        for name, value in wanted.items():
+            one = isinstance(value, str) or not isinstance(value, Collection)
+            rows = rows[rows[name].isin([value] if one else list(value))]  # type: ignore[call-overload]
+        return rows
+
+    def values(
+        self, stage: str, metric: str, basis: str | Sequence[str] = "measured"
+    ) -> pd.Series[float]:
+        """The observations of a metric that count, indexed by :data:`SERIES`, repeat and epoch.
+
+        Those of a failed case do not count, nor those beside other work while their series has
+        quiet repeats.
+
+        Raises:
+            RunError: an observation stands twice in the table.
+        """
+        rows = self.select(stage=stage, metric=metric, basis=basis, status="ok", used=True)
+        values = rows.set_index([*SERIES, "repeat", "epoch"])["value"]
+        if values.index.has_duplicates:
+            twice = values.index[values.index.duplicated()][0]
+            raise RunError(f"{self.folder / 'rows.csv'}: {stage}.{metric} stands twice for {twice}")
+        return values
 
 
 def load_run(folder: Path) -> Run:

@@ -1,4 +1,4 @@
-"""What a case says of itself before it is measured: bytes, requests, operations; ``model`` rows.
+"""What a case says of itself before it is measured: bytes, requests, operations.
 
 Nothing here is timed. The rows are what the link model predicts from, so that a run's table is
 enough to ask what another machine would do with it.
@@ -39,7 +39,7 @@ def declared_rows(
     """What the strategy says of an epoch's bytes, and what its training asks of a GPU."""
     spec = dataset.spec
     yield from path_rows(strategy, InputIds(trace), spec.row_bytes, spec.num_nodes, make)
-    make = replace(make, backend="model")
+    make = replace(make, basis="declared")
     yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
     yield make.ok("sample", "edges", "1", int(trace.num_edges.sum()), "count of the trace")
     source = "counted from the shapes of the trace's minibatches (linkmodel/compute.py)"
@@ -62,7 +62,7 @@ def path_rows(
         epoch: input ids of its minibatches, ``int64``; every epoch's, the warm-up's among them.
         row_bytes: of the table.
     """
-    make = replace(make, backend="model")
+    make = replace(make, basis="declared")
     totals: Counter[str] = Counter()
     requests: Counter[int] = Counter()
     page_visits: int | None = 0

@@ -1,20 +1,25 @@
 """The table: one observation a row, in SI base units, with the source of its value.
 
 The fields of :class:`Row` are the header of ``rows.csv``. Derived numbers (bandwidths, speed-ups,
-efficiencies) are computed when the table is read and never stored.
+efficiencies) are computed when the table is read and never stored. Tables of schema 1 are upgraded
+when they are read (:func:`upgraded`).
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import UNITS
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-BACKENDS = ("host", "cuda", "model")
+BACKENDS = ("host", "cuda")
+BASES = ("measured", "predicted", "declared", "published")
 STATUSES = ("ok", "skipped", "failed")
 
 
@@ -27,8 +32,10 @@ class Row:
         schema_version: of this class.
         commit: of the code that measured, ``+dirty`` when the tree was not clean.
         machine: a short name of the machine; ``env.json`` describes it.
-        backend: ``host`` (measured in host memory), ``cuda`` (measured on a GPU) or ``model``
-            (predicted, not measured).
+        backend: ``host`` (the device is host memory) or ``cuda`` (it is a GPU).
+        basis: how the value was obtained: ``measured``; ``declared`` (computed by the case from its
+            ids and data path); ``predicted`` (by the link model, for the machine of a profile);
+            ``published`` (by others, about their machines).
         workload: :attr:`Workload.id`.
         dataset: name of the graph.
         strategy, variant: the data path and its parameters.
@@ -44,6 +51,8 @@ class Row:
         source: the counter, clock or formula that the value comes from.
         status: ``ok``, ``skipped`` (could not be had here) or ``failed`` (went wrong).
         reason: why there is no value; ``None`` when there is one.
+        borrowed: of a prediction: the stages whose time it took from what the run measured, with
+            spaces between them (``sample``, ``fetch``, ``sample fetch``). Empty otherwise.
     """
 
     run_id: str
@@ -51,6 +60,7 @@ class Row:
     commit: str
     machine: str
     backend: str
+    basis: str
     workload: str
     dataset: str
     strategy: str
@@ -64,6 +74,7 @@ class Row:
     source: str
     status: str
     reason: str | None
+    borrowed: str = ""
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.reason is None):
@@ -72,14 +83,26 @@ class Row:
             raise ValueError(f"{self.stage}.{self.metric}: status ok means a value, others none")
         if self.value is not None and not math.isfinite(self.value):
             raise ValueError(f"{self.stage}.{self.metric}: value {self.value} is not finite")
-        for name, allowed in (("backend", BACKENDS), ("status", STATUSES), ("unit", UNITS)):
+        for name, allowed in _WORDS.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: expected one of {allowed}")
 
 
-#: What tells two bars of one panel apart: modelled and measured values never mix.
-SERIES = ["workload", "strategy", "variant", "backend"]
+_WORDS = {"backend": BACKENDS, "basis": BASES, "status": STATUSES, "unit": UNITS}
 HEADER: tuple[str, ...] = tuple(f.name for f in fields(Row))
+
+
+class Key(NamedTuple):
+    """What tells two bars of one panel apart: predicted and measured values never mix."""
+
+    workload: str
+    strategy: str
+    variant: str
+    backend: str
+    basis: str
+
+
+SERIES = list(Key._fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +118,8 @@ class RowMaker:
     strategy: str
     variant: str
     repeat: int
+    basis: str = "measured"
+    borrowed: str = ""
 
     def ok(
         self, stage: str, metric: str, unit: str, value: float, source: str, epoch: int = -1
@@ -132,6 +157,7 @@ class RowMaker:
             commit=self.commit,
             machine=self.machine,
             backend=self.backend,
+            basis=self.basis,
             workload=self.workload,
             dataset=self.dataset,
             strategy=self.strategy,
@@ -145,4 +171,34 @@ class RowMaker:
             source=source,
             status=status,
             reason=reason,
+            borrowed=self.borrowed,
         )
+
+
+#: Columns of a table of schema 1. Its ``backend`` was ``model`` for what was declared (epoch -1)
+#: or predicted, and what a prediction borrowed stood in rows of its own, with these metrics.
+HEADER_1 = tuple(name for name in HEADER if name not in ("basis", "borrowed"))
+_BORROWED_1 = {"borrowed_sample_time": "sample", "borrowed_gather_time": "fetch"}
+
+
+def upgraded(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of a table of schema 1, as fields by name, as those of the present schema."""
+    found = list(records)
+    backends = [r["backend"] for r in found if r["backend"] != "model"]
+    borrowed: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for r in found:
+        if r["metric"] in _BORROWED_1:
+            borrowed[r["workload"], r["strategy"], r["variant"]].append(_BORROWED_1[r["metric"]])
+    rows = []
+    for r in found:
+        basis, backend, stages = "measured", r["backend"], list[str]()
+        if backend == "model" and int(r["epoch"]) < 0:
+            # A run has one device.
+            basis, backend = "declared", next(iter(backends), "host")
+        elif backend == "model":
+            basis, backend = "predicted", "cuda"
+            stages = borrowed[r["workload"], r["strategy"], r["variant"]]
+        version = SCHEMA_VERSION if int(r["schema_version"]) == 1 else r["schema_version"]
+        new = {"schema_version": version, "backend": backend, "basis": basis}
+        rows.append({**r, **new, "borrowed": " ".join(stages)})
+    return rows

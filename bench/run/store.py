@@ -24,12 +24,13 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from gatherbench.bench.plan.case import Case
-from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, Row
+from gatherbench.bench.run.rows import HEADER, HEADER_1, SCHEMA_VERSION, Row, upgraded
 from gatherbench.bench.run.samples import write_samples, write_timeline
 
 CASE_STAGE, CASE_METRIC = "case", "wall_time"
@@ -134,7 +135,7 @@ class RunStore:
         Raises:
             StoreError: the file has another header, or a row that is none.
         """
-        return list(read_rows(self.rows_file, growing=self.parts.is_dir()))
+        return read_rows(self.rows_file, growing=self.parts.is_dir())
 
     def recover(self) -> set[Key]:
         """Drop what a killed run left half-written; returns the cases that are complete.
@@ -143,7 +144,7 @@ class RunStore:
         that was never started is not. Rows of any other case are dropped: its part, if it has one,
         still holds them.
         """
-        rows = list(read_rows(self.rows_file, growing=True))
+        rows = read_rows(self.rows_file, growing=True)
         last = ((CASE_STAGE, CASE_METRIC), (CALIBRATION_STAGE, CASE_METRIC))
         ended = [r for r in rows if (r.stage, r.metric) in last]
         done = {key_of(r) for r in ended if r.source != NOT_PREPARED}
@@ -225,8 +226,8 @@ def has_ended(part: Path) -> bool:
     return any(r["kind"] == "end" for r in read_part(part))
 
 
-def read_rows(path: Path, *, growing: bool = False) -> Iterator[Row]:
-    """The rows of a table on disk, in order.
+def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
+    """The rows of a table on disk, in order; those of schema 1 upgraded.
 
     Args:
         growing: a last line that is half written is none yet.
@@ -236,29 +237,34 @@ def read_rows(path: Path, *, growing: bool = False) -> Iterator[Row]:
     """
     text = path.read_text(encoding="utf-8")
     lines = list(csv.reader(io.StringIO(text, newline="")))
-    if not lines or tuple(lines[0]) != HEADER:
+    header = tuple(lines[0]) if lines else ()
+    if header not in (HEADER, HEADER_1):
         raise StoreError(
             f"{path}: not a table of schema version {SCHEMA_VERSION}"
             " (its header differs); read it with the version that wrote it"
         )
-    complete = text.endswith("\n")
-    for number, cells in enumerate(lines[1:], start=2):
-        if number == len(lines) and not complete:
-            if growing:
-                return
+    if not text.endswith("\n"):
+        if not growing:
             raise StoreError(
-                f"{path}: line {number} is cut off in mid-row, and nothing is being written to it:"
-                " the file is damaged; put a whole copy of it there"
+                f"{path}: line {len(lines)} is cut off in mid-row, and nothing is being written to"
+                " it: the file is damaged; put a whole copy of it there"
             )
-        try:
-            yield _row(cells)
-        except (ValueError, TypeError) as error:
-            raise StoreError(f"{path}: line {number}: {error}") from error
+        del lines[-1]
+    records = []
+    for number, cells in enumerate(lines[1:], start=2):
+        with _line(path, number):
+            records.append(_fields(header, cells))
+    rows = []
+    for number, record in enumerate(records if header == HEADER else upgraded(records), start=2):
+        with _line(path, number):
+            rows.append(Row(**record))
+    return rows
 
 
 def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
-    """The rows among the records of a part."""
-    return [Row(**{n: r[n] for n in HEADER}) for r in records if r["kind"] == "row"]
+    """The rows among the records of a part; those of schema 1 upgraded."""
+    found = [{n: r[n] for n in HEADER if n in r} for r in records if r["kind"] == "row"]
+    return [Row(**r) for r in (found if found and "basis" in found[0] else upgraded(found))]
 
 
 def to_csv(rows: list[Row]) -> str:
@@ -288,22 +294,24 @@ def _one_line(cell: object) -> object:
     return " | ".join(cell.splitlines()) if isinstance(cell, str) else cell
 
 
-_TYPES = get_type_hints(Row)
+@contextmanager
+def _line(path: Path, number: int) -> Iterator[None]:
+    """Names the line in what goes wrong with it."""
+    try:
+        yield
+    except ValueError as error:
+        raise StoreError(f"{path}: line {number}: {error}") from error
 
 
-def _row(cells: list[str]) -> Row:
-    if len(cells) != len(HEADER):
-        raise ValueError(f"{len(cells)} cells, expected {len(HEADER)}")
-    values: dict[str, Any] = {}
-    for name, cell in zip(HEADER, cells, strict=True):
-        kind = _TYPES[name]
-        if kind is int:
-            values[name] = int(cell)
-        elif name == "value":
-            values[name] = float(cell) if cell else None
-        else:
-            values[name] = None if name == "reason" and not cell else cell
-    return Row(**values)
+def _fields(header: tuple[str, ...], cells: list[str]) -> dict[str, Any]:
+    if len(cells) != len(header):
+        raise ValueError(f"{len(cells)} cells, expected {len(header)}")
+    record: dict[str, Any] = dict(zip(header, cells, strict=True))
+    for name in ("schema_version", "repeat", "epoch"):
+        record[name] = int(record[name])
+    record["value"] = float(record["value"]) if record["value"] else None
+    record["reason"] = record["reason"] or None
+    return record
 
 
 def _read_json(path: Path) -> dict[str, Any]:

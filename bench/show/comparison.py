@@ -25,7 +25,7 @@ _COLOURS |= {"MISSING": "yellow", "NEW": "yellow"}
 #: Set behind a ratio that has no verdict of its own beside it.
 _SIGNS = {"SLOW": " !", "FAST": " *", "AMBIGUOUS": " ?"}
 _LEGEND = "! SLOW, * FAST, ? AMBIGUOUS, no sign SAME"
-_SERIES = ["strategy", "variant", "backend"]
+_SERIES = ["strategy", "variant", "backend", "basis"]
 #: Columns that the one table of all metrics takes.
 WIDE = 120
 
@@ -67,7 +67,7 @@ def summary(table: pd.DataFrame, metrics: Sequence[str] = ()) -> str:
     """One sentence: how many of the deciding lines got each verdict."""
     chosen = deciding(table, metrics)
     names = ", ".join(dict.fromkeys(chosen["metric"]))
-    modelled = chosen["backend"] == "model"
+    modelled = chosen["basis"] == "predicted"
     parts = []
     for kind, mine in (("measured", chosen[~modelled]), ("modelled", chosen[modelled])):
         counts = Counter(mine["verdict"])
@@ -133,12 +133,12 @@ def _table(title: str, compared: pd.DataFrame, lead: str, others: Sequence[str])
         table.add_column("verdict", no_wrap=True)
     for name in others:
         table.add_column(name.replace("_", " "), justify="right", min_width=6)
-    for backend in sorted(set(compared["backend"]), key=lambda name: name == "model"):
-        if backend == "model":
+    for basis in sorted(set(compared["basis"])):
+        if basis == "predicted":
             table.add_section()
             table.add_row("modelled:")
-        style = "italic" if backend == "model" else ""
-        mine = compared[compared["backend"] == backend]
+        style = "italic" if basis == "predicted" else ""
+        mine = compared[compared["basis"] == basis]
         for _, lines in mine.groupby(_SERIES, sort=False):
             by_metric = {line["metric"]: line for line in lines.to_dict("records")}
             table.add_row(*_cells(by_metric, lead, others, factor), style=style)

@@ -18,10 +18,11 @@ from typing import get_type_hints
 import pandas as pd
 
 from gatherbench.bench.plan.workload import workload_names
-from gatherbench.bench.read.epochs import SERIES, epoch_times
+from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.micro_row import MicroRow
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.run.rows import SERIES
 
 #: Names the folder of results that notebooks read; without it the repository's own.
 RESULTS_VARIABLE = "GATHERBENCH_RESULTS"
@@ -66,12 +67,9 @@ class Findings:
         known: set[tuple[str, str]] = set()
         found = []
         for run in self.runs:
-            rows = run.rows
-            epochs = rows[
-                (rows["backend"] == backend)
-                & (rows["epoch"] >= 0)
-                & (rows["metric"] == "wall_time")
-            ]
+            epochs = run.select(
+                stage="epoch", metric="wall_time", basis="measured", backend=backend
+            )
             pairs = set(zip(epochs["machine"], epochs["workload"], strict=True)) - known
             if pairs:
                 known |= pairs
@@ -147,7 +145,7 @@ def only(
 ) -> Run:
     """The run as if no other workloads, strategies and backends had been in its plan.
 
-    What the cases declare of themselves (``model`` rows of no epoch) belongs to every backend.
+    What the cases declare of themselves belongs to every backend; predictions are left out.
     """
     cases = run.plan["cases"]
     rows = run.rows
@@ -158,8 +156,8 @@ def only(
         cases = [case for case in cases if case["strategy"] in strategies]
         rows = rows[rows["strategy"].isin(strategies)]
     if backends is not None:
-        declared = (rows["backend"] == "model") & (rows["epoch"] < 0)
-        rows = rows[rows["backend"].isin(backends) | declared]
+        measured = (rows["basis"] == "measured") & rows["backend"].isin(backends)
+        rows = rows[measured | (rows["basis"] == "declared")]
     kept = {case["workload"] for case in cases}
     table = {name: fields for name, fields in run.plan["workloads"].items() if name in kept}
     return replace(run, plan={**run.plan, "cases": cases, "workloads": table}, rows=rows)

@@ -90,7 +90,7 @@ def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list
     table.add_column("variant", overflow="fold")
     for name in ("n", f"epoch, {unit}", "fetch", "train", "core-s", "GB/s", "speed-up"):
         table.add_column(name, justify="right", no_wrap=True)
-    modelled = here["backend"] == "model"
+    modelled = here["basis"] == "predicted"
     measured = sort_series(pd.concat([here[~modelled], _unmeasured(here[~modelled], missing)]))
     for line in measured.to_dict("records"):
         table.add_row(*_cells(line, factor))
@@ -106,7 +106,7 @@ def _unmeasured(measured: pd.DataFrame, missing: pd.DataFrame) -> pd.DataFrame:
     """The problems of series that have no line of their own."""
     known = set(zip(measured["strategy"], measured["variant"], strict=True))
     pairs = zip(missing["strategy"], missing["variant"], strict=True)
-    return missing[[pair not in known for pair in pairs]].assign(backend="")
+    return missing[[pair not in known for pair in pairs]].assign(backend="", basis="")
 
 
 def _modelled(line: Mapping[Hashable, Any], factor: float) -> list[str]:
@@ -125,10 +125,10 @@ def _span(low: Any, high: Any, factor: float = 1.0) -> str:
 
 def _cells(line: Mapping[Hashable, Any], factor: float) -> list[Text]:
     names = [Text(line["strategy"]), Text(line["variant"])]
-    if line["backend"] == "":
+    if line["basis"] == "":
         status = line["status"]
         return [*names, Text(status, style=_COLOURS.get(status, ""))]
-    if line["backend"] == "model":
+    if line["basis"] == "predicted":
         return [*names, *map(Text, _modelled(line, factor))]
     median, spread = line["median"] * factor, (line["high"] - line["low"]) / 2 * factor
     several = f" ±{spread:.{decimals(median)}f}" if line["count"] > 1 else ""
@@ -169,8 +169,7 @@ def _unknown(run: Run, said: pd.Series[str]) -> list[Text]:
 
     ``said``: reasons that were told already; a case that failed cannot be modelled either.
     """
-    rows = run.rows[(run.rows["backend"] == "model") & (run.rows["epoch"] >= 0)]
-    rows = rows[(rows["stage"] == "epoch") & (rows["metric"] == "wall_time")]
+    rows = run.select(stage="epoch", metric="wall_time", basis="predicted")
     rows = rows[rows["reason"].notna()]
     told = rows["reason"].map(lambda reason: any(why in reason for why in said)).astype(bool)
     rows = rows[~told]

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gatherbench.bench.read.modelled import BORROWED
-from gatherbench.bench.run.rows import HEADER
+from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION
 
 #: Strategy, variant, and the seconds of an epoch it spends sampling, fetching and training.
 BASELINE = ("cpu_gather", "naive", (0.2, 1.0, 0.5))
@@ -48,7 +47,7 @@ def write_run(
     other_cores: float = 0.0,
     beside: tuple[str, str, int] | None = None,
     machine: str = "cpu-amd-epyc-2c",
-    schema_version: int = 1,
+    schema_version: int = SCHEMA_VERSION,
 ) -> Path:
     """Write a run; ``failures`` maps a series to its status and reason, ``cut_off`` never ran.
 
@@ -72,11 +71,13 @@ def write_run(
             "commit": "0123456789ab",
             "machine": machine,
             "backend": backend,
+            "basis": "measured",
             "dataset": "wordnet",
             "epoch": -1,
             "source": "test",
             "status": "ok",
             "reason": "",
+            "borrowed": "",
             **key,
             "stage": stage,
             "metric": metric,
@@ -130,11 +131,10 @@ def write_run(
                 row(key, "case", "wall_time", "s", 10.0)
         for strategy, variant, times in modelled:
             key = {"workload": workload, "strategy": strategy, "variant": variant, "repeat": 0}
-            key |= {"backend": "model", "machine": profile}
+            key |= {"backend": "cuda", "basis": "predicted", "machine": profile}
+            key["borrowed"] = " ".join((borrowed or {}).get((strategy, variant), ()))
             for number, corner in enumerate(times if isinstance(times, list) else [times]):
                 epoch(key, tuple(t * (w + 1) for t in corner), number)
-            for stage in (borrowed or {}).get((strategy, variant), ()):
-                row({**key, "epoch": 0}, stage, BORROWED[stage], "s", 0.05)
     plan = {
         "name": "quick",
         "description": "a test",

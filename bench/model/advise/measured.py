@@ -8,8 +8,9 @@ from pathlib import Path
 
 from gatherbench.bench.model.advise.question import Question
 from gatherbench.bench.read.disturbance import disturbed
-from gatherbench.bench.read.epochs import SERIES, epoch_times
+from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.tables import Run, RunError, load_run
+from gatherbench.bench.run.rows import SERIES
 
 #: Fields of a workload that decide its epoch; seeds draw other minibatches of the same kind.
 _SAME = ("dataset", "scale", "model", "hidden", "fanouts", "batch_size")
@@ -38,7 +39,7 @@ def measured_epochs(
         if agreed not in ("", sampling):
             continue
         workloads = [name for name in run.workloads if _same(question, run.plan["workloads"][name])]
-        times = epoch_times(run).query("backend == 'cuda'")
+        times = epoch_times(run).query("backend == 'cuda' and basis == 'measured'")
         beside = disturbed(run).groupby(SERIES).groups
         for row in times[times["workload"].isin(workloads)].to_dict("records"):
             key = (str(row["strategy"]), str(row["variant"]))

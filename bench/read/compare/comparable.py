@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
-
 from gatherbench.bench.read.epochs import reference_variant
 from gatherbench.bench.read.tables import Run
 
@@ -53,10 +51,9 @@ def check_comparable(base: Run, new: Run, *, across_machines: bool) -> None:
 def facts(run: Run) -> dict[str, Any]:
     """What makes a machine another one, in words; what is not known is ``None``."""
     env, cpu = run.env, run.env.get("cpu", {})
-    measured = run.rows[run.rows["backend"] != "model"]
     limits = env.get("thread_limits") or {}
     return {
-        "name": ", ".join(sorted(set(measured["machine"]))) or None,
+        "name": run.machine or None,
         "processor": cpu.get("model"),
         "cores": cpu.get("usable_cores"),
         "GPUs": ", ".join(map(_gpu, env.get("gpus") or ())) or None,
@@ -112,12 +109,7 @@ def _same_minibatches(base: Run, new: Run, workload: str) -> None:
 
 
 def _fingerprint(run: Run, workload: str) -> dict[str, set[float]]:
-    rows: pd.DataFrame = run.rows[
-        (run.rows["workload"] == workload)
-        & (run.rows["epoch"] >= 0)
-        & (run.rows["status"] == "ok")
-        & (run.rows["backend"] != "model")
-    ]
+    rows = run.select(workload=workload, status="ok", basis="measured")
     return {
         metric: set(rows.loc[rows["metric"] == metric, "value"])
         for metric in ("minibatches", "payload")

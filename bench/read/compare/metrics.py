@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from gatherbench.bench.read.epochs import SERIES, epoch_values
+from gatherbench.bench.read.epochs import EPOCHS
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES
 
-#: Of the rows that a data path declares (``epoch`` -1, ``backend`` ``model``): bytes of an epoch.
+#: Of the rows that a data path declares before it is measured: bytes of an epoch.
 DECLARED_BYTES = ("cpu_read", "cpu_write", "copy_engine", "gpu_link_read")
 
 
@@ -21,7 +22,7 @@ class Metric:
     Attributes:
         name: what ``--metric`` calls it.
         unit: of its values.
-        read: a run's values, indexed by :data:`~gatherbench.bench.read.epochs.SERIES`, repeat and
+        read: a run's values, indexed by :data:`~gatherbench.bench.run.rows.SERIES`, repeat and
             epoch.
         more_is_better: true of rates.
         declared: computed from ids and data path alone: the same on every machine.
@@ -35,29 +36,25 @@ class Metric:
 
 
 def _measured(stage: str, metric: str) -> Callable[[Run], pd.Series[float]]:
-    return lambda run: epoch_values(run, stage, metric)
+    return lambda run: run.values(stage, metric, EPOCHS)
 
 
 def _cpu(run: Run) -> pd.Series[float]:
-    return epoch_values(run, "epoch", "cpu_user") + epoch_values(run, "epoch", "cpu_system")
+    return run.values("epoch", "cpu_user") + run.values("epoch", "cpu_system")
 
 
 def _payload_rate(run: Run) -> pd.Series[float]:
-    return epoch_values(run, "fetch", "payload") / epoch_values(run, "fetch", "wall_time")
+    return run.values("fetch", "payload") / run.values("fetch", "wall_time")
 
 
-def _declared(run: Run, names: pd.Series[bool]) -> pd.Series[float]:
-    rows = run.rows[names & (run.rows["epoch"] < 0) & (run.rows["status"] == "ok")]
-    rows = rows[(rows["backend"] == "model") & (rows["stage"] == "fetch")]
-    return rows.groupby([*SERIES, "repeat", "epoch"])["value"].sum()
-
-
-def _declared_bytes(name: str) -> Callable[[Run], pd.Series[float]]:
-    return lambda run: _declared(run, run.rows["metric"] == name)
+def _declared(metric: str) -> Callable[[Run], pd.Series[float]]:
+    return lambda run: run.values("fetch", metric, "declared")
 
 
 def _declared_requests(run: Run) -> pd.Series[float]:
-    return _declared(run, run.rows["metric"].str.fullmatch(r"gpu_requests_\d+_bytes"))
+    rows = run.select(stage="fetch", basis="declared", status="ok")
+    rows = rows[rows["metric"].str.fullmatch(r"gpu_requests_\d+_bytes")]
+    return rows.groupby([*SERIES, "repeat", "epoch"])["value"].sum()
 
 
 #: Every metric, in the order in which it is shown. Units are of one epoch.
@@ -72,7 +69,7 @@ METRICS: dict[str, Metric] = {
         Metric("payload_rate", "B/s", _payload_rate, more_is_better=True),
         Metric("cpu_energy", "J", _measured("epoch", "cpu_energy")),
         Metric("gpu_energy", "J", _measured("epoch", "gpu_energy")),
-        *(Metric(name, "B", _declared_bytes(name), declared=True) for name in DECLARED_BYTES),
+        *(Metric(name, "B", _declared(name), declared=True) for name in DECLARED_BYTES),
         Metric("link_requests", "1", _declared_requests, declared=True),
     )
 }

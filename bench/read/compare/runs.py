@@ -18,17 +18,15 @@ from gatherbench.bench.read.compare.comparable import CompareError, check_compar
 from gatherbench.bench.read.compare.metrics import METRICS, Metric
 from gatherbench.bench.read.disturbance import disturbed_alone
 from gatherbench.bench.read.epochs import (
-    SERIES,
-    Key,
     problems,
     reference_variant,
     repeat_logs,
     sort_series,
 )
-from gatherbench.bench.read.modelled import BORROWED
 from gatherbench.bench.read.stats.interval import Interval, interval_of
 from gatherbench.bench.read.stats.judge import THRESHOLD, Judgement, judge, judge_exactly
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES, Key
 
 #: What decides whether a build is slower unless others are asked for: the stages say where the time
 #: went, they do not count it again.
@@ -36,7 +34,7 @@ DECIDING = ("epoch",)
 #: Verdicts that end a comparison with exit status 1.
 BAD = ("SLOW", "FAILED")
 
-#: Workload, strategy, variant: a :data:`~gatherbench.bench.read.epochs.Key` less its backend.
+#: Workload, strategy, variant: a series without its backend and basis.
 Case = tuple[str, str, str]
 
 
@@ -45,7 +43,7 @@ class Comparison:
     """One line: a metric of a case in both runs, or a case that only one of them has.
 
     Attributes:
-        workload, strategy, variant, backend: the series.
+        workload, strategy, variant, backend, basis: the series.
         metric, unit: see :data:`gatherbench.bench.read.compare.metrics.METRICS`; ``epoch`` for a
             case that one run lacks.
         base, new: geometric means over repeats of each repeat's median; over the run's own
@@ -59,6 +57,7 @@ class Comparison:
     strategy: str
     variant: str
     backend: str
+    basis: str
     metric: str
     unit: str
     base: float
@@ -128,7 +127,7 @@ def compare_runs(
         _metric=table["metric"].map(list(METRICS).index),
     )
     order = sort_series(order).sort_values("_workload", kind="stable")
-    by = ["_workload", "strategy", "variant", "backend"]
+    by = ["_workload", "strategy", "variant", "backend", "basis"]
     order["_series"] = order.groupby(by, sort=False).ngroup()
     ordered = order.sort_values(["_series", "_metric"], kind="stable")
     return ordered[COLUMNS].reset_index(drop=True)
@@ -163,16 +162,17 @@ class _Pair:
         """The line of one series, over the reference of its own run where there is one."""
         metric, wanted = self.metric, [key]
         if self.reference is not None:
-            wanted.append((key[0], *self.reference, key[3]))
+            strategy, variant = self.reference
+            wanted.append(key._replace(strategy=strategy, variant=variant))
         for values, word, where in zip(self.values, ("NEW", "MISSING"), "AB", strict=True):
             for series in wanted:
                 if series not in values:
-                    kind = "modelled " if key[3] == "model" and not metric.declared else ""
+                    kind = "modelled " if key.basis == "predicted" else ""
                     whose = "" if series == key else " of the reference"
                     reason = f"no {kind}{metric.name}{whose} in {where}"
                     return _empty(key, metric, word, reason)
         before, now = ([values[series] for series in wanted] for values in self.values)
-        exactly = key[3] == "model"
+        exactly = key.basis != "measured"
         base, new = (_over(*(_typical(v, exactly) for v in side)) for side in (before, now))
         if exactly:
             found = judge_exactly(base, new, more_is_better=metric.more_is_better)
@@ -241,14 +241,12 @@ def _over(value: float, reference: float = 1.0) -> float:
 
 def _profiles(run: Run, key: Key) -> set[str]:
     """Whose machine a modelled series is about."""
-    rows = run.rows[(run.rows[SERIES] == list(key)).all(axis=1) & (run.rows["epoch"] >= 0)]
-    return set(rows["machine"])
+    return set(run.select(**key._asdict())["machine"])
 
 
 def _borrows(run: Run, key: Key) -> bool:
     """Whether a modelled series rests on times that its run measured, as of sampling."""
-    rows = run.rows[(run.rows[SERIES] == list(key)).all(axis=1) & (run.rows["epoch"] >= 0)]
-    return bool(rows["metric"].isin(BORROWED.values()).any())
+    return bool(run.select(**key._asdict())["borrowed"].any())
 
 
 def _one_sided(base: Run, new: Run, *measured: dict[Case, str]) -> Iterator[Comparison]:
@@ -262,17 +260,17 @@ def _one_sided(base: Run, new: Run, *measured: dict[Case, str]) -> Iterator[Comp
                 if status == "failed" and word == "MISSING":
                     continue  # told below
                 said = f"{status} in {name}: {reason}" if status else reason
-                yield _empty((*case, measured[has][case]), epoch, word, said)
+                yield _empty(Key(*case, measured[has][case], "measured"), epoch, word, said)
     for case, (status, reason) in bad[1].items():
         if status == "failed" and bad[0].get(case, ("", ""))[0] != "failed":
             backend = measured[1].get(case) or measured[0].get(case) or ""
-            yield _empty((*case, backend), epoch, "FAILED", f"failed in B: {reason}")
+            key = Key(*case, backend, "measured")
+            yield _empty(key, epoch, "FAILED", f"failed in B: {reason}")
 
 
 def _cases(run: Run) -> dict[Case, str]:
     """Cases with a measured epoch, and their backend."""
-    series = _by_series(METRICS["epoch"].read(run))
-    return {key[:3]: key[3] for key in series if key[3] != "model"}
+    return {key[:3]: key.backend for key in _by_series(run.values("epoch", "wall_time"))}
 
 
 def _problems(run: Run) -> dict[Case, tuple[str, str]]:
@@ -284,7 +282,7 @@ def _problems(run: Run) -> dict[Case, tuple[str, str]]:
 
 def _by_series(values: pd.Series[float]) -> dict[Key, pd.Series[float]]:
     groups = values.dropna().groupby(SERIES, sort=False)
-    return {(str(k[0]), str(k[1]), str(k[2]), str(k[3])): v for k, v in groups}
+    return {Key(*map(str, k)): v for k, v in groups}
 
 
 def _empty(key: Key, metric: Metric, word: str, reason: str) -> Comparison:

@@ -63,7 +63,7 @@ def draw_whiskers(
                 [value], [line.y], xerr=arms, fmt="none", ecolor="black", elinewidth=1, capsize=2.5
             )
         said = three_digits(value)
-        if line.series.backend == "model" and high > low:  # its ends: no value is between them
+        if line.series.basis == "predicted" and high > low:  # its ends: no value is between them
             said = f"{three_digits(low)} to {three_digits(high)}"
         labels.append((max(float(end), high), said))
     return labels

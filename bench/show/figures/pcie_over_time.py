@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gatherbench.bench.read.epochs import SERIES
 from gatherbench.bench.read.gpu import DIRECTIONS, link_rate, link_rates
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import bytes_in_words
@@ -39,7 +38,7 @@ OWN_SCALE = "The scale ends at the raw rate, or at the peak where that is less t
 def pcie_over_time(run: Run) -> Figure:
     """Rate over the link during one epoch of each series, a panel each, a column a workload."""
     timeline = load_timeline(run.folder)
-    series = [s for s in all_series(run) if s.backend != "model"]
+    series = [s for s in all_series(run) if s.basis != "predicted"]
     if _one_epoch_each(timeline).empty:
         return _without_traffic(run, series)
     columns = max(len(run.workloads), 1)
@@ -170,12 +169,9 @@ def why_no_traffic(run: Run, workload: str, one: Series) -> str:
 
 
 def _payload(run: Run, workload: str, one: Series, repeat: int, epoch: int) -> float | None:
-    rows = run.rows
-    keys = dict(zip(SERIES, (workload, one.strategy, one.variant, one.backend), strict=True))
-    wanted = (rows["stage"] == "fetch") & (rows["metric"] == "payload") & (rows["epoch"] == epoch)
-    for name, value in {**keys, "repeat": repeat}.items():
-        wanted &= rows[name] == value
-    found = rows[wanted]["value"].dropna()
+    case = {"strategy": one.strategy, "variant": one.variant, "repeat": repeat}
+    rows = run.select(stage="fetch", metric="payload", workload=workload, epoch=epoch, **case)
+    found = rows["value"].dropna()
     return float(found.iloc[0]) if len(found) else None
 
 

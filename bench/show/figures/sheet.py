@@ -54,21 +54,21 @@ def draw_sheet(
 
     Args:
         run: what is drawn.
-        values: a derived table with the columns :data:`gatherbench.bench.read.epochs.SERIES`.
+        values: a derived table with the columns :data:`gatherbench.bench.run.rows.SERIES`.
         draw: fills one panel.
         title: of the figure.
         legend: patches that explain colours.
         reading: how bars and whiskers are to be read, for the footer.
         absent: what to write for a series that has no value although it was run.
     """
-    drawn = {(v["strategy"], v["variant"], v["backend"]) for v in values.to_dict("records")}
+    drawn = {(v["strategy"], v["variant"], v["basis"]) for v in values.to_dict("records")}
     series = [
         one
         for one in all_series(run)
-        if one.backend != "model" or (one.strategy, one.variant, one.backend) in drawn
+        if one.basis != "predicted" or (one.strategy, one.variant, one.basis) in drawn
     ]
-    modelled = [one for one in series if one.backend == "model"]
-    groups = [[one for one in series if one.backend != "model"], modelled]
+    modelled = [one for one in series if one.basis == "predicted"]
+    groups = [[one for one in series if one.basis != "predicted"], modelled]
     groups = [group for group in groups if group] or [[]]
     banner = warnings_of(run)
     patches = list(legend)
@@ -112,9 +112,9 @@ def draw_sheet(
 
 def all_series(run: Run) -> list[Series]:
     """Every series of the run in reading order, with those that were never measured."""
-    keys = ["strategy", "variant", "backend"]
+    keys = ["strategy", "variant", "basis"]
     measured = epoch_times(run)[keys]
-    bad = problems(run)[keys[:2]].assign(backend="")
+    bad = problems(run)[keys[:2]].assign(basis="")
     known = set(zip(measured["strategy"], measured["variant"], strict=True))
     bad = bad[[(s, v) not in known for s, v in zip(bad["strategy"], bad["variant"], strict=True)]]
     table = sort_series(pd.concat([measured, bad]).drop_duplicates())
@@ -133,7 +133,7 @@ def _fill(
 ) -> None:
     """Draw what there is, and write why the rest is missing; ``room`` is in characters."""
     here = values[values["workload"] == workload]
-    rows = {Series(r["strategy"], r["variant"], r["backend"]): r for r in here.to_dict("records")}
+    rows = {Series(r["strategy"], r["variant"], r["basis"]): r for r in here.to_dict("records")}
     bad = problems(run)
     bad = bad[bad["workload"] == workload]
     why = {(b["strategy"], b["variant"]): b for b in bad.to_dict("records")}
@@ -171,7 +171,7 @@ def _fill(
 def _note(line: Line, why: Mapping[tuple[str, str], Mapping[Hashable, Any]]) -> str:
     """How many repeats of a measured series went wrong; empty when none did."""
     problem = why.get((line.series.strategy, line.series.variant))
-    if problem is None or line.series.backend == "model":
+    if problem is None or line.series.basis == "predicted":
         return ""
     return f"\n{problem['repeats']} of {problem['of']} {problem['status']}"
 

@@ -48,17 +48,17 @@ RC: Any = {  # matplotlib's stubs list every key there is
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What one bar stands for; ``backend`` is empty where nothing was measured at all."""
+    """What one bar stands for; ``basis`` is empty where nothing was measured at all."""
 
     strategy: str
     variant: str
-    backend: str
+    basis: str
 
     @property
     def label(self) -> str:
         strategy, variant = (_shortened(text) for text in (self.strategy, self.variant))
         name = strategy if self.variant == "default" else f"{strategy}\n{variant}"
-        return f"{name} (modelled)" if self.backend == "model" else name
+        return f"{name} (modelled)" if self.basis == "predicted" else name
 
     @property
     def colour(self) -> str:
@@ -66,7 +66,7 @@ class Series:
 
     @property
     def hatch(self) -> str:
-        return MODEL_HATCH if self.backend == "model" else ""
+        return MODEL_HATCH if self.basis == "predicted" else ""
 
 
 def _shortened(text: str) -> str:

@@ -110,7 +110,7 @@ def _chart(judged: pd.DataFrame, names: Mapping[str, str], *, relative: bool) ->
 
 
 def _bar(line: Mapping[Hashable, Any], axis: Axis) -> Bar:
-    ratio, word, modelled = float(line["ratio"]), str(line["verdict"]), line["backend"] == "model"
+    ratio, word, modelled = float(line["ratio"]), str(line["verdict"]), line["basis"] == "predicted"
     names = (str(line["strategy"]), str(line["variant"]))
     if pd.isna(ratio):
         return Bar(*names, modelled, missing=f"{word}: {line['reason']}")

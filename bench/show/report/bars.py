@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from gatherbench.bench.read.epochs import epoch_times, problems, sort_series
+from gatherbench.bench.read.epochs import EPOCHS, epoch_times, problems, sort_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import number, scale
 from gatherbench.bench.show.sentences.provenance import has_gpu, modelled_for
@@ -110,7 +110,7 @@ def bar_chart(
 
     Args:
         run: what is drawn.
-        values: the columns of ``derive.SERIES``, ``total``, ``low``, ``high`` and the parts'.
+        values: the columns of ``SERIES``, ``total``, ``low``, ``high`` and the parts'.
         ident: id of the chart in the page.
         title: its heading.
         reading: how bars and whiskers are to be read.
@@ -128,7 +128,7 @@ def bar_chart(
     predicted = ", ".join(modelled_for(run))
     for workload in run.workloads:
         here = values[values["workload"] == workload]
-        measured, modelled = here[here["backend"] != "model"], here[here["backend"] == "model"]
+        measured, modelled = (here[here["basis"] == basis] for basis in EPOCHS)
         timed, failed = (t[t["workload"] == workload] for t in (times, bad))
         groups = [(measured, _unmeasured(timed, failed, measured, absent), "")]
         if predicted:
@@ -241,7 +241,7 @@ def _unmeasured(
     times: pd.DataFrame, bad: pd.DataFrame, frame: pd.DataFrame, absent: str
 ) -> dict[Names, str]:
     """Why series of a workload are not in the frame, or not with all of their repeats."""
-    times = times[times["backend"] != "model"]
+    times = times[times["basis"] == "measured"]
     timed, there = (set(zip(t["strategy"], t["variant"], strict=True)) for t in (times, frame))
     found = dict.fromkeys(timed - there, absent)
     for b in bad.to_dict("records"):
@@ -252,9 +252,7 @@ def _unmeasured(
 
 def _unpredicted(run: Run, workload: str) -> dict[Names, str]:
     """Why the link model says nothing of a series."""
-    rows = run.rows
-    wanted = (rows["stage"] == "epoch") & (rows["metric"] == "wall_time") & (rows["epoch"] >= 0)
-    wanted &= (rows["backend"] == "model") & (rows["status"] != "ok")
-    rows = rows[wanted & (rows["workload"] == workload)]
+    rows = run.select(stage="epoch", metric="wall_time", basis="predicted", workload=workload)
+    rows = rows[rows["status"] != "ok"]
     keys = zip(rows["strategy"], rows["variant"], strict=True)
     return dict(zip(keys, rows["reason"], strict=True))

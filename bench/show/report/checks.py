@@ -6,8 +6,9 @@ import re
 
 import pandas as pd
 
-from gatherbench.bench.read.epochs import SERIES, problems
+from gatherbench.bench.read.epochs import problems
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.report.grid import Column, Grid, grid
 from gatherbench.bench.show.report.results import WHAT, in_plan_order
 
@@ -70,7 +71,8 @@ def unmeasured(run: Run) -> Grid:
 
 def meters(run: Run) -> Grid:
     """Each metric that was to be observed: where from, how often, and why not."""
-    rows = run.rows[(run.rows["stage"] != "case") & (run.rows["backend"] != "model")]
+    rows = run.select(basis="measured")
+    rows = rows[rows["stage"] != "case"]
     records = []
     for (stage, metric), here in rows.groupby(["stage", "metric"], sort=False):
         absent = here[here["status"] != "ok"]

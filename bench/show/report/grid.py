@@ -82,7 +82,7 @@ class Grid:
 
 
 def grid(ident: str, caption: str, columns: Sequence[Column], frame: pd.DataFrame) -> Grid:
-    """The table of ``frame``'s fields; rows whose ``backend`` is ``model`` are marked as such."""
+    """The table of ``frame``'s fields; ``basis`` tells which rows are modelled."""
     labels, cells = [], []
     for column in columns:
         values = frame[column.field]
@@ -90,7 +90,7 @@ def grid(ident: str, caption: str, columns: Sequence[Column], frame: pd.DataFram
         labels.append(f"{column.label}, {suffix}" if suffix else column.label)
         units = frame[column.units] if column.units else [column.unit] * len(frame)
         cells.append([_cell(column, v, show, unit) for v, unit in zip(values, units, strict=True)])
-    modelled = [b == "model" for b in frame["backend"]] if "backend" in frame else [False] * 10**6
+    modelled = [b != "measured" for b in frame["basis"]] if "basis" in frame else [False] * 10**6
     lines = [
         Line(list(row), mark) for row, mark in zip(zip(*cells, strict=True), modelled, strict=False)
     ]

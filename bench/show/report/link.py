@@ -17,6 +17,7 @@ from gatherbench.bench.model.roofline import roofline, roofs
 from gatherbench.bench.read.gpu import gpu_energy
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
+from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.figures.gpu_energy import why_no_energy
 from gatherbench.bench.show.report.bars import Axis, Bar, BarChart, Mark, Panel, bar, bar_chart
 from gatherbench.bench.show.report.grid import Column, Grid, grid
@@ -50,9 +51,8 @@ class Roofline:
 
 def data_path(run: Run) -> Grid:
     """What each strategy moves in an epoch, by its own declaration."""
-    rows = run.rows
-    rows = rows[(rows["backend"] == "model") & (rows["stage"] == "fetch") & (rows["epoch"] < 0)]
-    keys = ["workload", "strategy", "variant", "backend"]
+    rows = run.select(stage="fetch", basis="declared")
+    keys = SERIES
     frame = rows[keys].drop_duplicates()
     columns = []
     requests = [m for m in dict.fromkeys(rows["metric"]) if m.startswith(_REQUESTS)]
@@ -191,7 +191,7 @@ def _bar(line: Mapping[Hashable, Any], axis: Axis) -> Bar:
 
 
 def _grid(profile: LinkProfile, table: pd.DataFrame) -> Grid:
-    backend = table["kind"].map({"measured": "cuda", "modelled": "model"})
+    basis = table["kind"].map({"measured": "measured", "modelled": "predicted"})
     columns = [
         *WHAT,
         *_end(table),
@@ -204,7 +204,7 @@ def _grid(profile: LinkProfile, table: pd.DataFrame) -> Grid:
         Column("bound", "epoch bound by"),
     ]
     caption = f"Bytes of rows per second as a share of the roofs of {short(profile.name)}"
-    return grid("roofline", caption, columns, with_kind(table.assign(backend=backend)))
+    return grid("roofline", caption, columns, with_kind(table.assign(backend="cuda", basis=basis)))
 
 
 def energy(run: Run) -> BarChart:

@@ -28,7 +28,7 @@ WHAT = (
     Column("variant", "variant"),
     Column("kind", "kind"),
 )
-KINDS = MappingProxyType({"host": "measured, host", "cuda": "measured, GPU", "model": "modelled"})
+KINDS = MappingProxyType({"host": "measured, host", "cuda": "measured, GPU"})
 
 #: What a data path may save: stage and metric, and what the table calls it.
 _SAVED = {
@@ -41,8 +41,9 @@ _STAGE_COLOURS = {"sample": "sample", "fetch": "fetch", "train": "train", "other
 
 
 def with_kind(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with its backend in words."""
-    return frame.assign(kind=frame["backend"].map(KINDS))
+    """The frame with its basis and backend in words."""
+    kinds = frame["backend"].map(KINDS).where(frame["basis"] == "measured", "modelled")
+    return frame.assign(kind=kinds)
 
 
 def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:

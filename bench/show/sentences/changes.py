@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pandas as pd
 
-from gatherbench.bench.read.epochs import READING_ORDER, SERIES, epoch_times, epoch_values
+from gatherbench.bench.read.epochs import READING_ORDER, epoch_times
 from gatherbench.bench.read.gpu import block_values
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.notebook_tables import Findings
 
 COLUMNS = ["quantity", "kind", "strategy", "label", "median", "low", "high"]
@@ -66,17 +67,16 @@ def changes_of_run(
         reference: strategy and variant, of the same workload and backend.
 
     Returns:
-        :data:`gatherbench.bench.read.epochs.SERIES`, and a column of shares for each
+        :data:`gatherbench.bench.run.rows.SERIES`, and a column of shares for each
         quantity: -0.17 is 17 % less, NaN where it was not measured.
     """
     found: dict[tuple[str, ...], dict[str, float]] = {}
-    run = replace(run, rows=run.rows[run.rows["backend"] != "model"])
+    run = replace(run, rows=run.select(basis="measured"))
     for quantity, (stage, metric) in quantities.items():
         values = _per_epoch(run, stage, metric).groupby(SERIES).median().dropna()
-        for workload, strategy, variant, kind in values.index:
-            base = values.get((workload, *reference, kind), 0.0)
-            if base > 0 and (strategy, variant) != reference:
-                key = (workload, strategy, variant, kind)
+        for key in values.index:
+            base = values.get((key[0], *reference, *key[3:]), 0.0)
+            if base > 0 and key[1:3] != reference:
                 found.setdefault(key, {})[quantity] = float(values[key] / base - 1)
     records = [dict(zip(SERIES, key, strict=True)) | shares for key, shares in found.items()]
     return pd.DataFrame(records, columns=[*SERIES, *quantities])
@@ -94,8 +94,8 @@ def _per_epoch(run: Run, stage: str, metric: str) -> pd.Series[float]:
     if stage == "energy":
         return block_values(run, metric)
     if metric == "cpu":
-        return epoch_values(run, stage, "cpu_user") + epoch_values(run, stage, "cpu_system")
-    return epoch_values(run, stage, metric)
+        return run.values(stage, "cpu_user") + run.values(stage, "cpu_system")
+    return run.values(stage, metric)
 
 
 def published_changes(published: pd.DataFrame) -> pd.DataFrame:
@@ -122,12 +122,12 @@ def measured_transfers(findings: Findings) -> pd.DataFrame:
     """
     records = []
     for run in findings.runs_on("cuda"):
-        seconds = epoch_values(run, "fetch", "wall_time").groupby(SERIES).median()
-        payload = epoch_values(run, "fetch", "payload").groupby("workload").median()
-        batches = epoch_values(run, "epoch", "minibatches").groupby("workload").median()
+        seconds = run.values("fetch", "wall_time").groupby(SERIES).median()
+        payload = run.values("fetch", "payload").groupby("workload").median()
+        batches = run.values("epoch", "minibatches").groupby("workload").median()
         widths = run.rows[run.rows["metric"] == "row"].groupby("workload")["value"].median()
         for workload in run.workloads:
-            slow = seconds.get((workload, "cpu_gather", "naive", "cuda"))
+            slow = seconds.get((workload, "cpu_gather", "naive", "cuda", "measured"))
             fast = seconds[seconds.index.get_level_values("workload") == workload]
             fast = fast[fast.index.get_level_values("strategy") == "aligned_zero_copy"]
             if slow is None or fast.empty or workload not in widths:

@@ -38,14 +38,12 @@ def measured_stages(findings: Findings, backend: str, strategy: str, variant: st
 def passes_over_memory(run: Run) -> pd.DataFrame:
     """Bytes that each strategy declares to touch in host memory for a byte that it delivers.
 
-    Columns: ``workload``, ``strategy``, ``variant``, ``passes``. Declared (rows of ``backend``
-    ``model``), not measured.
+    Columns: ``workload``, ``strategy``, ``variant``, ``passes``. Declared, not measured.
     """
     keys = ["workload", "strategy", "variant"]
-    rows = run.rows[(run.rows["stage"] == "fetch") & (run.rows["status"] == "ok")]
-    declared = rows[(rows["backend"] == "model") & rows["metric"].isin(BYTES_TOUCHED)]
-    payload = rows[rows["metric"] == "payload"].groupby(keys)["value"].median()
-    passes = declared.groupby(keys)["value"].sum() / payload
+    declared = run.select(stage="fetch", metric=BYTES_TOUCHED, basis="declared", status="ok")
+    payload = run.select(stage="fetch", metric="payload", basis="measured", status="ok")
+    passes = declared.groupby(keys)["value"].sum() / payload.groupby(keys)["value"].median()
     return passes.rename("passes").reset_index()
 
 

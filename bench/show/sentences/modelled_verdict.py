@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.bench.read.modelled import BORROWED, corners, foreign_gathers
+from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
 from gatherbench.bench.read.stats.judge import THRESHOLD, word_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, short, span
@@ -135,12 +135,12 @@ def _where(run: Run, workloads: Sequence[str]) -> str:
 def _rests_on(run: Run, foreign: Iterable[tuple[str, ...]]) -> list[str]:
     """What was borrowed from the run's own machine, a sentence each."""
     said = []
-    names = sorted({f"{strategy} {variant}" for _, strategy, variant, _ in foreign})
+    names = sorted({f"{strategy} {variant}" for _, strategy, variant, *_ in foreign})
     if names:
         said.append(
             f"No ratio over {listed(names)}: the CPU's gather there is that of {run.machine}, not"
             " of the machine that is modelled."
         )
-    if run.rows["metric"].eq(BORROWED["sample"]).any():
+    if borrows(run.rows, "sample").any():
         said.append(f"Minibatches come as fast as {run.machine} was measured to have them.")
     return said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
-from gatherbench.bench.read.modelled import BORROWED, corners
+from gatherbench.bench.read.modelled import borrows, corners
 from gatherbench.bench.read.tables import Run
 
 #: What a run without a GPU has to say of itself.
@@ -14,23 +14,21 @@ HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
 
 def has_gpu(run: Run) -> bool:
     """Whether anything in the run was measured on a GPU."""
-    return bool((run.rows["backend"] == "cuda").any())
+    return len(run.select(backend="cuda", basis="measured")) > 0
 
 
 def modelled_for(run: Run) -> list[str]:
     """The link profiles whose epochs were modelled."""
-    rows = run.rows
-    predicted = rows[(rows["backend"] == "model") & (rows["epoch"] >= 0)]
-    return sorted(set(predicted["machine"]))
+    return sorted(set(run.select(basis="predicted")["machine"]))
 
 
 def borrowed(run: Run) -> str:
     """Sentences to add where modelled epochs rest on times that the run measured, or range."""
     words = {"sample": "minibatches", "fetch": "the CPU's gathers"}
-    metrics, said = set(run.rows["metric"]), ""
-    there = [words[stage] for stage, metric in BORROWED.items() if metric in metrics]
+    there = [said for stage, said in words.items() if borrows(run.rows, stage).any()]
+    said = ""
     if there:
-        said += f" Modelled epochs take the time of {' and of '.join(there)} from this run."
+        said = f" Modelled epochs take the time of {' and of '.join(there)} from this run."
     seconds = corners(run)
     if (seconds.min(axis=1) < seconds.max(axis=1)).any():
         said += (
@@ -65,9 +63,11 @@ def provenance(run: Run) -> str:
         for key, name in (("epochs", "epoch"), ("warmup_epochs", "warm-up epoch"))
     ]
     processor = run.env.get("cpu", {}).get("model", "unknown processor")
-    measured = run.rows[run.rows["backend"] != "model"]
+    measured = run.select(basis="measured")
     commit = ", ".join(sorted(set(measured["commit"]))) or "unknown"
-    backends = ", ".join(sorted(set(run.rows["backend"][run.rows["epoch"] >= 0]))) or "none"
+    kinds = set(measured["backend"][measured["epoch"] >= 0])
+    kinds |= {"model"} if modelled_for(run) else set()
+    backends = ", ".join(sorted(kinds)) or "none"
     return (
         f"{repeats_of(run)} × {counts[0]}, {counts[1]} dropped. Machine {run.machine or 'unknown'}"
         f" ({processor}), backend {backends}, commit {commit}, run {run.run_id}."

@@ -11,19 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
-from gatherbench.bench.read.epochs import (
-    Key,
-    epoch_intervals,
-    epoch_values,
-    problems,
-    reference_variant,
-    repeat_logs,
-)
+from gatherbench.bench.read.epochs import epoch_intervals, problems, reference_variant, repeat_logs
 from gatherbench.bench.read.stats.interval import Interval, interval_of
 from gatherbench.bench.read.stats.judge import Word, judge
 from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity, short
+from gatherbench.bench.run.rows import Key
 from gatherbench.bench.show.sentences.modelled_verdict import modelled_statement
 
 #: The strategy whose table lies in the device's memory: what the others can at best come near to.
@@ -49,19 +43,18 @@ def verdict(run: Run) -> list[Statement]:
     """
     found: list[Statement] = []
     reference = reference_variant(run)
-    series = repeat_logs(epoch_values(run, "epoch", "wall_time"))
+    series = repeat_logs(run.values("epoch", "wall_time"))
     busy, alone = disturbance(run), disturbed_alone(run)
-    measured = [key for key in series if key[3] != "model"]
-    much = 2 * len(alone) > len(measured)
+    much = 2 * len(alone) > len(series)
     if much:
         text = f"{busy[0].upper()}{busy[1:]}: no ratio is given; measure again on an idle machine."
         found.append(Statement("warning", text))
     for backend in ("cuda", "host"):
-        here = {key: logs for key, logs in series.items() if key[3] == backend}
+        here = {key: logs for key, logs in series.items() if key.backend == backend}
         if here and reference and not much:
             said = _Measured(run, here, reference, alone).sentence(_where(run, backend))
             found.append(Statement("measured", said))
-    if not measured or not reference:
+    if not series or not reference:
         found.insert(0, Statement("warning", _nothing(run)))
     if modelled := modelled_statement(run):
         found.append(Statement("modelled", modelled))

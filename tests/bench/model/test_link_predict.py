@@ -27,7 +27,6 @@ from gatherbench.bench.model.roofline import roofline, roofs
 from gatherbench.bench.model.run_loads import load_of, series_of
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.epochs import plan_order
-from gatherbench.bench.read.modelled import BORROWED
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.rows import HEADER, Row, RowMaker
 from gatherbench.bench.run.store import RunStore
@@ -75,7 +74,7 @@ def make_run(
     drawing = 2 if sampling == "live" else 0.04
     for name, facts in cases.items():
         make = RowMaker("r", "c", "here", backend, WORKLOAD, "tiny", name, "default", 0)
-        declared = RowMaker("r", "c", "here", "model", WORKLOAD, "tiny", name, "default", 0)
+        declared = replace(make, basis="declared")
         rows += [
             declared.ok(*key.split(".", 1), "1", value, "declared") for key, value in facts.items()
         ]
@@ -141,9 +140,7 @@ def test_each_series_has_rows_that_add_up(tmp_path: Path, profile: LinkProfile) 
     rows = predict(make_run(tmp_path), profile)
     assert all(is_prediction(row) and row.status == "ok" for row in rows)
     assert {row.machine for row in rows} == {profile.name}
-    borrowed = set(BORROWED.values())
-    made = [row for row in rows if row.metric not in borrowed]
-    assert all("link model, profile rtx3090-pcie4" in row.source for row in made)
+    assert all("link model, profile rtx3090-pcie4" in row.source for row in rows)
     for name in CASES:
         mine = {(r.stage, r.metric): r.value for r in rows if r.strategy == name}
         waits = [mine[stage, "wall_time"] or 0.0 for stage in ("sample", "fetch", "train")]
@@ -220,19 +217,23 @@ def test_a_host_that_the_profile_does_not_know_is_the_run_s(tmp_path: Path) -> N
     assert not any("measured" in text for text in by_gpu.seconds.remarks)
 
 
-def test_what_is_borrowed_is_a_row_of_its_own(tmp_path: Path, profile: LinkProfile) -> None:
-    """Of 4 minibatches: 2 s of drawing, 4 s of gathering. The RTX 3090's host gathers itself."""
+def test_a_prediction_says_what_it_borrowed(tmp_path: Path, profile: LinkProfile) -> None:
+    """The RTX 3090's profile knows its host's gather; an H200's host is anybody's."""
 
-    def borrowed(machine: LinkProfile) -> dict[tuple[str, str], float | None]:
-        rows = [r for r in predict(make_run(tmp_path), machine) if r.metric in BORROWED.values()]
-        assert {(r.epoch, r.unit, r.machine) for r in rows} == {(0, "s", machine.name)}
-        assert all(row.metric == BORROWED[row.stage] for row in rows)
-        return {(row.strategy, row.stage): row.value for row in rows}
+    def borrowed(machine: LinkProfile) -> dict[str, str]:
+        rows = predict(make_run(tmp_path), machine)
+        return {row.strategy: row.borrowed for row in rows}
 
-    drawn = {(name, "sample"): 0.5 for name in CASES}
+    drawn = dict.fromkeys(CASES, "sample")
     assert borrowed(profile) == drawn
-    foreign = drawn | {("by_cpu", "fetch"): 1.0, ("by_cpu_fresh", "fetch"): 1.0}
+    foreign = drawn | {"by_cpu": "sample fetch", "by_cpu_fresh": "sample fetch"}
     assert borrowed(load_profile("h200-sxm-pcie5")) == foreign
+    load = next(one.load for one in series_of(make_run(tmp_path), load_profile("h200-sxm-pcie5")))
+    assert load is not None
+    assert load.sample_s is not None
+    assert load.gather_s is not None
+    # Of 4 minibatches: 2 s of drawing, 4 s of gathering.
+    assert (load.sample_s.value, load.gather_s.value) == (0.5, 1.0)
 
 
 def test_each_end_of_a_range_is_an_epoch_of_its_own(tmp_path: Path, profile: LinkProfile) -> None:

@@ -239,7 +239,7 @@ def test_a_run_trains_a_model_of_ones_own_and_predicts_nothing_of_it(
     own_rows = rows[rows["model"] == "models_for_a_test:Seeds"]
     assert (own_rows[own_rows["metric"] == "loss"]["value"] > 0).any()
     for model, predicted in (("sage", True), ("models_for_a_test:Seeds", False)):
-        found = rows[(rows["model"] == model) & (rows["backend"] == "model")]
+        found = rows[(rows["model"] == model) & (rows["basis"] == "predicted")]
         epochs = found[(found["stage"] == "epoch") & (found["metric"] == "wall_time")]
         assert epochs["value"].notna().all() == predicted
         assert epochs["reason"].str.contains("not for a model of one's own").any() != predicted

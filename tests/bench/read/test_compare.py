@@ -47,7 +47,7 @@ def noise(seed: int, share: float = 0.005) -> Change:
     rng = np.random.default_rng(seed)
 
     def change(row: dict[str, str]) -> None:
-        if row["unit"] == "s" and row["value"] and row["backend"] != "model":
+        if row["unit"] == "s" and row["value"] and row["basis"] == "measured":
             row["value"] = str(float(row["value"]) * rng.lognormal(0, share))
 
     return change
@@ -78,11 +78,9 @@ def compared(pair: tuple[Path, Path], **options: Any) -> pd.DataFrame:
     return compare_runs(load_run(pair[0]), load_run(pair[1]), **options)
 
 
-def line(table: pd.DataFrame, variant: str, metric: str = "epoch", backend: str = "host") -> Any:
+def line(table: pd.DataFrame, variant: str, metric: str = "epoch", basis: str = "measured") -> Any:
     found = table[
-        (table["variant"] == variant)
-        & (table["metric"] == metric)
-        & table["backend"].isin([backend, ""])
+        (table["variant"] == variant) & (table["metric"] == metric) & (table["basis"] == basis)
     ]
     assert len(found) == 1, found
     return found.iloc[0]
@@ -170,28 +168,28 @@ def test_modelled_times_are_compared_exactly(make_run: MakeRun) -> None:
         make_run("20261121-a-1", modelled=[ZERO_COPY]),
         make_run("20261122-b-2", modelled=[ZERO_COPY]),
     )
-    modelled = line(compared(pair), "registered", backend="model")
+    modelled = line(compared(pair), "registered", basis="predicted")
     assert modelled["verdict"] == "SAME"
     assert "exactly" in modelled["reason"]
 
     def hair(row: dict[str, str]) -> None:
-        if (row["backend"], row["stage"], row["metric"]) == ("model", "epoch", "wall_time"):
+        if (row["basis"], row["stage"], row["metric"]) == ("predicted", "epoch", "wall_time"):
             row["value"] = str(float(row["value"]) * 1.0001)
 
     edit(pair[1], hair)
     table = compared(pair)
-    assert line(table, "registered", backend="model")["verdict"] == "SLOW"
+    assert line(table, "registered", basis="predicted")["verdict"] == "SLOW"
     assert line(table, "registered")["verdict"] == "SAME"
     assert exit_status(table) == 1
 
     def profile(row: dict[str, str]) -> None:
-        if row["backend"] == "model":
+        if row["basis"] == "predicted":
             row["machine"] = "another-profile"
 
     edit(pair[1], profile)
     said = shown(compared((pair[0], make_run("20261123-c-3"))), pair)
     assert "MISSING epoch, unified_zero_copy registered: no modelled epoch in B" in said
-    other = line(compared(pair), "registered", backend="model")
+    other = line(compared(pair), "registered", basis="predicted")
     assert other["verdict"] == "AMBIGUOUS"
     assert "another-profile in B" in other["reason"]
 
@@ -202,15 +200,15 @@ def test_a_modelled_time_that_rests_on_measured_ones_decides_nothing(make_run: M
         make_run("20261121-a-1", modelled=[ZERO_COPY], borrowed=borrowed),
         make_run("20261122-b-2", modelled=[ZERO_COPY], borrowed=borrowed),
     )
-    assert line(compared(pair), "registered", backend="model")["verdict"] == "SAME"
+    assert line(compared(pair), "registered", basis="predicted")["verdict"] == "SAME"
 
     def slower(row: dict[str, str]) -> None:
-        if row["backend"] == "model" and row["unit"] == "s" and row["value"]:
+        if row["basis"] == "predicted" and row["unit"] == "s" and row["value"]:
             row["value"] = str(float(row["value"]) * 1.5)
 
     edit(pair[1], slower)
     table = compared(pair)
-    epoch = line(table, "registered", backend="model")
+    epoch = line(table, "registered", basis="predicted")
     assert (epoch["verdict"], epoch["ratio"]) == ("AMBIGUOUS", pytest.approx(1.5))
     assert "each run measured" in epoch["reason"]
     assert exit_status(table) == 0
@@ -220,7 +218,7 @@ def test_declared_bytes_and_requests_are_compared_exactly(pair: tuple[Path, Path
     for folder, sizes in ((pair[0], (10, 90)), (pair[1], (30, 80))):
         with (folder / "rows.csv").open() as file:
             row = next(r for r in csv.DictReader(file) if r["variant"] == "registered")
-        row |= {"backend": "model", "repeat": "0", "epoch": "-1", "stage": "fetch"}
+        row |= {"basis": "declared", "repeat": "0", "epoch": "-1", "stage": "fetch"}
         with (folder / "rows.csv").open("a", newline="") as file:
             writer = csv.DictWriter(file, row.keys(), lineterminator="\n")
             for size, count in zip((32, 128), sizes, strict=True):
@@ -228,9 +226,9 @@ def test_declared_bytes_and_requests_are_compared_exactly(pair: tuple[Path, Path
                 writer.writerow(row | {"metric": metric, "unit": "1", "value": count})
             writer.writerow(row | {"metric": "gpu_link_read", "unit": "B", "value": 12e3})
     table = compared(pair)
-    requests = line(table, "registered", "link_requests", "model")
+    requests = line(table, "registered", "link_requests", "declared")
     assert (requests["base"], requests["new"], requests["verdict"]) == (100, 110, "SLOW")
-    assert line(table, "registered", "gpu_link_read", "model")["verdict"] == "SAME"
+    assert line(table, "registered", "gpu_link_read", "declared")["verdict"] == "SAME"
     assert exit_status(table) == 0
     assert "unified_zero_copy registered link_requests: 100 in A, 110 in B" in shown(table, pair)
     assert exit_status(compared(pair, metrics=["link_requests"]), ["link_requests"]) == 1

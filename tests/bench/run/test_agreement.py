@@ -130,7 +130,7 @@ def store(tmp_path: Path) -> RunStore:
     make = RowMaker("run", "c", "box", "host", "w", "tiny", *OURS, 0)
     ours = case(OURS, [7.0])[:-1]
     crash = make.missing("case", "wall_time", "s", "clock", "killed by signal 9", "failed")
-    declared = RowMaker("run", "c", "box", "model", "w", "tiny", *ALIGNED, 0)
+    declared = RowMaker("run", "c", "box", "host", "w", "tiny", *ALIGNED, 0, "declared")
     aligned = [declared.ok("fetch", "cpu_read", "B", 8, "declared"), *case(ALIGNED, [5.0])]
     store.append([*case(NAIVE, [4.0]), *aligned, *ours, crash])
     return store

@@ -58,8 +58,8 @@ def test_every_strategy_yields_complete_rows(make_job, strategy: str) -> None:
     assert value(rows, "check", "batches") >= 2
     assert value(rows, "setup", "table") == 400 * 33 * 4
     assert 0 <= value(rows, "eval", "test_accuracy") <= 1
-    assert {r.backend for r in rows} == {"host", "model"}
-    declared = {r.metric: r.value for r in rows if r.backend == "model"}
+    assert {(r.backend, r.basis) for r in rows} == {("host", "measured"), ("host", "declared")}
+    declared = {r.metric: r.value for r in rows if r.basis == "declared"}
     assert {"cpu_read", "cpu_write", "copy_engine", "gpu_link_read"} <= set(declared)
     requested = sum(
         int(name.split("_")[2]) * count

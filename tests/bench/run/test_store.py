@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.rows import BACKENDS, UNITS, Row, RowMaker
+from gatherbench.bench.run.rows import BACKENDS, BASES, HEADER, UNITS, Row, RowMaker
 from gatherbench.bench.run.store import (
     PartWriter,
     RunStore,
@@ -58,6 +58,8 @@ rows = st.builds(
         text,
         text,
         st.integers(0, 99),
+        st.sampled_from(BASES),
+        st.sampled_from(("", "sample", "sample fetch")),
     ),
     text,
     text,
@@ -137,6 +139,53 @@ def test_another_header_is_refused(tmp_path: Path) -> None:
         store.rows()
 
 
+OLD = """\
+run_id,schema_version,commit,machine,backend,workload,dataset,strategy,variant,repeat,epoch,\
+stage,metric,unit,value,source,status,reason
+r,1,c,box,model,w,d,cpu_gather,naive,0,-1,fetch,row,B,400.0,declared,ok,
+r,1,c,box,host,w,d,cpu_gather,naive,0,0,epoch,wall_time,s,7.0,clock,ok,
+r,1,c,a100,model,w,d,cpu_gather,naive,0,0,epoch,wall_time,s,2.0,link model,ok,
+r,1,c,a100,model,w,d,cpu_gather,naive,0,0,sample,borrowed_sample_time,s,0.5,sampling,ok,
+r,1,c,a100,model,w,d,cpu_gather,naive,0,0,fetch,borrowed_gather_time,s,0.5,gather,ok,
+r,1,c,a100,model,w,d,all_in_gpu,default,0,0,epoch,wall_time,s,,link model,skipped,unknown: x
+r,1,c,box,host,w,d,cpu_gather,naive,0,-1,case,wall_time,s,9.0,clock,ok,
+"""
+
+
+def test_a_table_of_schema_1_is_upgraded_and_rewritten(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    store.rows_file.write_text(OLD)
+    rows = store.rows()
+    said = [(r.metric, r.basis, r.backend, r.borrowed) for r in rows]
+    assert said == [
+        ("row", "declared", "host", ""),
+        ("wall_time", "measured", "host", ""),
+        ("wall_time", "predicted", "cuda", "sample fetch"),
+        ("borrowed_sample_time", "predicted", "cuda", "sample fetch"),
+        ("borrowed_gather_time", "predicted", "cuda", "sample fetch"),
+        ("wall_time", "predicted", "cuda", ""),
+        ("wall_time", "measured", "host", ""),
+    ]
+    assert {row.schema_version for row in rows} == {2}
+    store.recover()
+    assert store.rows_file.read_text().startswith(",".join(HEADER) + "\n")
+    assert store.rows() == [row for row in rows if row.strategy == "cpu_gather"], "one never ended"
+
+
+def test_a_part_of_schema_1_is_upgraded(tmp_path: Path) -> None:
+    (row,) = (row for row in complete() if row.stage == "case")
+    old = {n: v for n, v in asdict(row).items() if n not in ("basis", "borrowed")}
+    assert rows_of([{"kind": "row", **old, "schema_version": 1}]) == [row]
+    assert rows_of([{"kind": "end"}]) == []
+
+
+def test_a_value_of_schema_1_that_is_none_names_its_line(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    store.rows_file.write_text(OLD.replace("7.0,clock", "nan,clock"))
+    with pytest.raises(StoreError, match=r"line 3: .*not finite"):
+        store.rows()
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no run folder"):
         RunStore.open(tmp_path)
@@ -193,12 +242,13 @@ def test_set_aside_keeps_every_cut_off_part(tmp_path: Path) -> None:
         {"value": float("inf")},
         {"unit": "GB/s"},
         {"backend": "gpu"},
+        {"basis": "model"},
         {"status": "fine"},
         {"status": "failed"},
     ],
 )
 def test_a_row_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"value|reason|status|unit|backend"):
+    with pytest.raises(ValueError, match=r"value|reason|status|unit|backend|basis"):
         replace(complete()[0], **wrong)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from gatherbench.bench.probe.micro_plan import GIB
 from gatherbench.bench.probe.micro_rows import RowFile
 from gatherbench.bench.read.micro_row import MicroRow
-from gatherbench.bench.run.rows import HEADER
+from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION
 from gatherbench.kernels.policies import POLICIES
 
 WORKLOAD = "wordnet-sage16x2-b1000-1f2e3d4c"
@@ -24,10 +24,11 @@ def add_rows(folder: Path, rows: Iterable[dict[str, object]], **fixed: object) -
     """Append rows to a run's table; what they leave out is filled in."""
     usual = {
         "run_id": folder.name,
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "commit": "0123456789ab",
         "machine": "nvidia-h200",
         "backend": "cuda",
+        "basis": "measured",
         "workload": WORKLOAD,
         "dataset": "wordnet",
         "repeat": 0,
@@ -49,7 +50,7 @@ def declare_path(folder: Path, strategy: str, variant: str, **facts: float) -> N
         {"stage": "fetch", "metric": name, "unit": "B", "value": value}
         for name, value in known.items()
     ]
-    add_rows(folder, rows, backend="model", strategy=strategy, variant=variant)
+    add_rows(folder, rows, basis="declared", strategy=strategy, variant=variant)
 
 
 def measure_link(folder: Path, strategy: str, variant: str, *epochs: float) -> None:
@@ -85,7 +86,7 @@ def add_gpu_metrics(folder: Path, series: Iterable[tuple[str, str]], epochs: int
         ]
         add_rows(folder, energy, **key)
         row = {"stage": "fetch", "metric": "row", "unit": "B", "value": ROW_BYTES}
-        add_rows(folder, [row], backend="model", **key)
+        add_rows(folder, [row], basis="declared", **key)
         if strategy == "async_zero_copy":
             steps = [("train_alone_step_time", 0.5), ("fetch_alone_step_time", 0.8)]
             steps += [

@@ -171,7 +171,7 @@ def test_passes_over_memory_are_declared_bytes_over_delivered_ones(make_run: Mak
         for name in ("cpu_read", "cpu_write", "copy_engine")
     ]
     key = {"strategy": "cpu_gather", "variant": "naive"}
-    add_rows(folder, rows, backend="model", **key)
+    add_rows(folder, rows, basis="declared", **key)
     findings = load_findings(folder.parents[1], REFERENCE)
     assert passes_over_memory(findings.runs[0])["passes"].tolist() == pytest.approx([3.0])
 
@@ -396,7 +396,7 @@ def test_what_a_run_declares_is_predicted_for_its_machine(
         for metric, (unit, value) in metrics.items()
     ]
     key = {"strategy": "aligned_zero_copy", "variant": "given"}
-    add_rows(folder, rows, backend="model", **key)
+    add_rows(folder, rows, basis="declared", **key)
     table = {"stage": "setup", "metric": "table", "unit": "B", "value": 1e9}
     add_rows(folder, [table], **key)
     shipped = tmp_path / "profiles"

@@ -16,7 +16,7 @@ from gatherbench.bench.read.disturbance import (
     mark_disturbed,
     other_load,
 )
-from gatherbench.bench.read.epochs import epoch_times, epoch_values
+from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.sentences.verdict import verdict
 
@@ -71,7 +71,7 @@ def test_a_burst_beside_one_case_is_found(make_run: MakeRun) -> None:
     run = load_run(make_run(other_cores=1.5, beside=("cpu_gather", "pinned", 1)))
     assert other_load(run).median() == pytest.approx(0)
     assert disturbed(run).to_dict() == {
-        (WORKLOAD, "cpu_gather", "pinned", "host", 1): pytest.approx(1.5)
+        (WORKLOAD, "cpu_gather", "pinned", "host", "measured", 1): pytest.approx(1.5)
     }
     said = "other work had up to 1.5 cores of the host beside 1 of 9 cases"
     assert disturbance(run) == said
@@ -123,7 +123,7 @@ def test_epochs_of_a_failed_case_count_nowhere(make_run: MakeRun) -> None:
     rows = run.rows.copy()
     case = (rows["stage"] == "case") & (rows["variant"] == "pinned") & (rows["repeat"] == 0)
     rows.loc[case, ["status", "reason", "value"]] = ["failed", "other losses", None]
-    repeats = epoch_values(of(run, rows), "epoch", "wall_time").loc[(WORKLOAD, "cpu_gather")]
+    repeats = of(run, rows).values("epoch", "wall_time").loc[(WORKLOAD, "cpu_gather")]
     found = repeats.reset_index().groupby("variant")["repeat"].unique().map(list).to_dict()
     assert found == {"naive": [0, 1], "pinned": [1]}
 

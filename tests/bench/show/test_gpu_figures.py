@@ -26,7 +26,7 @@ from gatherbench.bench.read.gpu import (
 )
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run, load_run
-from gatherbench.bench.run.rows import HEADER
+from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION
 from gatherbench.bench.run.samples import TIMELINE_COLUMNS
 from gatherbench.bench.show.figures.all import FIGURES, GPU_FIGURES, save_all
 from gatherbench.bench.show.figures.gpu_energy import gpu_energy_per_epoch, gpu_mean_power
@@ -49,7 +49,8 @@ BLOCKS = {"cpu_gather": (3400.0, 17.0), "aligned_zero_copy": (2100.0, 10.5)}
 
 def row(folder: Path, **fields: Any) -> dict[str, Any]:
     common = {
-        "run_id": folder.name, "schema_version": 1, "commit": "0123456789ab", "backend": "cuda",
+        "run_id": folder.name, "schema_version": SCHEMA_VERSION,
+        "commit": "0123456789ab", "backend": "cuda", "basis": "measured",
         "machine": "nvidia-made-up", "workload": WORKLOAD, "dataset": "wordnet", "epoch": -1,
         "repeat": 0, "source": "made up by a test", "status": "ok", "reason": "",
     }  # fmt: skip

@@ -56,9 +56,9 @@ def test_over_a_gather_of_another_machine_there_is_no_ratio(modelled: Callable[.
     )
     assert {key[1:3] for key in foreign_gathers(run)} == {NAIVE[:2]}
     assert modelled_ratios(run, *NAIVE[:2]).empty
-    assert "model" not in set(speedups(run, *NAIVE[:2])["backend"])
-    assert summarise(run).query("backend == 'model'")["speedup"].isna().all()
-    assert "model" not in set(changes_of_run(run, {"epoch": ("epoch", "wall_time")})["backend"])
+    assert "predicted" not in set(speedups(run, *NAIVE[:2])["basis"])
+    assert summarise(run).query("basis == 'predicted'")["speedup"].isna().all()
+    assert changes_of_run(run, {"epoch": ("epoch", "wall_time")}).empty
 
 
 def test_without_a_gather_of_its_own_epochs_are_told(modelled: Callable[..., Run]) -> None:
@@ -92,7 +92,7 @@ def test_a_ratio_of_ranges_is_taken_end_by_end(modelled: Callable[..., Run]) -> 
         f"{HEAD} aligned_zero_copy given had the shortest epochs, 2.00× to 2.25× as fast as"
         " cpu_gather naive."
     )
-    (line,) = summarise(run).query("backend == 'model' and variant == 'given'").to_dict("records")
+    (line,) = summarise(run).query("basis == 'predicted' and variant == 'given'").to_dict("records")
     ends = [line[name] for name in ("low", "high", "fetch_low", "fetch_high")]
     assert ends == pytest.approx([0.8, 1.0, 0.09, 0.29])
     assert [line["speedup_low"], line["speedup_high"]] == pytest.approx([2.0, 2.25])

@@ -59,7 +59,7 @@ def test_a_hidden_fetch_has_no_rate(make_run: MakeRun) -> None:
     ahead = run.rows[run.rows["strategy"] == "aligned_zero_copy"].head(1)
     for lookahead, hidden in ((0.0, False), (1.0, True)):
         declared = ahead.assign(
-            stage="fetch", metric="lookahead", unit="1", value=lookahead, backend="model", epoch=-1
+            stage="fetch", metric="lookahead", unit="1", value=lookahead, basis="declared", epoch=-1
         )
         changed = dataclasses.replace(run, rows=pd.concat([run.rows, declared]))
         rates = summarise(changed).set_index("strategy")["rate"]
@@ -114,7 +114,7 @@ def test_a_reason_that_several_share_is_said_once(make_run: MakeRun) -> None:
 def test_what_failed_is_not_called_unmodelled_for_the_same_reason(make_run: MakeRun) -> None:
     run = load_run(make_run(series=[NAIVE, SORTED], modelled=[NAIVE, SORTED]))
     rows = run.rows
-    model = (rows["backend"] == "model") & (rows["stage"] == "epoch")
+    model = (rows["basis"] == "predicted") & (rows["stage"] == "epoch")
     unknown = rows[model & (rows["metric"] == "wall_time")]
     for reason, lines in (
         ("unknown: the case did not get so far: boom", []),
@@ -186,8 +186,8 @@ def test_an_epoch_that_cannot_be_modelled_says_why_and_where(make_run: MakeRun) 
         reason = f"unknown: {reasons[row.workload]}"
         return dataclasses.replace(row, value=None, status="skipped", reason=reason)
 
-    old = [r for r in store.rows() if r.backend == "model" and r.metric == "wall_time"]
-    store.replace(lambda r: r.backend == "model", [unknown(r) for r in old])
+    old = [r for r in store.rows() if r.basis == "predicted" and r.metric == "wall_time"]
+    store.replace(lambda r: r.basis == "predicted", [unknown(r) for r in old])
     text = " ".join(shown(folder).split())
     said = f"not modelled for rtx3090-pcie4: {' '.join(NAIVE[:2])} on"
     assert text.count(f"{said} {three[0]}, {three[1]}: unknown: gpu.launch") == 1

@@ -349,7 +349,7 @@ def test_what_a_path_saves_stands_beside_what_was_published(make_run: MakeRun) -
     assert cells["power of the GPU, %"] == "-20.0"  # 200 W after 250 W
     assert cells["energy of the GPU, %"] == "-60.0"
     assert bound["energy of the GPU, %"] == "0", "two millionths less are no saving"
-    published = load_reference(Path(__file__).parents[3] / "results" / "reference")
+    published = load_reference(Path(__file__).parents[4] / "results" / "reference")
     watts = published[published["metric"] == "system_power_change"]["value"]
     low, high = (f"{100 * share:.1f}".replace("-", "−") for share in (watts.max(), watts.min()))
     html = render_report(load_run(folder))
