@@ -26,7 +26,7 @@ class UniformSource:
     """Random float32 features ``[scale × ROWS, WIDTH]``, no edges; every row is a training node."""
 
     name: str = "uniform"
-    summary: str = "8 GiB of random rows of 400 B without edges: the data path alone"
+    summary: str = "8 GiB of random rows without edges: the data path alone"
     scalable: bool = True
 
     def estimate(self, scale: float) -> DatasetSpec:
