@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.bench.machine.nvml import SensorUnavailableError, hash_of_uuid
+from gatherbench.bench.machine.nvml import hash_of_uuid
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.probe import micro_device, micro_plan
 from gatherbench.bench.probe.calibrate import gpu as calibrate_gpu
 from gatherbench.bench.probe.calibrate import host as calibrate_host
@@ -239,7 +240,7 @@ def test_a_machine_with_a_gpu_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert calibrate_machine.ask_gpu(torch.device("cuda", 0)).link_generation == 5
 
     def silent() -> None:
-        raise SensorUnavailableError("no_device: none")
+        raise SensorUnavailableError(Reason("no_device", "none"))
 
     def refused(*call: object) -> None:
         raise cuda_calls.CudaCallError("cudaDeviceGetPCIBusId", "cudaErrorNotSupported", "no")
