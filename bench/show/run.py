@@ -80,13 +80,13 @@ def render(run: Run) -> RenderableType:
 
 def _sensors(run: Run) -> list[RenderableType]:
     """What each sensor of the link counted of known copies, in a run that was to find that out."""
-    if len(run.plan["measure"].get("known_copies", [])) < 2:
+    ratios = run.whole[run.whole["metric"].str.contains("_ratio")]
+    if ratios.empty or len(run.plan["measure"].get("known_copies", [])) < 2:
         return []
     title = "Sensors of the link: bytes counted for each byte of a known copy"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for heading in ("direction", "counted", "by, and of what"):
         table.add_column(heading, overflow="fold")
-    ratios = run.whole[run.whole["metric"].str.contains("_ratio")]
     for row in ratios.itertuples():
         direction = str(row.metric).removeprefix("pcie_").partition("_ratio")[0].replace("_", " ")
         counted, said = f"{row.value:.3f}", str(row.source)
