@@ -1,8 +1,7 @@
-"""The command line: which commands there are. Each lives in a file of its own in `commands/`.
+"""The command line: its commands, each a file in `commands/`.
 
-A command loads torch and pandas only when it runs, so that `--help` answers at once.
-Exit status: 0 all went well, 1 a case failed or the run was stopped, 2 bad input, 130 Ctrl-C,
-143 SIGTERM.
+A command loads torch and pandas only when it runs, so that `--help` answers at once. Exit status:
+0 all went well, 1 a case failed or the run was stopped, 2 bad input, 130 Ctrl-C, 143 SIGTERM.
 """
 
 from __future__ import annotations

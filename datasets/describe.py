@@ -1,4 +1,4 @@
-"""What there is to know about a dataset folder, for ``gatherbench datasets info``."""
+"""A dataset folder in words, for ``gatherbench datasets info``."""
 
 from __future__ import annotations
 

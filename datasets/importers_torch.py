@@ -1,8 +1,8 @@
 """Tensors and PyG's ``Data`` from files of ``torch.save``, without running anything in them.
 
-Such a file is a pickle. ``torch.load`` with ``weights_only`` makes tensors and nothing else, but
-for the classes that are declared safe, and PyG declares more of its own than a ``Data`` needs. Here
-they are put aside, and the names that a ``Data`` asks for stand for an empty class of ours.
+Such a file is a pickle. ``torch.load`` with ``weights_only`` makes only tensors and objects of
+classes declared safe, and PyG declares more of its own than a ``Data`` needs. Here these are put
+aside, and the names that a ``Data`` asks for stand for an empty class of ours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The contract of everything that graphs come from: a name, a size known beforehand, and the work.
+"""The contract of a source of graphs: a name, a size known beforehand, and the work.
 
 A source turns what it knows (a generator, a download, a shipped file) into one dataset folder.
 The registry lists the sources; :func:`gatherbench.datasets.registry.prepare_dataset` runs them.

@@ -1,7 +1,7 @@
 """GraphSAGE on WordNet in plain PyG, with the features moved by a strategy of your choice.
 
-What a user of PyG changes is marked: the two lines that make the features a table fetched by a
-strategy. Everything else is PyG as ever, on a GPU where there is one. Under a minute on a CPU::
+A user of PyG changes the two marked lines: they let a strategy fetch the features. Everything else
+is ordinary PyG, on a GPU where there is one. Takes under a minute on a CPU::
 
     python examples/train_wordnet.py
     python examples/train_wordnet.py --strategy cpu_gather --epochs 5
@@ -91,10 +91,10 @@ def _first(loader: FeatureLoader, count: int) -> Iterator[Data]:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--strategy", default="async_zero_copy", help="gatherbench list strategies")
-    parser.add_argument("--device", help="cpu or cuda; default: a GPU where there is one")
+    parser.add_argument("--device", help="cpu or cuda (default: a GPU where there is one)")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--max-batches", type=int, default=0, help="an epoch's; 0: all")
+    parser.add_argument("--max-batches", type=int, default=0, help="batches of an epoch; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(arguments)
 

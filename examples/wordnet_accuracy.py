@@ -1,8 +1,8 @@
-"""What there is to learn on WordNet: GraphSAGE against what needs no graph, on the same splits.
+"""Test accuracy on WordNet: GraphSAGE against methods that need no graph, on the same splits.
 
-A benchmark that trains should train on a task. This measures the test accuracy of the class that
-is most frequent among the training nodes, of logistic regression on the features alone, and of
-the project's GraphSAGE with its sampler. Runs on a CPU in a few minutes::
+A benchmark that trains should train on a real task. This measures the test accuracy of always
+answering the class most frequent among the training nodes, of logistic regression on the features
+alone, and of the project's GraphSAGE with its sampler. Runs on a CPU in a few minutes::
 
     python examples/wordnet_accuracy.py
     python examples/wordnet_accuracy.py --epochs 20 --seeds 1

@@ -1,9 +1,9 @@
 """What the gather's source does when it is run on the host: the rows it makes and its requests.
 
-The compiler tells that a kernel changed and not whether it is still right, nor whether its warps
-still begin where they should: a circular shift that is gone makes better machine code. So the
-source is run behind the shim on one small batch. Its rows and its reports of bad ids are held to
-plain indexing, and the requests of its loads to the closed form that everything else counts with.
+Machine code tells that a kernel changed, but not whether it is still right, or whether its warps
+still begin where they should: losing the circular shift makes better machine code. So the source is
+run behind the shim on one small batch. Its rows and its reports of bad ids are compared with plain
+indexing, the requests of its loads with the closed form that everything else counts with.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The grid of launch policies: every way in which the one gather kernel can be specialised.
 
-A :class:`GridPoint` is complete: with the size of the batch it fixes the macros the kernel is
-compiled with and the shape of its launch. What other systems do (``policies.py``), what our
-strategies choose, what the host execution runs and what the request accounting counts are all
-points of this grid. Nothing here needs a GPU, a compiler or torch.
+A :class:`GridPoint` and the size of a batch fix the macros the kernel is compiled with and the
+shape of its launch. Other systems' launches (``policies.py``), our strategies' choices, the host's
+execution and the request accounting all use points of this grid. Nothing here needs a GPU, a
+compiler or torch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Host memory for large tables: anonymous, backed by huge pages where the kernel grants them.
 
 A random gather touches a new page with almost every row. With pages of 4 KiB each touch also
-misses the TLB, and the walk costs about as much as the row itself; with pages of 2 MiB it mostly
-hits. ``torch.empty`` asks for no huge pages, so this module maps the memory itself. Pages are
-touched here, once, so that no later gather pays for their faults.
+misses the TLB, and the page walk costs about as much as the row; with pages of 2 MiB it mostly
+hits. ``torch.empty`` asks for no huge pages, so this module maps the memory itself. It touches
+every page once, so that no later gather pays for the faults.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The pass over the ids before a gather: in which order the table is read, and how often.
 
-Ascending ids keep neighbouring rows, and with them pages and DRAM rows, together; on a large table
-that gave DGL four times the bandwidth (DGL #6635). Each distinct id once saves the link every
-repeat. Both are plain torch operations, so that one code serves the host and the GPU; what comes
-out is exactly what the gather kernel takes: ids to read, and the output row of each.
+Ascending ids keep neighbouring rows together, and so pages and DRAM rows; on a large table that
+gave DGL four times the bandwidth (DGL #6635). Distinct ids save the link every repeat. Both are
+plain torch operations, so the same code serves the host and the GPU. They return what the gather
+kernel takes: ids to read, and the output row of each.
 """
 
 from __future__ import annotations

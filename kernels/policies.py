@@ -1,9 +1,9 @@
 """Launch policies: how other systems would place a gather on the GPU, as points of our grid.
 
-A policy is a rule: shown a table, it says which :class:`GridPoint` to launch and how to order the
-ids first. The rules and their sources are data (``policies.toml``). They are run on our kernel, so
-a difference between two policies is a difference of lanes, widths, shift and order, and of nothing
-else; that is why a policy is "the policy of X" and never X.
+A policy is a rule: for a table, it says which :class:`GridPoint` to launch and how to order the ids
+first. The rules and their sources are data (``policies.toml``). All run on our kernel, so two
+policies differ in lanes, widths, shift and order, and in nothing else. That is why a policy is
+"the policy of X" and never X.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Folders whose files are executed: compiled kernels, and what numba made of our loops.
 
-Whoever can put a file there runs code as this user, so such a folder belongs to this user alone.
-One that does not is left untouched and nothing is kept: compiling again is slow, never wrong.
+Whoever can write there runs code as this user, so such a folder must belong to this user alone.
+Any other is left untouched, and nothing is kept: compiling again is slow, never wrong.
 """
 
 from __future__ import annotations

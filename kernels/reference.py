@@ -1,7 +1,7 @@
 """The gather that every kernel and every strategy is compared with, and the comparison itself.
 
-It is as plain as a gather can be, because its only virtue is to be right. The comparison is by
-bytes: a NaN equals itself only if its payload survived, and -0.0 is not 0.0.
+It is as plain as a gather can be: it only has to be right. The comparison is by bytes: a NaN equals
+itself only if its payload survived, and -0.0 is not 0.0.
 """
 
 from __future__ import annotations

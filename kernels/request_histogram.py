@@ -5,11 +5,11 @@ module counts (instruction, line) pairs by that four-bit mask, which is all that
 and requests are made of (``requests.py``). It follows ``gather.cu`` lane for lane: the tests
 compare it with the loads recorded in the kernel's own execution.
 
-Two facts make it fast. What a row costs depends on nothing but its address modulo 128, as long as
-no other row that the same warp reads shares a line with it: rows are counted by that residue, and
-each residue is worked out once. In the flat mapping the place of the row's first slot in its warp
-is a second key. Only instructions in which rows meet in a line are worked out one by one (in the
-flat mapping of rows shorter than a warp: all).
+Two facts make it fast. As long as no other row that the same warp reads shares a line with it, a
+row's cost depends only on its address modulo 128: rows are counted by that residue, and each
+residue is worked out once. (In the flat mapping the place of the row's first slot in its warp is a
+second key.) Only instructions in which rows meet in a line are worked out one by one; in the flat
+mapping of rows shorter than a warp these are all.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.show.figures.epoch_bars import epoch_bars
 from gatherbench.bench.show.figures.kinds import MEASURED, MODELLED
 from gatherbench.bench.show.figures.speedup import speedup

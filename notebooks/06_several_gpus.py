@@ -17,7 +17,7 @@
 # faster than on the conventional path.
 
 # %%
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.figures.kinds import MEASURED, MODELLED
 from gatherbench.bench.show.notebook_tables import open_findings

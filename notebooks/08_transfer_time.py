@@ -17,7 +17,7 @@
 # and row sizes, data transfer time fell by 47.1 % on average.
 
 # %%
-from gatherbench.bench.model.profile_file import profile_of_machine
+from gatherbench.bench.model.profile import profile_of_machine
 from gatherbench.bench.show.figures.transfer_heatmap import transfer_heatmap
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show

@@ -20,7 +20,7 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.model.profile_file import profile_of_machine
+from gatherbench.bench.model.profile import profile_of_machine
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.figures.kinds import MEASURED, MODELLED
 from gatherbench.bench.show.figures.policy_costs import policy_costs

@@ -1,9 +1,9 @@
-"""What every strategy must do, as checks that any strategy can be put through.
+"""What every strategy must do, as checks.
 
-A benchmark of data paths is worth nothing if one of them fetches other rows, or skips the work
-that the rest do. Each check here has a deliberately wrong strategy in the tests that it must
-reject. The tests run all checks over the registry, so a new strategy is covered by being
-registered; :func:`check_strategy` runs them on a strategy that lives elsewhere.
+A benchmark of data paths is worth nothing if one of them fetches other rows, or skips work that the
+rest do. For each check the tests hold a deliberately wrong strategy that it must reject. The tests
+run all checks over the registry, so a registered strategy is covered. :func:`check_strategy` runs
+them on a strategy that lives elsewhere.
 """
 
 from __future__ import annotations

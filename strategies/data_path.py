@@ -6,8 +6,9 @@ has to know its name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +40,30 @@ class DataPath:
     gpu_requests: Mapping[int, int] | None = None
     gpu_page_visits: int | None = None
     pageable_bytes: int = 0
+
+
+#: The fields of a :class:`DataPath` that are bytes.
+BYTES = tuple(f.name for f in fields(DataPath) if f.name.endswith("_bytes"))
+
+
+def total(paths: Iterable[DataPath]) -> DataPath:
+    """The paths of several minibatches added up.
+
+    A count that one of them does not have is not there in the sum; pages count only where rows are
+    read in place.
+    """
+    sums: Counter[str] = Counter()
+    requests: Counter[int] | None = Counter()
+    visits: int | None = 0
+    for path in paths:
+        sums.update({name: getattr(path, name) for name in BYTES})
+        if path.gpu_requests is None:
+            requests = None
+        elif requests is not None:
+            requests.update(path.gpu_requests)
+        if visits is not None and path.gpu_link_read_bytes:
+            counted = path.gpu_page_visits
+            visits = None if counted is None else visits + counted
+    return DataPath(
+        **{name: sums[name] for name in BYTES}, gpu_requests=requests, gpu_page_visits=visits
+    )

@@ -1,4 +1,4 @@
-"""The strategies there are: one explicit tuple, from which plans, tests and plots take them.
+"""All strategies: one explicit tuple, from which plans, tests and plots take them.
 
 To add one, write its file and add its class here; the conformance suite then runs it.
 """

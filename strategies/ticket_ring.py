@@ -1,9 +1,9 @@
 """Who holds which buffer: the rule of :class:`~gatherbench.strategies.base.Ticket`, enforced.
 
-A fetcher with ``lookahead`` L owns L + 1 buffers and fills them in turn. Fetch ``k + L + 1``
-overwrites the buffer of fetch ``k``. Two mistakes of a caller would then train on the wrong rows
-without a word: to submit that fetch before the earlier result was taken, and to ask for the
-earlier result afterwards. Both raise here.
+A fetcher with ``lookahead`` L owns L + 1 buffers and fills them in turn: fetch ``k + L + 1``
+overwrites the buffer of fetch ``k``. Two mistakes of a caller would silently train on wrong rows:
+submitting that fetch before taking the earlier result, and asking for the earlier result
+afterwards. Both raise here.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
-"""The workflow of docs/ci: of GitHub's schema, made of commands that exist, and its scripts run."""
+"""What the texts name exists. The workflow of docs/ci follows GitHub's schema, and runs."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+import typer.main
+from typer.core import TyperGroup
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.plan.plan_file import load_plan
@@ -19,6 +21,90 @@ ROOT = Path(__file__).parents[1]
 WORKFLOW = ROOT / "docs" / "ci" / "gatherbench.yml"
 PAGE = ROOT / "docs" / "continuous-integration.md"
 HISTORY = "gatherbench-history"
+MAKEFILE = (ROOT / "Makefile").read_text()
+COMMANDS = typer.main.get_group(app)
+#: What the texts ask their reader to write.
+READERS_OWN = {"strategies/my_strategy.py", "my-plan.toml", "mine.toml"}
+#: What a run writes.
+WRITTEN = {"profile.toml"}
+TEXTS = [
+    path
+    for place in ("*.md", "docs/*.md", "kernels/*.md", "bench/**/*.md", "datasets/**/*.md")
+    for path in sorted(ROOT.glob(place))
+]
+TEXTS += [ROOT / name / "README.md" for name in ("results", "results/reference", "notebooks")]
+TEXTS += [ROOT / "tests" / "gpu" / "standin" / "README.md"]
+
+
+def anchors(text: str) -> set[str]:
+    """What GitHub makes of the headings."""
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def dead_links(text: str, at: Path) -> Iterator[str]:
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        name, _, anchor = link.partition("#")
+        if ":" in link:
+            continue
+        target = at.parent / name if name else at
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
+            yield link
+
+
+def unknown_commands(text: str) -> Iterator[str]:
+    """Commands, options, make targets and variables that do not exist."""
+    code = "\n".join(re.findall(r"`[^`]+`|^(?:\$| {4}).*$", text.replace("```", ""), re.MULTILINE))
+    for words in re.findall(r"gatherbench\"? ([a-z]+[^\n`#;]*)", code):
+        group, *rest = re.findall(r"[^\s:]+", words)
+        command = COMMANDS.commands.get(group)
+        if isinstance(command, TyperGroup) and rest:
+            command = command.commands.get(rest[0])
+        if command is None:
+            yield words
+            continue
+        known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
+        yield from (word for word in rest if word.startswith("--") and word not in known)
+    for target, words in re.findall(r"\bmake ((?!-)[a-z-]+)([^\n`;]*)", code):
+        if not re.search(rf"^{target}:", MAKEFILE, re.MULTILINE):
+            yield f"make {target}"
+        for variable in re.findall(r"\b([A-Z_]+)=", words):
+            if variable not in re.findall(r"\b[A-Z_]+\b", MAKEFILE):
+                yield variable
+
+
+def missing_files(text: str, at: Path) -> Iterator[str]:
+    """Sources and modules that are named and are not there."""
+    for name in re.findall(r"[\w./*-]+\.(?:py|toml|cu|md|h)\b", text):
+        if name not in READERS_OWN | WRITTEN and not name.startswith("gpu-out/"):
+            places = [at.parent, ROOT, ROOT / "docs"]
+            if not any(any(place.glob(name)) for place in places):
+                yield name
+    for name in re.findall(r"python3? -m (gatherbench[\w.]+)", text):
+        if importlib.util.find_spec(name) is None:
+            yield name
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_text_names_exists(path: Path) -> None:
+    text = path.read_text()
+    assert [*dead_links(text, path), *unknown_commands(text), *missing_files(text, path)] == []
+
+
+def test_what_does_not_exist_is_found() -> None:
+    wrong = (
+        "[a](gone.md) [b](#no-such) [c](README.md#use) `gatherbench shw` `make gpu-tst OUTT=x`\n"
+        "$ gatherbench run quick --budgt 3\n    gatherbench datasets preprare x\n"
+        "`kernels/gone.py` `python -m gatherbench.bench.gone`\n"
+    )
+    at = ROOT / "CONTRIBUTING.md"
+    assert list(dead_links(wrong, at)) == ["gone.md", "#no-such"]
+    found = ["shw", "--budgt", "datasets preprare x", "make gpu-tst", "OUTT"]
+    assert sorted(unknown_commands(wrong)) == sorted(found)
+    assert list(missing_files(wrong, at)) == [
+        "gone.md", "kernels/gone.py", "gatherbench.bench.gone"
+    ]  # fmt: skip
+
 
 #: Stands in for the program: `run` makes a folder, `compare` ends with $STATUS.
 GATHERBENCH = """#!/usr/bin/env bash
@@ -43,18 +129,14 @@ def scripts(workflow: dict[str, Any]) -> list[str]:
     return [s["run"] for job in workflow["jobs"].values() for s in job["steps"] if "run" in s]
 
 
-def check(path: Path) -> int:
-    command = [sys.executable, "-m", "check_jsonschema"]
-    command += ["--builtin-schema", "vendor.github-workflows", str(path)]
-    return subprocess.run(command, capture_output=True, check=False).returncode
-
-
 def test_the_workflow_is_one_by_githubs_schema(tmp_path: Path) -> None:
-    pytest.importorskip("check_jsonschema")
-    assert check(WORKFLOW) == 0
+    schema = pytest.importorskip("check_jsonschema")
     wrong = tmp_path / "wrong.yml"
     wrong.write_text(WORKFLOW.read_text().replace("run: make", "rum: make"))
-    assert check(wrong) != 0
+    for path, status in ((WORKFLOW, 0), (wrong, 1)):
+        with pytest.raises(SystemExit) as ended:
+            schema.main(["--builtin-schema", "vendor.github-workflows", str(path)])
+        assert ended.value.code == status
 
 
 def test_pull_requests_from_forks_reach_no_runner_of_ours(workflow: dict[str, Any]) -> None:
@@ -83,20 +165,18 @@ def test_no_script_holds_what_a_pull_request_can_write(workflow: dict[str, Any])
     assert not [script for script in scripts(workflow) if "${{" in script]
 
 
-def test_every_command_exists(workflow: dict[str, Any]) -> None:
-    said = "\n".join(scripts(workflow)) + PAGE.read_text()
+def test_the_workflow_runs_what_the_page_promises(workflow: dict[str, Any]) -> None:
+    said = "\n".join(scripts(workflow))
     for watched in re.findall(r"^\|.*\| `make ([a-z-]+)", PAGE.read_text(), re.MULTILINE):
         assert any(watched in script for script in scripts(workflow)), watched
-    makefile = (ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"make (?:-C \w+ )?([a-z-]+)", said)) - {"that"}
+    targets = set(re.findall(r"make (?:-C \S+ )?([a-z-]+)", said))
     assert {"setup", "regress-code", "regress-against", "gpu-test"} <= targets
-    assert [t for t in targets if not re.search(rf"^{t}:", makefile, re.MULTILINE)] == []
-    commands = set(re.findall(r"gatherbench\"? (run|compare|report|show)\b", said))
-    assert commands == {"run", "compare", "report"}
-    for command in commands:
-        shown = CliRunner().invoke(app, [command, "--help"], terminal_width=200).output
-        asked = set(re.findall(rf"gatherbench\"? {command} [^\n`]*?(--[a-z-]+)", said))
-        assert [option for option in asked if option not in shown] == []
+    asked = re.findall(r"gatherbench\"? ((?:run|compare|report|show)\b[^\n`]*)", said)
+    assert {words.split()[0] for words in asked} == {"run", "compare", "report"}
+    code = [f"`gatherbench {words}`" for words in asked] + [
+        f"`make {target}`" for target in targets
+    ]
+    assert list(unknown_commands("\n".join(code))) == []
 
 
 def test_its_plans_can_be_run(workflow: dict[str, Any]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,22 +38,16 @@ def run(*arguments: str) -> None:
 @pytest.mark.usefixtures("data_root")
 @pytest.mark.parametrize("strategy", ["async_zero_copy", "cpu_gather"])
 def test_train_wordnet(strategy: str, capfd: pytest.CaptureFixture[str]) -> None:
-    short = ["--epochs", "2", "--max-batches", "20", "--strategy", strategy]
-    if strategy == "async_zero_copy":  # as its reader would run it
-        subprocess.run(
-            [sys.executable, EXAMPLES / "train_wordnet.py", *short], check=True, timeout=250
-        )
-    else:
-        run(*short)
+    run("--epochs", "2", "--max-batches", "10", "--strategy", strategy)
     said = capfd.readouterr().out
     assert f"data path: UnifiedTensor([117659, 300], torch.float32, {strategy} (" in said
-    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+), 20 batches", said)]
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+), 10 batches", said)]
     assert len(losses) == 2
     assert losses[1] < losses[0]
-    accuracy = re.search(r"test accuracy ([\d.]+) on 20480 nodes", said)
+    accuracy = re.search(r"test accuracy ([\d.]+) on 10240 nodes", said)
     assert accuracy is not None
-    # 45 classes; the most frequent one of the training nodes gives less
-    assert float(accuracy[1]) > 0.2
+    # 45 classes; the most frequent one of the training nodes gives 0.122
+    assert float(accuracy[1]) > 0.15
 
 
 @pytest.mark.usefixtures("data_root")
@@ -64,31 +56,30 @@ def test_train_wordnet_names_the_strategy_that_was_meant() -> None:
         run("--strategy", "async_zerocopy")
 
 
-def snippets() -> list[str]:
-    readme = (EXAMPLES.parent / "README.md").read_text()
-    return re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+def snippets(name: str) -> list[str]:
+    """The Python of a page."""
+    text = (EXAMPLES.parent / name).read_text()
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
-def test_the_readmes_two_lines() -> None:
-    two_lines, _ = snippets()
+@pytest.mark.parametrize("page", ["README.md", "docs/training.md"])
+def test_the_two_lines(page: str) -> None:
     x, n_id = torch.randn(50, 3), torch.tensor([4, 0])
     names: dict[str, Any] = {"gatherbench": gatherbench, "x": x, "n_id": n_id}
-    exec(two_lines, names)
+    exec(snippets(page)[0], names)
     assert torch.equal(names["x_batch"].cpu(), x[n_id])
     names["features"].close()
 
 
-def test_the_readmes_loader_runs_as_pasted() -> None:
-    _, loader = snippets()
+def test_the_loader_runs_as_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    _, loader = snippets("docs/training.md")
     checked = (
         "\n    assert torch.equal(batch.x.cpu(), x[batch.n_id.cpu()])"
         "\n    assert torch.equal(batch.n_id[:batch.batch_size].cpu(), seeds.pop(0))"
+        "\nfeatures.close()"
     )
     loader = loader.replace("for batch", "seeds = list(train_ids.split(1024))\nfor batch")
-    done = subprocess.run(
-        [sys.executable, "-c", loader.rstrip() + checked],
-        capture_output=True, text=True, timeout=250, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("torch.Size") == 3 * 5
-    assert ", 300])" in done.stdout.splitlines()[0]
+    exec(loader.rstrip() + checked, {})
+    said = capsys.readouterr().out
+    assert said.count("torch.Size") == 3 * 5
+    assert ", 300])" in said.splitlines()[0]

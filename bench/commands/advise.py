@@ -27,48 +27,52 @@ def advise(
         str, typer.Argument(help="A dataset, prepared or not; or give --nodes, --edges and --dim.")
     ] = "",
     nodes: Annotated[
-        int, typer.Option(help="Of a graph that is no dataset; 2.4M or 2.4e6 will do.", **COUNT)
+        int, typer.Option(help="Nodes of a graph that is no dataset, e.g. 2.4M or 2.4e6.", **COUNT)
     ] = 0,
     edges: Annotated[
-        int, typer.Option(help="As stored: both directions if both are.", **COUNT)
+        int, typer.Option(help="Its edges as stored: count both directions if both are.", **COUNT)
     ] = 0,
     dim: Annotated[int, typer.Option(help="Elements of a feature row.")] = 0,
-    dtype: Annotated[str, typer.Option(help="Of the features.")] = "float32",
-    classes: Annotated[int, typer.Option(help="Of the labels (0: a usual number).")] = 0,
+    dtype: Annotated[str, typer.Option(help="Type of a feature.")] = "float32",
+    classes: Annotated[int, typer.Option(help="Classes of the labels (0: a usual number).")] = 0,
     train_nodes: Annotated[
-        int, typer.Option(help="Seeds of an epoch (0: every node).", **COUNT)
+        int, typer.Option(help="Seed nodes of an epoch (0: every node).", **COUNT)
     ] = 0,
-    fanouts: Annotated[str, typer.Option(help="From the seeds outwards.")] = "25,10",
+    fanouts: Annotated[
+        str, typer.Option(help="Neighbours drawn of a node, from the seed nodes outwards.")
+    ] = "25,10",
     batch_size: Annotated[int, typer.Option(help="Seed nodes of a minibatch.")] = 1000,
     model: Annotated[str, typer.Option(help="sage or gat.")] = "sage",
     hidden: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 16,
-    gpus: Annotated[int, typer.Option(help="GPUs that train in a machine.")] = 1,
-    machines: Annotated[int, typer.Option(help="Machines that train, all alike.")] = 1,
+    gpus: Annotated[int, typer.Option(help="GPUs of a machine.")] = 1,
+    machines: Annotated[int, typer.Option(help="Machines, all alike.")] = 1,
     gpu_memory: Annotated[
         float,
         typer.Option(
-            help="GiB of each GPU (0: as the profile says).", parser=gibibytes, metavar="<GiB>"
+            help="Memory of each GPU in GiB (0: as the profile says).",
+            parser=gibibytes,
+            metavar="<GiB>",
         ),
     ] = 0,
     profile: Annotated[
         str,
-        typer.Option(help="The machine: a profile's name or a .toml file; default: this one."),
+        typer.Option(help="The machine: a profile's name or a .toml file (default: this machine)."),
     ] = "",
     law: Annotated[
         str,
         typer.Option(
-            help="Of a graph that is not there: rmat, uniform, powerlaw; default: between all."
+            help="Law of a graph that is not there: rmat, uniform, powerlaw (default: all)."
         ),
     ] = "",
     sampler: Annotated[
         str,
-        typer.Option(help="Draw minibatches as fast as another program: pytorch-direct (of 2021)."),
+        typer.Option(help="Assume the sampling rate of another program: pytorch-direct (of 2021)."),
     ] = "",
     results: ResultsOption = DEFAULT_RESULTS,
     figure: Annotated[
         Path | None,
         typer.Option(
-            help="Draw it over row width, link, GPUs and batch size into this file instead.",
+            help="Instead draw epochs over row width, link, GPUs and batch size into this file.",
             **PICTURE,
         ),
     ] = None,
@@ -78,7 +82,7 @@ def advise(
     from gatherbench.bench.model.advise.answer import Asked, answer
     from gatherbench.bench.model.advise.question import AdviceError
     from gatherbench.bench.model.advise.show import minibatches, render, to_json
-    from gatherbench.bench.model.constants import ProfileError
+    from gatherbench.bench.model.profile import ProfileError
 
     with bad_input(AdviceError, ProfileError):
         advice = answer(

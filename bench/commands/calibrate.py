@@ -14,13 +14,15 @@ DEFAULT_FOLDER = Path("calibration")
 
 
 def calibrate(
-    out: Annotated[Path, typer.Option(help="Folder for profile and samples.")] = DEFAULT_FOLDER,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the profile and its samples.")
+    ] = DEFAULT_FOLDER,
     budget: Annotated[
-        float, typer.Option(help="Seconds for everything (0: 60, with a GPU 500).", min=0)
+        float, typer.Option(help="Seconds in all (0: 60, with a GPU 500).", min=0)
     ] = 0,
     base: Annotated[
         str,
-        typer.Option(help="A profile (name or .toml) for what cannot be measured here."),
+        typer.Option(help="Profile (name or .toml file) that gives what cannot be measured here."),
     ] = "",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:

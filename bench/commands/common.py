@@ -1,4 +1,4 @@
-"""What the commands share: consoles, the options of a run's folder, and how bad input is told."""
+"""What the commands share: consoles, the options of a run's folder, and errors for bad input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BAD_INPUT = 2
 
 RunArgument = Annotated[
-    Path | None, typer.Argument(help="Folder of a run; without it the newest below --results.")
+    Path | None, typer.Argument(help="Folder of a run (default: the newest below --results).")
 ]
 ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are kept.")]
 DEFAULT_RESULTS = Path("results")

@@ -12,19 +12,19 @@ from gatherbench.bench.commands.common import bad_input, console, fail
 
 
 def compare(
-    base: Annotated[Path, typer.Argument(metavar="A", help="Folder of the run before.")],
+    base: Annotated[Path, typer.Argument(metavar="A", help="Folder of the earlier run.")],
     new: Annotated[Path, typer.Argument(metavar="B", help="Folder of the new run.")],
     across_machines: Annotated[
         bool,
         typer.Option(
             "--across-machines",
-            help="Of different machines: compare ratios over each run's own reference.",
+            help="Runs of different machines: compare ratios over each run's own reference.",
         ),
     ] = False,
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            help="Show, and decide by, this one (epoch, fetch, gpu_energy, …); repeat for several."
+            help="Decide by this metric (epoch, fetch, gpu_energy, …); repeat for several."
         ),
     ] = None,
     threshold: Annotated[

@@ -13,10 +13,10 @@ from gatherbench.bench.commands.common import bad_input, console
 
 def prepare(
     name: Annotated[str, typer.Argument(help="See `gatherbench list datasets`.")],
-    scale: Annotated[float, typer.Option(help="Size of a synthetic graph, 1 = full.")] = 1.0,
-    force: Annotated[bool, typer.Option(help="Make it anew even if it is there.")] = False,
+    scale: Annotated[float, typer.Option(help="Share of a generated graph's full size.")] = 1.0,
+    force: Annotated[bool, typer.Option(help="Make it anew, even if it exists.")] = False,
 ) -> None:
-    """Make a dataset ready on disk, under $GATHERBENCH_DATA."""
+    """Download or generate a dataset, so that runs find it on disk."""
     from gatherbench.bench.show.progress import step_bar
     from gatherbench.datasets.registry import prepare_dataset
     from gatherbench.datasets.store import DatasetError
@@ -33,16 +33,16 @@ def import_(
             help="Edge list (source, target), MatrixMarket, NumPy (edge_index, CSC) or PyG's Data."
         ),
     ],
-    name: Annotated[str, typer.Option(help="What the dataset shall be called.")],
+    name: Annotated[str, typer.Option(help="The dataset's name in plans.")],
     dim: Annotated[
-        int | None, typer.Option(help="Width of generated features.  [default: 128]")
+        int | None, typer.Option(help="Width of generated features (default: 128).")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Of generated features.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="Type of generated features.")] = "float32",
     labels: Annotated[
         Path | None,
         typer.Option(
             help=".npy, .pt or text: one class a node in the order of ids, -1 for none; or lines "
-            "node,label."
+            "of node,label."
         ),
     ] = None,
     features: Annotated[
@@ -60,24 +60,27 @@ def import_(
         bool | None,
         typer.Option(
             "--one-based/--zero-based",
-            help="Numbering of an edge list; else told from the ids (in NumPy files: from 0).",
+            help="How an edge list counts ids (default: by the ids; NumPy files from 0).",
         ),
     ] = None,
     relabel: Annotated[
         bool,
         typer.Option(
             "--relabel",
-            help="Ids with gaps: number those that occur, in ascending order; rows of features and "
-            "labels are in that order.",
+            help="Ids have gaps: number those that occur in ascending order. Rows of features and "
+            "labels follow that order.",
         ),
     ] = False,
     csr: Annotated[
-        bool, typer.Option("--csr/--csc", help="NumPy arrays list out- or in-neighbours.")
+        bool,
+        typer.Option(
+            "--csr/--csc", help="NumPy arrays list out-neighbours (CSR) or in-neighbours."
+        ),
     ] = False,
     undirected: Annotated[bool, typer.Option(help="Store every edge both ways.")] = False,
     force: Annotated[bool, typer.Option(help="Replace a dataset of this name.")] = False,
 ) -> None:
-    """Import a graph of your own."""
+    """Import a graph of your own. Plans then name it like any other dataset."""
     from gatherbench.bench.show.listing import imported_summary
     from gatherbench.bench.show.progress import step_bar
     from gatherbench.datasets.importers import import_graph
@@ -107,7 +110,7 @@ def import_(
 
 
 def list_() -> None:
-    """List what lies on disk, and how much it takes."""
+    """List the datasets on disk, and how much space each takes."""
     from gatherbench.bench.show.disk import on_disk
     from gatherbench.datasets.store import data_root
 
@@ -117,7 +120,7 @@ def list_() -> None:
 
 def info(
     name: Annotated[str, typer.Argument(help="A dataset's name, or its folder.")],
-    scale: Annotated[float, typer.Option(help="Of a synthetic graph.")] = 1.0,
+    scale: Annotated[float, typer.Option(help="Share of a generated graph's full size.")] = 1.0,
 ) -> None:
     """Describe a prepared dataset."""
     from gatherbench.bench.show.listing import description
@@ -132,8 +135,8 @@ def info(
 
 
 def remove(
-    name: Annotated[str, typer.Argument(help="As `gatherbench datasets list` shows it.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    name: Annotated[str, typer.Argument(help="Its name in `gatherbench datasets list`.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
 ) -> None:
     """Remove a dataset and the minibatches drawn from it; downloads stay."""
     from gatherbench.bench.read.units import bytes_in_words

@@ -6,7 +6,7 @@ from gatherbench.bench.commands.common import console
 
 
 def doctor() -> None:
-    """Say what this machine has, and for each missing thing what is lost by it."""
+    """Say what this machine has, and what is lost by what it lacks."""
     from gatherbench.bench.doctor.examine import print_doctor
 
     print_doctor(console())

@@ -13,9 +13,7 @@ from rich.markup import escape
 
 from gatherbench.bench.commands.finish import finish
 from gatherbench.bench.machine.env import commit_id, describe_machine, machine_slug
-from gatherbench.bench.model.constants import ProfileError
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import DEFAULT_PROFILE, load_profile
+from gatherbench.bench.model.profile import DEFAULT_PROFILE, LinkProfile, ProfileError, load_profile
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure, PlanError, cases_from_json, resolved
 from gatherbench.bench.plan.plan_file import load_plan

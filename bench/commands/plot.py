@@ -21,10 +21,11 @@ def plot(
     folder: RunArgument = None,
     results: ResultsOption = DEFAULT_RESULTS,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the pictures; default: figures/ in the run's.")
+        Path | None,
+        typer.Option(help="Folder for the pictures (default: figures/ in the run's folder)."),
     ] = None,
 ) -> None:
-    """Draw a run's figures."""
+    """Draw a run's figures again."""
     from gatherbench.bench.read.tables import RunError, load_run
     from gatherbench.bench.show.figures.all import save_all
 

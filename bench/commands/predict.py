@@ -22,17 +22,16 @@ def predict(
     profile: Annotated[
         str,
         typer.Option(
-            help="Machine to predict for: a name of `gatherbench list profiles`, or a .toml file;"
-            " default: the run's own, else as for a new run."
+            help="Machine to predict for, of `gatherbench list profiles`, or a .toml file "
+            "(default: the run's own, else as for a new run)."
         ),
     ] = "",
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Predict a run's epochs for a machine from what it measured; nothing is measured again."""
+    """Predict a run's epochs on another machine. Nothing is measured again."""
     from gatherbench.bench.commands.execute import FAILED, usual_profile
     from gatherbench.bench.commands.finish import predict_for
-    from gatherbench.bench.model.constants import ProfileError
-    from gatherbench.bench.model.profile_file import load_profile
+    from gatherbench.bench.model.profile import ProfileError, load_profile
     from gatherbench.bench.read.tables import RunError, load_run
     from gatherbench.bench.run.store import RunStore, StoreError
 

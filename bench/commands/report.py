@@ -20,10 +20,10 @@ from gatherbench.bench.commands.common import (
 def report(
     folder: RunArgument = None,
     against: Annotated[
-        Path | None, typer.Option(help="Folder of another run, to set beside this one.")
+        Path | None, typer.Option(help="Folder of another run to show beside it.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The file; default: report.html in the run's folder.")
+        Path | None, typer.Option(help="The file (default: report.html in the run's folder).")
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:

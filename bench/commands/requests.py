@@ -12,21 +12,21 @@ from gatherbench.bench.commands.common import PICTURE, bad_input, console
 
 def requests(
     dim: Annotated[int, typer.Option(help="Elements of a feature row.")] = 602,
-    dtype: Annotated[str, typer.Option(help="Of the features.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="Type of a feature.")] = "float32",
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="A launch policy; repeat for several, leave out for all."),
+        typer.Option(help="A launch policy; repeat for several (default: all)."),
     ] = None,
     max_request: Annotated[
-        int, typer.Option(help="Largest read request on the link: 32, 64, 96 or 128 B.")
+        int, typer.Option(help="Largest read request on the link in bytes: 32, 64, 96 or 128.")
     ] = 128,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
     figure: Annotated[
         Path | None,
-        typer.Option(help="Draw requests against row width into this file instead.", **PICTURE),
+        typer.Option(help="Instead draw requests over row width into this file.", **PICTURE),
     ] = None,
 ) -> None:
-    """Compute what each launch policy's reads cost on the link; no GPU is needed."""
+    """Compute how many requests each launch policy makes on the link. Needs no GPU."""
     from gatherbench.bench.show.requests import BadRequestError, render, rows_of, to_csv
 
     with bad_input(BadRequestError):

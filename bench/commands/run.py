@@ -19,25 +19,27 @@ from gatherbench.bench.commands.common import (
 def run(
     plan: Annotated[str, typer.Argument(help="A shipped plan's name or a .toml file.")] = "",
     resume: Annotated[
-        Path | None, typer.Option(help="Complete the run in this folder instead of a new one.")
+        Path | None,
+        typer.Option(help="Complete the run in this folder instead of starting a new one."),
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda; overrides the plan's.")] = "",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda, in place of the plan's.")] = "",
     profile: Annotated[
-        str, typer.Option(help="Machine to predict epochs for: `gatherbench list profiles`.")
+        str, typer.Option(help="Machine to predict epochs for, of `gatherbench list profiles`.")
     ] = "",
     budget: Annotated[
         float | None,
-        typer.Option(help="Seconds to measure for; what is left then waits for --resume.", min=0),
+        typer.Option(help="Seconds to measure for; --resume measures what is left.", min=0),
     ] = None,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Also write a Chrome trace of an epoch per strategy.")
+        bool,
+        typer.Option("--trace", help="Also write a Chrome trace of one epoch of each strategy."),
     ] = False,
     nvtx: Annotated[
         bool, typer.Option("--nvtx", help="Mark the measured epochs for Nsight Systems (GPU).")
     ] = False,
 ) -> None:
-    """Measure every case of a plan; print the table, and where table and pictures are."""
+    """Measure a plan. Prints tables and the answer, writes pictures and a report."""
     from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
 
     if bool(plan) == (resume is not None):

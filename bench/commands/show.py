@@ -13,7 +13,7 @@ from gatherbench.bench.commands.common import (
 
 
 def show(folder: RunArgument = None, results: ResultsOption = DEFAULT_RESULTS) -> None:
-    """Print a run's results as a table."""
+    """Print a run's tables, and the answer in words."""
     from gatherbench.bench.read.tables import RunError, load_run
     from gatherbench.bench.show.run import render
 

@@ -6,12 +6,13 @@ has measured comes in through ``predict.py``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from gatherbench.bench.model.estimate import Estimate, combine
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import (
     Part,
     cpu_gather,
@@ -74,10 +75,11 @@ def extremes(items: Iterable[_T], value: Callable[[_T], float | None]) -> list[t
     """
     found = list(items)
     values = [value(item) for item in found]
-    if None in values or len(set(values)) == 1:
+    known = [one for one in values if one is not None]
+    if len(known) < len(values) or math.isclose(min(known), max(known)):
         return [("", found[0])]
-    ordered = sorted(found, key=lambda item: value(item) or 0.0)
-    return [("at least", ordered[0]), ("at most", ordered[-1])]
+    least, most = (found[values.index(end)] for end in (min(known), max(known)))
+    return [("at least", least), ("at most", most)]
 
 
 def predict_batches(
@@ -102,28 +104,16 @@ def predict_batches(
     if min(batches, gpus, nodes) < 1:
         raise ValueError("an epoch needs at least one minibatch, one GPU and one node")
     parts = minibatch_parts(load, profile)
-    named = {
-        "sample": parts.sample,
-        "gather": parts.gather,
-        "transfer": parts.transfer,
-        "expand": parts.expand,
-        "train": parts.train,
-    }
-    alone = {name: part for name, part in named.items() if part is not None}
+    alone = parts.named
     share = -(-batches // (gpus * nodes))
     ports = profile.node.root_ports.value
     per_port = 1 if ports is None else -(-gpus // int(ports))
-    remarks = []
-    if gpus > 1:
-        shared = {
-            "ports": ("node.root_ports", profile.node.root_ports),
-            "host memory": ("host.memory_rate", profile.host.memory_rate),
-        }
-        remarks += [
-            f"as if GPUs shared no {what} ({key}: {constant.source})"
-            for what, (key, constant) in shared.items()
-            if constant.value is None
-        ]
+    shared = {"ports": "node.root_ports", "host memory": "host.memory_rate"} if gpus > 1 else {}
+    remarks = [
+        f"as if GPUs shared no {what} ({'; '.join(Estimate.of(profile, key).unknown)})"
+        for what, key in shared.items()
+        if not Estimate.of(profile, key).known
+    ]
     busy = parts.sample.demands.get("cpu", 0.0)
     if gpus * busy > 1 and parts.sample.seconds.value:
         remarks.append(
@@ -141,7 +131,11 @@ def predict_batches(
         f.name: Estimate(getattr(timeline, f.name)).remark(*every.remarks, *remarks)
         for f in fields(Timeline)
     }
-    gains = _gains(parts, alone, timeline, share, gpus, per_port)
+    gains: dict[str, float] = {}
+    for name, part in alone.items():
+        shorter: Any = {name: replace(part, seconds=combine(lambda s: s * _NUDGE, part.seconds))}
+        nudged = run_epoch(replace(parts, **shorter), share, gpus, per_port)
+        gains[name] = timeline.epoch_s - nudged.epoch_s
     lengths = {name: share * (part.seconds.value or 0.0) for name, part in alone.items()}
     return EpochPrediction(
         **seconds,
@@ -168,7 +162,7 @@ def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
     in_gpu = local or load.gpu_table_bytes
     return Parts(
         sample=sampling(load, profile),
-        submit_s=Estimate.of(profile.gpu.submit, "gpu.submit"),
+        submit_s=Estimate.of(profile, "gpu.submit"),
         gather=cpu_gather(load, profile) if on_cpu and not staged else None,
         transfer=transfer,
         by_kernel=load.gpu_link_read_bytes > 0,
@@ -177,21 +171,3 @@ def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
         lookahead=load.lookahead,
         gpu_share=load.gpu_share,
     )
-
-
-def _gains(
-    parts: Parts,
-    alone: Mapping[str, Part],
-    timeline: Timeline,
-    batches: int,
-    gpus: int,
-    per_port: int,
-) -> dict[str, float]:
-    """By how many seconds the epoch is shorter if a part is shortened."""
-    gains: dict[str, float] = {}
-    for name, part in alone.items():
-        shorter = replace(part, seconds=combine(lambda s: s * _NUDGE, part.seconds))
-        changed: Any = {name: shorter}
-        nudged = run_epoch(replace(parts, **changed), batches, gpus, per_port)
-        gains[name] = timeline.epoch_s - nudged.epoch_s
-    return gains

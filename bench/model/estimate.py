@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from gatherbench.bench.model.constants import Constant
+from gatherbench.bench.model.profile import Curve, LinkProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class Estimate:
             raise ValueError(f"exactly one of value and reasons is set, got {self}")
 
     @classmethod
-    def of(cls, constant: Constant, key: str) -> Self:
-        """A profile's constant; ``key`` names it where it has no value."""
-        if constant.value is None:
-            return cls(None, (f"{key}: {constant.source}",))
-        return cls(constant.value)
+    def of(cls, profile: LinkProfile, key: str, at: float = 0.0) -> Self:
+        """A profile's constant, e.g. ``gpu.launch``; of a curve its rate ``at`` so many bytes."""
+        constant = profile.constant(key)
+        value = constant.at(at) if isinstance(constant, Curve) else constant.value
+        return cls(None, (f"{key}: {constant.source}",)) if value is None else cls(value)
 
     @property
     def known(self) -> bool:

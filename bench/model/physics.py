@@ -12,9 +12,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gatherbench.bench.model.constants import Constant, Curve
 from gatherbench.bench.model.estimate import Estimate, combine, slowest
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile
 
 #: Reads of fewer bytes on average are far smaller than a line of 128 B: they come a lane an
@@ -55,7 +54,6 @@ def link_time(requests: Mapping[float, float], profile: LinkProfile) -> Estimate
     A completion of P bytes takes P + header + framing of the link (12 + 8 B; Neugebauer et al.,
     SIGCOMM 2018); a read above the maximum payload is answered by several.
     """
-    link = profile.link
 
     def seconds(raw: float, dllp: float, header: float, framing: float, payload: float) -> float:
         wire = sum(
@@ -65,7 +63,7 @@ def link_time(requests: Mapping[float, float], profile: LinkProfile) -> Estimate
         return wire / (raw * (1 - dllp))
 
     names = ("raw_rate", "dllp_share", "header", "framing", "max_payload")
-    return combine(seconds, *(Estimate.of(getattr(link, n), f"link.{n}") for n in names))
+    return combine(seconds, *(Estimate.of(profile, f"link.{n}") for n in names))
 
 
 def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
@@ -77,8 +75,7 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     if load.gpu_requests is None:
         missing = Estimate(None, ("requests on the link: not accounted for this path",))
         return Part(missing, "unknown")
-    link = profile.link
-    largest = link.max_request.value
+    largest = profile.link.max_request.value
     requests: dict[float, float] = {float(s): n for s, n in load.gpu_requests.items()}
     if largest is not None:
         requests = split_requests(load.gpu_requests, largest)
@@ -87,17 +84,15 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     by_link = link_time(requests, profile)
     by_requests = combine(
         lambda trip, tags: count * trip / tags,
-        Estimate.of(link.round_trip, "link.round_trip"),
-        Estimate.of(link.outstanding_reads, "link.outstanding_reads"),
+        Estimate.of(profile, "link.round_trip"),
+        Estimate.of(profile, "link.outstanding_reads"),
     )
-    by_roof = combine(
-        lambda rate: read_bytes / rate, _at(profile.read.roof, "read.roof", load.table_bytes)
-    )
+    by_roof = _at_rate(read_bytes, profile, "read.roof", load.table_bytes)
     visits = load.gpu_page_visits
     by_pages = combine(
         lambda n, rate: n / rate,
         Estimate(None, ("page visits: not counted",)) if visits is None else visits,
-        _at(profile.read.page_visits, "read.page_visits", load.table_bytes),
+        Estimate.of(profile, "read.page_visits", load.table_bytes),
     )
     asked = sum(load.gpu_requests.values())
     if read_bytes < SMALL_READ * asked and not by_requests.known and not by_pages.known:
@@ -120,13 +115,8 @@ def engine_copy(num_bytes: float, profile: LinkProfile) -> Part:
     """The copy engine carries page-locked host memory to the GPU."""
     payload = profile.link.max_payload.value
     packets = {payload: num_bytes / payload} if payload else {}
-    by_link = (
-        link_time(packets, profile)
-        if packets
-        else Estimate(None, (f"link.max_payload: {profile.link.max_payload.source}",))
-    )
-    rate = Estimate.of(profile.copy.to_device, "copy.to_device")
-    by_engine = combine(lambda r: num_bytes / r, rate)
+    by_link = link_time(packets, profile)
+    by_engine = _at_rate(num_bytes, profile, "copy.to_device")
     seconds, bound = slowest([("link", by_link), ("copy engine", by_engine)])
     return _transfer(seconds, bound, by_link, num_bytes, profile)
 
@@ -154,8 +144,8 @@ def _gather_seconds(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
     """How long every core gathers, at the rate that reused memory allows."""
     return combine(
         lambda rate, cores: load.cpu_write_bytes / (rate * cores),
-        _at(profile.host.gather_rate, "host.gather_rate", load.row_bytes or math.inf),
-        Estimate.of(profile.host.cores, "host.cores"),
+        Estimate.of(profile, "host.gather_rate", load.row_bytes or math.inf),
+        Estimate.of(profile, "host.cores"),
     )
 
 
@@ -167,9 +157,7 @@ def staged_copy(load: MinibatchLoad, profile: LinkProfile) -> Part:
     staging hold one thread up and not every core, so beside others it takes the cores that the
     gather itself needs; where that rate is not known, all of them.
     """
-    by_cpu = load.gather_s or combine(
-        lambda rate: load.pageable_bytes / rate, Estimate.of(profile.copy.pageable, "copy.pageable")
-    )
+    by_cpu = load.gather_s or _at_rate(load.pageable_bytes, profile, "copy.pageable")
     copy = engine_copy(load.copy_engine_bytes, profile)
     staged = 2 * load.pageable_bytes  # read and written once more by the driver
     moved = load.cpu_read_bytes + load.cpu_write_bytes + staged + load.copy_engine_bytes
@@ -193,8 +181,7 @@ def _on_cpu(by_cores: Estimate, moved: float, profile: LinkProfile) -> Part:
     """Work of all cores that moves so many bytes in host memory."""
     if not by_cores.known:
         return Part(by_cores, "cpu")
-    rate = Estimate.of(profile.host.memory_rate, "host.memory_rate")
-    by_memory = combine(lambda r: moved / r, rate)
+    by_memory = _at_rate(moved, profile, "host.memory_rate")
     seconds, bound = slowest([("cpu", by_cores), ("host memory", by_memory)])
     demands = {"cpu": _share(by_cores, seconds), **_memory_share(moved, seconds, profile)}
     return Part(seconds, bound, demands)
@@ -206,8 +193,8 @@ def local_gather(num_bytes: float, resident_bytes: float, profile: LinkProfile) 
     if room is not None and resident_bytes > room:
         why = f"{resident_bytes / 1e9:.1f} GB do not fit into {room / 1e9:.1f} GB of GPU memory"
         return Part(Estimate(None, (why,)), "GPU memory")
-    rate = Estimate.of(profile.gpu.memory_rate, "gpu.memory_rate")
-    return Part(combine(lambda r: 2 * num_bytes / r, rate), "GPU memory", {"multiprocessors": 1.0})
+    seconds = _at_rate(2 * num_bytes, profile, "gpu.memory_rate")
+    return Part(seconds, "GPU memory", {"multiprocessors": 1.0})
 
 
 def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
@@ -222,7 +209,7 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
     if load.sample_s is not None:
         return Part(load.sample_s, bound, {"cpu": 1.0})
     rate = host.sample_rate
-    seconds = combine(lambda r: load.sampled_edges / r, Estimate.of(rate, "host.sample_rate"))
+    seconds = _at_rate(load.sampled_edges, profile, "host.sample_rate")
     if rate.value is not None:
         seconds = seconds.remark(
             f"minibatches drawn at {rate.value / 1e6:.3g} M edges/s, which all share"
@@ -242,15 +229,13 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     demands = {"multiprocessors": 1.0}
     if load.train_s is not None:
         return Part(load.train_s, "training (measured)", demands)
-    gpu = profile.gpu
-    edges = engine_copy(load.structure_bytes, profile).seconds
+    cost = load.training
+    edges = engine_copy(cost.structure_bytes, profile).seconds
+    launch = Estimate.of(profile, "gpu.launch")
     limits = [
-        ("GPU operations", combine(lambda r: load.train_operations / r, _gpu(gpu.flops, "flops"))),
-        (
-            "GPU memory",
-            combine(lambda r: load.train_bytes / r, _gpu(gpu.memory_rate, "memory_rate")),
-        ),
-        ("kernel launches", combine(lambda t: load.train_launches * t, _gpu(gpu.launch, "launch"))),
+        ("GPU operations", _at_rate(cost.operations, profile, "gpu.flops")),
+        ("GPU memory", _at_rate(cost.memory_bytes, profile, "gpu.memory_rate")),
+        ("kernel launches", combine(lambda t: cost.launches * t, launch)),
     ]
     # None of the three is a roof that may be left out.
     together = combine(max, *(seconds for _, seconds in limits))
@@ -258,14 +243,9 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     return Part(combine(lambda a, b: a + b, together, edges), f"training ({bound})", demands)
 
 
-def _at(curve: Curve, key: str, num_bytes: float) -> Estimate:
-    """A curve's rate; ``key`` names it where it has no points."""
-    rate = curve.at(num_bytes)
-    return Estimate(None, (f"{key}: {curve.source}",)) if rate is None else Estimate(rate)
-
-
-def _gpu(constant: Constant, name: str) -> Estimate:
-    return Estimate.of(constant, f"gpu.{name}")
+def _at_rate(amount: float, profile: LinkProfile, key: str, at: float = 0.0) -> Estimate:
+    """Seconds for an amount at a rate of the profile."""
+    return combine(lambda rate: amount / rate, Estimate.of(profile, key, at))
 
 
 def _transfer(

@@ -1,18 +1,218 @@
-"""What another machine would do with a run: predictions as rows, from the run's own rows."""
+"""What another machine would do with a run, from the run's own rows.
+
+Each series becomes a load: what its case declared of itself, and what the run's host measured that
+the other machine's profile does not know. Predictions are rows again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+import torch
 
 from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
-from gatherbench.bench.model.estimate import Estimate
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import load_profile
-from gatherbench.bench.model.run_loads import Series, series_of
+from gatherbench.bench.model.estimate import Estimate, combine
+from gatherbench.bench.model.load import MinibatchLoad, load_of
+from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import RunStore
+from gatherbench.bench.run.training_cost import TrainingCost
+from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.registry import build
+
+#: What a case has to have declared (``bench/run/declared_rows.py``), as ``stage.metric``.
+_NEEDED = {
+    *(f"fetch.{name}" for name in ("declared_payload", "row", "lookahead", "gpu_share")),
+    *(f"sample.{name}" for name in ("minibatches", "edges")),
+    *(f"train.{name}" for name, _ in TRAINING_METRICS.values()),
+}
+_REQUESTS = "fetch.gpu_requests_"
+_NOWHERE = torch.device("cuda", 127)
+#: What is said of the run's own time for minibatches, by how they were had.
+_SAMPLING = {
+    "live": "sampling as measured in the run, not scaled",
+    "replay": "minibatches read from the trace as in the run, not drawn",
+    "gpu": "sampling by the run's device as measured there, not scaled",
+}
+_GATHER = "the CPU's gather as measured on the run's host"
+
+_KEYS = ["workload", "strategy", "variant"]
+#: Workload, strategy and variant.
+Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One strategy on one workload of a run.
+
+    Attributes:
+        workload, strategy, variant: as in the rows.
+        load: its average minibatch; ``None`` where the run says too little.
+        batches: minibatches of an epoch.
+        missing: why there is no load.
+    """
+
+    workload: str
+    strategy: str
+    variant: str
+    load: MinibatchLoad | None
+    batches: int
+    missing: str = ""
+
+    @property
+    def key(self) -> Key:
+        return self.workload, self.strategy, self.variant
+
+
+def series_of(run: Run, profile: LinkProfile) -> list[Series]:
+    """Every series of the run's plan, ready to be predicted with ``profile``."""
+    tables = run.select(stage="setup", metric="table").groupby("workload")["value"].max()
+    host = _Host(run)
+    planned: dict[Key, Mapping[str, Any]] = {
+        (case["workload"], case["strategy"], case["variant"]): case for case in run.plan["cases"]
+    }
+    found = []
+    for key, case in planned.items():
+        facts = host.declared.get(key, {})
+        missing = _refused(case)
+        if missing is None and (not facts.keys() >= _NEEDED or key[0] not in tables):
+            missing = _why(run, key)
+        if missing is not None:
+            found.append(Series(*key, None, 0, missing))
+            continue
+        load = host.complete(key, declared_load(facts, float(tables[key[0]])), profile)
+        found.append(Series(*key, load, int(facts["sample.minibatches"])))
+    return found
+
+
+def refusal(strategy: Strategy) -> str | None:
+    """Why the strategy runs on no GPU of any machine, or ``None`` where one would do.
+
+    It is asked about a GPU that no machine has; that alone is no reason.
+    """
+    reason = strategy.skip(_NOWHERE)
+    return None if reason is None or reason.startswith("no_device:") else reason
+
+
+def _refused(case: Mapping[str, Any]) -> str | None:
+    """:func:`refusal` of the case's strategy; ``None`` where it is not registered here."""
+    try:
+        return refusal(build(str(case["strategy"]), case.get("params")))
+    except ValueError:
+        return None
+
+
+def declared_load(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
+    """The average minibatch of what a case declared (``stage.metric`` → total over the trace)."""
+    share = 1 / declared["sample.minibatches"]
+    sums: dict[str, Any] = {
+        name: declared.get(f"fetch.{metric}", 0.0) for name, metric in PATH_METRICS.items()
+    }
+    requests = {
+        int(name.removeprefix(_REQUESTS).removesuffix("_bytes")): count
+        for name, count in declared.items()
+        if name.startswith(_REQUESTS)
+    }
+    read = sums["gpu_link_read_bytes"]
+    sums["gpu_requests"] = requests if requests or not read else None
+    sums["gpu_page_visits"] = declared.get("fetch.gpu_page_visits")
+    # Runs from before it was declared had no path that kept a part of the table.
+    kept = 0.0 if read or sums["cpu_write_bytes"] else table_bytes
+    costs = {n: share * declared[f"train.{m}"] for n, (m, _) in TRAINING_METRICS.items()}
+    return load_of(
+        DataPath(**sums),
+        share,
+        training=TrainingCost(**costs),
+        row_bytes=declared["fetch.row"],
+        table_bytes=table_bytes,
+        gpu_table_bytes=declared.get("fetch.gpu_table", kept),
+        lookahead=int(declared["fetch.lookahead"]),
+        gpu_share=declared["fetch.gpu_share"],
+        sampled_edges=share * declared["sample.edges"],
+    )
+
+
+class _Host:
+    """What the machine of a run measured, as far as a profile may have to borrow it.
+
+    Of each workload the cases count beside which there was no other work, if there are any.
+    """
+
+    def __init__(self, run: Run) -> None:
+        #: ``stage.metric`` → value of what each series declared.
+        self.declared: dict[Key, dict[str, float]] = {}
+        rows = run.select(basis="declared", status="ok")[[*_KEYS, "stage", "metric", "value"]]
+        for *key, stage, metric, value in rows.itertuples(index=False, name=None):
+            self.declared.setdefault((key[0], key[1], key[2]), {})[f"{stage}.{metric}"] = value
+        self._sampling = str(run.plan["measure"].get("sampling"))
+        measured = run.select(metric="wall_time", basis="measured", status="ok")
+        self._times = measured[measured["epoch"] >= 0]
+
+    def complete(self, key: Key, load: MinibatchLoad, profile: LinkProfile) -> MinibatchLoad:
+        """The load with what the host measured and the profile does not know.
+
+        Sampling is that of the run, drawn live, replayed or on the GPU: a profile's rate may be
+        another program's, and is of its processor. The CPU's gather is the profile's where it knows
+        its processor.
+        """
+        batches = self.declared[key]["sample.minibatches"]
+        times = self._times[self._times["workload"] == key[0]]
+        sampled = times[times["stage"] == "sample"]
+        drawn = _median(sampled, batches, _SAMPLING.get(self._sampling, _SAMPLING["live"]))
+        load = replace(load, gpu_samples=self._sampling == "gpu", sample_s=drawn)
+        fetched = times[(times["stage"] == "fetch") & (times["backend"] == "host")]
+        keys = list(fetched[_KEYS].itertuples(index=False, name=None))
+        if load.pageable_bytes and not profile.copy.pageable.values:
+            mine = fetched.loc[[one == key for one in keys]]
+            return replace(load, gather_s=_median(mine, batches, _GATHER))
+        if load.pageable_bytes or not load.cpu_write_bytes or profile.host.gather_rate.values:
+            return load
+        direct = fetched.loc[[self._direct(one) for one in keys]]
+        whole = _median(direct, batches, _GATHER)
+        share = load.cpu_write_bytes / load.payload_bytes  # the rest is not the CPU's to gather
+        return replace(load, gather_s=whole and combine(lambda s: share * s, whole))
+
+    def _direct(self, key: Key) -> bool:
+        """Whether the host runs this series as one pass from the table into the output.
+
+        A path that reads less than the batch in place has something else to do with the rest.
+        """
+        facts = self.declared.get(key, {})
+        payload, read = (
+            facts.get(f"fetch.{n}", 0.0) for n in ("declared_payload", "gpu_link_read")
+        )
+        return facts.get("fetch.lookahead") == 0 and 0 < payload <= read
+
+
+def _median(rows: pd.DataFrame, batches: float, remark: str) -> Estimate | None:
+    """Seconds of an epoch in these rows, over its minibatches; ``None`` if there are no rows."""
+    if rows.empty:
+        return None
+    quiet = rows[~rows["disturbed"]]
+    if quiet.empty:
+        remark = f"{remark}, beside other work"
+    seconds = float((rows if quiet.empty else quiet)["value"].median())
+    return Estimate(seconds / batches).remark(remark)
+
+
+def _why(run: Run, key: Key) -> str:
+    """Why a series declared too little."""
+    ours = run.select(workload=key[0], strategy=key[1], variant=key[2])
+    ended = ours[ours["stage"] == "case"]
+    if len(said := ended["reason"].dropna()):
+        return f"the case did not get so far: {said.iloc[0]}"
+    training = ours[(ours["stage"] == "train") & (ours["metric"] == "operations")]
+    if len(undeclared := training["reason"].dropna()):
+        return str(undeclared.iloc[0])
+    if ended.empty:
+        return "the case has not been run; --resume completes it"
+    return "the case declares too little: an old run"
 
 
 def profile_of(run: Run) -> LinkProfile | None:
@@ -36,7 +236,7 @@ def predictions(
     found = []
     for one in series_of(run, profile):
         if one.load is None:
-            nothing = Estimate(None, (one.missing or "nothing is declared",))
+            nothing = Estimate(None, (one.missing,))
             epochs: tuple[EpochPrediction, ...] = (
                 EpochPrediction(nothing, nothing, nothing, nothing, "unknown", {}),
             )
@@ -99,7 +299,8 @@ def _rows(
         if seconds.value is None:
             reason = "unknown: " + "; ".join(seconds.unknown)
             return make.missing(stage, metric, "s", source, reason, epoch=number)
-        return make.ok(stage, metric, "s", seconds.value, said, epoch=number)
+        # What is alike at two corners must not differ by the rounding of a long sum.
+        return make.ok(stage, metric, "s", float(f"{seconds.value:.11g}"), said, epoch=number)
 
     remarks = "".join(f"; {text}" for text in epoch.epoch_s.remarks)
     yield row("epoch", "wall_time", epoch.epoch_s, f"{source}: bound by {epoch.bound}{remarks}")

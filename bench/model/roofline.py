@@ -1,31 +1,32 @@
-"""How near each strategy comes to what the link could do, and what holds it back.
+"""A run beside the model: how near each strategy comes to the link, and how far the model is off.
 
-Rows that cross the link per second, beside three roofs of the machine: the copy engine's peak, what
-multiprocessors read at best from a table of that span, and the raw link. A strategy that hides its
-fetches behind training is measured over the whole epoch, since nobody waited for the link alone;
-its percentage is then a lower bound of how busy the link is.
+The roofline shows the rows that cross the link per second, beside three roofs of the machine: the
+copy engine's peak, what multiprocessors read at best from a table of that span, and the raw link. A
+strategy that hides its fetches behind training is measured over the whole epoch, since nobody
+waited for the link alone; its percentage is then a lower bound of how busy the link is.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.model.epoch import EpochPrediction, extremes
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.epoch import EpochPrediction, extremes, predict_corners
+from gatherbench.bench.model.estimate import Estimate
+from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import Part, engine_copy, gpu_reads
-from gatherbench.bench.model.predict import predictions
+from gatherbench.bench.model.predict import Series, predictions
 from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.run_loads import Series
 from gatherbench.bench.read.epochs import epoch_times, plan_order, stage_times
 from gatherbench.bench.read.tables import Run
 
 _GIB = 1 << 30
 _LINE = 128
+_KEYS = ["workload", "strategy", "variant"]
 COLUMNS = (
     "workload",
     "strategy",
@@ -84,10 +85,9 @@ def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
     corners = profile.corners()
     records: list[dict[str, Any]] = []
     for one, epochs in predictions(run, profile):
-        key = (one.workload, one.strategy, one.variant)
         pairs = list(zip(epochs, corners, strict=False))
-        if key in measured:
-            lines = [_line(one, *pair, "measured", measured[key]) for pair in pairs]
+        if one.key in measured:
+            lines = [_line(one, *pair, "measured", measured[one.key]) for pair in pairs]
             records.append(_merged(lines))
         lines = []
         for epoch, corner in pairs:
@@ -134,9 +134,12 @@ def _line(
         rate = load.brought_bytes * one.batches / time
         best = roofs(profile, load.table_bytes)
         shares = (rate / best.copy_engine, rate / best.sm_read, rate / best.raw_link)
-    key = (one.workload, one.strategy, one.variant, kind, "")
     return dict(
-        zip(COLUMNS, (*key, rate, over, *shares, _fetch_bound(epoch), epoch.bound), strict=True)
+        zip(
+            COLUMNS,
+            (*one.key, kind, "", rate, over, *shares, _fetch_bound(epoch), epoch.bound),
+            strict=True,
+        )
     )
 
 
@@ -151,3 +154,47 @@ def _fetch_bound(epoch: EpochPrediction) -> str:
 def _rate(part: Part) -> float:
     """Bytes a second of a transfer of one GiB."""
     return _GIB / part.seconds.value if part.seconds.value else math.nan
+
+
+def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
+    """Median epochs of a run on a GPU beside the model's; empty without any.
+
+    Columns: ``workload``, ``strategy``, ``variant``, ``measured_s``, ``end``, ``modelled_s``,
+    ``error``, ``bound``; and ``modelled_path_s``, ``path_error``, where the training step takes
+    what the run measured: what is left of the error is the data path's, not the roofline's of the
+    training.
+    What the model cannot predict is NaN. Where the profile's ranges make more than one epoch, there
+    is a line with the shortest and one with the longest, and ``end`` says which.
+    """
+    measured = epoch_times(run).query("backend == 'cuda' and basis == 'measured'")
+    seconds = {tuple(r[:3]): r[3] for r in measured[[*_KEYS, "median"]].itertuples(index=False)}
+    found = [(one, epochs) for one, epochs in predictions(run, profile) if one.key in seconds]
+    training = _measured_training(run, [one for one, _ in found])
+    records = []
+    for one, epochs in found:
+        paths: Sequence[EpochPrediction | None] = [None] * len(epochs)
+        if one.load is not None and one.workload in training:
+            step = Estimate(training[one.workload] / one.batches)
+            paths = predict_corners(replace(one.load, train_s=step), profile, one.batches)
+        pairs = list(zip(epochs, paths, strict=True))
+        for end, (epoch, path) in extremes(pairs, lambda pair: pair[0].epoch_s.value):
+            by_path = None if path is None else path.epoch_s.value
+            row = (seconds[one.key], end, epoch.epoch_s.value, epoch.bound, by_path)
+            records.append((*one.key, *row))
+    names = ["measured_s", "end", "modelled_s", "bound", "modelled_path_s"]
+    table = pd.DataFrame(records, columns=[*_KEYS, *names])
+    for name, error in (("modelled_s", "error"), ("modelled_path_s", "path_error")):
+        table[name] = table[name].astype(float)
+        table[error] = table[name] / table["measured_s"] - 1
+    return plan_order(run, table)
+
+
+def _measured_training(run: Run, series: Sequence[Series]) -> dict[str, float]:
+    """Median seconds an epoch of training alone, by workload: beside nothing that is fetched."""
+    blocking = {one.key for one in series if one.load is not None and one.load.lookahead == 0}
+    rows = run.select(
+        stage="train", metric="wall_time", basis="measured", backend="cuda", status="ok"
+    )
+    alone = [key in blocking for key in rows[_KEYS].itertuples(index=False, name=None)]
+    medians = rows.loc[alone].groupby("workload")["value"].median()
+    return {str(workload): float(seconds) for workload, seconds in medians.items()}

@@ -6,21 +6,28 @@ minibatch, starts its fetch and issues its training; it waits for the rows (the 
 copied behind them) but not for the training, so the next minibatch is drawn, and gathered by the
 CPU, while the GPU trains. Lookahead ``L`` lets ``L`` further fetches run meanwhile, into
 ``L + 1`` buffers used in turn.
+
+Activities share resources in a fluid event simulation. Why not simpy: its resources are held whole,
+while a link, a memory or a processor is *shared* by whoever uses it at the moment. Here an activity
+runs at a rate between 0 and 1 of its full speed; the rates are max-min fair (Bertsekas & Gallager,
+*Data Networks*, §6.5.2: raise all alike until a resource is full, freeze those that use it, go on),
+and they change only when an activity begins or ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.physics import Part
-from gatherbench.bench.model.simulate import Activity, simulate
 
 #: Minibatches that are simulated; beyond them an epoch repeats itself.
 _SIMULATED = 32
 #: Between these minibatches an epoch has found its pace and does not end yet.
 _STEADY = (12, 28)
+_EPSILON = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,13 @@ class Parts:
     train: Part
     lookahead: int
     gpu_share: float
+
+    @property
+    def named(self) -> dict[str, Part]:
+        """The parts that there are, by name."""
+        names = ("sample", "gather", "transfer", "expand", "train")
+        every = {name: getattr(self, name) for name in names}
+        return {name: part for name, part in every.items() if part is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +179,101 @@ def _seconds(estimate: Estimate) -> float:
     if estimate.value is None:
         raise ValueError(f"a part's time is not known: {'; '.join(estimate.unknown)}")
     return estimate.value
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Something that takes time.
+
+    Attributes:
+        seconds: at full speed.
+        demands: resource → share of it (0 to 1) that full speed takes; every resource is 1 large.
+        after: numbers of earlier activities that must have ended.
+        reserved: it takes its demands before those that are not reserved share the rest.
+    """
+
+    seconds: float
+    demands: Mapping[str, float] = field(default_factory=dict)
+    after: tuple[int, ...] = ()
+    reserved: bool = False
+
+
+def simulate(activities: Sequence[Activity]) -> list[tuple[float, float]]:
+    """When each activity begins and ends, in seconds from the start.
+
+    Raises:
+        ValueError: an activity waits for one that stands behind it, or takes a negative time.
+    """
+    waits, dependants = [], [[] for _ in activities]  # type: tuple[list[int], list[list[int]]]
+    for number, activity in enumerate(activities):
+        if activity.seconds < 0 or any(not 0 <= a < number for a in activity.after):
+            raise ValueError(f"activity {number}: waits for a later one or takes negative time")
+        waits.append(len(set(activity.after)))
+        for earlier in set(activity.after):
+            dependants[earlier].append(number)
+    begin, end = [0.0] * len(activities), [0.0] * len(activities)
+    ready = [number for number, count in enumerate(waits) if count == 0]
+    left: dict[int, float] = {}
+    now = 0.0
+    while ready or left:
+        for number in ready:
+            begin[number], left[number] = now, activities[number].seconds
+        ready = []
+        rates = _rates(activities, left)
+        step = min(left[n] / rates[n] if left[n] > 0 else 0.0 for n in left if rates[n] > 0)
+        now += step
+        for number in list(left):
+            left[number] -= rates[number] * step
+            if left[number] > _EPSILON * activities[number].seconds:
+                continue
+            del left[number]
+            end[number] = now
+            for waiting in dependants[number]:
+                waits[waiting] -= 1
+                if waits[waiting] == 0:
+                    heapq.heappush(ready, waiting)
+    return list(zip(begin, end, strict=True))
+
+
+def _rates(activities: Sequence[Activity], running: Mapping[int, float]) -> dict[int, float]:
+    """The max-min fair rates of the running activities, the reserved ones first."""
+    free: dict[str, float] = {}
+    for number in running:
+        for resource in activities[number].demands:
+            free[resource] = 1.0
+    rates: dict[int, float] = {}
+    for reserved in (True, False):
+        _fill([n for n in running if activities[n].reserved is reserved], activities, free, rates)
+    return rates
+
+
+def _fill(
+    rising: list[int],
+    activities: Sequence[Activity],
+    free: dict[str, float],
+    rates: dict[int, float],
+) -> None:
+    """Raise the rates of ``rising`` together until each is at 1 or meets a full resource."""
+    for number in rising:
+        rates[number] = 0.0
+    while rising:
+        wanted: dict[str, float] = {}
+        for number in rising:
+            for resource, share in activities[number].demands.items():
+                wanted[resource] = wanted.get(resource, 0.0) + share
+        room = min(
+            [max(free[r], 0.0) / share for r, share in wanted.items() if share > 0],
+            default=1.0,
+        )
+        rise = min(room, 1.0 - rates[rising[0]])  # all that rise are level
+        for number in rising:
+            rates[number] += rise
+        for resource, share in wanted.items():
+            free[resource] -= share * rise
+        full = {r for r, share in wanted.items() if share > 0 and free[r] <= _EPSILON}
+        rising = [
+            n
+            for n in rising
+            if rates[n] < 1.0 - _EPSILON
+            and not any(s > 0 and r in full for r, s in activities[n].demands.items())
+        ]

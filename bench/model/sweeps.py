@@ -7,7 +7,7 @@ longest over the graph's laws) or the reason why there is none. Nothing here is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -51,46 +51,38 @@ class Sweep:
 
 def row_width(question: Question, profile: LinkProfile, dims: Sequence[int] = DIMS) -> Sweep:
     """Epochs against the elements of a feature row; the table grows with it."""
-    sizes = graph_sizes(question.graph, question.fanouts, question.batch_size)
-    asked = ((dim, replace(question, graph=replace(question.graph, dim=dim))) for dim in dims)
-    points = ((float(dim), advise(one, sizes, profile)) for dim, one in asked)
-    label = f"elements of a row ({question.graph.dtype})"
-    return Sweep("row_width", label, _table("row_width", points), log_x=True)
+    sizes = graph_sizes(question)
+    asked = {dim: replace(question, graph=replace(question.graph, dim=dim)) for dim in dims}
+    points = {dim: advise(one, sizes, profile) for dim, one in asked.items()}
+    return _sweep("row_width", f"elements of a row ({question.graph.dtype})", points)
 
 
 def batch_size(
     question: Question, profile: LinkProfile, values: Sequence[int] = BATCH_SIZES
 ) -> Sweep:
     """Epochs against the seed nodes of a minibatch."""
-
-    def points() -> Iterator[tuple[float, Advice]]:
-        for value in values:
-            sizes = graph_sizes(question.graph, question.fanouts, value)
-            yield float(value), advise(replace(question, batch_size=value), sizes, profile)
-
-    return Sweep(
-        "batch_size", "seed nodes of a minibatch", _table("batch_size", points()), log_x=True
-    )
+    asked = {value: replace(question, batch_size=value) for value in values}
+    points = {value: advise(one, graph_sizes(one), profile) for value, one in asked.items()}
+    return _sweep("batch_size", "seed nodes of a minibatch", points)
 
 
 def gpu_count(question: Question, profile: LinkProfile, values: Sequence[int] = GPUS) -> Sweep:
     """Epochs against the GPUs that train; they share processor, host memory and ports."""
-    sizes = graph_sizes(question.graph, question.fanouts, question.batch_size)
-    points = ((float(n), advise(replace(question, gpus=n), sizes, profile)) for n in values)
+    sizes = graph_sizes(question)
+    points = {n: advise(replace(question, gpus=n), sizes, profile) for n in values}
     shared = {"host memory": profile.host.memory_rate, "ports": profile.node.root_ports}
     unknown = " or ".join(what for what, constant in shared.items() if constant.value is None)
     label = f"GPUs (as if they shared no {unknown})" if unknown else "GPUs"
-    return Sweep("gpu_count", label, _table("gpu_count", points), log_x=True)
+    return _sweep("gpu_count", label, points)
 
 
 def link_generation(
     question: Question, profile: LinkProfile, values: Sequence[int] = GENERATIONS
 ) -> Sweep:
     """Epochs on the same machine with another generation of PCI Express, x16."""
-    sizes = graph_sizes(question.graph, question.fanouts, question.batch_size)
-    points = ((float(n), advise(question, sizes, on_link(profile, n))) for n in values)
-    table = _table("link_generation", points)
-    return Sweep("link_generation", "PCI Express generation (x16)", table, log_x=False)
+    sizes = graph_sizes(question)
+    points = {n: advise(question, sizes, on_link(profile, n)) for n in values}
+    return _sweep("link_generation", "PCI Express generation (x16)", points, log_x=False)
 
 
 def on_link(profile: LinkProfile, generation: int) -> LinkProfile:
@@ -105,20 +97,14 @@ def on_link(profile: LinkProfile, generation: int) -> LinkProfile:
     own = profile.link.raw_rate.value
     if own is not None and math.isclose(own, raw, rel_tol=_SAME_RATE):
         return profile
-    changes = {
-        "link.raw_rate": (raw, f"PCIe {generation}.0 x16 after line coding"),
-        "link.outstanding_reads": (
-            OUTSTANDING_READS.get(generation),
-            "Min et al., PVLDB 14(11) 2021"
-            if generation in OUTSTANDING_READS
-            else f"not published for PCIe {generation}.0",
-        ),
-        "copy.to_device": (None, f"not known for this machine on PCIe {generation}.0"),
-        "copy.to_host": (None, f"not known for this machine on PCIe {generation}.0"),
-        "read.roof": (None, f"not known for this machine on PCIe {generation}.0"),
-    }
-    for key, (value, source) in changes.items():
-        profile = profile.with_constant(key, value, source)
+    reads = OUTSTANDING_READS.get(generation)
+    unknown = f"not known for this machine on PCIe {generation}.0"
+    source = "Min et al., PVLDB 14(11) 2021" if reads else f"not published for PCIe {generation}.0"
+    profile = profile.with_constant(
+        "link.raw_rate", raw, f"PCIe {generation}.0 x16 after line coding"
+    ).with_constant("link.outstanding_reads", reads, source)
+    for key in ("copy.to_device", "copy.to_host", "read.roof"):
+        profile = profile.with_constant(key, None, unknown)
     return replace(profile, name=f"{profile.name}, PCIe {generation}.0")
 
 
@@ -129,13 +115,13 @@ def all_sweeps(question: Question, profile: LinkProfile) -> list[Sweep]:
     ]
 
 
-def _table(name: str, points: Iterable[tuple[float, Advice]]) -> pd.DataFrame:
+def _sweep(name: str, label: str, points: Mapping[int, Advice], *, log_x: bool = True) -> Sweep:
     records = [
-        (name, x, *_row(option), advice.profile.name)
-        for x, advice in points
+        (name, float(x), *_row(option), advice.profile.name)
+        for x, advice in points.items()
         for option in (*advice.ranked, *advice.unranked)
     ]
-    return pd.DataFrame(records, columns=list(COLUMNS))
+    return Sweep(name, label, pd.DataFrame(records, columns=list(COLUMNS)), log_x)
 
 
 def _row(option: Option) -> tuple[str, str, float, float, str, str]:

@@ -3,47 +3,87 @@
     python -m gatherbench.bench.model.validate [RESULTS]
 
 Nothing here is tuned to what it is compared with; where the model has no mechanism for an effect it
-predicts none, and the table shows it. Measured epochs are those of GPU runs that name a profile.
+predicts none, and the table shows it.
+
+- **The chart of Reddit.** Four bars for PCIe 3.0 determine four unknowns; the bars for PCIe 4.0 are
+  then predicted. What the chart does not say is assumed in the open: the program of 2021 draws a
+  minibatch on the CPU while the GPU trains on the one before. How many rows a minibatch has is
+  fitted (uniform neighbours would give :func:`uniform_rows`; Reddit's hubs make it fewer).
+- **Gathers over PCIe 4.0**: DGL's ``index_select`` on pinned memory (dmlc/dgl #6635), each time
+  that of the whole call. One call reads its ids as given; it determines how fast the GPU goes from
+  page to page. All others have their ids sorted, and nothing is fitted to them.
+- **Measured epochs** are those of GPU runs that name a profile.
 """
 
 from __future__ import annotations
 
+import math
+import re
+import statistics
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
+import torch
+from scipy.optimize import brentq
 
-from gatherbench.bench.model.against_measured import against_measured
-from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
-from gatherbench.bench.model.physics import link_time
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import load_profile
-from gatherbench.bench.model.published_gathers import published_gathers
-from gatherbench.bench.model.reddit_chart import (
-    BARS,
-    BATCHES,
-    CPU_GATHER,
-    Bar,
-    Fitted,
-    charted,
-    fit,
-    loads,
-    predict_bar,
-    uniform_rows,
-)
+from gatherbench.bench.model.epoch import EpochPrediction, minibatch_parts, predict_batches
+from gatherbench.bench.model.load import MinibatchLoad, load_of
+from gatherbench.bench.model.physics import gpu_reads, link_time
+from gatherbench.bench.model.profile import LinkProfile, load_profile
+from gatherbench.bench.model.roofline import against_measured
+from gatherbench.bench.model.schedule import run_epoch
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.run.training_cost import training_cost
+from gatherbench.kernels.order import page_visits
 from gatherbench.kernels.policies import policy
-from gatherbench.kernels.request_table import uniform_ids
+from gatherbench.kernels.request_table import request_row, uniform_ids
 from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES, RequestCounts, count_requests
+from gatherbench.strategies.data_path import DataPath
 
 FITTED_ON, PREDICTED = "rtx3090-pcie3", "rtx3090-pcie4"
 GPUS = (1, 2, 4, 8)
+#: Reddit (Hamilton et al., NeurIPS 2017; EVIDENCE's shapes) and the authors' script.
+NODES, WIDTH, CLASSES, TRAIN_NODES = 232_965, 602, 41, 153_431
+BATCH, HIDDEN, FANOUTS = 1000, 16, (25, 10)
+BATCHES = -(-TRAIN_NODES // BATCH)
+ROW_BYTES = WIDTH * 4
+#: The kernel behind the chart, and the share of the GPU that it got (``--mps 10,90``).
+POLICY, GPU_SHARE = "pytorch-direct", 0.10
+#: The program behind the chart, what of its rate the PCIe 3.0 bars tell, and its busy cores.
+PROGRAM = "pytorch-direct"
+SAMPLE_RATE, SAMPLE_CORES = 20.93e6, 5.0
+SAMPLE_RATE_SOURCE = (
+    "fitted to the PCIe 3.0 bars of the Reddit chart of K-Wu/pytorch-direct_dgl: all that the"
+    " program of 2021 does for a minibatch besides fetching it and running on the GPU"
+)
+SAMPLE_CORES_SOURCE = (
+    "the authors' script (dmlc/dgl c96a8b3e91, train_sampling_pytorch_direct.py): four processes"
+    " that sample (--num-workers 4 by default) and the one that trains"
+)
+#: (strategy, variant) of the chart's bars in ``results/reference/reddit_epoch.csv``.
+CPU_GATHER = ("cpu_gather", "naive")
+ZERO_COPY = ("aligned_zero_copy", "zero-copy")
+OVERLAPPED = ("async_zero_copy", "mps")
+ALL_IN_GPU = ("all_in_gpu", "default")
+BARS = (CPU_GATHER, ZERO_COPY, OVERLAPPED, ALL_IN_GPU)
+Bar = tuple[str, str]
+#: Each bar depends on what was found before and on one unknown, between these limits.
+_UNKNOWNS: tuple[tuple[Bar, str, float, float], ...] = (
+    (ALL_IN_GPU, "sample_rate", 1e6, 1e9),
+    (ZERO_COPY, "rows", 1e4, 1e6),
+    (CPU_GATHER, "pageable_rate", 1e9, 1e11),
+    (OVERLAPPED, "handover_s", 0.0, 0.1),
+)
 #: Launch policies without and with alignment: an element a lane (as DGL was before and is since
 #: #3254), and accesses as wide as possible.
 ALIGNMENT = {"an element a lane": ("glt", "dgl"), "widest": ("unaligned", "aligned")}
-
-
 #: float32 rows, and the address that their table begins at.
 ROWS = {
     "100 floats": (400, 0),
@@ -51,6 +91,135 @@ ROWS = {
     "602 floats": (2408, 0),
     "128 floats, 32 B into a line": (512, 32),
 }
+#: DGL's launch policy, and the bytes of an element of its published gathers.
+_GATHER_POLICY = "dgl"
+_ITEM_BYTES = {"float32": 4, "int8": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What the four bars of one link determine.
+
+    Attributes:
+        sample_rate: edges a second; all that the program does for a minibatch besides fetching it
+            and running on the GPU (from all-in-GPU).
+        rows: a minibatch (from zero-copy).
+        pageable_rate: of gather and staging together, B/s (from CPU gather).
+        handover_s: between the fetching and the training process, a minibatch (from the overlap).
+    """
+
+    sample_rate: float
+    rows: float
+    pageable_rate: float
+    handover_s: float
+
+
+def uniform_rows() -> tuple[float, float]:
+    """Nodes of the first layer, and rows, of a minibatch whose neighbours are uniform draws."""
+
+    def with_draws(nodes: float, draws: float) -> float:
+        return NODES - (NODES - nodes) * math.exp(-draws / NODES)
+
+    first = with_draws(BATCH, BATCH * FANOUTS[0])
+    return first, with_draws(first, first * FANOUTS[1])
+
+
+def loads(rows: float, handover_s: float) -> dict[Bar, MinibatchLoad]:
+    """The minibatch of each bar, with ``rows`` feature rows."""
+    first, _ = uniform_rows()
+    nodes, edges = [BATCH, first, rows], [BATCH * FANOUTS[0], first * FANOUTS[1]]
+    payload = rows * ROW_BYTES
+    resident = MinibatchLoad(
+        payload_bytes=payload,
+        row_bytes=ROW_BYTES,
+        gpu_requests={},
+        table_bytes=NODES * ROW_BYTES,
+        sampled_edges=sum(edges),
+        training=training_cost("sage", WIDTH, HIDDEN, CLASSES, nodes, edges),
+    )
+    requests = {size: n * rows for size, n in _requests_per_row().items()}
+    zero_copy = replace(resident, gpu_link_read_bytes=payload, gpu_requests=requests)
+    return {
+        ALL_IN_GPU: replace(resident, gpu_table_bytes=resident.table_bytes),
+        ZERO_COPY: zero_copy,
+        OVERLAPPED: replace(zero_copy, lookahead=1, gpu_share=GPU_SHARE, handover_s=handover_s),
+        CPU_GATHER: replace(
+            resident,
+            cpu_read_bytes=payload,
+            cpu_write_bytes=payload,
+            copy_engine_bytes=payload,
+            pageable_bytes=payload,
+        ),
+    }
+
+
+@cache
+def _requests_per_row() -> dict[int, float]:
+    counts = request_row(policy(POLICY), ROW_BYTES, 4, uniform_ids(1 << 14, NODES)).counts
+    return {size: n / counts.rows for size, n in counts.requests.items() if n}
+
+
+def drawn_by_program(profile: LinkProfile, rate: float = SAMPLE_RATE) -> LinkProfile:
+    """The machine of ``profile`` with minibatches drawn by the chart's program."""
+    profile = profile.with_constant("host.sample_rate", rate, SAMPLE_RATE_SOURCE)
+    return profile.with_constant("host.sample_cores", SAMPLE_CORES, SAMPLE_CORES_SOURCE)
+
+
+def charted(profile: LinkProfile, fitted: Fitted) -> LinkProfile:
+    """The machine of ``profile`` with the constants that were fitted to the chart."""
+    profile = drawn_by_program(profile, fitted.sample_rate)
+    return profile.with_constant("copy.pageable", fitted.pageable_rate, "fitted to the chart")
+
+
+def predict_bar(profile: LinkProfile, fitted: Fitted, bar: Bar) -> float:
+    """Seconds of a bar on the machine of ``profile`` with the fitted constants.
+
+    Raises:
+        ValueError: the profile lacks a constant that the bar needs.
+    """
+    load = loads(fitted.rows, fitted.handover_s)[bar]
+    return run_epoch(minibatch_parts(load, charted(profile, fitted)), BATCHES).epoch_s
+
+
+@cache
+def fit(profile: LinkProfile, seconds: tuple[float, ...]) -> Fitted:
+    """The constants with which the model yields the published :data:`BARS`.
+
+    Raises:
+        ValueError: no constants do, within wide limits.
+    """
+    wanted = dict(zip(BARS, seconds, strict=True))
+    found = Fitted(sample_rate=2e7, rows=uniform_rows()[1], pageable_rate=1e10, handover_s=0.0)
+    for _ in range(2):  # a second round settles what all-in-GPU takes of the rows
+        for bar, name, low, high in _UNKNOWNS:
+            found = _solved(profile, wanted[bar], found, bar, name, (low, high))
+    return found
+
+
+def _solved(
+    profile: LinkProfile,
+    wanted_s: float,
+    guess: Fitted,
+    bar: Bar,
+    name: str,
+    ends: tuple[float, float],
+) -> Fitted:
+    """The guess with ``name`` between ``ends`` such that the bar is ``wanted_s`` long."""
+
+    def changed(value: float) -> Fitted:
+        change: dict[str, float] = {name: value}
+        return replace(guess, **change)
+
+    try:
+        value = brentq(
+            lambda x: predict_bar(profile, changed(x), bar) - wanted_s, *ends, rtol=1e-10
+        )
+    except ValueError:
+        low, high = ends
+        raise ValueError(
+            f"{bar}: no {name} between {low:g} and {high:g} yields {wanted_s:g} s"
+        ) from None
+    return changed(value)
 
 
 def published_bars(reference: pd.DataFrame, machine: str) -> dict[tuple[str, str], float]:
@@ -62,7 +231,8 @@ def published_bars(reference: pd.DataFrame, machine: str) -> dict[tuple[str, str
 
 def fitted_chart(reference: pd.DataFrame) -> Fitted:
     """The constants that the PCIe 3.0 bars determine."""
-    return fit(load_profile(FITTED_ON), published_bars(reference, FITTED_ON))
+    bars = published_bars(reference, FITTED_ON)
+    return fit(load_profile(FITTED_ON), tuple(bars[bar] for bar in BARS))
 
 
 def reddit_chart(reference: pd.DataFrame) -> pd.DataFrame:
@@ -83,6 +253,29 @@ def reddit_chart(reference: pd.DataFrame) -> pd.DataFrame:
     columns = ["machine", "strategy", "variant", "published_s", "modelled_s", "error"]
     table = pd.DataFrame(records, columns=columns)
     return table.assign(fitted=table["machine"] == FITTED_ON)
+
+
+def chart_epochs(fitted: Fitted, profile: LinkProfile, gpus: int = 1) -> dict[Bar, EpochPrediction]:
+    """The chart's epochs on the machine of ``profile``, whose GPUs share the minibatches."""
+    return {
+        bar: predict_batches(load, charted(profile, fitted), BATCHES, gpus=gpus)
+        for bar, load in loads(fitted.rows, fitted.handover_s).items()
+    }
+
+
+def several_gpus(reference: pd.DataFrame) -> dict[str, list[float]]:
+    """How much faster than CPU gather the chart's other bars are by the model, on :data:`GPUS`.
+
+    Published, for several GPUs and other graphs: 0.65 to 0.92 (Min et al., PVLDB 14(11) 2021).
+    """
+    fitted, profile = fitted_chart(reference), load_profile(PREDICTED)
+    epochs = [chart_epochs(fitted, profile, gpus) for gpus in GPUS]
+    seconds = [{bar: e.epoch_s.value or float("nan") for bar, e in one.items()} for one in epochs]
+    return {
+        f"{bar[0]} {bar[1]}".removesuffix(" default"): [s[CPU_GATHER] / s[bar] - 1 for s in seconds]
+        for bar in BARS
+        if bar != CPU_GATHER
+    }
 
 
 def alignment_gain(profile: LinkProfile) -> pd.DataFrame:
@@ -119,58 +312,116 @@ def _link_s(profile: LinkProfile, counts: RequestCounts) -> float:
     return link_time(requests, profile).value or float("nan")
 
 
-def chart_epochs(fitted: Fitted, profile: LinkProfile, gpus: int = 1) -> dict[Bar, EpochPrediction]:
-    """The chart's epochs on the machine of ``profile``, whose GPUs share the minibatches."""
-    return {
-        bar: predict_batches(load, charted(profile, fitted), BATCHES, gpus=gpus)
-        for bar, load in loads(fitted.rows, fitted.handover_s).items()
-    }
+class Gather(NamedTuple):
+    """One published call: ``ids`` of ``rows`` rows of ``dim`` elements, in ``published_s``."""
+
+    rows: int
+    dim: int
+    dtype: str
+    ids: int
+    order: str
+    published_s: float
+
+    @property
+    def row_bytes(self) -> int:
+        return self.dim * _ITEM_BYTES[self.dtype]
 
 
-def several_gpus(reference: pd.DataFrame) -> dict[str, list[float]]:
-    """How much faster than CPU gather the chart's other bars are by the model, on :data:`GPUS`.
+def published_gathers(reference: pd.DataFrame, profile: LinkProfile) -> pd.DataFrame:
+    """Every published gather and what the model says of it on the machine of ``profile``.
 
-    Published, for several GPUs and other graphs: 0.65 to 0.92 (Min et al., PVLDB 14(11) 2021).
+    A call costs what the call for a single row took, and what the model says of the reads. Of ids
+    that are drawn twice the second read is left out: sorted they meet in the GPU's caches.
+
+    Columns: those of :class:`Gather`, ``modelled_s``, ``error`` (modelled over published, less 1),
+    ``fitted``.
     """
-    fitted, profile = fitted_chart(reference), load_profile(PREDICTED)
-    epochs = [chart_epochs(fitted, profile, gpus) for gpus in GPUS]
-    seconds = [{bar: e.epoch_s.value or float("nan") for bar, e in one.items()} for one in epochs]
-    return {
-        f"{bar[0]} {bar[1]}".removesuffix(" default"): [s[CPU_GATHER] / s[bar] - 1 for s in seconds]
-        for bar in BARS
-        if bar != CPU_GATHER
-    }
+    found = sorted(_gathers(reference))
+    call_s = statistics.median(one.published_s for one in found if one.ids == 1)
+    found = [one for one in found if one.ids > 1]
+    (given,) = (one for one in found if one.order == "given")
+    rate = (_load(given).gpu_page_visits or 0.0) / (given.published_s - call_s)
+    profile = profile.with_constant("read.page_visits", rate, "fitted to the ids as given")
+    records = []
+    for one in found:
+        read_s = gpu_reads(_load(one), profile).seconds.value
+        modelled = float("nan") if read_s is None else call_s + read_s
+        records.append((*one, modelled, modelled / one.published_s - 1, one is given))
+    columns = [*Gather._fields, "modelled_s", "error", "fitted"]
+    return pd.DataFrame(records, columns=columns)
+
+
+def _gathers(reference: pd.DataFrame) -> Iterator[Gather]:
+    """The published calls, from the names under which they are filed."""
+    names = ["dataset", "workload", "variant", "metric", "value"]
+    for dataset, workload, variant, metric, value in reference[names].itertuples(index=False):
+        shape = re.fullmatch(r"random-(\d+)x(\d+)-(\w+)", dataset)
+        count = re.fullmatch(r"(\d+)-ids", workload)
+        if shape is None or count is None:
+            continue
+        one = Gather(
+            int(shape[1]),
+            int(shape[2]),
+            shape[3],
+            int(count[1]),
+            variant.removeprefix(f"{_GATHER_POLICY},"),
+            float(value),
+        )
+        if metric == "payload_in_one_second":
+            one = one._replace(published_s=one.ids * one.row_bytes / one.published_s)
+        yield one
+
+
+@cache
+def _load(one: Gather) -> MinibatchLoad:
+    """Its reads, of ids like the published ones: uniform draws; sorted, each of them once."""
+    ids = np.random.default_rng(0).integers(0, one.rows, one.ids)
+    if one.order == "sorted":
+        ids = np.sort(pd.unique(ids))  # np.unique takes a hundred times as long for these
+    point = policy(_GATHER_POLICY).point(one.row_bytes, _ITEM_BYTES[one.dtype])
+    payload = ids.size * one.row_bytes
+    path = DataPath(
+        payload,
+        gpu_link_read_bytes=payload,
+        gpu_requests=count_requests(point, ids, one.row_bytes).requests,
+        gpu_page_visits=page_visits(torch.from_numpy(ids), one.row_bytes),
+    )
+    return load_of(path, table_bytes=one.rows * one.row_bytes, row_bytes=one.row_bytes)
 
 
 def tables(reference: pd.DataFrame) -> str:
     """The comparison with published figures as Markdown; ``NOTES.md`` holds it word for word."""
-    lines = [
-        "| link | strategy | published | modelled | error | |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = _header("link", "strategy", "published", "modelled", "error", "")
     for bar in reddit_chart(reference).to_dict("records"):
         name = f"{bar['strategy']} {bar['variant']}".replace(" default", "")
         error = round(bar["error"], 3) + 0.0  # never -0.0
         lines.append(
             f"| {bar['machine']} | {name} | {bar['published_s']:.2f} s | {bar['modelled_s']:.2f} s"
-            f" | {error:+.1%} | {'fitted' if bar['fitted'] else 'predicted'} |"
+            f" | {error:+.1%} | {_HOW[bar['fitted']]} |"
         )
-    lines += ["", "| accesses | rows | headers | as reckoned | requests |", "|---" * 5 + "|"]
+    lines += _header("accesses", "rows", "headers", "as reckoned", "requests")
     for one in alignment_gain(load_profile(PREDICTED)).to_dict("records"):
         gains = " | ".join(f"{one[name]:+.1%}" for name in ("headers", "gain", "requests"))
         lines.append(f"| {one['access']} | {one['rows']} | {gains} |")
-    lines += ["", "| rows | of | ids | order | published | modelled | error | |", "|---" * 8 + "|"]
+    lines += _header("rows", "of", "ids", "order", "published", "modelled", "error", "")
     for one in published_gathers(reference, load_profile(PREDICTED)).to_dict("records"):
         lines.append(
             f"| {one['rows'] / 1e6:g} M | {one['dim']} {one['dtype']} | {one['ids'] / 1e6:g} M"
             f" | {one['order']} | {one['published_s'] * 1e3:.3g} ms"
-            f" | {one['modelled_s'] * 1e3:.3g} ms | {one['error']:+.0%}"
-            f" | {'fitted' if one['fitted'] else 'predicted'} |"
+            f" | {one['modelled_s'] * 1e3:.3g} ms | {one['error']:+.0%} | {_HOW[one['fitted']]} |"
         )
-    lines += ["", "| GPUs | " + " | ".join(f"{n}" for n in GPUS) + " |", "|---" * 5 + "|"]
+    lines += _header("GPUs", *(str(number) for number in GPUS))
     for strategy, ratios in several_gpus(reference).items():
         lines.append(f"| {strategy} | " + " | ".join(f"{gain:+.0%}" for gain in ratios) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).lstrip() + "\n"
+
+
+_HOW = {True: "fitted", False: "predicted"}
+
+
+def _header(*names: str) -> list[str]:
+    """The head of a Markdown table, a blank line before it."""
+    return ["", f"| {' | '.join(names)} |".replace("|  |", "| |"), "|" + "---|" * len(names)]
 
 
 def main(results: Path) -> None:

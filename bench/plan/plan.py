@@ -43,44 +43,43 @@ class Measure(_Table):
     repeats: int | None = Field(
         default=None,
         ge=1,
-        description="Processes in which each series is measured: exactly so many.",
+        description="Processes for each series: exactly this many.",
     )
     min_repeats: int = Field(
         default=3,
         ge=1,
-        description="Or: so many in any case, and further ones until each epoch is known to within"
-        " precision, max_repeats are there, or budget_s is spent.",
+        description="Instead of repeats: at least this many processes for each series, and more"
+        " until its epoch is known to within precision, or max_repeats or budget_s is reached.",
     )
-    max_repeats: int = Field(default=10, ge=1, description="At most so many processes a series.")
+    max_repeats: int = Field(default=10, ge=1, description="Processes for each series at most.")
     precision: float = Field(
         default=0.03,
         gt=0,
-        description="Share of a series' epoch within which its 95 % interval is to lie; from six"
-        " repeats on.",
+        description="How narrow the 95 % interval of an epoch has to be, as a share of it; judged"
+        " from six repeats on.",
     )
     budget_s: float = Field(
         default=0,
         ge=0,
-        description="Seconds that the cases may take together (0: as long as it takes).",
+        description="Seconds that all cases may take together (0: no limit).",
     )
     warmup_epochs: int = Field(default=1, ge=0, description="Epochs before the measured ones.")
     epochs: int = Field(default=2, ge=1, description="Measured epochs of each case.")
     sampling: Literal["live", "replay", "gpu"] = Field(
         default="live",
-        description="live draws the trace's minibatches anew in every epoch, so that sampling is"
-        " part of the epoch; replay reads them back, so that the data path is seen alone; gpu draws"
-        " them on the device, so that the CPU's sampler does not hide the data path.",
+        description="live draws the trace's minibatches anew in every epoch, so sampling is part"
+        " of the epoch; replay reads them back, which shows the data path alone; gpu draws them on"
+        " the device, so the CPU's sampler does not hide the data path.",
     )
     check_batches: int = Field(
         default=2,
         ge=1,
-        description="At least so many minibatches' rows are compared before anything is timed.",
+        description="Minibatches whose rows are compared before anything is timed, at least.",
     )
     eval_batches: int = Field(
         default=0,
         ge=0,
-        description="Minibatches of test nodes on which the trained model is scored at the end"
-        " (0: none).",
+        description="Minibatches of test nodes that score the trained model at the end (0: none).",
     )
     timeout_s: float = Field(
         default=3600, gt=0, description="Seconds after which a case has failed."
@@ -97,13 +96,13 @@ class Measure(_Table):
         " unbound.",
     )
     order_seed: int = Field(
-        default=0, description="Of the order of the strategies within each repeat."
+        default=0, description="Seed of the order of strategies within each repeat."
     )
     energy: bool = Field(
         default=True,
-        description="On a GPU: run further epochs where the measured ones do not fill the 10 s that"
-        " its energy counter needs. Without them a case may be half as long, and its energy stays"
-        " unknown.",
+        description="On a GPU: run more epochs where the measured ones do not fill the 10 s that"
+        " its energy counter needs. Without them a case may take half as long, and its energy"
+        " stays unknown.",
     )
     known_copies: list[float] = Field(
         default=[256],
@@ -146,7 +145,7 @@ class WorkloadTable(_Table):
         description="Needed: a graph of `gatherbench list datasets`, or one that was imported."
     )
     scale: float | list[float] = Field(
-        default=1.0, description="Share of the graph's full size (of generated graphs)."
+        default=1.0, description="Share of a generated graph's full size."
     )
     model: str | list[str] = Field(
         default="sage",
@@ -165,7 +164,7 @@ class WorkloadTable(_Table):
         default=0, ge=0, description="Minibatches after which an epoch ends (0: the whole epoch)."
     )
     seed: int | list[int] = Field(
-        default=0, description="Of the minibatches and the model's weights."
+        default=0, description="Seed of the minibatches and the model's weights."
     )
 
     @field_validator("model")
@@ -253,7 +252,7 @@ class Plan(_Table):
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9_-]{1,40}$",
-        description="Stands in the run's folder. Left out, it is the file's name.",
+        description="Part of the run folder's name (default: the file's name).",
     )
     description: str = Field(default="", description="What the plan is for.")
     device: Literal["auto", "cpu", "cuda"] = Field(
@@ -261,8 +260,9 @@ class Plan(_Table):
     )
     profile: str = Field(
         default="",
-        description="Link profile (a shipped one's name, or a .toml file) that epochs are predicted"
-        " for. Empty: the paper's machine where there is no GPU, none where there is.",
+        description="Link profile that epochs are predicted for: a shipped one's name, or a .toml"
+        " file. Empty: the paper's machine where there is no GPU, else this GPU's calibration, if"
+        " there is one.",
     )
     measure: Measure = Field(default=Measure(), description="How each case is measured.")
     workload: list[WorkloadTable] = Field(

@@ -1,8 +1,8 @@
-"""The end of a program whose GPU answers no more: what is known is written, and the process ends.
+"""Ends a program whose GPU no longer answers, after writing down what is known.
 
-A call into a driver that hangs cannot be called off, and whoever waits for the program's output
-waits for nothing. So another thread watches the time. Where even that thread cannot run, because
-the call holds Python's lock, the interpreter's own watchdog ends the process a little later.
+A call into a driver that hangs cannot be cancelled. So another thread watches the time. Where even
+that thread cannot run, because the call holds Python's lock, the interpreter's own watchdog ends
+the process a little later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Modelled epochs as tables: how far they range, and their ratios where one machine is behind both.
 
 Of some constants a profile knows but a range. Each combination of ends has then been predicted as
-an epoch of its own (``linkmodel/predict.py``), and of two series the epochs of one number belong
+an epoch of its own (``bench/model/predict.py``), and of two series the epochs of one number belong
 together: the machine is one, nobody knows which. A value that is not known better has two ends; it
 has no middle to be quoted.
 """

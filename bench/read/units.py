@@ -1,4 +1,4 @@
-"""Numbers and names as people read them, alike in terminal, figures and report; sizes of dtypes."""
+"""Numbers and names for readers, alike in terminal, figures and report; sizes of dtypes."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
     python -m gatherbench.bench.regress.against [BASE] [--budget SECONDS] [--only WORD]
 
 Between two runs a shared machine may change by more than any threshold. So the commit's files are
-put into a temporary folder, and processes of both trees run the same benchmarks (those of this
-tree) block by block in turn (``blocks.py``), judged by the ratios of pairs (``paired.py``). Both
-run in this environment: an upgraded dependency is not seen here.
+put into a temporary folder, and processes of both trees run this tree's benchmarks block by block
+in turn (``blocks.py``). The ratios of pairs are judged (``paired.py``). Both sides run in this
+environment, so an upgraded dependency does not show.
 
 Exit status: 0, also for AMBIGUOUS, which is a warning; 1 for SLOW, and for FAILED, a benchmark that
 runs on the base alone; 2 for what cannot be compared.

@@ -1,14 +1,13 @@
 """The host gather against ``torch.index_select``, plain indexing and memcpy, in one run.
 
-``cpu_gather`` is the baseline that everything else is compared with, so it must not be slower
-than what anybody gets from one line of torch. Run with::
+``cpu_gather`` is the baseline of every comparison, so it must not be slower than one line of torch.
+Run with::
 
     pytest bench/regress -o python_files='bench_*.py' --benchmark-only --benchmark-group-by=group
 
 Each benchmark fetches 100 000 random rows (25 000 for ``make regress-against``) from a table much
 larger than the caches, other rows each time, on as many threads as this process has cores, and
-checks what it fetched. The bytes it moved stand in ``extra_info``; dividing them by the time is
-left to the reader of the result.
+checks what it fetched. ``extra_info`` holds the bytes it moved.
 
 The rounds of one method follow each other and are not interleaved with another's. That favours
 whichever method does not share the cores with torch: interleaved round by round on two cores, ours

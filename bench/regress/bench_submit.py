@@ -1,4 +1,4 @@
-"""What a fetch costs beside its bytes: one row, through every strategy that runs on the host."""
+"""The fixed cost of a fetch: one row, through every strategy that runs on the host."""
 
 from __future__ import annotations
 

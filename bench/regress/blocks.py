@@ -1,10 +1,9 @@
 """The order of work: which benchmark runs when, on which side, and for how long.
 
-Pairs of processes follow each other, because a process is steady in itself and differs from the
-next one by where its memory and threads happen to lie: many rounds of one process tell nothing of
-that. Within a pair each benchmark runs in many short blocks, one of each side in turn, whose order
-is drawn anew each time: neither a drift of the machine nor a burst of other work is in the median
-of the ratios of neighbours.
+Processes differ by where their memory and threads happen to lie, and no number of rounds within one
+process shows that. So one pair of processes follows another. Within a pair each benchmark runs in
+many short blocks, the two sides in turn, in an order drawn anew each time. The median over ratios
+of neighbouring blocks then holds neither a drift of the machine nor a burst of other work.
 """
 
 from __future__ import annotations

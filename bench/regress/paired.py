@@ -1,11 +1,11 @@
 """The comparison of two trees: from pairs of times to a ratio, its interval, a verdict.
 
-A pair is one process of each tree, run at the same time block by block in turn, so that what slows
-the machine down slows both. It gives one logarithm of a ratio, the head's time over the base's.
-Which of the two runs first is drawn. The pairs are repeats, judged by the rule of every verdict
-(:mod:`gatherbench.bench.read.stats.judge`), as one family: of comparisons of equal code fewer than
-5 % say SLOW of any of their benchmarks. SLOW and FAST become AMBIGUOUS beside a yardstick that has
-moved in the same direction: a benchmark of the same group that runs none of our code.
+A pair is one process of each tree. They run block by block in turn, in random order, so that what
+slows the machine down slows both. A pair gives the logarithm of one ratio, the head's time over the
+base's. Pairs are repeats, judged by the rule of every verdict
+(:mod:`gatherbench.bench.read.stats.judge`) as one family: of comparisons of equal code fewer than
+5 % say SLOW of any of their benchmarks. A yardstick is a benchmark that runs none of our code.
+Where it has moved in the same direction, SLOW and FAST of its group become AMBIGUOUS.
 """
 
 from __future__ import annotations

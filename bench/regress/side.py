@@ -1,4 +1,4 @@
-"""One side of a comparison: pytest that runs one benchmark for a moment whenever it is told to.
+"""One side of a comparison: a pytest process that runs one benchmark for a moment on command.
 
 ``against.py`` starts this file once for each tree, with that tree's ``src`` on ``PYTHONPATH``.
 It imports nothing of gatherbench itself, so it also runs the code of commits that are older than

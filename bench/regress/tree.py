@@ -1,4 +1,4 @@
-"""The code before: a commit's files in a temporary folder, gone again whatever happens.
+"""The code to compare with: a commit's files in a temporary folder, always removed afterwards.
 
 Files come by ``git archive``: unlike ``git worktree`` it writes nothing into the repository, so
 that even a killed run leaves it as it was.

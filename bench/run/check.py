@@ -1,9 +1,9 @@
-"""Correctness: the rows that a data path delivers from first to last, and the memory that it reads.
+"""Correctness: are the rows right that a data path delivers, and does it read the memory it claims?
 
-A path may be right for as long as somebody looks. So the first minibatches are compared before
-anything is timed, and all of them in the warm-up; in each timed epoch a few rows of minibatches
-that nobody can foresee are put aside, to be compared when the clock has stopped; and after the
-last epoch the path is asked once more.
+A path may be right only while it is watched. So the first minibatches are compared before anything
+is timed, and all of them in the warm-up. In each timed epoch a few rows of randomly drawn
+minibatches are put aside and compared when the clock has stopped. After the last epoch the path is
+checked once more.
 """
 
 from __future__ import annotations

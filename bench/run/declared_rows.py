@@ -6,30 +6,36 @@ enough to ask what another machine would do with it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from torch import Tensor
 
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.models import GAT_HEADS
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.training_cost import COUNTED, TrainingCost, training_cost, widths_of
+from gatherbench.bench.run.training_cost import COUNTED, TrainingCost, training_cost
 from gatherbench.bench.sampling.trace import InputIds, Trace
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.data_path import total
 
 #: Why nothing is declared, and so nothing predicted, of another model.
 UNCOUNTED = "operations are counted for sage and gat, not for mlp or a model of one's own"
 #: Fields of a ``DataPath`` that are summed over the trace, and the rows' metric for each.
-_BYTES = {
+PATH_METRICS = {
     "payload_bytes": "declared_payload",
     "cpu_read_bytes": "cpu_read",
     "cpu_write_bytes": "cpu_write",
     "copy_engine_bytes": "copy_engine",
     "pageable_bytes": "pageable",
     "gpu_link_read_bytes": "gpu_link_read",
+}
+#: Fields of a ``TrainingCost``, and the rows' metric and unit for each.
+TRAINING_METRICS = {
+    "operations": ("operations", "1"),
+    "memory_bytes": ("gpu_memory", "B"),
+    "launches": ("launches", "1"),
+    "structure_bytes": ("structure", "B"),
 }
 
 
@@ -42,15 +48,13 @@ def declared_rows(
     make = replace(make, basis="declared")
     yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
     yield make.ok("sample", "edges", "1", int(trace.num_edges.sum()), "count of the trace")
-    source = "counted from the shapes of the trace's minibatches (linkmodel/compute.py)"
+    source = "counted from the shapes of the trace's minibatches (bench/run/training_cost.py)"
     if workload.model not in COUNTED:
         yield make.missing("train", "operations", "1", source, UNCOUNTED)
         return
     cost = training_of_trace(workload, trace, dataset)
-    yield make.ok("train", "operations", "1", cost.operations, source)
-    yield make.ok("train", "gpu_memory", "B", cost.memory_bytes, source)
-    yield make.ok("train", "launches", "1", cost.launches, source)
-    yield make.ok("train", "structure", "B", cost.structure_bytes, source)
+    for name, (metric, unit) in TRAINING_METRICS.items():
+        yield make.ok("train", metric, unit, getattr(cost, name), source)
 
 
 def path_rows(
@@ -63,28 +67,17 @@ def path_rows(
         row_bytes: of the table.
     """
     make = replace(make, basis="declared")
-    totals: Counter[str] = Counter()
-    requests: Counter[int] = Counter()
-    page_visits: int | None = 0
-    accounted = True
-    for path in strategy.data_paths(epoch, row_bytes, num_rows, seen=epoch):
-        for name in _BYTES:
-            totals[name] += getattr(path, name)
-        requests.update(path.gpu_requests or {})
-        accounted = accounted and path.gpu_requests is not None
-        if page_visits is not None and path.gpu_link_read_bytes:
-            counted = path.gpu_page_visits
-            page_visits = None if counted is None else page_visits + counted
+    path = total(strategy.data_paths(epoch, row_bytes, num_rows, seen=epoch))
     source = "Strategy.data_paths over the trace"
-    for name, metric in _BYTES.items():
-        yield make.ok("fetch", metric, "B", totals[name], source)
-    if accounted:
+    for name, metric in PATH_METRICS.items():
+        yield make.ok("fetch", metric, "B", getattr(path, name), source)
+    if path.gpu_requests is not None:
         source = "request accounting over the trace; the table begins at a page"
-        for size, count in sorted(requests.items()):
+        for size, count in sorted(path.gpu_requests.items()):
             yield make.ok("fetch", f"gpu_requests_{size}_bytes", "1", count, source)
-    if page_visits is not None:
+    if path.gpu_page_visits is not None:
         source = "count over the trace, in the order in which rows are read; pages of 2 MiB"
-        yield make.ok("fetch", "gpu_page_visits", "1", page_visits, source)
+        yield make.ok("fetch", "gpu_page_visits", "1", path.gpu_page_visits, source)
     on_gpu = strategy.gpu_table_bytes(row_bytes * num_rows)
     yield make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.gpu_table_bytes of the table")
     yield make.ok("fetch", "row", "B", row_bytes, "bytes of a row of the table")
@@ -95,15 +88,8 @@ def path_rows(
 def training_of_trace(workload: Workload, trace: Trace, dataset: GraphDataset) -> TrainingCost:
     """The cost of training on the whole trace once."""
     spec = dataset.spec
-    widths = widths_of(
-        workload.model,
-        spec.feature_dim,
-        workload.hidden,
-        workload.layers,
-        spec.num_classes,
-        GAT_HEADS,
-    )
     # Every count is linear in nodes and edges, but for the launches.
     nodes, edges = trace.num_nodes.sum(axis=0), trace.num_edges.sum(axis=0)
-    cost = training_cost(workload.model, widths, nodes.tolist(), edges.tolist(), GAT_HEADS)
+    widths = (spec.feature_dim, workload.hidden, spec.num_classes)
+    cost = training_cost(workload.model, *widths, nodes.tolist(), edges.tolist())
     return replace(cost, launches=cost.launches * len(trace))

@@ -1,8 +1,8 @@
 """The training loop: one for all strategies, so that they differ in nothing but the data path.
 
-With lookahead L the rows of the next L minibatches are on their way while the model trains on
-the current one. Stage times are taken without making the device wait: on a GPU the training
-stream's own events are read after the epoch, on the host the clock is.
+With lookahead L the rows of the next L minibatches are on their way while the model trains on the
+current one. Timing the stages never makes the device wait: on a GPU, events on the training stream
+are read after the epoch; on the host, the clock is read.
 """
 
 from __future__ import annotations

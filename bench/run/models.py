@@ -20,11 +20,9 @@ from torch_geometric.nn import GATConv, SAGEConv
 
 from gatherbench.bench.plan.own_model import own_model
 from gatherbench.bench.plan.workload import GRAPHLESS, MODELS, Workload
+from gatherbench.bench.run.training_cost import GAT_HEADS
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
-#: Heads of the hidden GAT layers, each ``hidden`` wide (DGL's and PyG's GAT examples use 8 × 8;
-#: the paper names none). The output layer has one.
-GAT_HEADS = 4
 #: As in the paper's training script (Min et al., PVLDB 14(11), 2021:
 #: ``train_sampling_pytorch_direct.py`` of its authors' fork of DGL).
 DROPOUT = 0.5

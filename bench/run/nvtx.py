@@ -1,8 +1,8 @@
-"""Where an epoch's time goes, for a profiler's eyes: named ranges, and a trace to look at.
+"""Where an epoch's time goes, for profilers: named ranges, and a trace.
 
-Ranges carry the names of the loop's stages. Nothing is marked unless it is asked for: ``--nvtx``
-marks the measured epochs for Nsight Systems, ``--trace`` writes a Chrome trace of an epoch of its
-own, because recording a trace costs far more than what is measured.
+Ranges carry the names of the loop's stages. ``--nvtx`` marks the measured epochs for Nsight
+Systems. ``--trace`` writes a Chrome trace of one more epoch, because recording a trace costs far
+more than what is measured. Without these options nothing is marked.
 """
 
 from __future__ import annotations

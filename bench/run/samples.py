@@ -1,4 +1,4 @@
-"""What a run keeps beside its table: thousands of numbers that are no observations of their own.
+"""What a run keeps beside its table: numbers too many to be rows.
 
 ``samples.parquet`` holds the seconds of every stage of every minibatch, ``timeline.parquet`` what
 was polled during epochs. Cases write both into their parts; they are gathered when the run ends.

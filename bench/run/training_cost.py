@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+#: Heads of the hidden GAT layers, each ``hidden`` wide (DGL's and PyG's GAT examples use 8 × 8;
+#: the paper names none). The output layer has one.
+GAT_HEADS = 4
 _FLOAT = 4  # bytes: features are widened to float32 on the device
 _INDEX = 8  # bytes: edges are int64
 #: Operations of forward, loss and backward, for each layer and beside them, as torch dispatches
@@ -41,20 +44,19 @@ class TrainingCost:
 
 def training_cost(
     model: str,
-    widths: Sequence[int],
+    in_dim: int,
+    hidden: int,
+    classes: int,
     num_nodes: Sequence[float],
     num_edges: Sequence[float],
-    heads: int = 1,
 ) -> TrainingCost:
     """The cost of forward, backward and optimiser step on one minibatch.
 
     Args:
-        model: ``sage`` or ``gat``.
-        widths: ``L + 1`` widths from the input features to the classes; a hidden GAT layer's is
-            that of all its heads together.
+        model: ``sage`` or ``gat``, as ``bench/run/models.py`` builds them.
+        hidden: width of the hidden layers; of GAT's, of each head.
         num_nodes: ``L + 1`` counts from the seeds outwards, as ``MiniBatch.num_nodes``.
         num_edges: ``L`` counts from the seeds outwards.
-        heads: of the hidden layers of ``gat``.
 
     Raises:
         ValueError: another model, or counts that do not belong together.
@@ -62,8 +64,10 @@ def training_cost(
     layers = len(num_edges)
     if model not in _OPERATIONS:
         raise ValueError(f"unknown model {model!r}: sage or gat")
-    if len(widths) != layers + 1 or len(num_nodes) != layers + 1:
-        raise ValueError(f"{layers} layers need {layers + 1} widths and {layers + 1} node counts")
+    if len(num_nodes) != layers + 1:
+        raise ValueError(f"{layers} layers need {layers + 1} node counts")
+    inner = hidden * GAT_HEADS if model == "gat" else hidden
+    widths = [in_dim, *[inner] * (layers - 1), classes]
     operations = memory = 0.0
     for layer in range(layers):  # layer 0 turns the input features into hidden rows
         block = layers - 1 - layer
@@ -72,21 +76,13 @@ def training_cost(
         if model == "sage":
             done = _sage_layer(*shape, first=layer == 0)
         else:
-            done = _gat_layer(*shape, heads if block else 1, first=layer == 0)
+            done = _gat_layer(*shape, GAT_HEADS if block else 1, first=layer == 0)
         operations += done[0]
         memory += done[1]
     a_layer, beside = _OPERATIONS[model]
     copies = layers + 1  # each layer's edges, and the ids
     launches = a_layer * layers + beside + _ADAM + copies
     return TrainingCost(operations, memory, launches, sum(num_edges) * 2 * _INDEX)
-
-
-def widths_of(
-    model: str, in_dim: int, hidden: int, layers: int, classes: int, heads: int
-) -> list[int]:
-    """The ``widths`` of :func:`training_cost` for the models of ``bench/run/models.py``."""
-    inner = hidden * heads if model == "gat" else hidden
-    return [in_dim, *[inner] * (layers - 1), classes]
 
 
 def _sage_layer(

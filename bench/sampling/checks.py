@@ -1,4 +1,4 @@
-"""What both samplers refuse, in the same words."""
+"""Arguments that both samplers refuse, in the same words."""
 
 from __future__ import annotations
 

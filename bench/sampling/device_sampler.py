@@ -1,10 +1,10 @@
 """Sampling on the GPU, so that a slow sampler on the CPU does not hide the data path.
 
-It draws the minibatches that the CPU's sampler draws, bit for bit (``torch_sampler.py``), on a
-stream of its own: sampling has to wait for the GPU several times a minibatch, and waits for its own
-work only, not for the training that is queued. The edges stay on the GPU. The ids come back to the
-host, on that stream too, because there every data path checks them and none has to wait for the
-training to do so: 8 B a row over the link, which all paths pay alike.
+It draws the minibatches that the CPU's sampler draws, bit for bit (``torch_sampler.py``). Sampling
+waits for the GPU several times a minibatch, so it has a stream of its own: it then waits for its
+own work only, not for queued training. The edges stay on the GPU. The ids come back to the host on
+that stream, where every data path checks them without waiting for training: 8 B a row over the
+link, which all paths pay alike.
 """
 
 from __future__ import annotations

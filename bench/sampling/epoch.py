@@ -1,6 +1,6 @@
-"""Which seed nodes an epoch's minibatches have, and with which seed each is sampled.
+"""The seed nodes of an epoch's minibatches, and the random seed that each is sampled with.
 
-Drawing live and drawing a trace both come here, which is why they give the same minibatches.
+Both live sampling and traces use this module, so they give the same minibatches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loops of the CPU sampler: compiled by numba, serial, without the GIL, over some targets.
+"""The loops of the CPU sampler over some of a layer's targets: compiled by numba, serial, no GIL.
 
 They are serial on purpose. numba's own ``prange`` aborts the process when two Python threads
 enter it at once (its workqueue layer) or hangs after a fork (GNU OpenMP), and a sampler lives

@@ -1,8 +1,8 @@
-"""Uniform neighbour sampling on the CPU: what every measured epoch draws its minibatches with.
+"""Uniform neighbour sampling on the CPU, for every measured epoch.
 
 PyG's own ``NeighborLoader`` needs a compiled extension that has no wheel on the package index, and
-a benchmark of data movement must not wait for its sampler. So this one is ours, and its minibatches
-depend on the seed alone: not on the number of threads, not on what was sampled before.
+a benchmark of data movement must not wait for its sampler. So this one is ours. Its minibatches
+depend on the seed alone, not on the number of threads or on what was sampled before.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """A cache prefetch for numba's loops, which numba itself does not offer.
 
-A loop that looks up a large table at random, and writes what the next look-up may read, cannot
-start its misses early by itself: the processor holds the loads back until it knows the addresses
-of the stores before them. Asking for the lines ahead made relabelling a minibatch three times as
-fast.
+Some loops look up a large table at random and write what the next look-up may read. The processor
+cannot start their cache misses early: it holds loads back until it knows the addresses of the
+stores before them. Prefetching the lines made relabelling a minibatch three times as fast.
 """
 
 from __future__ import annotations

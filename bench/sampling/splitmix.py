@@ -1,9 +1,8 @@
 """The counter-based random numbers that every sampler and the epoch's order share.
 
 SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014;
-constants of Vigna's public-domain ``splitmix64.c``). Own code of four lines rather than a library's
-generator, because the libraries do not promise the same numbers in their next version, and a trace
-shall be the same bytes for years.
+constants of Vigna's public-domain ``splitmix64.c``). These four lines are ours because no library
+promises the same numbers in its next version, and a trace shall be the same bytes for years.
 """
 
 from __future__ import annotations

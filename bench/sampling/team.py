@@ -1,7 +1,7 @@
 """A few threads that work on one minibatch together, and survive a fork.
 
-``DataLoader`` workers are forked from processes whose threads do not come along: a pool or a held
-lock that was copied into the child would wait for ever. So every team starts afresh in a child.
+A forked ``DataLoader`` worker gets none of its parent's threads, so a pool or a held lock copied
+into it would wait for ever. Every team therefore starts afresh in a child.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Neighbour sampling in torch operations: for graphs that are held on a GPU, or on any device.
+"""Neighbour sampling in torch operations, for graphs on a GPU or any other device.
 
-It draws the very numbers that the CPU sampler draws, so that for one seed both give the same
-minibatch, bit for bit: which sampler ran never changes what is trained.
+It draws the same random numbers as the CPU sampler. For one seed both give the same minibatch, bit
+for bit, so the choice of sampler never changes what is trained.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def meters() -> Table:
 
 def profiles() -> Table:
     """Every machine that comes as a link profile, and what is not known of it."""
-    from gatherbench.bench.model.profile_file import load_profile, profile_names
+    from gatherbench.bench.model.profile import load_profile, profile_names
 
     table = Table("profile", "machine", "not known")
     for name in profile_names():

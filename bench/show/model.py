@@ -14,10 +14,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.model.against_measured import against_measured
-from gatherbench.bench.model.constants import ProfileError
 from gatherbench.bench.model.predict import profile_of
-from gatherbench.bench.model.roofline import roofline
+from gatherbench.bench.model.profile import ProfileError
+from gatherbench.bench.model.roofline import against_measured, roofline
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import three_digits, time_unit
 

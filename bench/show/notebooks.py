@@ -1,4 +1,4 @@
-"""Execute the notebooks on what is in ``results/``; refuse one that errs or whose two files differ.
+"""Execute the notebooks on ``results/``; refuse one that fails or whose two files differ.
 
     python -m gatherbench.bench.show.notebooks [--sync] [--results FOLDER] [NAME ...]
 

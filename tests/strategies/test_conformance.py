@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gatherbench.bench.model.run_loads import refusal
+from gatherbench.bench.model.predict import refusal
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.registry import STRATEGIES, variants

@@ -1,13 +1,13 @@
-"""From the words of a command line to advice: which graph, which machine, what is measured."""
+"""From the words of a command line to advice: which graph, which machine, what was measured."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gatherbench.bench.machine.env import this_machine
-from gatherbench.bench.model.advise.measured import measured_epochs
 from gatherbench.bench.model.advise.question import (
     AdviceError,
     Question,
@@ -17,8 +17,16 @@ from gatherbench.bench.model.advise.question import (
     laws_of,
 )
 from gatherbench.bench.model.advise.rank import Advice, advise
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import DEFAULT_PROFILE, load_profile
+from gatherbench.bench.model.profile import DEFAULT_PROFILE, LinkProfile, load_profile
+from gatherbench.bench.read.disturbance import disturbed
+from gatherbench.bench.read.epochs import epoch_times
+from gatherbench.bench.read.tables import Run, RunError, load_run
+from gatherbench.bench.run.rows import SERIES
+
+#: Ends the source of an epoch that was disturbed.
+BESIDE = ", beside other work"
+#: Fields of a workload that decide its epoch; seeds draw other minibatches of the same kind.
+_SAME = ("dataset", "scale", "model", "hidden", "fanouts", "batch_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,6 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
     Raises:
         AdviceError, ProfileError: something that was asked does not exist or does not fit.
     """
-    fanouts = _fanouts(asked.fanouts)
     numbers = (asked.nodes, asked.edges, asked.dim)
     if bool(asked.dataset) == any(numbers):
         raise AdviceError(
@@ -64,10 +71,9 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
     if any(numbers) and not all(numbers):
         raise AdviceError("--nodes, --edges and --dim go together: give all three, above 0")
     # What needs no graph is checked before one is looked for.
-    placeholder = graph_of(2, 1, 1)
     question = Question(
-        placeholder,
-        fanouts,
+        graph_of(2, 1, 1),
+        _fanouts(asked.fanouts),
         asked.batch_size,
         asked.model,
         asked.hidden,
@@ -88,11 +94,59 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
             train_nodes=asked.train_nodes,
             laws=laws_of(asked.law),
         )
-    sizes = graph_sizes(graph, fanouts, asked.batch_size)
     question = dataclasses.replace(question, graph=graph)
+    sizes = graph_sizes(question)
     measured = {} if asked.profile else measured_epochs(question, results, this_machine())
     advice = advise(question, sizes, profile, measured)
     return dataclasses.replace(advice, remarks=(*said, *advice.remarks))
+
+
+def measured_epochs(
+    question: Question, results: Path, machine: str
+) -> dict[tuple[str, str], tuple[float, str]]:
+    """(strategy, variant) → median seconds of an epoch on a GPU, and the run that says so.
+
+    Of several runs on this machine the newest that has a case counts; a case beside which there was
+    other work counts only where there is no other. All runs must get their minibatches
+    (``sampling``) as the newest does, since that is part of an epoch. Epochs that were cut short do
+    not count, nor does what was measured in host memory: it is no GPU's time. Runs that cannot be
+    read are passed over.
+    """
+    found: dict[tuple[str, str], tuple[float, str]] = {}
+    if not question.graph.name or (question.gpus, question.machines) != (1, 1):
+        return found
+    agreed = ""
+    for run in _runs(results / machine):
+        sampling = str(run.plan["measure"].get("sampling", "live"))
+        if agreed not in ("", sampling):
+            continue
+        workloads = [name for name in run.workloads if _same(question, run.plan["workloads"][name])]
+        times = epoch_times(run).query("backend == 'cuda' and basis == 'measured'")
+        beside = disturbed(run).groupby(SERIES).groups
+        for row in times[times["workload"].isin(workloads)].to_dict("records"):
+            key = (str(row["strategy"]), str(row["variant"]))
+            said = f"measured: {run.run_id}, median of {row['count']} epochs, sampling {sampling}"
+            if tuple(row[name] for name in SERIES) in beside:
+                said += BESIDE
+            agreed = sampling
+            if key not in found or (found[key][1].endswith(BESIDE) and not said.endswith(BESIDE)):
+                found[key] = (float(row["median"]), said)
+    return found
+
+
+def _runs(folder: Path) -> Iterator[Run]:
+    """The runs of a machine, the newest first."""
+    for table in sorted(folder.glob("*/rows.csv"), reverse=True):
+        try:
+            yield load_run(table.parent)
+        except RunError:
+            continue
+
+
+def _same(question: Question, workload: dict[str, object]) -> bool:
+    asked = dataclasses.asdict(question.workload())
+    asked["fanouts"] = list(question.fanouts)
+    return not workload.get("max_batches") and all(workload.get(n) == asked[n] for n in _SAME)
 
 
 def _machine(name: str, calibrations: Path) -> tuple[LinkProfile, tuple[str, ...]]:
@@ -115,7 +169,7 @@ def _machine(name: str, calibrations: Path) -> tuple[LinkProfile, tuple[str, ...
 
 def _drawn_by(sampler: str, profile: LinkProfile) -> LinkProfile:
     """The machine, with minibatches drawn as fast as by another program."""
-    from gatherbench.bench.model.reddit_chart import PROGRAM, drawn_by_program
+    from gatherbench.bench.model.validate import PROGRAM, drawn_by_program
 
     if sampler != PROGRAM:
         raise AdviceError(f"--sampler {sampler!r}: {PROGRAM}, or leave it out for the profile's")

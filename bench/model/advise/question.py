@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gatherbench.bench.model.advise.laws import LAWS
-from gatherbench.bench.model.advise.sizes import MinibatchSizes, drawn_sizes, expected_sizes
+from gatherbench.bench.model.advise.sizes import LAWS, MinibatchSizes, drawn_sizes, expected_sizes
 from gatherbench.bench.model.profile import SPECS
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.units import ITEM_BYTES
@@ -228,9 +226,7 @@ def _of_spec(name: str, spec: DatasetSpec, train_nodes: int, laws: tuple[str, ..
     )
 
 
-def graph_sizes(
-    graph: Graph, fanouts: Sequence[int], batch_size: int
-) -> tuple[MinibatchSizes, ...]:
+def graph_sizes(question: Question) -> tuple[MinibatchSizes, ...]:
     """The minibatches of a graph: sampled if it is prepared, else one for each of its laws.
 
     Of several laws those are left out that have no graph of so many edges.
@@ -238,25 +234,23 @@ def graph_sizes(
     Raises:
         AdviceError: no law has one.
     """
+    graph = question.graph
     if not graph.laws:
         data = open_dataset(dataset_folder(graph.name))
-        return (drawn_sizes(data, fanouts, min(batch_size, graph.train_nodes)),)
-    # Over an epoch, whose last minibatch may be smaller.
-    seeds = graph.train_nodes / -(-graph.train_nodes // batch_size)
+        size = min(question.batch_size, graph.train_nodes)
+        return (drawn_sizes(data, question.fanouts, size),)
     most = graph.nodes * (graph.nodes - 1)
     if graph.edges > most:
         raise AdviceError(
             f"--edges {graph.edges}: too dense, {graph.nodes:,} nodes have at most {most:,}"
         )
+    shape = (graph.nodes, graph.edges, question.fanouts)
+    seeds = graph.train_nodes / question.batches  # on average: the last minibatch may be smaller
     found = []
     for law in graph.laws:
         try:
-            sizes = expected_sizes(
-                law, graph.nodes, graph.edges, fanouts, seeds, connected=graph.connected
-            )
+            found.append(expected_sizes(law, *shape, seeds, connected=graph.connected))
         except DatasetError as error:
             if len(graph.laws) == 1:
                 raise AdviceError(f"minibatches cannot be computed: {error}") from error
-        else:
-            found.append(sizes)
     return tuple(found)

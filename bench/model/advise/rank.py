@@ -1,36 +1,34 @@
 """Which strategy to take: every data path predicted for one graph, one workload and one machine.
 
-The model is fed with what the strategies declare of themselves (``loads.py``). Variants that
-declare the same are one line. A graph that is not at hand is predicted under several laws; a path
-is ahead of another only where it is under each of them.
+The model is fed with what the strategies declare of themselves, so a new one is known as soon as it
+is registered; variants that declare the same are one line. A graph that is not at hand is predicted
+under several laws; a path is ahead of another only where it is under each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeGuard
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from gatherbench.bench.model.advise.loads import (
-    distinct_paths,
-    gpu_need,
-    keeps_some,
-    load_of,
-    pinned_need,
-    table_on_gpu,
-)
 from gatherbench.bench.model.advise.question import Question
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
 from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
 from gatherbench.bench.model.estimate import Estimate
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile
+from gatherbench.bench.read.units import quantity
+from gatherbench.bench.run.training_cost import training_cost
 from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.data_path import total
 from gatherbench.strategies.places import TABLE_SHARE
+from gatherbench.strategies.registry import STRATEGIES, variants
 
 MODELLED, MEASURED = "modelled", "measured"
 #: Epochs within this ratio count as level: the model is off by more.
 LEVEL = 1.01
+_FLOAT, _INDEX = 4, 8
+#: Buffers of a staged path: the CPU fills one while the copy engine reads the other.
+_STAGING_BUFFERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +97,24 @@ class Advice:
         question: what was asked.
         sizes: its average minibatch; one for each law where the graph is not at hand.
         profile: the machine that the model stands on.
-        headline: what to do, in a sentence or two.
         ranked: options with a time, the fastest first.
         unranked: options without one, each with its reason.
-        table_fits: whether the feature table fits in the GPU's memory; ``None``: not known.
+        resident: the option that keeps the whole table in GPU memory, if there is one.
         remarks: what is assumed or left out.
     """
 
     question: Question
     sizes: tuple[MinibatchSizes, ...]
     profile: LinkProfile
-    headline: str
     ranked: tuple[Option, ...]
-    unranked: tuple[Option, ...]
-    table_fits: bool | None
-    remarks: tuple[str, ...] = field(default=())
+    unranked: tuple[Option, ...] = ()
+    resident: Option | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def table_fits(self) -> bool | None:
+        """Whether the feature table fits in the GPU's memory; ``None``: not known."""
+        return None if self.resident is None else self.resident.fits
 
 
 #: Measured epochs: (strategy, variant) → seconds and where they stand.
@@ -134,45 +135,28 @@ def advise(
     if question.gpu_memory_bytes:
         asked = float(question.gpu_memory_bytes)
         profile = profile.with_constant("gpu.memory", asked, "given with the question")
-    memory = profile.gpu.memory.value
-    options: list[Option] = []
-    on_gpu: tuple[str, str] | None = None
-    remarks = dict.fromkeys(question.graph.assumed)
-    there = profile.node.gpus.value
-    if there is not None and question.gpus > there:
-        remarks[f"{question.gpus} GPUs in a machine that is known with {there:g}"] = None
-    if ranged := profile.ranges():
-        names = " and of ".join(ranged)
-        remarks[f"of {names} the profile knows a range: epochs go from end to end of it"] = None
-    for law in question.graph.laws:
-        if law not in [one.law for one in sizes]:
-            remarks[f"no graph of the law {law} has so many edges: it is left out"] = None
+    remarks = dict.fromkeys(_assumed(question, sizes, profile))
     known = measured or {}
     largest = max(sizes, key=lambda one: one.rows)
+    options: list[Option] = []
+    on_gpu: tuple[str, str] | None = None
     for strategy, load in distinct_paths(question, largest, profile, known):
-        mine = predict(question, load, profile)
-        epoch = max(mine, key=lambda one: one.epoch_s.value or 0.0)
-        epochs = [
-            corner
-            for one in sizes
-            for corner in (
-                mine
-                if one is largest
-                else predict(question, load_of(strategy, question, one), profile)
-            )
-        ]
-        option = _option(strategy, load, epoch, question, largest, profile, memory)
-        times = tuple(one.epoch_s.value for one in epochs)
-        option = replace(option, epochs_s=times if _all_known(times) else ())
-        seen = known.get((strategy.name, strategy.variant))
+        loads = [load if one is largest else average_load(strategy, question, one) for one in sizes]
+        epochs = {id(one): predict(question, one, profile) for one in loads}
+        slowest = max(epochs[id(load)], key=lambda one: one.epoch_s.value or 0.0)
+        every = [epoch.epoch_s.value for one in loads for epoch in epochs[id(one)]]
+        times = tuple(seconds for seconds in every if seconds is not None)
+        option = _option(strategy, load, slowest, question, largest, profile)
+        option = replace(option, epochs_s=times if len(times) == len(every) else ())
+        seen = known.get(option.path)
         if seen is not None:
-            every = (seen[0],) * len(epochs)
-            option = replace(option, epochs_s=every, basis=MEASURED, source=seen[1])
+            times = (seen[0],) * len(every)
+            option = replace(option, epochs_s=times, basis=MEASURED, source=seen[1])
             if not question.gpu_memory_bytes:  # it ran on the very GPU that is asked about
                 option = replace(option, fits=True)
         if option.fits is not False:
-            remarks.update(dict.fromkeys(epoch.epoch_s.remarks))
-        if largest.law and keeps_some(load):
+            remarks.update(dict.fromkeys(slowest.epoch_s.remarks))
+        if largest.law and 0 < load.gpu_table_bytes < load.table_bytes:
             remarks[
                 "computed minibatches ask for every row alike: those of a graph do not, and a path"
                 f" that keeps some rows ({strategy.name}) may bring far fewer (prepare the dataset)"
@@ -183,13 +167,10 @@ def advise(
     able = [o for o in options if o.epochs_s and o.fits is not False]
     if {o.basis for o in able} == {MEASURED, MODELLED}:
         remarks["modelled epochs draw minibatches on the processor; measured ones say how"] = None
-    unranked = tuple(o for o in options if o not in able)
     placed = ranked(able)
+    unranked = tuple(o for o in options if o not in able)
     resident = next((o for o in (*placed, *unranked) if o.path == on_gpu), None)
-    headline = what_to_do(question, placed, unranked, resident, memory)
-    fits = resident.fits if resident is not None else None
-    every_size = tuple(sizes)
-    return Advice(question, every_size, profile, headline, placed, unranked, fits, tuple(remarks))
+    return Advice(question, tuple(sizes), profile, placed, unranked, resident, tuple(remarks))
 
 
 def ranked(able: Sequence[Option]) -> tuple[Option, ...]:
@@ -203,10 +184,6 @@ def ranked(able: Sequence[Option]) -> tuple[Option, ...]:
             rank = place + 1
         found.append(replace(option, rank=rank))
     return tuple(found)
-
-
-def _all_known(times: tuple[float | None, ...]) -> TypeGuard[tuple[float, ...]]:
-    return None not in times
 
 
 def predict(
@@ -228,6 +205,99 @@ def predict(
     )
 
 
+def distinct_paths(
+    question: Question,
+    sizes: MinibatchSizes,
+    profile: LinkProfile,
+    wanted: Container[tuple[str, str]] = (),
+) -> Iterator[tuple[Strategy, MinibatchLoad]]:
+    """Every registered variant that declares something of its own, with its average minibatch.
+
+    Shares of the GPU do not count: they are found when the path is opened; nor do page visits on a
+    machine of which nobody knows what they cost. Variants that are ``wanted`` (strategy, variant)
+    are there in any case.
+    """
+    told = profile.read.page_visits.value is not None
+    for kind in STRATEGIES:
+        seen: list[MinibatchLoad] = []
+        for strategy in variants(kind):
+            load = average_load(strategy, question, sizes)
+            alike = replace(load, gpu_share=0.0)
+            alike = alike if told else replace(alike, gpu_page_visits=None)
+            if alike not in seen or (strategy.name, strategy.variant) in wanted:
+                seen.append(alike)
+                yield strategy, load
+
+
+def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) -> MinibatchLoad:
+    """What a strategy's average minibatch asks of a machine: its data path over the sizes' ids."""
+    graph = question.graph
+    widths = (graph.dim, question.hidden, graph.classes)
+    return load_of(
+        total(strategy.data_paths(sizes.ids, graph.row_bytes, graph.nodes, sizes.seen)),
+        sizes.rows / sum(ids.numel() for ids in sizes.ids),
+        training=training_cost(question.model, *widths, sizes.num_nodes, sizes.num_edges),
+        table_bytes=graph.table_bytes,
+        gpu_table_bytes=strategy.gpu_table_bytes(graph.table_bytes),
+        row_bytes=graph.row_bytes,
+        lookahead=strategy.lookahead,
+        gpu_share=strategy.gpu_share,
+        sampled_edges=sum(sizes.num_edges),
+    )
+
+
+def gpu_need(load: MinibatchLoad, question: Question, sizes: MinibatchSizes) -> float:
+    """Bytes of GPU memory, about: what is kept there of the table, rows in flight, and training.
+
+    Training holds the rows as float32 and, as PyG computes it, a message for each edge of the
+    widest layer, forward and backward.
+    """
+    wide = question.graph.dim * _FLOAT
+    training = sizes.rows * wide + 2 * sizes.num_edges[-1] * wide
+    edges = sum(sizes.num_edges) * 2 * _INDEX
+    rows = (load.lookahead + 1) * load.payload_bytes
+    return training + edges + rows + load.gpu_table_bytes
+
+
+def table_on_gpu(load: MinibatchLoad) -> bool:
+    """Whether the whole table lies in GPU memory."""
+    return load.gpu_table_bytes >= load.table_bytes
+
+
+def pinned_need(load: MinibatchLoad) -> float:
+    """Bytes of page-locked host memory: the table that is read in place, and staging buffers.
+
+    torch rounds page-locked allocations up to a power of two.
+    """
+    table = load.table_bytes if load.gpu_link_read_bytes else 0.0
+    if not load.cpu_write_bytes or load.pageable_bytes:
+        return table
+    return table + _STAGING_BUFFERS * (1 << (int(load.cpu_write_bytes) - 1).bit_length())
+
+
+def gib(num_bytes: float) -> str:
+    """Bytes as GiB or MiB."""
+    if num_bytes < 1 << 30:
+        return f"{num_bytes / (1 << 20):.3g} MiB"
+    return f"{num_bytes / (1 << 30):.3g} GiB"
+
+
+def _assumed(
+    question: Question, sizes: Sequence[MinibatchSizes], profile: LinkProfile
+) -> Iterator[str]:
+    """What is assumed or left out whatever moves the features."""
+    yield from question.graph.assumed
+    there = profile.node.gpus.value
+    if there is not None and question.gpus > there:
+        yield f"{question.gpus} GPUs in a machine that is known with {there:g}"
+    if ranged := profile.ranges():
+        names = " and of ".join(ranged)
+        yield f"of {names} the profile knows a range: epochs go from end to end of it"
+    for law in question.graph.laws:
+        if law not in [one.law for one in sizes]:
+            yield f"no graph of the law {law} has so many edges: it is left out"
+
+
 def _option(
     strategy: Strategy,
     load: MinibatchLoad,
@@ -235,8 +305,9 @@ def _option(
     question: Question,
     sizes: MinibatchSizes,
     profile: LinkProfile,
-    memory: float | None,
 ) -> Option:
+    """The strategy as an option, still without its epochs."""
+    memory = profile.gpu.memory.value
     need = gpu_need(load, question, sizes)
     fits = None if memory is None else need <= TABLE_SHARE * memory
     if fits is False:
@@ -249,14 +320,14 @@ def _option(
         strategy.name,
         strategy.variant,
         strategy.summary,
-        (),
-        MODELLED,
-        f"link model, profile {profile.name}",
-        epoch.bound,
-        reason,
-        need,
-        pinned_need(load),
-        fits,
+        epochs_s=(),
+        basis=MODELLED,
+        source=f"link model, profile {profile.name}",
+        bound=epoch.bound,
+        reason=reason,
+        gpu_bytes=need,
+        pinned_bytes=pinned_need(load),
+        fits=fits,
     )
 
 
@@ -274,104 +345,13 @@ def _sentence(epoch: EpochPrediction, batches: int) -> str:
     """Where the time of an epoch goes: its two longest parts, and whether one hides the other."""
     alone = {n: batches * (p.seconds.value or 0.0) for n, p in epoch.parts.items()}
     longest, *others = sorted(alone, key=lambda n: -alone[n])
-    total = epoch.epoch_s.value or 0.0
     words, bound = _WORDS[longest], epoch.parts[longest].bound
-    said = f"{words[0].upper()}{words[1:]} takes {seconds(alone[longest])} of {seconds(total)}"
-    said += f", bound by {bound}"
+    said = f"{words[0].upper()}{words[1:]} takes {quantity(alone[longest], 's')}"
+    said += f" of {quantity(epoch.epoch_s.value, 's')}, bound by {bound}"
     if not others or not alone[others[0]]:
         return f"{said}."
     felt = min(epoch.exposed[longest], epoch.exposed[others[0]])
     how = "partly beside it"
     if not 0.1 < felt < 0.9:
         how = "beside it" if felt <= 0.1 else "at another time"
-    return f"{said}; {_WORDS[others[0]]} takes {seconds(alone[others[0]])}, {how}."
-
-
-def what_to_do(
-    question: Question,
-    ranked: Sequence[Option],
-    unranked: Sequence[Option],
-    resident: Option | None,
-    memory: float | None,
-) -> str:
-    """What to do. ``resident`` is the option that keeps the table in GPU memory."""
-    table = f"The feature table takes {gib(question.graph.table_bytes)}"
-    if resident is not None and resident.fits:
-        said = (
-            f"{table} and fits in the GPU's {gib(memory or 0)}: keep it there ({resident.strategy})"
-            " and none of the other paths matters."
-        )
-        first = ranked[0] if ranked else resident
-        modelled = first.basis == resident.basis == MODELLED
-        if modelled and resident.epochs_s and first.ahead_of(resident):
-            ahead = max(a / b for a, b in zip(resident.epochs_s, first.epochs_s, strict=True)) - 1
-            said += f" {first.strategy} is {ahead:.1%} shorter, as it fetches during training."
-        return said
-    if resident is not None and resident.fits is None:
-        table += ", and how much memory the GPU has is not known (say --gpu-memory)"
-    else:
-        table += f" and does not fit in the GPU's {gib(memory or 0)}"
-    if not ranked and all(option.fits is False for option in unranked):
-        return f"{table}; nor do the minibatches of any path: make them smaller."
-    if not ranked:
-        return (
-            f"{table}. Nothing can be ranked: the profile lacks what every path needs"
-            " (gatherbench calibrate --base NAME takes it from another)."
-        )
-    best = ranked[0]
-    lead = [option for option in ranked if not any(other.ahead_of(option) for other in ranked)]
-    if not all(option.level_with(best) for option in lead):
-        names = ", ".join(f"{option.strategy} ({option.variant})" for option in lead)
-        return (
-            f"{table}. Which path is the fastest is not decided: none is ahead in every case of"
-            f" {names}."
-        )
-    said = f"{table}. Take {best.strategy} ({best.variant}): {span(best.epochs_s)} an epoch"
-    said += f" ({best.basis})"
-    hint = ""
-    seen = next((o for o in ranked if o.basis == MEASURED), best)
-    if seen.basis != best.basis:
-        hint = (
-            f" The fastest that was measured is {seen.strategy} ({seen.variant}):"
-            f" {span(seen.epochs_s)}. Measure the prediction before you rely on it."
-        )
-    # A prediction may lack a limit that a measurement has met: they are not set against each other.
-    ranked = [o for o in ranked if o.basis == best.basis]
-    slowest = ranked[-1]
-    if slowest is best:
-        return f"{said}.{hint}"
-    times = [a / b for a, b in zip(slowest.epochs_s, best.epochs_s, strict=True)]
-    often = " to ".join(dict.fromkeys(f"{ratio:.1f}" for ratio in (min(times), max(times))))
-    said += f", {often} times as fast as {slowest.strategy} ({slowest.variant})."
-    level = [option for option in lead if option.basis == best.basis]
-    lean = min(level, key=lambda option: option.pinned_bytes)
-    if lean.pinned_bytes < best.pinned_bytes:
-        said += (
-            f" {lean.strategy} ({lean.variant}) is level with it and pins"
-            f" {gib(lean.pinned_bytes)} in place of {gib(best.pinned_bytes)}."
-        )
-    if best.basis == MODELLED and best.bound.endswith("(sampling)"):
-        said += " Drawing minibatches is then what bounds it: a faster sampler would help most."
-    return said + hint
-
-
-def span(times: Sequence[float]) -> str:
-    """Seconds, or between which seconds."""
-    low, high = seconds(min(times)), seconds(max(times))
-    return low if low == high else f"between {low} and {high}"
-
-
-def gib(num_bytes: float) -> str:
-    """Bytes as GiB or MiB."""
-    if num_bytes < 1 << 30:
-        return f"{num_bytes / (1 << 20):.3g} MiB"
-    return f"{num_bytes / (1 << 30):.3g} GiB"
-
-
-def seconds(value: float) -> str:
-    """Seconds with three digits and a unit that suits."""
-    if value >= 1000:
-        return f"{value:,.0f} s"
-    if value >= 1 or value == 0:
-        return f"{value:.3g} s"
-    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
+    return f"{said}; {_WORDS[others[0]]} takes {quantity(alone[others[0]], 's')}, {how}."

@@ -9,15 +9,79 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.model.advise.rank import MEASURED, Advice, Option, gib, span
+from gatherbench.bench.model.advise.rank import MEASURED, MODELLED, Advice, Option, gib
+from gatherbench.bench.read.units import span
 
 #: Of the JSON: raised when a field changes its meaning or goes away.
 SCHEMA_VERSION = 2
 
 
+def headline(advice: Advice) -> str:
+    """What to do, in a sentence or two."""
+    ranked, unranked, resident = advice.ranked, advice.unranked, advice.resident
+    memory = advice.profile.gpu.memory.value or 0.0
+    table = f"The feature table takes {gib(advice.question.graph.table_bytes)}"
+    if resident is not None and resident.fits:
+        said = (
+            f"{table} and fits in the GPU's {gib(memory)}: keep it there ({resident.strategy})"
+            " and none of the other paths matters."
+        )
+        first = ranked[0] if ranked else resident
+        modelled = first.basis == resident.basis == MODELLED
+        if modelled and resident.epochs_s and first.ahead_of(resident):
+            ahead = max(a / b for a, b in zip(resident.epochs_s, first.epochs_s, strict=True)) - 1
+            said += f" {first.strategy} is {ahead:.1%} shorter, as it fetches during training."
+        return said
+    if resident is not None and resident.fits is None:
+        table += ", and how much memory the GPU has is not known (say --gpu-memory)"
+    else:
+        table += f" and does not fit in the GPU's {gib(memory)}"
+    if not ranked and all(option.fits is False for option in unranked):
+        return f"{table}; nor do the minibatches of any path: make them smaller."
+    if not ranked:
+        return (
+            f"{table}. Nothing can be ranked: the profile lacks what every path needs"
+            " (gatherbench calibrate --base NAME takes it from another)."
+        )
+    best = ranked[0]
+    lead = [option for option in ranked if not any(other.ahead_of(option) for other in ranked)]
+    if not all(option.level_with(best) for option in lead):
+        names = ", ".join(f"{option.strategy} ({option.variant})" for option in lead)
+        return (
+            f"{table}. Which path is the fastest is not decided: none is ahead in every case of"
+            f" {names}."
+        )
+    said = f"{table}. Take {best.strategy} ({best.variant}): {_times(best)} an epoch"
+    said += f" ({best.basis})"
+    hint = ""
+    seen = next((o for o in ranked if o.basis == MEASURED), best)
+    if seen.basis != best.basis:
+        hint = (
+            f" The fastest that was measured is {seen.strategy} ({seen.variant}):"
+            f" {_times(seen)}. Measure the prediction before you rely on it."
+        )
+    # A prediction may lack a limit that a measurement has met: they are not set against each other.
+    slowest = [o for o in ranked if o.basis == best.basis][-1]
+    if slowest is best:
+        return f"{said}.{hint}"
+    times = [a / b for a, b in zip(slowest.epochs_s, best.epochs_s, strict=True)]
+    often = " to ".join(dict.fromkeys(f"{ratio:.1f}" for ratio in (min(times), max(times))))
+    said += f", {often} times as fast as {slowest.strategy} ({slowest.variant})."
+    level = [option for option in lead if option.basis == best.basis]
+    lean = min(level, key=lambda option: option.pinned_bytes)
+    if lean.pinned_bytes < best.pinned_bytes:
+        said += (
+            f" {lean.strategy} ({lean.variant}) is level with it and pins"
+            f" {gib(lean.pinned_bytes)} in place of {gib(best.pinned_bytes)}."
+        )
+    if best.basis == MODELLED and best.bound.endswith("(sampling)"):
+        said += " Drawing minibatches is then what bounds it: a faster sampler would help most."
+    return said + hint
+
+
 def render(advice: Advice) -> RenderableType:
     """The headline, the ranking, what could not be ranked, and what the answer stands on."""
-    parts: list[RenderableType] = [Text(advice.headline, style="bold")]
+    parts: list[RenderableType] = [Text(headline(advice), style="bold")]
     if len(advice.sizes) > 1:
         parts.append(Text(_to_know(advice)))
     elif len({option.rank for option in advice.ranked}) < len(advice.ranked):
@@ -54,7 +118,7 @@ def to_json(advice: Advice) -> dict[str, Any]:
     asked["graph"] |= {"table_bytes": question.graph.table_bytes}
     return {
         "schema_version": SCHEMA_VERSION,
-        "headline": advice.headline,
+        "headline": headline(advice),
         "table_fits_in_gpu": advice.table_fits,
         "question": asked,
         "minibatches_per_epoch": question.batches,
@@ -82,7 +146,7 @@ def _ranking(advice: Advice) -> Table:
         table.add_row(
             str(option.rank),
             _name(option),
-            span(option.epochs_s),
+            _times(option),
             gib(option.gpu_bytes),
             gib(option.pinned_bytes) if option.pinned_bytes else "none",
             Text(option.basis, style="green" if option.basis == MEASURED else "cyan"),
@@ -142,3 +206,8 @@ def _stands_on(advice: Advice) -> str:
 
 def _name(option: Option) -> str:
     return option.strategy if option.variant == "default" else f"{option.strategy} {option.variant}"
+
+
+def _times(option: Option) -> str:
+    """Its epoch, or between which ends it lies."""
+    return span(option.shortest_s, option.longest_s, "s")

@@ -10,12 +10,12 @@ import functools
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.physics import cpu_gather, gpu_reads
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.probe.calibrate.points import POLICY, Point, Sample
@@ -125,15 +125,9 @@ def gather_load(
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(0, span_bytes // row_bytes, (_SAMPLED_IDS,), generator=draw)
     path = zero_copy_path(ids, row_bytes, POLICY, order)
-    visits = path.gpu_page_visits if order == "given" else 0
-    return MinibatchLoad(
-        path.payload_bytes,
-        gpu_link_read_bytes=path.gpu_link_read_bytes,
-        gpu_requests=path.gpu_requests,
-        gpu_page_visits=visits,
-        table_bytes=span_bytes,
-        row_bytes=row_bytes,
-    )
+    if order == "sorted":
+        path = replace(path, gpu_page_visits=0)
+    return load_of(path, table_bytes=span_bytes, row_bytes=row_bytes)
 
 
 def smallest_share(found: Mapping[Point, Measured], enough: float = 0.95) -> int | None:

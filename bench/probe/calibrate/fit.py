@@ -6,11 +6,9 @@ Two constants cannot be timed and are fitted, see ``requests.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 
 from gatherbench.bench.machine.pcie import UnknownLinkError, packet_link_rate
-from gatherbench.bench.model.constants import ProfileError, Value
-from gatherbench.bench.model.profile import SECTIONS, LinkProfile, checked
+from gatherbench.bench.model.profile import LinkProfile, ProfileError, Value
 from gatherbench.bench.probe.calibrate.check import Measured
 from gatherbench.bench.probe.calibrate.machine import MachineFacts
 from gatherbench.bench.probe.calibrate.points import NARROWEST, Kind, Point
@@ -24,11 +22,7 @@ HEADER_SOURCE = "pcie-bench model: Neugebauer et al., SIGCOMM 2018"
 def blank_profile(facts: MachineFacts) -> LinkProfile:
     """A profile of this machine in which nothing is known yet."""
     why = "not measured" if facts.has_gpu else "no_device: calibrated without a GPU"
-    tables = {
-        section: kind(**{f.name: checked(f"{section}.{f.name}", None, why) for f in fields(kind)})
-        for section, kind in SECTIONS.items()
-    }
-    return LinkProfile(facts.slug, facts.description, **tables)
+    return LinkProfile.blank(facts.slug, facts.description, why)
 
 
 class Fit:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gatherbench.bench.model.constants import ProfileError
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import ProfileError, load_profile
 from gatherbench.bench.probe.calibrate.files import OutputError
 from gatherbench.bench.probe.calibrate.host import CalibrationError
 from gatherbench.bench.probe.calibrate.report import render

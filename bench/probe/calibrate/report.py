@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.model.constants import Constant, Curve
+from gatherbench.bench.model.profile import Constant, Curve
 from gatherbench.bench.probe.calibrate.check import Check, held_out_errors, smallest_share
 from gatherbench.bench.probe.calibrate.run import Calibration
 

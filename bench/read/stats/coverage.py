@@ -1,4 +1,4 @@
-"""How often the interval covers, and how often the verdicts are right: counted on made-up runs.
+"""How often intervals cover the truth and verdicts are right: counted on simulated runs.
 
     python -m gatherbench.bench.read.stats.coverage
 

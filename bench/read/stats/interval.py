@@ -1,8 +1,8 @@
-"""What repeats tell of a ratio: a value, and an interval that covers.
+"""A ratio from repeats: its value, and an interval that covers the truth.
 
 The unit of evidence is the *repeat*, a process of its own: epochs within one process are alike, and
-further epochs do not tell how much processes differ. A series is therefore one number a repeat, the
-logarithm of its median epoch, and everything stated of series is a sum of means of such logarithms.
+more of them do not tell how much processes differ. A series therefore has one number a repeat, the
+logarithm of its median epoch. Every statement about series is a sum of means of such logarithms.
 ``python -m gatherbench.bench.read.stats.coverage`` simulates how often the interval covers.
 """
 

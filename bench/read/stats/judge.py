@@ -1,4 +1,4 @@
-"""The one rule by which a difference is called a difference, wherever one is told.
+"""The one rule for every verdict on a difference.
 
 With t the smallest difference that matters, for the ratio of one cost (a time) to another:
 

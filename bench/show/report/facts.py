@@ -1,4 +1,4 @@
-"""What was run on what: the run in a few facts, its workloads, and the machine in full."""
+"""What ran where: the run in a few facts, its workloads, and the machine in full."""
 
 from __future__ import annotations
 

@@ -8,12 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.model.against_measured import against_measured
-from gatherbench.bench.model.constants import ProfileError
 from gatherbench.bench.model.link_bytes import link_bytes
 from gatherbench.bench.model.predict import profile_of
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.roofline import roofline, roofs
+from gatherbench.bench.model.profile import LinkProfile, ProfileError
+from gatherbench.bench.model.roofline import against_measured, roofline, roofs
 from gatherbench.bench.read.gpu import gpu_energy
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short

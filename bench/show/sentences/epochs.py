@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from gatherbench.bench.model.predict import predictions
-from gatherbench.bench.model.profile_file import DEFAULT_PROFILE, profile_of_machine
+from gatherbench.bench.model.profile import DEFAULT_PROFILE, profile_of_machine
 from gatherbench.bench.plan.workload import GRAPHLESS
 from gatherbench.bench.read.disturbance import disturbance
 from gatherbench.bench.read.epochs import STAGES, stage_breakdown

@@ -13,7 +13,7 @@ import pandas as pd
 
 from gatherbench.bench.model.epoch import predict_batches
 from gatherbench.bench.model.estimate import Estimate, combine
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import gpu_reads
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.show.sentences.gathers import policy_series

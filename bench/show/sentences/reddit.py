@@ -1,7 +1,7 @@
 """The paper's workload on Reddit, published and modelled: one GPU, stage by stage, and several.
 
 The model's free constants (minibatches and the program's own costs) are those that the four
-published bars for PCIe 3.0 determine, see ``bench/model/reddit_chart.py``.
+published bars for PCIe 3.0 determine, see ``bench/model/validate.py``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import load_profile
-from gatherbench.bench.model.reddit_chart import CPU_GATHER
-from gatherbench.bench.model.validate import chart_epochs, fitted_chart, reddit_chart
+from gatherbench.bench.model.profile import LinkProfile, load_profile
+from gatherbench.bench.model.validate import CPU_GATHER, chart_epochs, fitted_chart, reddit_chart
 from gatherbench.bench.read.epochs import READING_ORDER
 from gatherbench.bench.show.sentences.epochs import BARS
 

@@ -24,10 +24,8 @@ def modelled_shapes(names: Sequence[str], profile: LinkProfile) -> pd.DataFrame:
     """
     records = []
     for name in names:
-        graph = source_graph(name)
-        question = Question(graph)
-        sizes = graph_sizes(graph, question.fanouts, question.batch_size)
-        for option in advise(question, sizes, profile).ranked:
+        question = Question(source_graph(name))
+        for option in advise(question, graph_sizes(question), profile).ranked:
             note = "" if option.variant == "default" else option.variant
             nan = float("nan")
             case = (f"{name} GraphSAGE", "modelled", option.strategy, option.variant)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from gatherbench.bench.cli import app
 from gatherbench.bench.commands import finish
 from gatherbench.bench.model.predict import is_prediction
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore

@@ -10,7 +10,7 @@ import pytest
 from gatherbench.bench.commands import execute
 from gatherbench.bench.commands.calibrate import DEFAULT_FOLDER
 from gatherbench.bench.commands.execute import BadRunError, new_run
-from gatherbench.bench.model.profile_file import DEFAULT_PROFILE, load_profile
+from gatherbench.bench.model.profile import DEFAULT_PROFILE, load_profile
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,6 @@ from rich.console import Console
 
 from gatherbench.bench.model.advise import answer as advise_answer
 from gatherbench.bench.model.advise.answer import Asked, answer
-from gatherbench.bench.model.advise.loads import (
-    GAT_HEADS,
-    distinct_paths,
-    gpu_need,
-    load_of,
-    pinned_need,
-    table_on_gpu,
-)
 from gatherbench.bench.model.advise.question import (
     AdviceError,
     Question,
@@ -29,20 +22,28 @@ from gatherbench.bench.model.advise.question import (
     source_graph,
 )
 from gatherbench.bench.model.advise.rank import (
+    Advice,
     Option,
     advise,
+    average_load,
+    distinct_paths,
     gib,
+    gpu_need,
+    pinned_need,
     predict,
     ranked,
-    seconds,
-    what_to_do,
+    table_on_gpu,
 )
-from gatherbench.bench.model.advise.show import SCHEMA_VERSION, minibatches, render, to_json
-from gatherbench.bench.model.constants import ProfileError
-from gatherbench.bench.model.profile_file import load_profile
-from gatherbench.bench.model.reddit_chart import drawn_by_program
-from gatherbench.bench.run.models import GAT_HEADS as MODEL_HEADS
-from gatherbench.strategies.base import Strategy
+from gatherbench.bench.model.advise.show import (
+    SCHEMA_VERSION,
+    headline,
+    minibatches,
+    render,
+    to_json,
+)
+from gatherbench.bench.model.profile import ProfileError, load_profile
+from gatherbench.bench.model.validate import drawn_by_program
+from gatherbench.bench.read.units import span
 from gatherbench.strategies.places import TABLE_SHARE
 from gatherbench.strategies.registry import STRATEGIES, build
 
@@ -52,8 +53,9 @@ LARGE = Question(source_graph("papers100M-like"), (15, 10))
 SMALL = Question(graph_of(200_000, 5_000_000, 100, classes=10, train_nodes=50_000, laws=("rmat",)))
 
 
+@cache
 def advice_on(question: Question, profile: Any = PROFILE) -> Any:
-    sizes = graph_sizes(question.graph, question.fanouts, question.batch_size)
+    sizes = graph_sizes(question)
     return advise(question, sizes, profile)
 
 
@@ -62,24 +64,19 @@ def test_the_ranking_is_the_models() -> None:
         advice = advice_on(question)
         times = [option.longest_s for option in advice.ranked]
         assert times == sorted(times)
+        loads = {
+            (s.name, s.variant): load
+            for s, load in distinct_paths(question, *advice.sizes, PROFILE)
+        }
         for option in advice.ranked:
-            strategy = by_variant(option.strategy, option.variant)
-            load = load_of(strategy, question, *advice.sizes)
+            load = loads[option.path]
             assert [e.epoch_s.value for e in predict(question, load, PROFILE)] == [option.longest_s]
             assert option.basis == "modelled"
             assert "profile rtx3090-pcie4" in option.source
 
 
-def by_variant(name: str, variant: str) -> Strategy:
-    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
-    for strategy, _ in distinct_paths(SMALL, sizes, PROFILE):
-        if (strategy.name, strategy.variant) == (name, variant):
-            return strategy
-    raise AssertionError((name, variant))
-
-
 def test_every_strategy_is_there_and_alike_variants_are_one() -> None:
-    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
+    (sizes,) = graph_sizes(SMALL)
     found = [(s.name, s.variant) for s, _ in distinct_paths(SMALL, sizes, PROFILE)]
     assert {name for name, _ in found} == {kind.name for kind in STRATEGIES}
     assert [v for n, v in found if n == "cpu_gather"] == ["pinned", "prefetch", "naive"]
@@ -95,26 +92,26 @@ def test_a_table_that_fits_belongs_in_gpu_memory() -> None:
     assert first.strategy == "async_zero_copy"
     ahead = resident.longest_s / first.longest_s - 1
     assert 0 < ahead < 0.05
-    assert advice.headline == (
+    assert headline(advice) == (
         "The feature table takes 76.3 MiB and fits in the GPU's 24 GiB: keep it there (all_in_gpu)"
         " and none of the other paths matters."
         f" async_zero_copy is {ahead:.1%} shorter, as it fetches during training."
     )
     alone = advice_on(SMALL, load_profile("h200-sxm-pcie5"))
     assert alone.ranked[0].strategy == "all_in_gpu"
-    assert alone.headline.endswith("none of the other paths matters.")
+    assert headline(alone).endswith("none of the other paths matters.")
 
 
 def test_a_table_that_does_not_fit_is_not_ranked_there() -> None:
     advice = advice_on(LARGE)
     assert advice.table_fits is False
-    assert "does not fit in the GPU's 24 GiB. Take async_zero_copy" in advice.headline
-    assert " an epoch (modelled), " in advice.headline
+    assert "does not fit in the GPU's 24 GiB. Take async_zero_copy" in headline(advice)
+    assert " an epoch (modelled), " in headline(advice)
     said = "cpu_gather (prefetch) is level with it and pins 64 MiB in place of 53 GiB."
     bound = " Drawing minibatches is then what bounds it: a faster sampler would help most."
-    assert advice.headline.endswith(said + bound)
+    assert headline(advice).endswith(said + bound)
     h200 = advice_on(replace(LARGE, gpu_memory_bytes=24 << 30), load_profile("h200-sxm-pcie5"))
-    assert "Drawing minibatches" not in h200.headline, "it does not know how fast they are drawn"
+    assert "Drawing minibatches" not in headline(h200), "it does not know how fast they are drawn"
     (option,) = (o for o in advice.unranked if o.strategy == "all_in_gpu")
     assert option.reason == "It needs 53.1 GiB of GPU memory, and 24 GiB are there."
     roomy = advice_on(replace(LARGE, gpu_memory_bytes=float(80 << 30)))
@@ -134,7 +131,7 @@ def test_a_gpu_of_unknown_memory_is_said() -> None:
     profile = PROFILE.with_constant("gpu.memory", None, "nobody knows")
     advice = advice_on(SMALL, profile)
     assert advice.table_fits is None
-    assert "is not known (say --gpu-memory)" in advice.headline
+    assert "is not known (say --gpu-memory)" in headline(advice)
     assert {option.fits for option in advice.ranked} == {None}
 
 
@@ -147,8 +144,8 @@ def test_unknown_constants_leave_options_unranked_with_the_reason() -> None:
     profile = PROFILE.with_constant("gpu.launch", None, "nobody measured it")
     nothing = advice_on(LARGE, profile)
     assert not nothing.ranked
-    assert "Nothing can be ranked" in nothing.headline
-    assert "calibrate --base" in nothing.headline
+    assert "Nothing can be ranked" in headline(nothing)
+    assert "calibrate --base" in headline(nothing)
 
 
 def test_what_is_left_out_is_what_is_not_known() -> None:
@@ -162,19 +159,15 @@ def test_what_is_left_out_is_what_is_not_known() -> None:
 def test_minibatches_that_fit_nowhere_are_said() -> None:
     advice = advice_on(replace(LARGE, gpu_memory_bytes=1.1e8, batch_size=20_000))
     assert not advice.ranked
-    assert advice.headline.endswith("nor do the minibatches of any path: make them smaller.")
+    assert headline(advice).endswith("nor do the minibatches of any path: make them smaller.")
 
 
-def test_sampling_that_is_not_known_is_left_out_of_all() -> None:
-    profile = PROFILE.with_constant("host.sample_rate", None, "not measured")
-    advice = advice_on(LARGE, profile)
-    assert len(advice.ranked) == len(advice_on(LARGE).ranked)
-    assert any("without drawing minibatches, which all share" in r for r in advice.remarks)
-
-
-def test_how_fast_minibatches_are_drawn_is_said_with_its_source() -> None:
+def test_how_fast_minibatches_are_drawn_is_said_with_its_source_or_left_out_of_all() -> None:
     (said,) = (r for r in advice_on(LARGE).remarks if r.startswith("minibatches drawn at"))
     assert said.startswith("minibatches drawn at 20.9 M edges/s, which all share (fitted to")
+    advice = advice_on(LARGE, PROFILE.with_constant("host.sample_rate", None, "not measured"))
+    assert len(advice.ranked) == len(advice_on(LARGE).ranked)
+    assert any("without drawing minibatches, which all share" in r for r in advice.remarks)
 
 
 def test_machines_share_the_minibatches_and_nothing_else() -> None:
@@ -227,6 +220,7 @@ def test_more_gpus_than_the_machine_has_are_remarked_on() -> None:
     [
         ("cpu_gather", {"mode": "naive"}, False, False),
         ("cpu_gather", {"mode": "pinned"}, False, False),
+        ("cpu_gather", {"mode": "prefetch"}, False, False),
         ("aligned_zero_copy", {}, True, False),
         ("async_zero_copy", {}, True, False),
         ("all_in_gpu", {}, False, True),
@@ -235,26 +229,20 @@ def test_more_gpus_than_the_machine_has_are_remarked_on() -> None:
 def test_memory_that_a_path_needs(
     name: str, params: dict[str, Any], pinned_table: bool, on_gpu: bool
 ) -> None:
-    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
-    load = load_of(build(name, params), SMALL, sizes)
-    table = SMALL.graph.table_bytes
+    (sizes,) = graph_sizes(SMALL)
+    load = average_load(build(name, params), SMALL, sizes)
+    table, rows, need = SMALL.graph.table_bytes, load.payload_bytes, gpu_need(load, SMALL, sizes)
     assert table_on_gpu(load) is on_gpu
     assert (pinned_need(load) == table) is pinned_table
-    rows = load.payload_bytes
-    if params == {"mode": "pinned"}:
-        assert 2 * rows <= pinned_need(load) < 4 * rows
+    assert need > (table if on_gpu else 0) + rows
     if params == {"mode": "naive"}:
         assert pinned_need(load) == 0
-    assert gpu_need(load, SMALL, sizes) > (table if on_gpu else 0) + rows
-
-
-def test_a_fetch_ahead_needs_a_second_buffer() -> None:
-    (sizes,) = graph_sizes(SMALL.graph, SMALL.fanouts, SMALL.batch_size)
-    need = {
-        mode: gpu_need(load_of(build("cpu_gather", {"mode": mode}), SMALL, sizes), SMALL, sizes)
-        for mode in ("pinned", "prefetch")
-    }
-    assert need["prefetch"] - need["pinned"] == pytest.approx(sizes.rows * 400)
+    elif params:
+        assert 2 * rows <= pinned_need(load) < 4 * rows
+    if params == {"mode": "prefetch"}:  # a fetch ahead needs a second buffer
+        blocking = average_load(build(name, {"mode": "pinned"}), SMALL, sizes)
+        ahead = need - gpu_need(blocking, SMALL, sizes)
+        assert ahead == pytest.approx(sizes.rows * 400)
 
 
 def test_json_says_all_that_the_table_says() -> None:
@@ -379,16 +367,8 @@ def test_this_machines_calibration_is_taken_if_it_knows_a_gpu(
     assert any("knows no GPU" in r for r in advice.remarks)
 
 
-def test_amounts_read_well() -> None:
-    assert [seconds(s) for s in (0, 1234.5, 12.34, 0.01234, 1.2e-6)] == [
-        "0 s",
-        "1,234 s",
-        "12.3 s",
-        "12.3 ms",
-        "1.2 µs",
-    ]
+def test_bytes_read_well() -> None:
     assert [gib(b) for b in (1 << 20, 3 << 30)] == ["1 MiB", "3 GiB"]
-    assert GAT_HEADS == MODEL_HEADS
 
 
 def test_what_the_profile_knows_as_a_range_makes_epochs_range() -> None:
@@ -439,14 +419,14 @@ def test_a_rank_begins_where_every_path_before_is_ahead_of_every_path_after() ->
 
 def test_the_paths_to_choose_from_are_those_that_no_other_leads() -> None:
     def said(*options: Option) -> str:
-        return what_to_do(LARGE, ranked(options), (), None, 24 * 2.0**30)
+        return headline(Advice(LARGE, (), PROFILE, ranked(options)))
 
     close = said(made_up("a", 1.0), made_up("b", 1.009), made_up("c", 1.018))
-    assert "Take a (default): 1 s an epoch (modelled), 1.0 times as fast as c" in close
+    assert "Take a (default): 1.00 s an epoch (modelled), 1.0 times as fast as c" in close
     laws = said(made_up("a", 1.0, 2.0), made_up("b", 1.5, 2.5), made_up("c", 0.9, 3.0))
     assert laws.endswith("is not decided: none is ahead in every case of a (default), c (default).")
     ratios = said(made_up("a", 1.0, 2.0), made_up("b", 1.5, 4.0))
-    assert "Take a (default): between 1 s and 2 s an epoch" in ratios
+    assert "Take a (default): 1.00 to 2.00 s an epoch" in ratios
     assert "1.5 to 2.0 times as fast as b" in ratios
 
 
@@ -469,8 +449,8 @@ def test_a_graph_that_is_not_there_gets_a_range_over_the_laws() -> None:
         assert option.reason == most[option.path].reason
     best = whole.ranked[0]
     assert best.shortest_s < 0.5 * best.longest_s
-    between = f"between {seconds(best.shortest_s)} and {seconds(best.longest_s)}"
-    assert f"{between} an epoch (modelled), " in whole.headline
+    between = span(best.shortest_s, best.longest_s, "s")
+    assert f"{between} an epoch (modelled), " in headline(whole)
     said = text_of(whole)
     assert between in said
     assert "To know, bring the graph: gatherbench datasets import." in said
@@ -486,7 +466,7 @@ def test_what_the_laws_disagree_on_is_not_decided() -> None:
     assert [(o.strategy, o.rank) for o in advice.ranked[:2]] == [
         ("async_zero_copy", 1), ("cpu_gather", 1)
     ]  # fmt: skip
-    assert advice.headline.endswith(
+    assert headline(advice).endswith(
         "Which path is the fastest is not decided: none is ahead in every case of"
         " async_zero_copy (stream,auto), cpu_gather (prefetch)."
     )
@@ -511,5 +491,5 @@ def test_minibatches_are_drawn_at_this_projects_rate_but_where_a_program_is_name
     ]
     assert rates == [(pytest.approx(94_500 / 1.61e-3, rel=1e-3), 2.0), (20.93e6, 5.0)]
     assert own.ranked[0].bound == "link"
-    assert "sampler" not in own.headline
+    assert "sampler" not in headline(own)
     assert named.ranked[0].bound == "cpu (sampling)"

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gatherbench.bench.model.advise.laws import LAWS, powerlaw
-from gatherbench.bench.model.advise.question import graph_of, graph_sizes
-from gatherbench.bench.model.advise.sizes import MinibatchSizes, expected_sizes
+from gatherbench.bench.model.advise.question import Question, graph_of, graph_sizes
+from gatherbench.bench.model.advise.sizes import LAWS, MinibatchSizes, expected_sizes, powerlaw
 from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.bench.sampling.epoch import epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
@@ -88,12 +87,13 @@ def test_the_rows_of_two_known_graphs() -> None:
         ("uniform", 200_000, 4_000_000, 128_820),
         ("powerlaw", 20_000, 320_000, 19_317),
     ):
-        (sizes,) = graph_sizes(graph_of(nodes, edges, 100, laws=(law,)), (25, 10), 1000)
+        (sizes,) = graph_sizes(Question(graph_of(nodes, edges, 100, laws=(law,))))
         assert sizes.rows == pytest.approx(rows, rel=0.02)
 
 
 def of_graph(nodes: int, edges: int, batch: int = 1000, train: int = 0) -> list[MinibatchSizes]:
-    return list(graph_sizes(graph_of(nodes, edges, 4, train_nodes=train), (25, 10), batch))
+    graph = graph_of(nodes, edges, 4, train_nodes=train)
+    return list(graph_sizes(Question(graph, batch_size=batch)))
 
 
 def test_small_graphs_by_hand() -> None:
@@ -127,7 +127,7 @@ def test_a_power_law_has_the_degrees_of_preferential_attachment() -> None:
     assert float(dense.nodes @ dense.degree) == pytest.approx(5000)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     law=st.sampled_from(sorted(LAWS)),
     nodes=st.one_of(st.integers(2, 50), st.integers(1000, 10**8)),

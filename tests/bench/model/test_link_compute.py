@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.models import GAT_HEADS, Trainer, build_model
-from gatherbench.bench.run.training_cost import training_cost, widths_of
+from gatherbench.bench.run.models import Trainer, build_model
+from gatherbench.bench.run.training_cost import training_cost
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
 SEEDS, FAN, DIM, CLASSES, HIDDEN = 60, 4, 33, 7, 8
@@ -57,9 +57,8 @@ class Operations(TorchDispatchMode):
 
 
 def cost_of(model: str, batch: MiniBatch) -> Any:
-    widths = widths_of(model, DIM, HIDDEN, len(batch.edges), CLASSES, GAT_HEADS)
     edges = [e.shape[1] for e in batch.edges]
-    return training_cost(model, widths, batch.num_nodes, edges, GAT_HEADS)
+    return training_cost(model, DIM, HIDDEN, CLASSES, batch.num_nodes, edges)
 
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
@@ -90,21 +89,21 @@ def test_counts_are_those_of_the_step_that_is_trained(model: str, layers: int) -
 
 def test_matrix_products_by_hand() -> None:
     """One layer, no edges: four products of [2, 3] × [3, 5] for GraphSAGE."""
-    cost = training_cost("sage", [3, 5], [2, 4], [0])
+    cost = training_cost("sage", 3, 8, 5, [2, 4], [0])
     assert cost.operations == 4 * (2 * 2 * 3 * 5)
 
 
 def test_messages_by_hand() -> None:
     """An edge's message is selected, written, read and added: three rows of the input's width."""
-    without, with_edges = (training_cost("sage", [3, 5], [2, 4], [n]) for n in (0, 10))
+    without, with_edges = (training_cost("sage", 3, 8, 5, [2, 4], [n]) for n in (0, 10))
     assert with_edges.memory_bytes - without.memory_bytes == 10 * 3 * 3 * 4
 
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
 def test_counts_are_linear_in_the_minibatches(model: str) -> None:
     """So that the sum over a trace is the cost of its summed shapes (but for the launches)."""
-    one = training_cost(model, [33, 8, 7], [10, 40, 90], [40, 160], 4)
-    ten = training_cost(model, [33, 8, 7], [100, 400, 900], [400, 1600], 4)
+    one = training_cost(model, 33, 8, 7, [10, 40, 90], [40, 160])
+    ten = training_cost(model, 33, 8, 7, [100, 400, 900], [400, 1600])
     assert ten.operations == pytest.approx(10 * one.operations)
     assert ten.memory_bytes == pytest.approx(10 * one.memory_bytes)
     assert ten.launches == one.launches
@@ -112,6 +111,6 @@ def test_counts_are_linear_in_the_minibatches(model: str) -> None:
 
 def test_shapes_that_do_not_belong_together_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown model 'gcn'"):
-        training_cost("gcn", [3, 5], [2, 4], [1])
-    with pytest.raises(ValueError, match="2 widths and 2 node counts"):
-        training_cost("sage", [3, 5, 6], [2, 4], [1])
+        training_cost("gcn", 3, 8, 5, [2, 4], [1])
+    with pytest.raises(ValueError, match="1 layers need 2 node counts"):
+        training_cost("sage", 3, 8, 5, [2, 4, 5], [1])

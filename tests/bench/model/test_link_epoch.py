@@ -8,9 +8,8 @@ import pytest
 
 from gatherbench.bench.model.epoch import predict_batches
 from gatherbench.bench.model.estimate import Estimate
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.load import MinibatchLoad
+from gatherbench.bench.model.profile import LinkProfile, load_profile
 
 ROWS = 100e6
 #: 128 B with 20 B of header and framing, on 31.51 GB/s less 8 %.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gatherbench.bench.model.epoch import predict_batches
 from gatherbench.bench.model.estimate import Estimate, combine, slowest
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import (
     cpu_gather,
     engine_copy,
@@ -24,8 +24,8 @@ from gatherbench.bench.model.physics import (
     staged_copy,
     training,
 )
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import LinkProfile, load_profile
+from gatherbench.bench.run.training_cost import TrainingCost
 
 PROFILE = load_profile("rtx3090-pcie4")
 
@@ -300,14 +300,16 @@ def test_a_measured_part_takes_the_model_s_place() -> None:
 
 def test_training_is_the_longest_of_its_limits_and_the_copy_of_its_edges() -> None:
     profile = machine(gpu_flops=1e12, gpu_memory_rate=1e11, gpu_launch=1e-5)
-    base = MinibatchLoad(0.0, train_operations=1e9, train_bytes=1e7, train_launches=10)
+    base = MinibatchLoad(0.0, training=TrainingCost(1e9, 1e7, 10, 0))
+
+    def costing(**more: float) -> MinibatchLoad:
+        return replace(base, training=replace(base.training, **more))
+
     assert known(training(base, profile).seconds) == pytest.approx(1e-3)
     assert training(base, profile).bound == "training (GPU operations)"
-    assert training(replace(base, train_bytes=1e9), profile).bound == "training (GPU memory)"
-    assert (
-        training(replace(base, train_launches=1e4), profile).bound == "training (kernel launches)"
-    )
-    edges = replace(base, structure_bytes=1e6)
+    assert training(costing(memory_bytes=1e9), profile).bound == "training (GPU memory)"
+    assert training(costing(launches=1e4), profile).bound == "training (kernel launches)"
+    edges = costing(structure_bytes=1e6)
     assert known(training(edges, profile).seconds) == pytest.approx(
         1e-3 + known(engine_copy(1e6, profile).seconds)
     )

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from gatherbench.bench.model import schedule
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.physics import Part
-from gatherbench.bench.model.schedule import Parts, Timeline, run_epoch
-from gatherbench.bench.model.simulate import Activity, simulate
+from gatherbench.bench.model.schedule import Activity, Parts, Timeline, run_epoch, simulate
 
 Simulate = Callable[[Sequence[Activity]], list[tuple[float, float]]]
 

@@ -11,20 +11,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.bench.model.advise import loads
-from gatherbench.bench.model.advise.loads import gpu_need, load_of, pinned_need, table_on_gpu
+from gatherbench.bench.model.advise import rank
 from gatherbench.bench.model.advise.question import Question, graph_of, graph_sizes
-from gatherbench.bench.model.advise.rank import Advice, Option, advise
+from gatherbench.bench.model.advise.rank import (
+    Advice,
+    Option,
+    advise,
+    average_load,
+    gpu_need,
+    pinned_need,
+    table_on_gpu,
+)
+from gatherbench.bench.model.advise.show import headline
 from gatherbench.bench.model.advise.sizes import drawn_sizes
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.model.estimate import Estimate
-from gatherbench.bench.model.minibatch_load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.physics import Part, in_turn
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.model.sweeps import row_width
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.data_path import DataPath, total
 from gatherbench.strategies.registry import STRATEGIES, build, get
 from gatherbench.strategies.zero_copy_path import zero_copy_path
 
@@ -71,11 +79,11 @@ class FirstRowsKept(Strategy):
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loads, "STRATEGIES", (*STRATEGIES, FirstRowsKept))
+    monkeypatch.setattr(rank, "STRATEGIES", (*STRATEGIES, FirstRowsKept))
 
 
 def advice(question: Question = QUESTION) -> Advice:
-    sizes = graph_sizes(question.graph, question.fanouts, question.batch_size)
+    sizes = graph_sizes(question)
     return advise(question, sizes, PROFILE)
 
 
@@ -85,12 +93,12 @@ def option(found: Advice, parts: str) -> Option:
 
 
 def load(strategy: Strategy) -> MinibatchLoad:
-    (sizes,) = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
-    return load_of(strategy, QUESTION, sizes)
+    (sizes,) = graph_sizes(QUESTION)
+    return average_load(strategy, QUESTION, sizes)
 
 
 def test_its_rows_travel_in_part_and_its_memory_is_counted() -> None:
-    (sizes,) = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
+    (sizes,) = graph_sizes(QUESTION)
     table = QUESTION.graph.table_bytes
     whole = load(build("aligned_zero_copy"))
     kept = load(FirstRowsKept("2"))
@@ -113,7 +121,7 @@ def test_advice_refuses_what_does_not_fit_and_ranks_what_does() -> None:
     ranks = [(o.strategy, o.variant) for o in found.ranked]
     assert ranks.index(("first_rows_kept", "8")) < ranks.index(("aligned_zero_copy", "given"))
     assert found.table_fits is False
-    assert "and does not fit in the GPU's 24 GiB. Take" in found.headline
+    assert "and does not fit in the GPU's 24 GiB. Take" in headline(found)
     said = [remark for remark in found.remarks if "every row alike" in remark]
     assert any("keeps some rows (first_rows_kept)" in remark for remark in said)
 
@@ -121,9 +129,9 @@ def test_advice_refuses_what_does_not_fit_and_ranks_what_does() -> None:
 @pytest.mark.usefixtures("registered")
 def test_a_minibatch_that_is_wholly_kept_is_no_table_that_fits() -> None:
     """Ids that happen to lie in the kept part say nothing of the rest of the table."""
-    (sizes,) = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
+    (sizes,) = graph_sizes(QUESTION)
     hot = replace(sizes, ids=(torch.arange(20_000),))
-    assert not table_on_gpu(load_of(FirstRowsKept("8"), QUESTION, hot))
+    assert not table_on_gpu(average_load(FirstRowsKept("8"), QUESTION, hot))
     found = advise(QUESTION, (hot,), PROFILE)
     assert option(found, "8").epochs_s
     assert option(found, "8").gpu_bytes > QUESTION.graph.table_bytes / 8
@@ -133,11 +141,11 @@ def test_a_minibatch_that_is_wholly_kept_is_no_table_that_fits() -> None:
 def test_nothing_is_said_of_rows_that_are_asked_for_where_none_are_kept_or_a_graph_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (sizes,) = graph_sizes(QUESTION.graph, QUESTION.fanouts, QUESTION.batch_size)
-    monkeypatch.setattr(loads, "STRATEGIES", (FirstRowsKept,))
+    (sizes,) = graph_sizes(QUESTION)
+    monkeypatch.setattr(rank, "STRATEGIES", (FirstRowsKept,))
     found = advise(QUESTION, (replace(sizes, law=""),), PROFILE)
     assert not [remark for remark in found.remarks if "every row alike" in remark]
-    monkeypatch.setattr(loads, "STRATEGIES", (get("cpu_gather"), get("all_in_gpu")))
+    monkeypatch.setattr(rank, "STRATEGIES", (get("cpu_gather"), get("all_in_gpu")))
     assert not [remark for remark in advice().remarks if "every row alike" in remark]
 
 
@@ -162,13 +170,13 @@ def test_advice_judges_a_path_by_minibatches_that_it_has_not_seen(tiny_root: Pat
     """Else what it has just learnt by heart would be in every minibatch."""
     graph = graph_of(200_000, 5_000_000, 100, train_nodes=50_000, laws=("rmat",))
     question = Question(graph)
-    (computed,) = graph_sizes(graph, question.fanouts, question.batch_size)
+    (computed,) = graph_sizes(question)
     drawn = drawn_sizes(open_dataset(tiny_root / "tiny"), (3, 2), 20)
     for sizes in (computed, drawn):
         assert sizes.seen
         assert not any(torch.equal(a, b) for a in sizes.seen for b in sizes.ids)
         assert not torch.equal(sizes.seen[0][:20], sizes.ids[0][:20]), "the same seeds"
-        load = load_of(LastSeenKept(), question, sizes)
+        load = average_load(LastSeenKept(), question, sizes)
         assert 0 < load.gpu_link_read_bytes < load.payload_bytes
 
 
@@ -246,6 +254,23 @@ def test_rows_that_are_gathered_and_rows_read_in_place_both_cross_the_link() -> 
     assert "expand" not in parts["b"]
     assert BOTH.brought_bytes == 2 * HALF
     assert pinned_need(replace(BOTH, table_bytes=1e10)) == 1e10 + 2 * 2**29
+
+
+def test_paths_add_up_and_a_count_that_one_lacks_is_lacking() -> None:
+    reads = DataPath(10, gpu_link_read_bytes=10, gpu_requests={32: 1, 128: 2}, gpu_page_visits=3)
+    copies = DataPath(5, cpu_write_bytes=5, copy_engine_bytes=6, gpu_requests={})
+    both = total([reads, copies, reads])
+    assert (both.payload_bytes, both.gpu_link_read_bytes, both.copy_engine_bytes) == (25, 20, 6)
+    assert both.gpu_requests == {32: 2, 128: 4}
+    assert both.gpu_page_visits == 6, "copies visit no page"
+    uncounted = replace(reads, gpu_requests=None, gpu_page_visits=None)
+    for paths in ([reads, uncounted], [uncounted, reads]):
+        assert total(paths).gpu_requests is None
+        assert total(paths).gpu_page_visits is None
+    half = load_of(both, 0.5, row_bytes=4)
+    assert (half.payload_bytes, half.gpu_page_visits, half.row_bytes) == (12.5, 3.0, 4)
+    assert half.gpu_requests == {32: 1, 128: 2}
+    assert load_of(total([]), 1.0).gpu_requests == {}
 
 
 def test_of_two_transfers_in_turn_the_longer_one_bounds() -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.model.advise.measured import measured_epochs
+from gatherbench.bench.model.advise.answer import measured_epochs
 from gatherbench.bench.model.advise.question import Question, graph_of, graph_sizes
 from gatherbench.bench.model.advise.rank import MEASURED, MODELLED, advise
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.advise.show import headline
+from gatherbench.bench.model.profile import load_profile
 
 MACHINE = "cpu-amd-epyc-2c"  # the folder that make_run writes to
 GRAPH = graph_of(
@@ -32,7 +33,7 @@ def test_a_measured_epoch_takes_the_models_place(make_run: Any) -> None:
         ("cpu_gather", "naive"), ("cpu_gather", "pinned"), ("unified_zero_copy", "registered")
     }  # fmt: skip
     assert found["cpu_gather", "naive"][0] == pytest.approx(1.71)
-    sizes = graph_sizes(GRAPH, QUESTION.fanouts, QUESTION.batch_size)
+    sizes = graph_sizes(QUESTION)
     advice = advise(QUESTION, sizes, load_profile("rtx3090-pcie4"), found)
     by_name = {(o.strategy, o.variant): o for o in advice.ranked}
     seen = by_name["cpu_gather", "pinned"]
@@ -68,16 +69,16 @@ def test_an_older_quiet_run_is_taken_before_a_disturbed_one(make_run: Any) -> No
 
 
 def test_a_prediction_is_not_set_against_a_measurement(make_run: Any) -> None:
-    sizes = graph_sizes(GRAPH, QUESTION.fanouts, QUESTION.batch_size)
+    sizes = graph_sizes(QUESTION)
     small = replace(QUESTION, gpu_memory_bytes=1.35e8)  # not the table
     found = measured_epochs(QUESTION, results_of(make_run(backend="cuda")), MACHINE)
-    said = advise(small, sizes, load_profile("rtx3090-pcie4"), found).headline
+    said = headline(advise(small, sizes, load_profile("rtx3090-pcie4"), found))
     assert "(modelled)" in said
     assert "The fastest that was measured is unified_zero_copy (registered)" in said
     assert said.endswith("Measure the prediction before you rely on it.")
     assert not any(f"times as fast as {name} ({variant})" in said for name, variant in found)
     quick = {key: (value / 100, where) for key, (value, where) in found.items()}
-    said = advise(small, sizes, load_profile("rtx3090-pcie4"), quick).headline
+    said = headline(advise(small, sizes, load_profile("rtx3090-pcie4"), quick))
     assert "(measured), " in said
     assert "times as fast as cpu_gather (naive)." in said
     assert "prediction" not in said
@@ -86,13 +87,13 @@ def test_a_prediction_is_not_set_against_a_measurement(make_run: Any) -> None:
 def test_what_was_measured_does_not_make_a_smaller_gpu_larger(make_run: Any) -> None:
     run = make_run(backend="cuda", series=[("all_in_gpu", "default", (0.1, 0.1, 0.1))])
     found = measured_epochs(QUESTION, results_of(run), MACHINE)
-    sizes = graph_sizes(GRAPH, QUESTION.fanouts, QUESTION.batch_size)
+    sizes = graph_sizes(QUESTION)
     little = load_profile("rtx3090-pcie4").with_constant("gpu.memory", 1.35e8, "made up")
     assert advise(QUESTION, sizes, little, found).table_fits is True
     asked = replace(QUESTION, gpu_memory_bytes=1.35e8)
     advice = advise(asked, sizes, little, found)
     assert advice.table_fits is False
-    assert "does not fit" in advice.headline
+    assert "does not fit" in headline(advice)
     assert "all_in_gpu" in [o.strategy for o in advice.unranked]
 
 
@@ -100,7 +101,7 @@ def test_a_measured_variant_is_advised_on_even_if_it_declares_nothing_new(make_r
     series = [("aligned_zero_copy", "sorted", (0.1, 0.1, 0.1))]
     run = make_run(backend="cuda", series=series)
     found = measured_epochs(QUESTION, results_of(run), MACHINE)
-    sizes = graph_sizes(GRAPH, QUESTION.fanouts, QUESTION.batch_size)
+    sizes = graph_sizes(QUESTION)
     advice = advise(QUESTION, sizes, load_profile("rtx3090-pcie4"), found)
     names = [(o.strategy, o.variant) for o in advice.ranked]
     assert ("aligned_zero_copy", "sorted") in names

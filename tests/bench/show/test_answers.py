@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from gatherbench.bench.model import profile_file
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model import profile as profiles
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.plan.workload import GRAPHLESS, Workload, workload_name, workload_names
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.show.notebook_tables import Findings, load_findings
@@ -403,7 +403,7 @@ def test_what_a_run_declares_is_predicted_for_its_machine(
     shipped.mkdir()
     nearest = load_profile("h200-sxm-pcie5")
     (shipped / "h200-sxm-pcie5.toml").write_text(nearest.to_toml())
-    monkeypatch.setattr(profile_file, "PROFILES_FOLDER", shipped)
+    monkeypatch.setattr(profiles, "PROFILES_FOLDER", shipped)
     bars = predicted_bars(load_findings(folder.parents[1], REFERENCE))
     assert bars["machine"].tolist() == ["h200-sxm-pcie5"]
     own = replace(nearest, name="nvidia-h200")  # what was fitted on the machine is nearer

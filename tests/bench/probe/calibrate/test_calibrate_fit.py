@@ -15,8 +15,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.probe.calibrate import run as calibration
 from gatherbench.bench.probe.calibrate.check import (
     Measured,

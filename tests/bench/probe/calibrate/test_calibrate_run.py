@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.probe.calibrate import machine as calibrate_machine
 from gatherbench.bench.probe.calibrate import main as calibrate_main
 from gatherbench.bench.probe.calibrate import run as calibration

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.report.link import model_errors, roofline_of
 from gatherbench.bench.show.report.page import write_report

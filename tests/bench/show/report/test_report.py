@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.compare.runs import compare_runs
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.reference import load_reference

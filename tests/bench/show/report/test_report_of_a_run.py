@@ -12,8 +12,7 @@ from rich.console import Console
 
 from gatherbench.bench.commands import finish as finishing
 from gatherbench.bench.commands.execute import FAILED, OK, PreparedRun, execute
-from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.model.profile_file import load_profile
+from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.plan.plan import cases_from_json
 from gatherbench.bench.run.store import RunStore
 

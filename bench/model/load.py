@@ -1,4 +1,4 @@
-"""What a minibatch asks of a machine: the facts that the link model is fed with.
+"""What a minibatch asks of a machine: the link model's input.
 
 They come from a strategy's ``DataPath`` and its declared overlap, from the request accounting of
 the kernels, from the trace, and from the model's operation counts; never from a strategy's name.
@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gatherbench.bench.model.estimate import Estimate
+from gatherbench.bench.run.training_cost import TrainingCost
+from gatherbench.strategies.data_path import BYTES, DataPath
+
+_NOTHING = TrainingCost(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +38,7 @@ class MinibatchLoad:
         lookahead: minibatches that are fetched ahead of the one in training.
         gpu_share: share of the multiprocessors that an overlapped gather takes from training.
         sampled_edges: edges drawn.
-        train_operations, train_bytes, train_launches: float32 operations, bytes of GPU memory and
-            GPU operations of a training step (``compute.py``).
-        structure_bytes: edges that are copied to the GPU for the step.
+        training: what a training step asks of the GPU.
         handover_s: seconds that each transfer waits for another process, with the link idle.
         sample_s, gather_s, train_s: measured seconds; where given they take the place of the
             model's for the whole part (``gather_s``: of the CPU's gather).
@@ -57,10 +60,7 @@ class MinibatchLoad:
     lookahead: int = 0
     gpu_share: float = 0.0
     sampled_edges: float = 0.0
-    train_operations: float = 0.0
-    train_bytes: float = 0.0
-    train_launches: float = 0.0
-    structure_bytes: float = 0.0
+    training: TrainingCost = _NOTHING
     handover_s: float = 0.0
     sample_s: Estimate | None = None
     gather_s: Estimate | None = None
@@ -79,3 +79,17 @@ class MinibatchLoad:
         None where it carries less than was written: multiprocessors then read those rows, too.
         """
         return self.cpu_write_bytes if self.copy_engine_bytes >= self.cpu_write_bytes else 0.0
+
+
+def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
+    """The average minibatch, ``share`` of those whose paths add up to ``path``.
+
+    ``facts`` are the other fields of the load.
+    """
+    requests, visits = path.gpu_requests, path.gpu_page_visits
+    return MinibatchLoad(
+        **{name: share * getattr(path, name) for name in BYTES},
+        gpu_requests=requests and {size: share * count for size, count in requests.items()},
+        gpu_page_visits=None if visits is None else share * visits,
+        **facts,
+    )
