@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 
@@ -15,12 +16,11 @@ from gatherbench.bench.commands.finish import finish
 from gatherbench.bench.machine.env import commit_id, describe_machine, machine_slug
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, LinkProfile, ProfileError, load_profile
 from gatherbench.bench.plan.case import Case
-from gatherbench.bench.plan.plan import Measure, PlanError, cases_from_json, resolved
+from gatherbench.bench.plan.plan import Measure, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.read.disturbance import disturbed
+from gatherbench.bench.read.disturbance import beside, logical_cores
 from gatherbench.bench.read.stopping import Further
-from gatherbench.bench.read.tables import Run, no_samples, run_of
 from gatherbench.bench.run.guards import Terminated
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import Progress, Runner, RunStopped
@@ -38,24 +38,15 @@ class BadRunError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A run folder with cases to measure."""
+    """A run folder with cases to measure; ``cores`` are the machine's logical ones."""
 
     store: RunStore
     cases: list[Case]
-    plan: dict[str, Any]
+    measure: Measure
     device: str
     machine: str
+    cores: int = 1
     profile: LinkProfile | None = None
-
-    @property
-    def measure(self) -> Measure:
-        """The plan's ``[measure]`` table."""
-        return Measure.model_validate(self.plan["measure"])
-
-    def read(self, rows: list[Row]) -> Run:
-        """Rows of this run as tables."""
-        folder, env = self.store.folder, self.store.env()
-        return run_of(folder, self.plan, env, rows, no_samples(), going=True)
 
 
 def new_run(
@@ -96,7 +87,7 @@ def new_run(
         cases = plan.cases()
     except (PlanError, ProfileError) as error:
         raise BadRunError(str(error)) from error
-    text = resolved(plan, cases)
+    text = ResolvedPlan.of(plan, cases).model_dump(mode="json")
     try:
         store = RunStore.create(results, machine, text, env)
         if other is not None:
@@ -105,7 +96,7 @@ def new_run(
         raise BadRunError(
             f"{results}: no run can be kept there: {error}; choose a folder with --results"
         ) from error
-    return PreparedRun(store, cases, text, chosen, machine, other)
+    return PreparedRun(store, cases, measure, chosen, machine, logical_cores(env), other)
 
 
 def reopen(folder: Path) -> PreparedRun:
@@ -116,13 +107,13 @@ def reopen(folder: Path) -> PreparedRun:
     """
     try:
         store = RunStore.open(folder)
-        text, env = store.plan(), store.env()
-        cases, device = cases_from_json(text), text["device"]
+        plan, env = ResolvedPlan.model_validate(store.plan()), store.env()
+        cases = plan.expanded()
         other = load_profile(store.profile_file) if store.profile_file.is_file() else None
+    except (ValidationError, KeyError) as error:
+        raise BadRunError(f"{folder / 'plan.json'}: not a run's plan ({error})") from error
     except (StoreError, ProfileError) as error:
         raise BadRunError(str(error)) from error
-    except (KeyError, TypeError) as error:
-        raise BadRunError(f"{folder / 'plan.json'}: not a run's plan ({error!r})") from error
     try:
         machine = machine_slug(env)
     except (KeyError, TypeError, IndexError) as error:
@@ -131,9 +122,9 @@ def reopen(folder: Path) -> PreparedRun:
     here = machine_slug(now)
     if machine != here:
         raise BadRunError(f"{folder}: measured on {machine}, and this is {here}: start a new run")
-    run = PreparedRun(store, cases, text, _device(device), machine, other)
-    _refuse_more_threads(run.measure.threads, now["cpu"]["usable_cores"])
-    return run
+    _refuse_more_threads(plan.measure.threads, now["cpu"]["usable_cores"])
+    device, cores = _device(plan.device), logical_cores(env)
+    return PreparedRun(store, cases, plan.measure, device, machine, cores, other)
 
 
 def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None = None) -> int:
@@ -156,7 +147,7 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
             run.machine,
             reporter(bar, run, out),
             budget_s=budget_s,
-            further=Further(run.cases, run.measure, run.read),
+            further=Further(run.cases, run.measure, run.cores),
         )
         try:
             failed = runner.run()
@@ -237,8 +228,9 @@ def reporter(bar: Any, run: PreparedRun, out: Console) -> Progress:
             said = "(as above)"
         elif reason is not None:
             told.add(reason)
-        for cores in disturbed(run.read(rows)):
-            said += f", [yellow]beside other work on {cores:.1f} cores[/]"
+        other = beside(rows, run.cores)
+        if other is not None and other[1]:
+            said += f", [yellow]beside other work on {other[0]:.1f} cores[/]"
         out.print(
             f"[{number}/{total}] {case.workload.id} {case.strategy} {case.variant}"
             f" r{case.repeat} [{colour}]{status}[/] {said}",

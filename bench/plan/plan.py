@@ -12,7 +12,6 @@ import difflib
 import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any, Literal, TypeVar
 
 from pydantic import (
@@ -24,7 +23,7 @@ from pydantic import (
 )
 
 from gatherbench.bench.plan.case import Case
-from gatherbench.bench.plan.workload import MODELS, Workload
+from gatherbench.bench.plan.workload import MODELS, Workload, own_model
 
 T = TypeVar("T")
 
@@ -285,7 +284,6 @@ class Plan(_Table):
         Raises:
             PlanError: a strategy, one of its parameters, a dataset or a model is not known.
         """
-        from gatherbench.bench.plan.own_model import own_model
         from gatherbench.datasets.registry import get_source
         from gatherbench.datasets.store import dataset_folder
         from gatherbench.strategies.registry import build
@@ -322,34 +320,50 @@ class Plan(_Table):
         return cases
 
 
-def resolved(plan: Plan, cases: list[Case]) -> dict[str, Any]:
-    """The plan as ``plan.json`` keeps it: every case spelled out, workloads by their id."""
-    workloads = {}
-    for workload in plan.workloads():
-        fields = asdict(workload)
-        fields["fanouts"] = list(workload.fanouts)
-        workloads[workload.id] = fields
-    return {
-        "name": plan.name,
-        "description": plan.description,
-        "device": plan.device,
-        "profile": plan.profile,
-        "measure": plan.measure.model_dump(),
-        "workloads": workloads,
-        "cases": [case.to_json() for case in cases],
-    }
+class NamedCase(_Table):
+    """A case with its workload by id."""
+
+    workload: str
+    strategy: str
+    variant: str
+    params: dict[str, Any]
+    repeat: int
 
 
-def cases_from_json(text: dict[str, Any]) -> list[Case]:
-    """The inverse of :func:`resolved` for the cases: what ``--resume`` goes by."""
-    workloads = {
-        key: Workload(**{**fields, "fanouts": tuple(fields["fanouts"])})
-        for key, fields in text["workloads"].items()
-    }
-    return [
-        Case(workloads[c["workload"]], c["strategy"], c["variant"], c["params"], c["repeat"])
-        for c in text["cases"]
-    ]
+class ResolvedPlan(BaseModel):
+    """A plan as ``plan.json`` keeps it: every case spelled out. ``--resume`` goes by it."""
+
+    name: str
+    description: str = ""
+    device: str
+    profile: str = ""
+    measure: Measure
+    workloads: dict[str, Workload]
+    cases: list[NamedCase]
+
+    @classmethod
+    def of(cls, plan: Plan, cases: list[Case]) -> ResolvedPlan:
+        """The plan with the cases that it expands to."""
+        return cls(
+            name=plan.name,
+            description=plan.description,
+            device=plan.device,
+            profile=plan.profile,
+            measure=plan.measure,
+            workloads={workload.id: workload for workload in plan.workloads()},
+            cases=[NamedCase(**case.to_json()) for case in cases],
+        )
+
+    def expanded(self) -> list[Case]:
+        """The cases, each with its workload.
+
+        Raises:
+            KeyError: a case names a workload that is not there.
+        """
+        return [
+            Case(self.workloads[c.workload], c.strategy, c.variant, c.params, c.repeat)
+            for c in self.cases
+        ]
 
 
 def nearest(word: str, known: list[str]) -> str:

@@ -13,12 +13,17 @@ by its precision before.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.read.disturbance import beside
 from gatherbench.bench.read.epochs import epoch_intervals
+from gatherbench.bench.read.stats.interval import interval_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE
@@ -29,61 +34,89 @@ Series = tuple[str, str, str]
 FEWEST = 6
 
 
+@dataclass(frozen=True, slots=True)
+class _Repeat:
+    """What one case tells: how it ended, its median epoch, and whether other work ran beside it."""
+
+    number: int
+    status: str
+    took_s: float
+    epoch_s: float | None
+    disturbed: bool
+
+
 class Further:
     """The next case of a run, by its rows so far; ``None``: it is precise enough, or time is up.
 
     Args:
         cases: that are measured in any case: at least one of every series.
         measure: the plan's table; see its ``precision``, ``max_repeats`` and ``budget_s``.
-        read: rows of the run as a :class:`Run`.
+        cores: logical ones of the machine, by which other work beside a case is judged.
     """
 
-    def __init__(
-        self, cases: Sequence[Case], measure: Measure, read: Callable[[list[Row]], Run]
-    ) -> None:
+    def __init__(self, cases: Sequence[Case], measure: Measure, cores: int) -> None:
         self._first = {_series(case): case for case in reversed(cases)}
-        self._measure, self._read = measure, read
+        self._measure, self._cores = measure, cores
         self._draw = random.Random(measure.order_seed)
 
-    def __call__(self, rows: list[Row]) -> Case | None:
+    def __call__(self, rows: Sequence[Row]) -> Case | None:
         measure = self._measure
         if measure.max_repeats <= measure.min_repeats:
             return None
-        ended = [r for r in rows if (r.stage, r.metric) == (CASE_STAGE, CASE_METRIC)]
-        spent = sum(row.value or 0.0 for row in ended)
+        repeats = self._repeats(rows)
+        spent = sum(one.took_s for series in repeats.values() for one in series)
         wanted = []
-        for series, need in self._needs(rows, ended).items():
-            times = [row.value or 0.0 for row in ended if _of(row) == series]
-            if not measure.budget_s or spent + max(times) <= measure.budget_s:
-                wanted.append((need, self._draw.random(), series))
+        for series in self._first:
+            need = self._need(repeats.get(series, []))
+            if need is not None:
+                longest = max(one.took_s for one in repeats[series])
+                if not measure.budget_s or spent + longest <= measure.budget_s:
+                    wanted.append((need, self._draw.random(), series))
         if not wanted:
             return None
-        last = _of(ended[-1])
+        last = next(_of(row) for row in reversed(rows) if _ends_a_case(row))
         # Not twice running, or a drift of the machine would fall on one series alone.
         others = [one for one in wanted if one[-1] != last] or wanted
         chosen = max(others)[-1]
-        repeat = max(row.repeat for row in ended if _of(row) == chosen) + 1
+        repeat = max(one.number for one in repeats[chosen]) + 1
         return replace(self._first[chosen], repeat=repeat)
 
-    def _needs(self, rows: list[Row], ended: list[Row]) -> dict[Series, tuple[int, float]]:
-        """How much each series wants a repeat: quiet ones that it lacks, width of its interval."""
-        measure, run = self._measure, self._read(rows)
-        intervals = {key[:3]: found for key, found in epoch_intervals(run).items()}
-        columns = ["workload", "strategy", "variant", "repeat"]
-        disturbed = set(run.rows.loc[run.rows["disturbed"], columns].itertuples(index=False))
-        needs = {}
-        for series in self._first:
-            mine = [row for row in ended if _of(row) == series]
-            if not mine or any(row.status != "ok" for row in mine) or series not in intervals:
+    def _repeats(self, rows: Sequence[Row]) -> dict[Series, list[_Repeat]]:
+        """What the cases that have ended tell, by series."""
+        cases: dict[tuple[Series, int], list[Row]] = defaultdict(list)
+        for row in rows:
+            if row.basis == "measured":
+                cases[_of(row), row.repeat].append(row)
+        found: dict[Series, list[_Repeat]] = defaultdict(list)
+        for (series, number), mine in cases.items():
+            end = next((row for row in mine if _ends_a_case(row)), None)
+            if end is None:
                 continue
-            quiet = sum((*series, row.repeat) not in disturbed for row in mine)
-            width = intervals[series].half_width
-            # Where other work never ends, twice the repeats are enough.
-            if quiet < measure.max_repeats and len(mine) < 2 * measure.max_repeats:
-                lacking = max(0, min(max(FEWEST, measure.min_repeats), measure.max_repeats) - quiet)
-                if lacking or width > measure.precision:
-                    needs[series] = (lacking, width)
-        return needs
+            epochs = [
+                row.value
+                for row in mine
+                if (row.stage, row.metric) == ("epoch", "wall_time") and row.value is not None
+            ]
+            epoch_s = float(np.median(epochs)) if epochs else None
+            other = beside(mine, self._cores)
+            disturbed = other is not None and other[1]
+            found[series].append(_Repeat(number, end.status, end.value or 0.0, epoch_s, disturbed))
+        return found
+
+    def _need(self, repeats: list[_Repeat]) -> tuple[int, float] | None:
+        """How much a series wants a repeat: quiet ones that it lacks, width of its interval."""
+        measure = self._measure
+        if not repeats or any(one.status != "ok" for one in repeats):
+            return None
+        quiet = [one for one in repeats if not one.disturbed]
+        logs = [np.log(one.epoch_s) for one in quiet or repeats if one.epoch_s]
+        # Where other work never ends, twice the repeats are enough.
+        enough = len(quiet) >= measure.max_repeats or len(repeats) >= 2 * measure.max_repeats
+        if enough or not logs:
+            return None
+        lacking = min(max(FEWEST, measure.min_repeats), measure.max_repeats) - len(quiet)
+        width = interval_of((1, logs)).half_width
+        return (max(0, lacking), width) if lacking > 0 or width > measure.precision else None
 
 
 def imprecise(run: Run) -> dict[Series, float]:
@@ -101,3 +134,7 @@ def _series(case: Case) -> Series:
 
 def _of(row: Row) -> Series:
     return row.workload, row.strategy, row.variant
+
+
+def _ends_a_case(row: Row) -> bool:
+    return (row.stage, row.metric) == (CASE_STAGE, CASE_METRIC)

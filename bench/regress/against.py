@@ -4,7 +4,7 @@
 
 Between two runs a shared machine may change by more than any threshold. So the commit's files are
 put into a temporary folder, and processes of both trees run this tree's benchmarks block by block
-in turn (``blocks.py``). The ratios of pairs are judged (``paired.py``). Both sides run in this
+in turn (``blocks.py``). The ratios of pairs are judged (``blocks.py``). Both sides run in this
 environment, so an upgraded dependency does not show.
 
 Exit status: 0, also for AMBIGUOUS, which is a warning; 1 for SLOW, and for FAILED, a benchmark that
@@ -22,6 +22,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,21 @@ from rich.console import Console
 from rich.table import Table
 
 from gatherbench.bench.meters.other_work import OtherWork
-from gatherbench.bench.regress.blocks import Open, Record, rehearse, run_pair, worth_more
-from gatherbench.bench.regress.paired import THRESHOLD, Verdict, judge_all
-from gatherbench.bench.regress.sides import SideError, Trees
-from gatherbench.bench.regress.tree import (
+from gatherbench.bench.regress.blocks import (
+    THRESHOLD,
+    Open,
+    Record,
+    Verdict,
+    judge_all,
+    rehearse,
+    run_pair,
+    worth_more,
+)
+from gatherbench.bench.regress.sides import (
     Commit,
+    SideError,
     TreeError,
+    both_sides,
     files_of,
     find_commit,
     is_dirty,
@@ -77,12 +87,6 @@ COLOURS = {
 }
 
 
-def judge_records(records: Sequence[Record], threshold: float) -> list[Verdict]:
-    """A verdict each: by the rule where both sides ran, else which did not and why."""
-    judged = {v.name: v for v in judge_all([r.pairs() for r in records if r.runs], threshold)}
-    return [judged.get(record.name) or record.one_sided() for record in records]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print, save, and return the exit status."""
     options = _options(arguments)
@@ -108,7 +112,7 @@ def _main(options: argparse.Namespace, out: Console) -> int:
     seed, begin, work = random.SystemRandom().getrandbits(32), time.monotonic(), OtherWork()
     with files_of(top, base) as scratch:
         records = compare(
-            Trees(scratch / "tree", top, scratch).open,
+            lambda: both_sides(scratch / "tree", top, scratch),
             out,
             only=options.only,
             budget_s=options.budget,
@@ -118,7 +122,7 @@ def _main(options: argparse.Namespace, out: Console) -> int:
     if not any(record.runs for record in records):
         reasons = "; ".join(sorted({r.one_sided().reason for r in records})) or "none was found"
         raise SideError(f"no benchmark runs on both sides: {reasons}")
-    verdicts = judge_records(records, options.threshold)
+    verdicts = judge_all(records, options.threshold)
     _print(out, records, verdicts)
     found: dict[str, Any] = {
         "base": {"ref": base.ref, "commit": base.sha},
@@ -129,7 +133,7 @@ def _main(options: argparse.Namespace, out: Console) -> int:
         "other_cores": work.cores(),
         "usable_cores": len(psutil.Process().cpu_affinity()),
         "benchmarks": [
-            {"verdict": v.word, "reason": v.reason, **_finite(v), **record.as_json()}
+            {"verdict": v.word, "reason": v.reason, **_finite(v), **asdict(record)}
             for v, record in zip(verdicts, records, strict=True)
         ],
     }

@@ -1,9 +1,15 @@
-"""The order of work: which benchmark runs when, on which side, and for how long.
+"""Pairs of processes, block by block in turn: which benchmark runs when, and what the pairs say.
 
 Processes differ by where their memory and threads happen to lie, and no number of rounds within one
 process shows that. So one pair of processes follows another. Within a pair each benchmark runs in
 many short blocks, the two sides in turn, in an order drawn anew each time. The median over ratios
 of neighbouring blocks then holds neither a drift of the machine nor a burst of other work.
+
+A pair gives one logarithm of a ratio, the head's time over the base's. The pairs are repeats,
+judged by the rule of every verdict (:mod:`gatherbench.bench.read.stats.judge`) as one family: fewer
+than 5 % of the comparisons of equal code say SLOW of any of their benchmarks. SLOW and FAST become
+AMBIGUOUS where a yardstick has moved in the same direction: a benchmark of the same group that runs
+none of our code.
 """
 
 from __future__ import annotations
@@ -14,25 +20,43 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
 from gatherbench.bench.read.stats.interval import interval_of
-from gatherbench.bench.regress.paired import MIN_PAIRS, Pairs, Verdict, judge
+from gatherbench.bench.read.stats.judge import judge as judge_ratio
 from gatherbench.bench.regress.sides import BenchmarkError, Side, SideError
 
 Open = Callable[[], AbstractContextManager[tuple[Side, Side]]]
+Word = Literal["SAME", "FAST", "SLOW", "AMBIGUOUS", "NEW", "MISSING", "FAILED"]
+
+#: The smallest difference of a benchmark that matters, as a share.
+THRESHOLD = 0.10
+#: Fewer pairs say too little of how much processes differ.
+MIN_PAIRS = 6
+#: By then a benchmark that cannot be judged is too noisy for this machine.
+MOST_PAIRS = 16
 #: How long a block takes at least, unless one round of it takes longer.
 BLOCK_S = 0.004
 #: Blocks of each side in a pair: as many as take so long together, in these bounds.
 TURNS_S, FEWEST_TURNS, MOST_TURNS = 0.1, 7, 15
-#: By then a benchmark that cannot be judged is too noisy for this machine.
-MOST_PAIRS = 16
 #: About what two processes take that import torch and collect.
 START_S = 6.0
 NOT_THERE = "not there"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one benchmark; ``low`` and ``high`` bound the ratio of head to base."""
+
+    name: str
+    word: Word
+    reason: str
+    ratio: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +97,10 @@ class Record:
     def runs(self) -> bool:
         return not self.base_error and not self.head_error
 
-    def pairs(self) -> Pairs:
-        ratios = tuple(sample.log_ratio for sample in self.samples)
-        return Pairs(self.name, ratios, self.group, self.yardstick)
+    @property
+    def log_ratios(self) -> list[float]:
+        """Of head to base, one of each pair."""
+        return [sample.log_ratio for sample in self.samples]
 
     @property
     def base_median_s(self) -> float:
@@ -91,8 +116,35 @@ class Record:
             return Verdict(self.name, "FAILED", self.head_error)
         return Verdict(self.name, "NEW", f"the base cannot run it: {self.base_error}")
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+
+def judge_all(records: Sequence[Record], threshold: float = THRESHOLD) -> list[Verdict]:
+    """A verdict each: by the rule where both sides ran, else which did not and why."""
+    family = sum(record.runs for record in records)
+    verdicts = [judge(r, family, threshold) if r.runs else r.one_sided() for r in records]
+    moved: dict[tuple[str | None, Word], Verdict] = {
+        (record.group, verdict.word): verdict
+        for record, verdict in zip(records, verdicts, strict=True)
+        if record.yardstick and verdict.word in ("SLOW", "FAST")
+    }
+    for number, (record, verdict) in enumerate(zip(records, verdicts, strict=True)):
+        if record.runs and (mark := moved.get((record.group, verdict.word))):
+            why = "and this is not our code: the two sides did not run alike"
+            if not record.yardstick:
+                yardstick = mark.name.rpartition("::")[2]
+                why = f"but so is the yardstick {yardstick} ({mark.ratio:.3f})"
+            reason = f"{verdict.reason}, {why}"
+            verdicts[number] = replace(verdict, word="AMBIGUOUS", reason=reason)
+    return verdicts
+
+
+def judge(record: Record, family: int, threshold: float = THRESHOLD) -> Verdict:
+    """The verdict on one benchmark of ``family``, whatever the yardsticks did."""
+    count = len(record.samples)
+    if count < MIN_PAIRS:
+        return Verdict(record.name, "AMBIGUOUS", f"{count} of at least {MIN_PAIRS} pairs")
+    ratio = interval_of((1, record.log_ratios))
+    found = judge_ratio(ratio, threshold=threshold, family=family)
+    return Verdict(record.name, found.word, found.reason, ratio.value, ratio.low, ratio.high)
 
 
 def rehearse(opened: Open, wanted: Callable[[str], bool]) -> list[Record]:
@@ -211,7 +263,7 @@ def worth_more(records: Sequence[Record], left_s: float, threshold: float) -> li
     if any(len(record.samples) < MIN_PAIRS for record in runnable):
         return runnable if _cost_s(runnable) <= left_s else []
     family = len(runnable)
-    doubtful = [r for r in runnable if judge(r.pairs(), family, threshold).word != "SAME"]
+    doubtful = [r for r in runnable if judge(r, family, threshold).word != "SAME"]
     chosen = [record for record in doubtful if len(record.samples) < MOST_PAIRS]
     chosen.sort(key=_evidence, reverse=True)
     while chosen and _cost_s(chosen) > left_s:
@@ -226,5 +278,5 @@ def _cost_s(records: Sequence[Record]) -> float:
 
 def _evidence(record: Record) -> float:
     """By how much the ratio differs from 1 at the least, as a logarithm."""
-    found = interval_of((1, record.pairs().log_ratios))
+    found = interval_of((1, record.log_ratios))
     return max(math.log(found.low), -math.log(found.high))

@@ -1,4 +1,8 @@
-"""The two sides as processes: how ``against.py`` starts, asks and ends a ``side.py``."""
+"""The two sides: a commit's files beside this tree, and a process of each (``side.py``).
+
+Files come by ``git archive``: unlike ``git worktree`` it writes nothing into the repository, so
+that even a killed run leaves it as it was.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 SIDE = Path(__file__).with_name("side.py")
 
@@ -23,39 +28,8 @@ class BenchmarkError(Exception):
     """A benchmark that a side cannot run; the message is its error."""
 
 
-class Side(Protocol):
-    """One tree's benchmarks, one of which is begun, timed and ended at a time."""
-
-    items: Sequence[str]
-    uncollected: Sequence[str]
-
-    def begin(self, name: str, after: str | None) -> dict[str, Any]:
-        """Its ``group`` and ``extra_info``. ``after`` comes next: tables that it shares stay.
-
-        Raises:
-            BenchmarkError: it cannot be run.
-        """
-        ...
-
-    def block(self, untimed: int, rounds: int) -> list[float]:
-        """The seconds of each of the next ``rounds`` rounds, after ``untimed`` others.
-
-        Raises:
-            BenchmarkError: it failed, and has ended.
-        """
-        ...
-
-    def end(self) -> None:
-        """Let it check what it computed.
-
-        Raises:
-            BenchmarkError: that was wrong.
-        """
-        ...
-
-
-class Process:
-    """A :class:`Side` in a process of its own.
+class Side:
+    """One tree's benchmarks, in a process of their own: one is begun, timed and ended at a time.
 
     Args:
         label: what messages call it.
@@ -98,17 +72,29 @@ class Process:
             )
 
     def begin(self, name: str, after: str | None) -> dict[str, Any]:
-        """See :class:`Side`."""
+        """Its ``group`` and ``extra_info``. ``after`` comes next: tables that it shares stay.
+
+        Raises:
+            BenchmarkError: it cannot be run.
+        """
         self._now = name
         return self._ask(begin=name, next=after)
 
     def block(self, untimed: int, rounds: int) -> list[float]:
-        """See :class:`Side`."""
+        """The seconds of each of the next ``rounds`` rounds, after ``untimed`` others.
+
+        Raises:
+            BenchmarkError: it failed, and has ended.
+        """
         times_s: list[float] = self._ask(untimed=untimed, rounds=rounds)["times_s"]
         return times_s
 
     def end(self) -> None:
-        """See :class:`Side`."""
+        """Let it check what it computed.
+
+        Raises:
+            BenchmarkError: that was wrong.
+        """
         self._ask(end=True)
 
     def close(self) -> None:
@@ -141,28 +127,17 @@ class Process:
         return answer
 
 
-@dataclass(frozen=True, slots=True)
-class Trees:
-    """Where both sides' code is, and a folder for what they write."""
-
-    base: Path
-    head: Path
-    scratch: Path
-
-    @contextmanager
-    def open(self) -> Iterator[tuple[Side, Side]]:
-        """A fresh process of each, base first, ready."""
-        base = head = None
-        try:
-            base = Process("the base", self.base, self.head, self.scratch / "base")
-            head = Process("the head", self.head, self.head, self.scratch / "head")
-            base.wait_until_ready()
-            head.wait_until_ready()
-            yield base, head
-        finally:
-            for side in (base, head):
-                if side is not None:
-                    side.close()
+@contextmanager
+def both_sides(base_tree: Path, head_tree: Path, scratch: Path) -> Iterator[tuple[Side, Side]]:
+    """A fresh process of each tree, base first, ready; ``scratch`` is for what they write."""
+    with ExitStack() as stack:
+        base = Side("the base", base_tree, head_tree, scratch / "base")
+        stack.callback(base.close)
+        head = Side("the head", head_tree, head_tree, scratch / "head")
+        stack.callback(head.close)
+        base.wait_until_ready()
+        head.wait_until_ready()
+        yield base, head
 
 
 def _environment(library: Path, scratch: Path) -> dict[str, str]:
@@ -177,3 +152,86 @@ def _environment(library: Path, scratch: Path) -> dict[str, str]:
         # Threads that spin after their work would do so on the other side's cores.
         "OMP_WAIT_POLICY": "PASSIVE",
     }
+
+
+class TreeError(Exception):
+    """A commit that cannot be had; the message names it and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """``ref`` is what was asked for, ``sha`` what it means now."""
+
+    ref: str
+    sha: str
+
+
+def top_of(folder: Path) -> Path:
+    """The top folder of the checkout that ``folder`` is in.
+
+    Raises:
+        TreeError: it is in none.
+    """
+    try:
+        return Path(_git(folder, "rev-parse", "--show-toplevel"))
+    except TreeError as error:
+        raise TreeError(
+            f"{folder} is in no git checkout, so there is no commit to compare with: "
+            "run it in a clone of the repository"
+        ) from error
+
+
+def find_commit(top: Path, ref: str | None = None) -> Commit:
+    """The commit of ``ref``, else where this branch left the main one, else the one before.
+
+    Raises:
+        TreeError: there is no such commit.
+    """
+    if ref is not None:
+        try:
+            return Commit(ref, _git(top, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"))
+        except TreeError as error:
+            raise TreeError(
+                f"no commit {ref!r} in {top}: name a commit, branch or tag "
+                "(a shallow clone may lack it: git fetch --unshallow)"
+            ) from error
+    head = _git(top, "rev-parse", "HEAD")
+    for main in ("origin/main", "main"):
+        try:
+            base = _git(top, "merge-base", main, "HEAD")
+        except TreeError:
+            continue
+        # On the main branch itself the changes that are not committed yet are the head side.
+        if base != head or is_dirty(top):
+            return Commit(f"merge-base with {main}", base)
+    return find_commit(top, "HEAD~1")
+
+
+def is_dirty(top: Path) -> bool:
+    """Whether tracked files differ from the commit that is checked out."""
+    return bool(_git(top, "status", "--porcelain", "--untracked-files=no"))
+
+
+@contextmanager
+def files_of(top: Path, commit: Commit) -> Iterator[Path]:
+    """A temporary folder outside ``top`` whose ``tree`` holds the files of ``commit``."""
+    with tempfile.TemporaryDirectory(prefix="gatherbench-regress-") as name:
+        folder = Path(name)
+        tree = folder / "tree"
+        tree.mkdir()
+        _git(top, "archive", "--format=tar", f"--output={folder / 'tree.tar'}", commit.sha)
+        subprocess.run(["tar", "-xf", folder / "tree.tar", "-C", tree], check=True)
+        (folder / "tree.tar").unlink()
+        yield folder
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", folder, *arguments], capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise TreeError(f"git cannot be run: {error.strerror}; install git") from error
+    if done.returncode:
+        raise TreeError(done.stderr.strip() or f"git {arguments[0]} failed")
+    return done.stdout.strip()

@@ -1,11 +1,9 @@
-"""What a run needs around it: sole use of its folder, SIGTERM as Ctrl-C, why a worker died."""
+"""What a run needs around it: sole use of its folder, and SIGTERM as Ctrl-C."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
-import json
 import os
 import signal
 import threading
@@ -13,9 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.store import StoreError, write_atomically
-from gatherbench.bench.run.worker import DISK_FULL
+from gatherbench.bench.run.store import StoreError
 
 _INSTANT_S = 0.1
 
@@ -34,32 +30,6 @@ def only_one(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-def other_data(folder: Path, workload: Workload, identity: str) -> str | None:
-    """Why a run must not go on with this dataset: it began with another. Keeps the first.
-
-    Args:
-        folder: of the run.
-        identity: of :func:`gatherbench.bench.sampling.prepare.identity`.
-
-    Raises:
-        StoreError: the run's ``data.json`` was damaged.
-    """
-    file = folder / "data.json"
-    try:
-        known = dict(json.loads(file.read_bytes())) if file.exists() else {}
-    except (ValueError, TypeError) as error:
-        raise StoreError(
-            f"{file}: cannot be read ({error}); it says what the run began with: start a new run"
-        ) from error
-    if known.setdefault(workload.id, identity) != identity:
-        return (
-            f"{workload.dataset} is not what this run began with: it was imported or made anew"
-            " since; start a new run, or import it as it was"
-        )
-    write_atomically(file, json.dumps(known, indent=2) + "\n")
-    return None
 
 
 def _lock(folder: int) -> None:
@@ -106,18 +76,3 @@ def terminate_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def death_of(code: int, log: str) -> str | None:
-    """Why a worker that said nothing died, in words; ``None`` if it ended well."""
-    if code == 0:
-        return None
-    if code == DISK_FULL:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    last = next((x.strip() for x in reversed(log.splitlines()) if x.strip()), "it printed nothing")
-    if code < 0:
-        known = {int(s): s.name for s in signal.Signals}
-        name = known.get(-code, f"signal {-code}")
-        hint = " (most likely out of memory)" if name == "SIGKILL" else ""
-        return f"killed by {name}{hint}; last words: {last}"
-    return f"exit status {code}; last words: {last}"

@@ -1,21 +1,47 @@
-"""A case as a job for a process of its own: what to measure, where, and where to write."""
+"""What the runner hands to a process of its own: a workload to prepare, or a case to measure."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 from pydantic import TypeAdapter
 
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.rows import RowMaker
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class _File:
+    """A dataclass that travels as JSON."""
+
+    def dump(self, path: Path) -> None:
+        """Write the job for the process that will do it."""
+        path.write_bytes(TypeAdapter(type(self)).dump_json(self))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The inverse of :meth:`dump`."""
+        return TypeAdapter(cls).validate_json(path.read_bytes())
+
+
+@dataclass(frozen=True)
+class Preparation(_File):
+    """A workload whose dataset and minibatches are to be made ready.
+
+    ``answers`` gets one JSON object a line: ``what`` and ``fraction`` of the work on the way, at
+    the end ``dataset``, ``trace`` and ``identity``, or ``error``.
+    """
+
+    workload: Workload
+    answers: Path
+
+
+@dataclass(frozen=True)
+class Job(_File):
     """One case to measure, and where.
 
     Attributes:
@@ -27,12 +53,11 @@ class Job:
         trace: the folder of the workload's minibatches.
         part: the file that the case writes.
         traces: folder for a trace of an epoch after the measured ones; ``None``: no trace.
-        nvtx: mark the measured epochs for Nsight.
         sensors: which of the GPU's sensors the run's calibration trusts; ``None``: no GPU.
     """
 
     case: Case
-    measure: dict[str, Any]
+    measure: Measure
     device: str
     run_id: str
     commit: str
@@ -41,22 +66,24 @@ class Job:
     trace: Path
     part: Path
     traces: Path | None = None
-    nvtx: bool = False
     sensors: SensorChoice | None = None
 
-    def dump(self, path: Path) -> None:
-        """Write the job for the process that will do it."""
-        path.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
+    @property
+    def rows(self) -> RowMaker:
+        """Makes the rows of the case."""
+        return row_maker(self.case, self.device, self.run_id, self.commit, self.machine)
 
-    @classmethod
-    def load(cls, path: Path) -> Job:
-        """The inverse of :meth:`dump`."""
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        case = fields.pop("case")
-        workload = case.pop("workload")
-        workload["fanouts"] = tuple(workload["fanouts"])
-        for name in ("dataset", "trace", "part", "traces"):
-            fields[name] = None if fields[name] is None else Path(fields[name])
-        if fields["sensors"] is not None:
-            fields["sensors"] = TypeAdapter(SensorChoice).validate_python(fields["sensors"])
-        return cls(case=Case(workload=Workload(**workload), **case), **fields)
+
+def row_maker(case: Case, device: str, run_id: str, commit: str, machine: str) -> RowMaker:
+    """What all rows of the case share."""
+    return RowMaker(
+        run_id=run_id,
+        commit=commit,
+        machine=machine,
+        backend="cuda" if device == "cuda" else "host",
+        workload=case.workload.id,
+        dataset=case.workload.dataset,
+        strategy=case.strategy,
+        variant=case.variant,
+        repeat=case.repeat,
+    )

@@ -23,7 +23,6 @@ from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.accuracy import score
 from gatherbench.bench.run.check import (
     COMPARED,
     LAST_BATCHES,
@@ -41,10 +40,10 @@ from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_calibration import gpu_under_test
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.untimed import EnergyBlock, row_of, uvm_rows
-from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.torch_sampler import DeviceSampler
 from gatherbench.bench.sampling.trace import Sampler, Trace
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
@@ -56,27 +55,6 @@ from gatherbench.strategies.registry import build
 #: Share of the available memory up to which the table is brought into anonymous memory; a larger
 #: one is read through its memory map.
 RESIDENT_SHARE = 0.6
-
-
-def backend_of(device: str) -> str:
-    """The rows' ``backend`` for a torch device type."""
-    return "cuda" if device == "cuda" else "host"
-
-
-def row_maker(job: Job) -> RowMaker:
-    """What all rows of the case share."""
-    case = job.case
-    return RowMaker(
-        run_id=job.run_id,
-        commit=job.commit,
-        machine=job.machine,
-        backend=backend_of(job.device),
-        workload=case.workload.id,
-        dataset=case.workload.dataset,
-        strategy=case.strategy,
-        variant=case.variant,
-        repeat=case.repeat,
-    )
 
 
 def measure(job: Job, out: PartWriter) -> str | None:
@@ -97,20 +75,20 @@ def measure(job: Job, out: PartWriter) -> str | None:
             return _measure(job, strategy, out)
         except WrongRowsError as error:
             reason = f"failed: {error}"
-            out.row(row_maker(job).missing(CHECK_STAGE, "rows", "1", COMPARED, reason, "failed"))
+            out.row(job.rows.missing(CHECK_STAGE, "rows", "1", COMPARED, reason, "failed"))
             raise
 
 
 def _measure(job: Job, strategy: Strategy, out: PartWriter) -> str | None:
     device = torch.device(job.device)
-    binding = bind_case(device, job.measure["threads"], job.measure.get("numa", "gpu"))
+    binding = bind_case(device, job.measure.threads, job.measure.numa)
     torch.set_num_threads(len(os.sched_getaffinity(0)))  # the plan's, whatever OMP_NUM_THREADS says
     dataset = open_dataset(job.dataset)
     reason = strategy.skip(device, dataset.spec.table_bytes)
     if reason is not None:
         return reason
     trace = Trace.open(job.trace)
-    make = row_maker(job)
+    make = job.rows
 
     begin = time.perf_counter()
     table, where = load_table(dataset)
@@ -131,7 +109,7 @@ def _measure(job: Job, strategy: Strategy, out: PartWriter) -> str | None:
             out.row(make.ok("setup", step.metric, step.unit, step.value, step.source))
 
         witness = Witness(table, device)
-        first = max(job.measure["check_batches"], fetcher.lookahead + 2)
+        first = max(job.measure.check_batches, fetcher.lookahead + 2)
         checked = check_rows(fetcher, witness, itertools.islice(trace, first), "before timing")
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
         if device.type == "cuda":
@@ -199,26 +177,26 @@ def _train(
     trainer = Trainer(model, torch.from_numpy(np.array(dataset.labels)), fetcher.device)
     sampler = NeighborSampler(dataset.indptr, dataset.indices, case.workload.fanouts)
     drawing: Sampler = sampler
-    if plan["sampling"] == "gpu":
+    if plan.sampling == "gpu":
         graph = (dataset.indptr, dataset.indices)
         drawing = DeviceSampler(*graph, case.workload.fanouts, fetcher.device)
     gpu = gpu_under_test(fetcher.device, job.sensors)
     recorder = Recorder(open_meters(gpu=gpu))
-    energy = EnergyBlock(gpu, run_on=plan.get("energy", True))
+    energy = EnergyBlock(gpu, run_on=plan.energy)
 
     def minibatches() -> Iterator[MiniBatch]:
-        if plan["sampling"] == "replay":
+        if plan.sampling == "replay":
             return iter(trace)
         return live_batches(case.workload, dataset, drawing)
 
     for step in _tuned(fetcher, trainer, trace[0], table):
         out.row(make.ok("setup", step.metric, step.unit, step.value, step.source))
 
-    for _ in range(plan["warmup_epochs"]):
+    for _ in range(plan.warmup_epochs):
         with witness.everything("in the warm-up") as watch:
             run_epoch(minibatches(), fetcher, trainer, unmarked, watch)
-    with nvtx_session(job.nvtx) as mark, energy:
-        for number in range(plan["epochs"]):
+    with nvtx_session(plan.nvtx) as mark, energy:
+        for number in range(plan.epochs):
             with witness.spots(f"in epoch {number}", len(trace)) as watch, recorder:
                 times = run_epoch(minibatches(), fetcher, trainer, mark, watch)
             _write_epoch(job, times, dataset.spec.row_bytes, number, make, out)
@@ -226,8 +204,8 @@ def _train(
                 out.row(row_of(reading, make, "epoch", number))
                 if reading.series:
                     out.series(case, number, reading.metric, reading.unit, reading.series)
-    if plan["eval_batches"]:
-        right, seen = score(case.workload, dataset, table, trainer, sampler, plan["eval_batches"])
+    if plan.eval_batches:
+        right, seen = score(case.workload, dataset, table, trainer, sampler, plan.eval_batches)
         if seen:
             source = f"{seen} test nodes"
             out.row(make.ok("eval", "test_accuracy", "1", right / seen, source))
@@ -238,7 +216,7 @@ def _train(
     def one_epoch() -> None:
         run_epoch(minibatches(), fetcher, trainer)
 
-    for row in energy.rows(plan["epochs"], one_epoch, make):
+    for row in energy.rows(plan.epochs, one_epoch, make):
         out.row(row)
     for row in uvm_rows(one_epoch, make, traced=job.traces is not None):
         out.row(row)
@@ -249,6 +227,27 @@ def _train(
             run_epoch(itertools.islice(minibatches(), TRACE_BATCHES), fetcher, trainer, mark)
 
         out.row(_traced(traced, path, fetcher.device, make))
+
+
+def score(
+    workload: Workload,
+    dataset: GraphDataset,
+    table: Tensor,
+    trainer: Trainer,
+    sampler: NeighborSampler,
+    batches: int,
+) -> tuple[int, int]:
+    """Test nodes classified rightly, and how many were looked at; drawn from the seed."""
+    if not len(dataset.test_ids):  # a split of one's own need not have any
+        return 0, 0
+    seeds = epoch_seeds(dataset.test_ids, workload.batch_size, workload.seed, 0, batches)
+    right = seen = 0
+    for i, batch_seeds in enumerate(seeds):
+        batch = sampler.sample(batch_seeds, batch_seed(workload.seed, -1, i))
+        x = reference_gather(table, batch.input_ids).to(trainer.device)
+        right += trainer.correct(x, batch)
+        seen += batch_seeds.numel()
+    return right, seen
 
 
 def _tuned(fetcher: Fetcher, trainer: Trainer, batch: MiniBatch, table: Tensor) -> list[SetupStep]:

@@ -1,9 +1,9 @@
 """The models that are trained on the fetched rows: GraphSAGE and GAT from PyG's own layers, an MLP.
 
-A plan may name a class of the user's own instead, see
-:mod:`gatherbench.bench.plan.own_model`. All run on message-flow blocks: layer ``k`` turns the rows
-of its source nodes into rows of its target nodes, so the outermost layer reads every fetched row
-and the last one yields the seeds.
+A plan may name a class of the user's own instead
+(:func:`gatherbench.bench.plan.workload.own_model`). All run on message-flow blocks: layer ``k``
+turns the rows of its source nodes into rows of its target nodes, so the outermost layer reads every
+fetched row and the last one yields the seeds.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout, relu
 from torch_geometric.nn import GATConv, SAGEConv
 
-from gatherbench.bench.plan.own_model import own_model
-from gatherbench.bench.plan.workload import GRAPHLESS, MODELS, Workload
+from gatherbench.bench.plan.workload import GRAPHLESS, MODELS, Workload, own_model
 from gatherbench.bench.run.training_cost import GAT_HEADS
 from gatherbench.bench.sampling.minibatch import MiniBatch
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
-import subprocess
+import signal
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
@@ -29,10 +31,9 @@ from gatherbench.bench.run.calibration_job import (
     read_choice,
     run_maker,
 )
-from gatherbench.bench.run.deadline import Deadline, TimeUp
-from gatherbench.bench.run.fork_server import Forked, ForkServer
-from gatherbench.bench.run.guards import death_of, only_one, other_data, terminate_as_interrupt
-from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.fork_server import ForkServer
+from gatherbench.bench.run.guards import only_one, terminate_as_interrupt
+from gatherbench.bench.run.job import Job, Preparation, row_maker
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import (
     CALIBRATION_STAGE,
@@ -46,6 +47,7 @@ from gatherbench.bench.run.store import (
     key_of,
     read_part,
     rows_of,
+    write_atomically,
 )
 from gatherbench.bench.run.worker import DISK_FULL, is_disk_full
 from gatherbench.bench.sampling.prepare import state_of
@@ -53,14 +55,20 @@ from gatherbench.datasets.store import data_root
 
 #: Of a folder that may be read only.
 _NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM)
-#: How long a killed worker is waited for.
-_KILL_S = 30.0
 CASE_CLOCK = "time.perf_counter"
 WORKER = (sys.executable, "-m", "gatherbench.bench.run.worker")
 
 
 class RunStopped(RuntimeError):  # noqa: N818 - not a fault of the program
     """The run cannot go on now; what was measured is safe, and it can be resumed."""
+
+
+class TimeUp(Exception):  # noqa: N818 - not a fault of the program
+    """The time for the whole run is used up."""
+
+
+class DiskFullError(OSError):
+    """A worker found the disk full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,7 @@ class Runner:
         commit, machine: what the rows say of the run.
         worker: the command that measures (tests give one that knows wrong strategies).
         budget_s: seconds after which the run ends as it is, for a later one to go on with; a case
-            in flight is cut off. ``None``: as long as it takes.
+            in flight is cut off.
         further: the case to be measured next, beyond ``cases``, by the rows so far; ``None``: there
             is none.
 
@@ -111,14 +119,14 @@ class Runner:
         self.store, self.cases, self.measure, self.further = store, cases, measure, further
         self.device, self.commit, self.machine = device, commit, machine
         self.progress = progress or Progress()
-        self.worker = worker
         self.left, self.unprepared = len(cases), 0
-        self._deadline = Deadline(budget_s)
+        self._until = time.monotonic() + (math.inf if budget_s is None else budget_s)
         self._server = ForkServer(worker)
         #: A new server once each series had its turn: see :mod:`gatherbench.bench.run.fork_server`.
         self._round = len({replace(case, repeat=0).id for case in cases})
         self._served = 0
         self._sensors: SensorChoice | None = None
+        self._rows: list[Row] = []
         self._ready: dict[Workload, tuple[Path, Path] | str] = {}
 
     def run(self) -> int:
@@ -160,19 +168,20 @@ class Runner:
 
     def _run_missing(self) -> None:
         done = self.store.recover()
+        self._rows = self.store.rows()
         self.left = sum(key_of(case) not in done for case in self.cases)
         total = len(self.cases)
         for number, case in enumerate(self.cases, start=1):
             if key_of(case) not in done:
                 self.left -= self._run(number, total, case, done)
-        while not self.left and (more := self.further(self.store.rows())) is not None:
+        while not self.left and (more := self.further(self._rows)) is not None:
             total += 1
             if not self._run(total, total, more, done):
                 return
 
     def _run(self, number: int, total: int, case: Case, done: set[Key]) -> bool:
         """Measure one case and fold what it found into the table; whether it could be prepared."""
-        self._deadline.check()
+        self._check_time()
         self.store.parts.mkdir(exist_ok=True)
         if self._sensors is None:
             self._sensors = self._calibrated(done)
@@ -187,45 +196,62 @@ class Runner:
                 source, failure = NOT_PREPARED, ready
             else:
                 failure = self._measure(case, part, *ready)
-        rows = self._fold(case, part, failure, source)
+        make = row_maker(case, self.device, self.store.run_id, self.commit, self.machine)
+        rows = self._fold(part, make, CASE_STAGE, failure, source)
         self.unprepared += source == NOT_PREPARED
         self.progress.ended(number, total, case, rows)
         return source != NOT_PREPARED
 
+    def _check_time(self) -> None:
+        if time.monotonic() >= self._until:
+            raise TimeUp
+
     def _measure(self, case: Case, part: Path, dataset: Path, trace: Path) -> str | None:
         """Measure the case in a process of its own; why it failed if the part does not say."""
+        # One repeat of a strategy is enough to look at.
+        traced = self.measure.trace and case.repeat == 0
         job = Job(
-            case,
-            self.measure.model_dump(),
-            self.device,
-            self.store.run_id,
-            self.commit,
-            self.machine,
-            dataset,
-            trace,
-            part.absolute(),
-            traces=self._traces_of(case),
-            nvtx=self.measure.nvtx,
+            case=case,
+            measure=self.measure,
+            device=self.device,
+            run_id=self.store.run_id,
+            commit=self.commit,
+            machine=self.machine,
+            dataset=dataset,
+            trace=trace,
+            part=part.absolute(),
+            traces=self.store.folder.absolute() / "traces" if traced else None,
             sensors=self._sensors,
         )
-        return self._work("measure", job, self.measure.timeout_s)
-
-    def _work(self, verb: str, job: Job | CalibrationJob, timeout_s: float) -> str | None:
-        """Have a process of its own do the job; why it failed if its part does not say."""
-        job.dump(self.store.job)
-        self.store.log.write_bytes(b"")
         if self._served >= self._round:
             self._server.close()
             self._served = 0
         self._served += 1
-        process = self._server.start(verb, self.store.job.absolute(), self.store.log.absolute())
-        with self._watched(process):
-            try:
-                code = process.wait(self._deadline.within(timeout_s))
-            except subprocess.TimeoutExpired:
-                self._deadline.check()
-                return f"timed out after {timeout_s:g} s"
-        return death_of(code, self.store.log.read_text(errors="replace"))
+        return self._work("measure", job, self.measure.timeout_s)
+
+    def _work(
+        self,
+        verb: str,
+        job: Job | Preparation | CalibrationJob,
+        timeout_s: float = math.inf,
+        look: Callable[[], None] | None = None,
+    ) -> str | None:
+        """Have a process of its own do the job; why it failed, in words.
+
+        Raises:
+            DiskFullError: it found the disk full.
+            TimeUp: the whole run's time was up before it ended.
+        """
+        job.dump(self.store.job)
+        log = self.store.log.absolute()
+        log.write_bytes(b"")
+        until = min(self._until, time.monotonic() + timeout_s)
+        try:
+            code = self._server.run(verb, self.store.job.absolute(), log, until, look)
+        except TimeoutError:
+            self._check_time()
+            return f"timed out after {timeout_s:g} s"
+        return _death_of(code, log.read_text(errors="replace"))
 
     def _calibrated(self, done: set[Key]) -> SensorChoice | None:
         """Which of the GPU's sensors the cases read; found out once a run. ``None``: no GPU."""
@@ -245,14 +271,9 @@ class Runner:
             )
             self.progress.preparing(self.cases[0].workload, "calibrating the GPU's sensors", 0.0)
             failure = self._work("calibrate", job, TIMEOUT_S)
-            self._append(part, make, CALIBRATION_STAGE, failure)
+            self._fold(part, make, CALIBRATION_STAGE, failure)
             done.add(CALIBRATION_KEY)
         return read_choice(sensors)
-
-    def _traces_of(self, case: Case) -> Path | None:
-        """Where the case's trace goes; one repeat of a strategy is enough to look at."""
-        wanted = self.measure.trace and case.repeat == 0
-        return self.store.folder.absolute() / "traces" if wanted else None
 
     def _prepare(self, workload: Workload) -> tuple[Path, Path] | str:
         """The folders of dataset and trace, or why they cannot be had.
@@ -267,75 +288,37 @@ class Runner:
         return ready
 
     def _prepare_now(self, workload: Workload) -> tuple[Path, Path] | str:
-        self.store.job.write_text(json.dumps(asdict(workload)), encoding="utf-8")
-        answer: dict[str, Any] = {}
-        with (
-            self.store.log.open("w+") as log,
-            self._process("prepare", stdout=subprocess.PIPE, stderr=log) as process,
-        ):
-            for line in process.stdout or ():
-                if not line.startswith("{"):
-                    continue  # a library that prints
-                answer = json.loads(line)
-                if "what" in answer:
-                    self.progress.preparing(workload, answer["what"], answer["fraction"])
-            code = process.wait()
-            log.seek(0)
-            if code == DISK_FULL:
-                raise RunStopped(f"no space left to prepare {workload.dataset}: {data_root()}")
-            death = death_of(code, log.read())
+        answers = self.store.parts.absolute() / "prepared.json"
+        answers.write_bytes(b"")
+
+        def last_answer() -> dict[str, Any]:
+            whole = answers.read_text(encoding="utf-8").rpartition("\n")[0]
+            return dict(json.loads(whole.rpartition("\n")[2] or "{}"))
+
+        told: dict[str, Any] = {}
+
+        def look() -> None:
+            nonlocal told
+            if (said := last_answer()) != told and "what" in said:
+                self.progress.preparing(workload, said["what"], said["fraction"])
+                told = said
+
+        try:
+            death = self._work("prepare", Preparation(workload, answers), look=look)
+        except DiskFullError as error:
+            raise RunStopped(
+                f"no space left to prepare {workload.dataset}: {data_root()}"
+            ) from error
+        answer = last_answer()
         if "dataset" not in answer:
             return f"{workload.dataset} could not be prepared: {answer.get('error') or death}"
         changed = other_data(self.store.folder, workload, answer["identity"])
         return changed or (Path(answer["dataset"]), Path(answer["trace"]))
 
-    @contextlib.contextmanager
-    def _process(
-        self, verb: str, stdout: int | IO[str], stderr: IO[str]
-    ) -> Iterator[subprocess.Popen[str]]:
-        """A worker that does not outlive the block."""
-        command = [*self.worker, verb, str(self.store.job.absolute()), str(os.getpid())]
-        process = subprocess.Popen(
-            command, stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL, text=True
-        )
-        try:
-            with self._watched(process):
-                yield process
-        finally:
-            if process.stdout:
-                process.stdout.close()
-
-    @contextlib.contextmanager
-    def _watched(self, process: subprocess.Popen[str] | Forked) -> Iterator[None]:
-        """Whatever ends the block, or the run's deadline, ends the process."""
-        try:
-            with self._deadline.over(process):
-                yield
-        finally:
-            if process.poll() is None:
-                process.kill()
-                with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver holds it
-                    process.wait(_KILL_S)
-
-    def _fold(self, case: Case, part: Path, failure: str | None, source: str) -> list[Row]:
-        """Append what the case measured and how it ended to the table."""
-        make = RowMaker(
-            self.store.run_id,
-            self.commit,
-            self.machine,
-            "cuda" if self.device == "cuda" else "host",
-            case.workload.id,
-            case.workload.dataset,
-            case.strategy,
-            case.variant,
-            case.repeat,
-        )
-        return self._append(part, make, CASE_STAGE, failure, source)
-
-    def _append(
+    def _fold(
         self, part: Path, make: RowMaker, stage: str, failure: str | None, source: str = CASE_CLOCK
     ) -> list[Row]:
-        """Append a part's rows, and a last one that says how its process ended."""
+        """Append a part's rows to the table, and a last one that says how its process ended."""
         records = list(read_part(part)) if part.exists() else []
         end = next((r for r in records if r["kind"] == "end"), None)
         if end is None:
@@ -348,4 +331,46 @@ class Runner:
             last = make.missing(*what, source, reason, end["status"])
         rows = [*rows_of(records), last]
         self.store.append(rows)
+        self._rows += rows
         return rows
+
+
+def other_data(folder: Path, workload: Workload, identity: str) -> str | None:
+    """Why a run must not go on with this dataset: it began with another. Keeps the first.
+
+    Args:
+        folder: of the run.
+        identity: of :func:`gatherbench.bench.sampling.prepare.identity`.
+
+    Raises:
+        StoreError: the run's ``data.json`` was damaged.
+    """
+    file = folder / "data.json"
+    try:
+        known = dict(json.loads(file.read_bytes())) if file.exists() else {}
+    except (ValueError, TypeError) as error:
+        raise StoreError(
+            f"{file}: cannot be read ({error}); it says what the run began with: start a new run"
+        ) from error
+    if known.setdefault(workload.id, identity) != identity:
+        return (
+            f"{workload.dataset} is not what this run began with: it was imported or made anew"
+            " since; start a new run, or import it as it was"
+        )
+    write_atomically(file, json.dumps(known, indent=2) + "\n")
+    return None
+
+
+def _death_of(code: int, log: str) -> str | None:
+    """Why a worker that said nothing died, in words; ``None`` if it ended well."""
+    if code == 0:
+        return None
+    if code == DISK_FULL:
+        raise DiskFullError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    last = next((x.strip() for x in reversed(log.splitlines()) if x.strip()), "it printed nothing")
+    if code < 0:
+        known = {int(s): s.name for s in signal.Signals}
+        name = known.get(-code, f"signal {-code}")
+        hint = " (most likely out of memory)" if name == "SIGKILL" else ""
+        return f"killed by {name}{hint}; last words: {last}"
+    return f"exit status {code}; last words: {last}"

@@ -1,45 +1,29 @@
 """The process of one case or one preparation: started by the runner, gone when it is done.
 
-    python -m gatherbench.bench.run.worker prepare WORKLOAD.json    progress and result on stdout
-    python -m gatherbench.bench.run.worker calibrate JOB.json       rows and sensors.json, on a GPU
-    python -m gatherbench.bench.run.worker measure JOB.json         rows into the job's part
-    python -m gatherbench.bench.run.worker serve -   forks one of these for each request
+    python -m gatherbench.bench.run.worker RUNNER_PID    forks a process for each request
 
 A process of its own means that a crash, a CUDA error or a lack of memory costs one case, and that
 no strategy meets the allocator, the caches or the threads that another one left behind. Most of
-such a process's life would go into imports, so ``serve`` imports once and forks for each request
+such a process's life would go into imports, so they are imported once, in the server that forks
 (:mod:`gatherbench.bench.run.fork_server`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import json
-import os
 import signal
 import sys
 import time
 import traceback
 from pathlib import Path
 
-from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.job import Job, Preparation
 
 #: Exit status that tells the runner that the disk is full (EX_IOERR of sysexits.h): no case can
 #: be measured until there is room, so the run stops where a failed case would not stop it.
 DISK_FULL = 74
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the runner dies, however it dies (Linux)."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the call
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def is_disk_full(error: BaseException | None) -> bool:
@@ -52,31 +36,27 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def prepare_workload(path: Path) -> None:
-    """Prepare the workload; one JSON object a line on stdout, the last with the folders."""
+    """Prepare the job's workload; progress and result go to its file of answers."""
     from gatherbench.bench.sampling.prepare import identity, prepare
 
-    fields = json.loads(path.read_text(encoding="utf-8"))
-    fields["fanouts"] = tuple(fields["fanouts"])
+    job = Preparation.load(path)
+    with job.answers.open("w", encoding="utf-8") as file:
 
-    answers = sys.stdout
+        def answer(**fields: str | float) -> None:
+            print(json.dumps(fields), file=file, flush=True)
 
-    def answer(**fields: str | float) -> None:
-        print(json.dumps(fields), file=answers, flush=True)
-
-    def progress(what: str, fraction: float) -> None:
-        answer(what=what, fraction=fraction)
-
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # what a library prints is no answer
-            dataset, trace = prepare(Workload(**fields), progress)
+        try:
+            dataset, trace = prepare(
+                job.workload, lambda what, fraction: answer(what=what, fraction=fraction)
+            )
             content = identity(dataset, trace)
-    except Exception as error:
-        if is_disk_full(error):
-            sys.exit(DISK_FULL)
-        traceback.print_exc()
-        answer(error=f"{type(error).__name__}: {error}")
-        sys.exit(1)
-    answer(dataset=str(dataset), trace=str(trace), identity=content)
+        except Exception as error:
+            if is_disk_full(error):
+                sys.exit(DISK_FULL)
+            traceback.print_exc()
+            answer(error=f"{type(error).__name__}: {error}")
+            sys.exit(1)
+        answer(dataset=str(dataset), trace=str(trace), identity=content)
 
 
 def measure_case(path: Path) -> None:
@@ -126,35 +106,25 @@ def calibrate_sensors(path: Path) -> None:
         out.end(status, reason, time.perf_counter() - begin)
 
 
-def serve(_path: Path) -> None:
-    """Import what a case needs, then fork a process for each request."""
+VERBS = {"prepare": prepare_workload, "calibrate": calibrate_sensors, "measure": measure_case}
+
+
+def main(runner: int) -> None:
+    """Import what a case needs, then fork a process for each request of ``runner``."""
+    from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the runner's to answer
+    die_with_parent(runner)
     # Imports start no thread that a fork would lose, and no CUDA context, which no fork survives.
     import numba
 
     import gatherbench.bench.run.measure
     import gatherbench.bench.run.sensor_calibration
     import gatherbench.bench.run.store  # noqa: F401
-    from gatherbench.bench.run.fork_server import serve_requests
 
     numba.njit("int64(int64)")(lambda x: x)  # numba's own imports wait for the first function
-    serve_requests(lambda verb, path: _VERBS[verb](Path(path)))
-
-
-def main(arguments: list[str]) -> None:
-    """Do what the runner asks: a verb, a file, and the runner's process id."""
-    verb, path, parent = arguments
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the runner's to answer
-    die_with_parent(int(parent))
-    _VERBS[verb](Path(path))
-
-
-_VERBS = {
-    "prepare": prepare_workload,
-    "calibrate": calibrate_sensors,
-    "measure": measure_case,
-    "serve": serve,
-}
+    serve_requests(lambda verb, path: VERBS[verb](Path(path)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(int(sys.argv[1]))

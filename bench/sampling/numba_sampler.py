@@ -7,7 +7,12 @@ depend on the seed alone, not on the number of threads or on what was sampled be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +24,6 @@ from gatherbench.bench.sampling import kernels
 from gatherbench.bench.sampling.checks import check_fanouts, check_graph, check_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.splitmix import derive
-from gatherbench.bench.sampling.team import Team
 
 #: Below this many edges a layer is drawn by the calling thread: waking another takes longer.
 _EDGES_PER_THREAD = 4096
@@ -192,3 +196,72 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     view: NDArray[Any] = np.asarray(array).view()
     view.flags.writeable = False
     return view
+
+
+_teams: weakref.WeakSet[Team] = weakref.WeakSet()
+
+
+class Team:
+    """Threads that work on one minibatch together: the calling one, and helpers started on demand.
+
+    ``DataLoader`` workers are forked from processes whose threads do not come along: a pool or a
+    held lock that was copied into the child would wait for ever. So every team starts afresh there.
+
+    Args:
+        words: length of each member's :meth:`scratch`.
+    """
+
+    def __init__(self, words: int) -> None:
+        self._words = words
+        self.start_afresh()
+        _teams.add(self)
+
+    def start_afresh(self) -> None:
+        """Forget threads, lock and scratch, of which a fork copied only the memory."""
+        self._lock = threading.Lock()
+        self._helpers: ThreadPoolExecutor | None = None
+        self._size = 1
+        self._scratch: list[NDArray[np.uint64]] = []
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other threads of this process out until the block ends."""
+        with self._lock:
+            yield
+
+    def scratch(self, member: int) -> NDArray[np.uint64]:
+        """uint64 ``[words]``, all zero unless its last user left something in it."""
+        return self._scratch[member]
+
+    def run(self, part: Callable[[int, int, int], None], bounds: Sequence[int]) -> None:
+        """Call ``part(member, bounds[member], bounds[member + 1])`` for all members at once.
+
+        Returns when all have ended, also when one of them raised: none is left writing.
+        """
+        size = len(bounds) - 1
+        while len(self._scratch) < size:
+            self._scratch.append(np.zeros(self._words, np.uint64))
+        if size == 1:
+            part(0, bounds[0], bounds[1])
+            return
+        if self._helpers is None or size > self._size:
+            self._helpers = ThreadPoolExecutor(size - 1, thread_name_prefix="gatherbench-sample")
+            self._size = size
+        others = [
+            self._helpers.submit(part, member, bounds[member], bounds[member + 1])
+            for member in range(1, size)
+        ]
+        try:
+            part(0, bounds[0], bounds[1])
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
+
+
+def _start_afresh() -> None:
+    for team in tuple(_teams):
+        team.start_afresh()
+
+
+os.register_at_fork(after_in_child=_start_afresh)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.bench.sampling.checks import check_fanouts, check_graph, check_seeds
@@ -99,6 +101,56 @@ class TorchNeighborSampler:
             columns = first[longer, None] + torch.arange(fanout, device=nodes.device)
             places[columns] = begins[longer, None] + chosen
         return self._indices[places].to(torch.int64), targets
+
+
+class DeviceSampler:
+    """A copy of the graph on ``device``, and minibatches drawn there, whatever the CPU is at.
+
+    Sampling has to wait for the GPU several times a minibatch. On a stream of its own it waits for
+    its own work only, not for the training that is queued. The edges stay on the GPU. The ids come
+    back to the host on that stream too, because every data path checks them there: 8 B a row over
+    the link, which all paths pay alike.
+
+    Args:
+        indptr, indices: as for :class:`TorchNeighborSampler`, on the host; may be memory maps.
+        fanouts: from the seeds outwards.
+        device: a GPU, or the host.
+    """
+
+    def __init__(
+        self,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.int32] | NDArray[np.int64],
+        fanouts: Sequence[int],
+        device: torch.device,
+    ) -> None:
+        lists, edges = (torch.from_numpy(np.array(part)).to(device) for part in (indptr, indices))
+        self._sampler = TorchNeighborSampler(lists, edges, fanouts)
+        self._device = device
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    @property
+    def num_nodes(self) -> int:
+        return self._sampler.num_nodes
+
+    def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
+        """Draw the minibatch of ``seeds`` (int64 ``[S]`` on the host).
+
+        ``input_ids`` are on the host, the edges on the device, where what the current stream does
+        from here on finds them. Errors as :meth:`TorchNeighborSampler.sample`.
+        """
+        if self._stream is None:
+            return self._sampler.sample(seeds, seed)
+        current = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._stream):
+            drawn = self._sampler.sample(seeds.to(self._device), seed)
+            ids = drawn.input_ids.cpu()
+        current.wait_stream(self._stream)
+        for made in drawn.edges:
+            made.record_stream(current)  # or it could be handed on while the training reads it
+        return MiniBatch(ids, drawn.edges, drawn.num_nodes)
 
 
 def _choose(degrees: Tensor, taken: int, states: Tensor) -> Tensor:

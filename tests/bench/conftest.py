@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.sampling.prepare import prepare
@@ -25,17 +27,7 @@ from gatherbench.strategies.registry import build
 from .written_run import write_run
 
 NODES, DEGREE, WIDTH, CLASSES = 400, 6, 33, 3
-MEASURE: dict[str, Any] = {
-    "repeats": 1,
-    "warmup_epochs": 1,
-    "epochs": 2,
-    "sampling": "live",
-    "check_batches": 2,
-    "eval_batches": 2,
-    "timeout_s": 60,
-    "threads": 0,
-    "order_seed": 0,
-}
+MEASURE = Measure(repeats=1, eval_batches=2, timeout_s=60)
 
 JobMaker = Callable[..., Job]
 MakeRun = Callable[..., Path]
@@ -70,6 +62,7 @@ description = "a plan for a test"
 repeats = 1
 warmup_epochs = 0
 epochs = 1
+threads = 1
 [[workload]]
 dataset = "tiny"
 fanouts = [3, 2]
@@ -111,9 +104,18 @@ def shell_run(tiny_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Shel
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run leaves, but for its pictures: they take longer than all the rest."""
+    monkeypatch.setattr("gatherbench.bench.commands.finish.save_all", lambda *_: [])
+
+
+@pytest.fixture
 def make_job(tiny_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobMaker:
     """Makes a job for a strategy on the tiny graph; keywords change the measure table."""
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+    # On so small a graph a second thread only waits for its turn.
+    torch.set_num_threads(1)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
 
     def make(strategy: str = "cpu_gather", model: str = "sage", **changes: Any) -> Job:
         params = changes.pop("params", {})
@@ -122,7 +124,7 @@ def make_job(tiny_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         case = Case(workload, strategy, build(strategy, params).variant, params, 0)
         return Job(
             case,
-            {**MEASURE, **changes},
+            MEASURE.model_copy(update=changes),
             "cpu",
             "run",
             "abc",

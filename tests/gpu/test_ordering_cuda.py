@@ -287,7 +287,7 @@ def test_the_sweep_of_budgets_does_not_write_where_queued_work_still_reads() -> 
 
 def test_edges_drawn_on_the_gpu_are_kept_until_they_are_read() -> None:
     """A minibatch that is dropped while its training is queued must not be drawn over."""
-    module = pytest.importorskip("gatherbench.bench.sampling.device_sampler")
+    module = pytest.importorskip("gatherbench.bench.sampling.torch_sampler")
     generator = torch.Generator().manual_seed(0)
     graph = (torch.arange(0, 20_001, 10), torch.randint(0, 2000, (20_000,), generator=generator))
     on_gpu, on_host = (

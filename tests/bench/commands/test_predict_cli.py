@@ -23,7 +23,9 @@ ShellRun = tuple[subprocess.CompletedProcess[str], Path]
 
 
 @pytest.fixture
-def folder(shell_run: ShellRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(
+    shell_run: ShellRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None
+) -> Path:
     """A finished run on a host, predicted for ``a100-pcie4``; no calibration is near."""
     monkeypatch.chdir(tmp_path)
     _, made = shell_run

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -100,20 +98,6 @@ def test_bad_input_ends_with_2(arguments: list[str], said: str) -> None:
     assert done.exit_code == 2, done.stdout + done.stderr
     assert said in done.stderr
     assert isinstance(done.exception, SystemExit)  # no other error, which would be a traceback
-
-
-def test_neither_the_table_nor_its_help_loads_torch() -> None:
-    script = (
-        "import sys; from gatherbench.bench.cli import main\n"
-        "sys.argv = ['gatherbench', 'requests', *sys.argv[1:]]\n"
-        "try: main()\n"
-        "except SystemExit as e: assert not e.code\n"
-        "print({'torch', 'pandas', 'matplotlib'} & set(sys.modules), 'numpy' in sys.modules)"
-    )
-    for arguments, numpy in (["--help"], False), (["--policy", "dgl"], True):
-        command = [sys.executable, "-c", script, *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        assert done.stdout.splitlines()[-1] == f"set() {numpy}", done.stdout + done.stderr
 
 
 def test_list_policies() -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from gatherbench.bench.commands.execute import BadRunError, new_run, reopen
-from gatherbench.bench.plan.plan import Plan, PlanError, cases_from_json, resolved
+from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
+from gatherbench.bench.plan.plan import Plan, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import load_plan, plan_names
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.models import build_model
@@ -66,8 +67,8 @@ def test_the_order_is_the_same_every_time(tmp_path: Path) -> None:
 
 def test_plan_json_gives_the_same_cases(tmp_path: Path) -> None:
     plan = load_plan(write(tmp_path, SMALL))
-    text = json.loads(json.dumps(resolved(plan, plan.cases())))
-    assert cases_from_json(text) == plan.cases()
+    text = ResolvedPlan.of(plan, plan.cases()).model_dump_json()
+    assert ResolvedPlan.model_validate_json(text).expanded() == plan.cases()
 
 
 @pytest.mark.parametrize("name", plan_names())
@@ -220,21 +221,14 @@ def test_a_model_that_is_not_there_is_named_before_anything_runs(
 
 
 def test_a_run_trains_a_model_of_ones_own_and_predicts_nothing_of_it(
-    own_models: Path, plan: Path
+    own_models: Path, plan: Path, undrawn: None
 ) -> None:
     own = 'dataset = "tiny"\nmodel = ["sage", "models_for_a_test:Seeds"]'
     plan.write_text(plan.read_text().replace('dataset = "tiny"', own))
-    script = "from gatherbench.bench.cli import main; main()"  # as the console script: -P
-    command = [sys.executable, "-P", "-c", script, "run", str(plan), "--profile", "a100-pcie4"]
-    done = subprocess.run(
-        [*command, "--device", "cpu"],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    (folder,) = own_models.glob("results/*/*")
+    run = new_run(str(plan), own_models / "results", "cpu", profile="a100-pcie4")
+    said = io.StringIO()
+    assert execute(run, Console(file=said), Console(file=said)) == 0, said.getvalue()
+    folder = run.store.folder
     rows = load_run(folder).rows
     own_rows = rows[rows["model"] == "models_for_a_test:Seeds"]
     assert (own_rows[own_rows["metric"] == "loss"]["value"] > 0).any()

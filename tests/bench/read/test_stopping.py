@@ -7,12 +7,14 @@ import math
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.read.disturbance import beside, logical_cores
 from gatherbench.bench.read.stopping import Further, imprecise
 from gatherbench.bench.read.tables import Run, no_samples, run_of
 from gatherbench.bench.run.rows import Row, RowMaker
@@ -39,14 +41,14 @@ def series(name: str, *seconds: float, **more: float) -> list[Row]:
     return [row for r, s in enumerate(seconds) for row in ended(name, r, s, **more)]
 
 
-def read(rows: list[Row], measure: Measure | None = None) -> Run:
+def read(rows: list[Row], measure: Measure | None = None, env: dict[str, Any] | None = None) -> Run:
     text = {"workloads": {WORKLOAD.id: {**asdict(WORKLOAD)}}, "cases": []}
     text |= {"measure": (measure or Measure()).model_dump()}
-    return run_of(Path(), text, {}, rows, no_samples(), going=True)
+    return run_of(Path(), text, env or {}, rows, no_samples(), going=True)
 
 
 def further(measure: Measure) -> Further:
-    return Further(FIRST, measure, read)
+    return Further(FIRST, measure, cores=1)
 
 
 STEADY = (1.0, 1.0001) * 3
@@ -146,3 +148,13 @@ def test_a_run_that_is_asked_for_more_and_more_ends() -> None:
         rows += ended(case.variant, case.repeat, 1.0 + 0.1 * (case.repeat % 2))
     assert Counter(order) == dict.fromkeys(NAMES, 2)
     assert all(one != two for one, two in itertools.pairwise(order))
+
+
+@pytest.mark.parametrize("busy", [0.0, 0.29, 0.31, 0.4, 1.5])
+@pytest.mark.parametrize("cores", [1, 8])
+def test_one_case_is_judged_as_in_the_whole_run(busy: float, cores: int) -> None:
+    rows, env = ended("a", 0, 1.0, busy=busy), {"cpu": {"logical_cores": cores}}
+    marked = read(rows, env=env).rows.iloc[0]
+    found = beside(rows, logical_cores(env))
+    assert found == (pytest.approx(marked["other_cores"]), marked["disturbed"])
+    assert beside(rows[:1], cores) is None, "the host was not metered"

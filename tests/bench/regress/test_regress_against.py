@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.regress import against, blocks, tree
-from gatherbench.bench.regress.paired import MIN_PAIRS
-from gatherbench.bench.regress.tree import TreeError, files_of, find_commit, is_dirty, top_of
+from gatherbench.bench.regress import against, blocks, sides
+from gatherbench.bench.regress.blocks import MIN_PAIRS
+from gatherbench.bench.regress.sides import TreeError, files_of, find_commit, is_dirty, top_of
 
 WORK = "def work() -> int:\n    return sum(range({size}))\n"
 BENCH = """
@@ -72,7 +72,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the module makes its temporary folders."""
     folder = tmp_path / "scratch"
     folder.mkdir()
-    monkeypatch.setattr(tree.tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(sides.tempfile, "tempdir", str(folder))
     return folder
 
 

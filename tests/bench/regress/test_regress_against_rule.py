@@ -4,34 +4,39 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gatherbench.bench.regress.blocks import (
+    MIN_PAIRS,
     MOST_PAIRS,
     Record,
     Sample,
+    judge,
+    judge_all,
     run_pair,
     worth_more,
 )
-from gatherbench.bench.regress.paired import (
-    MIN_PAIRS,
-    Pairs,
-    judge,
-    judge_all,
-)
-from gatherbench.bench.regress.sides import BenchmarkError, Side
+from gatherbench.bench.regress.sides import BenchmarkError
 
 Machine = Callable[[float], float]
 
 
+def sampled(name: str, log_ratios: Iterable[float], group: str = "", **more: Any) -> Record:
+    record = Record(name, turns=1, rounds=1, group=group, **{"pair_s": 1.0, **more})
+    for pair, log_ratio in enumerate(log_ratios):
+        record.samples.append(Sample(pair, (1.0,), (math.exp(log_ratio),), (False,)))
+    return record
+
+
 def test_too_few_pairs_decide_nothing() -> None:
-    verdict = judge(Pairs("x", (1.0,) * (MIN_PAIRS - 1)), 1)
+    verdict = judge(sampled("x", [1.0] * (MIN_PAIRS - 1)), 1)
     assert (verdict.word, verdict.reason) == ("AMBIGUOUS", "5 of at least 6 pairs")
-    assert judge(Pairs("x", (1.0,) * MIN_PAIRS), 1).word == "SLOW"
+    assert judge(sampled("x", [1.0] * MIN_PAIRS), 1).word == "SLOW"
 
 
 @pytest.mark.parametrize(
@@ -49,21 +54,21 @@ def test_too_few_pairs_decide_nothing() -> None:
 )
 def test_words(ratio: float, spread: float, count: int, family: int, word: str) -> None:
     centred = np.linspace(-spread, spread, count)
-    verdict = judge(Pairs("x", tuple(math.log(ratio) + centred)), family)
+    verdict = judge(sampled("x", math.log(ratio) + centred), family)
     assert verdict.word == word, verdict.reason
     assert verdict.ratio == pytest.approx(ratio)
 
 
 def test_a_yardstick_that_moves_the_same_way_takes_slow_back() -> None:
-    slow, fast = (0.5,) * 12, (-0.5,) * 12
-    ours = Pairs("b.py::ours", slow, "gather")
-    for marks, word in ((slow, "AMBIGUOUS"), ((0.0,) * 12, "SLOW"), (fast, "SLOW")):
-        mark = Pairs("b.py::torch", marks, "gather", yardstick=True)
-        verdicts = judge_all([ours, mark, Pairs("b.py::else", slow, "other")])
+    slow, fast = [0.5] * 12, [-0.5] * 12
+    ours, other = sampled("b.py::ours", slow, "gather"), sampled("b.py::else", slow, "other")
+    for marks, word in ((slow, "AMBIGUOUS"), ([0.0] * 12, "SLOW"), (fast, "SLOW")):
+        mark = sampled("b.py::torch", marks, "gather", yardstick=True)
+        verdicts = judge_all([ours, mark, other])
         assert [verdicts[0].word, verdicts[2].word] == [word, "SLOW"]
-    moved = judge_all([Pairs("b.py::torch", slow, "gather", yardstick=True)])
-    assert moved[0].word == "AMBIGUOUS"
-    assert "not our code" in moved[0].reason
+    (moved,) = judge_all([sampled("b.py::torch", slow, "gather", yardstick=True)])
+    assert moved.word == "AMBIGUOUS"
+    assert "not our code" in moved.reason
 
 
 class Clock:
@@ -106,13 +111,13 @@ def verdict_of(machine: Machine, head_s: float, seed: int, pairs: int = 12) -> s
     clock, rng = Clock(machine, seed), random.Random(seed)
 
     @contextmanager
-    def opened() -> Iterator[tuple[Side, Side]]:
+    def opened() -> Iterator[tuple[Any, Any]]:
         yield Simulated(clock, 0.010), Simulated(clock, head_s)
 
     record = Record("x", rounds=1, turns=9)
     for pair in range(pairs):
         run_pair(opened, [record], pair, rng)
-    return judge(record.pairs(), 50).word
+    return judge(record, 50).word
 
 
 MACHINES: dict[str, Machine] = {
@@ -146,13 +151,6 @@ def test_one_run_after_the_other_would_have_blamed_the_code() -> None:
     assert alone[1] / alone[0] > 1.3
 
 
-def sampled(name: str, log_ratios: list[float], pair_s: float = 1.0) -> Record:
-    record = Record(name, turns=1, rounds=1, pair_s=pair_s)
-    for pair, log_ratio in enumerate(log_ratios):
-        record.samples.append(Sample(pair, (1.0,), (math.exp(log_ratio),), (False,)))
-    return record
-
-
 def names(records: list[Record]) -> list[str]:
     return [record.name for record in records]
 
@@ -184,7 +182,7 @@ def test_a_benchmark_that_breaks_later_is_named_by_its_side() -> None:
     head.fails = True
 
     @contextmanager
-    def opened() -> Iterator[tuple[Side, Side]]:
+    def opened() -> Iterator[tuple[Any, Any]]:
         yield base, head
 
     record = Record("x", rounds=1, turns=3)

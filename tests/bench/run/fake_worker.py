@@ -14,42 +14,16 @@ from pathlib import Path
 
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.run.calibration_job import CalibrationJob, run_maker
-from gatherbench.bench.run.fork_server import serve_requests
-from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.rows import RowMaker
+from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
+from gatherbench.bench.run.job import Job, Preparation
 from gatherbench.bench.run.store import PartWriter
-from gatherbench.bench.run.worker import DISK_FULL, die_with_parent
+from gatherbench.bench.run.worker import DISK_FULL
 from gatherbench.bench.sampling.prepare import state_of
-
-
-def main() -> None:
-    verb, path, parent = sys.argv[1:]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent(int(parent))
-    if verb == "serve":
-        serve_requests(work)
-    else:
-        work(verb, path)
 
 
 def work(verb: str, path: str) -> None:
     if verb == "prepare":
-        print("some library has to say something")
-        dataset = json.loads(Path(path).read_text())["dataset"]
-        if dataset == "full":
-            sys.exit(DISK_FULL)
-        if dataset == "broken":
-            print(json.dumps({"error": "DatasetError: features.npy is half written"}))
-            sys.exit(1)
-        if dataset == "downloaded" and os.environ.get("TEST_NETWORK") == "down":
-            print(json.dumps({"error": "OSError: no route to host"}))
-            sys.exit(1)
-        print(json.dumps({"what": "drawing", "fraction": 0.5}))
-        folder = Path(os.environ.get("TEST_FOLDER", "/nowhere"))
-        spec = folder / "spec.json"
-        identity = spec.read_text() if spec.exists() else os.environ.get("TEST_DATA", "")
-        answer = {"dataset": str(folder), "trace": f"/nowhere-{state_of(folder)}"}
-        print(json.dumps({**answer, "identity": identity}))
+        prepare(Preparation.load(Path(path)))
         return
     if verb == "calibrate":
         calibrate(CalibrationJob.load(Path(path)))
@@ -60,11 +34,7 @@ def work(verb: str, path: str) -> None:
         log.write(case.id + "\n")
     with (job.part.parent.parent / "servers").open("a") as log:
         log.write(f"{os.getppid()}\n")
-    out = PartWriter(job.part)
-    make = RowMaker(
-        job.run_id, job.commit, job.machine, "host", case.workload.id, case.workload.dataset,
-        case.strategy, case.variant, case.repeat,
-    )  # fmt: skip
+    out, make = PartWriter(job.part), job.rows
     out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", epoch=0))
     loss = 2.0 if case.variant == "strays" else 1.0
     out.row(make.ok("train", "loss", "1", loss, "mean", epoch=0))
@@ -105,6 +75,29 @@ def work(verb: str, path: str) -> None:
     out.end("ok", None, 0.2)
 
 
+def prepare(job: Preparation) -> None:
+    print("some library has to say something")
+    dataset = job.workload.dataset
+    if dataset == "full":
+        sys.exit(DISK_FULL)
+    with job.answers.open("w") as file:
+        if dataset == "broken":
+            print(json.dumps({"error": "DatasetError: features.npy is half written"}), file=file)
+            sys.exit(1)
+        if dataset == "downloaded" and os.environ.get("TEST_NETWORK") == "down":
+            print(json.dumps({"error": "OSError: no route to host"}), file=file)
+            sys.exit(1)
+        print(json.dumps({"what": "drawing", "fraction": 0.5}), file=file, flush=True)
+        while dataset == "endless":
+            time.sleep(0.1)
+        folder = Path(os.environ.get("TEST_FOLDER", "/nowhere"))
+        spec = folder / "spec.json"
+        identity = spec.read_text() if spec.exists() else os.environ.get("TEST_DATA", "")
+        answer = {"dataset": str(folder), "trace": f"/nowhere-{state_of(folder)}"}
+        time.sleep(0.25)  # long enough to be seen at work
+        print(json.dumps({**answer, "identity": identity}), file=file)
+
+
 def calibrate(job: CalibrationJob) -> None:
     """Trusts what the environment says; dies where it says nothing, hangs where it says so."""
     with (job.choice.parent / "executions").open("a") as log:
@@ -122,4 +115,6 @@ def calibrate(job: CalibrationJob) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent(int(sys.argv[1]))
+    serve_requests(work)

@@ -7,18 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.plan.case import Case
-from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run import fork_server as server_module
 from gatherbench.bench.run.fork_server import ForkServer
-from gatherbench.bench.run.runner import Runner
 from gatherbench.bench.run.store import RunStore
 
-FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
+from .fakes import cases, runner
+
 #: A server whose forks do what the path says, in Python.
 SERVER = """
 import sys
@@ -26,6 +25,7 @@ from gatherbench.bench.run.fork_server import serve_requests
 print("what an import has to say")
 serve_requests(lambda verb, path: exec(path))
 """
+FOREVER = "import time; time.sleep(60)"
 
 
 @pytest.fixture
@@ -35,11 +35,15 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture(scope="module")
+def server():
     found = ForkServer((sys.executable, "-c", SERVER))
     yield found
     found.close()
+
+
+def run(server: ForkServer, code: str, log: Path, seconds: float = 30, look=None) -> int:
+    return server.run("measure", Path(code), log, time.monotonic() + seconds, look)
 
 
 @pytest.mark.parametrize(
@@ -53,61 +57,73 @@ def server(monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_how_it_ended_is_known(server: ForkServer, log: Path, code: str, status: int) -> None:
-    process = server.start("measure", Path(code), log)
-    assert process.wait(30) == process.poll() == process.returncode == status
+    assert run(server, code, log) == status
     assert ("ValueError: this one" in log.read_text()) == ("this one" in code)
-    assert server.start("measure", Path("print('next')"), log).wait(30) == 0
+    assert run(server, "print('next')", log) == 0
     assert log.read_text().endswith("next\n")
 
 
 def test_what_one_leaves_behind_the_next_does_not_find(server: ForkServer, log: Path) -> None:
     for _ in range(2):
         code = "import sys; print(hasattr(sys, 'left')); sys.left = 1; print(sys.stdin.read())"
-        server.start("measure", Path(code), log).wait(30)
+        run(server, code, log)
     assert log.read_text().split() == ["False", "False"]
 
 
-def test_one_that_takes_too_long_can_be_killed(server: ForkServer, log: Path) -> None:
-    process = server.start("measure", Path("import time; time.sleep(60)"), log)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.1)
-    assert process.poll() is None
-    process.kill()
-    assert process.wait(30) == -signal.SIGKILL
-    process.kill()  # of one that is gone: nothing
+def test_one_that_takes_too_long_is_killed_and_the_server_goes_on(
+    server: ForkServer, log: Path
+) -> None:
+    with pytest.raises(TimeoutError):
+        run(server, f"import os; print(os.getpid(), flush=True); {FOREVER}", log, seconds=2)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(log.read_text()), 0)
+    log.write_text("")
+    run(server, "import os; print(os.getppid())", log)
+    first = log.read_text()
+    run(server, "import os; print(os.getppid())", log)
+    assert log.read_text() == 2 * first
 
 
-def test_one_that_no_signal_ends_does_not_hold_up_the_next(server: ForkServer, log: Path) -> None:
-    server.start("measure", Path("import time; time.sleep(60)"), log)
-    begin = time.monotonic()
-    assert server.start("measure", Path("pass"), log).wait(30) == 0
-    assert time.monotonic() - begin < 50
+def test_one_that_no_signal_ends_does_not_hold_up_the_next(
+    server: ForkServer, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one is that hangs in a driver."""
+    kill = os.kill
+    with monkeypatch.context() as spared:
+        spared.setattr(server_module, "KILL_S", 2)
+        spared.setattr(os, "kill", lambda *_: None)
+        spared.setattr(subprocess.Popen, "kill", lambda process: kill(process.pid, signal.SIGKILL))
+        with pytest.raises(TimeoutError):
+            run(server, FOREVER, log, seconds=1)
+    assert run(server, "pass", log) == 0
+
+
+def test_whoever_waits_may_look_meanwhile(server: ForkServer, log: Path) -> None:
+    seen: list[str] = []
+    code = "import time; print('half', flush=True); time.sleep(0.5); print('whole')"
+    run(server, code, log, look=lambda: seen.append(log.read_text()))
+    assert "half\n" in seen
 
 
 def test_a_server_that_died_takes_its_process_along_and_is_replaced(
     server: ForkServer, log: Path
 ) -> None:
-    code = "import os, signal, time; os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"
-    assert server.start("measure", Path(code), log).wait(30) == -signal.SIGKILL
-    assert server.start("measure", Path("pass"), log).wait(30) == 0
+    code = f"import os, signal; os.kill(os.getppid(), signal.SIGKILL); {FOREVER}"
+    assert run(server, code, log) == -signal.SIGKILL
+    assert run(server, "pass", log) == 0
 
 
 def test_a_server_that_cannot_start_ends_as_the_process_and_says_why(log: Path) -> None:
     broken = ForkServer((sys.executable, "-c", "import nothing_of_that_name"))
-    assert broken.start("measure", Path("pass"), log).returncode == 1
+    assert run(broken, "pass", log) == 1
     assert "No module named 'nothing_of_that_name'" in log.read_text()
     broken.close()
 
 
-def test_each_round_of_repeats_has_a_server_of_its_own(tmp_path: Path) -> None:
+def test_each_round_of_repeats_has_a_server_of_its_own(store: RunStore) -> None:
     """What a fork shares decides a little of its speed: it must differ between repeats."""
-    store = RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
-    cases = [
-        Case(Workload("tiny"), "cpu_gather", variant, {}, repeat)
-        for repeat in range(3)
-        for variant in ("good", "last")
-    ]
-    assert Runner(store, cases, Measure(repeats=3), "cpu", "abc", "box", worker=FAKE).run() == 0
+    wanted = [replace(case, repeat=r) for r in range(3) for case in cases("good", "last")]
+    assert runner(store, wanted).run() == 0
     servers = (store.folder / "servers").read_text().split()
     assert len(set(servers)) == 3
     assert servers[0::2] == servers[1::2]

@@ -15,7 +15,7 @@ from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.agreement import fail_strays
 from gatherbench.bench.run.check import WrongRowsError
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.measure import measure, row_maker
+from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import PartWriter, RunStore, read_part, rows_of
 from gatherbench.bench.sampling.trace import Trace
@@ -269,7 +269,7 @@ def test_wrong_rows_that_no_draw_met_are_betrayed_by_the_losses(
     plan: dict[str, Any] = {"name": "mine", "cases": [], "workloads": {}, "measure": {}}
     store = RunStore.create(tmp_path / "results", "box", plan, {})
     for job, fetcher in zip(jobs, (Right, DuringTimedEpochs, Right), strict=True):
-        end = row_maker(job).ok("case", "wall_time", "s", 1.0, "time.perf_counter")
+        end = job.rows.ok("case", "wall_time", "s", 1.0, "time.perf_counter")
         store.append([*measured(job, fetcher, monkeypatch), end])
     assert fail_strays(store) == 1
     assert fail_strays(store) == 0, "it has failed once and for all"
@@ -285,7 +285,7 @@ def test_repeats_of_right_paths_do_not_stray(make_job, tmp_path, monkeypatch) ->
     for repeat in range(2):
         job = make_job("cpu_gather")
         job = replace(job, case=replace(job.case, repeat=repeat))
-        end = row_maker(job).ok("case", "wall_time", "s", 1.0, "time.perf_counter")
+        end = job.rows.ok("case", "wall_time", "s", 1.0, "time.perf_counter")
         store.append([*measured(job, Right, monkeypatch), end])
     before = store.rows()
     assert fail_strays(store) == 0

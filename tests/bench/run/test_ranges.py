@@ -8,7 +8,8 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ import torch
 from gatherbench.bench.commands.execute import BadRunError, new_run
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run import nvtx as ranges_module
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import STAGES, run_epoch
 from gatherbench.bench.run.measure import measure
@@ -44,7 +44,7 @@ def opened(path: Path) -> dict[str, Any]:
 
 
 def with_traces(job: Job, folder: Path) -> Job:
-    return Job(**{**{n: getattr(job, n) for n in job.__dataclass_fields__}, "traces": folder})
+    return replace(job, traces=folder)
 
 
 @pytest.mark.parametrize("strategy", ["cpu_gather", "async_zero_copy"])
@@ -127,28 +127,23 @@ def test_a_trace_names_no_host_user_or_path(tmp_path: Path) -> None:
     assert not {socket.gethostname(), getpass.getuser()} & words
 
 
-def test_only_the_first_repeat_is_traced_and_only_where_asked(make_job, tmp_path) -> None:
-    case = make_job().case
-    store = RunStore(tmp_path)
-    for asked, repeat, expected in [
-        (True, 0, tmp_path / "traces"),
-        (True, 1, None),
-        (False, 0, None),
-    ]:
-        runner = Runner(store, [], Measure(trace=asked), "cpu", "abc", "box")
-        again = type(case)(case.workload, case.strategy, case.variant, case.params, repeat)
-        assert runner._traces_of(again) == expected
-
-
-def test_a_job_with_traces_reads_back(make_job, tmp_path) -> None:
-    for job in (make_job(), with_traces(make_job(), tmp_path / "traces")):
-        job.dump(tmp_path / "job.json")
-        assert Job.load(tmp_path / "job.json") == job
+@pytest.mark.parametrize(
+    ("asked", "repeat", "traced"), [(True, 0, True), (True, 1, False), (False, 0, False)]
+)
+def test_only_the_first_repeat_is_traced_and_only_where_asked(
+    make_job, tmp_path, monkeypatch, asked: bool, repeat: int, traced: bool
+) -> None:
+    jobs: list[Job] = []
+    monkeypatch.setattr(Runner, "_work", lambda _, verb, job, limit_s: jobs.append(job))
+    job = make_job()
+    runner = Runner(RunStore(tmp_path), [], Measure(trace=asked), "cpu", "abc", "box")
+    runner._measure(replace(job.case, repeat=repeat), job.part, job.dataset, job.trace)
+    assert jobs[0].traces == (tmp_path / "traces" if traced else None)
 
 
 def test_the_plan_or_the_option_asks_for_a_trace(tmp_path: Path) -> None:
-    assert new_run("quick", tmp_path, "cpu").plan["measure"]["trace"] is False
-    assert new_run("quick", tmp_path, "cpu", trace=True).plan["measure"]["trace"] is True
+    assert new_run("quick", tmp_path, "cpu").measure.trace is False
+    assert new_run("quick", tmp_path, "cpu", trace=True).measure.trace is True
 
 
 def test_nvtx_on_the_host_is_refused(tmp_path: Path) -> None:
@@ -180,9 +175,7 @@ class FakeNvtx:
 
 def test_nvtx_marks_stages_between_profiler_start_and_stop(monkeypatch, make_job) -> None:
     fake = FakeNvtx(monkeypatch)
-    job = make_job(epochs=1)
-    object.__setattr__(job, "nvtx", True)
-    measured(job)
+    measured(make_job(epochs=1, nvtx=True))
     begin, end = fake.log.index("cudaProfilerStart"), fake.log.index("cudaProfilerStop")
     # The device is idle at both ends, or Nsight would lose what was launched last.
     assert fake.log[begin - 1] == fake.log[end - 1] == "synchronize"
@@ -197,10 +190,3 @@ def test_without_nvtx_nothing_is_called(monkeypatch: pytest.MonkeyPatch) -> None
         with mark("train"):
             pass
     assert fake.log == []
-
-
-def test_unmarked_ranges_can_be_nested() -> None:
-    outer: AbstractContextManager[object]
-    with unmarked("epoch") as outer, unmarked("train") as inner:
-        assert outer is inner is None
-    assert ranges_module.unmarked("again") is ranges_module.unmarked("and again")

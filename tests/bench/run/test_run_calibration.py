@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,26 +13,18 @@ import pytest
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
-from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.calibration_job import CalibrationJob, read_choice, run_maker
-from gatherbench.bench.run.runner import Runner
 from gatherbench.bench.run.samples import TIMELINE_COLUMNS, TIMELINE_FILE, load_timeline
 from gatherbench.bench.run.store import RunStore
 
-FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
+from .fakes import cases, runner
+
 Once = Callable[[Path, Callable[[], None]], AbstractContextManager[None]]
-CASES = [Case(Workload("tiny"), "cpu_gather", v, {}, i) for i, v in enumerate(("one", "two"))]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> RunStore:
-    return RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
+CASES = cases("one", "two")
 
 
 def run(store: RunStore, wanted: list[Case] = CASES, device: str = "cuda") -> int:
-    measure = Measure(repeats=1, timeout_s=30)
-    return Runner(store, wanted, measure, device, "abc", "box", worker=FAKE).run()
+    return runner(store, wanted, device=device).run()
 
 
 def executions(store: RunStore) -> list[str]:

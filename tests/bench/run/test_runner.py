@@ -24,35 +24,12 @@ from gatherbench.bench.commands.execute import PreparedRun, execute, reporter
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.guards import Terminated, other_data
-from gatherbench.bench.run.runner import Progress, Runner, RunStopped
+from gatherbench.bench.run.guards import Terminated
+from gatherbench.bench.run.runner import Progress, Runner, RunStopped, other_data
 from gatherbench.bench.run.store import PartWriter, RunStore, StoreError
 from gatherbench.bench.show.progress import progress_bar
 
-FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
-WORKLOAD = Workload("tiny")
-
-
-def cases(*variants: str, workload: Workload = WORKLOAD) -> list[Case]:
-    return [Case(workload, "cpu_gather", v, {}, i) for i, v in enumerate(variants)]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> RunStore:
-    return RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
-
-
-def runner(store: RunStore, wanted: list[Case], timeout_s: float = 30, **more) -> Runner:
-    return Runner(
-        store,
-        wanted,
-        Measure(repeats=1, timeout_s=timeout_s),
-        "cpu",
-        "abc",
-        "box",
-        worker=FAKE,
-        **more,
-    )
+from .fakes import WORKLOAD, cases, runner
 
 
 def outcomes(store: RunStore) -> dict[str, tuple[str, str | None]]:
@@ -221,7 +198,7 @@ def test_a_case_beside_other_work_says_so_when_it_ends(tmp_path: Path) -> None:
     wanted = cases("good", "beside_work", "skips")
     text = {"name": "mine", "cases": [], "workloads": {WORKLOAD.id: asdict(WORKLOAD)}}
     store, out = RunStore.create(tmp_path, "box", text, {}), Console(file=io.StringIO(), width=200)
-    run = PreparedRun(store, wanted, text, "cpu", "box")
+    run = PreparedRun(store, wanted, Measure(), "cpu", "box")
     runner(store, wanted, progress=reporter(progress_bar(out), run, out)).run()
     good, beside, skips = out.file.getvalue().splitlines()
     assert good.endswith("good r0 ok 0.2 s")
@@ -271,7 +248,7 @@ def test_the_exit_status_tells_which_signal_ended_a_run(
         raise ended_by
 
     monkeypatch.setattr(Runner, "run", ends)
-    prepared = PreparedRun(store, cases("good"), {"measure": {}}, "cpu", "box")
+    prepared = PreparedRun(store, cases("good"), Measure(), "cpu", "box")
     err = io.StringIO()
     assert execute(prepared, Console(file=io.StringIO()), Console(file=err, width=200)) == status
     assert f"Go on with: gatherbench run --resume '{store.folder}'" in err.getvalue()
@@ -281,7 +258,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from test_runner import cases, runner
+from fakes import cases, runner
 from gatherbench.bench.run.store import RunStore
 runner(RunStore.open(Path({folder!r})), cases(*["slow"] * 6)).run()
 """
@@ -397,3 +374,30 @@ def test_two_runners_on_one_folder_are_refused(store: RunStore) -> None:
 
     runner(store, cases("good"), progress=Progress(starting=start_another)).run()
     assert "another process is running" in str(second[0])
+
+
+def test_a_case_in_flight_when_the_time_is_up_is_run_again_later(store: RunStore) -> None:
+    wanted = cases("good", "hang", "last")
+    first = runner(store, wanted, budget_s=4)
+    assert first.run() == 0, "what was not measured has not failed"
+    assert first.left == 2, "the hanging case was not waited for"
+    assert {r.variant for r in store.rows()} == {"good"}
+    assert store.parts.is_dir(), "the parts wait for the run that completes this one"
+
+    none = runner(store, wanted, budget_s=0)
+    assert none.run() == 0
+    assert none.left == 2, "what the first run measured is not left to do"
+
+    later = runner(store, wanted, timeout_s=1, budget_s=60)
+    assert later.run() == 1, "the hanging case fails now that its own time is up"
+    assert later.left == 0
+    assert executions(store)[wanted[0].id] == 1, "the complete case was not run again"
+    assert len(list(store.interrupted.iterdir())) == 1
+    assert not store.parts.exists()
+
+
+def test_a_preparation_in_flight_when_the_time_is_up_has_not_failed(store: RunStore) -> None:
+    endless = runner(store, cases("good", workload=Workload("endless")), budget_s=2)
+    assert endless.run() == 0
+    assert (endless.left, endless.unprepared) == (1, 0)
+    assert store.rows() == []

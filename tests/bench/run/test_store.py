@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import BACKENDS, BASES, HEADER, UNITS, Row, RowMaker
@@ -253,9 +255,12 @@ def test_a_row_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> N
 
 
 def test_a_job_survives_its_file(tmp_path: Path) -> None:
-    job = Job(CASE, {"epochs": 2}, "cpu", "run", "abc", "box", tmp_path, tmp_path, tmp_path / "p")
-    job.dump(tmp_path / "job.json")
-    assert Job.load(tmp_path / "job.json") == job
+    job = Job(
+        CASE, Measure(epochs=2), "cpu", "run", "abc", "box", tmp_path, tmp_path, tmp_path / "p"
+    )
+    for one in (job, replace(job, traces=tmp_path, sensors=SensorChoice("gpm", ""))):
+        one.dump(tmp_path / "job.json")
+        assert Job.load(tmp_path / "job.json") == one
 
 
 def test_workload_ids_differ_when_any_field_does() -> None:

@@ -14,8 +14,8 @@ from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
-from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
+from gatherbench.bench.sampling.torch_sampler import DeviceSampler
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import SetupStep

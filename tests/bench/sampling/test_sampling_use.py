@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler, Team
 from gatherbench.bench.sampling.splitmix import derive, mix, stream
-from gatherbench.bench.sampling.team import Team
 from gatherbench.bench.sampling.torch_sampler import TorchNeighborSampler
 
 NODES, DEGREE = 3000, 40

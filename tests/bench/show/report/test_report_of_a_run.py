@@ -13,7 +13,7 @@ from rich.console import Console
 from gatherbench.bench.commands import finish as finishing
 from gatherbench.bench.commands.execute import FAILED, OK, PreparedRun, execute
 from gatherbench.bench.model.profile import LinkProfile, load_profile
-from gatherbench.bench.plan.plan import cases_from_json
+from gatherbench.bench.plan.plan import Measure, ResolvedPlan
 from gatherbench.bench.run.store import RunStore
 
 MakeRun = Callable[..., Path]
@@ -24,8 +24,10 @@ def finish(folder: Path, profile: LinkProfile | None = None) -> tuple[int, str, 
     store = RunStore.open(folder)
     plan = store.plan()
     out, err = io.StringIO(), io.StringIO()
-    cases = cases_from_json(plan)
-    prepared = PreparedRun(store, cases, plan, "cpu", "cpu-amd-epyc-2c", profile)
+    cases = ResolvedPlan.model_validate(plan).expanded()
+    prepared = PreparedRun(
+        store, cases, Measure.model_validate(plan["measure"]), "cpu", "cpu-amd-epyc-2c", 2, profile
+    )
     status = execute(prepared, Console(file=out, width=120), Console(file=err, width=120))
     return status, out.getvalue(), err.getvalue()
 

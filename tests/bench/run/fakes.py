@@ -1,0 +1,28 @@
+"""A runner of a worker that misbehaves as it is told, and its cases."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.runner import Runner
+from gatherbench.bench.run.store import RunStore
+
+FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
+WORKLOAD = Workload("tiny")
+
+
+def cases(*variants: str, workload: Workload = WORKLOAD) -> list[Case]:
+    """A case each; what its worker does is in its variant (``fake_worker.py``)."""
+    return [Case(workload, "cpu_gather", v, {}, i) for i, v in enumerate(variants)]
+
+
+def runner(
+    store: RunStore, wanted: list[Case], timeout_s: float = 30, device: str = "cpu", **more: Any
+) -> Runner:
+    measure = Measure(repeats=1, timeout_s=timeout_s)
+    return Runner(store, wanted, measure, device, "abc", "box", worker=FAKE, **more)
