@@ -76,7 +76,7 @@ def test_a_case_moves_its_rows_and_trains_on_them(
     workload = Workload("uniform", 1e-4, "mlp", 8, (1,), 300, 4)
     dataset, trace = prepare(workload)
     case = Case(workload, strategy, "default", {}, 0)
-    measured = {**load_plan("gpu-meters").measure.model_dump(), "epochs": 1}
+    measured = load_plan("gpu-meters").measure.model_copy(update={"epochs": 1})
     part = tmp_path / "part.jsonl"
     job = Job(case, measured, "cpu", "run", "abc", "box", dataset, trace, part)
     with closing(PartWriter(part)) as out:
