@@ -44,7 +44,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo 'error: $(PYTHON) cannot make a virtual environment (Debian and Ubuntu: apt-get install python3-venv)' >&2; \
 	  rm -rf $(VENV); exit 2; }
-	$(VENV)/bin/python -m pip install -q -c constraints.txt -e '.[ogb,notebooks,dev]'
+	$(VENV)/bin/python -m pip install -q -c constraints.txt -e '.[notebooks,dev]'
 	@touch $@
 
 bench: $(READY) ## measure every strategy (plan PLAN=quick), print table and pictures (no GPU: predict for PROFILE=)
@@ -77,8 +77,9 @@ regress-untimed: $(READY) ## every host-side benchmark once, for its results alo
 	$(HOST_BENCHMARKS) -q --benchmark-disable
 
 # VENV=system uses what is at hand: gpu-test and gpu-micro need torch with CUDA, cuda-bindings and
-# NVRTC only; gpu-epoch and gpu-meters need the harness's packages too, and `make carry` brings the few
-# that are rarely there. Under ten minutes each; what they find is in OUT even when they fail or are cut off.
+# NVRTC only (the tables of gpu-micro pandas and scipy); gpu-epoch and gpu-meters need the harness's
+# packages too, and `make carry` brings the few that are rarely there. Under ten minutes each; what they
+# find is in OUT even when they fail or are cut off.
 meter-cost: $(READY) ## what the meters add to an epoch: with and without them, in turn
 	$(PY) -m gatherbench.bench.run.metering_cost
 
@@ -118,7 +119,7 @@ ifdef PEERS
 endif
 
 calibrate: $(READY) ## measure this machine's constants for the link model, with a GPU or without (into calibration/ or OUT=)
-	$(PY) -m gatherbench.bench.probe.calibrate.main --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) --budget $(BUDGET)
+	$(PY) -m gatherbench.bench.probe.calibrate --out $(if $(filter file,$(origin OUT)),calibration,$(OUT)) --budget $(BUDGET)
 
 clean: ## remove the environment, caches and build outputs (never results)
 	rm -rf .venv $(REHEARSAL) .carry build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .regress

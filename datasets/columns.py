@@ -14,56 +14,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.dataset import DatasetError
 
 _CHUNK = 1 << 22
 
 
-def check_nodes(ids: NDArray[np.integer[Any]], num_nodes: int, what: str) -> None:
-    """Raise ``DatasetError`` if any of ``ids`` is no node of ``0..num_nodes - 1``."""
-    if len(ids) and (ids.min() < 0 or ids.max() >= num_nodes):
-        bad = ids[(ids < 0) | (ids >= num_nodes)][0]
-        raise DatasetError(f"{what}: an edge names node {bad}, but there are {num_nodes:,} nodes")
-
-
 def edge_keys(
-    source: NDArray[np.integer[Any]],
-    target: NDArray[np.integer[Any]],
-    num_nodes: int,
-    what: str,
-    undirected: bool = False,
-) -> NDArray[np.int64]:
-    """The keys of an edge list, ``[E]``, or ``[2E]`` with both directions if ``undirected``.
-
-    Raises:
-        DatasetError: an id outside ``0..num_nodes - 1``; names ``what``.
-    """
-    check_nodes(source, num_nodes, what)
-    check_nodes(target, num_nodes, what)
-    edges = len(source)
-    keys = np.empty(2 * edges if undirected else edges, np.int64)
-    np.multiply(target, num_nodes, out=keys[:edges], dtype=np.int64)
-    keys[:edges] += source
-    if undirected:
-        np.multiply(source, num_nodes, out=keys[edges:], dtype=np.int64)
-        keys[edges:] += target
-    return keys
-
-
-def all_keys(
     pairs: Iterable[tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]],
     count: int,
     num_nodes: int,
     what: str,
     undirected: bool = False,
 ) -> NDArray[np.int64]:
-    """The keys of ``count`` edges that come in runs of sources and targets; see ``edge_keys``."""
+    """The keys of an edge list, ``[count]``, or ``[2 * count]`` with both directions.
+
+    Args:
+        pairs: runs of sources and targets, ``count`` edges in all.
+
+    Raises:
+        DatasetError: an id outside ``0..num_nodes - 1``; names ``what``.
+    """
     keys = np.empty(2 * count if undirected else count, np.int64)
     filled = 0
     for source, target in pairs:
-        part = edge_keys(source, target, num_nodes, what, undirected)
-        keys[filled : filled + len(part)] = part
-        filled += len(part)
+        for ids in (source, target):
+            if len(ids) and (ids.min() < 0 or ids.max() >= num_nodes):
+                bad = ids[(ids < 0) | (ids >= num_nodes)][0]
+                raise DatasetError(
+                    f"{what}: an edge names node {bad}, but there are {num_nodes:,} nodes"
+                )
+        for u, v in ((source, target), (target, source)) if undirected else ((source, target),):
+            part = keys[filled : filled + len(u)]
+            np.multiply(v, num_nodes, out=part, dtype=np.int64)
+            part += u
+            filled += len(u)
     return keys
 
 

@@ -1,22 +1,48 @@
-"""A graph ready for minibatch training: what every source is turned into."""
+"""A graph ready for minibatch training, and the files in which it is kept.
+
+A dataset folder holds seven ``.npy`` files and ``spec.json``, which is written last and read first.
+The spec repeats the dtype, shape and length of every file, so that a file which was cut short or
+belongs to another dataset is noticed before anything is mapped. It also holds a SHA-256 of its own
+content, so that a damaged spec is never believed.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 FORMAT_VERSION = 1
+SPEC_FILE = "spec.json"
+SPLITS = ("train", "val", "test")
+ARRAYS = ("indptr", "indices", "features", "labels", *(f"{s}_ids" for s in SPLITS))
+#: Remembers a full check that was passed.
+MARKER = "checked.json"
+#: All that may lie in a dataset folder.
+_FILES = {SPEC_FILE, MARKER, *(f"{array}.npy" for array in ARRAYS), "LICENSE.WordNet"}
+#: Length of every ``.npy`` header that the writer makes. NumPy pads headers, so that one which is
+#: rewritten for a longer array keeps its length. A multiple of 128 keeps the first row of the
+#: feature table on a 128 B boundary of the mapping.
+HEADER_BYTES = 128
+
+
+class DatasetError(ValueError):
+    """A dataset that cannot be had, written or trusted; the message names the file and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
     """What ``spec.json`` says of a dataset folder.
 
-    ``source`` names where graph, features and labels come from, ``notes`` what was done to them
-    (undirected? self-loops? generated features?), in words for a reader.
+    ``source`` names where graph, features and labels come from. ``notes`` say in words what was
+    done to them (undirected? self-loops? generated features?).
     """
 
     name: str
@@ -72,3 +98,125 @@ class GraphDataset:
     @property
     def name(self) -> str:
         return self.spec.name
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFile:
+    """What the spec says of one ``.npy`` file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+
+    @classmethod
+    def of(cls, dtype: np.dtype[Any], shape: tuple[int, ...]) -> ArrayFile:
+        """The file of such an array; ``bytes`` counts the header too."""
+        return cls(dtype.str, shape, HEADER_BYTES + math.prod(shape) * dtype.itemsize)
+
+
+def array_path(folder: Path, array: str) -> Path:
+    """Where an array of :data:`ARRAYS` lies."""
+    return folder / f"{array}.npy"
+
+
+def index_dtype(num_nodes: int) -> np.dtype[Any]:
+    """The narrowest dtype of ``indices``: int32 while every node id fits."""
+    return np.dtype(np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64)
+
+
+def folder_bytes(spec: DatasetSpec) -> int:
+    """Bytes that a folder of these sizes takes on disk if every node is in a split."""
+    graph = 8 * (spec.num_nodes + 1) + index_dtype(spec.num_nodes).itemsize * spec.num_edges
+    per_node = 8 + 8  # a label, and an id in one of the splits
+    headers = (len(ARRAYS) + 32) * HEADER_BYTES  # and a few KB for the spec
+    return graph + spec.table_bytes + per_node * spec.num_nodes + headers
+
+
+def not_ours(folder: Path) -> str:
+    """Why a folder may be neither replaced nor removed; empty if it may.
+
+    A damaged dataset may: a folder of our files with a spec of ours in it.
+    """
+    try:
+        spec = folder / SPEC_FILE
+        content = json.loads(spec.read_bytes()) if spec.is_file() else {}
+        foreign = sorted(path.name for path in folder.iterdir() if path.name not in _FILES)
+    except (OSError, ValueError):
+        content, foreign = {}, []
+    if not isinstance(content, dict) or content.keys() != {"spec", "files", "sha256"}:
+        return f"{folder}: holds no {SPEC_FILE} of gatherbench, so nothing there is touched"
+    if foreign:
+        return f"{folder}: {foreign[0]} in it is no part of a dataset: move it away first"
+    return ""
+
+
+def remedy(folder: Path) -> str:
+    """What to do about a broken folder, as the end of a sentence."""
+    if folder.exists() and not_ours(folder):
+        return "move the folder away, or choose another name"
+    return (
+        f"make it anew with `{_prepare(folder)} --force` "
+        f"(or import it again, if that is where it came from)"
+    )
+
+
+def _prepare(folder: Path) -> str:
+    name, _, scale = folder.name.partition("@")
+    option = f" --scale {scale}" if scale else ""
+    return f"gatherbench datasets prepare {name}{option}"
+
+
+def write_spec(folder: Path, spec: DatasetSpec, files: dict[str, ArrayFile]) -> None:
+    """Write ``spec.json``, sealed with its checksum."""
+    content: dict[str, Any] = {
+        "spec": dataclasses.asdict(spec),
+        "files": {array: dataclasses.asdict(file) for array, file in files.items()},
+    }
+    content["sha256"] = _digest(content)
+    (folder / SPEC_FILE).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def read_spec(folder: Path) -> tuple[DatasetSpec, dict[str, ArrayFile]]:
+    """Read ``spec.json`` and believe it only if it is whole.
+
+    Raises:
+        DatasetError: no dataset folder, another format version, or a damaged spec.
+    """
+    path = folder / SPEC_FILE
+    if not folder.is_dir():
+        raise DatasetError(f"{folder}: no such dataset folder; make it with `{_prepare(folder)}`")
+    if not path.is_file():
+        raise DatasetError(
+            f"{path}: missing, so the folder was never finished or is no dataset; {remedy(folder)}"
+        )
+    try:
+        content = json.loads(path.read_bytes())
+        version = content["spec"]["format_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DatasetError(f"{path}: unreadable ({error}); {remedy(folder)}") from error
+    if version != FORMAT_VERSION:
+        raise DatasetError(
+            f"{path}: format version {version!r}, and this program reads version "
+            f"{FORMAT_VERSION}; {remedy(folder)}"
+        )
+    if content.pop("sha256", None) != _digest(content):
+        raise DatasetError(
+            f"{path}: its checksum does not match: the file was damaged or edited; {remedy(folder)}"
+        )
+    try:
+        fields = content["spec"]
+        spec = DatasetSpec(**{**fields, "notes": tuple(fields["notes"])})
+        files = {
+            array: ArrayFile(entry["dtype"], tuple(entry["shape"]), entry["bytes"])
+            for array, entry in content["files"].items()
+        }
+        if set(files) != set(ARRAYS):
+            raise ValueError(f"expected the files {', '.join(ARRAYS)}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise DatasetError(f"{path}: not a dataset's spec ({error}); {remedy(folder)}") from error
+    return spec, files
+
+
+def _digest(content: dict[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

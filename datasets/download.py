@@ -1,8 +1,9 @@
-"""Fetching a published archive into a folder that is either whole or not there.
+"""Fetches a published archive into a folder that is either whole or not there.
 
 The downloaders of ogb and PyG ask on the terminal, print, and leave half an archive behind when
-they are stopped; a benchmark that runs unattended can have none of that. Nor do they look at what
-they fetched: here it comes over https, and has the checksum of ``downloads.toml`` if there is one.
+they are stopped. A benchmark runs unattended and can have none of that. Nor do they check what
+they fetched: here it comes over https and must have the checksum of ``downloads.toml``, if there
+is one.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.dataset import DatasetError, DatasetSpec
+from gatherbench.datasets.files import check_free_space, make_parent
 from gatherbench.datasets.source import Progress
-from gatherbench.datasets.staging import check_free_space, make_parent
 
 _CHUNK = 1 << 20
 _TIMEOUT_S = 60
@@ -29,6 +30,23 @@ def published(name: str) -> dict[str, Any]:
     """What ``downloads.toml`` says of a graph."""
     text = Path(__file__).with_name("downloads.toml").read_text()
     return tomllib.loads(text)[name]
+
+
+def published_spec(name: str, scale: float, *notes: str) -> DatasetSpec:
+    """The sizes of a graph as they were published; ``notes`` follow those of the file."""
+    known = published(name)
+    return DatasetSpec(
+        name=name,
+        scale=scale,
+        num_nodes=known["nodes"],
+        num_edges=known["edges"],
+        feature_dim=known["feature_dim"],
+        feature_dtype="float32",
+        num_classes=known["num_classes"],
+        source=known["source"],
+        licence=known["licence"],
+        notes=(*known["notes"], *notes),
+    )
 
 
 def fetch_folder(

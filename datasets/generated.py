@@ -1,19 +1,21 @@
 """Features, labels and splits by seed, for graphs that have none of their own.
 
-A gather does not look at the values it moves, so random ones serve for measuring; nothing can be
-learnt from them, and the notes of such a dataset say so.
+A gather does not look at the values that it moves, so random ones serve for measuring. Nothing can
+be learnt from them, and the notes of such a dataset say so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.layout import DatasetError
-from gatherbench.datasets.parallel import in_order, worker_count
+from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.source import Progress, silent
 
 #: Dtypes that can be generated.
@@ -21,6 +23,33 @@ FEATURE_DTYPES = ("float32", "float16", "float64", "int8", "uint8")
 
 #: Values made in one piece; part of what the seed means.
 _CHUNK_VALUES = 1 << 20
+#: More workers than this would need more memory than they save time.
+_MOST_WORKERS = 8
+
+_R = TypeVar("_R")
+
+
+def worker_count(threads: int | None = None) -> int:
+    """As many workers as this process may use cores, within reason; or as many as asked for."""
+    return threads or min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
+
+
+def in_order(
+    work: Callable[..., _R], tasks: Iterable[tuple[Any, ...]], workers: int
+) -> Iterator[_R]:
+    """The results of ``work(*task)`` in the order of the tasks, computed by ``workers`` threads.
+
+    So the number of threads changes no result. Unlike ``Executor.map`` this starts a task only when
+    an earlier result has been taken: never more than ``workers`` results are in memory.
+    """
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Future[_R]] = deque()
+        for task in tasks:
+            if len(waiting) == workers:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(work, *task))
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def feature_rows(

@@ -1,8 +1,8 @@
 """The way in for graphs of one's own: edges in a file of any kind become a dataset folder.
 
-Whatever the file, the result is the same format with the same guarantees as every other dataset:
-sorted columns, each edge once. Features, labels and splits come from files or are invented, and
-the notes say which.
+Whatever the file, the result has the format and the guarantees of every other dataset: sorted
+columns, each edge once. Features, labels and splits come from files or are invented, and the notes
+say which.
 """
 
 from __future__ import annotations
@@ -16,9 +16,16 @@ import numpy as np
 
 from gatherbench.datasets import generated
 from gatherbench.datasets.columns import columns
-from gatherbench.datasets.dataset import DatasetSpec
-from gatherbench.datasets.importers_attributes import (
-    MASKS,
+from gatherbench.datasets.dataset import (
+    DatasetError,
+    DatasetSpec,
+    array_path,
+    folder_bytes,
+    not_ours,
+    remedy,
+)
+from gatherbench.datasets.files import check_free_space, exclusive
+from gatherbench.datasets.import_attributes import (
     SPLIT_SHARES,
     Own,
     check_features,
@@ -28,19 +35,18 @@ from gatherbench.datasets.importers_attributes import (
     random_splits,
     splits_of,
 )
-from gatherbench.datasets.importers_graph import (
+from gatherbench.datasets.import_edges import (
+    MASKS,
     Graph,
+    Orientation,
     agreed_nodes,
     numbered,
     read_edges,
     relabelled,
 )
-from gatherbench.datasets.importers_numpy import Orientation
-from gatherbench.datasets.layout import DatasetError, array_path, folder_bytes, not_ours, remedy
 from gatherbench.datasets.npz_stream import StoredArray
 from gatherbench.datasets.registry import list_sources
 from gatherbench.datasets.source import Progress, silent
-from gatherbench.datasets.staging import check_free_space, exclusive
 from gatherbench.datasets.store import dataset_folder
 from gatherbench.datasets.writer import DatasetWriter
 
@@ -69,7 +75,7 @@ def import_graph(
     seed: int = 0,
     root: Path | None = None,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Path:
     """Import a graph; the folder can then be used by its name like any other dataset.
 
@@ -85,8 +91,8 @@ def import_graph(
         name: of the dataset; not one of the built-in names.
         dim, dtype: width and dtype of generated features (random normal values).
         features: a ``.npy`` or ``.pt`` ``[N, D]``, with its own width and dtype.
-        labels: see ``read_labels``; else random ones among ``num_classes``.
-        train, val, test: node ids, numbered as in the graph's file, or masks; see ``read_ids``.
+        labels: one class a node, or ``node,label`` lines; else random ones among ``num_classes``.
+        train, val, test: node ids, numbered as in the graph's file, or masks of all nodes.
             Where one is given and another is not, the other is empty.
         num_nodes: where the file does not say; else the largest id decides. Ids beyond it are
             refused.
@@ -97,7 +103,7 @@ def import_graph(
             features and labels then belongs to the k-th smallest id.
         undirected: store every edge both ways.
         header: whether a text file begins with a line of names; by default looked for in CSV.
-        orientation: of compressed NumPy arrays; see ``read_npz``.
+        orientation: of compressed NumPy arrays; see ``import_edges.py``.
         seed: of what is generated: features, labels, splits.
         root: instead of ``data_root()``.
         force: replace a dataset of this name.
@@ -107,7 +113,6 @@ def import_graph(
         DatasetError: a bad file, naming line and column (or array and position) and what stands
             there; a name that is taken; sizes that do not fit together; a full disk.
     """
-    report = silent if progress is None else progress
     folder = dataset_folder(name, root=root)
     if name in {source.name for source in list_sources()}:
         raise DatasetError(f"{name!r} is the name of a built-in dataset: choose another")
@@ -122,14 +127,14 @@ def import_graph(
         own = own_files(features, labels, {"train": train, "val": val, "test": test})
         known = agreed_nodes({"num_nodes": num_nodes, **_claims(own)})
         told = None if relabel else known
-        edges = read_edges(path, one_based, told, header, orientation, report)
+        edges = read_edges(path, one_based, told, header, orientation, progress)
         extras = own_extras(path, edges.extras, own)
         edges.num_nodes = agreed_nodes({str(path): edges.num_nodes, **_claims(extras)})
         ids = own["y"].ids if "y" in own else None
         if relabel:
             graph = relabelled(path, edges, known, ids)
         else:
-            graph = numbered(path, edges, known, ids, header, report)
+            graph = numbered(path, edges, known, ids, header, progress)
         graph.both_ways |= undirected
         own.update(extras)
         if "x" in own:
@@ -151,7 +156,7 @@ def import_graph(
         )
         check_free_space(folder.parent, folder_bytes(spec), name)  # before labels take memory
         try:
-            _write(folder, spec, graph, own, relabel, seed, report)
+            _write(folder, spec, graph, own, relabel, seed, progress)
         except DatasetError as error:  # names the folder, which is not kept: name the user's file
             said = str(error).removesuffix(f"; {remedy(folder)}")
             if "x" in own:
@@ -180,7 +185,7 @@ def _write(
     own: Mapping[str, Own],
     relabel: bool,
     seed: int,
-    report: Progress,
+    progress: Progress,
 ) -> None:
     """Write what there is, invent the rest, and note which is which."""
     if "y" in own:
@@ -207,14 +212,14 @@ def _write(
         ),
     )
     spec = replace(spec, num_classes=num_classes, notes=notes)
-    with DatasetWriter(folder, spec, report) as writer:
-        report("sort edges", 0.0)
+    with DatasetWriter(folder, spec, progress) as writer:
+        progress("sort edges", 0.0)
         degree = writer.write_columns(columns(graph.keys(), graph.nodes))
         writer.write_labels(classes)
         writer.write_splits(*(splits or random_splits(np.where(classes >= 0, degree, 0), seed)))
         if "x" not in own:
             dim, dtype = spec.feature_dim, spec.feature_dtype
-            rows = generated.feature_rows(graph.nodes, dim, dtype, seed, progress=report)
+            rows = generated.feature_rows(graph.nodes, dim, dtype, seed, progress=progress)
             writer.write_features(rows)
         else:
             table = own["x"].array

@@ -1,8 +1,8 @@
-"""Arrays in ``.npy`` and ``.npz`` files that are read from beginning to end without being held.
+"""Reads arrays in ``.npy`` and ``.npz`` files from beginning to end without holding them.
 
-``np.load`` makes an array of every member of an archive it is asked for, and cannot map one. The
-feature table of ogbn-papers100M is a member of 57 GB; and a file of 8 MB may say that it holds
-8 GB. Sizes are told from the headers, which have to agree with the file, before anything is read.
+``np.load`` holds the whole member of an archive and cannot map it. The feature table of
+ogbn-papers100M is a member of 57 GB. And a file of 8 MB may say that it holds 8 GB: headers have to
+agree with the file before anything is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.source import Progress
 
 #: Elements read at a time.

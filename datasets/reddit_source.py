@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gatherbench.datasets.columns import all_keys, columns
-from gatherbench.datasets.dataset import DatasetSpec
-from gatherbench.datasets.download import fetch_folder, published
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.columns import columns, edge_keys
+from gatherbench.datasets.dataset import DatasetError, DatasetSpec
+from gatherbench.datasets.download import fetch_folder, published, published_spec
 from gatherbench.datasets.npz_stream import float_rows, stored_array
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
@@ -34,19 +33,7 @@ class RedditSource:
         return str(published(self.name)["summary"])
 
     def estimate(self, scale: float) -> DatasetSpec:
-        known = published(self.name)
-        return DatasetSpec(
-            name=self.name,
-            scale=scale,
-            num_nodes=known["nodes"],
-            num_edges=known["edges"],
-            feature_dim=known["feature_dim"],
-            feature_dtype="float32",
-            num_classes=known["num_classes"],
-            source=known["source"],
-            licence=known["licence"],
-            notes=tuple(known["notes"]),
-        )
+        return published_spec(self.name, scale)
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
         known = published(self.name)
@@ -77,7 +64,7 @@ class RedditSource:
         progress(f"reading {raw}", 0.0)
         with DatasetWriter(folder, spec, progress) as writer:
             edges = zip(row.flat(), column.flat(), strict=True)
-            keys = all_keys(edges, count, nodes, str(graph))
+            keys = edge_keys(edges, count, nodes, str(graph))
             writer.write_columns(columns(keys, nodes))
             del keys
             writer.write_features(float_rows(table, progress))

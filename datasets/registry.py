@@ -8,11 +8,11 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from gatherbench.datasets.layout import SPEC_FILE, DatasetError
+from gatherbench.datasets.dataset import SPEC_FILE, DatasetError
+from gatherbench.datasets.files import exclusive
 from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import GraphSource, Progress, silent
-from gatherbench.datasets.staging import exclusive
 from gatherbench.datasets.store import data_root, dataset_folder, open_dataset
 from gatherbench.datasets.synthetic import named_shapes
 from gatherbench.datasets.uniform import UniformSource
@@ -68,21 +68,19 @@ def prepare_dataset(
 ) -> Path:
     """The folder of a dataset that is ready to be opened; made first where it is not there yet.
 
-    A folder that is there and opens is returned at once. A second process that asks for the same
-    dataset waits for the first and then finds it there.
+    A second process that asks for the same dataset waits for the first and then finds it there.
 
     Args:
         name: a source of :data:`SOURCES`, or a graph that was imported under this name.
-        scale: multiplies the numbers of nodes and edges; 1 is the graph as it is.
+        scale: multiplies the numbers of nodes and edges.
         root: instead of ``data_root()``.
-        progress: called with what is being done and the fraction of it that is done.
-        force: make it anew even so.
+        force: make it anew even if it is there.
 
     Raises:
         DatasetError: unknown name; a scale that this source does not have; a folder that is there
             but broken (``force`` replaces it); or the source cannot be had here.
     """
-    report = silent if progress is None else progress
+    progress = progress or silent
     folder = dataset_folder(name, scale, root)
     if folder.exists() and not force:
         open_dataset(folder)
@@ -94,6 +92,6 @@ def prepare_dataset(
         raise DatasetError(f"{name} is one fixed graph: it has no scale {scale:g}, only 1")
     with exclusive(folder):
         if force or not folder.exists():
-            source.prepare(folder, scale, report)
-            open_dataset(folder, check="full", progress=report)
+            source.prepare(folder, scale, progress)
+            open_dataset(folder, check="full", progress=progress)
     return folder

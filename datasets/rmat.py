@@ -16,13 +16,14 @@ and is left as it is; a dataset's notes count them.
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.dataset import DatasetError
 
 #: Above this many draws for each edge wanted the generator would mostly draw what it has.
 MAX_DRAWS_PER_EDGE = 64
@@ -107,19 +108,14 @@ class Rmat:
         """
         chance, cells = self.cells()
         per_draw = np.log1p(-np.minimum(2 * chance if self.undirected else chance, 1 - 1e-16))
-        low, high = 0, num_edges * MAX_DRAWS_PER_EDGE
-        if _expected(per_draw, cells, high) < num_edges:
+        most = num_edges * MAX_DRAWS_PER_EDGE
+        if _expected(per_draw, cells, most) < num_edges:
             raise DatasetError(
                 f"{num_edges:,} edges among {self.num_nodes:,} nodes are too dense for RMAT (a "
                 f"complete graph has {self.most_edges:,}); choose a larger scale"
             )
-        while low < high:
-            middle = (low + high) // 2
-            if _expected(per_draw, cells, middle) < num_edges:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        enough = lambda draws: _expected(per_draw, cells, draws) >= num_edges  # noqa: E731
+        return bisect.bisect_left(range(most), True, key=enough)
 
 
 def _expected(log_miss: NDArray[np.float64], cells: NDArray[np.float64], draws: int) -> float:

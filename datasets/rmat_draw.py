@@ -16,7 +16,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.parallel import in_order, worker_count
+from gatherbench.datasets.generated import in_order, worker_count
 from gatherbench.datasets.rmat import Rmat
 from gatherbench.datasets.source import Progress, silent
 

@@ -1,8 +1,4 @@
-"""The contract of a source of graphs: a name, a size known beforehand, and the work.
-
-A source turns what it knows (a generator, a download, a shipped file) into one dataset folder.
-The registry lists the sources; :func:`gatherbench.datasets.registry.prepare_dataset` runs them.
-"""
+"""What every source of graphs offers: a name, a size known beforehand, and the work itself."""
 
 from __future__ import annotations
 
@@ -22,22 +18,18 @@ def silent(_what: str, _fraction: float) -> None:
 
 
 class GraphSource(Protocol):
-    """One way of getting a graph with features, labels and splits."""
+    """One way of getting a graph with features, labels and splits.
+
+    ``name`` is what a plan calls it, ``summary`` a line for ``gatherbench list datasets``.
+    ``scalable``: whether sizes other than ``scale=1`` can be made.
+    """
 
     @property
-    def name(self) -> str:
-        """What a plan and the command line call it."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def summary(self) -> str:
-        """One line for ``gatherbench list datasets``."""
-        ...
-
+    def summary(self) -> str: ...
     @property
-    def scalable(self) -> bool:
-        """Whether sizes other than ``scale=1`` can be made."""
-        ...
+    def scalable(self) -> bool: ...
 
     def estimate(self, scale: float) -> DatasetSpec:
         """The sizes before any work is done; the number of edges may be off by a little.

@@ -1,40 +1,56 @@
-"""The one on-disk format of every dataset: where folders lie, and how they are opened.
+"""Where dataset folders lie, how they are opened, and what is checked before one is believed.
 
-Whatever a graph came from, it is a folder of ``.npy`` files that are memory-mapped and a
-``spec.json`` that says what they are. Written by :class:`DatasetWriter`, checked when opened.
+A ``quick`` check compares every file with the spec and looks at the same few places of each array
+every time. A ``full`` check looks at every element. When a full check is passed, the folder
+remembers the lengths and modification times of its files, and the check is not repeated until one
+of them changes.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from gatherbench.datasets.checks import (
-    check_shapes,
-    check_values,
-    is_remembered,
-    map_array,
-    remember,
+import numpy as np
+from numpy.typing import NDArray
+
+from gatherbench.datasets.dataset import (
+    ARRAYS,
+    HEADER_BYTES,
+    MARKER,
+    SPEC_FILE,
+    SPLITS,
+    ArrayFile,
+    DatasetError,
+    GraphDataset,
+    array_path,
+    folder_bytes,
+    read_spec,
+    remedy,
 )
-from gatherbench.datasets.dataset import GraphDataset
-from gatherbench.datasets.layout import DatasetError, folder_bytes, read_spec
 from gatherbench.datasets.source import Progress, silent
-from gatherbench.datasets.writer import DatasetWriter
 
-__all__ = [
-    "DatasetError",
-    "DatasetWriter",
-    "data_root",
-    "dataset_folder",
-    "folder_bytes",
-    "open_dataset",
-]
-
+__all__ = ["DatasetError", "data_root", "dataset_folder", "folder_bytes", "open_dataset"]
 
 #: What else lies in the data folder: downloads, and minibatches.
 RESERVED = ("raw", "traces")
+#: Bytes looked at in one piece.
+_CHUNK_BYTES = 32 << 20
+#: The quick check looks at this many pieces of this many bytes, evenly spaced, of each array.
+_SAMPLES, _SAMPLE_BYTES = 64, 16 << 10
+
+#: Entries of ``indices`` looked at at a time: indexing by int32 makes an int64 copy.
+_ENTRIES = 1 << 22
+#: Bytes of a GPU cache line. Rows that are no multiple of it are where alignment matters.
+_LINE_BYTES = 128
+
+#: Marks the bad elements of a piece of an array.
+_Look = Callable[[NDArray[Any]], NDArray[np.bool_]]
 
 
 def data_root() -> Path:
@@ -72,10 +88,6 @@ def open_dataset(
 ) -> GraphDataset:
     """Map a dataset folder, read-only, after checking it.
 
-    Both checks compare dtype, shape and length of every file with the spec. The values are looked
-    at in places (``quick``) or everywhere (``full``: reads the whole table), unless a full check
-    has been passed and no file has changed since.
-
     Raises:
         DatasetError: a folder that is unfinished, damaged, of another format version, or holds
             what no dataset may hold; the message names the file and the remedy.
@@ -84,8 +96,201 @@ def open_dataset(
     arrays = {array: map_array(folder, array, file) for array, file in files.items()}
     data = GraphDataset(spec=spec, folder=folder, **arrays)
     check_shapes(data)
-    if not is_remembered(folder):
+    if not _is_remembered(folder):
         check_values(data, full=check == "full", progress=progress)
         if check == "full":
             remember(folder)
     return data
+
+
+def map_array(folder: Path, array: str, file: ArrayFile) -> NDArray[Any]:
+    """Map one ``.npy`` file, read-only, if it is what the spec says.
+
+    Raises:
+        DatasetError: missing, cut short, too long, garbled, or of another dtype or shape.
+    """
+    path = array_path(folder, array)
+    try:
+        size = path.stat().st_size
+        if size != file.bytes:
+            raise DatasetError(
+                f"{path}: {size:,} bytes, and {SPEC_FILE} says {file.bytes:,}; {remedy(folder)}"
+            )
+        found = np.lib.format.open_memmap(path, mode="r")
+    except FileNotFoundError:
+        raise DatasetError(f"{path}: missing; {remedy(folder)}") from None
+    except DatasetError:
+        raise
+    except ValueError as error:
+        raise DatasetError(f"{path}: no .npy file ({error}); {remedy(folder)}") from error
+    same = (found.dtype.str, found.shape, found.offset) == (file.dtype, file.shape, HEADER_BYTES)
+    if not same or not found.flags.c_contiguous:
+        raise DatasetError(
+            f"{path}: holds {found.dtype.str} {found.shape}, and {SPEC_FILE} says {file.dtype} "
+            f"{file.shape}; {remedy(folder)}"
+        )
+    return found
+
+
+def check_shapes(data: GraphDataset) -> None:
+    """Refuse arrays whose sizes or dtypes contradict the spec's numbers.
+
+    Raises:
+        DatasetError: naming the file.
+    """
+    n, spec = data.spec.num_nodes, data.spec
+    expected: dict[str, tuple[tuple[int, ...], str]] = {
+        "indptr": ((n + 1,), "<i8"),
+        "indices": ((spec.num_edges,), data.indices.dtype.str),
+        "features": ((n, spec.feature_dim), np.dtype(spec.feature_dtype).str),
+        "labels": ((n,), "<i8"),
+        **{f"{s}_ids": ((getattr(data, f"{s}_ids").size,), "<i8") for s in SPLITS},
+    }
+    for array, (shape, dtype) in expected.items():
+        found: NDArray[Any] = getattr(data, array)
+        if found.shape != shape or found.dtype.str != dtype:
+            _refuse(data, array, f"holds {found.dtype} {found.shape}, expected {dtype} {shape}")
+    if data.indices.dtype not in (np.int32, np.int64):
+        _refuse(data, "indices", f"holds {data.indices.dtype}, expected int32 or int64")
+
+
+def check_values(data: GraphDataset, *, full: bool, progress: Progress = silent) -> None:
+    """Refuse values that no dataset may have, in every element or in the sampled pieces.
+
+    Raises:
+        DatasetError: naming the file and the first bad element that was looked at.
+    """
+    n, spec = data.spec.num_nodes, data.spec
+    if data.indptr[0] != 0:
+        _refuse(data, "indptr", f"begins with {data.indptr[0]}, expected 0")
+    if data.indptr[-1] != spec.num_edges:
+        _refuse(data, "indptr", f"ends with {data.indptr[-1]}, expected {spec.num_edges} edges")
+    looks: dict[str, tuple[_Look, str]] = {
+        "indptr": (_descents, "is smaller than the entry before it"),
+        "indices": (_outside(0, n), "is no node"),
+        "labels": (_outside(-1, spec.num_classes), "is no class"),
+    }
+    if data.features.dtype.kind == "f":
+        looks["features"] = (lambda piece: ~np.isfinite(piece), "is not finite")
+    for array, (look, what) in looks.items():
+        values: NDArray[Any] = getattr(data, array)
+        for start, piece in _pieces(values, full=full, overlap=int(array == "indptr")):
+            progress(f"check {array}", start / len(values))
+            bad = look(piece)
+            if bad.any():
+                where = tuple(int(x) for x in np.argwhere(bad)[0])
+                at = ", ".join(str(x) for x in (start + where[0], *where[1:]))
+                _refuse(data, array, f"[{at}] = {piece[where]} {what}")
+    _check_splits(data)
+
+
+def _check_splits(data: GraphDataset) -> None:
+    """Looks at every id: a mask of the nodes costs little beside the rest."""
+    seen = np.zeros(data.spec.num_nodes, np.bool_)
+    total = 0
+    for split in SPLITS:
+        ids: NDArray[np.int64] = getattr(data, f"{split}_ids")
+        if len(ids) and (ids.min() < 0 or ids.max() >= len(seen)):
+            _refuse(data, f"{split}_ids", "holds an id that is no node")
+        seen[ids] = True
+        total += len(ids)
+        if np.count_nonzero(seen) != total:
+            _refuse(data, f"{split}_ids", "names a node twice, or one of another split")
+
+
+def _pieces(
+    values: NDArray[Any], *, full: bool, overlap: int
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Runs of rows and where they start; with ``overlap``, each begins in the one before it."""
+    row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
+    rows = max(2, (_CHUNK_BYTES if full else _SAMPLE_BYTES) // row_bytes)
+    if full or len(values) <= _SAMPLES * rows:
+        starts: Sequence[int] = range(0, len(values), rows - overlap)
+    else:
+        starts = np.linspace(0, len(values) - rows, _SAMPLES, dtype=np.int64).tolist()
+    for start in starts:
+        yield start, values[start : start + rows]
+
+
+def _descents(piece: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.concatenate([[False], piece[1:] < piece[:-1]])
+
+
+def _outside(low: int, high: int) -> _Look:
+    return lambda piece: (piece < low) | (piece >= high)
+
+
+def _refuse(data: GraphDataset, array: str, what: str) -> None:
+    raise DatasetError(f"{array_path(data.folder, array)}: {what}; {remedy(data.folder)}")
+
+
+def _is_remembered(folder: Path) -> bool:
+    try:
+        return bool(json.loads((folder / MARKER).read_bytes()) == _fingerprint(folder))
+    except (OSError, ValueError):
+        return False
+
+
+def remember(folder: Path) -> None:
+    """Note that a full check was passed, unless the folder cannot be written to."""
+    try:
+        (folder / MARKER).write_text(json.dumps(_fingerprint(folder)))
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+
+
+def _fingerprint(folder: Path) -> dict[str, list[int]]:
+    names = [SPEC_FILE, *(f"{array}.npy" for array in ARRAYS)]
+    stats = {name: (folder / name).stat() for name in names}
+    return {name: [s.st_size, s.st_mtime_ns] for name, s in stats.items()}
+
+
+def nodes_in_no_edge(data: GraphDataset) -> int:
+    """How many nodes have neither in- nor out-neighbours."""
+    connected = np.diff(data.indptr) > 0
+    for start in range(0, len(data.indices), _ENTRIES):
+        connected[data.indices[start : start + _ENTRIES]] = True
+    return int(np.count_nonzero(~connected))
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """Sizes, degrees, row layout and provenance of a dataset; degrees are in-degrees.
+
+    The keys are ready to be printed in their order; counts are ``int``, the mean degree ``float``,
+    sizes in bytes end in ``_bytes``.
+
+    Raises:
+        DatasetError: the folder does not open; see ``open_dataset``.
+    """
+    data = open_dataset(folder)
+    spec = data.spec
+    degree = np.diff(data.indptr)
+    return {
+        "name": spec.name,
+        "scale": spec.scale,
+        "folder": str(folder),
+        "num_nodes": spec.num_nodes,
+        "num_edges": spec.num_edges,
+        "degree_min": int(degree.min(initial=0)),
+        "degree_median": float(np.median(degree)) if len(degree) else 0.0,
+        "degree_mean": spec.num_edges / max(1, spec.num_nodes),
+        "degree_max": int(degree.max(initial=0)),
+        "nodes_without_in_neighbours": int(np.count_nonzero(degree == 0)),
+        "nodes_in_no_edge": nodes_in_no_edge(data),
+        "index_dtype": data.indices.dtype.name,
+        "feature_dim": spec.feature_dim,
+        "feature_dtype": spec.feature_dtype,
+        "row_bytes": spec.row_bytes,
+        "row_is_multiple_of_128_bytes": spec.row_bytes % _LINE_BYTES == 0,
+        "table_bytes": spec.table_bytes,
+        "disk_bytes": sum(file.stat().st_size for file in folder.iterdir()),
+        "num_classes": spec.num_classes,
+        "labelled_nodes": int(np.count_nonzero(data.labels >= 0)),
+        "train_nodes": len(data.train_ids),
+        "val_nodes": len(data.val_ids),
+        "test_nodes": len(data.test_ids),
+        "source": spec.source,
+        "licence": spec.licence,
+        "notes": list(spec.notes),
+    }

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from gatherbench.datasets import generated
-from gatherbench.datasets.dataset import DatasetSpec
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.rmat import Rmat
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter

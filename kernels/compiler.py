@@ -2,10 +2,9 @@
 
 NVRTC comes as a Python wheel and makes a cubin for any architecture it knows, so a machine without
 a GPU compiles (and disassembles, see ``sass.py``) what another one runs. Compiled kernels are kept
-on disk, in a folder of this user's alone, under a key of source, options, architecture and
-compiler version; files appear whole or not at all, so processes that compile the same kernel at
-the same time do not disturb each other. ``cuda.core`` is imported when something is compiled,
-never before.
+on disk under a key of source, options, architecture and compiler version, in a folder of this
+user's alone. Files appear whole or not at all, so processes that compile the same kernel at the
+same time do not disturb each other.
 """
 
 from __future__ import annotations

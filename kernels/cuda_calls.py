@@ -7,6 +7,7 @@ machine without a GPU imports everything and is told, on use, what is missing.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 
@@ -24,28 +25,21 @@ def runtime() -> Any:
     Raises:
         CudaCallError: it is not installed.
     """
-    try:
-        from cuda.bindings import runtime as module
-    except ImportError as missing:
-        raise CudaCallError(
-            "import cuda.bindings.runtime", "ImportError", str(missing), "pip install cuda-bindings"
-        ) from missing
-    return module
+    return _bindings("runtime")
 
 
 def driver() -> Any:
-    """The module ``cuda.bindings.driver``.
+    """The module ``cuda.bindings.driver``; raises as :func:`runtime`."""
+    return _bindings("driver")
 
-    Raises:
-        CudaCallError: it is not installed.
-    """
+
+def _bindings(name: str) -> Any:
     try:
-        from cuda.bindings import driver as module
+        return importlib.import_module(f"cuda.bindings.{name}")
     except ImportError as missing:
         raise CudaCallError(
-            "import cuda.bindings.driver", "ImportError", str(missing), "pip install cuda-bindings"
+            f"import cuda.bindings.{name}", "ImportError", str(missing), "pip install cuda-bindings"
         ) from missing
-    return module
 
 
 def call_runtime(name: str, *arguments: Any, hints: dict[str, str] | None = None) -> Any:

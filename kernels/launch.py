@@ -1,14 +1,13 @@
-"""Puts the gather kernel on the GPU: cubin to kernel, tensors to addresses, torch's current stream.
+"""Launches the gather kernel on the GPU, on torch's current stream.
 
 Nothing is copied and nothing waits: a launch is queued behind what the current stream holds. The
-table may lie anywhere that the GPU can read: registered host memory (``host_registration.py``),
-managed memory, or its own. It is given by address, because what torch calls a CPU tensor has
-another address for the GPU on some machines.
+table may lie anywhere that the GPU can read (``mapped_memory.py``). It is given by address, because
+on some machines a CPU tensor has another address for the GPU.
 
-Who checks the ids? Whoever calls. The kernel itself never follows a bad id: its row becomes zeros,
-and its position is written to ``first_bad`` where that is given. Reading that word back would make
-the host wait for the gather, so the strategies check ids before the launch instead: on the CPU if
-they come from there, by a reduction on the GPU (and a wait for the current stream) if not.
+The caller checks the ids. The kernel never follows a bad id: its row becomes zeros, and its
+position is written to ``first_bad`` where that is given. To read that word back the host would wait
+for the gather, so the strategies check ids before the launch: on the CPU if they come from there,
+by a reduction on the GPU (and a wait for the current stream) if not.
 """
 
 from __future__ import annotations
@@ -43,13 +42,9 @@ _ARGUMENTS = (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A feature table as the kernel sees it.
+    """A feature table as the kernel sees it: the GPU's ``address`` of its first byte, and sizes.
 
-    Attributes:
-        address: of its first byte, for the GPU.
-        num_rows: its rows; ids are below it.
-        row_bytes: bytes of a row.
-        row_stride: bytes from row to row, at least ``row_bytes``.
+    ``row_stride`` is the bytes from row to row, at least ``row_bytes``.
     """
 
     address: int
@@ -111,16 +106,8 @@ def launch_kernel(
     with torch.cuda.device(device):
         _bind_context(device)
         stream = torch.cuda.current_stream(device)
-        call_driver(
-            "cuLaunchKernel",
-            kernel,
-            *(grid, 1, 1),
-            *(*block, 1),
-            0,
-            stream.cuda_stream,
-            (values, kinds),
-            0,
-        )
+        shape = (grid, 1, 1, *block, 1)
+        call_driver("cuLaunchKernel", kernel, *shape, 0, stream.cuda_stream, (values, kinds), 0)
 
 
 def _bind_context(device: torch.device) -> None:
@@ -183,33 +170,18 @@ def gather_into(
 
 def as_compiled(point: GridPoint) -> GridPoint:
     """``point`` with the default shape of a launch: those that share a kernel become one."""
-    return GridPoint(
-        point.shift,
-        point.width,
-        0 if point.flat else 32,
-        point.rows,
-        point.loads,
-        point.index_bytes,
-    )
+    lanes = 0 if point.flat else 32
+    shape = (point.shift, point.width, lanes, point.rows, point.loads, point.index_bytes)
+    return GridPoint(*shape)
 
 
 @functools.lru_cache(maxsize=256)
 def policy_point(
-    name: str,
-    row_bytes: int,
-    item_bytes: int,
-    table_phase: int,
-    out_phase: int,
-    index_bytes: int,
+    name: str, row_bytes: int, item_bytes: int, table_phase: int, out_phase: int, index_bytes: int
 ) -> GridPoint:
     """``policy(name).point(...)``, remembered; addresses matter modulo 16 B only."""
-    return policy(name).point(
-        row_bytes,
-        item_bytes,
-        table_address=table_phase,
-        out_address=out_phase,
-        index_bytes=index_bytes,
-    )
+    phases = {"table_address": table_phase, "out_address": out_phase}
+    return policy(name).point(row_bytes, item_bytes, **phases, index_bytes=index_bytes)
 
 
 @torch.library.custom_op("gatherbench::gather_rows", mutates_args=("out",), device_types="cuda")
@@ -231,25 +203,15 @@ def gather_rows(
         raise ValueError("a table in host memory needs the address at which the GPU sees it")
     where = address or table.data_ptr()
     row_bytes = int(table.shape[1]) * table.element_size()
-    point = policy_point(
-        launch_policy,
-        row_bytes,
-        table.element_size(),
-        where % 16,
-        out.data_ptr() % 16,
-        ids.element_size(),
-    )
+    phases = where % 16, out.data_ptr() % 16
+    item, index = table.element_size(), ids.element_size()
+    point = policy_point(launch_policy, row_bytes, item, *phases, index)
     gather_into(out, Table(where, int(table.shape[0]), row_bytes, row_bytes), ids, point, out_rows)
 
 
 @gather_rows.register_kernel("cpu")
 def _on_the_cpu(
-    table: Tensor,
-    ids: Tensor,
-    out: Tensor,
-    out_rows: Tensor | None,
-    address: int,
-    launch_policy: str,
+    table: Tensor, ids: Tensor, out: Tensor, out_rows: Tensor | None, *_: object
 ) -> None:
     _require(table, ids, out, out_rows)
     rows = byte_rows(table)[ids]
@@ -259,12 +221,7 @@ def _on_the_cpu(
 
 @gather_rows.register_fake
 def _shapes_only(
-    table: Tensor,
-    ids: Tensor,
-    out: Tensor,
-    out_rows: Tensor | None,
-    address: int,
-    launch_policy: str,
+    table: Tensor, ids: Tensor, out: Tensor, out_rows: Tensor | None, *_: object
 ) -> None:
     _require(table, ids, out, out_rows)
 

@@ -1,15 +1,15 @@
 """The closed form of the request accounting: sector masks of a whole trace without running it.
 
 A warp instruction touches some lines of 128 B, and in each line some of its four sectors. This
-module counts (instruction, line) pairs by that four-bit mask, which is all that sectors, lines
-and requests are made of (``requests.py``). It follows ``gather.cu`` lane for lane: the tests
-compare it with the loads recorded in the kernel's own execution.
+module counts (instruction, line) pairs by that four-bit mask: sectors, lines and requests follow
+from it (``requests.py``). It follows ``gather.cu`` lane for lane, and the tests compare it with the
+loads that the kernel makes when it is run on the host.
 
-Two facts make it fast. As long as no other row that the same warp reads shares a line with it, a
-row's cost depends only on its address modulo 128: rows are counted by that residue, and each
-residue is worked out once. (In the flat mapping the place of the row's first slot in its warp is a
-second key.) Only instructions in which rows meet in a line are worked out one by one; in the flat
-mapping of rows shorter than a warp these are all.
+One fact makes it fast. If no other row that the same warp reads shares a line with a row, the cost
+of the row depends on its address modulo 128 only, and in the flat mapping on the place of its first
+slot in the warp. Rows are counted by these two keys, and each pair is worked out once. Only
+instructions in which rows meet in a line are worked out one by one (in the flat mapping of rows
+shorter than a warp: all).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def mask_histogram(
     slots, base = point.slots(row_bytes), base % LINE_BYTES
     if point.flat:
         return _flat(ids, shape, slots, stride, base)
-    lanes, histogram = min(point.lanes, WARP_LANES), np.zeros(16, np.int64)
+    lanes = min(point.lanes, WARP_LANES)
     group = WARP_LANES // lanes
     bins = _over_tasks(
         lambda begin, end, counts: _groups(
@@ -56,8 +56,9 @@ def mask_histogram(
         _ROWS_PER_TASK // group,
         16 + LINE_BYTES,
     )
-    histogram += bins[:16]
-    _rows_by_residue(bins[16:], histogram, *shape, slots, lanes)
+    histogram, keys = bins[:16].copy(), np.zeros(LINE_BYTES * LINE_BYTES, np.int64)
+    keys[::LINE_BYTES] = bins[16:]  # each row begins an instruction: at place 0 of its warp
+    _rows_apart(keys, histogram, *shape, slots, lanes)
     return histogram
 
 
@@ -85,7 +86,7 @@ def _flat(
         16 + LINE_BYTES * LINE_BYTES,
     )
     histogram = bins[:16].copy()
-    _flat_rows(bins[16:], histogram, *shape, slots)
+    _rows_apart(bins[16:], histogram, *shape, slots, WARP_LANES)
     return histogram
 
 
@@ -166,20 +167,6 @@ def _flush(masks, n, counts, weight):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _rows_by_residue(keys, counts, shift, width, units, slots, lanes):  # type: ignore[no-untyped-def]
-    lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
-    for residue in range(128):
-        if keys[residue] == 0:
-            continue
-        offset = _offset(residue, 0, shift, width, units)
-        for slot in range(0, slots, lanes):
-            n = _touch_slots(
-                slot, slot + lanes, residue, offset, shift, width, units, lines, masks, 0
-            )
-            _flush(masks, n, counts, keys[residue])
-
-
-@_jit
 def _groups(ids, begin, end, counts, shift, width, units, slots, stride, base, lanes):  # type: ignore[no-untyped-def]
     """The rows that a warp reads together: ``counts[16:]`` by residue where they share no line,
     ``counts[:16]`` by mask where they might.
@@ -233,7 +220,7 @@ def _flat_phases(ids, begin, end, counts, shift, width, units, slots, stride, ba
     """Rows of a warp or more: ``counts[16:]`` by residue and place of the first slot.
 
     Where the end of a row and the beginning of the next, which one instruction reads, may share a
-    line, ``counts[:16]`` puts right that :func:`_flat_rows` counts the two apart.
+    line, ``counts[:16]`` puts right that :func:`_rows_apart` counts the two apart.
     """
     lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
     reach = units * width + 127
@@ -259,7 +246,7 @@ def _flat_phases(ids, begin, end, counts, shift, width, units, slots, stride, ba
 
 
 @_jit
-def _flat_rows(keys, counts, shift, width, units, slots):  # type: ignore[no-untyped-def]
+def _rows_apart(keys, counts, shift, width, units, slots, lanes):  # type: ignore[no-untyped-def]
     """The instructions of one row, for each residue of its address and place of its first slot."""
     lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
     for key in range(keys.size):
@@ -269,7 +256,7 @@ def _flat_rows(keys, counts, shift, width, units, slots):  # type: ignore[no-unt
         offset = _offset(residue, phase * width, shift, width, units)
         slot = 0
         while slot < slots:
-            stop = min(slots, slot + 32 - ((phase + slot) & 31))
+            stop = min(slots, slot + lanes - ((phase + slot) & (lanes - 1)))
             n = _touch_slots(slot, stop, residue, offset, shift, width, units, lines, masks, 0)
             _flush(masks, n, counts, keys[key])
             slot = stop

@@ -1,12 +1,11 @@
 """The regression guard that needs no GPU: what the compiler made of each kernel.
 
-A gather over the link lives from wide, independent loads and from enough resident warps. Both can
-be read from the machine code: registers, stack, and every memory instruction with its width. The
-code is deterministic for one compiler, so the comparison with a baseline is exact: one byte that
-differs is a change, whatever the numbers say of it, and the baseline is renewed in the commit that
-makes it. What the changed source then does is in the verdicts and, renewed, beside the machine
-code (``behaviour.py``). A cubin with the bytes of the baseline's is not disassembled again:
-nvdisasm takes most of the time.
+A gather over the link needs wide, independent loads and enough resident warps. Both can be read
+from the machine code: registers, stack, and every memory instruction with its width. The code is
+deterministic for one compiler, so the comparison with a baseline is exact: one byte that differs is
+a change, and the baseline is renewed in the commit that makes it. What a changed source does is
+judged too (``behaviour.py``). A cubin with the bytes of the baseline's is not disassembled again,
+because nvdisasm takes most of the time.
 
     python -m gatherbench.kernels.sass --check     compare; exit code 1 unless all is SAME
     python -m gatherbench.kernels.sass --update    write the baseline anew, unless kernels are WRONG
@@ -169,6 +168,15 @@ def measure(
         return dict(pool.map(one, [(arch, point) for arch in architectures for point in points]))
 
 
+#: What can be better or worse of a kernel: its words, its attribute, and whether more is better.
+_MERITS = (
+    ("spills", "spills", False),
+    ("stack bytes", "stack_bytes", False),
+    ("bits of the narrowest table load", "table_load_bits", True),
+    ("warps that registers allow", "resident_warps", True),
+)
+
+
 def compare(old: KernelCode | None, new: KernelCode) -> tuple[Status, str]:
     """The verdict on one kernel and its reason; other machine code is never SAME."""
     if old is None:
@@ -177,14 +185,10 @@ def compare(old: KernelCode | None, new: KernelCode) -> tuple[Status, str]:
         return "SAME", ""
     worse: list[str] = []
     better: list[str] = []
-    for what, before, after, merit in (
-        ("spills", old.spills, new.spills, -1),
-        ("stack bytes", old.stack_bytes, new.stack_bytes, -1),
-        ("bits of the narrowest table load", old.table_load_bits, new.table_load_bits, 1),
-        ("warps that registers allow", old.resident_warps, new.resident_warps, 1),
-    ):
+    for what, name, more_is_better in _MERITS:
+        before, after = getattr(old, name), getattr(new, name)
         if before != after:
-            side = better if (after - before) * merit > 0 else worse
+            side = better if (after > before) == more_is_better else worse
             side.append(f"{what} {before} -> {after}")
     # Fewer loads in the code are fewer in flight; more may be mere unrolling, which is no merit.
     if new.table_loads < old.table_loads:
@@ -193,7 +197,12 @@ def compare(old: KernelCode | None, new: KernelCode) -> tuple[Status, str]:
         return "WORSE", "; ".join(worse)
     if better:
         return "BETTER", "; ".join(better)
-    return "CHANGED", "; ".join(_differences(old, new)) or "other instructions, as many"
+    counts = {"registers": (old.registers, new.registers)}
+    counts["instructions"] = (old.instructions, new.instructions)
+    for kind in sorted(old.memory.keys() | new.memory.keys()):
+        counts[kind] = (old.memory.get(kind, 0), new.memory.get(kind, 0))
+    differ = [f"{what} {was} -> {now}" for what, (was, now) in counts.items() if was != now]
+    return "CHANGED", "; ".join(differ) or "other instructions, as many"
 
 
 def verdicts(old: Mapping[str, KernelCode], new: Mapping[str, KernelCode]) -> list[Verdict]:
@@ -320,17 +329,6 @@ def _digest(cubin: bytes) -> str:
 def _kind(opcode: str, modifiers: list[str]) -> str:
     bits = next((_BITS[m] for m in modifiers if m in _BITS), 32)
     return ".".join([opcode, *(["EF"] if "EF" in modifiers else []), str(bits)])
-
-
-def _differences(old: KernelCode, new: KernelCode) -> Iterator[str]:
-    if old.registers != new.registers:
-        yield f"registers {old.registers} -> {new.registers}"
-    if old.instructions != new.instructions:
-        yield f"instructions {old.instructions} -> {new.instructions}"
-    for kind in sorted(old.memory.keys() | new.memory.keys()):
-        before, after = old.memory.get(kind, 0), new.memory.get(kind, 0)
-        if before != after:
-            yield f"{kind} {before} -> {after}"
 
 
 def _tool(name: str, *arguments: str) -> str:

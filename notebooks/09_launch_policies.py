@@ -67,7 +67,7 @@ profile = profile_of_machine(findings.gpu_machine)  # the paper's, unless a GPU 
 span = span_of(findings.micro)
 modelled = modelled_gather_rates(list(POLICIES), WIDTHS, profile, span_bytes=span)
 measured = measured_gather_rates(findings.micro)
-peers = live_peers(findings.peer)
+peers = live_peers(findings.micro)
 show(
     curves(
         pd.concat([best_orders(pd.concat([measured, modelled])), peers]),

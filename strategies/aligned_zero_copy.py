@@ -16,11 +16,10 @@ from torch import Tensor
 
 from gatherbench.kernels.order import read_order
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.cuda_zero_copy import open_registered
-from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.cuda_kernel_fetcher import open_registered
+from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher, HostPath, host_buffer
 from gatherbench.strategies.places import zero_copy_skip
-from gatherbench.strategies.zero_copy_path import zero_copy_path
 
 #: The launch policy on a GPU.
 POLICY = "aligned"

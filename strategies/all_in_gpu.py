@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gatherbench.kernels.host_memory import resident_copy
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.cuda_zero_copy import open_resident
+from gatherbench.strategies.cuda_kernel_fetcher import open_resident
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.places import kernel_skip, no_path_to, no_room

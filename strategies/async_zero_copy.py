@@ -16,15 +16,12 @@ import torch
 from torch import Tensor
 
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.cuda_fetcher import with_index
-from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, open_overlapped
-from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.green_context import green_skip
+from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, green_skip, open_overlapped
+from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.mps import open_mps, shared_copy_skip
 from gatherbench.strategies.mps_daemon import mps_client, mps_skip
-from gatherbench.strategies.places import zero_copy_skip
-from gatherbench.strategies.zero_copy_path import zero_copy_path
+from gatherbench.strategies.places import with_index, zero_copy_skip
 
 #: The launch policy on a GPU.
 POLICY = "aligned"

@@ -1,9 +1,8 @@
 """The contract between a data path and the loop that drives it.
 
-A :class:`Strategy` is a name and its parameters: it can be hashed, printed and put in a plan,
-and holds nothing live. ``open`` turns it into a :class:`Fetcher`, which owns buffers, threads
-and streams until it is closed. The loop knows only this file, so every strategy is measured by
-the same code.
+A :class:`Strategy` is a name and its parameters: it can be hashed, printed and put in a plan. Its
+``open`` makes a :class:`Fetcher`, which owns buffers, threads and streams until it is closed. The
+loop knows only this file, so every strategy is measured by the same code.
 """
 
 from __future__ import annotations
@@ -15,28 +14,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import TracebackType
 from typing import ClassVar, Protocol, Self, get_args, get_type_hints
 
 import torch
 from torch import Tensor
 
-from gatherbench.strategies.checks import check_features, check_ids
 from gatherbench.strategies.data_path import DataPath
 
 
 @dataclass(frozen=True, slots=True)
 class SetupStep:
-    """Something that opening a path cost, to be reported apart from the fetches.
+    """Something that opening a path cost; it is reported apart from the fetches.
 
-    Registering a table can take as long as copying it (DGL #3616), and a benchmark that leaves it
-    out, or hides it in the first epoch, misleads.
-
-    Attributes:
-        metric: what was observed, e.g. ``register_time``.
-        unit: ``s``, ``B`` or ``1``.
-        value: the observation.
-        source: the clock, call or formula that it comes from.
+    Registering a table can take as long as copying it (DGL #3616). A benchmark that leaves this
+    out, or hides it in the first epoch, misleads. ``metric`` is e.g. ``register_time``, ``unit``
+    is ``s``, ``B`` or ``1``, ``source`` the clock, call or formula that the value comes from.
     """
 
     metric: str
@@ -47,10 +39,10 @@ class SetupStep:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """Where a path's table lies by its own word, and where its runtime finds it.
+    """Where a path says that its table lies, and where its runtime finds it.
 
-    A "host" table that has silently been copied to the device gives right values and wrong times
-    (cugraph-gnn #255), so values alone prove nothing of a data path.
+    A "host" table that was silently copied to the device gives right values and wrong times
+    (cugraph-gnn #255), so right values do not prove a data path.
     """
 
     expected: str
@@ -64,9 +56,10 @@ class Ticket(Protocol):
     def result(self) -> Tensor:
         """The rows, ``[len(ids), D]`` on the fetcher's device, in the order of the ids.
 
-        What is queued next on the current stream, maybe another than at ``submit``, finds the rows
-        there; reads on another have to be done before later fetches are submitted. The same tensor
-        each time, it may be overwritten after ``lookahead + 1`` of those: clone it to keep it.
+        Work that is queued next on the current stream (maybe another than at ``submit``) finds the
+        rows there. Reads on other streams have to be done before later fetches are submitted. Each
+        call gives the same tensor. It may be overwritten after ``lookahead + 1`` later fetches:
+        clone it to keep it.
 
         Raises:
             RuntimeError: so many fetches have been submitted since that the rows may be
@@ -167,12 +160,7 @@ class Fetcher(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -235,16 +223,12 @@ class Strategy(ABC):
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         """How one minibatch travels: ``ids`` ``[B]``, rows of ``row_bytes`` bytes.
 
-        By itself: rows that are kept on the GPU because of their place in the table, or because
-        earlier minibatches asked for them, are the affair of :meth:`data_paths`.
+        Rows that are kept on the GPU because of their place in the table, or because earlier
+        minibatches asked for them, are left to :meth:`data_paths`.
         """
 
     def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        seen: Iterable[Tensor],
+        self, batches: Iterable[Tensor], row_bytes: int, num_rows: int, seen: Iterable[Tensor]
     ) -> Iterator[DataPath]:
         """How minibatches travel after the warm-up, one path for each: :meth:`data_path` of each.
 
@@ -252,10 +236,9 @@ class Strategy(ABC):
 
         Args:
             batches: ids ``[B]`` of each minibatch in the order of fetching.
-            row_bytes: bytes of a row.
             num_rows: of the table.
-            seen: ids of minibatches that were fetched before, in their order; what the path learns
-                from ids it learns from these. Maybe a whole epoch, read as it is iterated.
+            seen: ids of the minibatches that were fetched before, in their order: what the path
+                learns from ids it learns from these. Maybe a whole epoch, read as it is iterated.
         """
         return (self.data_path(ids, row_bytes) for ids in batches)
 
@@ -298,3 +281,58 @@ def nearest(word: object, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the known word that is like ``word``, else nothing."""
     close = difflib.get_close_matches(str(word), list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def check_features(features: Tensor) -> None:
+    """Refuse a table that no data path could read row by row.
+
+    Raises:
+        TypeError: not a tensor.
+        ValueError: not two-dimensional, not contiguous, not in host memory, rows of 0 bytes, or a
+            tensor whose memory does not hold its values: sparse, quantized, or a lazy view.
+    """
+    if not isinstance(features, Tensor):
+        raise TypeError(
+            f"features: expected a torch tensor, got {type(features).__name__}"
+            + ("; torch.from_numpy makes one" if type(features).__name__ == "ndarray" else "")
+        )
+    if features.layout != torch.strided or features.is_quantized:
+        kind = features.dtype if features.is_quantized else features.layout
+        raise ValueError(f"features: expected a plain dense tensor, got {kind}")
+    if features.dim() != 2:
+        raise ValueError(f"features: expected shape [N, D], got {tuple(features.shape)}")
+    if features.device.type != "cpu":
+        raise ValueError(
+            f"features: the table must lie in host memory, got {features.device}; call .cpu() first"
+        )
+    if features.shape[1] == 0:
+        raise ValueError("features: rows of width 0 have nothing to fetch")
+    if not features.is_contiguous():
+        raise ValueError("features: the table must be contiguous; call .contiguous() first")
+    # Such a view has the memory of another tensor and is conjugated or negated only when torch
+    # reads it: whoever moves bytes would bring the other tensor's values.
+    if features.is_conj() or features.is_neg():
+        raise ValueError(
+            "features: a lazy conjugate or negative; call .resolve_conj().resolve_neg() first"
+        )
+
+
+def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:
+    """Refuse ids that would read outside the table; see ``Fetcher.submit``."""
+    if not isinstance(ids, Tensor):
+        raise TypeError(f"ids: expected a torch tensor, got {type(ids).__name__}")
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"ids: expected int32 or int64, got {ids.dtype}")
+    if ids.dim() != 1:
+        raise ValueError(f"ids: expected shape [B], got {tuple(ids.shape)}")
+    if ids.device.type != device.type:
+        raise ValueError(f"ids: expected on {device}, got {ids.device}; move them first")
+    if ids.numel() == 0:
+        return
+    low, high = (int(x) for x in torch.aminmax(ids))
+    if low < 0 or high >= num_rows:
+        where = int(((ids < 0) | (ids >= num_rows)).nonzero()[0])
+        raise IndexError(
+            f"ids[{where}] = {int(ids[where])}: the table has "
+            + (f"rows 0..{num_rows - 1}" if num_rows else "no rows")
+        )

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
-from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher, cuda_skip, with_index
+from gatherbench.strategies.buffers import TicketRing
+from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import HostFetcher, StagedPath
-from gatherbench.strategies.places import no_path_to
-from gatherbench.strategies.ticket_ring import TicketRing
+from gatherbench.strategies.places import cuda_skip, no_path_to, with_index
 
 
 @dataclass(frozen=True)

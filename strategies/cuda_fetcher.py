@@ -1,15 +1,15 @@
 """The data path to a GPU that plain torch can express: the copy from staging memory.
 
-The hazards are all of one kind: a buffer is reused while a copy that was only *queued* still reads
-or writes it. Two rules keep them out. A staging buffer is filled again only after the event behind
-its last copy has passed: the host waits. A device buffer is written again only after an event
-recorded on the caller's stream during ``submit``, when by the contract of ``Ticket`` all work on
-its earlier rows has been queued there: the copy stream waits, the host does not.
+One hazard is everywhere: a buffer is reused while a copy that was only *queued* still reads or
+writes it. Two rules prevent this. A staging buffer is filled again only after the event behind its
+last copy has passed: the host waits. A device buffer is written again only after an event that
+``submit`` records on the caller's stream. By the contract of ``Ticket`` all work on the buffer's
+earlier rows has been queued there by then. The copy stream waits, the host does not.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -17,23 +17,12 @@ from torch import Tensor
 from gatherbench.kernels.cuda_calls import pointer_kind
 from gatherbench.kernels.host_gather import HostGather
 from gatherbench.strategies.base import Fetcher, Residency, Ticket
-from gatherbench.strategies.row_buffer import RowBuffer
-from gatherbench.strategies.ticket_ring import TicketRing
+from gatherbench.strategies.buffers import RowBuffer, TicketRing, fetched
+from gatherbench.strategies.places import with_index
 
 #: While the copy engine reads one staging buffer, the CPU fills the other.
 _STAGING_BUFFERS = 2
 RESIDENCY_SOURCE = "cudaPointerGetAttributes on the table that the path reads"
-
-
-def cuda_skip(device: torch.device) -> str | None:
-    """Why nothing can run on the CUDA ``device`` here, or ``None``."""
-    if not torch.cuda.is_available():
-        return f"no_device: torch {torch.__version__} sees no CUDA GPU"
-    count = torch.cuda.device_count()
-    if device.index is not None and device.index >= count:
-        known = "GPU is cuda:0" if count == 1 else f"GPUs are cuda:0 to cuda:{count - 1}"
-        return f"no_device: this machine's {known}"
-    return None
 
 
 class Staging:
@@ -103,7 +92,7 @@ class CudaStagedFetcher(Fetcher):
             self._fetch(ids, staging, out, free, copied)
             return self._ring.issue(lambda: after(copied, out))
         future = self._worker.submit(self._fetch, ids.clone(), staging, out, free, copied)
-        return self._ring.issue(lambda: _finished(future, copied, out))
+        return self._ring.issue(lambda: after(copied, fetched(future, out)))
 
     def _fetch(
         self,
@@ -129,13 +118,6 @@ class CudaStagedFetcher(Fetcher):
         self._rows.clear()
 
 
-def with_index(device: torch.device) -> torch.device:
-    """``cuda`` as the device it means now: another thread's current device may be another."""
-    if device.index is not None:
-        return device
-    return torch.device("cuda", torch.cuda.current_device())
-
-
 def device_rows(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> RowBuffer:
     """A reusable buffer in the memory of ``device`` for rows of ``shape``."""
     return RowBuffer(lambda count: torch.empty((count, *shape), dtype=dtype, device=device))
@@ -153,12 +135,3 @@ def after(event: torch.cuda.Event, rows: Tensor) -> Tensor:
     """
     torch.cuda.current_stream(rows.device).wait_event(event)
     return rows
-
-
-def _finished(future: Future[None], event: torch.cuda.Event, rows: Tensor) -> Tensor:
-    """``rows`` as :func:`after`, once the thread that fetches them has queued its copy."""
-    try:
-        future.result()
-    except CancelledError:
-        raise RuntimeError("the fetcher was closed before this fetch began") from None
-    return after(event, rows)

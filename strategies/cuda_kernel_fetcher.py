@@ -1,9 +1,9 @@
 """Data paths to a GPU on which our kernel gathers, wherever the table lies.
 
 The table is registered or managed host memory (zero-copy) or GPU memory; to the kernel that is an
-address. Only the ids travel by the copy engine. Two ways to run: blocking fetches are queued on the
-caller's stream, whose order protects every buffer; overlapped ones on a stream of their own, and
-events say what the order no longer does:
+address. Only the ids travel by the copy engine. Blocking fetches are queued on the caller's stream,
+whose order protects every buffer. Overlapped fetches run on a stream of their own, and events keep
+the order:
 
 - the gather waits for an event on the caller's stream, recorded at ``submit``: by the contract of
   ``Ticket`` all readers of the buffer's earlier rows have been queued there by then, and so has
@@ -19,9 +19,10 @@ before it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from typing import ClassVar, Protocol
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -35,56 +36,21 @@ from gatherbench.kernels.launch import (
     load_gather,
     policy_point,
 )
+from gatherbench.kernels.mapped_memory import (
+    DeviceCopy,
+    HostRegistration,
+    ManagedCopy,
+    MappedMemory,
+)
 from gatherbench.kernels.order import Order, ReadOrder, read_order
 from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Ticket
-from gatherbench.strategies.cuda_fetcher import (
-    RESIDENCY_SOURCE,
-    Staging,
-    after,
-    device_rows,
-    with_index,
-)
-from gatherbench.strategies.row_buffer import RowBuffer
-from gatherbench.strategies.ticket_ring import TicketRing
+from gatherbench.strategies.buffers import RowBuffer, TicketRing
+from gatherbench.strategies.cuda_fetcher import RESIDENCY_SOURCE, Staging, after, device_rows
+from gatherbench.strategies.places import with_index
 
 #: For ids and rows that lie in GPU memory already.
 ON_DEVICE_POLICY = "unaligned"
 _ID_DTYPES = (torch.int32, torch.int64)
-
-
-class TableMemory(Protocol):
-    """Memory in which the GPU can read the table, e.g. a ``HostRegistration``.
-
-    ``address`` is the GPU's; ``seconds`` is what it took to have the memory ready. ``kind`` is what
-    CUDA must call the memory, in the words of :func:`gatherbench.kernels.cuda_calls.pointer_kind`.
-    """
-
-    @property
-    def kind(self) -> str: ...
-
-    address: int
-    size_bytes: int
-    seconds: float
-
-    def close(self) -> None: ...
-
-
-class DeviceCopy:
-    """The table copied into GPU memory: see :class:`TableMemory`."""
-
-    kind: ClassVar[str] = "Device"
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        begin = time.perf_counter()
-        self.tensor = features.to(device)
-        torch.cuda.synchronize(device)
-        self.seconds = time.perf_counter() - begin
-        self.size_bytes = features.numel() * features.element_size()
-        self.address = self.tensor.data_ptr()
-
-    def close(self) -> None:
-        """Free the copy."""
-        self.tensor = torch.empty(0)
 
 
 class IdBuffer:
@@ -125,7 +91,7 @@ class KernelFetcher(Fetcher):
         self,
         features: Tensor,
         device: torch.device,
-        memory: TableMemory,
+        memory: MappedMemory,
         setup: list[SetupStep],
         policy: str,
         order: Order = "given",
@@ -261,3 +227,54 @@ class KernelFetcher(Fetcher):
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def open_registered(
+    features: Tensor,
+    device: torch.device,
+    policy: str,
+    order: Order = "given",
+    *,
+    fetcher: type[KernelFetcher] = KernelFetcher,
+    overlapped: bool = False,
+) -> KernelFetcher:
+    """The table registered where it lies."""
+    device = with_index(device)
+    memory = HostRegistration(features, device.index)
+    setup = [
+        SetupStep("register_time", "s", memory.seconds, "time.perf_counter, cudaHostRegister"),
+        SetupStep("registered", "B", memory.size_bytes, "bytes given to cudaHostRegister"),
+    ]
+    with _closed_on_error(memory):
+        return fetcher(features, device, memory, setup, policy, order, overlapped=overlapped)
+
+
+def open_managed(features: Tensor, device: torch.device, policy: str) -> KernelFetcher:
+    """A copy of the table in managed memory that stays on the CPU."""
+    device = with_index(device)
+    memory = ManagedCopy(features, device.index)
+    setup = [
+        SetupStep("managed_time", "s", memory.seconds, "time.perf_counter, allocation and copy"),
+        SetupStep("managed", "B", memory.size_bytes, "bytes given to cudaMallocManaged"),
+    ]
+    with _closed_on_error(memory):
+        return KernelFetcher(features, device, memory, setup, policy)
+
+
+def open_resident(features: Tensor, device: torch.device, policy: str) -> KernelFetcher:
+    """A copy of the table in GPU memory."""
+    memory = DeviceCopy(features, with_index(device))
+    setup = [
+        SetupStep("device_copy_time", "s", memory.seconds, "time.perf_counter, copy to the GPU"),
+        SetupStep("device_copy", "B", memory.size_bytes, "tensor.nbytes"),
+    ]
+    return KernelFetcher(features, device, memory, setup, policy)
+
+
+@contextlib.contextmanager
+def _closed_on_error(memory: MappedMemory) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        memory.close()
+        raise

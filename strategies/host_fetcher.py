@@ -9,7 +9,7 @@ prediction of a GPU's. A path says how rows get into an output buffer (:class:`H
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -17,8 +17,7 @@ from torch import Tensor
 from gatherbench.kernels.host_gather import HostGather
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.strategies.base import Fetcher, Ticket
-from gatherbench.strategies.row_buffer import RowBuffer
-from gatherbench.strategies.ticket_ring import TicketRing
+from gatherbench.strategies.buffers import RowBuffer, TicketRing, fetched
 
 
 def host_buffer(features: Tensor) -> RowBuffer:
@@ -84,7 +83,7 @@ class HostFetcher(Fetcher):
             self._path.fetch(ids, out)
             return self._ring.issue(lambda: out)
         future = self._worker.submit(self._path.fetch, ids.clone(), out)
-        return self._ring.issue(lambda: _finished(future, out))
+        return self._ring.issue(lambda: fetched(future, out))
 
     def _close(self) -> None:
         self._ring.close()
@@ -92,11 +91,3 @@ class HostFetcher(Fetcher):
             self._worker.shutdown(wait=True, cancel_futures=True)
         self._path.close()
         self._buffers.clear()
-
-
-def _finished(future: Future[None], rows: Tensor) -> Tensor:
-    try:
-        future.result()
-    except CancelledError:
-        raise RuntimeError("the fetcher was closed before this fetch began") from None
-    return rows

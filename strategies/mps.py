@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from contextlib import closing
 from multiprocessing.reduction import ForkingPickler
 from typing import Protocol
 
@@ -23,12 +22,12 @@ from torch import Tensor
 from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.launch import gather_into
 from gatherbench.strategies.base import Fetcher, SetupStep, Ticket
-from gatherbench.strategies.cuda_fetcher import device_rows, with_index
-from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
-from gatherbench.strategies.cuda_zero_copy import open_registered
-from gatherbench.strategies.mps_channel import MAX_IDS, Producer, SharedBytes, Start
+from gatherbench.strategies.buffers import TicketRing
+from gatherbench.strategies.cuda_fetcher import device_rows
+from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher, open_registered
 from gatherbench.strategies.mps_daemon import SHARE_VARIABLE
-from gatherbench.strategies.ticket_ring import TicketRing
+from gatherbench.strategies.mps_process import MAX_IDS, Producer, Start, map_bytes, shared_file
+from gatherbench.strategies.places import with_index
 
 _PLACES = 2
 #: Share of the free host memory that the copy of the table may take.
@@ -36,7 +35,7 @@ MEMORY_SHARE = 0.8
 
 
 class TrainingSide(Protocol):
-    """This process's half of what the two share on the device; see ``mps_channel.Side``.
+    """This process's half of what the two share on the device; see ``mps_process.Side``.
 
     ``rows`` gives room for ``count`` rows at a place, and what the producer has to be told of it if
     it is new; ``free`` marks that all readers of the place have been queued; ``arrived`` has the
@@ -76,17 +75,15 @@ class MpsFetcher(Fetcher):
         self._ring = TicketRing(_PLACES)
         self._waiting = [False] * _PLACES
         begin = time.perf_counter()
-        with (
-            closing(SharedBytes(features.nbytes)) as table,
-            closing(SharedBytes(_PLACES * MAX_IDS * 8)) as ids,
-        ):
-            table.tensor[: features.nbytes].copy_(features.view(-1).view(torch.uint8))
+        room = _PLACES * MAX_IDS * 8
+        with shared_file(features.nbytes) as table, shared_file(room) as ids:
+            copy = map_bytes(table.fileno(), features.nbytes)
+            copy[: features.nbytes].copy_(features.view(-1).view(torch.uint8))
+            del copy
             shared = time.perf_counter()
-            shape = (self.num_rows, self.row_width)
-            start = Start(
-                producer_side, table.file, ids.file, shape, self.dtype, _PLACES, arguments
-            )
-            self._ids = ids.tensor.view(_PLACES, -1)
+            files, shape = (table.fileno(), ids.fileno()), (self.num_rows, self.row_width)
+            start = Start(producer_side, *files, shape, self.dtype, _PLACES, arguments)
+            self._ids = map_bytes(ids.fileno(), room).view(_PLACES, -1)
             self._producer = Producer(start, environment)
         try:
             side.meet(self._producer.greeting)

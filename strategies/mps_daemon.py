@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from gatherbench.kernels.cuda_calls import CudaCallError, device_attribute
-from gatherbench.strategies.cuda_fetcher import with_index
+from gatherbench.strategies.places import with_index
 
 CONTROL = "nvidia-cuda-mps-control"
 #: Where clients look for the daemon (NVIDIA MPS documentation, "Environment Variables").

@@ -6,10 +6,27 @@ import torch
 
 from gatherbench.kernels.compiler import CompilerError, compiler_version
 from gatherbench.kernels.host_memory import available_bytes
-from gatherbench.strategies.cuda_fetcher import cuda_skip
 
 #: Share of the free memory that a table may take: the model and the batches need some too.
 TABLE_SHARE = 0.9
+
+
+def with_index(device: torch.device) -> torch.device:
+    """``cuda`` as the device it means now: another thread's current device may be another."""
+    if device.index is not None:
+        return device
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def cuda_skip(device: torch.device) -> str | None:
+    """Why nothing can run on the CUDA ``device`` here, or ``None``."""
+    if not torch.cuda.is_available():
+        return f"no_device: torch {torch.__version__} sees no CUDA GPU"
+    count = torch.cuda.device_count()
+    if device.index is not None and device.index >= count:
+        known = "GPU is cuda:0" if count == 1 else f"GPUs are cuda:0 to cuda:{count - 1}"
+        return f"no_device: this machine's {known}"
+    return None
 
 
 def no_path_to(device: torch.device) -> str | None:

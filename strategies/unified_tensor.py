@@ -3,8 +3,8 @@
     features = gatherbench.unified(x, strategy="async_zero_copy")
     rows = features[n_id]
 
-Someone who has found the best data path for a graph wants it in their own training code, which
-knows tensors and no tickets. A strategy that overlaps needs to hear of the next batch early::
+This brings the best data path for a graph into one's own training code, which knows tensors and no
+tickets. A strategy that overlaps needs to hear of the next batch early::
 
     features.prefetch(next_ids)     # before the training step on this batch
     rows = features[next_ids]       # after it: picks up what is on its way
@@ -15,9 +15,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -79,17 +79,16 @@ class _Ahead:
     ticket: Ticket
 
 
-class UnifiedTensor:
+class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
     """A feature table ``[N, D]`` whose rows a strategy brings to ``device``; see :func:`unified`.
 
     **Who owns the rows.** With ``copy`` (the default) each ``features[ids]`` is a tensor of its
-    own, yours for ever; the copy is made on the device, where it costs little beside the link.
-    Without, it is the strategy's own buffer and is overwritten once ``lookahead + 1`` further
-    fetches (those of :meth:`prefetch` count) have been started: enough for a loop that uses a
-    batch up before it asks for the one after the next.
+    own; the copy is made on the device, where it costs little beside the link. Without it, the rows
+    are in the strategy's own buffer and are overwritten once ``lookahead + 1`` further fetches
+    (those of :meth:`prefetch` count) have been started.
 
-    Threads and CUDA streams may take turns; borrowed rows then have to be used up before the next
-    fetch is asked for. A loader's worker processes cannot fetch: wrap the loader in
+    Threads and CUDA streams may take turns; rows that are not copied then have to be used up before
+    the next fetch is asked for. A loader's worker processes cannot fetch: wrap the loader in
     :class:`gatherbench.strategies.pyg_features.FeatureLoader`.
 
     Closed by :meth:`close`, by ``with``, when it is collected, or when the program ends.
@@ -192,15 +191,7 @@ class UnifiedTensor:
             self._ahead.clear()
             self._close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _check_usable(self) -> None:

@@ -13,14 +13,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.managed_memory import managed_refusal
+from gatherbench.kernels.mapped_memory import managed_refusal
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.cuda_fetcher import with_index
-from gatherbench.strategies.cuda_zero_copy import open_managed, open_registered
-from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.cuda_kernel_fetcher import open_managed, open_registered
+from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
-from gatherbench.strategies.places import zero_copy_skip
-from gatherbench.strategies.zero_copy_path import zero_copy_path
+from gatherbench.strategies.places import with_index, zero_copy_skip
 
 #: The launch policy on a GPU.
 POLICY = "unaligned"

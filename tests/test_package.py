@@ -15,11 +15,11 @@ os.access = lambda path, _: os.fspath(path).startswith(sys.argv[1])  # root may 
 if len(sys.argv) > 2:
     import numba
 import gatherbench
-from gatherbench.kernels import host_kernels
+from gatherbench.kernels import host_gather
 folder = os.environ.get("NUMBA_CACHE_DIR", "")
 if folder:
     assert os.path.isdir(folder)
-    assert host_kernels.copy_bytes.stats.cache_path.startswith(folder)
+    assert host_gather.copy_bytes.stats.cache_path.startswith(folder)
     if os.fork() == 0:
         sys.exit(0)  # a child that ends takes nothing along
     os.wait()

@@ -27,7 +27,7 @@ def calibrate(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Measure this machine and write a profile that plans and `advise` can name."""
-    from gatherbench.bench.probe.calibrate.main import run
+    from gatherbench.bench.probe.calibrate import run
 
     if device not in ("auto", "cpu", "cuda"):
         fail(f"--device {device}: expected auto, cpu or cuda")

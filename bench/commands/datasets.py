@@ -142,8 +142,8 @@ def remove(
     from gatherbench.bench.read.units import bytes_in_words
     from gatherbench.bench.sampling.prepare import traces_of
     from gatherbench.bench.show.disk import bytes_below
-    from gatherbench.datasets.layout import not_ours
-    from gatherbench.datasets.staging import discard, exclusive
+    from gatherbench.datasets.dataset import not_ours
+    from gatherbench.datasets.files import discard, exclusive
     from gatherbench.datasets.store import DatasetError, data_root
 
     with bad_input(DatasetError, OSError):

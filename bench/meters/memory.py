@@ -51,8 +51,7 @@ class MemoryMeter:
             torch.cuda.reset_peak_memory_stats()
 
     def stop(self) -> list[Reading]:
-        from gatherbench.kernels.host_registration import registered_bytes
-        from gatherbench.kernels.managed_memory import managed_bytes
+        from gatherbench.kernels.mapped_memory import managed_bytes, registered_bytes
 
         registered = registered_bytes()
         return [

@@ -43,8 +43,13 @@ from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.training_cost import training_cost
 from gatherbench.kernels.order import page_visits
 from gatherbench.kernels.policies import policy
-from gatherbench.kernels.request_table import request_row, uniform_ids
-from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES, RequestCounts, count_requests
+from gatherbench.kernels.requests import (
+    COMPLETION_HEADER_BYTES,
+    RequestCounts,
+    count_requests,
+    request_row,
+    uniform_ids,
+)
 from gatherbench.strategies.data_path import DataPath
 
 FITTED_ON, PREDICTED = "rtx3090-pcie3", "rtx3090-pcie4"

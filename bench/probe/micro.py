@@ -1,16 +1,22 @@
 """``gpu-micro``: how fast the GPU gathers from host memory, beside what the link can give at most.
 
+    python -m gatherbench.bench.probe.micro --list
     python -m gatherbench.bench.probe.micro --out FOLDER --budget 500
+    python -m gatherbench.bench.probe.micro --out FOLDER --cases sm_read gpu_gather --spans 1 8
 
-Four sections, each in a process of its own with its share of the time: one that crashes, hangs or
-lacks something costs the others nothing, and says why in ``sections.csv``. All need torch, NVRTC
-and cuda-bindings, and no more: neither a dataset nor the harness.
+Every point is a row of ``rows.csv`` as soon as it is measured, so a run that is cut short keeps
+what it has; ``summary.csv`` and ``targets.csv`` are derived from the rows at the end.
 
-    gather    rows.csv, summary.csv, gather_rate.png   rates over width, span, order, policy, grid
-              targets.csv                              are they what they are to be?
-    overlap   overlap.csv, overlap_targets.csv         a gather beside loads like training
-    ncu       ncu.csv                                  counters beside the request accounting
-    peer      peer.csv                                 WholeGraph live, where it is installed
+The cases are grouped in sections, each in a process of its own with its share of the time: one that
+crashes, hangs or lacks something costs the others nothing, and its cases are rows with the reason.
+
+    gather     rates over row width, span, order, policy and grid, beside the roofs
+    overlap    a gather beside loads that are like training
+    ncu        the GPU's counters beside the request accounting
+    peer       WholeGraph live, where it is installed
+
+Measuring needs torch, NVRTC and cuda-bindings, and no more: neither a dataset nor the harness. The
+tables at the end need pandas and scipy; ``--report FOLDER`` makes them elsewhere.
 """
 
 from __future__ import annotations
@@ -24,18 +30,33 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gatherbench.bench.probe.micro_machine import (
-    OUT_HELP,
-    describe,
-    fresh_folder,
-    no_gpu,
-    provenance,
+from gatherbench.bench.probe.cases import (
+    CAPS,
+    CASES,
+    GIB,
+    ROW_BYTES,
+    SPANS,
+    amount_of,
+    as_large_as_opens,
+    fitting,
+    gather_points,
+    gpu_points,
+    host_points,
 )
-from gatherbench.bench.probe.micro_rows import RowFile
+from gatherbench.bench.probe.machine import OUT_HELP, describe, fresh_folder, no_gpu, provenance
+from gatherbench.bench.probe.stand import PointFile, RefusedError, row_of, visit
+from gatherbench.bench.probe.watchdog import ends_within
+from gatherbench.bench.read.points import Point, Row
+from gatherbench.kernels.policies import POLICIES
+
+if TYPE_CHECKING:
+    from gatherbench.bench.probe.gpu import GpuStand
 
 #: Each section's weight in the time that is left when its turn comes, among those still to come.
 SECTIONS = {"gather": 11.0, "overlap": 4.0, "ncu": 4.0, "peer": 1.0}
@@ -48,21 +69,179 @@ AGAIN = 5
 _GRACE_S = 20.0
 #: How long a killed process is waited for.
 _KILL_S = 10.0
+#: Kept back by the gathers for giving back the table, and by the whole run for its tables.
+_CLOSING_S, _REPORT_S = 15.0, 5.0
+FEWEST_ROUNDS = 3
+ROOFS_AND_GATHERS = ("copy_to_device", "sm_read", "gpu_gather")
+
+Add = Callable[[Row], None]
 
 
-@dataclass(frozen=True, slots=True)
-class SectionRow:
-    """How a section ended; ``reason`` says why, where it is not ``ok``."""
+class ContextLostError(RuntimeError):
+    """A kernel has broken the CUDA context: nothing else can be measured in this process."""
 
-    section: str
-    status: str
-    reason: str
-    time_s: float
+    def __init__(self, policy: str, row_bytes: int, error: Exception) -> None:
+        super().__init__(f"policy {policy}, rows of {row_bytes} B, broke CUDA's context: {error}")
+        self.left_out = f"{policy}:{row_bytes}"
 
 
-def run_section(name: str, out: Path, budget_s: float, more: Sequence[str]) -> SectionRow:
-    """Run a section in a process of its own; what it prints is printed."""
-    began, more = time.monotonic(), list(more)
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="gpu-micro", description=(__doc__ or "").split("\n")[0], allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--out", type=Path, help=OUT_HELP)
+    add("--list", action="store_true", help="list the cases, and stop")
+    add("--report", type=Path, metavar="FOLDER", help="derive its tables anew, and stop")
+    add("--dry-run", action="store_true", help="say what the gathers would time, and stop")
+    add("--budget", type=float, default=500.0, help="seconds for everything")
+    add("--rounds", type=int, default=0, help="end after so many (0: the budget decides)")
+    add("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
+    add("--cases", nargs="+", choices=list(CASES), metavar="CASE", help="only these, see --list")
+    of_gathers = parser.add_argument_group("of the gathers")
+    add = of_gathers.add_argument
+    add("--spans", type=float, nargs="+", default=[s / GIB for s in SPANS], help="GiB of table")
+    add("--memory", type=float, default=0.0, help="GiB of free host memory (0: ask the system)")
+    add("--row-bytes", type=int, nargs="+", default=list(ROW_BYTES))
+    add("--policies", nargs="+", default=list(POLICIES))
+    add("--without", action="append", default=[], metavar="POLICY:BYTES", help="not measured")
+    add("--caps", type=int, nargs="+", default=list(CAPS), help="per cent of the GPU; 0: no cap")
+    # A section in its own process.
+    parser.add_argument("--section", choices=list(SECTIONS), help=argparse.SUPPRESS)
+    return parser
+
+
+def gathers(options: argparse.Namespace, spans: Sequence[int]) -> list[Point]:
+    """What the section ``gather`` measures: the usual points, and others if named by ``--cases``.
+
+    Raises:
+        ValueError: see :func:`gatherbench.bench.probe.cases.gather_points`.
+    """
+    points = gather_points(spans, options.row_bytes, options.policies, options.caps)
+    if not options.cases:
+        return points
+    usual = {point.case for point in points}
+    cores = len(os.sched_getaffinity(0))
+    others = [*host_points(cores, max(spans)), *gpu_points(spans, cores)]
+    points += [point for point in others if point.case not in usual]
+    return [point for point in points if point.case in options.cases]
+
+
+def measure_gathers(options: argparse.Namespace, began: float, add: Add) -> list[str]:
+    """Set up, check, then go round until the budget is spent; what was left out as wrong.
+
+    Raises:
+        ContextLostError: at the check of a policy, before anything was timed.
+        RefusedError: no span fits the memory.
+        RuntimeError: at a timed launch; the rows before it are there.
+    """
+    import torch
+
+    from gatherbench.bench.probe.gpu import GpuStand
+    from gatherbench.kernels.host_memory import available_bytes
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    free = int(options.memory * GIB) or available_bytes()
+    spans = fitting([int(s * GIB) for s in options.spans], free)
+    for span in options.spans:
+        if int(span * GIB) not in spans:
+            print(f"span {span:g} GiB left out: not enough free host memory", flush=True)
+    if not spans:
+        raise RefusedError("no span fits the free host memory: give smaller ones with --spans")
+    with ExitStack() as stack:
+        left_s = options.budget - (time.monotonic() - began)
+        stack.enter_context(ends_within(left_s, lambda: None))
+        stand = stack.enter_context(as_large_as_opens(spans, lambda some: GpuStand(some, device)))
+        for point, seen in stand.setup.items():
+            add(row_of(point, 0, *seen))
+        plan = gathers(options, stand.spans)
+        print(f"{len(plan)} points, spans {[s / GIB for s in stand.spans]} GiB", flush=True)
+        wrong = find_wrong(stand, plan, options.without)
+        for point in plan:
+            if (reason := wrong.get(f"{point.policy}:{point.row_bytes}")) is not None:
+                add(row_of(point, reason=reason))
+        plan = [point for point in plan if f"{point.policy}:{point.row_bytes}" not in wrong]
+        said = "every policy is right" if not wrong else f"{len(wrong)} left out"
+        print(f"{said}; {time.monotonic() - began:.0f} s used", flush=True)
+        rounds = visit(
+            plan,
+            stand.measure,
+            add,
+            out_of_time=lambda: time.monotonic() - began > options.budget - _CLOSING_S,
+            warm_up=[point for point in plan if point.case != "gpu_gather"],  # those were checked
+            most_rounds=options.rounds,
+            begins=lambda number: print(
+                f"round {number}, {time.monotonic() - began:.0f} s used", flush=True
+            ),
+        )
+        if rounds < FEWEST_ROUNDS:
+            print(f"only {rounds} whole rounds: give more --budget or fewer points", flush=True)
+    return list(wrong)
+
+
+def find_wrong(stand: GpuStand, plan: Sequence[Point], without: Sequence[str]) -> dict[str, str]:
+    """``policy:row bytes`` of what is not to be timed, told so or wrong here, and why.
+
+    Raises:
+        ContextLostError: a policy has broken CUDA's context.
+    """
+    import torch
+
+    wrong = dict.fromkeys(without, "left out with --without")
+    gathers = [(p.policy, p.row_bytes) for p in plan if p.case == "gpu_gather"]
+    for name, width in dict.fromkeys(gathers):
+        if f"{name}:{width}" in wrong:
+            continue
+        try:
+            stand.check(name, width)
+        except (RuntimeError, ValueError) as error:
+            try:
+                torch.cuda.synchronize(stand.device)
+            except RuntimeError as lost:
+                raise ContextLostError(name, width, error) from lost
+            print(f"left out: policy {name}, rows of {width} B: {error}", flush=True)
+            wrong[f"{name}:{width}"] = str(error)
+    return wrong
+
+
+def run_here(options: argparse.Namespace, add: Add) -> int:
+    """One section, in this process; its exit status."""
+    began = time.monotonic()
+
+    def wanted(point: Point) -> bool:
+        return not options.cases or point.case in options.cases
+
+    try:
+        if options.section == "gather":
+            if wrong := measure_gathers(options, began, add):
+                print(f"left out, because wrong or worse: {', '.join(wrong)}")
+            return 1 if wrong else 0
+        until = began + options.budget
+        if options.section == "ncu":
+            from gatherbench.bench.probe import counters
+
+            counters.measure(add, until, wanted)
+        else:
+            from gatherbench.bench.probe import overlap, peer
+
+            module = overlap if options.section == "overlap" else peer
+            module.measure(add, until, wanted, options.rounds)
+    except RefusedError as why:
+        print(why)
+        return SKIPPED
+    except ContextLostError as lost:
+        print(lost, f"--without {lost.left_out}", sep="\n")
+        return AGAIN
+    except RuntimeError:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def run_section(name: str, out: Path, budget_s: float, arguments: Sequence[str]) -> tuple[str, str]:
+    """Run a section in a process of its own; how it ended (``ok``, skipped, failed) and why."""
+    began, more = time.monotonic(), list(arguments)
     while True:
         left_s = budget_s - (time.monotonic() - began)
         status, said = _run_process(name, out, left_s, more)
@@ -74,22 +253,23 @@ def run_section(name: str, out: Path, budget_s: float, more: Sequence[str]) -> S
         more += without.split()
     last = next((x.strip() for x in reversed(said.splitlines()) if x.strip()), "it said nothing")
     if status == 0:
-        return SectionRow(name, "ok", "", took)
+        return "ok", ""
     if status == SKIPPED:
-        return SectionRow(name, "skipped", last, took)
+        return "skipped", last
     how = "took too long" if status is None else f"ended with status {status}"
-    return SectionRow(name, "failed", f"{how}; last words: {last}", took)
+    return "failed", f"{how}; last words: {last}"
 
 
 def _run_process(
     name: str, out: Path, budget_s: float, more: Sequence[str]
 ) -> tuple[int | None, str]:
     """The section's exit status (``None``: it was ended for its time) and what it printed."""
-    command = [sys.executable, "-m", f"gatherbench.bench.probe.micro_{name}", "--out", str(out)]
+    command = [sys.executable, "-m", "gatherbench.bench.probe.micro", *more]
+    command += ["--section", name, "--out", str(out), "--budget", f"{budget_s:.0f}"]
     # Into a file: a pipe would be waited for until the last that has inherited it is gone.
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [*command, "--budget", f"{budget_s:.0f}", *more],
+            command,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -109,38 +289,75 @@ def _run_process(
         return status, log.read().decode(errors="replace")
 
 
-def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The command line, and what of it is the section's."""
-    parser = argparse.ArgumentParser(prog="gpu-micro", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help=OUT_HELP)
-    parser.add_argument("--budget", type=float, default=500.0, help="seconds for everything")
-    parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
-    return parser.parse_known_args(arguments)
+def run_sections(options: argparse.Namespace, arguments: Sequence[str], deadline: float) -> int:
+    """Each section in turn, then the tables; 1 if a section failed."""
+    table = options.out / "rows.csv"
+    usual = {point.case for point in gather_points()}
+    asked = [
+        case
+        for case in CASES.values()
+        if case.name in (options.cases or usual) or (not options.cases and case.section != "gather")
+    ]
+    names = [name for name in options.sections if any(case.section == name for case in asked)]
+    ended = {}
+    for number, name in enumerate(names):
+        left = deadline - time.monotonic() - _REPORT_S
+        share = SECTIONS[name] / sum(SECTIONS[other] for other in names[number:])
+        budget_s = max(10.0, left * share - _GRACE_S / 2)
+        ended[name] = status, reason = run_section(name, options.out, budget_s, arguments)
+        if status != "ok":
+            with PointFile(table) as file:
+                for case in asked:
+                    if case.section == name:
+                        file.add(row_of(Point(case.name), reason=f"{status}: {reason}"))
+    report(options.out)
+    for name, (status, reason) in ended.items():
+        print(f"{name}: {status} {reason}")
+    return 1 if any(status == "failed" for status, _ in ended.values()) else 0
+
+
+def report(folder: Path) -> None:
+    """Derive the tables from the rows, and print them."""
+    try:
+        from gatherbench.bench.probe.targets import write_report
+    except ImportError as missing:
+        print(f"no summary.csv, no targets.csv: {missing}; make them elsewhere with --report")
+        return
+    print(write_report(folder))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the sections; the exit status is 1 if one of them failed."""
-    deadline = time.monotonic()
-    options, more = parse(arguments)
-    if more and len(options.sections) > 1:
-        print(f"error: {more[0]} is for one section: name it with --sections", file=sys.stderr)
-        return 2
-    deadline += options.budget
-    if (problem := no_gpu()) is not None:
+    """The exit status: 1 if a section failed, 2 for what cannot be begun."""
+    began = time.monotonic()
+    options = parser().parse_args(arguments)
+    if options.list:
+        for case in CASES.values():
+            needs = f"; needs {case.needs}" if case.needs else ""
+            print(f"{case.name:22} {case.section:8} {case.unit:2} {case.what}{needs}")
+        return 0
+    if options.report is not None:
+        report(options.report)
+        return 0
+    problem = None
+    try:
+        points = gathers(options, [int(span * GIB) for span in options.spans])
+        if options.dry_run:
+            read = sum(amount_of(p) for p in points if p.case in ROOFS_AND_GATHERS)
+            print(f"{len(points)} points; one round moves {read / GIB:.1f} GiB of payload")
+            return 0
+    except ValueError as error:
+        problem = str(error)
+    problem = problem or ("--out is missing" if options.out is None else no_gpu())
+    if problem is not None:
         print(f"error: {problem}", file=sys.stderr)
         return 2
+    if options.section is not None:
+        with PointFile(options.out / "rows.csv") as file:
+            return run_here(options, file.add)
     env = provenance() | describe()
     options.out = fresh_folder(options.out)
     (options.out / "env.json").write_text(json.dumps(env, indent=2) + "\n")
-    with RowFile(options.out / "sections.csv", SectionRow) as file:
-        for number, name in enumerate(options.sections):
-            left = deadline - time.monotonic()
-            share = SECTIONS[name] / sum(SECTIONS[other] for other in options.sections[number:])
-            budget_s = max(10.0, left * share - _GRACE_S / 2)
-            file.add(run_section(name, options.out, budget_s, more))
-    for row in file.rows:
-        print(f"{row.section}: {row.status} {row.reason}")
-    return 1 if any(row.status == "failed" for row in file.rows) else 0
+    return run_sections(options, arguments, began + options.budget)
 
 
 if __name__ == "__main__":

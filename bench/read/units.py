@@ -25,7 +25,7 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
 #: Names longer than this are cut in the middle where they are shown.
 LONGEST_NAME = 64
 MISSING = "–"
-_PREFIXES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+_PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:
@@ -61,9 +61,9 @@ def scale(unit: str, largest: float) -> tuple[str, float]:
     """The unit in which values up to ``largest`` (in ``unit``) read well, and its factor."""
     if unit == "s":
         return time_unit(largest)
-    if unit in ("B", "B/s", "Hz"):
+    if unit in ("B", "B/s", "Hz", "1/s"):
         name, factor = prefix(largest)
-        return name + unit, factor
+        return name + unit.removeprefix("1"), factor
     if unit == "share":
         return "%", 100.0
     return ("" if unit in ("1", "×") else unit), 1.0

@@ -10,7 +10,7 @@ from torch import Tensor
 from gatherbench.bench.run.loop import run_epoch
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.strategies.base import Fetcher, Ticket
-from gatherbench.strategies.ticket_ring import TicketRing
+from gatherbench.strategies.buffers import TicketRing
 
 MINIBATCHES = 1000
 

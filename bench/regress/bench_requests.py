@@ -13,7 +13,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from gatherbench.kernels.policies import policy
-from gatherbench.kernels.request_table import request_row, uniform_ids
+from gatherbench.kernels.requests import request_row, uniform_ids
 
 #: ``make regress-against`` asks for less: it begins anew in each of many processes.
 SMALL = bool(os.environ.get("GATHERBENCH_REGRESS_SMALL"))

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gatherbench.datasets.files import replacing
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -87,6 +89,5 @@ def _write(columns: dict[str, list[Any]], path: Path) -> None:
         cases = zip(*(before[name].to_pylist() for name in _CASE), strict=True)
         kept = pa.array([case not in mine for case in cases], pa.bool_())
         table = pa.concat_tables([before.filter(kept), table])
-    temporary = path.with_name(f".{path.name}")
-    pq.write_table(table, temporary, compression="zstd")
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")

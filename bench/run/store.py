@@ -32,6 +32,7 @@ from typing import Any
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.run.rows import HEADER, HEADER_1, SCHEMA_VERSION, Row, upgraded
 from gatherbench.bench.run.samples import write_samples, write_timeline
+from gatherbench.datasets.files import replacing
 
 CASE_STAGE, CASE_METRIC = "case", "wall_time"
 #: Of the rows that say whether a case is right. One that failed: nothing that it measured holds.
@@ -279,15 +280,8 @@ def to_csv(rows: list[Row]) -> str:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` so that a reader sees the old or the new, never half."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _one_line(cell: object) -> object:

@@ -28,7 +28,7 @@ from gatherbench.bench.meters.power import (
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.uvm import UvmMeter
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.kernels.managed_memory import managed_bytes
+from gatherbench.kernels.mapped_memory import managed_bytes
 
 ENERGY_STAGE, UVM_STAGE = "energy", "uvm"
 TRACED = Reason("busy", "--trace has CUPTI in this process", "run without it")

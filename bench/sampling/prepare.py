@@ -65,7 +65,7 @@ def traces_of(dataset: Path) -> list[Path]:
 
 def state_of(dataset: Path) -> str:
     """What tells the dataset from others of its name; empty where there is none."""
-    from gatherbench.datasets.layout import SPEC_FILE
+    from gatherbench.datasets.dataset import SPEC_FILE
 
     try:
         spec = (dataset / SPEC_FILE).read_bytes()

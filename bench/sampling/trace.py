@@ -14,8 +14,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +26,7 @@ from torch import Tensor
 
 from gatherbench.bench.sampling.epoch import batch_seed
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.datasets import staging
+from gatherbench.datasets.files import new_folder
 
 FORMAT_VERSION = 1
 MANIFEST = "trace.json"
@@ -77,12 +75,9 @@ def draw_trace(
     batches = list(seeds)
     if not batches:
         raise ValueError("seeds: a trace needs at least one minibatch, got none")
-    staging.make_parent(folder)
-    staging.remove_leftovers(folder)
-    staged, lock = staging.locked_sibling(folder)
     try:
-        _write(staged, sampler, batches, seed, epoch, progress)
-        staging.publish(staged, folder)
+        with new_folder(folder) as staged:
+            _write(staged, sampler, batches, seed, epoch, progress)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -90,9 +85,6 @@ def draw_trace(
             f"{folder}: the disk is full; free some space, lower max_batches, or set"
             " GATHERBENCH_DATA to a folder on a larger disk"
         ) from None
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
-        os.close(lock)
 
 
 def _write(

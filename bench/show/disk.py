@@ -16,7 +16,7 @@ from rich.text import Text
 from gatherbench.bench.read.units import bytes_in_words
 from gatherbench.bench.sampling.prepare import TRACES, traces_of
 from gatherbench.bench.show.listing import sizes
-from gatherbench.datasets.layout import SPEC_FILE, DatasetError, read_spec
+from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, read_spec
 
 
 def on_disk(root: Path) -> RenderableType:

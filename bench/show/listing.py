@@ -36,7 +36,7 @@ def policies() -> Table:
 
 def datasets() -> Table:
     """Every dataset source, with its size at full scale, and the graphs that were imported."""
-    from gatherbench.datasets.layout import DatasetError, read_spec
+    from gatherbench.datasets.dataset import DatasetError, read_spec
     from gatherbench.datasets.registry import imported, list_sources
 
     table = Table()
@@ -143,7 +143,7 @@ LISTINGS: dict[str, Callable[[], Table]] = {
 
 def description(folder: Path) -> Table:
     """What ``gatherbench datasets info`` says of a prepared dataset."""
-    from gatherbench.datasets.describe import describe
+    from gatherbench.datasets.store import describe
 
     table = Table(show_header=False)
     for name, value in describe(folder).items():
@@ -153,8 +153,7 @@ def description(folder: Path) -> Table:
 
 def imported_summary(folder: Path) -> list[str]:
     """What an import has made of the files, and how to use it."""
-    from gatherbench.datasets.describe import nodes_in_no_edge
-    from gatherbench.datasets.store import open_dataset
+    from gatherbench.datasets.store import nodes_in_no_edge, open_dataset
 
     data = open_dataset(folder)
     spec = data.spec

@@ -7,26 +7,23 @@ so in its place.
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_type_hints
 
 import pandas as pd
 
 from gatherbench.bench.plan.workload import workload_names
 from gatherbench.bench.read.epochs import epoch_times
-from gatherbench.bench.read.micro_row import MicroRow
+from gatherbench.bench.read.points import is_point_table, read_points
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.rows import SERIES
 
 #: Names the folder of results that notebooks read; without it the repository's own.
 RESULTS_VARIABLE = "GATHERBENCH_RESULTS"
-MICRO_COLUMNS = get_type_hints(MicroRow)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,15 +33,13 @@ class Findings:
     Attributes:
         published: rows of :func:`gatherbench.bench.read.reference.load_reference`.
         runs: every run, the newest first.
-        micro: rows of the newest ``gpu-micro``: :data:`MICRO_COLUMNS`, and its ``machine``.
-        overlap, peer: its other tables (``overlap.csv``, ``peer.csv``), empty where it has none.
+        micro: what the newest ``gpu-micro`` timed (:mod:`gatherbench.bench.read.points`), and its
+            ``machine``.
     """
 
     published: pd.DataFrame
     runs: list[Run]
     micro: pd.DataFrame
-    overlap: pd.DataFrame
-    peer: pd.DataFrame
 
     @property
     def names(self) -> dict[str, str]:
@@ -123,17 +118,11 @@ def load_findings(root: Path, reference: Path) -> Findings:
     """
     folders = sorted({path.parent for path in root.rglob("rows.csv")}, key=_age, reverse=True)
     runs = [load_run(folder) for folder in folders if (folder / "plan.json").is_file()]
-    micro = [folder for folder in folders if _is_micro(folder / "rows.csv")]
-    if not micro:
-        kinds = {name: "object" if kind is str else kind for name, kind in MICRO_COLUMNS.items()}
-        none = pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in kinds.items()})
-        nothing = (none.assign(machine=""), pd.DataFrame(), pd.DataFrame())
-        return Findings(load_reference(reference), runs, *nothing)
-    newest = micro[0]
-    table = pd.read_csv(newest / "rows.csv", keep_default_na=False)
-    table = table.assign(machine=newest.parent.name)
-    more = [_table(newest / name) for name in ("overlap.csv", "peer.csv")]
-    return Findings(load_reference(reference), runs, table, *more)
+    probed = [folder for folder in folders if is_point_table(folder / "rows.csv")]
+    table = read_points(probed[0] / "rows.csv" if probed else None)
+    machine = probed[0].parent.name if probed else ""
+    timed = table[table["time_s"].notna()].assign(machine=machine)
+    return Findings(load_reference(reference), runs, timed)
 
 
 def only(
@@ -167,12 +156,3 @@ def _age(folder: Path) -> tuple[str, str]:
     """By the date in its name, then by name; a folder without a date is older than any."""
     found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", folder.name)
     return ("".join(found.groups()) if found else "", folder.name)
-
-
-def _table(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path, keep_default_na=False) if path.is_file() else pd.DataFrame()
-
-
-def _is_micro(path: Path) -> bool:
-    with path.open(newline="", encoding="utf-8") as file:
-        return MICRO_COLUMNS.keys() <= set(next(csv.reader(file), []))

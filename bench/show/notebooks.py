@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gatherbench.bench.show.notebook_tables import RESULTS_VARIABLE
+from gatherbench.datasets.files import replacing
 
 #: Names the file in which a notebook's kernel notes each output, a line with its media type.
 NOTES_VARIABLE = "GATHERBENCH_NOTEBOOK_NOTES"
@@ -224,9 +225,8 @@ def _write(notebook: Any, path: Path) -> bool:
     text = nbformat.writes(nbformat.from_dict(notebook)) + "\n"
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return False
-    temporary = path.with_name(f".{path.name}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
     return True
 
 

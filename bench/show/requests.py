@@ -17,7 +17,7 @@ from rich.table import Table
 from gatherbench.bench.read.units import ITEM_BYTES
 from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES
 from gatherbench.kernels.policies import POLICIES, Policy
-from gatherbench.kernels.request_table import RequestRow, request_table
+from gatherbench.kernels.requests import RequestRow, request_table
 
 COMPUTED = "computed by request accounting, not measured"
 MAX_REQUESTS = tuple(range(SECTOR_BYTES, LINE_BYTES + 1, SECTOR_BYTES))

@@ -1,15 +1,14 @@
 """Turns WordNet's database files into the small graph file that is shipped with the package.
 
-WordNet 3.0 is a real graph of words with text on every node, and its licence lets anybody pass it
-on. This is how ``wordnet.npz`` beside this module was made, so that it can be made and checked
-again::
+WordNet 3.0 is a real graph with text on every node, and its licence lets anybody pass it on. This
+made ``wordnet.npz`` beside this module, so that it can be made and checked again::
 
     apt install wordnet-base
     python -m gatherbench.datasets.wordnet.convert /usr/share/wordnet wordnet.npz
 
 A node is a synset; nodes stand in the order of ``data.noun``, ``data.verb``, ``data.adj``,
-``data.adv``. The file holds what the features are built from and not the features: 300 floats for
-each of 117 659 nodes are 141 MB, the words that they count are 2 MB.
+``data.adv``. The file holds the words that the features count (2 MB), not the features themselves
+(300 floats for each of 117 659 nodes, 141 MB).
 """
 
 from __future__ import annotations
@@ -42,11 +41,7 @@ _WORD = re.compile(r"[a-z]+")
 
 @dataclass(frozen=True, slots=True)
 class Synset:
-    """One line of a data file.
-
-    ``pointers`` are the keys of other synsets. ``num_lexical`` of them lead from one word to one
-    word; the rest from synset to synset.
-    """
+    """One line of a data file; ``num_lexical`` of the pointers join single words, not synsets."""
 
     key: str
     lex_file: int

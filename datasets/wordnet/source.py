@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from gatherbench.datasets.columns import columns, edge_keys
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.source import Progress
-from gatherbench.datasets.store import DatasetWriter
 from gatherbench.datasets.wordnet.convert import FEATURE_DIM, NUM_CLASSES, TEST, TRAIN, VAL
+from gatherbench.datasets.writer import DatasetWriter
 
 _HERE = Path(__file__).parent
 _ROWS = 1 << 14  # rows of the table built at a time: 20 MB
@@ -56,7 +56,8 @@ class WordnetSource:
         with np.load(_HERE / "wordnet.npz") as shipped:
             arrays = {name: shipped[name] for name in shipped.files}
         low = np.repeat(np.arange(spec.num_nodes), arrays["pair_counts"])
-        keys = edge_keys(low, arrays["pair_ends"], spec.num_nodes, self.name, undirected=True)
+        pairs = [(low, arrays["pair_ends"])]
+        keys = edge_keys(pairs, len(low), spec.num_nodes, self.name, undirected=True)
         split = arrays["split"]
         with DatasetWriter(folder, spec, progress) as writer:
             writer.write_columns(columns(keys, spec.num_nodes))

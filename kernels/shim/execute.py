@@ -10,9 +10,9 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import IO, NamedTuple, Self
+from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +26,7 @@ _NO_BAD_ID = 2**64 - 1
 
 #: One load of one lane; ``address`` is counted from the 256 B boundary before the table.
 RECORD = np.dtype(
-    [
-        ("address", "<u8"),
-        ("warp", "<u4"),
-        ("instruction", "<u4"),
-        ("lane", "<u4"),
-        ("size", "<u4"),
-    ]
+    [("address", "<u8"), *((name, "<u4") for name in ("warp", "instruction", "lane", "size"))]
 )
 
 
@@ -76,7 +70,7 @@ def build(
     return program
 
 
-class Shim:
+class Shim(AbstractContextManager["Shim"]):
     """The driver process; a context manager. Not safe for several threads."""
 
     def __init__(self, program: Path) -> None:
@@ -157,15 +151,7 @@ class Shim:
                 pipe.close()
         self._process.wait()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _send(

@@ -21,7 +21,7 @@ from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.datasets.dataset import DatasetSpec
-from gatherbench.datasets.store import DatasetWriter
+from gatherbench.datasets.writer import DatasetWriter
 from gatherbench.strategies.registry import build
 
 from .written_run import write_run
@@ -48,7 +48,7 @@ def tiny_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     features = rng.standard_normal((NODES, WIDTH)).astype(np.float32)
     features[:, :CLASSES] += 4 * np.eye(CLASSES, dtype=np.float32)[labels]
     with DatasetWriter(root / "tiny", spec) as writer:
-        writer.write_graph(np.arange(0, NODES * DEGREE + 1, DEGREE), neighbours.ravel() % NODES)
+        writer.write_columns([(np.full(NODES, DEGREE), neighbours.ravel() % NODES)])
         writer.write_features(features)
         writer.write_labels(labels)
         order = rng.permutation(NODES)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gatherbench.datasets import columns as module
 from gatherbench.datasets.columns import columns, edge_keys
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.dataset import DatasetError
 
 EDGES = st.integers(1, 9).flatmap(
     lambda n: st.tuples(
@@ -29,7 +29,8 @@ def test_columns_hold_each_edge_once_in_order(
     monkeypatch.setattr(module, "_CHUNK", chunk)
     nodes, pairs = graph
     source, target = np.array(pairs, np.int32).reshape(-1, 2).T
-    runs = list(columns(edge_keys(source, target, nodes, "test", undirected), nodes))
+    keys = edge_keys([(source, target)], len(source), nodes, "test", undirected)
+    runs = list(columns(keys, nodes))
     degree = np.concatenate([run[0] for run in runs])
     rows = np.concatenate([run[1] for run in runs])
     assert len(degree) == nodes
@@ -42,8 +43,9 @@ def test_columns_hold_each_edge_once_in_order(
 def test_keys_do_not_overflow_narrow_ids(dtype: type) -> None:
     nodes = 111_059_956
     last = np.array([nodes - 1], dtype)
-    assert edge_keys(last, last, nodes, "test").tolist() == [nodes * nodes - 1]
-    assert edge_keys(last, last, nodes, "test", undirected=True).tolist() == [nodes**2 - 1] * 2
+    assert edge_keys([(last, last)], 1, nodes, "test").tolist() == [nodes * nodes - 1]
+    both = edge_keys([(last, last)], 1, nodes, "test", undirected=True)
+    assert both.tolist() == [nodes**2 - 1] * 2
 
 
 @pytest.mark.parametrize("bad", [-1, 3])
@@ -52,4 +54,4 @@ def test_a_node_that_is_not_there_is_named(bad: int, end: str) -> None:
     ends = {"source": np.array([0, 1]), "target": np.array([2, 2])}
     ends[end][1] = bad
     with pytest.raises(DatasetError, match=f"some.csv: an edge names node {bad}, but there are 3"):
-        edge_keys(**ends, num_nodes=3, what="some.csv")
+        edge_keys([(ends["source"], ends["target"])], 2, 3, "some.csv")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -14,10 +13,10 @@ import pytest
 
 from gatherbench.datasets import registry, store
 from gatherbench.datasets.dataset import DatasetSpec
-from gatherbench.datasets.describe import describe
 from gatherbench.datasets.registry import get_source, list_sources, prepare_dataset
 from gatherbench.datasets.source import Progress
-from gatherbench.datasets.store import DatasetError, DatasetWriter, open_dataset
+from gatherbench.datasets.store import DatasetError, describe, open_dataset
+from gatherbench.datasets.writer import DatasetWriter
 
 
 class CountingSource:
@@ -35,7 +34,7 @@ class CountingSource:
         self.made += 1
         progress("make", 0.5)
         with DatasetWriter(folder, self.estimate(scale)) as writer:
-            writer.write_graph(np.array([0, 0, 1, 1, 3]), np.array([0, 1, 2]))
+            writer.write_columns([(np.array([0, 1, 0, 2]), np.array([0, 1, 2]))])
             writer.write_features(np.ones((4, 32), np.float32))
             writer.write_labels(np.array([0, 1, -1, 0]))
             writer.write_splits(np.array([0, 1]), np.array([3]), np.array([], int))
@@ -59,13 +58,6 @@ def test_a_dataset_is_made_once_and_anew_when_forced(
     assert source.made == 1
     prepare_dataset("counting", root=tmp_path, force=True)
     assert source.made == 2
-
-
-def test_the_default_root_is_the_environments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: CountingSource
-) -> None:
-    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "data"))
-    assert prepare_dataset(source.name) == tmp_path / "data" / "counting"
 
 
 def test_a_broken_folder_is_refused_until_it_is_forced(
@@ -94,15 +86,6 @@ def test_preparing_at_the_same_time_makes_it_once(tmp_path: Path, source: Counti
         folders = list(pool.map(lambda _: prepare_dataset("counting", root=tmp_path), range(8)))
     assert set(folders) == {tmp_path / "counting"}
     assert source.made == 1
-
-
-def test_two_processes_prepare_one_dataset(tmp_path: Path) -> None:
-    code = "from gatherbench.datasets.registry import prepare_dataset as p; p('wiki-like', 1e-3)"
-    env = {**os.environ, "GATHERBENCH_DATA": str(tmp_path)}
-    processes = [subprocess.Popen([sys.executable, "-c", code], env=env) for _ in range(2)]
-    assert [process.wait() for process in processes] == [0, 0]
-    assert open_dataset(tmp_path / "wiki-like@0.001", "full").spec.num_nodes == 13_600
-    assert [path.name for path in tmp_path.iterdir()] == ["wiki-like@0.001"]
 
 
 def test_every_source_keeps_the_contract() -> None:

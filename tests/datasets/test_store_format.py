@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -22,17 +23,23 @@ import pytest
 from numpy.typing import NDArray
 
 from gatherbench.bench.sampling.prepare import TRACES
-from gatherbench.datasets import checks, staging, writer
-from gatherbench.datasets.dataset import DatasetSpec
-from gatherbench.datasets.layout import HEADER_BYTES, SPEC_FILE, read_spec, write_spec
+from gatherbench.datasets import files, writer
+from gatherbench.datasets.dataset import (
+    HEADER_BYTES,
+    MARKER,
+    SPEC_FILE,
+    DatasetSpec,
+    read_spec,
+    write_spec,
+)
 from gatherbench.datasets.store import (
     DatasetError,
-    DatasetWriter,
     data_root,
     dataset_folder,
     folder_bytes,
     open_dataset,
 )
+from gatherbench.datasets.writer import DatasetWriter
 
 N, D, CLASSES = 400, 7, 3
 SPEC = DatasetSpec("tiny", 1.0, N, 0, D, "float32", CLASSES, "a test", "none", ("first note",))
@@ -60,36 +67,33 @@ def make_arrays() -> Arrays:
     )
 
 
-def write(folder: Path, spec: DatasetSpec = SPEC, arrays: Arrays | None = None) -> Arrays:
+def write(
+    folder: Path, spec: DatasetSpec = SPEC, arrays: Arrays | None = None, note: str = ""
+) -> Arrays:
     arrays = arrays or make_arrays()
     with DatasetWriter(folder, spec) as out:
-        out.write_graph(arrays.indptr, arrays.indices)
+        out.write_columns([(np.diff(arrays.indptr), arrays.indices)])
         out.write_features(arrays.features)
         out.write_labels(arrays.labels)
         out.write_splits(*arrays.splits)
+        if note:
+            out.note(note)
     return arrays
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    arrays = write(tmp_path / "tiny")
-    for check in ("quick", "full"):
-        data = open_dataset(tmp_path / "tiny", check=check)
-        np.testing.assert_array_equal(data.indptr, arrays.indptr)
-        np.testing.assert_array_equal(data.indices, arrays.indices)
-        np.testing.assert_array_equal(data.features, arrays.features)
-        np.testing.assert_array_equal(data.labels, arrays.labels)
-        for got, expected in zip(
-            (data.train_ids, data.val_ids, data.test_ids), arrays.splits, strict=True
-        ):
-            np.testing.assert_array_equal(got, expected)
-    assert data.spec.num_edges == len(arrays.indices)
+@pytest.mark.parametrize("check", ["quick", "full"])
+def test_what_is_written_is_read_back(tmp_path: Path, check: Any) -> None:
+    arrays = write(tmp_path / "tiny", note="second note")
+    data = open_dataset(tmp_path / "tiny", check)
+    for name in ("indptr", "indices", "features", "labels"):
+        np.testing.assert_array_equal(getattr(data, name), getattr(arrays, name))
+    for got, expected in zip(
+        (data.train_ids, data.val_ids, data.test_ids), arrays.splits, strict=True
+    ):
+        np.testing.assert_array_equal(got, expected)
+    assert (data.spec.num_edges, data.name) == (len(arrays.indices), "tiny")
+    assert data.spec.notes == ("first note", "second note")
     assert data.indices.dtype == np.int32
-    assert data.name == "tiny"
-
-
-def test_arrays_are_read_only_maps_whose_rows_begin_on_a_line(tmp_path: Path) -> None:
-    write(tmp_path / "tiny")
-    data = open_dataset(tmp_path / "tiny")
     assert data.features.ctypes.data % 128 == 0
     with pytest.raises(ValueError, match="read-only"):
         data.features[0, 0] = 1.0
@@ -100,52 +104,27 @@ def test_every_way_of_writing_gives_the_same_files(tmp_path: Path) -> None:
     degree = np.diff(arrays.indptr)
     with DatasetWriter(tmp_path / "pieces", SPEC) as out:
         out.write_splits(*arrays.splits)
-        table = out.features_file("float32", (N, D))
-        for row in range(N - 1, -1, -1):
-            table[row] = arrays.features[row]
+        out.write_features(arrays.features[i : i + 33] for i in range(0, N, 33))
         out.write_labels(arrays.labels.astype(np.int8))
         out.write_columns(
             (degree[i : i + 90], arrays.indices[arrays.indptr[i] : arrays.indptr[min(i + 90, N)]])
             for i in range(0, N, 90)
         )
-    with DatasetWriter(tmp_path / "chunks", SPEC) as out:
-        out.write_graph(arrays.indptr.astype(np.uint32), arrays.indices)
-        out.write_features(arrays.features[i : i + 33] for i in range(0, N, 33))
-        out.write_labels(arrays.labels)
-        out.write_splits(*arrays.splits)
-    for other in ("pieces", "chunks"):
-        for file in (tmp_path / "whole").glob("[!c]*"):  # but for checked.json
-            assert (tmp_path / other / file.name).read_bytes() == file.read_bytes(), file.name
+    for file in (tmp_path / "whole").glob("[!c]*"):  # but for checked.json
+        assert (tmp_path / "pieces" / file.name).read_bytes() == file.read_bytes(), file.name
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int8"])
 def test_every_feature_dtype_and_empty_splits(tmp_path: Path, dtype: str) -> None:
     spec = DatasetSpec("d", 1.0, 2, 0, 3, dtype, 1, "s", "l")
     none = np.empty(0, np.int64)
-    features = np.arange(6).reshape(2, 3).astype(dtype)
-    write(tmp_path / "d", spec, Arrays(np.zeros(3, int), none, features, none[:0].repeat(0), (
-        none, none, none))._replace(labels=np.zeros(2, int)))  # fmt: skip
+    features = np.arange(6.0).reshape(2, 3)  # converted by the writer
+    zeros = np.zeros(3, int)
+    write(tmp_path / "d", spec, Arrays(zeros, none, features, zeros[:2], (none, none, none)))
     data = open_dataset(tmp_path / "d", check="full")
     np.testing.assert_array_equal(data.features, features)
     assert data.features.dtype == np.dtype(dtype)
     assert data.indices.shape == data.train_ids.shape == (0,)
-
-
-def test_features_that_need_the_writers_dtype_are_converted(tmp_path: Path) -> None:
-    arrays = make_arrays()
-    write(tmp_path / "t", SPEC, arrays._replace(features=arrays.features.astype(np.float64)))
-    np.testing.assert_array_equal(open_dataset(tmp_path / "t").features, arrays.features)
-
-
-def test_notes_are_kept_and_added(tmp_path: Path) -> None:
-    arrays = make_arrays()
-    with DatasetWriter(tmp_path / "t", SPEC) as out:
-        out.note("second note")
-        out.write_graph(arrays.indptr, arrays.indices)
-        out.write_features(arrays.features)
-        out.write_labels(arrays.labels)
-        out.write_splits(*arrays.splits)
-    assert open_dataset(tmp_path / "t").spec.notes == ("first note", "second note")
 
 
 def change(folder: Path, array: str, patch: Callable[[NDArray[Any]], Any]) -> None:
@@ -273,12 +252,8 @@ def json_or_none(text: bytes) -> Any:
 
 def test_another_format_version_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "tiny")
-    spec, files = read_spec(tmp_path / "tiny")
-    newer = DatasetSpec(
-        **{f: getattr(spec, f) for f in spec.__slots__ if f != "format_version"},
-        format_version=99,
-    )
-    write_spec(tmp_path / "tiny", newer, files)
+    spec, arrays = read_spec(tmp_path / "tiny")
+    write_spec(tmp_path / "tiny", dataclasses.replace(spec, format_version=99), arrays)
     with pytest.raises(DatasetError, match="format version 99"):
         open_dataset(tmp_path / "tiny")
 
@@ -300,14 +275,17 @@ def test_a_missing_and_a_half_written_folder_are_refused(tmp_path: Path) -> None
         open_dataset(tmp_path / "tiny")
 
 
-def test_a_spec_that_its_arrays_contradict_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change", [{"num_nodes": N - 1}, {"num_edges": 3}, {"feature_dim": D + 1}], ids=str
+)
+def test_a_spec_that_its_arrays_contradict_is_refused(
+    tmp_path: Path, change: dict[str, int]
+) -> None:
     write(tmp_path / "tiny")
-    spec, files = read_spec(tmp_path / "tiny")
-    fields = {f: getattr(spec, f) for f in spec.__slots__}
-    for change in ({"num_nodes": N - 1}, {"num_edges": 3}, {"feature_dim": D + 1}):
-        write_spec(tmp_path / "tiny", DatasetSpec(**{**fields, **change}), files)
-        with pytest.raises(DatasetError, match=r"\.npy"):
-            open_dataset(tmp_path / "tiny")
+    spec, arrays = read_spec(tmp_path / "tiny")
+    write_spec(tmp_path / "tiny", dataclasses.replace(spec, **change), arrays)
+    with pytest.raises(DatasetError, match=r"\.npy"):
+        open_dataset(tmp_path / "tiny")
 
 
 # --- the memory of a full check -------------------------------------------------------------------
@@ -336,7 +314,7 @@ def test_a_folder_that_cannot_be_written_to_is_opened_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "tiny")
-    (tmp_path / "tiny" / checks.MARKER).unlink()
+    (tmp_path / "tiny" / MARKER).unlink()
     for number in (errno.EROFS, errno.EACCES):
 
         def refuse(*_: object, number: int = number) -> None:
@@ -350,10 +328,9 @@ def test_a_folder_that_cannot_be_written_to_is_opened_all_the_same(
 def test_quick_reads_little_of_a_large_table_and_full_sees_all(tmp_path: Path) -> None:
     n = 1_000_000
     spec = DatasetSpec("big", 1.0, n, 0, 8, "float32", 1, "s", "l")
-    none = np.empty(0, np.int64)
+    none, zeros = np.empty(0, np.int64), np.zeros(n + 1, int)
     table = np.zeros((n, 8), np.float32)
-    write(tmp_path / "b", spec, Arrays(np.zeros(n + 1, int), none, table, np.zeros(n, int), (
-        none, none, none)))  # fmt: skip
+    write(tmp_path / "b", spec, Arrays(zeros, none, table, zeros[1:], (none, none, none)))
     between = (n // 2 + 1001, 3)  # the places that the quick check looks at
     change(tmp_path / "b", "features", patch_value(between, np.nan))
     assert open_dataset(tmp_path / "b", "quick").spec.num_nodes == n
@@ -365,7 +342,7 @@ def test_quick_reads_little_of_a_large_table_and_full_sees_all(tmp_path: Path) -
 
 
 def leftovers(root: Path) -> list[str]:
-    return [p.name for p in root.iterdir() if ".writing-" in p.name]
+    return [p.name for p in root.iterdir() if ".writing" in p.name]
 
 
 def interrupted(failure: BaseException) -> Any:
@@ -483,7 +460,7 @@ def test_a_crash_at_any_rename_loses_nothing(
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", crashing)
-    monkeypatch.setattr(writer.shutil, "rmtree", lambda *_, **__: None)  # nobody tidies up
+    monkeypatch.setattr(files.shutil, "rmtree", lambda *_, **__: None)  # nobody tidies up
     renewed = arrays._replace(labels=np.zeros(N, np.int64))
     with contextlib.suppress(Crash):
         write(tmp_path / "tiny", SPEC, renewed)
@@ -504,8 +481,8 @@ def test_no_locks_are_left_and_waiting_is_for_the_lock_of_now(tmp_path: Path) ->
 
     def work(number: int) -> None:
         inside.wait()
-        for turn in range(20):
-            with staging.exclusive(tmp_path / "tiny"):
+        for turn in range(8):
+            with files.exclusive(tmp_path / "tiny"):
                 order.append((number, turn))
                 held = len(order)
                 time.sleep(0.001)
@@ -514,7 +491,7 @@ def test_no_locks_are_left_and_waiting_is_for_the_lock_of_now(tmp_path: Path) ->
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(work, number) for number in range(2)]:
             done.result()
-    assert len(order) == 40
+    assert len(order) == 16
     assert list(tmp_path.iterdir()) == []
 
 
@@ -522,26 +499,24 @@ def test_too_little_space_is_said_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("Usage", (), {"free": 12_345})
-    monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(DatasetError, match=f"needs {folder_bytes(SPEC):,} bytes and 12,345 are"):
         write(tmp_path / "tiny")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("call", ["write_labels", "features_file"])
 def test_a_disk_that_fills_up_meanwhile_is_said_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(writer, "_write_header", full)
-    monkeypatch.setattr(writer.os, "posix_fallocate", full)
     with (
         pytest.raises(DatasetError, match=r"needs [\d,]+ bytes and [\d,]+ are free"),
         DatasetWriter(tmp_path / "tiny", SPEC) as out,
     ):
-        getattr(out, call)(*((np.zeros(N, int),) if call == "write_labels" else ()))
+        out.write_labels(np.zeros(N, int))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -558,7 +533,7 @@ def test_a_place_that_cannot_be_written_to_is_said(
     (tmp_path / "file").touch()
     with pytest.raises(DatasetError, match=r"cannot be written to .* set GATHERBENCH_DATA"):
         write(tmp_path / "file" / "tiny")
-    monkeypatch.setattr(staging.os, "access", lambda *_: False)  # the tests may run as root
+    monkeypatch.setattr(files.os, "access", lambda *_: False)  # the tests may run as root
     with pytest.raises(DatasetError, match="no permission"):
         write(tmp_path / "tiny")
 
@@ -567,7 +542,7 @@ KILLED = """
     import sys, time
     from pathlib import Path
     from gatherbench.datasets.dataset import DatasetSpec
-    from gatherbench.datasets.store import DatasetWriter
+    from gatherbench.datasets.writer import DatasetWriter
     import numpy as np
     spec = DatasetSpec("tiny", 1.0, 9, 0, 2, "float32", 1, "s", "l")
     with DatasetWriter(Path(sys.argv[1]), spec) as out:
@@ -577,23 +552,41 @@ KILLED = """
 """
 
 
-def test_the_leftover_of_a_killed_writer_is_removed_and_a_living_one_is_left_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_writer_waits_for_a_living_one_and_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "tiny")],
         stdout=subprocess.PIPE,
     )
     assert process.stdout is not None
-    with process.stdout:
+    with process.stdout, ThreadPoolExecutor(1) as pool:
         assert process.stdout.readline() == b"writing\n"
-        write(tmp_path / "tiny")
+        second = pool.submit(write, tmp_path / "tiny")
+        with pytest.raises(TimeoutError):
+            second.result(0.2)
         assert len(leftovers(tmp_path)) == 1, "a living writer's folder was removed"
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert len(leftovers(tmp_path)) == 1
-    write(tmp_path / "tiny")
-    assert leftovers(tmp_path) == []
+        second.result(60)
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("old")
+
+    def replace(failure: bool) -> None:
+        with files.replacing(path) as new:
+            new.write_text("ne")
+            if failure:
+                raise RuntimeError
+            new.write_text("new")
+            assert path.read_text() == "old"
+
+    with pytest.raises(RuntimeError):
+        replace(failure=True)
+    assert path.read_text() == "old"
+    replace(failure=False)
+    assert [(f.name, f.read_text()) for f in tmp_path.iterdir()] == [("x.txt", "new")]
 
 
 # --- names and places -----------------------------------------------------------------------------

@@ -228,11 +228,7 @@ def test_scales_that_cannot_be_are_refused() -> None:
         shapes["wiki-like"].estimate(1e-9)
     with pytest.raises(DatasetError, match="at most 2\\^31"):
         shapes["sk-like"].estimate(50)
-
-
-def test_sizes_above_one_are_larger_graphs() -> None:
-    (wiki,) = (s for s in named_shapes() if s.name == "wiki-like")
-    assert wiki.estimate(2).num_nodes == 2 * wiki.nodes
+    assert shapes["wiki-like"].estimate(2).num_nodes == 2 * shapes["wiki-like"].nodes
 
 
 def test_another_seed_or_dtype_is_another_source(tmp_path: Path) -> None:

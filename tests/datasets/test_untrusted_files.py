@@ -23,9 +23,9 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from gatherbench.datasets import download
+from gatherbench.datasets.dataset import DatasetError
+from gatherbench.datasets.import_torch import load_tensors
 from gatherbench.datasets.importers import import_graph
-from gatherbench.datasets.importers_torch import read_torch_graph
-from gatherbench.datasets.layout import DatasetError
 from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import silent
@@ -81,7 +81,6 @@ def test_pickles_in_ogbs_folder_are_not_run(
     tmp_path: Path, payload: Payload, lax: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor with the variable that makes ``torch.load`` run what it finds."""
-    pytest.importorskip("ogb")
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", str(int(lax)))
     folder = tmp_path / "raw/ogbn_papers100M"
     (folder / "raw").mkdir(parents=True)
@@ -148,7 +147,7 @@ def test_torch_is_told_to_run_nothing_though_the_names_were_looked_at(
     monkeypatch.setattr(torch.serialization, "get_unsafe_globals_in_checkpoint", lambda _: [])
     torch.save({"edge_index": torch.zeros(2, 1), "y": payload}, tmp_path / "e.pt")
     with pytest.raises(DatasetError, match=r"e\.pt: cannot be read"):
-        read_torch_graph(tmp_path / "e.pt", one_based=False)
+        load_tensors(tmp_path / "e.pt")
     assert not payload.made.exists()
 
 
@@ -173,7 +172,7 @@ def test_classes_that_others_declared_safe_are_not_made(tmp_path: Path) -> None:
         with torch.serialization.safe_globals([Hostile]):
             before = Hostile.made
             with pytest.raises(DatasetError, match=r"asks for somewhere\.Hostile"):
-                read_torch_graph(tmp_path / "h.pt", one_based=False)
+                load_tensors(tmp_path / "h.pt")
             assert Hostile.made == before
             assert Hostile in torch.serialization.get_safe_globals(), "others' list is put back"
     finally:
@@ -197,7 +196,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from gatherbench.datasets.importers import import_graph
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.dataset import DatasetError
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (128 << 20),) * 2)
 try:
@@ -327,7 +326,7 @@ def test_an_archive_that_would_fill_the_disk_is_not_unpacked(
     answer = Answer(made.getvalue(), "https://example.org/g.zip")
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: answer)
     usage = type("Usage", (), {"free": 1 << 19})
-    monkeypatch.setattr("gatherbench.datasets.staging.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("gatherbench.datasets.files.shutil.disk_usage", lambda _: usage)
     with pytest.raises(DatasetError, match=r"needs 1,048,576 bytes and 524,288 are free"):
         download.fetch_folder("https://example.org/g.zip", "folder", tmp_path / "g", silent)
     assert list(tmp_path.iterdir()) == []

@@ -10,8 +10,8 @@ import sys
 
 import torch
 
-from gatherbench.kernels.host_registration import HostRegistration
 from gatherbench.kernels.launch import Table, gather_into, policy_point
+from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.strategies.registry import build
 

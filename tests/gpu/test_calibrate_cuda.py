@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gatherbench.bench.probe.calibrate.gpu import GpuStand
-from gatherbench.bench.probe.calibrate.machine import ask_gpu
-from gatherbench.bench.probe.calibrate.points import POLICY, Point, gpu_points
+from gatherbench.bench.probe.cases import OUR_BEST, gpu_points
+from gatherbench.bench.probe.gpu import GpuStand
+from gatherbench.bench.probe.machine import ask_gpu
+from gatherbench.bench.read.points import Point
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,16 +28,16 @@ def stand() -> Iterator[GpuStand]:
 @pytest.mark.parametrize("point", gpu_points(SPANS, 2), ids=str)
 def test_every_point_is_measured(stand: GpuStand, point: Point) -> None:
     """The bounds are of anything that can be a GPU, not of a good one."""
-    if point.kind == "gpu_gather":
-        stand.check(POLICY, point.row_bytes)
+    if point.case == "gpu_gather":
+        stand.check(OUR_BEST, point.row_bytes)
     stand.measure(point)  # compiles, and wakes the link
     observed = stand.measure(point)
     rate = observed.amount / observed.seconds
-    if point.kind == "round_trip":
+    if point.case == "round_trip":
         assert 1e-7 < 1 / rate < 1e-4
-    elif point.kind in ("gpu_launch", "gpu_submit"):
+    elif point.case in ("gpu_launch", "gpu_submit"):
         assert 1e-7 < 1 / rate < 1e-1
-    elif point.kind == "gpu_matmul":
+    elif point.case == "gpu_matmul":
         assert 1e9 < rate < 1e16
     else:
         assert 1e7 < rate < 1e13

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.host_registration import HostRegistration
 from gatherbench.kernels.launch import Table, gather_into, gather_rows, policy_point
+from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.policies import POLICIES
 
 CUDA = torch.device("cuda")

@@ -61,7 +61,7 @@ print("good")
 """
 
 KILLED = """
-from gatherbench.strategies.mps_channel import ProducerError
+from gatherbench.strategies.mps_process import ProducerError
 table = conformance.random_table(5000, 64, torch.float32)
 with strategy.open(table, cuda) as fetcher:
     fetcher.submit(torch.arange(9)).result().clone()

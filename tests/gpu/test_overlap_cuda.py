@@ -17,10 +17,11 @@ from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
 from gatherbench.strategies.cuda_overlap import (
     OverlappedFetcher,
+    green_skip,
+    green_stream,
     share_multiprocessors,
     share_threads,
 )
-from gatherbench.strategies.green_context import green_skip, green_stream
 
 pytestmark = [
     pytest.mark.gpu,

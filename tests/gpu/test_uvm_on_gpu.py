@@ -26,7 +26,7 @@ SCRIPT = f"""
 import ctypes, json, torch
 from gatherbench.bench.meters.uvm import UvmMeter
 from gatherbench.kernels.cuda_calls import call_runtime, device_attribute, runtime
-from gatherbench.kernels.managed_memory import ManagedCopy
+from gatherbench.kernels.mapped_memory import ManagedCopy
 
 SIZE = {SIZE}
 device = torch.cuda.current_device()

@@ -16,7 +16,7 @@ from gpu_variants import CUDA, VARIANTS, opened, runnable
 
 from gatherbench.kernels.cuda_calls import CudaCallError, pointer_kind
 from gatherbench.kernels.host_memory import empty_table
-from gatherbench.kernels.host_registration import HostRegistration
+from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Strategy

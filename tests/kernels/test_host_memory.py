@@ -44,12 +44,9 @@ def test_large_tables_start_at_a_huge_page() -> None:
     assert table.data_ptr() % HUGE_PAGE == 0
 
 
-def test_negative_extent_is_refused() -> None:
+def test_sizes_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\(-1, 3\)"):
         empty_table((-1, 3), torch.uint8)
-
-
-def test_impossible_size_is_a_memory_error() -> None:
     with pytest.raises(MemoryError, match="GiB"):
         empty_table((1 << 60, 4), torch.uint8)
 

@@ -10,7 +10,7 @@ import pytest
 
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.policies import POLICIES, Policy, policy
-from gatherbench.kernels.request_table import (
+from gatherbench.kernels.requests import (
     request_row,
     request_table,
     requests_by_row_width,

@@ -6,19 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from host_paths import HOST, RUNNABLE
 
 from gatherbench.bench.model.predict import refusal
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.registry import STRATEGIES, variants
 
-HOST = torch.device("cpu")
-RUNNABLE = [
-    pytest.param(variant, id=f"{cls.name}-{variant.variant}")
-    for cls in STRATEGIES
-    for variant in variants(cls)
-    if variant.skip(HOST) is None
-]
 SHAPES = [
     pytest.param(dtype, size, id=f"{str(dtype).removeprefix('torch.')}-{size}B")
     for dtype in conformance.DTYPES

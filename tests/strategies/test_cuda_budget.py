@@ -13,13 +13,13 @@ from gatherbench.strategies import cuda_overlap
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.cuda_overlap import (
     BUDGETS,
+    GreenStream,
     OverlappedFetcher,
     Share,
     blocks_of,
     share_multiprocessors,
     smallest_good_budget,
 )
-from gatherbench.strategies.green_context import GreenStream
 from gatherbench.strategies.registry import STRATEGIES, build, parameters, variants
 
 

@@ -11,7 +11,7 @@ import torch
 
 from gatherbench.strategies import places, registry
 from gatherbench.strategies.cpu_gather import CpuGather
-from gatherbench.strategies.cuda_fetcher import cuda_skip
+from gatherbench.strategies.places import cuda_skip
 from gatherbench.strategies.registry import STRATEGIES, build, default_variants, get, variants
 
 README = Path(__file__).parents[2] / "README.md"

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from host_paths import HOST, RUNNABLE, GatedPath
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -26,37 +27,10 @@ import gatherbench
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
-from gatherbench.strategies.registry import STRATEGIES, build, variants
+from gatherbench.strategies.registry import build
 from gatherbench.strategies.unified_tensor import UnifiedTensor
 
-HOST = torch.device("cpu")
 TABLE = torch.randn(500, 7, generator=torch.Generator().manual_seed(0))
-RUNNABLE = [
-    pytest.param(v, id=f"{v.name}-{v.variant}")
-    for cls in STRATEGIES
-    for v in variants(cls)
-    if v.skip(HOST) is None
-]
-
-
-class GatedPath(DirectPath):
-    """Waits at a gate before each gather, and counts them."""
-
-    def __init__(self, features: Tensor) -> None:
-        super().__init__(features)
-        self.gate, self.fetched, self.closed = threading.Event(), 0, False
-        self.failure: Exception | None = None
-
-    def fetch(self, ids: Tensor, out: Tensor) -> None:
-        assert self.gate.wait(30)
-        self.fetched += 1
-        if self.failure is not None:
-            raise self.failure
-        super().fetch(ids, out)
-
-    def close(self) -> None:
-        self.closed = True
-        super().close()
 
 
 @dataclass(frozen=True)
@@ -408,6 +382,7 @@ INDICES = {
     "last": slice(-3, None),
     "steps": slice(490, 600, 4),
     "none": slice(5, 2),
+    "backwards": slice(None, None, -100),
     "list": [4, 4, 0],
     "empty list": [],
     "mask": MASK,
@@ -415,6 +390,7 @@ INDICES = {
     "mask as array": MASK.numpy(),
     "array backwards": np.arange(9)[::-1],
     "array of int32": np.array([3, 1], np.int32),
+    "array that is read-only": np.broadcast_to(np.arange(3), (3,)),
 }
 
 
@@ -427,14 +403,6 @@ def test_rows_are_named_as_those_of_a_tensor(rows: Any, strategy: str) -> None:
         features.prefetch(rows)
         assert np.array_equal(features[rows].numpy(), expected)
         assert not features._ahead, "what was prefetched is what is asked for"
-
-
-def test_a_slice_may_go_backwards_and_an_array_may_be_read_only() -> None:
-    with gatherbench.unified(TABLE, device="cpu") as features:
-        assert torch.equal(features[::-100], TABLE[[499, 399, 299, 199, 99]])
-        ids = np.arange(3)
-        ids.flags.writeable = False
-        assert torch.equal(features[ids], TABLE[:3])
 
 
 def test_what_is_no_index_of_rows_says_what_to_write() -> None:

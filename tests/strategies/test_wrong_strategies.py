@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from gatherbench.strategies import conformance
-from gatherbench.strategies.base import Fetcher, Strategy, Ticket
-from gatherbench.strategies.checks import check_ids
+from gatherbench.strategies.base import Fetcher, Strategy, Ticket, check_ids
+from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.conformance import NonconformingError, check_strategy
 from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.ticket_ring import TicketRing
 
 HOST = torch.device("cpu")
 

@@ -8,8 +8,7 @@ from gatherbench.bench.model.advise.sizes import LAWS, MinibatchSizes, drawn_siz
 from gatherbench.bench.model.profile import SPECS
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.units import ITEM_BYTES
-from gatherbench.datasets.dataset import DatasetSpec
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.registry import get_source
 from gatherbench.datasets.store import dataset_folder, open_dataset
 from gatherbench.datasets.synthetic import SyntheticSource

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 
 from gatherbench.bench.show.figures.panels import panel_row
 from gatherbench.bench.show.figures.style import BLUE, MODEL_HATCH, RC
-from gatherbench.kernels.request_table import RequestRow
+from gatherbench.kernels.requests import RequestRow
 
 #: Link bytes over payload at which the colour is at its end.
 HIGHEST = 2.5

@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 from gatherbench.bench.show.figures.style import BLUE, FAINT, GREY, RC, VERMILION
 from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES
 from gatherbench.kernels.policies import POLICIES, Policy
-from gatherbench.kernels.request_table import RequestRow, requests_by_row_width
+from gatherbench.kernels.requests import RequestRow, requests_by_row_width
 
 FLOAT_BYTES = 4
 WIDEST_BYTES = 2560

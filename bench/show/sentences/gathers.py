@@ -8,12 +8,12 @@ import pandas as pd
 
 from gatherbench.kernels.policies import POLICIES
 
-#: What peer.csv calls our own gather.
+#: Our own gather beside those of live peers.
 OURS = "aligned"
 #: Bytes of the table that is modelled where none was measured.
 UNMEASURED_SPAN = 8 << 30
-#: Kinds of timed launches among the rows of gpu-micro.
-LAUNCHES = ("copy_engine", "sm_read", "gather")
+#: Cases of gpu-micro that read the host's table.
+READS = ("copy_to_device", "sm_read", "gpu_gather")
 
 
 def gather_rates(micro: pd.DataFrame) -> pd.DataFrame:
@@ -21,13 +21,22 @@ def gather_rates(micro: pd.DataFrame) -> pd.DataFrame:
 
     Columns: those that name a point, ``y``, ``low``, ``high``, ``machine``.
     """
-    timed = micro[micro["kind"].isin(LAUNCHES)]
-    keys = ["machine", "kind", "policy", "order", "row_bytes", "span_bytes", "cap", "payload_bytes"]
+    timed = micro[micro["case"].isin(READS)]
+    keys = [
+        "machine",
+        "case",
+        "policy",
+        "order",
+        "row_bytes",
+        "span_bytes",
+        "grid_percent",
+        "amount",
+    ]
     times = timed.groupby(keys, sort=False)["time_s"]
     spread = pd.DataFrame({"y": times.median(), "low": times.max(), "high": times.min()})
     rates = spread.reset_index()
     for column in ("y", "low", "high"):
-        rates[column] = rates["payload_bytes"] / rates[column] / 1e9
+        rates[column] = rates["amount"] / rates[column] / 1e9
     return rates
 
 
@@ -38,7 +47,7 @@ def policy_series(policy: str, order: str) -> str:
 
 def span_of(micro: pd.DataFrame) -> int:
     """Bytes of the table whose gathers :func:`measured_gather_rates` shows, or that is modelled."""
-    spans = micro[micro["kind"] == "gather"]["span_bytes"]
+    spans = micro[micro["case"] == "gpu_gather"]["span_bytes"]
     return int(spans.max()) if len(spans) else UNMEASURED_SPAN
 
 
@@ -50,7 +59,7 @@ def measured_gather_rates(
     Each point is the best of the grid caps that were tried.
     """
     rates = gather_rates(micro)
-    gathers = rates[(rates["kind"] == "gather") & rates["policy"].isin(policies)]
+    gathers = rates[(rates["case"] == "gpu_gather") & rates["policy"].isin(policies)]
     widest = gathers[gathers["span_bytes"] == gathers["span_bytes"].max()]
     best = widest.sort_values("y").drop_duplicates(["policy", "order", "row_bytes"], keep="last")
     series = [policy_series(p, o) for p, o in zip(best["policy"], best["order"], strict=True)]
@@ -71,10 +80,10 @@ def ratio_over_rounds(
     """
     sides = []
     for policy, order in (ours, other):
-        rows = micro[(micro["kind"] == "gather") & (micro["row_bytes"] == width)]
+        rows = micro[(micro["case"] == "gpu_gather") & (micro["row_bytes"] == width)]
         rows = rows[(rows["policy"] == policy) & (rows["order"] == order)]
         rows = rows[rows["span_bytes"] == span_of(micro)]
-        rates = (rows["payload_bytes"] / rows["time_s"]).groupby([rows["cap"], rows["round"]])
+        rates = (rows["amount"] / rows["time_s"]).groupby([rows["grid_percent"], rows["round"]])
         by_cap = rates.median().unstack("round")
         sides.append(by_cap.iloc[by_cap.median(axis=1).argmax()] if len(by_cap) else by_cap.sum())
     ratios = (sides[0] / sides[1]).dropna()
@@ -93,24 +102,17 @@ def best_orders(rates: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def live_peers(peer: pd.DataFrame) -> pd.DataFrame:
-    """Gathers by other systems themselves, not by their policies, from gpu-micro's ``peer.csv``.
+def live_peers(micro: pd.DataFrame) -> pd.DataFrame:
+    """Gathers of gpu-micro by other systems themselves, not by their policies.
 
     Columns: ``kind``, ``series``, ``x`` (row width in bytes), ``y`` (median GB/s of payload).
     """
-    if peer.empty:
-        return pd.DataFrame(columns=["kind", "series", "x", "y"])
-    theirs = peer[peer["gatherer"] != OURS]
-    times = theirs.groupby(["gatherer", "row_bytes", "payload_bytes"], sort=False)["time_s"]
-    table = times.median().reset_index()
-    return pd.DataFrame(
-        {
-            "kind": "measured",
-            "series": table["gatherer"] + " itself",
-            "x": table["row_bytes"],
-            "y": table["payload_bytes"] / table["time_s"] / 1e9,
-        }
-    )
+    theirs = micro[(micro["case"] == "peer_gather") & (micro["policy"] != OURS)]
+    rates = theirs.assign(kind="measured", y=theirs["amount"] / theirs["time_s"] / 1e9)
+    keys = ["kind", "policy", "row_bytes"]
+    table = rates.groupby(keys, sort=False)["y"].median().reset_index()
+    table["policy"] += " itself"
+    return table.rename(columns={"policy": "series", "row_bytes": "x"})
 
 
 def measured_roofs(micro: pd.DataFrame) -> pd.DataFrame:
@@ -119,12 +121,12 @@ def measured_roofs(micro: pd.DataFrame) -> pd.DataFrame:
     Columns: ``kind``, ``name``, ``y``.
     """
     rates = gather_rates(micro)
-    roofs = rates[rates["kind"] != "gather"]
+    roofs = rates[rates["case"] != "gpu_gather"]
     roofs = roofs[roofs["span_bytes"] == roofs["span_bytes"].max()]
-    best = roofs.groupby("kind")["y"].max()
-    names = {"copy_engine": "copy engine", "sm_read": "contiguous read by SMs"}
+    best = roofs.groupby("case")["y"].max()
+    names = {"copy_to_device": "copy engine", "sm_read": "contiguous read by SMs"}
     return pd.DataFrame(
-        [("measured", names[str(kind)], rate) for kind, rate in best.items()],
+        [("measured", names[str(case)], rate) for case, rate in best.items()],
         columns=["kind", "name", "y"],
     )
 

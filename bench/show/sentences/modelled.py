@@ -18,7 +18,7 @@ from gatherbench.bench.model.physics import gpu_reads
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.show.sentences.gathers import policy_series
 from gatherbench.kernels.policies import POLICIES
-from gatherbench.kernels.request_table import RequestRow, request_row, uniform_ids
+from gatherbench.kernels.requests import RequestRow, request_row, uniform_ids
 
 FLOAT_BYTES = 4
 

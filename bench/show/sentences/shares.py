@@ -20,14 +20,14 @@ def gather_against_share(findings: Findings) -> pd.DataFrame:
     if len(seconds):
         seconds["y"] = seconds.groupby("series")["y"].transform("min") / seconds["y"]
     rates = gather_rates(findings.micro)
-    rates = rates[(rates["kind"] == "gather") & (rates["policy"] == "aligned")]
+    rates = rates[(rates["case"] == "gpu_gather") & (rates["policy"] == "aligned")]
     rates = rates[(rates["order"] == "given") & (rates["span_bytes"] == rates["span_bytes"].max())]
     best = rates.groupby("row_bytes")["y"].transform("max")
     capped = rates.assign(
-        series=[f"rows of {width} B" for width in rates["row_bytes"]], x=rates["cap"]
+        series=[f"rows of {width} B" for width in rates["row_bytes"]], x=rates["grid_percent"]
     )
     capped["y"] = capped["y"] / best
-    capped = capped[(capped["cap"] > 0) & (capped["row_bytes"] >= WIDE_BYTES)]
+    capped = capped[(capped["grid_percent"] > 0) & (capped["row_bytes"] >= WIDE_BYTES)]
     tables = [t[["series", "x", "y"]] for t in (seconds, capped) if len(t)]
     return pd.concat(tables, ignore_index=True) if tables else seconds
 
@@ -44,7 +44,7 @@ def step_against_share(findings: Findings) -> pd.DataFrame:
         y / alone.get(series, float("nan"))
         for series, y in zip(seconds["series"], seconds["y"], strict=True)
     ]
-    tables = [t for t in (seconds.dropna(), _overlapped_loads(findings.overlap)) if len(t)]
+    tables = [t for t in (seconds.dropna(), _overlapped_loads(findings.micro)) if len(t)]
     return pd.concat(tables, ignore_index=True) if tables else seconds
 
 
@@ -64,19 +64,17 @@ def overlap_ratios(findings: Findings) -> pd.DataFrame:
     return best[["series", "x"]].assign(ratio=ratio).reset_index(drop=True)
 
 
-def _overlapped_loads(overlap: pd.DataFrame) -> pd.DataFrame:
+def _overlapped_loads(micro: pd.DataFrame) -> pd.DataFrame:
     """gpu-micro's loads with a fetch beside them over the loads alone."""
-    if overlap.empty:
-        return pd.DataFrame(columns=["series", "x", "y"])
-    alone = overlap[overlap["kind"] == "train"].groupby("load")["time_s"].median()
-    both = overlap[overlap["kind"] == "both"]
-    keys = ["load", "provider", "budget_percent"]
+    alone = micro[micro["case"] == "train_alone"].groupby("load")["time_s"].median()
+    both = micro[micro["case"] == "train_and_fetch"]
+    keys = ["load", "provider", "grid_percent"]
     times = both.groupby(keys, sort=False)["time_s"].median().reset_index()
     return pd.DataFrame(
         {
             "series": times["load"].str.replace("_", " ") + ", " + times["provider"],
-            "x": times["budget_percent"].astype(float),
-            "y": times["time_s"] / times["load"].map(alone),
+            "x": times["grid_percent"].astype(float),
+            "y": times["time_s"] / times["load"].map(alone).astype(float),
         }
     )
 

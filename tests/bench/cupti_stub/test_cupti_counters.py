@@ -27,7 +27,7 @@ from gatherbench.bench.meters.cupti import (
 from gatherbench.bench.meters.uvm import SIZE_BYTES, UvmMeter
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.untimed import uvm_rows
-from gatherbench.kernels import managed_memory
+from gatherbench.kernels import mapped_memory
 from gatherbench.kernels.cuda_calls import CudaCallError
 
 VERSION, CONFIGURE, ENABLE, FLUSH, DISABLE = range(5)
@@ -260,7 +260,7 @@ class Case:
 
     def __init__(self, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stub, self.epochs, self.move, self._patch = stub, 0, Move(), monkeypatch
-        monkeypatch.setitem(managed_memory._managed, 64, 4096)
+        monkeypatch.setitem(mapped_memory._managed, 64, 4096)
         monkeypatch.setattr(uvm, "ctypes", SimpleNamespace(CDLL=lambda _: None))
         monkeypatch.setattr(
             uvm, "UnifiedMemoryCounters", lambda _: UnifiedMemoryCounters(stub.path)
@@ -309,7 +309,7 @@ def test_a_case_with_managed_memory_gets_an_epoch_of_its_own(case: Case) -> None
     }
     source = rows["migrated_host_to_device"].source
     assert source == "cupti BYTES_TRANSFER_HTOD values, API 130001 [samples=3]"
-    managed_memory._managed.clear()
+    mapped_memory._managed.clear()
     assert case.rows() == {}, "without managed memory there is nothing to count"
     assert case.epochs == 1
 

@@ -15,9 +15,13 @@ import torch
 from gatherbench.bench.meters import memory as memory_module
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.memory import MemoryMeter
-from gatherbench.kernels import host_registration, managed_memory
-from gatherbench.kernels.host_registration import HostRegistration, registered_bytes
-from gatherbench.kernels.managed_memory import ManagedCopy, managed_bytes
+from gatherbench.kernels import mapped_memory
+from gatherbench.kernels.mapped_memory import (
+    HostRegistration,
+    ManagedCopy,
+    managed_bytes,
+    registered_bytes,
+)
 
 MIB = 2**20
 
@@ -97,9 +101,9 @@ class FakeCuda:
 def test_on_a_gpu_peaks_are_those_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = FakeCuda()
     monkeypatch.setattr(torch, "cuda", cuda)
-    monkeypatch.setattr(host_registration, "_held", {(4096, 1000): 2, (9000, 24): 1, (1, 5): 1})
-    monkeypatch.setattr(host_registration, "_foreign", {(1, 5)})
-    monkeypatch.setattr(managed_memory, "_managed", {64: 77})
+    monkeypatch.setattr(mapped_memory, "_held", {(4096, 1000): 2, (9000, 24): 1, (1, 5): 1})
+    monkeypatch.setattr(mapped_memory, "_foreign", {(1, 5)})
+    monkeypatch.setattr(mapped_memory, "_managed", {64: 77})
     readings = window()
     assert cuda.resets == 1
     assert value(readings, "gpu_allocated_peak") == 300
@@ -118,7 +122,7 @@ def test_a_case_that_leaves_the_gpu_alone_does_not_wake_it(monkeypatch: pytest.M
 
 
 def test_pageable_memory_is_never_below_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_registration, "_held", {(0, 1 << 50): 1})
+    monkeypatch.setattr(mapped_memory, "_held", {(0, 1 << 50): 1})
     assert value(window(), "host_pageable") == 0.0
 
 
@@ -144,12 +148,12 @@ def test_registrations_and_managed_copies_are_counted_while_they_last(
     def call(name: str, *_: Any, **__: Any) -> Any:
         return ctypes.addressof(block) if name == "cudaMallocManaged" else 1
 
-    monkeypatch.setattr(host_registration, "call_runtime", call)
-    monkeypatch.setattr(managed_memory, "call_runtime", call)
-    monkeypatch.setattr(managed_memory, "runtime", lambda: SimpleNamespace(cudaMemAttachGlobal=1))
-    monkeypatch.setattr(host_registration, "_flags", lambda *_: 0)
-    monkeypatch.setattr(managed_memory, "_advise", lambda *_: None)
-    monkeypatch.setattr(managed_memory, "managed_refusal", lambda *_: None)
+    monkeypatch.setattr(mapped_memory, "call_runtime", call)
+    monkeypatch.setattr(mapped_memory, "call_runtime", call)
+    monkeypatch.setattr(mapped_memory, "runtime", lambda: SimpleNamespace(cudaMemAttachGlobal=1))
+    monkeypatch.setattr(mapped_memory, "_flags", lambda *_: 0)
+    monkeypatch.setattr(mapped_memory, "_advise", lambda *_: None)
+    monkeypatch.setattr(mapped_memory, "managed_refusal", lambda *_: None)
     table = torch.ones(8, 16)
     with HostRegistration(table), HostRegistration(table):
         assert registered_bytes() == table.nbytes

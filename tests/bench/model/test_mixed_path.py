@@ -32,9 +32,8 @@ from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.model.sweeps import row_width
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.data_path import DataPath, total
+from gatherbench.strategies.data_path import DataPath, total, zero_copy_path
 from gatherbench.strategies.registry import STRATEGIES, build, get
-from gatherbench.strategies.zero_copy_path import zero_copy_path
 
 PROFILE = load_profile("rtx3090-pcie4")
 #: A table of 53 GiB: half of it fits in no RTX 3090 either, an eighth does.

@@ -20,8 +20,8 @@ from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import PartWriter, RunStore, read_part, rows_of
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.ticket_ring import TicketRing
 
 #: Of the jobs below: fetches before timing, of an epoch, and of the check after the last epoch.
 CHECKED, EPOCH, LAST = 2, 5, 5

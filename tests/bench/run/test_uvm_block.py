@@ -10,7 +10,7 @@ import pytest
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
-from gatherbench.kernels import managed_memory
+from gatherbench.kernels import mapped_memory
 
 
 def measured(job: Any) -> list[Row]:
@@ -28,7 +28,7 @@ def test_a_case_without_managed_memory_says_nothing_of_it(make_job: Any) -> None
 def test_what_cannot_be_counted_is_said_after_all_that_is_measured(
     make_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(managed_memory._managed, 64, 4096)
+    monkeypatch.setitem(mapped_memory._managed, 64, 4096)
     rows = measured(make_job())
     before, last = rows[:-6], rows[-6:-1]
     assert rows[-1].stage == "check", "how many rows were compared, when all is over"

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
-from gatherbench.bench.probe.micro_plan import GIB
-from gatherbench.bench.probe.micro_rows import RowFile
-from gatherbench.bench.read.micro_row import MicroRow
+from gatherbench.bench.probe.cases import GIB
+from gatherbench.bench.probe.stand import PointFile, row_of
+from gatherbench.bench.read.points import Point
 from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION
 from gatherbench.kernels.policies import POLICIES
 
@@ -107,38 +107,42 @@ def write_micro(folder: Path, policies: Iterable[str] = tuple(POLICIES)) -> Path
     of 5 % twice as long. Each point has three rounds: one 10 % slower and one 10 % faster.
     """
     folder.mkdir(parents=True)
-    launches: list[tuple[str, str, str, int, int, float]] = [
-        ("copy_engine", "", "", 0, 0, 50.0),
-        ("sm_read", "", "", 0, 4, 40.0),
+    launches = [
+        (Point("copy_to_device", span_bytes=8 * GIB), 50.0),
+        (Point("sm_read", span_bytes=8 * GIB, grid_percent=400), 40.0),
     ]
     for policy in policies:
         for width in (64, 512, 2408):
             ours = POLICIES[policy].system == "gatherbench"
             for order in ("given", "sorted") if ours else (POLICIES[policy].order_of(width),):
                 best = {"given": 36.0, "sorted": 38.0}[order] if policy == "aligned" else 30.0
-                launches.append(("gather", policy, order, width, 0, best))
-                if ours:
-                    launches.append(("gather", policy, order, width, 5, best / 2))
-    with RowFile(folder / "rows.csv", MicroRow) as out:
-        for launch, (number, factor) in itertools.product(launches, enumerate((1.0, 1.1, 0.9))):
-            *point, cap, rate = launch
-            seconds = factor / rate
-            out.add(MicroRow(*point, 8 * GIB, cap, number, 10**9, seconds, "test"))
+                for cap, rate in ((0, best), (5, best / 2))[: 2 if ours else 1]:
+                    point = Point("gpu_gather", width, 8 * GIB, 0, cap, policy, order)
+                    launches.append((point, rate))
+    with PointFile(folder / "rows.csv") as out:
+        for (point, rate), (number, factor) in itertools.product(
+            launches, enumerate((1.0, 1.1, 0.9), 1)
+        ):
+            out.add(row_of(point, number, 1e9, factor / rate, "test"))
     (folder / "env.json").write_text("{}")
     return folder
 
 
-def write_overlap(folder: Path) -> None:
-    """``overlap.csv`` of a gpu-micro run: a step of 10 ms takes 14 ms beside a fetch."""
-    lines = ["kind,load,provider,budget_percent,round,time_s,source"]
-    for kind, seconds in (("train", 0.01), ("fetch", 0.009), ("both", 0.014)):
-        lines += [f"{kind},memory_pass,stream,{percent},0,{seconds},test" for percent in (5, 25)]
-    (folder / "overlap.csv").write_text("\n".join(lines) + "\n")
+def add_overlap(folder: Path) -> None:
+    """To a gpu-micro run: a step of 10 ms takes 14 ms beside a fetch of 9 ms."""
+    with PointFile(folder / "rows.csv") as out:
+        out.add(row_of(Point("train_alone", load="memory_pass"), 1, 1, 0.01, "test"))
+        for percent in (5, 25):
+            share = {"grid_percent": percent, "provider": "stream"}
+            out.add(row_of(Point("fetch_alone", **share), 1, 1, 0.009, "test"))
+            both = Point("train_and_fetch", load="memory_pass", **share)
+            out.add(row_of(both, 1, 1, 0.014, "test"))
 
 
-def write_peer(folder: Path) -> None:
-    """``peer.csv`` of a gpu-micro run: theirs at 20 GB/s, ours at 25."""
-    lines = ["gatherer,order,row_bytes,payload_bytes,round,time_s,source"]
-    for name, order, rate in (("WholeGraph 26.10", "its own", 20), ("aligned", "given", 25)):
-        lines += [f"{name},{order},512,1000000000,{i},{1 / rate},test" for i in range(3)]
-    (folder / "peer.csv").write_text("\n".join(lines) + "\n")
+def add_peer(folder: Path) -> None:
+    """To a gpu-micro run: WholeGraph at 20 GB/s, ours at 25."""
+    with PointFile(folder / "rows.csv") as out:
+        for name, order, rate in (("WholeGraph 26.10", "its own", 20), ("aligned", "given", 25)):
+            point = Point("peer_gather", 512, policy=name, order=order)
+            for number in range(1, 4):
+                out.add(row_of(point, number, 1e9, 1 / rate, "test"))

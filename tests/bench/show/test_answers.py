@@ -58,10 +58,10 @@ from .gpu_rows import (
     ROW_BYTES,
     ROWS_OF_A_MINIBATCH,
     add_gpu_metrics,
+    add_overlap,
+    add_peer,
     add_rows,
     write_micro,
-    write_overlap,
-    write_peer,
 )
 
 MakeRun = Callable[..., Path]
@@ -82,8 +82,8 @@ def findings(make_run: MakeRun, tmp_path: Path) -> Findings:
     folder = make_run("20261121-gpu-aaaaaa", series=SERIES, backend="cuda", machine="nvidia-h200")
     add_gpu_metrics(folder, [(strategy, variant) for strategy, variant, _ in SERIES])
     micro = write_micro(tmp_path / "results" / "nvidia-h200" / "20261121-micro")
-    write_overlap(micro)
-    write_peer(micro)
+    add_overlap(micro)
+    add_peer(micro)
     return load_findings(tmp_path / "results", REFERENCE)
 
 
@@ -217,7 +217,7 @@ def test_ratios_of_gathers_are_within_a_round(findings: Findings) -> None:
     gone = rows[(rows["round"] != 1) | (rows["order"] != "given")]
     assert ratio_over_rounds(gone, 512, *sides) == pytest.approx([38 / 36] * 3)
     # Another cap, or a smaller span, is another ratio: neither is asked for.
-    worse = rows["cap"].eq(5) & rows["order"].eq("given")
+    worse = rows["grid_percent"].eq(5) & rows["order"].eq("given")
     capped = rows.assign(time_s=rows["time_s"].where(~worse, rows["time_s"] * 3))
     small = capped.assign(span_bytes=1 << 30, time_s=capped["time_s"] / 9)
     small = small[small["order"] == "given"]
@@ -248,7 +248,7 @@ def test_rates_are_medians_over_rounds_at_the_best_grid_cap(findings: Findings) 
 
 
 def test_a_live_peer_is_no_policy_of_it(findings: Findings) -> None:
-    table = live_peers(findings.peer)
+    table = live_peers(findings.micro)
     assert table["series"].tolist() == ["WholeGraph 26.10 itself"]
     assert table["y"].tolist() == pytest.approx([20.0])
 
@@ -341,7 +341,7 @@ def test_without_any_run_every_measured_table_is_empty(nothing: Findings) -> Non
         predicted_bars(nothing),
         measured_gather_rates(nothing.micro),
         measured_roofs(nothing.micro),
-        live_peers(nothing.peer),
+        live_peers(nothing.micro),
         gather_against_share(nothing),
         step_against_share(nothing),
         overlap_ratios(nothing),

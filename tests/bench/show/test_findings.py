@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gatherbench.bench.read.epochs import epoch_times
+from gatherbench.bench.read.points import COLUMNS
 from gatherbench.bench.read.tables import RunError, load_run
 from gatherbench.bench.run.store import StoreError
 from gatherbench.bench.show.notebook_tables import (
-    MICRO_COLUMNS,
     RESULTS_VARIABLE,
     load_findings,
     only,
@@ -92,7 +92,7 @@ def test_nothing_at_all_is_empty_tables(tmp_path: Path) -> None:
     findings = load_findings(tmp_path, tmp_path)
     assert findings.runs == []
     assert findings.published.empty
-    assert list(findings.micro.columns) == [*MICRO_COLUMNS, "machine"]
+    assert list(findings.micro.columns) == [*COLUMNS, "machine"]
     assert findings.epochs("host").empty
     assert findings.gpu_machine == ""
 

@@ -16,11 +16,11 @@ from gatherbench.bench.show.notebooks import drift, main, sync
 
 from .gpu_rows import (
     add_gpu_metrics,
+    add_overlap,
+    add_peer,
     declare_path,
     measure_link,
     write_micro,
-    write_overlap,
-    write_peer,
 )
 
 pytest.importorskip("jupytext")
@@ -245,8 +245,8 @@ def test_panels_fill_themselves_from_the_rows_of_a_gpu_run(
     declare_path(folder, "aligned_zero_copy", "sorted", **eight)
     measure_link(folder, "aligned_zero_copy", "sorted", 1180.0)
     micro = write_micro(tmp_path / "results" / "nvidia-h200" / "20261121-micro")
-    write_overlap(micro)
-    write_peer(micro)
+    add_overlap(micro)
+    add_peer(micro)
     shutil.copytree(ROOT / "results" / "reference", tmp_path / "results" / "reference")
     notebooks = tmp_path / "notebooks"
     shutil.copytree(ROOT / "notebooks", notebooks)

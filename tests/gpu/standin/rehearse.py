@@ -55,14 +55,14 @@ exit 0
 #: The loads of the overlap are sized for a GPU; here they only have to be run.
 SMALL_OVERLAP = """
 import sys
-from gatherbench.bench.probe import micro_overlap as overlap
+from gatherbench.bench.probe import micro, overlap
 overlap.TABLE_BYTES, overlap.FETCH_BYTES = 64 << 20, 1 << 20
 def small(device, seconds):
     import torch
     matrix = torch.ones(64, 64, device=device)
-    return {"matrix_products": lambda: matrix @ matrix}
+    return dict.fromkeys(overlap.LOADS, lambda: matrix @ matrix)
 overlap.loads = small
-sys.exit(overlap.main(["--out", sys.argv[1], "--budget", "20"]))
+sys.exit(micro.main(["--out", sys.argv[1], "--section", "overlap", "--budget", "20"]))
 """
 #: What one step may take.
 LIMIT_S = 900.0
@@ -152,10 +152,10 @@ def sweep() -> None:
 def steps(out: Path) -> dict[str, list[str]]:
     """The commands by name: what the Makefile runs on a GPU, where it can, in little."""
     make = ["make", "-C", str(ROOT), "VENV=system", f"PYTHON={sys.executable}", f"OUT={out}"]
-    micro = [sys.executable, "-m", "gatherbench.bench.probe.micro_gather"]
+    micro = [sys.executable, "-m", "gatherbench.bench.probe.micro", "--sections", "gather"]
     return {
         "gpu-test": [*make, "gpu-test", "BUDGET=800"],
-        "gpu-micro": [*micro, "--out", str(out / "gpu-micro"), "--budget", "30"],
+        "gpu-micro": [*micro, "--out", str(out / "gpu-micro"), "--budget", "60"],
         "overlap": [sys.executable, "-c", SMALL_OVERLAP, str(out / "overlap")],
         "gpu-epoch": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'rehearsal.toml'}", "BUDGET=800"],
         # Training on 200 times 100 000 rows is a second of a GPU and minutes of a processor.

@@ -1,0 +1,350 @@
+"""Calibrate this machine: measure within a budget of time, fit a profile, say how far it is off.
+
+    gatherbench calibrate
+    python -m gatherbench.bench.probe.calibrate     the same where little is installed
+
+needs torch, numba and rich, and on a GPU NVRTC and cuda-bindings: neither a dataset nor a plan.
+Samples are on disk as they come. A run that is cut short leaves them, but no profile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gatherbench.bench.machine.env import joint_name
+from gatherbench.bench.meters.other_work import OtherWork, is_quiet
+from gatherbench.bench.model.profile import (
+    Constant,
+    Curve,
+    LinkProfile,
+    ProfileError,
+    load_profile,
+)
+from gatherbench.bench.probe.cases import (
+    CASES,
+    FITTED_ROW_BYTES,
+    GIB,
+    HELD_OUT_ROW_BYTES,
+    OUR_BEST,
+    SPANS,
+    as_large_as_opens,
+    fitting,
+    gpu_points,
+    host_points,
+)
+from gatherbench.bench.probe.fit import (
+    Check,
+    Fit,
+    Measured,
+    blank_profile,
+    check,
+    held_out_errors,
+    smallest_share,
+    summarise,
+)
+from gatherbench.bench.probe.machine import MachineFacts, ask_gpu, ask_host, no_gpu
+from gatherbench.bench.probe.stand import (
+    Measure,
+    OutputError,
+    PointFile,
+    ProbeError,
+    filled_table,
+    visit,
+    writing,
+)
+from gatherbench.bench.probe.watchdog import ends_within
+from gatherbench.bench.read.points import POINT_COLUMNS, Point
+from gatherbench.bench.read.units import quantity, span
+from gatherbench.kernels.compiler import CompilerError
+from gatherbench.kernels.cuda_calls import CudaCallError
+from gatherbench.kernels.host_memory import available_bytes
+
+Device = Literal["auto", "cpu", "cuda"]
+FOLDER = Path("calibration")
+#: Seconds for everything: about a minute on a host, less than ten minutes on a GPU.
+HOST_BUDGET_S, GPU_BUDGET_S = 60.0, 500.0
+#: Kept back for the fit and the files; a GPU's gathers take some seconds to fit.
+HOST_CLOSING_S, GPU_CLOSING_S = 3.0, 15.0
+#: So much over its time it is taken to hang.
+LATE_S = 30.0
+MOST_ROUNDS = 100
+#: Fewer whole rounds than this give no quartiles worth the name.
+FEWEST_ROUNDS = 3
+_WIDTH = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What came of it.
+
+    Attributes:
+        profile: of this machine; constants that were not measured are those of the base.
+        found: what was seen of each point.
+        checks: every point that the profile predicts, held out or fitted.
+        rounds: whole rounds that were measured.
+        seconds: that everything took.
+        files: written: the profile, the samples, the checks.
+    """
+
+    profile: LinkProfile
+    found: dict[Point, Measured]
+    checks: list[Check]
+    rounds: int
+    seconds: float
+    files: tuple[Path, ...]
+
+
+def calibrate(
+    out: Path,
+    *,
+    device: Device = "auto",
+    budget_s: float | None = None,
+    base: LinkProfile | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Calibration:
+    """Measure, fit and write ``<machine>.toml``, ``.samples.csv`` and ``.checks.csv`` to ``out``.
+
+    Args:
+        out: made if need be.
+        device: ``cpu`` leaves a GPU alone; ``auto`` takes one if there is one.
+        budget_s: seconds for everything; by default one minute, on a GPU 500 seconds.
+        base: where the constants come from that this machine cannot give.
+        say: told what is being done.
+
+    Raises:
+        ProbeError: no such device, too little memory or time, or wrong bytes.
+        CudaCallError, CompilerError: the GPU could not be used.
+        OutputError: a file could not be written.
+    """
+    began = time.monotonic()
+    on_gpu = _on_gpu(device)
+    budget = budget_s or (GPU_BUDGET_S if on_gpu else HOST_BUDGET_S)
+    end = began + budget - (GPU_CLOSING_S if on_gpu else HOST_CLOSING_S)
+    with ExitStack() as stack:
+        measure, points, ask = _gpu_stand(stack, say) if on_gpu else _host_stand(stack)
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+        facts = ask()
+        written = tuple(
+            out / f"{facts.slug}.{kind}" for kind in ("toml", "samples.csv", "checks.csv")
+        )
+        with writing(out):
+            written[1].unlink(missing_ok=True)
+        samples = stack.enter_context(PointFile(written[1]))
+        say(f"{len(points)} points, set up in {time.monotonic() - began:.0f} s")
+        work = OtherWork()
+        rounds = visit(
+            points,
+            measure,
+            samples.add,
+            out_of_time=lambda: time.monotonic() > end,
+            warm_up=points,
+            most_rounds=MOST_ROUNDS,
+        )
+        other_cores = work.cores()
+        facts = ask()  # the link is awake now
+    if other_cores is not None and not is_quiet(other_cores):
+        note = f"measured beside other work that kept {other_cores:.1f} cores busy"
+        facts = dataclasses.replace(facts, description=f"{facts.description}; {note}")
+        say(f"{note}: on an idle machine the constants would be others")
+    if rounds < FEWEST_ROUNDS:
+        raise ProbeError(
+            f"{rounds} whole rounds in {budget:.0f} s are too few for a profile"
+            f" ({FEWEST_ROUNDS} are needed): give more --budget"
+        )
+    say(f"{rounds} rounds; fitting")
+    found = summarise(samples.rows)
+    profile = Fit(named(base, facts) if base else blank_profile(facts), found, facts).run()
+    checks = check(profile, found)
+    with writing(out):
+        written[0].write_text(profile.to_toml(), encoding="utf-8")
+        write_checks(checks, written[2])
+    return Calibration(profile, found, checks, rounds, time.monotonic() - began, written)
+
+
+def named(base: LinkProfile, facts: MachineFacts) -> LinkProfile:
+    """The base under this machine's name; it says whose constants it has beside measured ones.
+
+    How fast a processor gathers into fresh memory is never another one's.
+    """
+    why = f"of the processor of {base.name}, not of this one: it takes a GPU to measure it here"
+    base = base.with_constant("copy.pageable", None, why)
+    text = f"{facts.description}; what was not measured there is of {base.name}"
+    return dataclasses.replace(base, name=joint_name(facts.slug, base.name), description=text)
+
+
+_Ready = tuple[Measure, list[Point], Callable[[], MachineFacts]]
+
+
+def _host_stand(stack: ExitStack) -> _Ready:
+    from gatherbench.bench.probe.host import HostStand, table_bytes
+
+    size = table_bytes(available_bytes())
+    stand = stack.enter_context(HostStand(filled_table(size)))
+    return stand.measure, host_points(ask_host().cores, size), ask_host
+
+
+def _gpu_stand(stack: ExitStack, say: Callable[[str], None]) -> _Ready:
+    import torch
+
+    from gatherbench.bench.probe.gpu import GpuStand
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    spans = fitting(SPANS, available_bytes())
+    if not spans:
+        raise ProbeError("not 2 GiB of host memory are free: close other programs")
+    stand = stack.enter_context(as_large_as_opens(spans, lambda some: GpuStand(some, device)))
+    spans = tuple(stand.spans)
+    say(f"spans of {', '.join(f'{s / GIB:g}' for s in spans)} GiB of host memory")
+    for width in (*FITTED_ROW_BYTES, *HELD_OUT_ROW_BYTES):
+        stand.check(OUR_BEST, width)
+    cores = ask_host().cores
+    points = [*host_points(cores, max(spans)), *gpu_points(spans, cores)]
+    return stand.measure, points, lambda: ask_gpu(device)
+
+
+def _on_gpu(device: Device) -> bool:
+    missing = "not asked" if device == "cpu" else no_gpu()
+    if device == "cuda" and missing is not None:
+        raise ProbeError(f"{missing}; --device cpu calibrates the host alone")
+    return missing is None
+
+
+def write_checks(checks: Sequence[Check], path: Path) -> None:
+    """Measured and modelled rates of each point that the profile predicts, as CSV."""
+    rates = ["measured_per_s", "low_per_s", "high_per_s", "samples", "modelled_per_s", "error"]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*POINT_COLUMNS, "unit", *rates])
+        for one in checks:
+            seen = one.measured
+            measured = [f"{v:.5g}" for v in (seen.median, seen.low, seen.high)]
+            modelled = ["", ""]
+            if one.predicted is not None and one.error is not None:
+                modelled = [f"{one.predicted:.5g}", f"{one.error:.4f}"]
+            point = dataclasses.astuple(one.point)
+            writer.writerow([*point, CASES[one.point.case].unit, *measured, seen.count, *modelled])
+
+
+def render(calibration: Calibration) -> RenderableType:
+    """For a reader: the constants, then the held-out points, then what to make of them."""
+    constants = Table(title=f"Profile {calibration.profile.name}", title_justify="left", box=None)
+    constants.add_column("constant", no_wrap=True)
+    constants.add_column("value", justify="right", no_wrap=True)
+    constants.add_column("source")
+    for key, constant in calibration.profile.constants():
+        constants.add_row(key, _value(constant), Text(constant.source, style="dim"))
+    held_out = Table(title="\nHeld out, and predicted", title_justify="left", box=None)
+    held_out.add_column("what", no_wrap=True)
+    for name in ("measured", "modelled", "error"):
+        held_out.add_column(name, justify="right", no_wrap=True)
+    for one in calibration.checks:
+        if one.point.held_out:
+            predicted, error = "unknown", ""
+            if one.predicted is not None and one.error is not None:
+                predicted, error = quantity(one.predicted, "B/s"), f"{one.error:+.0%}"
+            measured = quantity(one.measured.median, "B/s")
+            held_out.add_row(_what(one.point), measured, predicted, error)
+    return Group(constants, held_out, *_closing(calibration))
+
+
+def _value(constant: Constant | Curve) -> str:
+    if isinstance(constant, Curve):
+        numbers = [rate for points in constant.values for _, rate in points]
+    else:
+        numbers = list(constant.values)
+    return span(min(numbers), max(numbers), constant.unit) if numbers else "unknown"
+
+
+def _what(point: Point) -> str:
+    words = {"host_gather": "CPU gather", "gpu_gather": "GPU gather", "sm_read": "GPU read"}
+    parts = [words[point.case]]
+    if point.row_bytes:
+        parts.append(f"rows of {point.row_bytes} B")
+    if point.threads:
+        parts.append(f"{point.threads} thread{'s' if point.threads > 1 else ''}")
+    if point.order == "sorted":
+        parts.append("sorted ids")
+    if point.span_bytes >= GIB and not point.threads:
+        parts.append(f"{point.span_bytes / GIB:g} GiB")
+    return ", ".join(parts)
+
+
+def _closing(calibration: Calibration) -> Iterator[Text]:
+    errors = [abs(error) for error in held_out_errors(calibration.checks)]
+    if errors:
+        yield Text(
+            f"\n{len(errors)} held-out points are off by {statistics.median(errors):.0%} (median)"
+            f" and {max(errors):.0%} at most."
+        )
+    share = smallest_share(calibration.found)
+    if share is not None:
+        yield Text(f"{share} % of the GPU's threads reach 95 % of the best gather.")
+    yield Text(f"{calibration.rounds} rounds, {calibration.seconds:.0f} s in all. Written:")
+    for path in calibration.files:
+        yield Text(f"  {path}", no_wrap=True)
+    if calibration.profile.gpu.launch.value is None:
+        yield Text(
+            "It knows no GPU, so `gatherbench advise` does not use it; `gatherbench calibrate"
+            " --base h100-sxm-pcie5` (or another of `gatherbench list profiles`) joins the two."
+        )
+    else:
+        yield Text(
+            f"Use it: gatherbench advise DATASET --profile {calibration.files[0]} (below"
+            " calibration/ it is found by itself), or as the profile of a plan."
+        )
+
+
+def run(out: Path, budget_s: float, base: str, device: Device) -> int:
+    """Calibrate and print what came of it; 0, 1 if the machine failed, 2 for bad input."""
+    err, console = Console(stderr=True), Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDTH)
+    try:
+        known = load_profile(base) if base else None
+        done = calibrate(
+            out,
+            device=device,
+            budget_s=budget_s or None,
+            base=known,
+            say=lambda text: err.print(text, highlight=False),
+        )
+    except (ProbeError, OutputError, ProfileError) as error:
+        err.print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
+        return 2
+    except (CudaCallError, CompilerError, MemoryError, OSError) as error:
+        err.print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
+        return 1
+    console.print(render(done))
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(prog="calibrate", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for profile and samples")
+    parser.add_argument("--budget", type=float, default=0.0, help="seconds (0: 60, a GPU 500)")
+    parser.add_argument("--base", default="", help="profile for what cannot be measured here")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    asked = parser.parse_args(arguments)
+    last_word = f"no profile; the samples so far lie in {asked.out}"
+    with ends_within((asked.budget or GPU_BUDGET_S) + LATE_S, lambda: print(last_word)):
+        return run(asked.out, asked.budget, asked.base, asked.device)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,188 @@
+"""What of a machine need not be timed, as far as the packages at hand can tell; and a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gatherbench.bench.machine.nvml import GpuInfo
+
+#: What ``--out`` means to a program that makes a :func:`fresh_folder`.
+OUT_HELP = "folder for rows and figures; with -2, -3 … where it has been written before"
+
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+#: Of PCI's configuration space (PCI Local Bus Specification 3.0, section 6.7; PCI Express Base
+#: Specification, "PCI Express Capability Structure"): where the list of capabilities begins, the
+#: id of the PCI Express one, and its Device Control register with Max_Payload_Size in bits 7:5.
+_CAPABILITIES, _PCI_EXPRESS, _DEVICE_CONTROL = 0x34, 0x10, 0x08
+_LEAST_PAYLOAD = 128
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """A machine as far as it can be asked; ``None`` where it does not say.
+
+    Attributes:
+        slug: its short name, see :func:`gatherbench.bench.machine.env.machine_slug`.
+        description: processor and GPU in words.
+        cores: that this process may use.
+        gpus: that CUDA sees; 0 without any.
+        gpu_memory_bytes: of the GPU that is calibrated.
+        link_generation, link_lanes: of PCI Express, as trained when asked.
+        max_payload: bytes of the largest completion that the link carries.
+    """
+
+    slug: str
+    description: str
+    cores: int
+    gpus: int = 0
+    gpu_memory_bytes: int | None = None
+    link_generation: int | None = None
+    link_lanes: int | None = None
+    max_payload: int | None = None
+
+    @property
+    def has_gpu(self) -> bool:
+        return self.gpus > 0
+
+
+def ask_host() -> MachineFacts:
+    """The machine without its GPU."""
+    from gatherbench.bench.machine.env import describe_cpu, machine_slug
+
+    cpu = describe_cpu()
+    cores = int(cpu["usable_cores"])
+    slug = machine_slug({"gpus": [], "cpu": cpu})
+    return MachineFacts(slug, f"{cpu['model']}, {cores} cores", cores)
+
+
+def ask_gpu(device: Any) -> MachineFacts:
+    """The machine with its CUDA ``device`` (torch's); ask when the link has just been used.
+
+    An idle GPU lets its link fall back to a slower generation.
+    """
+    import torch
+
+    from gatherbench.bench.machine.env import machine_slug
+
+    host = ask_host()
+    gpu = torch.cuda.get_device_properties(device)
+    bus = bus_id(device.index)
+    info = _nvml(gpu.name, f"GPU-{gpu.uuid}")
+    slug = machine_slug({"gpus": [{"name": gpu.name}], "cpu": {}})
+    return dataclasses.replace(
+        host,
+        slug=slug,
+        description=f"{gpu.name}; {host.description}",
+        gpus=torch.cuda.device_count(),
+        gpu_memory_bytes=gpu.total_memory,
+        link_generation=info.link_gen_current if info else None,
+        link_lanes=info.link_width_current if info else None,
+        max_payload=max_payload(PCI_DEVICES / bus / "config") if bus else None,
+    )
+
+
+def bus_id(device: int) -> str | None:
+    """Where a CUDA device sits on the PCI bus, e.g. ``0000:1b:00.0``; ``None`` if unknown."""
+    from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
+
+    try:
+        text = call_runtime("cudaDeviceGetPCIBusId", 32, device)
+    except CudaCallError:
+        return None
+    return bytes(text).split(b"\0")[0].decode().lower()
+
+
+def max_payload(config: Path) -> int | None:
+    """Max_Payload_Size in bytes from a device's configuration space; ``None`` if not readable.
+
+    Without privileges the system shows its first 64 bytes only.
+    """
+    try:
+        space = config.read_bytes()
+    except OSError:
+        return None
+    at, seen = (space[_CAPABILITIES] if len(space) > _CAPABILITIES else 0), set[int]()
+    while at and at not in seen and at + _DEVICE_CONTROL + 1 < len(space):
+        if space[at] == _PCI_EXPRESS:
+            return _LEAST_PAYLOAD << (space[at + _DEVICE_CONTROL] >> 5 & 7)
+        seen.add(at)
+        at = space[at + 1]
+    return None
+
+
+def _nvml(name: str, uuid: str) -> GpuInfo | None:
+    """NVML's view of this GPU: of its like, only the one in use has its link awake."""
+    from gatherbench.bench.machine.nvml import hash_of_uuid, list_gpus
+    from gatherbench.bench.machine.reason import SensorUnavailableError
+
+    try:
+        alike = [gpu for gpu in list_gpus() if gpu.name == name]
+    except SensorUnavailableError:
+        return None
+    itself = [gpu for gpu in alike if gpu.uuid_hash == hash_of_uuid(uuid)]
+    found = itself or alike
+    return found[0] if len(found) == 1 else None
+
+
+def no_gpu() -> str | None:
+    """Why there is nothing to measure here, or ``None``."""
+    import torch
+
+    return None if torch.cuda.is_available() else f"torch {torch.__version__} sees no CUDA GPU"
+
+
+def provenance() -> dict[str, Any]:
+    """Commit, driver, link and clocks, where the packages that know them are installed."""
+    try:
+        from gatherbench.bench.machine.env import commit_id
+        from gatherbench.bench.machine.gpus import describe_gpus
+    except ImportError as missing:
+        commit = os.environ.get("GATHERBENCH_COMMIT")
+        return {"commit": commit, "gpus": [], "no_gpu": str(missing)}
+    return {"commit": commit_id(), **describe_gpus()}
+
+
+def describe() -> dict[str, Any]:
+    """The machine, as far as it bears on the numbers and torch can tell."""
+    import torch
+
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "gpu": gpu.name,
+        "multiprocessors": gpu.multi_processor_count,
+        "l2_bytes": gpu.L2_cache_size,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "host_memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "cores": os.cpu_count(),
+    }
+
+
+def fresh_folder(wanted: Path) -> Path:
+    """A folder with nothing in it, and say which: no measurement overwrites an earlier one.
+
+    ``wanted`` itself where it is new or empty, otherwise the first of ``wanted-2``, ``wanted-3`` …
+    that is not there yet.
+    """
+    folder = wanted = wanted.resolve()
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(2):
+        try:
+            folder.mkdir()  # of two programs that start at once, one makes it
+            break
+        except FileExistsError:
+            if folder == wanted and wanted.is_dir() and not any(wanted.iterdir()):
+                break
+        folder = wanted.with_name(f"{wanted.name}-{number}")
+    taken = "" if folder == wanted else f" ({wanted.name} has been written before)"
+    print(f"writes to {folder}{taken}", flush=True)
+    return folder

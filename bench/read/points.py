@@ -1,0 +1,94 @@
+"""The probe's table: what was timed or counted of host, link and GPU, one observation a row.
+
+``gpu-micro`` writes it as ``rows.csv``, ``calibrate`` as ``<machine>.samples.csv``. Values are in
+SI units and nothing is derived: rates are derived when the table is read.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, get_type_hints
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One thing to measure: a test case and its parameters, 0 or empty where it has none.
+
+    Attributes:
+        case: a name in :data:`gatherbench.bench.probe.cases.CASES`.
+        row_bytes: of a gather.
+        span_bytes: the part of the host's table that is read.
+        threads: of the processor.
+        grid_percent: how many blocks are launched. Of a gather: per cent of the threads that the
+            GPU can hold (0: the launch policy's own grid). Of ``sm_read``: blocks for each hundred
+            multiprocessors. Beside training: per cent of the GPU that the fetch may take.
+        policy: launch policy of a gather, or the library that gathers.
+        order: what is done to the ids before they are gathered.
+        load: what stands for training.
+        provider: how the fetch beside training gets its share of the GPU.
+        held_out: not fitted by a calibration, but predicted.
+    """
+
+    case: str
+    row_bytes: int = 0
+    span_bytes: int = 0
+    threads: int = 0
+    grid_percent: int = 0
+    policy: str = ""
+    order: str = ""
+    load: str = ""
+    provider: str = ""
+    held_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One observation: ``amount`` (in the case's ``unit``) took ``time_s``.
+
+    ``time_s`` is ``None`` where the amount was counted, not timed. Where there is no number at all
+    ``reason`` says why. Round 0 is before the rounds: setting up, checking.
+    """
+
+    point: Point
+    round: int
+    amount: float | None = None
+    unit: str = ""
+    time_s: float | None = None
+    source: str = ""
+    reason: str = ""
+
+
+POINT_COLUMNS = tuple(field.name for field in fields(Point))
+#: Every column of the file with the type of its values.
+COLUMNS: dict[str, object] = {
+    **get_type_hints(Point),
+    **{name: kind for name, kind in get_type_hints(Row).items() if name != "point"},
+}
+
+
+def is_point_table(path: Path) -> bool:
+    """Whether a CSV file has the columns of this table."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(COLUMNS) == next(csv.reader(file), [])
+
+
+def read_points(path: Path | None) -> pd.DataFrame:
+    """A table of points with :data:`COLUMNS`; missing numbers are NaN, missing texts empty.
+
+    Without a ``path`` a table without rows.
+    """
+    import pandas as pd
+
+    kinds = {name: kind if kind in (str, int, bool) else float for name, kind in COLUMNS.items()}
+    return pd.read_csv(
+        path or io.StringIO(",".join(COLUMNS)),
+        dtype=kinds,
+        keep_default_na=False,
+        na_values={"amount": [""], "time_s": [""]},
+    )

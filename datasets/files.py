@@ -1,0 +1,152 @@
+"""Files and folders that appear whole or not at all, and who may write them.
+
+A folder is filled under a hidden name beside its target and renamed when it is finished. A lock
+keeps other writers of the same folder waiting. It is released when its process ends, so whoever
+holds it knows that a hidden folder which is there was left by a killed writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock
+
+from gatherbench.datasets.dataset import DatasetError
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path that takes the name ``path`` when the block ends without an error.
+
+    A reader sees the old file or the new one, never half of one, even after a power cut.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        _sync(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Wait until no other process or thread writes ``folder``, and keep others waiting meanwhile.
+
+    May be entered again by the thread that is in.
+
+    Raises:
+        DatasetError: the folder's parent cannot be made or written to.
+    """
+    make_parent(folder)
+    path = folder.with_name(f".{folder.name}.lock")
+    with FileLock(path, is_singleton=True, poll_interval=0.02) as lock:
+        try:
+            yield
+        finally:
+            if lock.lock_counter == 1:  # who waits sees that this file is gone, and makes another
+                path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a hidden folder to fill, which takes the name ``folder`` when the block ends well.
+
+    It replaces what has that name. After an error it is removed.
+    """
+    with exclusive(folder):
+        staged = _hidden(folder)
+        shutil.rmtree(staged, ignore_errors=True)  # of a killed writer
+        staged.mkdir()
+        try:
+            yield staged
+            _publish(staged, folder)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+def _publish(staged: Path, folder: Path) -> None:
+    """Rename ``staged`` to ``folder``.
+
+    Everything is on the disk before the rename: a power cut cannot leave the right name with the
+    wrong content.
+    """
+    for path in (*staged.iterdir(), staged):
+        _sync(path)
+    old = None
+    if folder.exists():
+        # A folder can only be renamed onto an empty one. Until the end the old one has a name under
+        # which it can be found and used.
+        old = folder.rename(folder.with_name(f"{folder.name}.old-{secrets.token_hex(4)}"))
+    staged.rename(folder)
+    _sync(folder.parent)
+    if old is not None:
+        discard(old, folder)
+
+
+def discard(folder: Path, name: Path | None = None) -> None:
+    """Remove a folder, or a link to one, so that no half of it is ever found.
+
+    If this is interrupted, the next writer of ``name`` (by default of ``folder``) completes it.
+    """
+    if folder.is_symlink():
+        folder.unlink()
+        return
+    doomed = _hidden(name or folder)
+    shutil.rmtree(doomed, ignore_errors=True)
+    folder.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def make_parent(folder: Path) -> None:
+    """Make the folder in which ``folder`` is to lie.
+
+    Raises:
+        DatasetError: it cannot be made or written to.
+    """
+    parent = folder.parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        problem = None if os.access(parent, os.W_OK | os.X_OK) else "no permission"
+    except OSError as error:
+        problem = str(error.strerror)
+    if problem:
+        raise DatasetError(
+            f"{parent}: cannot be written to ({problem}); set GATHERBENCH_DATA to another folder"
+        )
+
+
+def check_free_space(place: Path, needed: int, name: str) -> None:
+    """Refuse to begin what the disk of the folder ``place`` cannot hold.
+
+    Raises:
+        DatasetError: fewer than ``needed`` bytes are free.
+    """
+    if shutil.disk_usage(place).free < needed:
+        raise no_space(place, needed, name)
+
+
+def no_space(place: Path, needed: int, name: str) -> DatasetError:
+    """The error of a disk that is too full for the ``needed`` bytes of ``name``."""
+    return DatasetError(
+        f"{place}: {name} needs {needed:,} bytes and {shutil.disk_usage(place).free:,} are free; "
+        f"free some space, choose a smaller --scale, or set GATHERBENCH_DATA to a folder on a "
+        f"larger disk"
+    )
+
+
+def _hidden(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.writing")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,327 @@
+"""A table where a GPU can read it: host memory registered in place, or a managed or GPU copy.
+
+Registering page-locks existing memory (a tensor, a memory-mapped file, memory shared by several
+processes, each of which registers it for itself) and maps it for every GPU. torch's own page-locked
+allocator would need a copy and round the size up to a power of two. Registering costs about as much
+as touching all of the memory (DGL #3616), so size and time are kept and reported. Registered memory
+is unregistered when the block is left, when the object dies, or when the interpreter ends,
+whichever comes first: memory that is freed while registered can be handed out again still mapped.
+
+Managed memory is a copy, because only what the driver has allocated is managed. It may be refused:
+beyond the GPU's free memory the driver can thrash.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import threading
+import time
+import weakref
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gatherbench.kernels.cuda_calls import (
+    CudaCallError,
+    call_runtime,
+    device_attribute,
+    pointer_kind,
+    runtime,
+)
+
+#: Managed memory beyond the free memory of the GPU can make the driver thrash: stay well below.
+MANAGED_SHARE = 0.5
+#: What driver 580 and later refuse to register in one call: they keep 16 B for each page of 4 KiB,
+#: and Linux gives no more than 2 GiB for that (vllm #51080: 511.96 GiB go, 512.15 GiB do not).
+ONE_CALL_BYTES = 512 << 30
+#: How CUDA answers for memory that is page-locked already.
+_TAKEN = ("cudaErrorHostMemoryAlreadyRegistered", "cudaErrorInvalidValue")
+
+#: Registrations of this process by (address, bytes): how often each is held.
+_held: dict[tuple[int, int], int] = {}
+#: Held, but page-locked by somebody else: nothing of ours to undo.
+_foreign: set[tuple[int, int]] = set()
+#: Reentrant: a garbage collection inside the lock may run the finalizer of another registration;
+#: so nobody iterates over ``_held`` itself.
+_lock = threading.RLock()
+#: Managed copies of this process: bytes by address.
+_managed: dict[int, int] = {}
+
+
+class MappedMemory(AbstractContextManager["MappedMemory"]):
+    """A table that a GPU can read until :meth:`close`.
+
+    Attributes:
+        kind: what CUDA calls the memory; see :func:`gatherbench.kernels.cuda_calls.pointer_kind`.
+        tensor: the table, or the copy of it.
+        address: where the GPU sees the first byte; 0 for a tensor without bytes.
+        size_bytes: of the table.
+        seconds: what it took to make it readable.
+        read_only: the memory is mapped read-only, and registered so.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.size_bytes = tensor.numel() * tensor.element_size()
+        self.seconds = 0.0
+        self.address = 0
+        self.read_only = False
+        self._release: weakref.finalize[..., Any] | None = None
+
+    def close(self) -> None:
+        """Unmap. No kernel may still read the memory. Safe to call twice."""
+        if self._release is not None:
+            self._release()
+        self.address = 0
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class HostRegistration(MappedMemory):
+    """``tensor`` registered for the GPUs where it lies; ``seconds`` is for ``cudaHostRegister``."""
+
+    kind: ClassVar[str] = "Host"
+
+    def __init__(self, tensor: Tensor, device: int = 0) -> None:
+        """Register ``tensor`` (contiguous, in host memory, unchanged in place until closed).
+
+        Memory that is page-locked already, by torch or by another registration, is used as it is.
+
+        Raises:
+            ValueError: not a contiguous tensor in host memory.
+            CudaCallError: no driver, not supported, or not enough memory to lock; says which.
+        """
+        if tensor.device.type != "cpu" or not tensor.is_contiguous():
+            raise ValueError("only a contiguous tensor in host memory can be registered")
+        super().__init__(tensor)
+        if self.size_bytes == 0:
+            return
+        start = tensor.data_ptr()
+        self.read_only = not writable(start)
+        begin = time.perf_counter()
+        key = _acquire(start, self.size_bytes, _flags(self.read_only, device))
+        self.seconds = time.perf_counter() - begin
+        # The finalizer holds the tensor: its memory cannot be freed before it is unregistered.
+        self._release = weakref.finalize(self, _give_up, key, os.getpid(), tensor)
+        try:
+            self.address = int(call_runtime("cudaHostGetDevicePointer", start, 0))
+        except BaseException:
+            self.close()
+            raise
+
+
+class ManagedCopy(MappedMemory):
+    """A copy of a table in managed memory that stays on the CPU and is mapped for the GPU.
+
+    PreferredLocation CPU keeps pages from moving to the GPU that reads them. AccessedBy GPU maps
+    them beforehand, so that reading faults no page (CUDA C++ Programming Guide, "Data Usage
+    Hints"). ``seconds`` includes the copy, ``tensor`` is the copy.
+    """
+
+    kind: ClassVar[str] = "Managed"
+
+    def __init__(self, table: Tensor, device: int = 0) -> None:
+        """Copy ``table`` (contiguous, in host memory).
+
+        Raises:
+            CudaCallError: no driver, or managed memory is not supported there.
+            MemoryError: the table is larger than :data:`MANAGED_SHARE` of the GPU's free memory.
+        """
+        super().__init__(table)
+        if (reason := managed_refusal(self.size_bytes, device)) is not None:
+            raise MemoryError(reason)
+        if self.size_bytes == 0:
+            return
+        begin = time.perf_counter()
+        self.address = int(
+            call_runtime("cudaMallocManaged", self.size_bytes, runtime().cudaMemAttachGlobal)
+        )
+        _managed[self.address] = self.size_bytes
+        self._release = weakref.finalize(self, _free_managed, self.address, os.getpid())
+        try:
+            _advise(self.address, self.size_bytes, device)
+            raw = (ctypes.c_uint8 * self.size_bytes).from_address(self.address)
+            flat = torch.frombuffer(raw, dtype=torch.uint8)
+            self.tensor = flat.view(table.dtype).view(table.shape)
+            self.tensor.copy_(table)
+        except BaseException:
+            self.close()
+            raise
+        self.seconds = time.perf_counter() - begin
+
+    def close(self) -> None:
+        """Free the copy: no kernel may read it, and nobody touch ``tensor``. Safe to call twice."""
+        self.tensor = torch.empty(0)
+        super().close()
+
+
+class DeviceCopy(MappedMemory):
+    """A copy of a table in GPU memory; ``tensor`` is the copy."""
+
+    kind: ClassVar[str] = "Device"
+
+    def __init__(self, table: Tensor, device: torch.device) -> None:
+        super().__init__(table)
+        begin = time.perf_counter()
+        self.tensor = table.to(device)
+        torch.cuda.synchronize(device)
+        self.seconds = time.perf_counter() - begin
+        self.address = self.tensor.data_ptr()
+
+    def close(self) -> None:
+        """Free the copy."""
+        self.tensor = torch.empty(0)
+        super().close()
+
+
+def managed_refusal(size_bytes: int, device: int) -> str | None:
+    """Why managed memory of that size is not to be had on CUDA device ``device``, or ``None``."""
+    if not device_attribute("cudaDevAttrConcurrentManagedAccess", device):
+        return "unsupported: CPU and GPU cannot use managed memory at the same time here"
+    free = torch.cuda.mem_get_info(device)[0]
+    if size_bytes > MANAGED_SHARE * free:
+        return (
+            f"no_memory: managed memory of {size_bytes / 2**30:.1f} GiB is more than "
+            f"{MANAGED_SHARE:.0%} of the {free / 2**30:.1f} GiB that are free on the GPU"
+        )
+    return None
+
+
+def registered_bytes() -> int:
+    """Bytes of host memory that this process holds registered, each counted once."""
+    with _lock:
+        return sum(size for _, size in _ours())
+
+
+def managed_bytes() -> int:
+    """Bytes of managed memory that this process holds."""
+    return sum(_managed.values())
+
+
+def writable(address: int, maps: Path = Path("/proc/self/maps")) -> bool:
+    """Whether the memory at ``address`` is mapped for writing; yes where that is not known."""
+    try:
+        lines = maps.read_text().splitlines()
+    except OSError:
+        return True
+    for line in lines:
+        span, permissions = line.split(maxsplit=2)[:2]
+        low, high = (int(x, 16) for x in span.split("-"))
+        if low <= address < high:
+            return "w" in permissions
+    return True
+
+
+def _flags(read_only: bool, device: int) -> int:
+    module = runtime()
+    flags = int(module.cudaHostRegisterPortable) | int(module.cudaHostRegisterMapped)
+    if not read_only:
+        return flags
+    if not device_attribute("cudaDevAttrHostRegisterReadOnlySupported", device):
+        raise CudaCallError(
+            "cudaHostRegister",
+            "unsupported",
+            "this GPU or its driver cannot register memory that is mapped read-only",
+            "Copy the table into memory first, e.g. with host_memory.resident_copy",
+        )
+    return flags | int(module.cudaHostRegisterReadOnly)
+
+
+def _ours() -> list[tuple[int, int]]:
+    """What this module has registered, without what somebody else has."""
+    return [held for held in list(_held) if held not in _foreign]
+
+
+def _acquire(start: int, size: int, flags: int) -> tuple[int, int]:
+    """Hold a registration that covers the memory: one that there is, or a new one; its key."""
+    key, end = (start, size), start + size
+    with _lock:
+        for held in list(_held):
+            low, length = held
+            if low <= start and end <= low + length and held in _held:
+                _held[held] += 1
+                return held
+        try:
+            call_runtime("cudaHostRegister", start, size, flags, hints=_hints(size))
+        except CudaCallError as error:
+            if error.code not in _TAKEN:
+                raise
+            # Somebody else's registration serves as well, if it covers all of the memory. Both ends
+            # do not tell that where registrations of ours cover only parts.
+            parts = any(low < end and start < low + length for low, length in _ours())
+            kinds = {pointer_kind(start), pointer_kind(end - 1)}
+            if parts or kinds != {"Host"}:
+                raise
+            _foreign.add(key)
+        _held[key] = 1
+        return key
+
+
+def _give_up(key: tuple[int, int], pid: int, tensor: Tensor) -> None:
+    """Undo one registration; ``tensor`` is here to be kept alive until now."""
+    if os.getpid() != pid:  # a forked child has neither the registration nor a CUDA context
+        return
+    with _lock:
+        _held[key] -= 1
+        if _held[key]:
+            return
+        del _held[key]
+        if key in _foreign:
+            _foreign.remove(key)
+            return
+        try:
+            # A program that dies may leave a gather in flight that still reads the memory.
+            call_runtime("cudaDeviceSynchronize")
+        finally:
+            call_runtime("cudaHostUnregister", key[0])
+
+
+def _hints(size: int) -> dict[str, str]:
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    limit = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft / 2**20:.0f} MiB"
+    locking = (
+        f"{size / 2**30:.2f} GiB are to be page-locked; RLIMIT_MEMLOCK is {limit} "
+        "(`ulimit -l`), and the machine must have that much memory free"
+    )
+    if size >= ONE_CALL_BYTES:
+        locking += f"; from driver 580 on, one table must be below {ONE_CALL_BYTES >> 30} GiB"
+    no_driver = "There is no working NVIDIA driver: `nvidia-smi` should say the same"
+    return {
+        "cudaErrorMemoryAllocation": locking,
+        "cudaErrorOperatingSystem": locking,
+        "cudaErrorHostMemoryAlreadyRegistered": "A part of this memory is page-locked already, as "
+        "by another table open on overlapping rows of the same tensor: close that one first, or "
+        "open a single table on the whole tensor",
+        "cudaErrorInvalidValue": "The mapping may be of a kind that cannot be page-locked, e.g. a "
+        "file on a network or FUSE file system, or since Linux 6.5 any file on a disk that is "
+        "mapped shared and writable: copy the table into memory first. Where memory was added to "
+        "a running machine, it may be of a kind that must stay movable (`Movable` in "
+        "/proc/zoneinfo): a smaller table may do",
+        "cudaErrorNotSupported": "Copy the table into memory first",
+        "cudaErrorNoDevice": no_driver,
+        "cudaErrorInsufficientDriver": no_driver,
+    }
+
+
+def _free_managed(address: int, pid: int) -> None:
+    if os.getpid() == pid:
+        _managed.pop(address, None)
+        call_runtime("cudaFree", address)
+
+
+def _advise(address: int, size: int, device: int) -> None:
+    module = runtime()
+    host, gpu = module.cudaMemLocation(), module.cudaMemLocation()
+    host.type, host.id = module.cudaMemLocationType.cudaMemLocationTypeHost, 0
+    gpu.type, gpu.id = module.cudaMemLocationType.cudaMemLocationTypeDevice, device
+    advice = module.cudaMemoryAdvise
+    call_runtime("cudaMemAdvise", address, size, advice.cudaMemAdviseSetPreferredLocation, host)
+    call_runtime("cudaMemAdvise", address, size, advice.cudaMemAdviseSetAccessedBy, gpu)

@@ -1,0 +1,234 @@
+"""A process that gathers for this one: how the two are started, talk and end.
+
+The producer gets three inherited file descriptors: a socket, the feature table and room for ids.
+The last two are anonymous files (memfd): they have no name that could be left behind, both
+processes map the same pages, and the kernel frees them with the last of the two. The socket's end
+tells either side that the other is gone. Nothing here knows CUDA; what the two sides share on a
+device is the business of a :class:`Side`.
+
+    to the producer                        back
+    Start                                  ("ready", steps, greeting)
+    ("meet", greeting)
+    ("buffer", place, payload)
+    ("fetch", place, count, bytes)         ("queued", place)
+    anything that fails                    ("failed", words)
+"""
+
+from __future__ import annotations
+
+import importlib
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, BinaryIO, Protocol
+
+import torch
+from torch import Tensor
+
+from gatherbench.strategies.base import SetupStep
+
+#: More ids than one fetch may have. The room for them is a file with holes: only what is used
+#: takes memory.
+MAX_IDS = 1 << 26
+_ANSWER_S = 300.0
+_END_S = 60.0  # a large registration takes seconds to undo
+
+
+class ProducerError(RuntimeError):
+    """The producer process failed or is gone; says which, with its last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What the producer is to do.
+
+    Attributes:
+        side: ``module:class`` of its :class:`Side`.
+        table, ids: file descriptors.
+        shape, dtype: of the table.
+        places: fetches that may be in flight.
+        arguments: for the side.
+    """
+
+    side: str
+    table: int
+    ids: int
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    places: int
+    arguments: dict[str, Any]
+
+
+class Side(Protocol):
+    """The producer's half of what the two processes share on a device; made from a table.
+
+    ``steps`` is what opening it cost, ``greeting`` what the other half needs of it, ``meet`` what
+    it needs of the other half. ``attach`` takes a buffer to write to, ``gather`` queues the rows
+    ``ids`` into it, and returns when the ids may be overwritten and the order of things is fixed.
+    """
+
+    steps: list[SetupStep]
+
+    def greeting(self) -> bytes: ...
+    def meet(self, greeting: bytes) -> None: ...
+    def attach(self, place: int, payload: bytes) -> None: ...
+    def gather(self, place: int, ids: Tensor) -> None: ...
+    def close(self) -> None: ...
+
+
+def shared_file(size: int) -> BinaryIO:
+    """An anonymous file of ``size`` zero bytes (at least 1) for :func:`map_bytes`, here and there.
+
+    Raises:
+        OSError: the system will not give that much.
+    """
+    with ExitStack() as undo:
+        descriptor = os.memfd_create("gatherbench", os.MFD_CLOEXEC)
+        file = undo.enter_context(os.fdopen(descriptor, "w+b", buffering=0))
+        file.truncate(max(1, size))
+        undo.pop_all()
+    return file
+
+
+def map_bytes(file: int, size: int) -> Tensor:
+    """The ``size`` bytes (at least 1) of an open file, as uint8 that keeps the mapping alive."""
+    return torch.frombuffer(mmap.mmap(file, max(1, size)), dtype=torch.uint8)
+
+
+class Producer:
+    """The process, from this side.
+
+    Args:
+        start: what it is to do; its two files are handed on.
+        environment: of the process.
+    """
+
+    def __init__(self, start: Start, environment: dict[str, str]) -> None:
+        """Start the process and wait until it is ready.
+
+        Raises:
+            ProducerError: it is not to be.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs, ExitStack() as undo:
+            self._connection = undo.enter_context(Connection(ours.detach()))
+            self._log = undo.enter_context(tempfile.TemporaryFile())
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(), start.table, start.ids),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+            )
+            undo.pop_all()  # from here on it is for close() to do
+        try:
+            self.send(start)
+            self.steps, self.greeting = self._answer("ready")
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, message: Any) -> None:
+        """Send a message.
+
+        Raises:
+            ProducerError: nobody is there to read it.
+        """
+        try:
+            self._connection.send(message)
+        except OSError as gone:
+            raise self._gone() from gone
+
+    def queued(self) -> int:
+        """Wait until the oldest fetch whose answer has not been read is queued: its place.
+
+        Raises:
+            ProducerError: it failed, or takes longer than anything should.
+        """
+        (place,) = self._answer("queued")
+        return int(place)
+
+    def _answer(self, expected: str) -> tuple[Any, ...]:
+        try:
+            if not self._connection.poll(_ANSWER_S):
+                raise ProducerError(f"the producer process has not answered for {_ANSWER_S:g} s")
+            kind, *rest = self._connection.recv()
+        except (EOFError, OSError) as gone:
+            raise self._gone() from gone
+        if kind != expected:
+            raise ProducerError(f"the producer process failed: {rest[0]}")
+        return tuple(rest)
+
+    def _gone(self) -> ProducerError:
+        status = self._end()
+        self._log.seek(0)
+        said = [x for x in self._log.read().decode(errors="replace").splitlines() if x.strip()]
+        last = said[-1].strip() if said else "it printed nothing"
+        return ProducerError(
+            f"the producer process is gone (exit status {status}); last words: {last}"
+        )
+
+    def _end(self) -> int:
+        """Wait for the end of the process, or kill it; its exit status."""
+        try:
+            return self.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def close(self) -> None:
+        """End the process: it stops when its socket closes, and is killed if it does not."""
+        self._connection.close()
+        self._end()
+        self._log.close()
+
+
+def serve(connection: Connection) -> None:
+    """Be the producer: do what ``connection`` asks until its other end is closed."""
+    try:
+        start: Start = connection.recv()
+        rows, width = start.shape
+        size = rows * width * start.dtype.itemsize
+        table = map_bytes(start.table, size)[:size].view(start.dtype).view(rows, width)
+        room = map_bytes(start.ids, start.places * MAX_IDS * 8).view(start.places, -1)
+        module, name = start.side.split(":")
+        side: Side = getattr(importlib.import_module(module), name)(table, **start.arguments)
+    except EOFError:
+        return
+    except Exception as error:
+        connection.send(("failed", f"{type(error).__name__}: {error}"))
+        raise
+    try:
+        connection.send(("ready", side.steps, side.greeting()))
+        while True:
+            kind, *rest = connection.recv()
+            if kind == "meet":
+                side.meet(*rest)
+            elif kind == "buffer":
+                side.attach(*rest)
+            else:
+                place, count, item = rest
+                kind_of_id = torch.int32 if item == 4 else torch.int64
+                side.gather(place, room[place, : count * item].view(kind_of_id))
+                connection.send(("queued", place))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the other side is done with us
+    except Exception as error:
+        connection.send(("failed", f"{type(error).__name__}: {error}"))
+        raise
+    finally:
+        side.close()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the other process's to answer
+    torch.set_num_threads(1)
+    serve(Connection(int(sys.argv[1])))

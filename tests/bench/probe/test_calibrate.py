@@ -1,0 +1,164 @@
+"""A calibration as a whole: its files, its budget, its refusals."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from gatherbench.bench.model.profile import load_profile
+from gatherbench.bench.probe import calibrate as calibration
+from gatherbench.bench.probe import gpu
+from gatherbench.bench.probe.calibrate import calibrate
+from gatherbench.bench.probe.cases import GIB, MIB, host_points
+from gatherbench.bench.probe.gpu import GpuStand
+from gatherbench.bench.probe.machine import MachineFacts
+from gatherbench.bench.probe.stand import Observation, OutputError, ProbeError
+from gatherbench.bench.read.points import Point, read_points
+from gatherbench.kernels.cuda_calls import CudaCallError
+
+FACTS = MachineFacts("a-host", "two cores", 2)
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> list[Point]:
+    """The points of a host that is steady; three rounds of them are enough."""
+    points = host_points(2, GIB)
+
+    def measure(point: Point) -> Observation:
+        return Observation(1e6, 1e-3, "made up")
+
+    monkeypatch.setattr(calibration, "_host_stand", lambda stack: (measure, points, lambda: FACTS))
+    monkeypatch.setattr(calibration, "MOST_ROUNDS", 3)
+    return points
+
+
+def test_a_calibration_from_end_to_end(tmp_path: Path, steady: list[Point]) -> None:
+    calibrate(tmp_path / "new", device="cpu")
+    done = calibrate(tmp_path / "new", device="cpu")  # takes the place of the first
+    assert done.rounds == 3
+    assert load_profile(done.files[0]) == done.profile
+    rows = read_points(done.files[1])
+    assert len(rows) == 3 * len(steady)
+    assert set(rows["source"]) == {"made up"}
+    with done.files[2].open() as file:
+        checks = list(csv.DictReader(file))
+    assert {row["held_out"] for row in checks} == {"True", "False"}
+    assert all(abs(float(row["error"])) < 0.1 for row in checks if row["threads"] == "2")
+
+
+@pytest.mark.parametrize(("busy", "noted"), [(0.05, False), (1.5, True), (None, False)])
+def test_other_work_is_noted_in_the_profile(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    steady: list[Point],
+    busy: float | None,
+    noted: bool,
+) -> None:
+    monkeypatch.setattr(calibration.OtherWork, "cores", lambda _: busy)
+    said: list[str] = []
+    done = calibrate(tmp_path, device="cpu", say=said.append)
+    assert ("kept 1.5 cores busy" in done.profile.description) is noted
+    assert any("on an idle machine" in text for text in said) is noted
+
+
+def test_what_cannot_be_calibrated_is_said(
+    tmp_path: Path, steady: list[Point], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ProbeError, match="give more --budget"):
+        calibrate(tmp_path, device="cpu", budget_s=1)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ProbeError, match="sees no CUDA GPU; --device cpu"):
+        calibrate(tmp_path, device="cuda")
+    monkeypatch.setattr(calibration, "write_checks", lambda *_: Path("/dev/full/x").mkdir())
+    with pytest.raises(OutputError, match="choose a folder with --out"):
+        calibrate(tmp_path, device="cpu")
+
+
+def test_calibrate_refuses_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert calibration.main(["--base", "rtx3091"]) == 2
+    assert "rtx3091" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        calibration.main(["--device", "tpu"])
+
+
+def test_a_machine_that_hangs_is_cut_off_and_told_where_its_samples_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits: list[float] = []
+
+    @contextlib.contextmanager
+    def cut_off(seconds: float, closing: Callable[[], object]) -> Iterator[None]:
+        limits.append(seconds)
+        closing()
+        yield
+
+    monkeypatch.setattr(calibration, "ends_within", cut_off)
+    monkeypatch.setattr(calibration, "run", lambda *asked: len(asked))
+    assert calibration.main(["--out", str(tmp_path), "--budget", "10"]) == 4
+    assert calibration.main(["--out", str(tmp_path)]) == 4
+    assert limits == [10 + calibration.LATE_S, calibration.GPU_BUDGET_S + calibration.LATE_S]
+    assert f"no profile; the samples so far lie in {tmp_path}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("trouble", "status", "said"),
+    [
+        (OutputError("/there: cannot be written; choose a folder with --out"), 2, "--out"),
+        (ProbeError("not 2 GiB of host memory are free"), 2, "not 2 GiB"),
+        (CudaCallError("cudaHostRegister", "cudaErrorUnknown", "no"), 1, "cudaHostRegister failed"),
+        (MemoryError("cannot map 1.0 GiB: Cannot allocate memory"), 1, "cannot map 1.0 GiB"),
+        (OSError(12, "Cannot allocate memory"), 1, "Cannot allocate memory"),
+    ],
+)
+def test_what_stops_a_calibration_is_one_line_and_no_traceback(
+    trouble: Exception,
+    status: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise trouble
+
+    monkeypatch.setattr(calibration, "calibrate", stopped)
+    assert calibration.run(tmp_path, 1.0, "", "cuda") == status
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.startswith("error: ")
+    assert said in told
+    assert ("--out" in told) is isinstance(trouble, OutputError)
+
+
+def test_a_gpu_is_calibrated_from_end_to_end(
+    cuda: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = MachineFacts("stand-in", "no GPU at all", 2, 1, 24 << 30, 4, 16, 256)
+    monkeypatch.setattr(calibration, "fitting", lambda *_: (MIB, 2 * MIB, 4 * MIB, 8 * MIB))
+    monkeypatch.setattr(calibration, "ask_gpu", lambda device: facts)
+    opened: list[GpuStand] = []
+
+    class Limited(GpuStand):
+        def __init__(self, spans: Sequence[int], device: torch.device) -> None:
+            if max(spans) > 4 * MIB:  # the largest span is promised, and cannot be had
+                raise MemoryError("cannot map it")
+            super().__init__(spans, device)
+            opened.append(self)
+
+    monkeypatch.setattr(gpu, "GpuStand", Limited)
+    monkeypatch.setattr(calibration, "MOST_ROUNDS", 3)
+    said: list[str] = []
+    done = calibrate(tmp_path, device="cuda", say=said.append)
+    assert done.rounds == 3
+    assert "0.000976562, 0.00195312, 0.00390625 GiB" in said[0]
+    for key in ("link.raw_rate", "link.round_trip", "read.roof", "gpu.launch", "copy.pageable"):
+        section, _, name = key.partition(".")
+        constant = getattr(getattr(done.profile, section), name)
+        # A host that plays a GPU may be outside of what a GPU can be: then it is not believed.
+        assert constant.value is not None or "not believed" in constant.source, key
+    assert (tmp_path / "stand-in.samples.csv").read_text().count("round_trip") == 9
+    assert opened[0].memory.closed == 1  # type: ignore[attr-defined]

@@ -1,0 +1,328 @@
+"""What is measured and in which turn, the table that it leaves, and what a machine is asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gatherbench.bench.machine import nvml
+from gatherbench.bench.machine.nvml import hash_of_uuid
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
+from gatherbench.bench.probe import machine
+from gatherbench.bench.probe.cases import (
+    CASES,
+    GIB,
+    MAX_IDS,
+    MIB,
+    READ_BYTES,
+    ROW_BYTES,
+    SPANS,
+    amount_of,
+    fitting,
+    gather_points,
+    gpu_points,
+    host_points,
+    num_ids,
+    num_rows,
+    thread_counts,
+)
+from gatherbench.bench.probe.stand import (
+    Observation,
+    OutputError,
+    PointFile,
+    RefusedError,
+    row_of,
+    visit,
+)
+from gatherbench.bench.read.points import Point, Row, is_point_table, read_points
+from gatherbench.kernels import cuda_calls
+from gatherbench.kernels.policies import POLICIES
+
+
+def test_gathers_hold_every_axis_once() -> None:
+    plan = gather_points()
+    assert len(set(plan)) == len(plan)
+    assert {p.case for p in plan} < set(CASES)
+    gathers = [p for p in plan if p.case == "gpu_gather"]
+    assert {p.row_bytes for p in gathers} == set(ROW_BYTES)
+    assert {p.span_bytes for p in gathers} == set(SPANS)
+    assert {p.policy for p in gathers} == set(POLICIES)
+    ours = {(p.order, p.grid_percent) for p in gathers if p.policy == "aligned"}
+    assert ours == {(o, c) for o in ("given", "sorted", "unique") for c in (0, 5, 10, 25)}
+    theirs = {(p.order, p.grid_percent, p.row_bytes) for p in gathers if p.policy == "wholegraph"}
+    assert ("sorted", 0, 512) in theirs
+    assert ("given", 0, 1412) in theirs
+    for case in ("copy_to_device", "sm_read"):
+        assert {p.span_bytes for p in plan if p.case == case} == set(SPANS)
+    with pytest.raises(ValueError, match="at least one row"):
+        gather_points([2000], [4096])
+
+
+@pytest.mark.parametrize("width", ROW_BYTES)
+def test_a_gather_is_large_and_stays_inside_the_table(width: int) -> None:
+    for name in POLICIES:
+        point = Point("gpu_gather", width, GIB, policy=name, order="given")
+        assert num_ids(point) == MAX_IDS or amount_of(point) > READ_BYTES - width
+        assert amount_of(point) <= READ_BYTES
+        assert num_rows(point) * POLICIES[name].row_stride(width) <= GIB
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 4, 16, 24, 96])
+def test_calibrated_points_are_distinct_and_some_are_held_out(cores: int) -> None:
+    threads = thread_counts(cores)
+    assert (threads[0], threads[-1]) == (1, cores)
+    points = [*host_points(cores, MIB), *gpu_points([MIB, 2 * MIB, 4 * MIB], cores)]
+    assert len(set(points)) == len(points)
+    held = [p for p in points if p.held_out]
+    plain = {dataclasses.replace(p, held_out=False) for p in held}
+    assert not plain & {p for p in points if not p.held_out}
+    assert {p.case for p in held} == {"host_gather", "gpu_gather", "sm_read"}
+
+
+def test_spans_that_do_not_fit_are_left_out() -> None:
+    assert fitting(SPANS, 128 * GIB) == SPANS
+    assert fitting(SPANS, 20 * GIB) == (GIB, 8 * GIB)
+    assert fitting(SPANS, 0) == ()
+
+
+POINTS = [Point("sm_read", grid_percent=blocks) for blocks in range(1, 30)]
+ONE = Observation(1, 1.0, "none")
+
+
+def test_rounds_take_turns_in_an_order_drawn_anew_until_the_time_is_spent() -> None:
+    seen: list[Point] = []
+    kept: list[Row] = []
+
+    def measure(point: Point) -> Observation:
+        seen.append(point)
+        return ONE
+
+    size = len(POINTS)
+    whole = visit(
+        POINTS,
+        measure,
+        kept.append,
+        out_of_time=lambda: len(seen) >= 3 * size + 5,
+        warm_up=POINTS,
+    )
+    assert whole == 2
+    assert seen[:size] == POINTS  # the warm-up, of which no row is kept
+    assert len(kept) == 2 * size + 5
+    assert Counter(row.round for row in kept) == {1: size, 2: size, 3: 5}
+    assert set(seen[size : 2 * size]) == set(seen[2 * size : 3 * size]) == set(POINTS)
+    assert seen[size : 2 * size] != seen[2 * size : 3 * size]
+    again = list(seen)
+    seen.clear()
+    visit(POINTS, measure, kept.append, out_of_time=lambda: len(seen) >= 2 * size, warm_up=POINTS)
+    assert seen == again[: 2 * size], "the same turns"
+
+
+def test_rounds_end_when_there_are_enough_and_not_before_the_least() -> None:
+    for least, most, spent, rounds in ((0, 3, False, 3), (2, 0, True, 2), (0, 0, True, 0)):
+        kept: list[Row] = []
+        whole = visit(
+            POINTS,
+            lambda point: ONE,
+            kept.append,
+            out_of_time=lambda spent=spent: spent,  # type: ignore[misc]
+            least_rounds=least,
+            most_rounds=most,
+        )
+        assert (whole, len(kept)) == (rounds, rounds * len(POINTS))
+
+
+def test_a_refused_point_is_one_row_with_the_reason_and_an_error_names_its_point() -> None:
+    def measure(point: Point) -> Observation:
+        if point.grid_percent < 3:
+            raise RefusedError("not here")
+        return ONE
+
+    kept: list[Row] = []
+    visit(POINTS, measure, kept.append, out_of_time=lambda: False, most_rounds=4)
+    refused = [row for row in kept if row.reason]
+    assert {row.point.grid_percent for row in refused} == {1, 2}
+    assert len(refused) == 2
+    assert len(kept) == 4 * (len(POINTS) - 2) + 2
+    assert visit(POINTS[:2], measure, kept.append, out_of_time=lambda: False) == 1  # none is left
+
+    def fail(point: Point) -> Observation:
+        raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError) as failed:
+        visit(POINTS, fail, kept.append, out_of_time=lambda: False)
+    assert failed.value.__notes__[0].startswith("while measuring Point(case='sm_read'")
+
+
+def test_rows_are_on_disk_at_once_and_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    with PointFile(path) as file:
+        file.add(row_of(Point("round_trip", span_bytes=GIB), 3, 10, 2.0, "clock"))
+        assert len(path.read_text().splitlines()) == 2
+    with PointFile(path) as file:  # another process goes on
+        file.add(row_of(Point("counted_bytes", 64, policy="dgl", held_out=True), reason="no, none"))
+    assert is_point_table(path)
+    first, second = read_points(path).itertuples()
+    assert (first.case, first.round, first.amount, first.unit) == ("round_trip", 3, 10, "1")
+    assert (first.time_s, first.source, first.reason, first.held_out) == (2, "clock", "", False)
+    assert (second.unit, second.reason, second.policy, second.order) == ("B", "no, none", "dgl", "")
+    assert second.held_out
+    assert second.amount != second.amount  # NaN: there is none
+    none = read_points(None)
+    assert len(none) == 0
+    assert none.dtypes.to_dict() == read_points(path).dtypes.to_dict()
+
+
+def test_a_full_disk_says_where_to_go() -> None:
+    with (
+        pytest.raises(OutputError, match=r"/dev/full: .*No space left.*--out"),
+        PointFile(Path("/dev/full")) as file,
+    ):
+        file.add(row_of(Point("gpu_copy"), 3, 10, 2.0, "clock"))
+
+
+BARE = """
+import sys
+for missing in {missing!r}:
+    sys.modules[missing] = None
+import gatherbench.bench.probe.micro, gatherbench.bench.probe.gpu, gatherbench.bench.probe.overlap
+import gatherbench.bench.probe.counters, gatherbench.bench.probe.peer
+import gatherbench.strategies.conformance, gatherbench.strategies.registry
+for missing in ("typer", "pydantic", "platformdirs", "ogb", "torch_geometric"):
+    sys.modules[missing] = None
+for there in ("rich", "pandas", "pyarrow", "scipy"):
+    sys.modules.pop(there, None)
+from gatherbench.bench.probe import calibrate
+sys.exit(calibrate.main(["--device", "cuda", "--out", {out!r}]))
+"""
+
+
+def test_bare_machines_can_measure_and_calibrate(tmp_path: Path) -> None:
+    """GPU machines may lack what the rest of the project needs; here there is no GPU to go on."""
+    missing = ("pydantic", "platformdirs", "ogb", "typer", "rich", "pandas", "pyarrow", "scipy")
+    code = BARE.format(missing=missing, out=str(tmp_path))
+    command = ["env", "CUDA_VISIBLE_DEVICES=", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "sees no CUDA GPU" in done.stderr
+
+
+def test_the_machine_is_told_with_the_code_that_ran_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = machine.provenance()
+    assert told["commit"]
+    assert bool(told["gpus"]) == (told["no_gpu"] is None)
+    monkeypatch.setenv("GATHERBENCH_COMMIT", "0123456789ab")
+    for name in ("machine.gpus", "machine.env"):
+        monkeypatch.delitem(sys.modules, f"gatherbench.bench.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setitem(sys.modules, "gatherbench.bench.machine.nvml", None)
+    bare = machine.provenance()
+    assert (bare["commit"], bare["gpus"]) == ("0123456789ab", [])
+    assert "nvml" in bare["no_gpu"]
+
+
+def test_a_folder_is_taken_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = tmp_path / "new" / "today"
+    made = []
+    for _ in range(3):
+        folder = machine.fresh_folder(wanted)
+        assert f"writes to {folder}" in capsys.readouterr().out
+        (folder / "rows.csv").write_text(folder.name)
+        made.append(folder)
+    assert [f.name for f in made] == ["today", "today-2", "today-3"]
+    assert [(f / "rows.csv").read_text() for f in made] == [f.name for f in made]
+    (tmp_path / "empty").mkdir()
+    assert machine.fresh_folder(tmp_path / "empty").name == "empty"
+    (tmp_path / "empty-2").mkdir()  # taken by another program, that has not written yet
+    (tmp_path / "empty" / "env.json").touch()
+    assert machine.fresh_folder(tmp_path / "empty").name == "empty-3"
+    (tmp_path / "file").touch()
+    assert machine.fresh_folder(tmp_path / "file").name == "file-2"
+
+
+def config_space(*capabilities: tuple[int, int, int], size: int = 256) -> bytes:
+    """PCI configuration with (place, id, Device Control) for each capability, linked in order."""
+    space = bytearray(size)
+    space[0x34] = capabilities[0][0]
+    following = [place for place, *_ in capabilities[1:]] + [0]
+    for (place, kind, control), after in zip(capabilities, following, strict=True):
+        space[place : place + 2] = kind, after
+        space[place + 8] = control
+    return bytes(space)
+
+
+LOOP = bytearray(config_space((0x40, 0x01, 0)))
+LOOP[0x41] = 0x40
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (config_space((0x40, 0x01, 0), (0x60, 0x10, 1 << 5)), 256),
+        (config_space((0x60, 0x10, 2 << 5 | 0x1F)), 512),
+        (config_space((0x40, 0x01, 0)), None),
+        (config_space((0x40, 0x01, 0), (0x60, 0x10, 1 << 5))[:64], None),
+        (bytes(LOOP), None),
+        (b"", None),
+        (None, None),
+    ],
+)
+def test_the_payload_is_read_from_the_configuration(
+    tmp_path: Path, space: bytes | None, expected: int | None
+) -> None:
+    if space is not None:
+        (tmp_path / "config").write_bytes(space)
+    assert machine.max_payload(tmp_path / "config") == expected
+
+
+def test_a_machine_with_a_gpu_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "0000:1b:00.0"
+    folder.mkdir()
+    (folder / "config").write_bytes(config_space((0x60, 0x10, 1 << 5)))
+    gpu = SimpleNamespace(name="NVIDIA H200", total_memory=150 << 30, uuid="1234")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(machine, "PCI_DEVICES", tmp_path)
+    here, idle = hash_of_uuid("GPU-1234"), hash_of_uuid("GPU-5678")
+    gpus = [
+        SimpleNamespace(name=name, uuid_hash=uuid, link_gen_current=gen, link_width_current=width)
+        for name, uuid, gen, width in (
+            ("another", None, 1, 1),
+            ("NVIDIA H200", idle, 1, 16),
+            ("NVIDIA H200", here, 5, 16),
+        )
+    ]
+    monkeypatch.setattr(nvml, "list_gpus", lambda: gpus)
+    bus = b"0000:1B:00.0".ljust(32, b"\0")
+    monkeypatch.setattr(cuda_calls, "call_runtime", lambda *call: bus)
+    facts = machine.ask_gpu(torch.device("cuda", 0))
+    assert (facts.slug, facts.gpus, facts.gpu_memory_bytes) == ("nvidia-h200", 2, 150 << 30)
+    assert (facts.link_generation, facts.link_lanes, facts.max_payload) == (5, 16, 256)
+    gpu.uuid = "of a partition, which NVML lists under another"
+    assert machine.ask_gpu(torch.device("cuda", 0)).link_generation is None
+    del gpus[1]
+    assert machine.ask_gpu(torch.device("cuda", 0)).link_generation == 5
+
+    def silent() -> None:
+        raise SensorUnavailableError(Reason("no_device", "none"))
+
+    def refused(*call: object) -> None:
+        raise cuda_calls.CudaCallError("cudaDeviceGetPCIBusId", "cudaErrorNotSupported", "no")
+
+    monkeypatch.setattr(nvml, "list_gpus", silent)
+    monkeypatch.setattr(cuda_calls, "call_runtime", refused)
+    facts = machine.ask_gpu(torch.device("cuda", 0))
+    assert (facts.link_generation, facts.link_lanes, facts.max_payload) == (None, None, None)
+
+
+def test_this_host_can_be_asked() -> None:
+    facts = machine.ask_host()
+    assert facts.slug.startswith("cpu-")
+    assert facts.cores >= 1
+    assert not facts.has_gpu

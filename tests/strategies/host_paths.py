@@ -1,0 +1,42 @@
+"""The strategies that run on the host, and a path that waits until it is let through."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.strategies.host_fetcher import DirectPath
+from gatherbench.strategies.registry import STRATEGIES, variants
+
+HOST = torch.device("cpu")
+RUNNABLE = [
+    pytest.param(variant, id=f"{cls.name}-{variant.variant}")
+    for cls in STRATEGIES
+    for variant in variants(cls)
+    if variant.skip(HOST) is None
+]
+
+
+class GatedPath(DirectPath):
+    """Waits at a gate before each gather, counts them, and fails when told to."""
+
+    def __init__(self, features: Tensor) -> None:
+        super().__init__(features)
+        self.gate, self.began = threading.Event(), threading.Event()
+        self.fetched, self.closed = 0, False
+        self.failure: BaseException | None = None
+
+    def fetch(self, ids: Tensor, out: Tensor) -> None:
+        self.began.set()
+        assert self.gate.wait(30)
+        self.fetched += 1
+        if self.failure is not None:
+            raise self.failure
+        super().fetch(ids, out)
+
+    def close(self) -> None:
+        self.closed = True
+        super().close()

@@ -1,0 +1,184 @@
+"""The producer process for real, with the GPU's part done in host memory: bytes, life and death."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import host_mps_side
+import psutil
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.kernels.reference import reference_gather, same_bytes
+from gatherbench.strategies import conformance
+from gatherbench.strategies.base import Fetcher, Strategy
+from gatherbench.strategies.cpu_gather import CpuGather
+from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.mps import MpsFetcher, shared_copy_skip
+from gatherbench.strategies.mps_process import (
+    Producer,
+    ProducerError,
+    Start,
+    map_bytes,
+    shared_file,
+)
+
+HOST = torch.device("cpu")
+PATHS = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"}
+
+
+def opened(table: Tensor, folder: Path, **arguments: object) -> MpsFetcher:
+    side = host_mps_side.HostTrainingSide(table, folder)
+    there = "host_mps_side:HostProducerSide"
+    return MpsFetcher(table, HOST, side, there, arguments, ENVIRONMENT)
+
+
+@dataclass(frozen=True)
+class ByAnotherProcess(Strategy):
+    """For the conformance suite."""
+
+    name: ClassVar[str] = "by_another_process"
+    summary: ClassVar[str] = "gathered by another process, on the host"
+    folder: ClassVar[Path]
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        return None if device.type == "cpu" else "unsupported: host only"
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return CpuGather().data_path(ids, row_bytes)
+
+    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+        return opened(features, self.folder)
+
+
+def test_it_keeps_the_contract(tmp_path: Path) -> None:
+    ByAnotherProcess.folder = tmp_path
+    checks = (conformance.check_pipeline, conformance.check_flight_rules)
+    for number, check in enumerate((*checks, conformance.check_empty_table)):
+        ByAnotherProcess.folder = tmp_path / str(number)
+        ByAnotherProcess.folder.mkdir()
+        check(ByAnotherProcess(), HOST)
+    ByAnotherProcess.folder = tmp_path
+    conformance.check_rows(ByAnotherProcess(), HOST, torch.float16, 74)
+
+
+def test_messages_follow_the_records_they_are_about(tmp_path: Path) -> None:
+    table = torch.randn(50, 4)
+    with opened(table, tmp_path) as fetcher:
+        side = fetcher._side
+        assert isinstance(side, host_mps_side.HostTrainingSide)
+        assert side.greeted == b"from the producer"
+        ids = torch.tensor([4, 2, 49], dtype=torch.int32)
+        wanted = reference_gather(table, ids)
+        first, second = fetcher.submit(ids), fetcher.submit(torch.arange(5))
+        ids.zero_()  # they may change at once
+        assert side.notes == [("free", 0), ("free", 1)]
+        second.result()  # out of turn: the answer to the first is read on the way
+        assert same_bytes(first.result(), wanted) is None
+        assert side.notes[2:] == [("arrived", 1), ("arrived", 0)]
+        assert first.result() is first.result()
+        process = fetcher._producer.process
+        assert psutil.Process(process.pid).is_running()
+        fetcher.submit(ids)  # closed in flight
+        steps = {step.metric: step.value for step in fetcher.setup}
+    assert steps["register_time"] == 0.5
+    assert steps["shared"] == table.nbytes
+    assert steps["producer_start_time"] > 0
+    assert side.closed
+    assert process.returncode == 0
+    fetcher.close()
+
+
+def test_a_producer_that_dies_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+    with opened(torch.randn(50, 4), tmp_path, dies_at=1) as fetcher:
+        assert fetcher.submit(torch.arange(3)).result().shape == (3, 4)
+        ticket = fetcher.submit(torch.arange(3))
+        with pytest.raises(ProducerError, match=r"exit status -9.*about to die"):
+            ticket.result()
+        with pytest.raises(ProducerError, match="gone"):
+            fetcher.submit(torch.arange(3))
+    assert fetcher._producer.process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("fails", ["open", "gather"])
+def test_what_goes_wrong_there_is_told_here(fails: str, tmp_path: Path) -> None:
+    words = {"open": "MemoryError: no room to lock", "gather": "ValueError: an illegal memory"}
+    with (
+        pytest.raises(ProducerError, match=words[fails]),
+        opened(torch.randn(50, 4), tmp_path, fails=fails) as fetcher,
+    ):
+        fetcher.submit(torch.arange(3)).result()
+
+
+def test_no_producer_outlives_a_killed_user(tmp_path: Path) -> None:
+    code = """
+import os, pathlib, signal, sys, torch
+from test_mps_process import opened
+fetcher = opened(torch.randn(50, 4), pathlib.Path(sys.argv[1]))
+print(fetcher._producer.process.pid, flush=True)
+fetcher.submit(torch.arange(3))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    producer = int(done.stdout)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(producer).wait(30)
+    assert not psutil.pid_exists(producer)
+
+
+def test_shared_memory_has_no_name_and_no_size_but_what_is_used() -> None:
+    with shared_file(1 << 34) as room:  # 16 GiB of holes
+        map_bytes(room.fileno(), 1 << 34)[-1] = 7
+        assert os.fstat(room.fileno()).st_blocks * 512 < 1 << 20
+
+
+def test_a_table_that_cannot_be_shared_is_a_reason() -> None:
+    assert shared_copy_skip(1 << 20) is None
+    assert str(shared_copy_skip(1 << 60)).startswith("no_memory: the copy that two processes share")
+
+
+def no_room(*_: object, **__: object) -> None:
+    raise OSError(12, "Cannot allocate memory")
+
+
+@pytest.mark.parametrize(
+    ("broken", "side", "error"),
+    [
+        ("socket.socketpair", "host_mps_side:HostProducerSide", OSError),
+        ("tempfile.TemporaryFile", "host_mps_side:HostProducerSide", OSError),
+        ("subprocess.Popen", "host_mps_side:HostProducerSide", OSError),
+        ("", "host_mps_side:NoSuchSide", ProducerError),
+    ],
+)
+def test_a_producer_that_does_not_start_leaves_nothing_open(
+    broken: str, side: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shared_file(4) as table, shared_file(4) as ids:
+        start = Start(side, table.fileno(), ids.fileno(), (1, 1), torch.float32, 1, {})
+        here = psutil.Process()
+        files, children = here.num_fds(), here.children()
+        if broken:
+            monkeypatch.setattr(f"gatherbench.strategies.mps_process.{broken}", no_room)
+        # Held, and with it all that the constructor had made: nothing is closed by being forgotten.
+        with pytest.raises(error) as held:
+            Producer(start, ENVIRONMENT)
+        assert here.num_fds() == files
+        assert here.children() == children
+    assert held.value.__traceback__ is not None
