@@ -63,7 +63,7 @@ def prepare_dataset(
     name: str,
     scale: float = 1.0,
     root: Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
     force: bool = False,
 ) -> Path:
     """The folder of a dataset that is ready to be opened; made first where it is not there yet.
@@ -80,7 +80,6 @@ def prepare_dataset(
         DatasetError: unknown name; a scale that this source does not have; a folder that is there
             but broken (``force`` replaces it); or the source cannot be had here.
     """
-    progress = progress or silent
     folder = dataset_folder(name, scale, root)
     if folder.exists() and not force:
         open_dataset(folder)

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gatherbench.datasets import generated
-from gatherbench.datasets.dataset import DatasetSpec
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
@@ -57,7 +56,7 @@ class UniformSource:
         rows = spec.num_nodes
         none = np.empty(0, np.int64)
         with DatasetWriter(folder, spec, progress) as writer:
-            writer.write_graph(np.zeros(rows + 1, np.int64), none)
+            writer.write_columns([(np.zeros(rows, np.int64), none)])
             writer.write_labels(generated.random_labels(rows, CLASSES, seed=0))
             writer.write_splits(np.arange(rows), none, none)
             writer.write_features(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatherbench.datasets.layout import DatasetError
+from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.datasets.uniform import ROWS, UniformSource

@@ -81,6 +81,7 @@ def test_pickles_in_ogbs_folder_are_not_run(
     tmp_path: Path, payload: Payload, lax: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor with the variable that makes ``torch.load`` run what it finds."""
+    pytest.importorskip("ogb")
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", str(int(lax)))
     folder = tmp_path / "raw/ogbn_papers100M"
     (folder / "raw").mkdir(parents=True)

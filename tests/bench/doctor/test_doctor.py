@@ -166,9 +166,10 @@ def test_two_sockets_and_a_saving_clock(monkeypatch: pytest.MonkeyPatch) -> None
     assert only(findings, "CPU clock").status == "limited"
 
 
-def test_libraries_that_are_there_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "library_versions", lambda: {"torch": "2.13.0", "pyg": None})
+def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "library_versions", lambda: {"torch": "2.13.0", "ogb": None})
     findings = examine()
+    assert only(findings, "ogb (extra)").remedy == "pip install gatherbench[ogb]"
     assert only(findings, "Libraries").detail == "torch 2.13.0"
 
 

@@ -1,4 +1,4 @@
-"""OGB's graphs and Reddit from tiny folders in the layouts that are published, with no network."""
+"""OGB's graphs from tiny folders in OGB's own layout, read by OGB's own code, with no network."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import gzip
 import hashlib
 import io
 import socket
+import subprocess
+import sys
 import tracemalloc
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.sparse
-from torch_geometric.datasets import Reddit
 
 from gatherbench.datasets import download, files, npz_stream
 from gatherbench.datasets.dataset import DatasetError
-from gatherbench.datasets.ogb_source import OgbSource
-from gatherbench.datasets.reddit_source import RedditSource
-from gatherbench.datasets.source import silent
+from gatherbench.datasets.ogb_source import OgbSource, classes, import_nodeproppred
 from gatherbench.datasets.store import open_dataset
 from gatherbench.datasets.synthetic import named_shapes
+
+pytest.importorskip("ogb")
 
 EDGES = np.array([[0, 1, 2, 2, 4, 0], [1, 0, 3, 3, 4, 2]])  # both ways, twice, and a self-loop
 SPLIT = {"train": [0, 3], "valid": [1], "test": [4, 2]}
@@ -34,6 +33,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"something reached out to {address}")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on the terminal"))
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +41,10 @@ def _little_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked for is what the files hold, not what the published graph would take."""
     free = type("Usage", (), {"free": 256 << 20})
     monkeypatch.setattr(files.shutil, "disk_usage", lambda _: free)
+
+
+def ignore(_what: str, _fraction: float) -> None:
+    pass
 
 
 def write_csv(path: Path, rows: np.ndarray) -> None:
@@ -105,8 +109,7 @@ def columns_of(folder: Path) -> list[list[int]]:
 
 def prepared(tmp_path: Path, name: str) -> Path:
     folder = tmp_path / name
-    source = RedditSource() if name == "reddit" else OgbSource(name)
-    source.prepare(folder, 1.0, silent)
+    OgbSource(name).prepare(folder, 1.0, ignore)
     return folder
 
 
@@ -127,6 +130,29 @@ def test_arxiv_is_made_undirected_and_repetitions_are_merged(
     assert capfd.readouterr() == ("", "")
 
 
+def test_products_comes_both_ways_from_ogb(tmp_path: Path) -> None:
+    csv_folder(tmp_path / "raw", "ogbn-products", "sales_ranking", 100)
+    folder = prepared(tmp_path, "ogbn-products")
+    assert columns_of(folder) == [[1, 2], [0], [0, 3], [2], [4]]
+    assert open_dataset(folder).spec.feature_dim == 100
+
+
+def test_the_copy_that_ogb_saves_is_neither_read_nor_written(tmp_path: Path) -> None:
+    processed = csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128) / "processed"
+    prepared(tmp_path, "ogbn-arxiv")
+    assert list(processed.iterdir()) == []
+    (processed / "data_processed").write_bytes(b"torn")
+    assert columns_of(prepared(tmp_path, "ogbn-arxiv"))[0] == [1, 2]
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    raw = csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128)
+    path = raw / "raw" / "node-feat.csv.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DatasetError, match="ogb cannot read it"):
+        prepared(tmp_path, "ogbn-arxiv")
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_papers_is_streamed_as_it_is_directed(
@@ -144,6 +170,26 @@ def test_papers_is_streamed_as_it_is_directed(
     assert not (tmp_path / "raw" / "ogbn_papers100M" / "processed").exists()
 
 
+def test_papers_streamed_and_loaded_by_ogb_agree(tmp_path: Path) -> None:
+    raw = papers_folder(tmp_path / "raw")
+    (raw / "processed").mkdir()  # as in the archive; the loader saves to there
+    loaded = import_nodeproppred().NodePropPredDataset("ogbn-papers100M", root=str(raw.parent))
+    graph, labels = loaded[0]
+    data = open_dataset(prepared(tmp_path, "ogbn-papers100M"))
+    assert np.array_equal(graph["node_feat"], data.features)
+    assert np.array_equal(classes(labels), data.labels)
+    ours = {(int(u), v) for v, us in enumerate(columns_of(data.folder)) for u in us}
+    assert ours == set(zip(*graph["edge_index"].tolist(), strict=True))
+
+
+def test_a_cut_archive_of_papers_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    data = papers_folder(tmp_path / "raw") / "raw" / "data.npz"
+    data.write_bytes(data.read_bytes()[:-200])
+    with pytest.raises(DatasetError, match=r"data\.npz.*fetch or save it again"):
+        prepared(tmp_path, "ogbn-papers100M")
+    assert [path.name for path in tmp_path.iterdir()] == ["raw"]
+
+
 def test_papers_never_holds_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(npz_stream, "CHUNK", 1 << 16)
     raw = papers_folder(tmp_path / "raw")
@@ -156,6 +202,34 @@ def test_papers_never_holds_the_table(tmp_path: Path, monkeypatch: pytest.Monkey
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < table.nbytes / 3
+
+
+def test_an_edge_to_a_node_that_is_not_there_is_named(tmp_path: Path) -> None:
+    papers_folder(tmp_path / "raw", np.array([[0, 1], [1, 5]]))
+    with pytest.raises(DatasetError, match="names node 5, but there are 5 nodes"):
+        prepared(tmp_path, "ogbn-papers100M")
+
+
+@pytest.mark.parametrize("missing", ["RELEASE_v1.txt", "raw/edge.csv.gz", "raw/node-feat.csv.gz"])
+def test_an_unfinished_download_is_refused_before_ogb_asks(tmp_path: Path, missing: str) -> None:
+    folder = csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128)
+    (folder / missing).unlink()
+    with pytest.raises(DatasetError, match=f"{missing}: missing"):
+        prepared(tmp_path, "ogbn-arxiv")
+
+
+def test_without_network_the_error_says_where_the_files_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_args: object, **_kwargs: object) -> None:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    with pytest.raises(DatasetError) as caught:
+        prepared(tmp_path, "ogbn-products")
+    assert str(tmp_path / "raw" / "ogbn_products") in str(caught.value)
+    assert "products.zip" in str(caught.value)
+    assert list((tmp_path / "raw").iterdir()) == []
 
 
 def test_an_archive_is_fetched_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,153 +261,40 @@ def test_an_archive_is_fetched_and_read(tmp_path: Path, monkeypatch: pytest.Monk
     assert [folder.name for folder in (tmp_path / "raw").iterdir()] == ["ogbn_arxiv"]
 
 
-@pytest.mark.parametrize("name", ["ogbn-arxiv", "ogbn-products", "ogbn-papers100M"])
-def test_the_files_read_here_are_what_ogbs_own_loader_makes_of_them(
-    tmp_path: Path, name: str
+def test_without_ogb_the_error_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("ogb")
-    from ogb.nodeproppred import NodePropPredDataset
-
-    raw = FOLDERS[name](tmp_path / "raw")
-    data = open_dataset(prepared(tmp_path, name))
-    (raw / "processed").mkdir(exist_ok=True)  # as in the archive; the loader saves to there
-    graph, labels = NodePropPredDataset(name, root=str(raw.parent))[0]
-    source, target = graph["edge_index"].tolist()
-    theirs = set(zip(source, target, strict=True))
-    if name == "ogbn-arxiv":  # its own examples add the other direction
-        theirs |= set(zip(target, source, strict=True))
-    assert {(u, v) for v, us in enumerate(columns_of(data.folder)) for u in us} == theirs
-    assert np.array_equal(graph["node_feat"], data.features)
-    assert np.array_equal(np.nan_to_num(labels[:, 0], nan=-1), data.labels)
-
-
-#: Makes the folder of a graph below ``raw/``; returns it.
-FOLDERS: dict[str, Callable[[Path], Path]] = {
-    "ogbn-arxiv": lambda root: csv_folder(root, "ogbn-arxiv", "time", 128),
-    "ogbn-products": lambda root: csv_folder(root, "ogbn-products", "sales_ranking", 100),
-    "ogbn-papers100M": papers_folder,
-    "reddit": lambda root: reddit_folder(root).parent,
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "cut", "complaint"),
-    [
-        ("ogbn-arxiv", "raw/node-feat.csv.gz", 20, r"node-feat.*cannot be read.*download it anew"),
-        ("ogbn-arxiv", "raw/edge.csv.gz", 20, r"edge\.csv\.gz: the gzip file is cut short"),
-        ("ogbn-arxiv", "split/time/valid.csv.gz", 10, r"valid\.csv\.gz: the gzip file is cut"),
-        ("ogbn-papers100M", "raw/data.npz", 200, r"data\.npz.*fetch or save it again"),
-        ("reddit", "raw/reddit_data.npz", 200, r"reddit_data\.npz.*cannot be read.*fetch"),
-        ("ogbn-arxiv", "RELEASE_v1.txt", None, r"RELEASE_v1\.txt: missing; .*older download"),
-        ("ogbn-arxiv", "raw/edge.csv.gz", None, r"raw/edge\.csv\.gz: missing"),
-        ("ogbn-arxiv", "raw/node-feat.csv.gz", None, r"raw/node-feat\.csv\.gz: missing"),
-        ("reddit", "raw/reddit_graph.npz", None, r"reddit_graph\.npz: missing"),
-    ],
-)
-def test_a_damaged_or_missing_file_is_named_and_nothing_is_left(
-    tmp_path: Path, name: str, file: str, cut: int | None, complaint: str
-) -> None:
-    path = FOLDERS[name](tmp_path / "raw") / file
-    if cut is None:
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:-cut])
-    with pytest.raises(DatasetError, match=complaint):
-        prepared(tmp_path, name)
-    assert [path.name for path in tmp_path.iterdir()] == ["raw"]
-
-
-def test_an_edge_to_a_node_that_is_not_there_is_named(tmp_path: Path) -> None:
-    papers_folder(tmp_path / "raw", np.array([[0, 1], [1, 5]]))
-    with pytest.raises(DatasetError, match="names node 5, but there are 5 nodes"):
-        prepared(tmp_path, "ogbn-papers100M")
-    raw = FOLDERS["ogbn-arxiv"](tmp_path / "raw") / "raw"
-    write_csv(raw / "edge.csv.gz", np.array([[0, 1], [1, 5]]))
-    with pytest.raises(DatasetError, match=r"line 2, column 2: node id 5 is too large"):
+    for module in [name for name in sys.modules if name.split(".")[0] == "ogb"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "ogb", None)
+    with pytest.raises(DatasetError, match=r"gatherbench\[ogb\]"):
         prepared(tmp_path, "ogbn-arxiv")
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "archive"),
-    [
-        ("ogbn-products", "ogbn_products", "products.zip"),
-        ("reddit", "reddit/raw", "reddit.zip"),
-    ],
-)
-def test_without_network_the_error_says_where_the_files_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: str, archive: str
-) -> None:
-    def unreachable(*_args: object, **_kwargs: object) -> None:
-        raise OSError("Network is unreachable")
-
-    monkeypatch.setattr("urllib.request.urlopen", unreachable)
-    with pytest.raises(DatasetError) as caught:
-        prepared(tmp_path, name)
-    assert str(tmp_path / "raw" / place) in str(caught.value)
-    assert archive in str(caught.value)
-
-
-def reddit_folder(root: Path) -> Path:
-    """``raw/reddit_data.npz`` and ``raw/reddit_graph.npz`` with an edge both ways, twice."""
-    raw = root / "reddit" / "raw"
-    raw.mkdir(parents=True)
-    np.savez(
-        raw / "reddit_data.npz",
-        feature=np.arange(4 * 602, dtype=np.float64).reshape(4, 602) / 16,
-        label=np.array([0, 2, 1, 2]),
-        node_ids=np.arange(4),
-        node_types=np.array([1, 3, 2, 1]),
+def test_importing_ogb_here_never_asks_for_a_newer_version() -> None:
+    """In a fresh process, where ``ogb/version.py`` runs; the stand-in would be called by it."""
+    code = """
+import sys, types
+outdated = types.ModuleType("outdated")
+outdated.check_outdated = lambda *_: print("asked")
+sys.modules["outdated"] = outdated
+from gatherbench.datasets.ogb_source import import_nodeproppred
+assert "torch" not in sys.modules and "ogb" not in sys.modules
+import_nodeproppred()
+assert sys.modules["outdated"] is outdated
+from ogb import version
+assert version.check_outdated is None
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
     )
-    row, column = np.array([0, 1, 0, 1, 2, 3]), np.array([1, 0, 1, 0, 3, 2])
-    graph = scipy.sparse.coo_matrix((np.ones(6, np.int64), (row, column)), shape=(4, 4))
-    scipy.sparse.save_npz(raw / "reddit_graph.npz", graph)
-    return raw
-
-
-def test_reddit_is_read_as_pyg_reads_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    reddit_folder(tmp_path / "raw")
-    data = open_dataset(prepared(tmp_path, "reddit"), check="full")
-    assert data.indptr.tolist() == [0, 1, 2, 3, 4]
-    assert data.indices.tolist() == [1, 0, 3, 2]
-    expected = np.arange(4 * 602, dtype=np.float32).reshape(4, 602) / 16
-    assert np.array_equal(data.features, expected)
-    assert data.labels.tolist() == [0, 2, 1, 2]
-    assert data.train_ids.tolist() == [0, 3]
-    assert data.val_ids.tolist() == [2]
-    assert data.test_ids.tolist() == [1]
-    assert data.spec.row_bytes == 2408
-    assert capfd.readouterr() == ("", "")
-    theirs = Reddit(str(tmp_path / "raw" / "reddit"))[0]
-    own = {(int(u), v) for v in range(4) for u in data.indices[data.indptr[v] : data.indptr[v + 1]]}
-    assert own == set(zip(*theirs.edge_index.tolist(), strict=True))
-    assert np.array_equal(data.features, theirs.x)
-    assert data.labels.tolist() == theirs.y.tolist()
-    for split in ("train", "val", "test"):
-        mask = getattr(theirs, f"{split}_mask").numpy()
-        assert getattr(data, f"{split}_ids").tolist() == np.flatnonzero(mask).tolist()
-
-
-@pytest.mark.parametrize(
-    ("array", "value"),
-    [
-        ("label", np.zeros(3, int)),
-        ("label", np.zeros(4)),
-        ("feature", np.zeros(4)),
-        ("node_types", 1),
-    ],
-)
-def test_arrays_of_other_sizes_are_named(tmp_path: Path, array: str, value: np.ndarray) -> None:
-    path = reddit_folder(tmp_path / "raw") / "reddit_data.npz"
-    with np.load(path) as arrays:
-        content = {**arrays, array: value}
-    np.savez(path, **content)
-    with pytest.raises(DatasetError, match=f"array '{array}': holds"):
-        prepared(tmp_path, "reddit")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_the_sizes_are_those_of_the_generated_twins() -> None:
     twins = {shape.name.removesuffix("-like"): shape for shape in named_shapes()}
-    for source in (OgbSource("ogbn-products"), OgbSource("ogbn-papers100M"), RedditSource()):
-        spec, twin = source.estimate(1.0), twins[source.name.removeprefix("ogbn-")]
+    for name in ("ogbn-products", "ogbn-papers100M"):
+        spec = OgbSource(name).estimate(1.0)
+        twin = twins[name.removeprefix("ogbn-")]
         assert (spec.num_nodes, spec.num_edges) == (twin.nodes, twin.edges)
         assert (spec.feature_dim, spec.num_classes) == (twin.feature_dim, twin.num_classes)
