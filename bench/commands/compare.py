@@ -33,8 +33,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Compare run B with run A; exit status 1 if B is slower or a case of it failed."""
-    from gatherbench.bench.read.compare.comparable import CompareError
-    from gatherbench.bench.read.compare.runs import compare_runs
+    from gatherbench.bench.read.compare import CompareError, compare_runs
     from gatherbench.bench.read.tables import RunError, load_run
     from gatherbench.bench.show.comparison import comparison_json, exit_status, render_comparison
 

@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from gatherbench.bench.probe.cases import CASES, GIB, OUR_BEST, PASSES
 from gatherbench.bench.read.points import POINT_COLUMNS, read_points
-from gatherbench.bench.read.stats.interval import interval_of, logs_of
+from gatherbench.bench.read.stats.interval import interval_of
 from gatherbench.bench.read.stats.judge import judge
 from gatherbench.kernels.grid import SECTOR_BYTES
 from gatherbench.kernels.policies import POLICIES
@@ -204,11 +205,11 @@ def _asked(
 
 def _judged(one: Target, ratios: pd.Series, family: int) -> Target:
     """With its interval and, where a bound was asked for, the verdict of the whole interval."""
-    seen = interval_of((1, logs_of(ratios.tolist())))
+    seen = interval_of((1, np.log(ratios).tolist()))
     bound = one.at_most if one.at_least is None else one.at_least
     verdict = ""
     if bound is not None:
-        against = interval_of((1, logs_of((ratios / bound).tolist())))
+        against = interval_of((1, np.log(ratios / bound).tolist()))
         more_is_better = one.at_most is None
         word = judge(
             against, threshold=_ROUNDING, more_is_better=more_is_better, family=family

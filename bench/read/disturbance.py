@@ -1,8 +1,8 @@
 """Was the machine busy with other work while a case was measured?
 
-A burst beside one case tilts every ratio to it, and neither spread nor interval need show it: all
-of the case's epochs may have met it. So the question is put case by case, and a repeat beside which
-there was other work counts only where its series has no quiet one.
+A burst of other work may meet all epochs of one case. It then tilts every ratio to that case, and
+neither spread nor interval shows it. So the question is asked case by case, and a disturbed repeat
+counts only where its series has no quiet one.
 """
 
 from __future__ import annotations

@@ -47,12 +47,12 @@ def epoch_times(run: Run) -> pd.DataFrame:
     Columns: :data:`SERIES`, ``median``, ``low`` and ``high`` (the quartiles), ``min``, ``max``,
     ``count``. The same columns come from :func:`stage_times` and :func:`bandwidth`.
     """
-    return _spread(run.values("epoch", "wall_time", EPOCHS))
+    return spread(run.values("epoch", "wall_time", EPOCHS))
 
 
 def stage_times(run: Run) -> dict[str, pd.DataFrame]:
     """Seconds per epoch that the loop spent in each stage, by stage, as :func:`epoch_times`."""
-    return {stage: _spread(run.values(stage, "wall_time", EPOCHS)) for stage in STAGES}
+    return {stage: spread(run.values(stage, "wall_time", EPOCHS)) for stage in STAGES}
 
 
 def stage_breakdown(run: Run) -> pd.DataFrame:
@@ -61,14 +61,13 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
     Columns as :func:`epoch_times`, and :data:`STAGES`, ``other``. A modelled epoch without stages
     is all ``other``.
     """
-    values = epoch_times(run)
+    values = epoch_times(run).set_index(SERIES)
     for stage, table in stage_times(run).items():
-        part = table[[*SERIES, "median"]].rename(columns={"median": stage})
-        values = values.merge(part, on=SERIES, how="left")
+        values[stage] = table.set_index(SERIES)["median"]
     values[list(STAGES)] = values[list(STAGES)].fillna(0.0)
     left = values["median"] - values[list(STAGES)].sum(axis=1)
     values["other"] = left.where(left > ROUNDING * values["median"], 0.0)
-    return values
+    return values.reset_index()
 
 
 def cpu_seconds(run: Run) -> pd.DataFrame:
@@ -77,11 +76,10 @@ def cpu_seconds(run: Run) -> pd.DataFrame:
     Columns as :func:`epoch_times`, and ``user``, ``system``: the medians of the two parts.
     """
     user, system = (run.values("epoch", metric) for metric in ("cpu_user", "cpu_system"))
-    total = _spread(user + system)
+    total = spread(user + system).set_index(SERIES)
     for name, part in (("user", user), ("system", system)):
-        medians = part.groupby(SERIES).median().rename(name).reset_index()
-        total = total.merge(medians, on=SERIES, how="left")
-    return total
+        total[name] = part.groupby(SERIES).median()
+    return total.reset_index()
 
 
 def bandwidth(run: Run) -> pd.DataFrame:
@@ -90,7 +88,7 @@ def bandwidth(run: Run) -> pd.DataFrame:
     For a strategy that fetches ahead this is no rate of any link: the wait it hides makes the
     quotient large.
     """
-    return _spread(run.values("fetch", "payload") / run.values("fetch", "wall_time"))
+    return spread(run.values("fetch", "payload") / run.values("fetch", "wall_time"))
 
 
 def reference_variant(run: Run) -> tuple[str, str] | None:
@@ -154,7 +152,7 @@ def problems(run: Run) -> pd.DataFrame:
     """
     keys = ["workload", "strategy", "variant"]
     planned = pd.DataFrame(run.plan["cases"])[[*keys, "repeat"]]
-    ended = run.rows[(run.rows["stage"] == "case") & (run.rows["metric"] == "wall_time")]
+    ended = run.select(stage="case", metric="wall_time")
     cases = planned.merge(
         ended[[*keys, "repeat", "status", "reason"]], on=[*keys, "repeat"], how="outer"
     )
@@ -191,16 +189,11 @@ def plan_order(run: Run, table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _spread(values: pd.Series[float]) -> pd.DataFrame:
+def spread(values: pd.Series[float]) -> pd.DataFrame:
+    """Median, quartiles and the rest of :func:`epoch_times`'s columns, by series."""
     groups = values.dropna().groupby(SERIES)
-    table = pd.DataFrame(
-        {
-            "median": groups.median(),
-            "low": groups.quantile(0.25),
-            "high": groups.quantile(0.75),
-            "min": groups.min(),
-            "max": groups.max(),
-            "count": groups.count(),
-        }
-    )
+    quartiles = groups.quantile(np.array([0.25, 0.75])).unstack()
+    table = groups.agg(["median", "min", "max", "count"])
+    table.insert(1, "low", quartiles.get(0.25))
+    table.insert(2, "high", quartiles.get(0.75))
     return sort_series(table.reset_index())

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
-from gatherbench.bench.read.epochs import sort_series
+from gatherbench.bench.read.epochs import spread
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 
@@ -47,9 +47,9 @@ def block_values(run: Run, quantity: str) -> pd.Series[float]:
 def gpu_energy(run: Run) -> pd.DataFrame:
     """Energy of the GPU an epoch, J: median and quartiles over repeats, and its idle part.
 
-    Columns: :data:`gatherbench.bench.run.rows.SERIES`, ``median``, ``low``, ``high``,
-    ``count``; ``idle`` (what the GPU would have drawn in that time doing nothing), ``above
-    idle`` and ``not split`` (where the idle power was not measured), which add up to ``median``.
+    Columns: those of :func:`gatherbench.bench.read.epochs.epoch_times`; and ``idle`` (what the GPU
+    would have drawn in that time doing nothing), ``above idle`` and ``not split`` (where the idle
+    power was not measured), which add up to ``median``.
     """
     blocks = _blocks(run)
     return _with_idle(run, block_values(run, "energy"), blocks["window_time"] / blocks["epochs"])
@@ -88,25 +88,17 @@ def _blocks(run: Run) -> pd.DataFrame:
 
 
 def _with_idle(run: Run, values: pd.Series[float], seconds: pd.Series[float]) -> pd.DataFrame:
-    groups = values.groupby(SERIES)
-    table = pd.DataFrame(
-        {
-            "median": groups.median(),
-            "low": groups.quantile(0.25),
-            "high": groups.quantile(0.75),
-            "count": groups.count(),
-        }
-    )
+    table = spread(values).set_index(SERIES)
     watts = idle_power_w(run)
-    if watts is None:
-        table["idle"] = table["above idle"] = 0.0
-        table["not split"] = table["median"]
-    else:
-        idle = (seconds.reindex(values.index).groupby(SERIES).median() * watts).reindex(table.index)
-        table["idle"] = idle.clip(upper=table["median"])
-        table["above idle"] = table["median"] - table["idle"]
-        table["not split"] = 0.0
-    return sort_series(table.reset_index())
+    idle = pd.Series(0.0, table.index)
+    if watts is not None:
+        idle = seconds.reindex(values.index).groupby(SERIES).median() * watts
+        idle = idle.reindex(table.index).clip(upper=table["median"])
+    rest = "not split" if watts is None else "above idle"
+    table["idle"] = idle
+    table["above idle"] = table["not split"] = 0.0
+    table[rest] = table["median"] - idle
+    return table.reset_index()
 
 
 def _of_calibration(run: Run, metric: str) -> float | None:

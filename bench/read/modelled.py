@@ -1,9 +1,9 @@
 """Modelled epochs as tables: how far they range, and their ratios where one machine is behind both.
 
-Of some constants a profile knows but a range. Each combination of ends has then been predicted as
-an epoch of its own (``bench/model/predict.py``), and of two series the epochs of one number belong
-together: the machine is one, nobody knows which. A value that is not known better has two ends; it
-has no middle to be quoted.
+Of some constants a profile knows only a range. Each combination of ends is then predicted as an
+epoch of its own (:mod:`gatherbench.bench.model.predict`). The machine is one, and nobody knows
+which: so of two series the epochs of one number belong together. A value that is not known better
+has two ends and no middle to be quoted.
 """
 
 from __future__ import annotations

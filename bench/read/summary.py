@@ -28,48 +28,32 @@ def summarise(run: Run) -> pd.DataFrame:
     ``left_out`` were disturbed while there were quiet ones. A modelled value that ranges
     has its ends alone, in ``low``, ``high``, ``fetch_low``, … (measured: quartiles).
     """
-    stages = stage_times(run)
-    fetch, train = (with_ranges(run, stages[stage], stage) for stage in ("fetch", "train"))
-    reference = reference_variant(run) or ("cpu_gather", "naive")
-    summary = with_ranges(run, epoch_times(run))
-    ratios = speedups(run, *reference)
-    for table, value in (
-        (summary, "median"),
-        (fetch, "median"),
-        (train, "median"),
-        (ratios, "speedup"),
-    ):
-        ranged = (table["basis"] == "predicted") & (table["low"] < table["high"])
-        table[value] = table[value].mask(ranged)
-    load = other_load(run).groupby(SERIES).max().rename("cores").reset_index()
-    busy = pd.DataFrame(
-        [(*key, cores) for key, cores in disturbed_alone(run).items()], columns=[*SERIES, "cores"]
+    times = {"epoch": epoch_times(run), **stage_times(run)}
+    epoch, fetch, train = (
+        with_ranges(run, times[stage], stage).set_index(SERIES)
+        for stage in ("epoch", "fetch", "train")
     )
-    epochs = run.select(stage="epoch", metric="wall_time")
-    repeats = epochs[[*SERIES, "repeat", "used"]].drop_duplicates()
-    counts = repeats.groupby(SERIES)["used"].agg(repeats="sum", all="count").reset_index()
-    counts["left_out"] = counts["all"] - counts["repeats"]
-    for name, table, column in (
-        ("fetch", fetch, "median"),
-        ("fetch_low", fetch, "low"),
-        ("fetch_high", fetch, "high"),
-        ("train", train, "median"),
-        ("train_low", train, "low"),
-        ("train_high", train, "high"),
-        ("cpu", cpu_seconds(run), "median"),
-        ("rate", bandwidth(run), "median"),
-        ("speedup", ratios, "speedup"),
-        ("speedup_low", ratios, "low"),
-        ("speedup_high", ratios, "high"),
-        ("repeats", counts, "repeats"),
-        ("left_out", counts, "left_out"),
-        ("other", load, "cores"),
-        ("disturbed", busy, "cores"),
-    ):
-        part = table[[*SERIES, column]].rename(columns={column: name})
-        summary = summary.merge(part, on=SERIES, how="left")
+    reference = reference_variant(run) or ("cpu_gather", "naive")
+    ratios = speedups(run, *reference).set_index(SERIES)
+    tables = {"": epoch, "fetch": fetch, "train": train, "speedup": ratios}
+    summary = epoch.copy()
+    for name, table in tables.items():
+        value = name if name == "speedup" else "median"
+        predicted = table.index.get_level_values("basis") == "predicted"
+        # Between two ends there is no value to be quoted.
+        summary[name or value] = table[value].mask(predicted & (table["low"] < table["high"]))
+        if name:
+            summary[f"{name}_low"], summary[f"{name}_high"] = table["low"], table["high"]
+    summary["cpu"] = cpu_seconds(run).set_index(SERIES)["median"]
+    summary["rate"] = bandwidth(run).set_index(SERIES)["median"]
+    measured = run.select(stage="epoch", metric="wall_time").groupby([*SERIES, "repeat"])["used"]
+    counts = measured.first().groupby(SERIES).agg(["sum", "count"])
+    summary["repeats"] = counts["sum"]
+    summary["left_out"] = counts["count"] - counts["sum"]
+    summary["other"] = other_load(run).groupby(SERIES).max()
+    summary["disturbed"] = pd.Series(disturbed_alone(run), dtype=float)
     ahead = run.select(metric="lookahead", basis="declared")
-    ahead = ahead[ahead["value"] > 0]
-    series = ["workload", "strategy", "variant"]
-    hidden = summary.set_index(series).index.isin(ahead.set_index(series).index)
+    series = pd.MultiIndex.from_frame(ahead.loc[ahead["value"] > 0, SERIES[:3]])
+    summary = summary.reset_index()
+    hidden = pd.MultiIndex.from_frame(summary[SERIES[:3]]).isin(series)
     return summary.assign(rate=summary["rate"].mask(hidden))

@@ -7,7 +7,7 @@ timed epoch, whatever the comparison of rows saw (:mod:`gatherbench.bench.run.ch
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -27,8 +27,6 @@ BASELINE = "cpu_gather"
 SOURCE = "losses and accuracy compared with those of the workload's other cases"
 #: What is known of a case before it has fetched a row, or although its rows were wrong.
 _STILL_RIGHT = (CASE_STAGE, CHECK_STAGE, "setup")
-
-_Values = dict[tuple[int, str, str], float]
 
 
 def wrong_cases(rows: Iterable[Row]) -> set[Key]:
@@ -77,39 +75,26 @@ def strays(rows: Iterable[Row]) -> dict[Key, str]:
     The reference is the median of the baseline's cases, else of the medians of the series. Where
     two series without a baseline differ, nobody knows which is right, and both fail.
     """
-    groups: dict[tuple[str, str], dict[Key, _Values]] = defaultdict(lambda: defaultdict(dict))
+    groups: dict[tuple[str, str, int, str, str], dict[Key, float]] = defaultdict(dict)
     for row in rows:
         if (row.stage, row.metric) in TOLERANCES and row.value is not None:
-            values = groups[row.workload, row.backend][key_of(row)]
-            values[row.epoch, row.stage, row.metric] = row.value
+            where = (row.workload, row.backend, row.epoch, row.stage, row.metric)
+            groups[where][key_of(row)] = row.value
     found: dict[Key, str] = {}
-    for (_, backend), cases in groups.items():
-        # The epochs in their order, and then the score, whose epoch is -1.
-        seen = sorted({where for values in cases.values() for where in values}, key=_order)
-        for where in seen:
-            for case, reason in _off(where, cases, backend).items():
-                found.setdefault(case, reason)
+    # The epochs in their order, and then the score, whose epoch is -1.
+    for where in sorted(groups, key=lambda where: (where[2] < 0, where)):
+        _, backend, epoch, stage, metric = where
+        values = groups[where]
+        series: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for (_, strategy, variant, _), value in values.items():
+            series[strategy, variant].append(value)
+        plain = [value for (name, _), of in series.items() if name == BASELINE for value in of]
+        right = median(plain or map(median, series.values()))
+        allowed = TOLERANCES[stage, metric][backend] * (right if metric == "loss" else 1.0)
+        name = f"{stage}.{metric}" + (f" of epoch {epoch}" if epoch >= 0 else "")
+        whose = f"with {BASELINE}" if plain else "in the other series"
+        for case, value in values.items():
+            if abs(value - right) > allowed:
+                said = f"it trained on other rows: {name} is {value!r}, and {right!r} {whose}"
+                found.setdefault(case, said)
     return found
-
-
-def _order(where: tuple[int, str, str]) -> tuple[bool, int]:
-    return (where[0] < 0, where[0])
-
-
-def _off(where: tuple[int, str, str], cases: Mapping[Key, _Values], backend: str) -> dict[Key, str]:
-    """The cases whose value strays, and how."""
-    epoch, stage, metric = where
-    values = {case: of[where] for case, of in cases.items() if where in of}
-    series: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for (_, strategy, variant, _), value in values.items():
-        series[strategy, variant].append(value)
-    plain = [value for (strategy, _), of in series.items() if strategy == BASELINE for value in of]
-    right = median(plain or map(median, series.values()))
-    allowed = TOLERANCES[stage, metric][backend] * (right if metric == "loss" else 1.0)
-    name = f"{stage}.{metric}" + (f" of epoch {epoch}" if epoch >= 0 else "")
-    whose = f"with {BASELINE}" if plain else "in the other series"
-    return {
-        case: f"it trained on other rows: {name} is {value!r}, and {right!r} {whose}"
-        for case, value in values.items()
-        if abs(value - right) > allowed
-    }

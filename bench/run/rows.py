@@ -140,39 +140,10 @@ class RowMaker:
         """No value, and why."""
         return self._row(epoch, stage, metric, unit, None, source, status, str(reason))
 
-    def _row(
-        self,
-        epoch: int,
-        stage: str,
-        metric: str,
-        unit: str,
-        value: float | None,
-        source: str,
-        status: str,
-        reason: str | None,
-    ) -> Row:
-        return Row(
-            run_id=self.run_id,
-            schema_version=SCHEMA_VERSION,
-            commit=self.commit,
-            machine=self.machine,
-            backend=self.backend,
-            basis=self.basis,
-            workload=self.workload,
-            dataset=self.dataset,
-            strategy=self.strategy,
-            variant=self.variant,
-            repeat=self.repeat,
-            epoch=epoch,
-            stage=stage,
-            metric=metric,
-            unit=unit,
-            value=value,
-            source=source,
-            status=status,
-            reason=reason,
-            borrowed=self.borrowed,
-        )
+    def _row(self, *values: Any) -> Row:
+        names = ("epoch", "stage", "metric", "unit", "value", "source", "status", "reason")
+        mine = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Row(schema_version=SCHEMA_VERSION, **mine, **dict(zip(names, values, strict=True)))
 
 
 #: Columns of a table of schema 1. Its ``backend`` was ``model`` for what was declared (epoch -1)

@@ -6,7 +6,7 @@ was polled during epochs. Cases write both into their parts; they are gathered w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,45 +17,38 @@ if TYPE_CHECKING:
 
 SAMPLES_FILE, TIMELINE_FILE = "samples.parquet", "timeline.parquet"
 
+_INTEGERS, _REALS = ("repeat", "epoch", "batch"), ("value_s", "time_s", "value")
 SAMPLE_COLUMNS = ("workload", "strategy", "variant", "repeat", "epoch", "stage", "batch", "value_s")
 #: ``time_s`` counts from the opening of the epoch's window; ``value`` is in ``unit``: bytes since
 #: then for a counter, the sensor's value for others.
-TIMELINE_COLUMNS = (
-    "workload",
-    "strategy",
-    "variant",
-    "repeat",
-    "epoch",
-    "metric",
-    "unit",
-    "time_s",
-    "value",
-)
-_CASE = ("workload", "strategy", "variant", "repeat")
-_INTEGERS, _REALS = ("repeat", "epoch", "batch"), ("value_s", "time_s", "value")
+TIMELINE_COLUMNS = (*SAMPLE_COLUMNS[:5], "metric", "unit", "time_s", "value")
+_CASE = ["workload", "strategy", "variant", "repeat"]
 
 
 def write_samples(records: Iterable[dict[str, Any]], folder: Path) -> None:
     """Gather the ``samples`` among the records of parts."""
-    columns: dict[str, list[Any]] = {name: [] for name in SAMPLE_COLUMNS}
-    for record in records:
-        if record["kind"] == "samples":
-            _repeat(columns, record, SAMPLE_COLUMNS[:-2], len(record["values"]))
-            columns["batch"] += range(len(record["values"]))
-            columns["value_s"] += record["values"]
-    _write(columns, folder / SAMPLES_FILE)
+    tables = [
+        _table(record, SAMPLE_COLUMNS, batch=range(len(record["values"])), value_s=record["values"])
+        for record in records
+        if record["kind"] == "samples"
+    ]
+    _write(tables, SAMPLE_COLUMNS, folder / SAMPLES_FILE)
 
 
 def write_timeline(records: Iterable[dict[str, Any]], folder: Path) -> None:
     """Gather the ``series`` among the records of parts; no file where there are none."""
-    columns: dict[str, list[Any]] = {name: [] for name in TIMELINE_COLUMNS}
-    for record in records:
-        if record["kind"] == "series":
-            _repeat(columns, record, TIMELINE_COLUMNS[:-2], len(record["points"]))
-            columns["time_s"] += [time_s for time_s, _ in record["points"]]
-            columns["value"] += [value for _, value in record["points"]]
-    if columns["value"]:
-        _write(columns, folder / TIMELINE_FILE)
+    tables = [
+        _table(
+            record,
+            TIMELINE_COLUMNS,
+            time_s=[time_s for time_s, _ in record["points"]],
+            value=[value for _, value in record["points"]],
+        )
+        for record in records
+        if record["kind"] == "series" and record["points"]
+    ]
+    if tables:
+        _write(tables, TIMELINE_COLUMNS, folder / TIMELINE_FILE)
 
 
 def load_timeline(folder: Path) -> pd.DataFrame:
@@ -68,26 +61,28 @@ def load_timeline(folder: Path) -> pd.DataFrame:
     return pd.read_parquet(path)
 
 
-def _repeat(
-    columns: dict[str, list[Any]], record: dict[str, Any], names: tuple[str, ...], count: int
-) -> None:
-    for name in names:
-        columns[name] += [record[name]] * count
+def _table(
+    record: dict[str, Any], columns: Sequence[str], **values: Sequence[float]
+) -> pd.DataFrame:
+    """A line for each of the values; the other columns are the record's."""
+    import pandas as pd
+
+    fixed = {name: record[name] for name in columns if name not in values}
+    return pd.DataFrame({**values}).assign(**fixed)[list(columns)]
 
 
-def _write(columns: dict[str, list[Any]], path: Path) -> None:
+def _write(tables: list[pd.DataFrame], columns: Sequence[str], path: Path) -> None:
     """Add to the file what it has not: repeats are added to a run that had ended."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    import pandas as pd
 
-    kinds = dict.fromkeys(_INTEGERS, pa.int32()) | dict.fromkeys(_REALS, pa.float64())
-    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in columns])
-    table = pa.table(columns, schema=schema)
+    empty = pd.DataFrame(columns=list(columns))
+    table = pd.concat(tables, ignore_index=True) if tables else empty
     if path.is_file():
-        mine = set(zip(*(columns[name] for name in _CASE), strict=True))
-        before = pq.read_table(path, schema=schema)
-        cases = zip(*(before[name].to_pylist() for name in _CASE), strict=True)
-        kept = pa.array([case not in mine for case in cases], pa.bool_())
-        table = pa.concat_tables([before.filter(kept), table])
+        mine = pd.MultiIndex.from_frame(table[_CASE])
+        before = pd.read_parquet(path)
+        kept = before[~pd.MultiIndex.from_frame(before[_CASE]).isin(mine)]
+        table = pd.concat([kept, table], ignore_index=True) if tables else kept
+    kinds = dict.fromkeys(_INTEGERS, "int32") | dict.fromkeys(_REALS, "float64")
+    table = table.astype({name: kinds.get(name, "str") for name in columns})
     with replacing(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+        table.to_parquet(temporary, compression="zstd", index=False)

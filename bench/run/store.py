@@ -83,7 +83,7 @@ class RunStore:
         store = cls(root / machine / run_id)
         store.parts.mkdir(parents=True)
         write_atomically(store.folder / "env.json", json.dumps(env, indent=2) + "\n")
-        write_atomically(store.rows_file, ",".join(HEADER) + "\n")
+        store._write_table([])
         # The plan last: a folder with a plan is a run.
         write_atomically(store.folder / "plan.json", json.dumps(plan, indent=2) + "\n")
         return store
@@ -150,13 +150,16 @@ class RunStore:
         ended = [r for r in rows if (r.stage, r.metric) in last]
         done = {key_of(r) for r in ended if r.source != NOT_PREPARED}
         kept = [r for r in rows if key_of(r) in done]
-        write_atomically(self.rows_file, ",".join(HEADER) + "\n" + to_csv(kept))
+        self._write_table(kept)
         return done
 
     def replace(self, old: Callable[[Row], bool], new: list[Row]) -> None:
         """Write the table anew: without the rows that ``old`` picks, with ``new`` at its end."""
         kept = [row for row in self.rows() if not old(row)]
-        write_atomically(self.rows_file, ",".join(HEADER) + "\n" + to_csv([*kept, *new]))
+        self._write_table([*kept, *new])
+
+    def _write_table(self, rows: list[Row]) -> None:
+        write_atomically(self.rows_file, ",".join(HEADER) + "\n" + to_csv(rows))
 
     def set_aside(self, part: Path) -> None:
         """Keep the part of a case that was cut off before the case is run again."""
@@ -191,22 +194,23 @@ class PartWriter:
         self._file.write(json.dumps({"kind": kind, **fields}) + "\n")
         self._file.flush()
 
+    def _write_case(self, kind: str, case: Case, fields: dict[str, Any]) -> None:
+        names = {n: v for n, v in case.to_json().items() if n != "params"}
+        self._write(kind, {**names, **fields})
+
     def row(self, row: Row) -> None:
         self._write("row", {name: getattr(row, name) for name in HEADER})
 
     def samples(self, case: Case, epoch: int, stage: str, values: list[float]) -> None:
         """Seconds of ``stage`` for each minibatch of ``epoch``, in order."""
-        fields = {**case.to_json(), "epoch": epoch, "stage": stage, "values": values}
-        del fields["params"]
-        self._write("samples", fields)
+        self._write_case("samples", case, {"epoch": epoch, "stage": stage, "values": values})
 
     def series(
         self, case: Case, epoch: int, metric: str, unit: str, points: Iterable[tuple[float, float]]
     ) -> None:
         """What was polled during ``epoch``: (s since its window opened, value then)."""
-        fields = {**case.to_json(), "epoch": epoch, "metric": metric, "unit": unit}
-        del fields["params"]
-        self._write("series", {**fields, "points": list(points)})
+        fields = {"epoch": epoch, "metric": metric, "unit": unit, "points": list(points)}
+        self._write_case("series", case, fields)
 
     def end(self, status: str, reason: str | None, wall_time_s: float) -> None:
         """The case is over: ``ok``, ``skipped`` or ``failed``."""

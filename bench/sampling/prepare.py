@@ -10,18 +10,16 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.datasets.source import Progress, silent
 
 #: Folder of the minibatches, below the data folder.
 TRACES = "traces"
 
-Progress = Callable[[str, float], None]
 
-
-def prepare(workload: Workload, progress: Progress | None = None) -> tuple[Path, Path]:
+def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, Path]:
     """The folders of the workload's dataset and of its trace, made where they are missing.
 
     Args:

@@ -14,9 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.read.compare.comparable import changes
-from gatherbench.bench.read.compare.metrics import METRICS
-from gatherbench.bench.read.compare.runs import BAD, deciding
+from gatherbench.bench.read.compare import BAD, METRICS, changes, deciding
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import three_digits, time_unit
 
@@ -41,7 +39,7 @@ def render_comparison(
     """A table for each workload, the reasons of what is not SAME, what else changed, the sum.
 
     Args:
-        table: of :func:`gatherbench.bench.read.compare.runs.compare_runs`.
+        table: of :func:`gatherbench.bench.read.compare.compare_runs`.
         metrics: what was asked for; empty: all.
         width: columns of the terminal, 80 or more; below :data:`WIDE` the metrics beside the first
             stand in a table of their own.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,128 +27,185 @@ EIGHT = (
     ("async_zero_copy", "stream", (0.2, 0.05, 0.55)),
     ("all_in_gpu", "default", (0.2, 0.1, 0.5)),
 )
+WORKLOAD = "wordnet-sage16x2-b1000-1f2e3d4c"
+#: What an epoch spends beside its stages, s.
+BETWEEN = 0.01
 PAYLOAD_BYTES = 2.0e9
+#: What a zero-copy path of 2 GB in 20 minibatches says of itself, by stage and unit.
+DECLARED: dict[tuple[str, str], dict[str, float]] = {
+    ("fetch", "B"): {
+        "declared_payload": 2e9, "gpu_link_read": 2e9, "gpu_table": 7e7, "row": 1280,
+    },
+    ("fetch", "1"): {"gpu_requests_128_bytes": 2e9 / 128, "lookahead": 0, "gpu_share": 0},
+    ("sample", "1"): {"minibatches": 20, "edges": 4e5},
+    ("train", "1"): {"operations": 3e9, "launches": 1440},
+    ("train", "B"): {"gpu_memory": 2e9, "structure": 6e6},
+}  # fmt: skip
+
+
+def append_rows(folder: Path, rows: Iterable[Mapping[str, Any]], **fixed: Any) -> None:
+    """Append rows to a run's table; what they and ``fixed`` leave out is filled in."""
+    usual = {
+        "run_id": folder.name,
+        "schema_version": SCHEMA_VERSION,
+        "commit": "0123456789ab",
+        "machine": "cpu-amd-epyc-2c",
+        "backend": "host",
+        "basis": "measured",
+        "workload": WORKLOAD,
+        "dataset": "wordnet",
+        "repeat": 0,
+        "epoch": -1,
+        "source": "test",
+        "status": "ok",
+        "reason": "",
+        "borrowed": "",
+    }
+    with (folder / "rows.csv").open("a", newline="") as file:
+        writer = csv.DictWriter(file, HEADER, lineterminator="\n")
+        writer.writerows({**usual, **fixed, **row} for row in rows)
+
+
+Change = Callable[[dict[str, str]], None]
+
+
+def edit(
+    folder: Path, *changes: Change, keep: Callable[[dict[str, str]], bool] = lambda row: True
+) -> None:
+    """Change each row of the table in place; drop those that are not to ``keep``."""
+    with (folder / "rows.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if keep(row)]
+    for row in rows:
+        for change in changes:
+            change(row)
+    with (folder / "rows.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, HEADER, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def epoch_rows(
+    times: Sequence[float], other_s: float = 0.0, payload: float = PAYLOAD_BYTES
+) -> list[dict[str, Any]]:
+    """The rows of an epoch; ``times``: of its stages, and of what is between them."""
+    sample, fetch, train, between = times
+    seconds = {
+        "sample.wall_time": sample,
+        "fetch.wall_time": fetch,
+        "train.wall_time": train,
+        "epoch.wall_time": sample + fetch + train + between,
+        "epoch.cpu_user": 2 * fetch + train,
+        "epoch.cpu_system": 0.1 * fetch,
+        "epoch.system_cpu_busy": 2.1 * fetch + train + other_s,
+        "epoch.window_time": 2.0,
+        "epoch.cpu_main": fetch + train,
+        "epoch.cpu_gather_workers": fetch,
+    }
+    for group in ("sampler_workers", "torch_pool", "other_threads", "ended_threads", "meters"):
+        seconds[f"epoch.cpu_{group}"] = 0.02 * fetch
+    rows: list[dict[str, Any]] = []
+    for name, value in seconds.items():
+        stage, metric = name.split(".")
+        rows.append({"stage": stage, "metric": metric, "unit": "s", "value": value})
+    none = {"value": "", "status": "skipped", "reason": "no_device: none here"}
+    rows.append({"stage": "epoch", "metric": "gpu_energy", "unit": "J", **none})
+    rows.append({"stage": "fetch", "metric": "payload", "unit": "B", "value": payload})
+    return rows
 
 
 def write_run(
     folder: Path,
     *,
-    series: Sequence[tuple[str, str, tuple[float, float, float]]] = (BASELINE, PINNED, ZERO_COPY),
-    workloads: Sequence[str] = ("wordnet-sage16x2-b1000-1f2e3d4c",),
+    series: Sequence[tuple[str, str, tuple[float, ...]]] = (BASELINE, PINNED, ZERO_COPY),
+    workloads: Sequence[str] = (WORKLOAD,),
+    dataset: str = "wordnet",
     repeats: int = 3,
     epochs: int = 4,
     backend: str = "host",
-    failures: dict[tuple[str, str], tuple[str, str]] | None = None,
+    failures: Mapping[tuple[str, str], tuple[str, str]] | None = None,
     modelled: Sequence[tuple[str, str, Any]] = (),
     borrowed: Mapping[tuple[str, str], Sequence[str]] | None = None,
     profile: str = "rtx3090-pcie4",
     cut_off: Sequence[tuple[str, str]] = (),
+    declared: bool = False,
     jitter: float = 0.0,
+    longer: Callable[[int, int, int], float] = lambda workload, repeat, epoch: workload + 1,
     other_cores: float = 0.0,
     beside: tuple[str, str, int] | None = None,
     machine: str = "cpu-amd-epyc-2c",
     schema_version: int = SCHEMA_VERSION,
+    plan_name: str = "quick",
+    max_batches: int = 0,
 ) -> Path:
     """Write a run; ``failures`` maps a series to its status and reason, ``cut_off`` never ran.
 
     A ``modelled`` series has its times, or a list of them: one for each corner of the profile. Of
     what is ``borrowed`` the stages are named. Other work has ``other_cores`` beside every case, or
-    only ``beside`` that one (its repeat last).
+    only ``beside`` that one (its repeat last). Epochs of a workload, repeat and epoch (numbers) are
+    ``longer`` by that factor. ``declared``: the first repeats say :data:`DECLARED` of themselves.
     """
     folder.mkdir(parents=True)
     rng = np.random.default_rng(7)
-    failures = failures or {}
+    failures, borrowed = failures or {}, borrowed or {}
     cases: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     samples: list[tuple[Any, ...]] = []
 
-    def row(
-        key: dict[str, Any], stage: str, metric: str, unit: str, value: Any, **more: Any
-    ) -> None:
-        fields = {
-            "run_id": folder.name,
-            "schema_version": schema_version,
-            "commit": "0123456789ab",
-            "machine": machine,
-            "backend": backend,
-            "basis": "measured",
-            "dataset": "wordnet",
-            "epoch": -1,
-            "source": "test",
-            "status": "ok",
-            "reason": "",
-            "borrowed": "",
-            **key,
-            "stage": stage,
-            "metric": metric,
-            "unit": unit,
-            "value": value,
-            **more,
-        }
-        rows.append(fields)
+    def add(key: Mapping[str, Any], *made: Mapping[str, Any]) -> None:
+        rows.extend({**key, **row} for row in made)
 
-    def epoch(key: dict[str, Any], times: tuple[float, float, float], number: int) -> None:
-        scale = rng.lognormal(0, jitter)
-        sample, fetch, train = (t * scale for t in times)
-        at = {**key, "epoch": number}
-        for stage, value in (("sample", sample), ("fetch", fetch), ("train", train)):
-            row(at, stage, "wall_time", "s", value)
-        row(at, "epoch", "wall_time", "s", sample + fetch + train + 0.01)
-        row(at, "epoch", "cpu_user", "s", 2 * fetch + train)
-        row(at, "epoch", "cpu_system", "s", 0.1 * fetch)
-        case = (key["strategy"], key["variant"], key["repeat"])
-        other_s = other_cores * 2.0 if beside in (None, case) else 0.0
-        row(at, "epoch", "system_cpu_busy", "s", 2.1 * fetch + train + other_s)
-        row(at, "epoch", "window_time", "s", 2.0)
-        row(at, "epoch", "cpu_main", "s", fetch + train)
-        row(at, "epoch", "cpu_gather_workers", "s", fetch)
-        for metric in ("sampler_workers", "torch_pool", "other_threads", "ended_threads", "meters"):
-            row(at, "epoch", f"cpu_{metric}", "s", 0.02 * fetch)
-        reason = "no_device: none here"
-        row(at, "epoch", "gpu_energy", "J", "", status="skipped", reason=reason)
-        row(at, "fetch", "payload", "B", PAYLOAD_BYTES)
+    def one(stage: str, metric: str, unit: str, value: float | str, **more: Any) -> dict[str, Any]:
+        return {"stage": stage, "metric": metric, "unit": unit, "value": value, **more}
+
+    def scaled(times: Sequence[float], factor: float) -> tuple[float, ...]:
+        """The same factor for each stage; what is between them only where it was given."""
+        return (*(factor * t for t in times), *([] if len(times) == 4 else [BETWEEN]))
 
     for w, workload in enumerate(workloads):
         for strategy, variant, times in series:
             for repeat in range(repeats):
-                key = {
-                    "workload": workload,
-                    "strategy": strategy,
-                    "variant": variant,
-                    "repeat": repeat,
-                }
+                key = {"workload": workload, "strategy": strategy, "variant": variant}
+                key |= {"repeat": repeat}
                 cases.append({**key, "params": {}})
                 if (strategy, variant) in cut_off:
                     continue
                 if (strategy, variant) in failures:
                     status, reason = failures[strategy, variant]
-                    row(key, "case", "wall_time", "s", "", status=status, reason=reason)
+                    add(key, one("case", "wall_time", "s", "", status=status, reason=reason))
                     continue
-                row(key, "setup", "open_time", "s", 0.3)
+                add(key, one("check", "batches", "1", 3, source="compared bit for bit"))
+                if declared and repeat == 0:
+                    for (stage, unit), facts in DECLARED.items():
+                        said = (one(stage, metric, unit, v) for metric, v in facts.items())
+                        add({**key, "basis": "declared"}, *said)
+                    add(key, one("setup", "table", "B", 1.4e8))
+                add(key, one("setup", "open_time", "s", 0.3))
+                other_s = other_cores * 2.0 if beside in (None, (strategy, variant, repeat)) else 0
                 for number in range(epochs):
-                    epoch(key, tuple(t * (w + 1) for t in times), number)
+                    factor = rng.lognormal(0, jitter) * longer(w, repeat, number)
+                    add({**key, "epoch": number}, *epoch_rows(scaled(times, factor), other_s))
                     samples.append((workload, strategy, variant, repeat, number, "fetch", 0, 0.1))
-                row(key, "case", "wall_time", "s", 10.0)
+                add(key, one("case", "wall_time", "s", 10.0))
         for strategy, variant, times in modelled:
             key = {"workload": workload, "strategy": strategy, "variant": variant, "repeat": 0}
             key |= {"backend": "cuda", "basis": "predicted", "machine": profile}
-            key["borrowed"] = " ".join((borrowed or {}).get((strategy, variant), ()))
+            key["borrowed"] = " ".join(borrowed.get((strategy, variant), ()))
             for number, corner in enumerate(times if isinstance(times, list) else [times]):
-                epoch(key, tuple(t * (w + 1) for t in corner), number)
+                add({**key, "epoch": number}, *epoch_rows(scaled(corner, longer(w, 0, 0))))
     plan = {
-        "name": "quick",
+        "name": plan_name,
         "description": "a test",
         "device": "cpu",
         "measure": {"repeats": repeats, "warmup_epochs": 1, "epochs": epochs, "sampling": "live"},
         "workloads": {
             workload: {
-                "dataset": "wordnet",
+                "dataset": dataset,
                 "scale": 1.0,
                 "model": "sage",
                 "hidden": 16,
                 "fanouts": [25, 10],
                 "batch_size": 1000,
-                "max_batches": 0,
+                "max_batches": max_batches,
                 "seed": 0,
             }
             for workload in workloads
@@ -157,12 +214,12 @@ def write_run(
     }
     (folder / "plan.json").write_text(json.dumps(plan))
     gpus = [{"name": "NVIDIA H200"}] if backend == "cuda" else []
-    env = {"cpu": {"model": "AMD EPYC", "usable_cores": 2}, "gpus": gpus}
+    cpu = {"model": "AMD EPYC", "usable_cores": 2}
+    env = {"cpu": cpu, "gpus": gpus, "memory": {"total": 25276510208}}
     (folder / "env.json").write_text(json.dumps(env))
-    with (folder / "rows.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, HEADER, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    (folder / "rows.csv").write_text(",".join(HEADER) + "\n")
+    what = {"machine": machine, "backend": backend, "dataset": dataset}
+    append_rows(folder, rows, schema_version=schema_version, **what)
     columns = ["workload", "strategy", "variant", "repeat", "epoch", "stage", "batch", "value_s"]
     pd.DataFrame(samples, columns=columns).to_parquet(folder / "samples.parquet")
     return folder

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,16 +62,21 @@ SPREADS = (
 REPEATS = (2, 3, 4, 5, 6, 8, 10)
 
 
-def covered(
-    rng: np.random.Generator, mine: Spread, other: Spread, repeats: tuple[int, int], draws: int
-) -> float:
+Draw = Callable[[np.random.Generator], Array]
+
+
+def of_size(spread: Spread, repeats: int) -> Draw:
+    """Series of so many repeats; with 0 they are measured until precise."""
+    if not repeats:
+        return lambda rng: stopped(rng, spread)
+    return lambda rng: spread.draw(rng, repeats)
+
+
+def covered(rng: np.random.Generator, mine: Draw, other: Draw, draws: int) -> float:
     """Share of the intervals of a ratio of two equal series that hold 1."""
-    hits = 0
-    for _ in range(draws):
-        found = interval_of((1, mine.draw(rng, repeats[0])), (-1, other.draw(rng, repeats[1])))
-        # Equal series: a tail shifts both alike.
-        hits += found.low <= 1 <= found.high
-    return hits / draws
+    # Equal series: a tail shifts both alike.
+    found = (_ratio(mine(rng), other(rng)) for _ in range(draws))
+    return sum(ratio.low <= 1 <= ratio.high for ratio in found) / draws
 
 
 def stopped(
@@ -89,22 +94,11 @@ def stopped(
     return logs
 
 
-def coverage_when_stopped(rng: np.random.Generator, spread: Spread, draws: int) -> float:
-    """Share of the intervals of a ratio of two equal series that were measured until precise."""
-    hits = 0
-    for _ in range(draws):
-        found = _ratio(stopped(rng, spread), stopped(rng, spread))
-        hits += found.low <= 1 <= found.high
-    return hits / draws
-
-
 def sole_winners(rng: np.random.Generator, spread: Spread, repeats: int, draws: int) -> float:
     """How often one of equally fast paths is named the fastest; 0 repeats: until precise."""
     named = 0
     for _ in range(draws):
-        paths = [
-            spread.draw(rng, repeats) if repeats else stopped(rng, spread) for _ in range(RIVALS)
-        ]
+        paths = [of_size(spread, repeats)(rng) for _ in range(RIVALS)]
         best = min(range(RIVALS), key=lambda i: float(paths[i].mean()))
         words = (judge(_ratio(paths[i], paths[best])).word for i in range(RIVALS) if i != best)
         named += all(word == "SLOW" for word in words)
@@ -128,24 +122,18 @@ def tables(draws: int = 4000) -> Iterator[str]:
     """The tables of METHODOLOGY.md, line by line; the same in every run."""
     rng = np.random.default_rng(0)
     yield "Share of the 95 % intervals of a ratio that hold the truth:"
-    yield ""
-    yield "| spread, between / within | " + " | ".join(map(str, REPEATS)) + " | until precise |"
-    yield "|---|" + "---|" * (len(REPEATS) + 1)
+    yield from _head()
     for spread in SPREADS:
-        found = [covered(rng, spread, spread, (n, n), draws) for n in REPEATS]
-        found.append(coverage_when_stopped(rng, spread, draws))
-        yield f"| {spread} | " + " | ".join(f"{share:.1%}" for share in found) + " |"
+        sizes = [of_size(spread, n) for n in (*REPEATS, 0)]
+        yield _line(spread, (covered(rng, size, size, draws) for size in sizes))
     quiet, wild = Spread(0.03, 0.01), Spread(0.09, 0.01)
-    found = [covered(rng, quiet, wild, (n, n), draws) for n in REPEATS]
-    yield f"| {quiet} over {wild} | " + " | ".join(f"{x:.1%}" for x in found) + " | |"
+    pairs = [(of_size(quiet, n), of_size(wild, n)) for n in REPEATS]
+    yield _line(f"{quiet} over {wild}", (covered(rng, *pair, draws) for pair in pairs)) + " |"
     yield ""
     yield f"How often one of {RIVALS} equally fast paths is named the fastest:"
-    yield ""
-    yield "| spread, between / within | " + " | ".join(map(str, REPEATS)) + " | until precise |"
-    yield "|---|" + "---|" * (len(REPEATS) + 1)
+    yield from _head()
     for spread in SPREADS:
-        named = [sole_winners(rng, spread, n, draws // 4) for n in (*REPEATS, 0)]
-        yield f"| {spread} | " + " | ".join(f"{share:.1%}" for share in named) + " |"
+        yield _line(spread, (sole_winners(rng, spread, n, draws // 4) for n in (*REPEATS, 0)))
     yield ""
     yield f"What `compare` says of one of {FAMILY} series, of equal builds and of a slower one:"
     yield ""
@@ -155,13 +143,22 @@ def tables(draws: int = 4000) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for spread in SPREADS:
         for repeats in (3, 5, 8, 10):
-            same = verdicts(rng, spread, repeats, 0.0, draws // 2)
-            found = [
-                verdicts(rng, spread, repeats, slower, draws // 2)["SLOW"] / (draws // 2)
-                for slower in (0.1, 0.2)
-            ]
-            shares = [same["SAME"] / (draws // 2), same["SLOW"] / (draws // 2), *found]
-            yield f"| {spread} | {repeats} | " + " | ".join(f"{x:.1%}" for x in shares) + " |"
+            equal, tenth, fifth = (
+                verdicts(rng, spread, repeats, slower, draws // 2) for slower in (0.0, 0.1, 0.2)
+            )
+            counts = (equal["SAME"], equal["SLOW"], tenth["SLOW"], fifth["SLOW"])
+            shares = (count / (draws // 2) for count in counts)
+            yield _line(f"{spread} | {repeats}", shares)
+
+
+def _head() -> Iterator[str]:
+    yield ""
+    yield "| spread, between / within | " + " | ".join(map(str, REPEATS)) + " | until precise |"
+    yield "|---|" + "---|" * (len(REPEATS) + 1)
+
+
+def _line(name: object, shares: Iterable[float]) -> str:
+    return f"| {name} | " + " | ".join(f"{share:.1%}" for share in shares) + " |"
 
 
 def _ratio(one: Array, other: Array) -> Interval:

@@ -9,7 +9,6 @@ logarithm of its median epoch. Every statement about series is a sum of means of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,15 +86,6 @@ def interval_of(*factors: Factor) -> Interval:
     chance = 2 * float(stdtr(freedom, -abs(centre) / error)) if error else float(not centre)
     low, high = math.exp(centre - reach), math.exp(min(centre + reach, _LARGEST_LOG))
     return Interval(value, low, high, fewest, chance)
-
-
-def logs_of(values: Sequence[float]) -> list[float]:
-    """The logarithm of each value.
-
-    Raises:
-        ValueError: a value of 0 or less, which has none.
-    """
-    return [math.log(value) for value in values]
 
 
 def _over(value: float) -> float:

@@ -1,6 +1,6 @@
 """The report's comparison with a second run: what both are, the ratios, and their verdicts.
 
-The rule is that of ``gatherbench compare`` (:mod:`gatherbench.bench.read.compare.runs`); here it
+The rule is that of ``gatherbench compare`` (:mod:`gatherbench.bench.read.compare`); here it
 is only shown. A is the run compared with, B the run that the report is about.
 """
 
@@ -13,8 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.read.compare.comparable import CompareError, changes
-from gatherbench.bench.read.compare.runs import compare_runs, deciding
+from gatherbench.bench.read.compare import CompareError, changes, compare_runs, deciding
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.comparison import summary
 from gatherbench.bench.show.report.bars import Axis, Bar, BarChart, Mark, Panel, bar

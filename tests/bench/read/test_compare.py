@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import re
@@ -17,29 +16,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.read.compare.comparable import CompareError
-from gatherbench.bench.read.compare.runs import COLUMNS, compare_runs
+from gatherbench.bench.read.compare import COLUMNS, CompareError, compare_runs
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.comparison import exit_status, render_comparison, summary
 
+from ..written_run import ZERO_COPY, Change, append_rows, edit
+
 MakeRun = Callable[..., Path]
-Change = Callable[[dict[str, str]], None]
-ZERO_COPY = ("unified_zero_copy", "registered", (0.1, 0.1, 0.1))
-
-
-def edit(
-    folder: Path, *changes: Change, keep: Callable[[dict[str, str]], bool] | None = None
-) -> None:
-    """Change each row of the table in place; drop those that are not to ``keep``."""
-    with (folder / "rows.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if keep is None or keep(row)]
-    for row in rows:
-        for change in changes:
-            change(row)
-    with (folder / "rows.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def noise(seed: int, share: float = 0.005) -> Change:
@@ -216,15 +199,13 @@ def test_a_modelled_time_that_rests_on_measured_ones_decides_nothing(make_run: M
 
 def test_declared_bytes_and_requests_are_compared_exactly(pair: tuple[Path, Path]) -> None:
     for folder, sizes in ((pair[0], (10, 90)), (pair[1], (30, 80))):
-        with (folder / "rows.csv").open() as file:
-            row = next(r for r in csv.DictReader(file) if r["variant"] == "registered")
-        row |= {"basis": "declared", "repeat": "0", "epoch": "-1", "stage": "fetch"}
-        with (folder / "rows.csv").open("a", newline="") as file:
-            writer = csv.DictWriter(file, row.keys(), lineterminator="\n")
-            for size, count in zip((32, 128), sizes, strict=True):
-                metric = f"gpu_requests_{size}_bytes"
-                writer.writerow(row | {"metric": metric, "unit": "1", "value": count})
-            writer.writerow(row | {"metric": "gpu_link_read", "unit": "B", "value": 12e3})
+        requests = [
+            {"metric": f"gpu_requests_{size}_bytes", "unit": "1", "value": count}
+            for size, count in zip((32, 128), sizes, strict=True)
+        ]
+        link = {"metric": "gpu_link_read", "unit": "B", "value": 12e3}
+        what = {"strategy": ZERO_COPY[0], "variant": ZERO_COPY[1], "basis": "declared"}
+        append_rows(folder, [*requests, link], stage="fetch", **what)
     table = compared(pair)
     requests = line(table, "registered", "link_requests", "declared")
     assert (requests["base"], requests["new"], requests["verdict"]) == (100, 110, "SLOW")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatherbench.bench.meters.gpu_choice import SensorChoice
@@ -71,6 +71,7 @@ rows = st.builds(
 )
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(rows, max_size=5))
 def test_reading_back_gives_the_same_rows(tmp_path_factory, written: list[Row]) -> None:
     store = new_store(tmp_path_factory.mktemp("run"))

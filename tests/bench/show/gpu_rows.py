@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,10 +9,10 @@ from pathlib import Path
 from gatherbench.bench.probe.cases import GIB
 from gatherbench.bench.probe.stand import PointFile, row_of
 from gatherbench.bench.read.points import Point
-from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION
 from gatherbench.kernels.policies import POLICIES
 
-WORKLOAD = "wordnet-sage16x2-b1000-1f2e3d4c"
+from ..written_run import append_rows
+
 MINIBATCHES, ROW_BYTES = 100, 2000
 #: Of a conftest run's payload: 2e9 B an epoch are 10 000 rows of 2000 B in each of 100 minibatches.
 ROWS_OF_A_MINIBATCH = 10_000
@@ -21,26 +20,8 @@ BUDGETS = {5: 4.0, 10: 2.0, 15: 1.0, 25: 1.0}
 
 
 def add_rows(folder: Path, rows: Iterable[dict[str, object]], **fixed: object) -> None:
-    """Append rows to a run's table; what they leave out is filled in."""
-    usual = {
-        "run_id": folder.name,
-        "schema_version": SCHEMA_VERSION,
-        "commit": "0123456789ab",
-        "machine": "nvidia-h200",
-        "backend": "cuda",
-        "basis": "measured",
-        "workload": WORKLOAD,
-        "dataset": "wordnet",
-        "repeat": 0,
-        "epoch": -1,
-        "source": "test",
-        "status": "ok",
-        "reason": "",
-        **fixed,
-    }
-    with (folder / "rows.csv").open("a", newline="") as file:
-        writer = csv.DictWriter(file, HEADER, lineterminator="\n")
-        writer.writerows({**usual, **row} for row in rows)
+    """Append rows of a GPU to a run's table."""
+    append_rows(folder, rows, **{"machine": "nvidia-h200", "backend": "cuda"} | fixed)
 
 
 def declare_path(folder: Path, strategy: str, variant: str, **facts: float) -> None:
