@@ -77,10 +77,9 @@ regress-untimed: $(READY) ## every host-side benchmark once, for its results alo
 	$(HOST_BENCHMARKS) -q --benchmark-disable
 
 # VENV=system uses what is at hand: gpu-test and gpu-micro need torch with CUDA, cuda-bindings and
-# NVRTC only (the tables of gpu-micro pandas and scipy), gpu-meters numba, pandas, pyarrow, matplotlib,
-# psutil and nvidia-ml-py beside; gpu-epoch needs the harness's packages too, and `make carry` brings
-# the few that are rarely there. Under ten minutes each; what they find is in OUT even when they fail or
-# are cut off.
+# NVRTC only (the tables of gpu-micro pandas and scipy); gpu-epoch and gpu-meters need the harness's
+# packages too, and `make carry` brings the few that are rarely there. Under ten minutes each; what they
+# find is in OUT even when they fail or are cut off.
 meter-cost: $(READY) ## what the meters add to an epoch: with and without them, in turn
 	$(PY) -m gatherbench.bench.run.metering_cost
 
@@ -94,7 +93,7 @@ gpu-epoch: $(READY) ## on a GPU: whole epochs with every data path, for BUDGET s
 	$(PY) -m gatherbench run $(GPU_PLAN) --results $(OUT) --budget $(BUDGET) $(if $(PROFILE),--profile '$(PROFILE)')
 
 gpu-meters: $(READY) ## on a GPU: which sensors tell the truth; link traffic, power and energy of every data path
-	$(PY) -m gatherbench.bench.probe.meters --out $(OUT)/$(TODAY)-gpu-meters --budget $(BUDGET)
+	$(PY) -m gatherbench run gpu-meters --results $(OUT) --budget $(BUDGET)
 
 gpu-rehearsal: $(REHEARSAL)/.ready ## without a GPU: the gpu-… targets on a stand-in for CUDA (6 GB of torch)
 	$(REHEARSAL)/bin/python tests/gpu/standin/rehearse.py --out $(OUT)/rehearsal

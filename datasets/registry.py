@@ -15,11 +15,13 @@ from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import GraphSource, Progress, silent
 from gatherbench.datasets.store import data_root, dataset_folder, open_dataset
 from gatherbench.datasets.synthetic import named_shapes
+from gatherbench.datasets.uniform import UniformSource
 from gatherbench.datasets.wordnet.source import WordnetSource
 
 SOURCES: tuple[GraphSource, ...] = (
     WordnetSource(),
     *named_shapes(),
+    UniformSource(),
     OgbSource("ogbn-arxiv"),
     OgbSource("ogbn-products"),
     OgbSource("ogbn-papers100M"),

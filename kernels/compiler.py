@@ -91,11 +91,8 @@ def compile_gather(
     with _importing:
         try:
             from cuda.core import Program, ProgramOptions
-        except ImportError:
-            try:  # where it was before cuda-core 0.5
-                from cuda.core.experimental import Program, ProgramOptions
-            except ImportError as missing:
-                raise CompilerError(f"cuda-core is needed: {missing}") from missing
+        except ImportError as missing:
+            raise CompilerError(f"cuda-core is needed: {missing}") from missing
 
     options = ProgramOptions(
         name="gather",
@@ -124,16 +121,12 @@ def compile_gather(
 def _disk_cache(folder: Path) -> Iterator[dict[str, Any]]:
     """What ``Program.compile`` takes to keep its output in ``folder``.
 
-    Nothing where others may write there, or where cuda-core is too old to have a cache on disk:
-    everything is compiled anew then.
+    Nothing where others may write there: everything is compiled anew then.
     """
     if not private_folder(folder):
         yield {}
         return
-    try:
-        from cuda.core.utils import FileStreamProgramCache
-    except ImportError:
-        yield {}
-        return
+    from cuda.core.utils import FileStreamProgramCache
+
     with FileStreamProgramCache(folder, max_size_bytes=_MAX_CACHE_BYTES) as store:
         yield {"cache": store}

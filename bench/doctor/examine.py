@@ -1,24 +1,26 @@
 """``gatherbench doctor``: what this machine has, and what is lost by each thing that it lacks.
 
-It looks and never changes anything; a remedy is a sentence for the reader.
+It looks and never changes anything; a remedy is a sentence for the reader. A sensor that is there
+may still refuse, so every meter watches a short window of work for real. On a GPU the link's
+counters are first held against copies of known size, as every run does.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import resource
 import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.doctor.finding import Finding
-from gatherbench.bench.doctor.meters import examine_meters
 from gatherbench.bench.machine.env import (
     describe_cpu,
     describe_memory,
@@ -26,20 +28,51 @@ from gatherbench.bench.machine.env import (
     library_versions,
 )
 from gatherbench.bench.machine.gpus import gpu_in_use, used_first
-from gatherbench.bench.machine.nvml import GpuInfo, SensorUnavailableError, list_gpus
+from gatherbench.bench.machine.nvml import GpuInfo, list_gpus
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
+from gatherbench.bench.meters.base import Meter, Reading
+from gatherbench.bench.meters.gpu_choice import GpuUnderTest
+from gatherbench.bench.meters.rapl import MIN_WINDOW_S
+from gatherbench.bench.meters.recorder import Recorder
+from gatherbench.bench.meters.registry import APART, open_meters
+from gatherbench.bench.meters.trust import Calibration
 from gatherbench.datasets.store import data_root
 
 GIB = 2**30
+#: How long each meter watches: as long as the shortest window that RAPL is read over.
+WINDOW_S = 1.2 * MIN_WINDOW_S
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked for.
+
+    Attributes:
+        name: what was looked for.
+        status: ``ok``, ``limited`` (there, but less than a benchmark wants) or ``missing``.
+        detail: what was found.
+        lost: what cannot be measured, or is measured worse, because of it; empty when ok.
+        remedy: what to do about it; empty when ok.
+    """
+
+    name: str
+    status: Literal["ok", "limited", "missing"]
+    detail: str
+    lost: str = ""
+    remedy: str = ""
 
 
 def examine() -> list[Finding]:
     """Look at everything; never raises for something that is not there."""
     memory, cpu = describe_memory(), describe_cpu()
     gpus: list[GpuInfo] = []
-    with contextlib.suppress(SensorUnavailableError):
+    silent: Reason | None = None
+    try:
         gpus = list_gpus()
+    except SensorUnavailableError as unavailable:
+        silent = unavailable.reason
     return [
-        *_gpu_findings(),
+        *(_no_gpu(silent) if silent else _gpu_findings(gpus)),
         _huge_pages(memory),
         _pinned_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
         _free_memory(memory),
@@ -74,19 +107,19 @@ def render_findings(findings: list[Finding]) -> RenderableType:
     return Group(table, Text(", ".join(counts)))
 
 
-def _gpu_findings() -> list[Finding]:
-    try:
-        gpus = list_gpus()
-    except SensorUnavailableError as unavailable:
-        what, _, remedy = str(unavailable).partition("; ")
-        no_transfer = "no transfer to a GPU is measured, strategies run in host memory"
-        no_sensor = "bytes over the link and energy of the GPU"
-        no_link = "how much of the link's rate a strategy reaches"
-        return [
-            Finding("GPU", "missing", "none that NVML can see", no_transfer, remedy),
-            Finding("Driver and NVML", "missing", what, no_sensor, remedy),
-            Finding("PCIe link", "missing", "unknown without NVML", no_link, remedy),
-        ]
+def _no_gpu(why: Reason) -> list[Finding]:
+    no_transfer = "no transfer to a GPU is measured, strategies run in host memory"
+    no_sensor = "bytes over the link and energy of the GPU"
+    no_link = "how much of the link's rate a strategy reaches"
+    said = f"{why.kind}: {why.cause}"
+    return [
+        Finding("GPU", "missing", "none that NVML can see", no_transfer, why.remedy),
+        Finding("Driver and NVML", "missing", said, no_sensor, why.remedy),
+        Finding("PCIe link", "missing", "unknown without NVML", no_link, why.remedy),
+    ]
+
+
+def _gpu_findings(gpus: list[GpuInfo]) -> list[Finding]:
     used = gpu_in_use(gpus)
     first = used_first(gpus, used)[0]
     memory = f", {_size(first.memory_bytes)}" if first.memory_bytes else ""
@@ -216,6 +249,110 @@ def _libraries(versions: dict[str, str | None]) -> list[Finding]:
         remedy = "pip install cuda-core cuda-bindings nvidia-cuda-nvrtc"
         findings.append(Finding("CUDA compiler", "missing", "no NVRTC (cuda-core)", lost, remedy))
     return findings
+
+
+def examine_meters() -> list[Finding]:
+    """A finding for each meter there is, after one on a GPU's calibration; no sensor raises."""
+    uuids, calibration = _calibrated()
+    gpu = None if calibration is None else GpuUnderTest(uuids, calibration.choice)
+    meters = [*open_meters(gpu=gpu), *(meter() for meter in APART)]
+    found = [] if calibration is None else [judge_calibration(calibration)]
+    return found + [judge(meter, seen) for meter, seen in watch(meters)]
+
+
+def _calibrated() -> tuple[tuple[str, ...], Calibration | None]:
+    """Names of the GPU that a run would use, and its calibration; ``None`` without one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return (), None
+    from gatherbench.bench.plan.plan import Measure
+    from gatherbench.bench.run.calibration_job import run_maker
+    from gatherbench.bench.run.sensor_calibration import calibrate_gpu, torch_gpu_uuids
+
+    uuids: tuple[str, ...] = ()
+    try:
+        uuids = torch_gpu_uuids(torch.device("cuda"))
+        make, copies = run_maker("doctor", "", ""), Measure().known_copies
+        return uuids, calibrate_gpu(make, lambda _: None, copies, idle_s=0.0)
+    except RuntimeError as error:  # CUDA's: another program holds the GPU or its memory, say
+        cause = str(error).partition("\n")[0]
+        why = Reason("failed", cause, "nvidia-smi says who holds the GPU, if anyone")
+        return uuids, Calibration(unavailable=why)
+
+
+def judge_calibration(found: Calibration) -> Finding:
+    """What each source of link traffic counted for each byte of known copies, and on what link."""
+    said: dict[str, list[str]] = {}
+    for one in found.comparisons:
+        if isinstance(one.ratio, Reason):
+            told = one.ratio.cause
+        else:
+            told = f"{one.ratio:.3f}" + ("" if one.trusted else " (untrusted)")
+        said.setdefault(one.source, []).append(f"{one.direction.replace('_', ' ')} {told}")
+    lines = [f"{source}: {', '.join(words)}" for source, words in said.items()]
+    if lines:
+        lines.append("(bytes counted for each byte of a known copy)")
+    loaded = found.link_loaded
+    if loaded is not None:
+        lines.append(
+            "the link while it copied: generation {gen} of {gen_max},"
+            " width x{width} of x{width_max}".format_map(asdict(loaded))
+        )
+    name, choice = "Link calibration", found.choice
+    if choice.pcie_reason is not None:
+        lost = "bytes over the link: no source of them can be believed"
+        lines = lines or [choice.pcie_reason.cause]
+        return Finding(name, "missing", "\n".join(lines), lost, _remedy(choice.pcie_reason))
+    lines.append(f"{choice.pcie} is read by all cases")
+    if loaded and (loaded.gen, loaded.width) != (loaded.gen_max, loaded.width_max):
+        lost = "the link is slower under load than it can be, and so is every transfer"
+        remedy = "hold LnkSta against LnkCap in lspci -vv, look at the slot and the BIOS"
+        return Finding(name, "limited", "\n".join(lines), lost, remedy)
+    return Finding(name, "ok", "\n".join(lines))
+
+
+def watch(meters: Sequence[Meter]) -> list[tuple[Meter, tuple[Reading, ...]]]:
+    """What each meter says of a window in which this process works."""
+    watched = []
+    for meter in meters:  # one at a time: what a meter says is then its own
+        recorder = Recorder([meter])
+        with recorder:
+            end = time.perf_counter() + WINDOW_S
+            while time.perf_counter() < end:
+                pass
+        watched.append((meter, recorder.readings))
+    return watched
+
+
+def judge(meter: Meter, readings: Sequence[Reading]) -> Finding:
+    """What a meter's readings say of it."""
+    sources: dict[str, list[str]] = {}
+    absent: dict[Reason, list[str]] = {}
+    later: list[str] = []
+    for reading in readings:
+        if reading.reason is None:
+            sources.setdefault(reading.source, []).append(reading.metric)
+        elif reading.reason.kind == "too_short":
+            later.append(reading.metric)
+        else:
+            absent.setdefault(reading.reason, []).append(reading.metric)
+    name = f"Meter {meter.name}"
+    lines = [f"{', '.join(metrics)}: {source}" for source, metrics in sources.items()]
+    if later:
+        lines.append(f"{', '.join(later)}: read over longer windows than the doctor's")
+    if sources or later:
+        lines.append(f"checked: {meter.trust}")
+    if not absent:
+        return Finding(name, "ok", "\n".join(lines))
+    lines += [f"no {', '.join(metrics)}: {why.cause}" for why, metrics in absent.items()]
+    remedies = "; ".join(dict.fromkeys(_remedy(why) for why in absent))
+    status: Literal["limited", "missing"] = "limited" if sources or later else "missing"
+    return Finding(name, status, "\n".join(lines), meter.lost, remedies)
+
+
+def _remedy(why: Reason) -> str:
+    return why.remedy or "none is known"
 
 
 def _size(size_bytes: int) -> str:

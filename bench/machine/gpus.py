@@ -12,12 +12,8 @@ import uuid
 from typing import Any
 
 from gatherbench.bench.machine.numa import Topology
-from gatherbench.bench.machine.nvml import (
-    GpuInfo,
-    SensorUnavailableError,
-    hash_of_uuid,
-    list_gpus,
-)
+from gatherbench.bench.machine.nvml import GpuInfo, hash_of_uuid, list_gpus
+from gatherbench.bench.machine.reason import SensorUnavailableError
 from gatherbench.kernels.cuda_calls import CudaCallError, call_driver, driver
 
 
@@ -99,15 +95,9 @@ def _describe(device: Any) -> GpuInfo:
     return GpuInfo(
         name=_text(ask("cuDeviceGetName", 256, device)) or "unnamed GPU",
         uuid_hash=_hash(identity) if identity else None,
-        driver=None,
         cuda_driver=f"{version // 1000}.{version % 1000 // 10}" if version else None,
         compute_capability=None if None in (major, minor) else f"{major}.{minor}",
         memory_bytes=ask("cuDeviceTotalMem", device),
-        power_limit_w=None,
-        link_gen_current=None,
-        link_gen_max=None,
-        link_width_current=None,
-        link_width_max=None,
         numa_node=Topology().node_of_pci(bus) if bus else None,
     )
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _MPOL_PREFERRED = 1
 _MAX_NODES = 1024
 _PAGE = os.sysconf("SC_PAGESIZE")
 
-ONE_NODE = "unsupported: not bound: the machine has one NUMA node"
+ONE_NODE = Reason("unsupported", "not bound: the machine has one NUMA node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Binding:
 
     node: int | None
     how: str
-    reason: str | None
+    reason: Reason | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def bind_case(
     return Binding(node, how, reason)
 
 
-def share_on_node(table: torch.Tensor, node: int, pages: int = 256) -> float | str:
+def share_on_node(table: torch.Tensor, node: int, pages: int = 256) -> float | Reason:
     """Share of the table's memory that lies on ``node``, from ``pages`` pages spread over it.
 
     Pages that nothing has touched lie nowhere and are left out. A reason where nobody knows.
@@ -114,37 +115,40 @@ def share_on_node(table: torch.Tensor, node: int, pages: int = 256) -> float | s
     where = (ctypes.c_int * count)()
     error = _call("move_pages", 0, count, (ctypes.c_void_p * count)(*addresses), None, where, 0)
     if error == errno.EPERM:
-        return "no_permission: move_pages is refused; give the container SYS_NICE"
+        return Reason("no_permission", "move_pages is refused", "give the container SYS_NICE")
     if error:
-        return f"unsupported: move_pages: {os.strerror(error)}"
+        return Reason("unsupported", f"move_pages: {os.strerror(error)}")
     known = [at for at in where if at >= 0]
     if not known:
-        return "unsupported: no page of the table is in memory yet"
+        return Reason("unsupported", "no page of the table is in memory yet")
     return sum(at == node for at in known) / len(known)
 
 
 def _node_for(
     device: torch.device, numa: str, topology: Topology, allowed: set[int]
-) -> tuple[int | None, str | None]:
+) -> tuple[int | None, Reason | None]:
     """The node to bind to, or why there is none."""
     nodes = topology.nodes()
     if numa == "none":
-        return None, "unsupported: not bound: the plan says numa = none"
+        return None, Reason("unsupported", "not bound: the plan says numa = none")
     if len(nodes) < 2:
         return None, ONE_NODE
     if device.type != "cuda":
-        return None, "no_device: not bound: the case runs on the host, no GPU to be near to"
+        cause = "not bound: the case runs on the host, no GPU to be near to"
+        return None, Reason("no_device", cause)
     try:
         address = call_runtime("cudaDeviceGetPCIBusId", 16, device.index or 0)
     except CudaCallError as error:
-        return None, f"unsupported: not bound: {error}"
+        return None, Reason("unsupported", f"not bound: {error}")
     # The bindings return their whole buffer: what follows the terminator is padding.
     node = topology.node_of_pci(address.split(b"\0")[0].decode())
     reason = None
     if node is None or node not in nodes:
-        reason = "unsupported: not bound: the kernel does not say which node the GPU hangs on"
+        cause = "not bound: the kernel does not say which node the GPU hangs on"
+        reason = Reason("unsupported", cause)
     elif not nodes[node] & allowed:
-        reason = f"no_permission: not bound: no core of node {node} may be used; widen the set"
+        cause = f"not bound: no core of node {node} may be used"
+        reason = Reason("no_permission", cause, "widen the set")
     return (node, None) if reason is None else (None, reason)
 
 

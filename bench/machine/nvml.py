@@ -9,14 +9,12 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pynvml
 
-
-class SensorUnavailableError(Exception):
-    """A sensor cannot be read; the message is a reason as :meth:`Meter.probe` words it."""
+from gatherbench.bench.machine.numa import Topology
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +29,31 @@ class GpuInfo:
     """
 
     name: str
-    uuid_hash: str | None
-    driver: str | None
-    cuda_driver: str | None
-    compute_capability: str | None
-    memory_bytes: int | None
-    power_limit_w: float | None
-    link_gen_current: int | None
-    link_gen_max: int | None
-    link_width_current: int | None
-    link_width_max: int | None
-    numa_node: int | None
+    uuid_hash: str | None = None
+    driver: str | None = None
+    cuda_driver: str | None = None
+    compute_capability: str | None = None
+    memory_bytes: int | None = None
+    power_limit_w: float | None = None
+    link_gen_current: int | None = None
+    link_gen_max: int | None = None
+    link_width_current: int | None = None
+    link_width_max: int | None = None
+    numa_node: int | None = None
     power_limit_max_w: float | None = None
     sm_clock_hz: float | None = None
     sm_clock_max_hz: float | None = None
     memory_clock_max_hz: float | None = None
     persistence: bool | None = None
+
+
+@contextmanager
+def nvml_errors() -> Iterator[None]:
+    """Turn NVML's errors into :class:`SensorUnavailableError`."""
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        raise SensorUnavailableError(reason_of(error)) from error
 
 
 @contextmanager
@@ -56,18 +63,15 @@ def nvml_session() -> Iterator[int]:
     Raises:
         SensorUnavailableError: no driver, no GPU or no permission.
     """
-    try:
+    with nvml_errors():
         pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise SensorUnavailableError(reason_of(error)) from error
     try:
-        try:
+        with nvml_errors():
             count = int(pynvml.nvmlDeviceGetCount())
-        except pynvml.NVMLError as error:
-            raise SensorUnavailableError(reason_of(error)) from error
         if count == 0:
+            what = "NVML answers but lists no GPU"
             raise SensorUnavailableError(
-                "no_device: NVML answers but lists no GPU; pass one into this container or VM"
+                Reason("no_device", what, "pass one into this container or VM")
             )
         yield count
     finally:
@@ -89,23 +93,25 @@ def hash_of_uuid(uuid: str) -> str:
     return hashlib.sha256(uuid.encode()).hexdigest()[:12]
 
 
-def reason_of(error: pynvml.NVMLError) -> str:
+def reason_of(error: pynvml.NVMLError) -> Reason:
     """An NVML error as a reason with its remedy."""
     said = f"NVML says '{error}'"
-    absent = (
-        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
-        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
-        pynvml.NVML_ERROR_NOT_FOUND,
-    )
-    if error.value in absent:
-        return f"no_device: {said}; install the NVIDIA driver on a machine with a GPU"
-    if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
-        return f"no_permission: {said}; give this user access to /dev/nvidia*"
-    if error.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED):
-        return f"failed: {said}; look for Xid errors in the kernel's log and reset the GPU"
-    if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-        return f"unsupported: {said}; restart after the driver's update"
-    return f"unsupported: {said}; check that GPU and driver have this sensor"
+    match error.value:
+        case (
+            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+            | pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+            | pynvml.NVML_ERROR_NOT_FOUND
+        ):
+            return Reason("no_device", said, "install the NVIDIA driver on a machine with a GPU")
+        case pynvml.NVML_ERROR_NO_PERMISSION:
+            return Reason("no_permission", said, "give this user access to /dev/nvidia*")
+        case pynvml.NVML_ERROR_GPU_IS_LOST | pynvml.NVML_ERROR_RESET_REQUIRED:
+            remedy = "look for Xid errors in the kernel's log and reset the GPU"
+            return Reason("failed", said, remedy)
+        case pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+            return Reason("unsupported", said, "restart after the driver's update")
+        case _:
+            return Reason("unsupported", said, "check that GPU and driver have this sensor")
 
 
 def _describe(handle: Any) -> GpuInfo:
@@ -116,6 +122,10 @@ def _describe(handle: Any) -> GpuInfo:
         except pynvml.NVMLError:
             return None
 
+    def clock(getter: Callable[..., Any], kind: int) -> float | None:
+        megahertz = ask(getter, handle, kind)
+        return None if megahertz is None else 1e6 * megahertz
+
     uuid = ask(pynvml.nvmlDeviceGetUUID, handle)
     capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
@@ -124,6 +134,7 @@ def _describe(handle: Any) -> GpuInfo:
     persistence = ask(pynvml.nvmlDeviceGetPersistenceMode, handle)
     cuda = ask(pynvml.nvmlSystemGetCudaDriverVersion)
     pci = ask(pynvml.nvmlDeviceGetPciInfo, handle)
+    address = pci and f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
     return GpuInfo(
         name=str(ask(pynvml.nvmlDeviceGetName, handle) or "unnamed GPU"),
         uuid_hash=hash_of_uuid(str(uuid)) if uuid else None,
@@ -136,27 +147,10 @@ def _describe(handle: Any) -> GpuInfo:
         link_gen_max=ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
         link_width_current=ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
         link_width_max=ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
-        numa_node=_numa_node(pci),
+        numa_node=Topology().node_of_pci(address) if address else None,
         power_limit_max_w=limits_mw[1] / 1000 if limits_mw else None,
-        sm_clock_hz=_hertz(ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)),
-        sm_clock_max_hz=_hertz(ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM)),
-        memory_clock_max_hz=_hertz(
-            ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM)
-        ),
+        sm_clock_hz=clock(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+        sm_clock_max_hz=clock(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+        memory_clock_max_hz=clock(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
         persistence=None if persistence is None else bool(persistence),
     )
-
-
-def _hertz(megahertz: int | None) -> float | None:
-    return None if megahertz is None else 1e6 * megahertz
-
-
-def _numa_node(pci: Any) -> int | None:
-    if pci is None:
-        return None
-    folder = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
-    try:
-        node = int((Path("/sys/bus/pci/devices") / folder / "numa_node").read_text())
-    except (OSError, ValueError):
-        return None
-    return node if node >= 0 else None  # -1: the firmware does not say

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gatherbench.bench.machine.reason import Reason, ReasonError
+
 #: Transfers per second and lane by generation, and the share of them that the line code leaves
 #: (PCI Express Base Specification: 8b/10b, then 128b/130b; generation 6 loses nothing to a code).
 _GENERATIONS = {
@@ -17,8 +19,11 @@ _LAST_OF_PACKETS = 5
 _LANES = (1, 2, 4, 8, 16)
 
 
-class UnknownLinkError(ValueError):
-    """A link of which the standard, as it stands here, says no rate; the message is a reason."""
+class UnknownLinkError(ReasonError, ValueError):
+    """A link of which the table says no rate."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(Reason("unsupported", cause))
 
 
 def raw_rate(generation: int, lanes: int = 16) -> float:
@@ -29,9 +34,9 @@ def raw_rate(generation: int, lanes: int = 16) -> float:
     """
     if generation not in _GENERATIONS:
         known = f"{min(_GENERATIONS)} to {max(_GENERATIONS)}"
-        raise UnknownLinkError(f"unsupported: PCIe generation {generation}; known are {known}")
+        raise UnknownLinkError(f"PCIe generation {generation}; known are {known}")
     if lanes not in _LANES:
-        raise UnknownLinkError(f"unsupported: PCIe x{lanes}; known are 1, 2, 4, 8 and 16 lanes")
+        raise UnknownLinkError(f"PCIe x{lanes}; known are 1, 2, 4, 8 and 16 lanes")
     transfers, code = _GENERATIONS[generation]
     return transfers * code * lanes / 8
 
@@ -45,7 +50,7 @@ def packet_link_rate(generation: int, lanes: int = 16) -> float:
     rate = raw_rate(generation, lanes)
     if generation > _LAST_OF_PACKETS:
         raise UnknownLinkError(
-            f"unsupported: PCIe generation {generation} packs its packets into flits, which the"
+            f"PCIe generation {generation} packs its packets into flits, which the"
             " link model does not know"
         )
     return rate

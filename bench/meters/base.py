@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from gatherbench.bench.machine.reason import Reason
+
 #: Of readings and rows: SI base units.
 UNITS = ("s", "B", "J", "W", "1", "K", "Hz")
-#: How the reason begins where a sensor is there and only the window was too short for it.
-TOO_SHORT = "unsupported: a window of"
+NEVER_OPENED = Reason("failed", "the window was never opened")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,25 @@ class Reading:
     unit: str
     value: float | None
     source: str
-    reason: str | None = None
+    reason: Reason | None = None
     samples: int = 0
     period_s: float | None = None
     series: tuple[tuple[float, float], ...] = ()
 
 
-_SAMPLING = re.compile(r" \[samples=(\d+)(?:, period=([^ ]+) s)?\]$")
+def reading(
+    metric: str,
+    unit: str,
+    answer: float | Reason,
+    source: str,
+    samples: int = 0,
+    period_s: float | None = None,
+    series: tuple[tuple[float, float], ...] = (),
+) -> Reading:
+    """The reading of a sensor that answers with a number or with a reason."""
+    if isinstance(answer, Reason):
+        return Reading(metric, unit, None, source, answer, samples, period_s)
+    return Reading(metric, unit, float(answer), source, None, samples, period_s, series)
 
 
 def cited(reading: Reading) -> str:
@@ -46,14 +58,6 @@ def cited(reading: Reading) -> str:
     return f"{reading.source} [samples={reading.samples}{period}]"
 
 
-def sampling_of(source: str) -> tuple[int, float | None]:
-    """Sample count and period (s) that :func:`cited` wrote into a row's source; (0, None): none."""
-    found = _SAMPLING.search(source)
-    if found is None:
-        return 0, None
-    return int(found[1]), None if found[2] is None else float(found[2])
-
-
 class Meter(Protocol):
     """Counters before polling, polling before estimates, estimates never."""
 
@@ -63,12 +67,8 @@ class Meter(Protocol):
     lost: ClassVar[str]
     trust: ClassVar[str]
 
-    def probe(self) -> str | None:
-        """Why this meter cannot read here, or ``None``.
-
-        A reason begins with its kind: ``no_device``, ``unsupported``, ``no_permission`` or
-        ``busy``, then a colon and a sentence with the remedy.
-        """
+    def probe(self) -> Reason | None:
+        """Why this meter cannot read here, or ``None``."""
         ...
 
     def start(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import ClassVar
 
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import Reading
 
 
@@ -26,7 +27,7 @@ class WallClockMeter:
     def __init__(self) -> None:
         self._opened_s = 0.0
 
-    def probe(self) -> str | None:
+    def probe(self) -> Reason | None:
         return None
 
     def start(self) -> None:

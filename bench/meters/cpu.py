@@ -14,7 +14,8 @@ from typing import ClassVar
 
 import psutil
 
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.machine.reason import Reason
+from gatherbench.bench.meters.base import Reading, reading
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -23,7 +24,11 @@ _CPU = ("cpu_user", "cpu_system")
 _TREE_CPU = "getrusage(self, ended children) + psutil.cpu_times(live children)"
 _TREE_COUNTS = "getrusage(self, ended children)"
 _SYSTEM = "psutil.cpu_times, every core of the host"
-_WENT_BACK = "unsupported: the counter went backwards, a process left the tree during the window"
+_WENT_BACK = Reason(
+    "unsupported", "the counter went backwards, a process left the tree during the window"
+)
+_NO_TICK = Reason("too_short", "/proc/stat did not advance (tick: 10 ms)", "use longer epochs")
+_NO_PEAK = Reason("unsupported", "this kernel reports no VmHWM", "run on Linux with /proc mounted")
 
 
 class CpuMeter:
@@ -47,7 +52,7 @@ class CpuMeter:
         self._system = psutil.cpu_times()
         self._peak_reset = False
 
-    def probe(self) -> str | None:
+    def probe(self) -> Reason | None:
         return None
 
     def start(self) -> None:
@@ -106,9 +111,7 @@ def _live_descendants() -> tuple[float, float]:
 
 def _difference(metric: str, unit: str, value: float, source: str) -> Reading:
     value = round(float(value), 6)  # the clocks count microseconds; the rest is binary rounding
-    if value < 0:
-        return Reading(metric, unit, None, source, reason=_WENT_BACK, samples=2)
-    return Reading(metric, unit, value, source, samples=2)
+    return reading(metric, unit, _WENT_BACK if value < 0 else value, source, samples=2)
 
 
 def _system_readings(early: object, late: object) -> list[Reading]:
@@ -123,8 +126,7 @@ def _system_readings(early: object, late: object) -> list[Reading]:
     readings = []
     for metric, value in (("system_cpu_busy", busy_s), ("system_cpu_steal", steal_s)):
         if busy_s + steal_s + delta("idle", "iowait") <= 0:
-            reason = "unsupported: /proc/stat did not advance (tick: 10 ms); use longer epochs"
-            readings.append(Reading(metric, "s", None, _SYSTEM, reason=reason, samples=2))
+            readings.append(Reading(metric, "s", None, _SYSTEM, _NO_TICK, samples=2))
         else:
             readings.append(_difference(metric, "s", value, _SYSTEM))
     return readings
@@ -154,6 +156,5 @@ def _peak_reading(peak: int | None, reset: bool) -> Reading:
     scope = "over the window" if reset else "since process start, it cannot be reset here"
     source = f"/proc/self/status VmHWM, {scope}"
     if peak is None:
-        reason = "unsupported: this kernel reports no VmHWM; run on Linux with /proc mounted"
-        return Reading("peak_rss", "B", None, source, reason=reason)
+        return Reading("peak_rss", "B", None, source, _NO_PEAK)
     return Reading("peak_rss", "B", float(peak), source, samples=1)

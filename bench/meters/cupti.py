@@ -5,21 +5,25 @@ its 13.4 wants ``nvidia-cuda-cupti~=13.4``, torch's CUDA wheels pin one of their
 of CUPTI in a process are one too many. The library here is the one that torch has loaded for its
 profiler, so that only one of the two may be at work.
 
-Three hazards shape it. CUPTI calls back from threads of its own, whenever it likes: see
-:mod:`gatherbench.bench.meters.cupti_buffers`. Records grew between versions of CUPTI: a library is
-refused unless its version is known, and it steps over made-up records as that version must. And a
-record that CUPTI drops or holds back would leave a sum too small: then there is none.
+Three hazards shape it. CUPTI calls back from threads of its own, whenever it likes, while others
+may hold whatever they like: the callbacks do no more than move an address from one list to another,
+and what lies there is read later. Records grew between versions of CUPTI: a library is refused
+unless its version is known, and it steps over made-up records as that version must. And a record
+that CUPTI drops or holds back would leave a sum too small: then there is none.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gatherbench.bench.meters.cupti_buffers import record_buffers
+from gatherbench.bench.machine.reason import Kind, Reason, ReasonError
 
 #: CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER and CUPTI_ACTIVITY_FLAG_FLUSH_FORCED.
 KIND = 25
@@ -34,16 +38,20 @@ _SCOPE_ALL_DEVICES = 2
 #: step so far; that of 13.5 does not without a driver, but its header has the structure of 13.0's.
 RECORD_BYTES = {(18, 24): 64, (26, 28): 104, (130000, 130599): 104}
 
+_BUFFER_BYTES = 4 << 20
+#: All records of a window are kept until it closes: some 2.5 million.
+MOST_BUFFERS = 64
 #: How long a buffer that CUPTI has not handed back when its flush returns is waited for.
 _GRACE_S = 1.0
 _NO_MORE_RECORDS = 12
 
 _UVM_TOOLS = Path("/dev/nvidia-uvm-tools")
-_NSYS = "nsys profile --cuda-um-gpu-page-faults=true may count them"
+#: What else may count faults of managed memory.
+NSYS = "nsys profile --cuda-um-gpu-page-faults=true may count them"
 #: Kind of reason and remedy for what CUPTI answers (``cupti_result.h``).
-_REFUSALS = {
+_REFUSALS: dict[int, tuple[Kind, str]] = {
     15: ("unsupported", "the NVIDIA driver does not answer it: nvidia-smi should say the same"),
-    28: ("unsupported", _NSYS),
+    28: ("unsupported", NSYS),
     29: ("unsupported", "this GPU does not count them"),
     30: ("unsupported", "show the process one GPU with CUDA_VISIBLE_DEVICES"),
     31: ("unsupported", "run without MPS"),
@@ -57,8 +65,8 @@ _REFUSALS = {
 }
 
 
-class CuptiError(Exception):
-    """Why nothing is counted: a reason as rows keep it, with its kind and its remedy."""
+class CuptiError(ReasonError):
+    """Why nothing is counted."""
 
 
 class Config(ctypes.Structure):
@@ -114,10 +122,12 @@ class UnifiedMemoryCounters:
         try:
             self._library = ctypes.CDLL(soname)
         except OSError as error:
-            raise CuptiError(
-                f"unsupported: {soname} cannot be loaded ({error}); install nvidia-cuda-cupti for "
-                "torch's CUDA and have LD_LIBRARY_PATH name the folder of the library"
-            ) from error
+            remedy = (
+                "install nvidia-cuda-cupti for torch's CUDA and have LD_LIBRARY_PATH name the"
+                " folder of the library"
+            )
+            cause = f"{soname} cannot be loaded ({error})"
+            raise CuptiError(Reason("unsupported", cause, remedy)) from error
         version = ctypes.c_uint32()
         self._call("cuptiGetVersion", ctypes.byref(version))
         self.version = int(version.value)
@@ -137,7 +147,7 @@ class UnifiedMemoryCounters:
             "cuptiActivityConfigureUnifiedMemoryCounter", configs, ctypes.c_uint32(len(wanted))
         )
         if not buffers.drain(0.0, lambda *_: None):
-            raise CuptiError("failed: CUPTI holds records of an earlier window; run the case again")
+            raise CuptiError(_failed("CUPTI holds records of an earlier window"))
         self._dropped()
         self._call("cuptiActivityEnable", KIND)
 
@@ -158,9 +168,10 @@ class UnifiedMemoryCounters:
         tally = Tally(self.version)
         complete = record_buffers().drain(_GRACE_S, lambda *found: self._add(tally, apart, *found))
         if dropped := self._dropped():
-            raise CuptiError(f"failed: CUPTI dropped {dropped} records; count a shorter epoch")
+            cause = f"CUPTI dropped {dropped} records"
+            raise CuptiError(_failed(cause, "count a shorter epoch"))
         if not complete:
-            raise CuptiError("failed: CUPTI has not handed over all records; run the case again")
+            raise CuptiError(_failed("CUPTI has not handed over all records"))
         return tally
 
     def _add(self, tally: Tally, apart: range, address: int, valid: int) -> None:
@@ -186,9 +197,9 @@ class UnifiedMemoryCounters:
         size = next(
             (s for (low, high), s in RECORD_BYTES.items() if low <= self.version <= high), None
         )
-        known = f"CUPTI's API {self.version} is none whose records are known; {_NSYS}"
+        unknown = f"CUPTI's API {self.version} is none whose records are known"
         if size is None:
-            raise CuptiError(f"unsupported: {known}")
+            raise CuptiError(Reason("unsupported", unknown, NSYS))
         memory = ctypes.create_string_buffer(2 * size)
         start, record = ctypes.addressof(memory), ctypes.c_void_p()
         for i in range(2):
@@ -199,7 +210,8 @@ class UnifiedMemoryCounters:
                 memory, ctypes.c_size_t(2 * size), ctypes.byref(record)
             )
             if code:
-                raise CuptiError(f"unsupported: its records have not {size} bytes: {known}")
+                cause = f"its records have not {size} bytes: {unknown}"
+                raise CuptiError(Reason("unsupported", cause, NSYS))
 
     def _dropped(self) -> int:
         dropped = ctypes.c_size_t()
@@ -213,11 +225,97 @@ class UnifiedMemoryCounters:
         if code:
             raise CuptiError(self._refusal(name, code))
 
-    def _refusal(self, name: str, code: int) -> str:
+    def _refusal(self, name: str, code: int) -> Reason:
         text = ctypes.c_char_p()
         self._library.cuptiGetResultString(code, ctypes.byref(text))
         said = (text.value or b"error").decode(errors="replace")
-        kind, remedy = _REFUSALS.get(code, ("failed", _NSYS))
+        kind, remedy = _REFUSALS.get(code, ("failed", NSYS))
         if code == 28 and not _UVM_TOOLS.exists():
             kind, remedy = "no_permission", f"give the container {_UVM_TOOLS}"
-        return f"{kind}: {name} answered {said} ({code}); {remedy}"
+        return Reason(kind, f"{name} answered {said} ({code})", remedy)
+
+
+def _failed(cause: str, remedy: str = "run the case again") -> Reason:
+    return Reason("failed", cause, remedy)
+
+
+class RecordBuffers:
+    """The buffers of this process: one set, as CUPTI has one pair of callbacks.
+
+    Nothing of it is ever freed: CUPTI may keep a buffer beyond a window, and call back while the
+    interpreter ends.
+
+    Attributes:
+        callbacks: for ``cuptiActivityRegisterCallbacks``.
+    """
+
+    _REQUEST = ctypes.CFUNCTYPE(
+        None,
+        ctypes.POINTER(ctypes.c_void_p),
+        ctypes.POINTER(ctypes.c_size_t),
+        ctypes.POINTER(ctypes.c_size_t),
+    )
+    _COMPLETE = ctypes.CFUNCTYPE(
+        None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
+    )
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._idle: list[int] = []
+        self._away: set[int] = set()
+        self._filled: list[tuple[int, int]] = []
+        self._allocate = ctypes.CDLL(None).calloc
+        self._allocate.restype = ctypes.c_void_p
+        self.callbacks = (self._REQUEST(self._requested), self._COMPLETE(self._completed))
+        for callback in self.callbacks:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(callback))
+
+    def _requested(self, buffer: Any, size: Any, limit: Any) -> None:
+        buffer[0], size[0], limit[0] = None, 0, 0
+        with self._changed:
+            if not self._idle and len(self._away) + len(self._filled) < MOST_BUFFERS:
+                address = self._allocate(ctypes.c_size_t(1), ctypes.c_size_t(_BUFFER_BYTES))
+                self._idle += [address] if address else []
+            if self._idle:  # else CUPTI drops what it has, and counts it
+                address = self._idle.pop()
+                _first_word(address).value = 0
+                self._away.add(address)
+                buffer[0], size[0] = address, _BUFFER_BYTES
+
+    def _completed(self, _context: Any, _stream: int, address: int, _size: int, valid: int) -> None:
+        with self._changed:
+            self._away.discard(address)
+            self._filled.append((address, valid))
+            self._changed.notify_all()
+
+    def drain(self, grace_s: float, each: Callable[[int, int], None]) -> bool:
+        """Give each filled buffer (address, valid bytes) to ``each``, and take it back.
+
+        Args:
+            grace_s: how long buffers that CUPTI has not handed back are waited for.
+
+        Returns:
+            Whether CUPTI holds no record back: it may keep a buffer that it has not written to.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._away, grace_s)
+            filled, self._filled = self._filled, []
+            complete = all(_first_word(address).value == 0 for address in self._away)
+        try:
+            for address, valid in filled:
+                each(address, valid)
+        finally:
+            with self._changed:
+                self._idle += [address for address, _ in filled]
+        return complete
+
+
+def _first_word(address: int) -> ctypes.c_uint32:
+    """Of a buffer: the kind of its first record, and 0 before there is one."""
+    return ctypes.c_uint32.from_address(address)
+
+
+@functools.cache
+def record_buffers() -> RecordBuffers:
+    """The process's."""
+    return RecordBuffers()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Nothing has been compared with a known copy.
-NOT_CALIBRATED = "unsupported: no source was calibrated in this run; run with device cuda"
+from gatherbench.bench.machine.reason import Reason
+
+NOT_CALIBRATED = Reason(
+    "unsupported", "no source was calibrated in this run", "run with device cuda"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +17,12 @@ class SensorChoice:
 
     Attributes:
         pcie: name of the trusted source of link traffic
-            (:data:`gatherbench.bench.meters.pcie_sources.SOURCES`); ``None``: there is none.
+            (:data:`gatherbench.bench.meters.pcie.SOURCES`); ``None``: there is none.
         pcie_reason: why there is none.
     """
 
     pcie: str | None = None
-    pcie_reason: str = NOT_CALIBRATED
+    pcie_reason: Reason | None = NOT_CALIBRATED
 
 
 @dataclass(frozen=True, slots=True)

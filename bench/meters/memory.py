@@ -12,13 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import Reading
 
 _STATUS = Path("/proc/self/status")
-_NO_GPU = (
-    "no_device: torch sees no GPU, nothing is pinned for one or lies on one; use a machine with one"
+_NO_GPU = Reason(
+    "no_device",
+    "torch sees no GPU, nothing is pinned for one or lies on one",
+    "use a machine with one",
 )
-_IDLE = "unsupported: this case does not use the GPU"
+_IDLE = Reason("unsupported", "this case does not use the GPU")
+_NO_STATUS = Reason("unsupported", "memory is told by /proc/self/status", "run on Linux with /proc")
+_NO_RSS = Reason("unsupported", "this kernel reports no Rss fields", "run on Linux 4.5 or later")
 
 
 class MemoryMeter:
@@ -36,10 +41,8 @@ class MemoryMeter:
     lost: ClassVar[str] = "what a strategy needs of that memory"
     trust: ClassVar[str] = "the accounts of the kernel, of CUDA's callers and of torch's allocators"
 
-    def probe(self) -> str | None:
-        if not _STATUS.is_file():
-            return "unsupported: memory is told by /proc/self/status; run on Linux with /proc"
-        return None
+    def probe(self) -> Reason | None:
+        return None if _STATUS.is_file() else _NO_STATUS
 
     def start(self) -> None:
         import torch  # loaded long since where there is something to meter
@@ -92,8 +95,7 @@ def _resident_readings(registered: int) -> list[Reading]:
             value = max(0, sum(resident[name] for name in names) - less)
             readings.append(Reading(metric, "B", float(value), source, samples=1))
         else:
-            reason = "unsupported: this kernel reports no Rss fields; run on Linux 4.5 or later"
-            readings.append(Reading(metric, "B", None, source, reason))
+            readings.append(Reading(metric, "B", None, source, _NO_RSS))
     return readings
 
 

@@ -7,8 +7,10 @@ privilege, and virtual machines have none of them: then there is a reason and no
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import platform
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +18,15 @@ from pathlib import Path
 from typing import ClassVar
 
 from gatherbench.bench.machine.numa import parse_cpulist
-from gatherbench.bench.meters.base import Reading
-from gatherbench.bench.meters.perf_event import open_counter
+from gatherbench.bench.machine.reason import Reason
+from gatherbench.bench.meters.base import Reading, reading
+
+#: Number of the system call, which libc does not wrap (arch/*/entry/syscalls in Linux).
+_NUMBERS = {"x86_64": 298, "aarch64": 241}
+#: ``struct perf_event_attr`` as far as its first published version reached (include/uapi/linux).
+_ATTRIBUTES_BYTES = 64
+#: Read the time enabled and the time running beside the count; close the descriptor on exec.
+_TIMES, _CLOSE_ON_EXEC = 1 | 2, 8
 
 _DEVICES = Path("/sys/bus/event_source/devices")
 METRICS = ("dram_read", "dram_write")
@@ -28,17 +37,52 @@ _INTEL = (("cas_count_read", "cas_count_write"), ("data_read", "data_write"))
 #: each (Linux, tools/perf/pmu-events/arch/x86/amdzen4/memory-controller.json).
 _AMD, _AMD_BYTES = ("event=0x0a,rdwrmask=0x1", "event=0x0a,rdwrmask=0x2"), 64.0
 _UNITS = {"MiB": 2**20, "KiB": 2**10, "Bytes": 1, "64Bytes": 64}
-_NONE = (
-    "no_device: the kernel shows no counters of a memory controller (uncore_imc, amd_umc); "
-    "run on bare metal"
+_NONE = Reason(
+    "no_device",
+    "the kernel shows no counters of a memory controller (uncore_imc, amd_umc)",
+    "run on bare metal",
 )
-_FORBIDDEN = (
-    "no_permission: counters of the whole machine are not for this user; "
-    "sysctl kernel.perf_event_paranoid=0, or give the process CAP_PERFMON"
+_FORBIDDEN = Reason(
+    "no_permission",
+    "counters of the whole machine are not for this user",
+    "sysctl kernel.perf_event_paranoid=0, or give the process CAP_PERFMON",
 )
+_SHARED = Reason(
+    "unsupported",
+    "the counter was shared with another tool for part of the window and the rest would be an"
+    " estimate",
+    "stop other users of perf",
+)
+_SOURCE = "perf_event_open, every memory controller"
 
 #: ``open(type, config, cpu)`` → file descriptor; raises ``OSError``.
 Open = Callable[[int, int, int], int]
+
+
+def open_counter(kind: int, config: int, cpu: int, pid: int = -1) -> int:
+    """``perf_event_open(2)``: a descriptor; reading it gives three unsigned 64-bit numbers.
+
+    Args:
+        kind, config: what to count (``type`` and ``config`` of ``perf_event_attr``).
+        cpu: on which processor (-1: any).
+        pid: of which process (-1: all, which needs a privilege).
+
+    Raises:
+        OSError: the kernel refuses, or there is no such counter.
+    """
+    number = _NUMBERS.get(platform.machine())
+    if number is None:
+        raise OSError(errno.ENOSYS, "no system call number is known for this processor")
+    # type, size, config, sample period, sample type, read format, flags
+    attributes = struct.pack("IIQQQQQ", kind, _ATTRIBUTES_BYTES, config, 0, 0, _TIMES, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    wide = (ctypes.c_long(x) for x in (pid, cpu, -1, _CLOSE_ON_EXEC))
+    padded = attributes.ljust(_ATTRIBUTES_BYTES, b"\0")
+    descriptor = int(libc.syscall(ctypes.c_long(number), padded, *wide))
+    if descriptor < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return descriptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +114,11 @@ class MemoryTrafficMeter:
 
     def __init__(self, devices: Path = _DEVICES, open_event: Open = open_counter) -> None:
         self._devices, self._open = devices, open_event
-        self._reason: str | None = None
+        self._reason: Reason | None = None
         self._counters: list[tuple[Event, int]] | None = None
         self._early: list[tuple[int, int, int]] = []
 
-    def probe(self) -> str | None:
+    def probe(self) -> Reason | None:
         """Opens every counter once and closes it."""
         counters, reason = self._open_all()
         _close(counters)
@@ -87,31 +131,27 @@ class MemoryTrafficMeter:
 
     def stop(self) -> list[Reading]:
         late = [_read(descriptor) for _, descriptor in self._counters or ()]
-        return [self._reading(metric, late) for metric in METRICS]
+        return [
+            reading(metric, "B", self._reason or self._total(metric, late), _SOURCE, samples=2)
+            for metric in METRICS
+        ]
 
-    def _reading(self, metric: str, late: list[tuple[int, int, int]]) -> Reading:
-        source = "perf_event_open, every memory controller"
-        if self._reason is not None:
-            return Reading(metric, "B", None, source, self._reason)
+    def _total(self, metric: str, late: list[tuple[int, int, int]]) -> float | Reason:
         total = 0.0
         for (event, _), before, after in zip(self._counters or (), self._early, late, strict=True):
             count, enabled, running = (b - a for a, b in zip(before, after, strict=True))
             if running != enabled:
-                reason = (
-                    "unsupported: the counter was shared with another tool for part of the window "
-                    "and the rest would be an estimate; stop other users of perf"
-                )
-                return Reading(metric, "B", None, source, reason, samples=2)
+                return _SHARED
             if event.metric == metric:
                 total += count * event.bytes_per_count
-        return Reading(metric, "B", total, source, samples=2)
+        return total
 
-    def _open_all(self) -> tuple[list[tuple[Event, int]], str | None]:
+    def _open_all(self) -> tuple[list[tuple[Event, int]], Reason | None]:
         counters: list[tuple[Event, int]] = []
         try:
             events = find_events(self._devices)
         except (OSError, ValueError) as error:
-            return [], f"unsupported: a counter's description is not understood ({error})"
+            return [], Reason("unsupported", f"a counter's description is not understood ({error})")
         if {event.metric for event in events} != set(METRICS):
             return [], _NONE
         try:
@@ -122,7 +162,8 @@ class MemoryTrafficMeter:
             _close(counters)
             if error.errno in (errno.EACCES, errno.EPERM):
                 return [], _FORBIDDEN
-            return [], f"unsupported: perf_event_open: {error.strerror}; run on bare metal"
+            cause = f"perf_event_open: {error.strerror}"
+            return [], Reason("unsupported", cause, "run on bare metal")
         return counters, None
 
 

@@ -9,21 +9,30 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pynvml
 
-from gatherbench.bench.machine.nvml import SensorUnavailableError, reason_of
+from gatherbench.bench.machine.nvml import nvml_errors, nvml_session, reason_of
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
+
+T = TypeVar("T")
 
 #: What ``CUDA_VISIBLE_DEVICES`` says of MIG instances begins with this.
 MIG = "MIG-"
-NO_MIG_SENSORS = (
-    "unsupported: an instance of a partitioned GPU (MIG) has no link, energy or power sensor of"
-    " its own; measure on a whole GPU"
+NO_MIG_SENSORS = Reason(
+    "unsupported",
+    "an instance of a partitioned GPU (MIG) has no link, energy or power sensor of its own",
+    "measure on a whole GPU",
 )
+_UNKNOWN_GPU = Reason(
+    "no_device",
+    "NVML knows no GPU by the UUID that CUDA reports",
+    "pass the same GPUs to CUDA and to the driver's tools in this container",
+)
+NO_GPU_IN_RUN = Reason("no_device", "this run moves nothing to a GPU", "run with device cuda")
 #: Union members of ``nvmlValue_t`` by ``nvmlValueType_t`` (nvml.h).
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 #: What each bit of the clocks' event reasons is called, where it slows the GPU down (nvml.h). Idle
@@ -39,14 +48,13 @@ _SLOWED_BY = {
 
 @dataclass(frozen=True, slots=True)
 class FieldValue:
-    """One field: its value, or why there is none; and when the driver took it.
+    """One field: its value or why there is none, and when the driver took it.
 
     ``taken_s`` is in seconds since 1970; ``None`` where the driver does not say.
     """
 
-    value: int | float | None
+    value: int | float | Reason
     taken_s: float | None
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,23 @@ class Link:
     gen_max: int
     width: int
     width_max: int
+
+
+def no_gpu_reason() -> Reason:
+    """Why there is nothing to read in a run without a GPU."""
+    try:
+        with nvml_session():
+            return NO_GPU_IN_RUN
+    except SensorUnavailableError as unavailable:
+        return unavailable.reason
+
+
+def answer_or_reason(sensor: Callable[[], T]) -> T | Reason:
+    """The sensor's answer, or the reason why it has none."""
+    try:
+        return sensor()
+    except SensorUnavailableError as unavailable:
+        return unavailable.reason
 
 
 def uuids_of(torch_index: int, uuid: str) -> tuple[str, ...]:
@@ -86,7 +111,7 @@ class NvmlDevice:
     """
 
     def __init__(self, uuids: Sequence[str]) -> None:
-        with _worded():
+        with nvml_errors():
             pynvml.nvmlInit()
         self._handle = self._find(uuids)
 
@@ -101,10 +126,7 @@ class NvmlDevice:
             if uuid.startswith(MIG) or _is_partitioned(handle):
                 raise SensorUnavailableError(NO_MIG_SENSORS)
             return handle
-        raise SensorUnavailableError(
-            "no_device: NVML knows no GPU by the UUID that CUDA reports;"
-            " pass the same GPUs to CUDA and to the driver's tools in this container"
-        )
+        raise SensorUnavailableError(_UNKNOWN_GPU)
 
     def fields(self, *ids: int) -> list[FieldValue]:
         """Values of fields (``NVML_FI_DEV_*``), all taken in one call."""
@@ -115,32 +137,23 @@ class NvmlDevice:
 
         Who polls pays for each line of Python that a thread comes back to with a cold cache.
         """
-        try:
+        with nvml_errors():
             found: Sequence[ctypes.Structure] = pynvml.nvmlDeviceGetFieldValues(self._handle, ids)
-        except pynvml.NVMLError as error:
-            raise SensorUnavailableError(reason_of(error)) from error
         return found
-
-    def field(self, number: int) -> float:
-        """Value of one field."""
-        (answer,) = self.fields(number)
-        if answer.value is None:
-            raise SensorUnavailableError(answer.reason or "unsupported: the field has no value")
-        return float(answer.value)
 
     def energy_j(self) -> float:
         """Energy since the driver was loaded; refreshed about every 100 ms. Units: J."""
-        with _worded():
+        with nvml_errors():
             return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
 
     def power_w(self) -> float:
         """Power by the call that older drivers have instead of the fields. Units: W (NVML: mW)."""
-        with _worded():
+        with nvml_errors():
             return float(pynvml.nvmlDeviceGetPowerUsage(self._handle)) / 1e3
 
     def temperature_k(self) -> float:
         """Temperature of the GPU's chip. Units: K."""
-        with _worded():
+        with nvml_errors():
             try:
                 celsius = pynvml.nvmlDeviceGetTemperatureV(
                     self._handle, pynvml.NVML_TEMPERATURE_GPU
@@ -152,12 +165,12 @@ class NvmlDevice:
 
     def clock_hz(self) -> float:
         """Clock of the multiprocessors. Units: Hz."""
-        with _worded():
+        with nvml_errors():
             return 1e6 * float(pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM))
 
     def slowed_by(self) -> tuple[str, ...]:
         """What keeps the clocks down now; empty: nothing does."""
-        with _worded():
+        with nvml_errors():
             try:
                 bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
             except pynvml.NVMLError_FunctionNotFound:  # its name before driver 535
@@ -172,22 +185,22 @@ class NvmlDevice:
             pynvml.nvmlDeviceGetCurrPcieLinkWidth,
             pynvml.nvmlDeviceGetMaxPcieLinkWidth,
         )
-        with _worded():
+        with nvml_errors():
             return Link(*(int(get(self._handle)) for get in getters))
 
     def throughput(self, counter: int) -> float:
         """Traffic during 20 ms, for which the call blocks. Units: B/s (NVML: kB/s)."""
-        with _worded():
+        with nvml_errors():
             return 1e3 * float(pynvml.nvmlDeviceGetPcieThroughput(self._handle, counter))
 
     def gpm_supported(self) -> bool:
         """Whether the GPU has performance metrics (Hopper and later)."""
-        with _worded():
+        with nvml_errors():
             return bool(pynvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice)
 
     def gpm_sample(self) -> Any:
         """A snapshot of the performance counters; :func:`free_gpm_sample` gives it back."""
-        with _worded():
+        with nvml_errors():
             sample = pynvml.nvmlGpmSampleAlloc()
             try:
                 return pynvml.nvmlGpmSampleGet(self._handle, sample)
@@ -204,7 +217,7 @@ def gpm_metrics(earlier: Any, later: Any, ids: Sequence[int]) -> list[float]:
     request.sample1, request.sample2 = earlier, later
     for i, number in enumerate(ids):
         request.metrics[i].metricId = number
-    with _worded():
+    with nvml_errors():
         pynvml.nvmlGpmMetricsGet(request)
         for i in range(len(ids)):
             if request.metrics[i].nvmlReturn != pynvml.NVML_SUCCESS:
@@ -221,10 +234,10 @@ def field_value(answer: ctypes.Structure) -> FieldValue:
     """What one of :meth:`NvmlDevice.answers` says."""
     taken_s = answer.timestamp / 1e6 if answer.timestamp > 0 else None
     if answer.nvmlReturn != pynvml.NVML_SUCCESS:
-        return FieldValue(None, taken_s, reason_of(pynvml.NVMLError(answer.nvmlReturn)))
+        return FieldValue(reason_of(pynvml.NVMLError(answer.nvmlReturn)), taken_s)
     if answer.valueType >= len(_MEMBERS):
-        reason = f"unsupported: a field of value type {answer.valueType}; update nvidia-ml-py"
-        return FieldValue(None, taken_s, reason)
+        cause = f"a field of value type {answer.valueType}"
+        return FieldValue(Reason("unsupported", cause, "update nvidia-ml-py"), taken_s)
     # Any other member of the union would read bytes that the driver has not written.
     return FieldValue(getattr(answer.value, _MEMBERS[answer.valueType]), taken_s)
 
@@ -234,12 +247,3 @@ def _is_partitioned(handle: Any) -> bool:
         return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
     except pynvml.NVMLError:  # a GPU that cannot be partitioned
         return False
-
-
-@contextmanager
-def _worded() -> Iterator[None]:
-    """Turn NVML's errors into reasons."""
-    try:
-        yield
-    except pynvml.NVMLError as error:
-        raise SensorUnavailableError(reason_of(error)) from error

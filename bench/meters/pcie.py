@@ -1,30 +1,306 @@
-"""Bytes over the GPU's PCI Express link in a window, from the source that the calibration trusts.
+"""Bytes over the GPU's PCI Express link in a window, and the ways in which NVML tells them.
 
 They are the link's bytes, headers of its packets included: more than the payload that a strategy
-asked for, and reported beside it, never mixed with it.
+asked for, and reported beside it, never mixed with it. NVML takes the GPU's view, so what it
+*receives* (RX) goes from host to device. Which way may be believed on a machine is found out by
+:mod:`gatherbench.bench.meters.trust`.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
 
-from gatherbench.bench.machine.nvml import SensorUnavailableError, nvml_session
-from gatherbench.bench.meters.base import Reading
-from gatherbench.bench.meters.gpu_choice import GpuUnderTest
-from gatherbench.bench.meters.nvml_device import NvmlDevice
-from gatherbench.bench.meters.pcie_sources import DIRECTIONS, SOURCES, PcieSource
-from gatherbench.bench.meters.poller import polling_cost
+import pynvml
 
-NO_GPU_IN_RUN = "no_device: this run moves nothing to a GPU; run with device cuda"
+from gatherbench.bench.machine.pcie import UnknownLinkError, fastest_rate, raw_rate
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
+from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
+from gatherbench.bench.meters.gpu_choice import NOT_CALIBRATED, GpuUnderTest
+from gatherbench.bench.meters.nvml_device import (
+    Link,
+    NvmlDevice,
+    answer_or_reason,
+    field_value,
+    free_gpm_sample,
+    gpm_metrics,
+    no_gpu_reason,
+)
+from gatherbench.bench.meters.poller import Polled, Poller, Wrapping
+
+DIRECTIONS = ("host_to_device", "device_to_host")
+#: The byte counters are 32 bits wide: they start anew after 4 GiB, at 55 GB/s every 78 ms.
+MODULUS = 2**32
+#: How far apart the driver's stamp and the reading of a counter may lie.
+STAMP_S = 0.005
+#: A GPM metric needs so long between its two snapshots.
+SHORTEST_GPM_S = 0.2
+MIB = 2**20
+
+Series = tuple[tuple[float, float], ...]
+Snapshot = tuple[float, Any]
 
 
-def no_gpu_reason() -> str:
-    """Why there is nothing to read in a run without a GPU."""
+class PcieSource:
+    """One way to read the link's traffic: polled over a window.
+
+    Raises:
+        SensorUnavailableError: the GPU or its driver does not have this source.
+    """
+
+    name: ClassVar[str]
+    period_s: ClassVar[float]
+    #: Whether it may run beside something that is timed.
+    unobtrusive: ClassVar[bool] = True
+    #: What is read, in the order of :data:`DIRECTIONS`.
+    sources: ClassVar[tuple[str, str]]
+
+    def __init__(self, device: NvmlDevice) -> None:
+        self._device = device
+        self._poller: Poller[Any] = Poller(self._read, self.period_s)
+        self._opened_s = 0.0
+
+    def _read(self) -> Any:
+        """What is taken at one time."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Open a window."""
+        self._opened_s = time.time()
+        self._poller.start()
+
+    def stop(self) -> list[Reading]:
+        """Close it: bytes by direction, and the core-seconds that polling cost."""
+        raise NotImplementedError
+
+    def _readings(
+        self, polled: Polled[Any], told: Sequence[float | Series | Reason], samples: int
+    ) -> list[Reading]:
+        """Of what each direction's sensor told: a total, totals over time, or a reason."""
+        readings = []
+        for direction, source, one in zip(DIRECTIONS, self.sources, told, strict=True):
+            series, answer = (one, one[-1][1]) if isinstance(one, tuple) else ((), one)
+            how = (source, samples, self.period_s, series)
+            readings.append(reading(f"pcie_{direction}", "B", answer, *how))
+        return [*readings, polled.cost("pcie_polling_cpu")]
+
+
+class FieldCounters(PcieSource):
+    """Byte counters of 32 bits (driver 555 and later), polled often enough to see every wrap."""
+
+    name = "counters"
+    period_s = 0.02
+    sources = ("NVML_FI_DEV_PCIE_COUNT_RX_BYTES", "NVML_FI_DEV_PCIE_COUNT_TX_BYTES")
+
+    def __init__(self, device: NvmlDevice) -> None:
+        super().__init__(device)
+        self._ids = tuple(getattr(pynvml, name) for name in self.sources)
+        for answer in device.fields(*self._ids):
+            if isinstance(answer.value, Reason):
+                why = answer.value
+                if why.kind == "unsupported":
+                    why = replace(why, remedy=f"{why.remedy} (NVIDIA driver 555 or later)")
+                raise SensorUnavailableError(why)
+        try:
+            self._counter = link_counter(link_or_none(device))
+        except UnknownLinkError as unknown:
+            raise SensorUnavailableError(unknown.reason) from unknown
+
+    def _read(self) -> tuple[Sequence[Any], float]:
+        """Answers of the driver, unread, and the time after the call."""
+        return self._device.answers(*self._ids), time.time()
+
+    def stop(self) -> list[Reading]:
+        polled = self._poller.stop()
+        told = [polled.error or self._series(i, polled.samples) for i in range(len(self._ids))]
+        return self._readings(polled, told, len(polled.samples))
+
+    def _series(
+        self, number: int, samples: Sequence[tuple[Sequence[Any], float]]
+    ) -> Series | Reason:
+        counts = []
+        for answers, called_s in samples:
+            found = field_value(answers[number])
+            if isinstance(found.value, Reason):
+                return found.value
+            # Where the driver does not stamp a value, the time of the call has to do.
+            counts.append((called_s if found.taken_s is None else found.taken_s, int(found.value)))
+        series = answer_or_reason(lambda: self._counter.accumulate(counts))
+        if isinstance(series, Reason):
+            return series
+        if len(series) == 1:
+            cause = "the driver did not refresh the counter"
+            return Reason("too_short", cause, "use longer epochs")
+        return tuple((time_s - self._opened_s, float(count)) for time_s, count in series)
+
+
+def link_counter(link: Link | None) -> Wrapping:
+    """The byte counter of a link; ``None``: the driver does not describe it.
+
+    No transfer can exceed what the link carries once it has trained up.
+
+    Raises:
+        UnknownLinkError: of its kind nothing is known, so that a wrap could be missed.
+    """
+    rate = raw_rate(link.gen_max, link.width_max) if link else fastest_rate()
+    return Wrapping("the byte counter", "B", MODULUS, rate, STAMP_S)
+
+
+class Gpm(PcieSource):
+    """Performance metrics of Hopper and later: mean rates over intervals of 200 ms and more.
+
+    Now and then a metric comes back as exactly 0 beside traffic. A link with a working GPU at its
+    end is never quite silent, so a 0 is a sample that failed.
+    """
+
+    name = "gpm"
+    period_s = 0.25
+    sources = ("NVML_GPM_METRIC_PCIE_RX_PER_SEC", "NVML_GPM_METRIC_PCIE_TX_PER_SEC")
+
+    def __init__(self, device: NvmlDevice) -> None:
+        super().__init__(device)
+        if not device.gpm_supported():
+            cause = "this GPU has no performance metrics"
+            raise SensorUnavailableError(Reason("unsupported", cause, "they begin with Hopper"))
+
+    def _read(self) -> Snapshot:
+        return time.monotonic(), self._device.gpm_sample()
+
+    def stop(self) -> list[Reading]:
+        polled = self._poller.stop()
+        with given_back(polled.samples) as snapshots:
+            told: list[Series | Reason] | Reason | None = polled.error
+            if told is None:
+                told = answer_or_reason(lambda: gpm_traffic(chain(snapshots)))
+        both = [told, told] if isinstance(told, Reason) else told
+        return self._readings(polled, both, len(polled.samples))
+
+
+@contextmanager
+def given_back(snapshots: list[Snapshot]) -> Iterator[list[Snapshot]]:
+    """Snapshots of a window; NVML gets their memory back when it is left."""
     try:
-        with nvml_session():
-            return NO_GPU_IN_RUN
-    except SensorUnavailableError as unavailable:
-        return str(unavailable)
+        yield snapshots
+    finally:
+        for _, sample in snapshots:
+            free_gpm_sample(sample)
+
+
+def chain(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
+    """Snapshots from edge to edge, no two closer than :data:`SHORTEST_GPM_S`.
+
+    Raises:
+        SensorUnavailableError: the edges are closer than that.
+    """
+    first, *inner, last = snapshots
+    length_s = last[0] - first[0]
+    if length_s < SHORTEST_GPM_S:
+        cause = (
+            f"a window of {length_s:.2g} s is shorter than the {SHORTEST_GPM_S:g} s that these"
+            " metrics need"
+        )
+        raise SensorUnavailableError(Reason("too_short", cause, "use longer epochs"))
+    kept = [first]
+    for snapshot in inner:
+        if snapshot[0] - kept[-1][0] >= SHORTEST_GPM_S <= last[0] - snapshot[0]:
+            kept.append(snapshot)
+    return [*kept, last]
+
+
+def gpm_traffic(snapshots: Sequence[Snapshot]) -> list[Series | Reason]:
+    """Bytes from host to device and back since the first snapshot, at each snapshot's time.
+
+    A direction for which an interval came back as exactly 0 has a reason instead.
+
+    Raises:
+        SensorUnavailableError: NVML refuses.
+    """
+    metrics = (pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC, pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC)
+    intervals = list(itertools.pairwise(snapshots))
+    rates = [gpm_metrics(early, late, metrics) for (_, early), (_, late) in intervals]
+    begin_s = snapshots[0][0]
+    found: list[Series | Reason] = []
+    for mib_per_s in zip(*rates, strict=True):
+        series, total = [(0.0, 0.0)], 0.0
+        for ((early_s, _), (late_s, _)), rate in zip(intervals, mib_per_s, strict=True):
+            total += rate * MIB * (late_s - early_s)
+            series.append((late_s - begin_s, total))
+        zeros = sum(rate == 0 for rate in mib_per_s)
+        if zeros:
+            cause = f"the metric came back as 0 for {zeros} of {len(intervals)} intervals"
+            found.append(Reason("unsupported", cause, "a driver fault, run again"))
+        else:
+            found.append(tuple(series))
+    return found
+
+
+class SampledThroughput(PcieSource):
+    """The last resort: samples of 20 ms each, for which the call blocks, extrapolated.
+
+    Values of drivers differ by 1.67× and by 1000× from the truth, and each call holds a driver lock
+    while it waits, so it is never used beside anything that is timed.
+    """
+
+    name = "throughput"
+    period_s = 0.05
+    unobtrusive = False
+    sources = (
+        "nvmlDeviceGetPcieThroughput RX, samples of 20 ms extrapolated over the window",
+        "nvmlDeviceGetPcieThroughput TX, samples of 20 ms extrapolated over the window",
+    )
+    _counters = (pynvml.NVML_PCIE_UTIL_RX_BYTES, pynvml.NVML_PCIE_UTIL_TX_BYTES)
+
+    def __init__(self, device: NvmlDevice) -> None:
+        super().__init__(device)
+        device.throughput(self._counters[0])
+
+    def _read(self) -> tuple[float, tuple[float, ...], float]:
+        begin_s = time.monotonic()
+        rates = tuple(self._device.throughput(counter) for counter in self._counters)
+        return begin_s, rates, time.monotonic()
+
+    def start(self) -> None:
+        super().start()
+        self._opened_s = time.monotonic()  # after the first sample, which blocks
+
+    def stop(self) -> list[Reading]:
+        closed_s = time.monotonic()
+        polled = self._poller.stop()
+        # A sample that reaches beyond an edge of the window has seen what is not of it.
+        inside = [
+            rates
+            for begin_s, rates, end_s in polled.samples
+            if self._opened_s <= begin_s and end_s <= closed_s
+        ]
+        reason = polled.error
+        if reason is None and not inside:
+            cause = "the window is too short for a sample"
+            reason = Reason("too_short", cause, "use longer epochs")
+        if reason is not None:
+            return self._readings(polled, (reason, reason), len(inside))
+        length_s = closed_s - self._opened_s
+        moved = [sum(rates) / len(inside) * length_s for rates in zip(*inside, strict=True)]
+        return self._readings(polled, moved, len(inside))
+
+
+#: In the order in which they are tried.
+SOURCES: tuple[type[PcieSource], ...] = (FieldCounters, Gpm, SampledThroughput)
+_BLOCKS = Reason(
+    "unsupported",
+    "the only source that the calibration trusts blocks 20 ms a sample and is kept out of timed"
+    " epochs",
+    "stage `energy` has its reading",
+)
+
+
+def link_or_none(device: NvmlDevice) -> Link | None:
+    """The link, or ``None`` where the driver does not describe it."""
+    link = answer_or_reason(device.link)
+    return None if isinstance(link, Reason) else link
 
 
 class PcieMeter:
@@ -42,55 +318,31 @@ class PcieMeter:
 
     def __init__(self, gpu: GpuUnderTest | None = None, *, timed: bool = True) -> None:
         self._gpu, self._timed = gpu, timed
-        self._source: PcieSource | None = None
-        self._reason: str | None = None
+        self._source: PcieSource | Reason | None = None
 
-    def probe(self) -> str | None:
-        if self._source is None and self._reason is None:
-            self._reason = self._open()
-        return self._reason
+    def probe(self) -> Reason | None:
+        if self._source is None:  # opened once for all windows
+            self._source = answer_or_reason(self._open)
+        return self._source if isinstance(self._source, Reason) else None
 
-    def _open(self) -> str | None:
-        """Open the source, once for all windows; why it cannot be."""
+    def _open(self) -> PcieSource:
         if self._gpu is None:
-            return no_gpu_reason()
+            raise SensorUnavailableError(no_gpu_reason())
         choice = self._gpu.choice
         kind = next((s for s in SOURCES if s.name == choice.pcie), None)
         if kind is None:
-            return choice.pcie_reason
+            raise SensorUnavailableError(choice.pcie_reason or NOT_CALIBRATED)
         if self._timed and not kind.unobtrusive:
-            return (
-                "unsupported: the only source that the calibration trusts blocks 20 ms a sample and"
-                " is kept out of timed epochs; stage `energy` has its reading"
-            )
-        try:
-            self._source = kind(NvmlDevice(self._gpu.uuids))
-        except SensorUnavailableError as unavailable:
-            return str(unavailable)
-        return None
+            raise SensorUnavailableError(_BLOCKS)
+        return kind(NvmlDevice(self._gpu.uuids))
 
     def start(self) -> None:
-        if self.probe() is None and self._source is not None:
+        self.probe()
+        if self._source is not None and not isinstance(self._source, Reason):
             self._source.start()
 
     def stop(self) -> list[Reading]:
-        if self._source is None:
-            source = "NVML PCIe traffic"
-            reason = self._reason or "failed: the window was never opened"
-            return [Reading(f"pcie_{d}", "B", None, source, reason) for d in DIRECTIONS]
-        watched = self._source.stop()
-        period_s = self._source.period_s
-        readings = [
-            Reading(
-                f"pcie_{direction}",
-                "B",
-                seen.value,
-                seen.source,
-                seen.reason,
-                seen.samples,
-                period_s,
-                seen.series,
-            )
-            for direction, seen in watched.traffic.items()
-        ]
-        return [*readings, polling_cost("pcie_polling_cpu", watched.cpu_s)]
+        if self._source is None or isinstance(self._source, Reason):
+            reason = self._source or NEVER_OPENED
+            return [reading(f"pcie_{d}", "B", reason, "NVML PCIe traffic") for d in DIRECTIONS]
+        return self._source.stop()

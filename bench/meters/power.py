@@ -8,87 +8,153 @@ Measurements", arXiv 2312.02741): the counter may rest on the same sensor, so re
 
 from __future__ import annotations
 
+import statistics
 import time
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 
-from gatherbench.bench.machine.nvml import SensorUnavailableError
-from gatherbench.bench.meters.base import TOO_SHORT, Reading
+import pynvml
+
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
+from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
-from gatherbench.bench.meters.nvml_device import NvmlDevice
-from gatherbench.bench.meters.pcie import no_gpu_reason
-from gatherbench.bench.meters.poller import Poller, polling_cost
-from gatherbench.bench.meters.power_samples import (
-    PERIOD_S,
-    POWER,
-    Sample,
+from gatherbench.bench.meters.nvml_device import (
+    FieldValue,
+    NvmlDevice,
     answer_or_reason,
-    look,
-    summarise,
+    no_gpu_reason,
 )
+from gatherbench.bench.meters.poller import Polled, Poller
+
+T = TypeVar("T")
 
 #: Windows of the energy counter: at 10 s its beat of 0.1 s is 1 % at each edge.
 SHORTEST_ENERGY_WINDOW_S = 10.0
+#: Power is refreshed about as often as the energy counter.
+PERIOD_S = 0.1
+#: The driver's own average looks back one second.
+_AVERAGE_S = 1.0
+
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
+POWER = "mean of NVML_FI_DEV_POWER_INSTANT"
+#: Where the driver lacks that field (what the call tells: nvml.h).
+_USAGE = (
+    "mean of nvmlDeviceGetPowerUsage, itself a mean over 1 s on GPUs since Ampere but for GA100;"
+    " the driver has no NVML_FI_DEV_POWER_INSTANT"
+)
+_AVERAGE = "NVML_FI_DEV_POWER_AVERAGE at the window's end"
+_TEMPERATURE, _CLOCK = "nvmlDeviceGetTemperature", "nvmlDeviceGetClockInfo SM"
+_REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
+
+_NO_POWER = Reason("failed", "the power sensor says 0 W; a GPU that answers draws some")
+_NEVER_READ = Reason("too_short", "the sensor was never read", "use longer epochs")
+_TOO_SHORT_FOR_ENERGY = Reason(
+    "too_short",
+    f"a window of less than {SHORTEST_ENERGY_WINDOW_S:g} s is too short for a counter that is"
+    " refreshed every 0.1 s",
+    "see stage `energy`, or `energy` of the plan",
+)
+_STOOD_STILL = Reason(
+    "failed", "the energy counter stood still or fell", "was the driver reloaded?"
+)
 
 
-class GpuPowerMeter:
-    """Energy (J), power (W), temperature (K), clock (Hz), throttling (share of samples).
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the GPU's sensors say at one time; a reason where one has no answer."""
 
-    Args:
-        gpu: which one; ``None``: no GPU takes part.
+    time_s: float
+    power_w: float | Reason
+    average_w: float | Reason
+    temperature_k: float | Reason
+    clock_hz: float | Reason
+    slowed_by: tuple[str, ...] | Reason
+    power_source: str = POWER
+
+
+def look(device: NvmlDevice) -> Sample:
+    """Ask every sensor once: one without an answer costs its own reading and no other's.
+
+    Raises:
+        SensorUnavailableError: the GPU is gone.
     """
+    now_s = time.monotonic()
+    instant, average = device.fields(
+        pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE
+    )
+    power, source = _watts(instant), POWER
+    if isinstance(instant.value, Reason):
+        usage = answer_or_reason(device.power_w)
+        if not isinstance(usage, Reason):
+            power, source = usage or _NO_POWER, _USAGE
+    return Sample(
+        now_s,
+        power,
+        _watts(average),
+        answer_or_reason(device.temperature_k),
+        answer_or_reason(device.clock_hz),
+        answer_or_reason(device.slowed_by),
+        source,
+    )
 
-    name: ClassVar[str] = "gpu_power"
-    summary: ClassVar[str] = "energy, power, temperature and clocks of the GPU (NVML)"
-    lost: ClassVar[str] = "energy and power of the GPU, and whether it was throttled"
-    trust: ClassVar[str] = "the driver's counters, taken as they are; energy over 10 s and more"
 
-    def __init__(self, gpu: GpuUnderTest | None = None) -> None:
-        self._gpu = gpu
-        self._device: NvmlDevice | None = None
-        self._reason: str | None = None
-        self._poller: Poller[Sample] | None = None
-        self._energy = EnergyWindow()
+def _watts(answer: FieldValue) -> float | Reason:
+    if isinstance(answer.value, Reason):
+        return answer.value
+    return float(answer.value) / 1e3 or _NO_POWER
 
-    def probe(self) -> str | None:
-        if self._device is None and self._reason is None:
-            self._reason = self._open()
-        return self._reason
 
-    def _open(self) -> str | None:
-        if self._gpu is None:
-            return no_gpu_reason()
-        try:
-            device = NvmlDevice(self._gpu.uuids)
-        except SensorUnavailableError as unavailable:
-            return str(unavailable)
-        self._device = device
-        self._poller = Poller(lambda: look(device), PERIOD_S)
-        return None
+def summarise(polled: Polled[Sample]) -> list[Reading]:
+    """Means and extremes over a window's samples; a sensor that failed on the way has a reason."""
+    samples, count = polled.samples, len(polled.samples)
+    begin_s = samples[0].time_s if samples else 0.0
+    length_s = samples[-1].time_s - begin_s if samples else 0.0
 
-    def start(self) -> None:
-        if self.probe() is None and self._poller is not None and self._device is not None:
-            self._poller.start()
-            self._energy.open(self._device)
+    def all_of(values: Sequence[T | Reason], take: Callable[[list[T]], float]) -> float | Reason:
+        if polled.error is not None:
+            return polled.error
+        numbers: list[T] = []
+        for value in values:
+            if isinstance(value, Reason):
+                return value
+            numbers.append(value)
+        return take(numbers) if numbers else _NEVER_READ
 
-    def stop(self) -> list[Reading]:
-        if self._poller is None or self._device is None:
-            reason = self._reason or "failed: the window was never opened"
-            return [
-                Reading("gpu_energy", "J", None, ENERGY, reason),
-                Reading("gpu_power", "W", None, POWER, reason),
-            ]
-        energy = self._energy.close(self._device)
-        polled = self._poller.stop()
-        readings = [energy, *summarise(polled.samples, polled.error)]
-        return [*readings, polling_cost("gpu_power_polling_cpu", polled.cpu_s)]
+    power = all_of([s.power_w for s in samples], statistics.fmean)
+    source = next((s.power_source for s in samples if s.power_source != POWER), POWER)
+    over_time = tuple(
+        (s.time_s - begin_s, s.power_w) for s in samples if not isinstance(s.power_w, Reason)
+    )
+    average = all_of([s.average_w for s in samples], lambda watts: watts[-1])
+    if length_s < _AVERAGE_S and not isinstance(average, Reason):
+        cause = f"a window of {length_s:.2g} s is too short for what averages over {_AVERAGE_S:g} s"
+        average = Reason("too_short", cause, "use longer epochs")
+    temperature = all_of([s.temperature_k for s in samples], max)
+    clocks = [s.clock_hz for s in samples]
+    slowed = all_of(
+        [s.slowed_by for s in samples], lambda names: statistics.fmean(map(bool, names))
+    )
+    named = sorted({n for s in samples if not isinstance(s.slowed_by, Reason) for n in s.slowed_by})
+    how = (count, PERIOD_S)
+    return [
+        reading("gpu_power", "W", power, source, *how, over_time),
+        reading("gpu_power_average", "W", average, _AVERAGE, *how),
+        reading("gpu_temperature", "K", temperature, f"highest {_TEMPERATURE}", *how),
+        reading("gpu_clock", "Hz", all_of(clocks, statistics.fmean), f"mean of {_CLOCK}", *how),
+        reading("gpu_clock_lowest", "Hz", all_of(clocks, min), f"lowest {_CLOCK}", *how),
+        reading(
+            "gpu_slowed", "1", slowed,
+            f"share of samples with {_REASONS}: {', '.join(named) or 'none'}", *how,
+        ),
+    ]  # fmt: skip
 
 
 class GpuEnergyMeter:
     """Energy alone: for windows in which power is polled already. Units: J.
 
     Args:
-        gpu: which one.
+        gpu: which one; ``None``: no GPU takes part.
     """
 
     name: ClassVar[str] = "gpu_energy"
@@ -96,64 +162,66 @@ class GpuEnergyMeter:
     lost: ClassVar[str] = "energy of an epoch on the GPU"
     trust: ClassVar[str] = "the driver's counter, taken as it is, over 10 s and more"
 
-    def __init__(self, gpu: GpuUnderTest) -> None:
+    def __init__(self, gpu: GpuUnderTest | None = None) -> None:
         self._gpu = gpu
-        self._device: NvmlDevice | None = None
-        self._window = EnergyWindow()
-        self._reason: str | None = None
+        self._device: NvmlDevice | Reason | None = None
+        self._opened_s = 0.0
+        self._early: float | Reason = NEVER_OPENED
 
-    def probe(self) -> str | None:
-        if self._device is None and self._reason is None:
-            device = answer_or_reason(lambda: NvmlDevice(self._gpu.uuids))
-            if isinstance(device, str):
-                self._reason = device
-            else:
-                self._device = device
-        return self._reason
+    def probe(self) -> Reason | None:
+        if self._device is None:  # opened once for all windows
+            self._device = answer_or_reason(self._open)
+        return self._device if isinstance(self._device, Reason) else None
+
+    def _open(self) -> NvmlDevice:
+        if self._gpu is None:
+            raise SensorUnavailableError(no_gpu_reason())
+        return NvmlDevice(self._gpu.uuids)
 
     def start(self) -> None:
-        if self.probe() is None and self._device is not None:
-            self._window.open(self._device)
+        self.probe()
+        if self._device is not None and not isinstance(self._device, Reason):
+            self._early = answer_or_reason(self._device.energy_j)
+            self._opened_s = time.monotonic()
 
     def stop(self) -> list[Reading]:
-        if self._device is None:
-            reason = self._reason or "failed: the window was never opened"
-            return [Reading("gpu_energy", "J", None, ENERGY, reason)]
-        return [self._window.close(self._device)]
-
-
-class EnergyWindow:
-    """The energy counter's difference over a window, refused where the window is too short."""
-
-    def __init__(self) -> None:
-        self._opened_s = time.monotonic()
-        self._joules: float | str = "failed: the window was never opened"
-
-    def open(self, device: NvmlDevice) -> None:
-        """Read the counter; never raises."""
-        self._joules = answer_or_reason(device.energy_j)
-        self._opened_s = time.monotonic()
-
-    def close(self, device: NvmlDevice) -> Reading:
-        """The energy since :meth:`open`. Units: J."""
+        if self._device is None or isinstance(self._device, Reason):
+            return [reading("gpu_energy", "J", self._device or NEVER_OPENED, ENERGY)]
         length_s = time.monotonic() - self._opened_s
-        late = answer_or_reason(device.energy_j)
-        early = self._joules
-        what = ("gpu_energy", "J")
-        for answer in (early, late):
-            if isinstance(answer, str):
-                return Reading(*what, None, ENERGY, answer)
+        late, early = answer_or_reason(self._device.energy_j), self._early
+        if isinstance(early, Reason) or isinstance(late, Reason):
+            why = early if isinstance(early, Reason) else late
+            return [reading("gpu_energy", "J", why, ENERGY)]
+        joules: float | Reason = late - early if late > early else _STOOD_STILL
         if length_s < SHORTEST_ENERGY_WINDOW_S:
-            return Reading(
-                *what,
-                None,
-                ENERGY,
-                f"{TOO_SHORT} less than {SHORTEST_ENERGY_WINDOW_S:g} s is too short for a counter"
-                " that is refreshed every 0.1 s; see stage `energy`, or `energy` of the plan",
-                samples=2,
-            )
-        joules = float(late) - float(early)
-        if joules <= 0:
-            reason = "failed: the energy counter stood still or fell; was the driver reloaded?"
-            return Reading(*what, None, ENERGY, reason, samples=2)
-        return Reading(*what, joules, ENERGY, samples=2)
+            joules = _TOO_SHORT_FOR_ENERGY
+        return [reading("gpu_energy", "J", joules, ENERGY, samples=2)]
+
+
+class GpuPowerMeter(GpuEnergyMeter):
+    """Energy (J), power (W), temperature (K), clock (Hz), throttling (share of samples)."""
+
+    name: ClassVar[str] = "gpu_power"
+    summary: ClassVar[str] = "energy, power, temperature and clocks of the GPU (NVML)"
+    lost: ClassVar[str] = "energy and power of the GPU, and whether it was throttled"
+    trust: ClassVar[str] = "the driver's counters, taken as they are; energy over 10 s and more"
+
+    _poller: Poller[Sample] | None = None
+
+    def _open(self) -> NvmlDevice:
+        device = super()._open()
+        self._poller = Poller(lambda: look(device), PERIOD_S)
+        return device
+
+    def start(self) -> None:
+        self.probe()
+        if self._poller is not None:
+            self._poller.start()
+        super().start()
+
+    def stop(self) -> list[Reading]:
+        (energy,) = super().stop()
+        if self._poller is None:
+            return [energy, reading("gpu_power", "W", energy.reason or NEVER_OPENED, POWER)]
+        polled = self._poller.stop()
+        return [energy, *summarise(polled), polled.cost("gpu_power_polling_cpu")]

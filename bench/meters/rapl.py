@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
 from typing import ClassVar
 
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
+from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
+from gatherbench.bench.meters.poller import Polled, Poller, Wrapping
 
 #: No package draws more: twice the highest thermal design power sold (500 W, AMD EPYC 9965). It
 #: bounds how soon a counter can wrap, and how much energy a falling counter can stand for.
@@ -25,16 +26,26 @@ MAX_PACKAGE_W = 1000.0
 MIN_WINDOW_S = 0.1
 _MAX_PERIOD_S = 30.0
 
+DRAM = "dram"
 _PACKAGE = re.compile(r"package-\d+(-die-\d+)?")
-_LOST_WRAP = "unsupported: {} was read too late, it may have wrapped unseen; run on a quieter host"
-_BACKWARDS = "failed: {} went backwards by more than a wrap explains"
-_SOURCE = "powercap energy_uj, all {}"
-_LET_READ = (
+_PERMISSION = Reason(
+    "no_permission",
+    "energy_uj is for root only",
     'run as root, or write SUBSYSTEM=="powercap", KERNEL=="intel-rapl*:*", '
     'RUN+="/bin/chmod a+r /sys%p/energy_uj" into /etc/udev/rules.d/70-rapl.rules '
     "and run: udevadm trigger --subsystem-match=powercap (then every user can read it, which "
-    "Linux has closed because it tells of others' work)"
+    "Linux has closed because it tells of others' work)",
 )
+_NO_PACKAGE = Reason(
+    "no_device",
+    "no RAPL package in the kernel's powercap tree",
+    "run on bare metal (most virtual machines hide the counter)",
+)
+_NO_DRAM = Reason(
+    "no_device", "this processor has no RAPL zone for its memory", "nothing brings one"
+)
+_SHORT = Reason("too_short", f"the window is shorter than {MIN_WINDOW_S:g} s", "use longer epochs")
+_STOOD_STILL = Reason("unsupported", "the counter stood still", "this machine does not feed it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,10 @@ class Zone:
     @property
     def label(self) -> str:
         return f"{self.name} ({self.folder.name})"
+
+
+#: Time (s) and, zone by zone, its energy (µJ) or why it is not known.
+_Sample = tuple[float, tuple[int | Reason, ...]]
 
 
 class RaplMeter:
@@ -76,79 +91,111 @@ class RaplMeter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._powercap, self._read, self._clock = powercap, read, clock
-        self._reason: str | None = None
+        self._reason: Reason | None = None
         self._zones: list[Zone] = []
-        self._counters: list[_Counter] = []
+        self._poller: Poller[_Sample] | None = None
         self._period_s = _MAX_PERIOD_S
-        self._asked = False
-        self._poller: _Poller | None = None
-        self._opened_s = 0.0
 
-    def probe(self) -> str | None:
+    def probe(self) -> Reason | None:
         try:
             self._zones = self._find_zones()
-            packages = [zone for zone in self._zones if zone.name != "dram"]
-            if not packages:
-                return (
-                    "no_device: no RAPL package in the kernel's powercap tree; "
-                    "run on bare metal (most virtual machines hide the counter)"
-                )
+            packages = [zone for zone in self._zones if zone.name != DRAM]
             for zone in packages:
-                _energy_uj(zone, self._read)
+                self._energy_uj(zone)
         except PermissionError:
-            return f"no_permission: energy_uj is for root only; {_LET_READ}"
+            return _PERMISSION
         except (OSError, ValueError) as error:
-            return f"unsupported: energy_uj cannot be read ({_words(error)}); run on bare metal"
-        return None
+            cause = f"energy_uj cannot be read ({_words(error)})"
+            return Reason("unsupported", cause, "run on bare metal")
+        return None if packages else _NO_PACKAGE
 
     def start(self) -> None:
-        if not self._asked:  # what the kernel shows does not change from window to window
-            self._reason, self._asked = self.probe(), True
-        if self._reason is not None:
-            return
-        self._opened_s = self._clock()
-        self._counters = [_Counter(zone, self._read, self._clock) for zone in self._zones]
-        smallest = min(zone.max_uj for zone in self._zones)
-        # Twice as often as the counter can wrap at the most.
-        self._period_s = min(_MAX_PERIOD_S, smallest / 1e6 / MAX_PACKAGE_W / 2)
-        self._poller = _Poller(self._counters, self._period_s)
+        if self._poller is None and self._reason is None:
+            # What the kernel shows does not change from window to window.
+            self._reason = self.probe()
+            if self._reason is None:
+                smallest_j = min(zone.max_uj for zone in self._zones) / 1e6
+                # Twice as often as the counter can wrap at the most.
+                self._period_s = min(_MAX_PERIOD_S, smallest_j / MAX_PACKAGE_W / 2)
+                self._poller = Poller(self._sample, self._period_s)
+        if self._poller is not None:
+            self._poller.start()
 
     def stop(self) -> list[Reading]:
+        polled: Polled[_Sample] = Polled([], self._reason or NEVER_OPENED, None)
         if self._poller is not None:
-            self._poller.close()
-            self._poller = None
-        packages = [c for c in self._counters if c.zone.name != "dram"]
-        dram = [c for c in self._counters if c.zone.name == "dram"]
+            polled = self._poller.stop()
+        packages = [i for i, zone in enumerate(self._zones) if zone.name != DRAM]
+        dram = [i for i, zone in enumerate(self._zones) if zone.name == DRAM]
+        incomplete = None
+        if not dram:
+            incomplete = _NO_DRAM
+        elif len(dram) < len(packages):
+            cause = (
+                f"{len(dram)} of {len(packages)} packages have a dram zone, a sum would leave"
+                " memory out"
+            )
+            incomplete = Reason("unsupported", cause, "enable the zones in the firmware")
         return [
-            self._reading("cpu_package_energy", "packages", packages, None),
-            self._reading("cpu_dram_energy", "memory", dram, _incomplete(dram, packages)),
+            self._reading("cpu_package_energy", "packages", packages, polled, None),
+            self._reading("cpu_dram_energy", "memory", dram, polled, incomplete),
         ]
 
     def _reading(
-        self, metric: str, what: str, counters: list[_Counter], reason: str | None
+        self,
+        metric: str,
+        what: str,
+        zones: list[int],
+        polled: Polled[_Sample],
+        reason: Reason | None,
     ) -> Reading:
-        source = _SOURCE.format(what)
-        for counter in counters:
-            counter.advance()
-        reason = self._reason or reason or next((c.reason for c in counters if c.reason), None)
-        if reason is None and self._clock() - self._opened_s < MIN_WINDOW_S:
-            reason = (
-                f"unsupported: the window is shorter than {MIN_WINDOW_S:g} s; use longer epochs"
-            )
-        total_uj = sum(counter.total_uj for counter in counters)
-        if reason is None and total_uj == 0:
-            reason = "unsupported: the counter stood still; this machine does not feed it"
-        if reason is not None:
-            return Reading(metric, "J", None, source, reason=reason)
-        samples = min(counter.samples for counter in counters)
-        period_s = self._period_s if samples > 2 else None
-        return Reading(metric, "J", total_uj / 1e6, source, samples=samples, period_s=period_s)
+        answer = polled.error or reason or self._joules(zones, polled.samples)
+        samples, period_s = len(polled.samples), None
+        if isinstance(answer, Reason):
+            samples = 0
+        elif samples > 2:
+            period_s = self._period_s
+        source = f"powercap energy_uj, all {what}"
+        return reading(metric, "J", answer, source, samples, period_s)
+
+    def _joules(self, zones: list[int], samples: list[_Sample]) -> float | Reason:
+        total_uj = 0
+        for i in zones:
+            zone, counts = self._zones[i], []
+            for time_s, energies in samples:
+                energy = energies[i]
+                if isinstance(energy, Reason):
+                    return energy
+                counts.append((time_s, energy))
+            # The counter begins again at 0 after max_energy_range_uj (kernel, power/powercap).
+            counter = Wrapping(zone.label, "µJ", zone.max_uj, MAX_PACKAGE_W * 1e6, MIN_WINDOW_S)
+            try:
+                total_uj += counter.accumulate(counts)[-1][1]
+            except SensorUnavailableError as lost:
+                return lost.reason
+        if samples[-1][0] - samples[0][0] < MIN_WINDOW_S:
+            return _SHORT
+        return total_uj / 1e6 if total_uj else _STOOD_STILL
+
+    def _sample(self) -> _Sample:
+        """The time, and what each zone says or why it says nothing."""
+        found: list[int | Reason] = []
+        for zone in self._zones:
+            try:
+                found.append(self._energy_uj(zone))
+            except (OSError, ValueError) as error:
+                cause = f"{zone.label} cannot be read any more ({_words(error)})"
+                found.append(Reason("failed", cause))
+        return self._clock(), tuple(found)
+
+    def _energy_uj(self, zone: Zone) -> int:
+        return int(self._read(zone.folder / "energy_uj"))
 
     def _find_zones(self) -> list[Zone]:
         zones = []
         for folder in sorted(self._powercap.glob("intel-rapl:[0-9]*")):
             name = self._read(folder / "name").strip()
-            if name == "dram" or _PACKAGE.fullmatch(name):
+            if name == DRAM or _PACKAGE.fullmatch(name):
                 max_uj = int(self._read(folder / "max_energy_range_uj"))
                 if max_uj <= 0:  # it would have to be polled without a pause
                     raise ValueError(name)
@@ -156,82 +203,8 @@ class RaplMeter:
         return zones
 
 
-def _incomplete(dram: list[_Counter], packages: list[_Counter]) -> str | None:
-    """Why the zones of memory are not all of the machine's memory, or ``None``."""
-    if not dram:
-        return "no_device: this processor has no RAPL zone for its memory; nothing brings one"
-    if len(dram) < len(packages):
-        return (
-            f"unsupported: {len(dram)} of {len(packages)} packages have a dram zone, a sum would "
-            "leave memory out; enable the zones in the firmware"
-        )
-    return None
-
-
-class _Counter:
-    """Adds up what one zone used; a reason once that is no longer known."""
-
-    def __init__(self, zone: Zone, read: Callable[[Path], str], clock: Callable[[], float]) -> None:
-        self.zone, self._read, self._clock = zone, read, clock
-        self.total_uj, self.samples = 0, 0
-        self.reason: str | None = None
-        self._last_uj: int | None = None
-        self._last_s = 0.0
-
-    def advance(self) -> None:
-        """Read the counter and add what it grew by since the reading before."""
-        if self.reason is not None:
-            return
-        try:
-            now_uj, now_s = _energy_uj(self.zone, self._read), self._clock()
-        except (OSError, ValueError) as error:
-            self.reason = f"failed: {self.zone.label} cannot be read any more ({_words(error)})"
-            return
-        if self._last_uj is not None:
-            self._add(now_uj - self._last_uj, now_s - self._last_s)
-        self.samples += 1
-        self._last_uj, self._last_s = now_uj, now_s
-
-    def _add(self, grown_uj: int, seconds: float) -> None:
-        possible_uj = MAX_PACKAGE_W * (seconds + MIN_WINDOW_S) * 1e6
-        if MAX_PACKAGE_W * seconds * 1e6 > self.zone.max_uj:
-            self.reason = _LOST_WRAP.format(self.zone.label)
-        elif grown_uj < 0 and grown_uj + self.zone.max_uj > possible_uj:
-            self.reason = _BACKWARDS.format(self.zone.label)
-        else:
-            # The counter begins again at 0 after max_energy_range_uj (kernel, power/powercap).
-            self.total_uj += grown_uj if grown_uj >= 0 else grown_uj + self.zone.max_uj
-
-
-class _Poller:
-    """Reads counters often enough that none wraps unseen, in a thread that mostly sleeps."""
-
-    def __init__(self, counters: list[_Counter], period_s: float) -> None:
-        self._counters, self._period_s = counters, period_s
-        self._done = Event()
-        for counter in counters:
-            counter.advance()
-        self._thread = Thread(target=self._poll, name="gatherbench-meter-rapl", daemon=True)
-        self._thread.start()
-
-    def _poll(self) -> None:
-        while not self._done.wait(self._period_s):
-            for counter in self._counters:
-                counter.advance()
-
-    def close(self) -> None:
-        self._done.set()
-        self._thread.join()
-
-
-def _energy_uj(zone: Zone, read: Callable[[Path], str]) -> int:
-    return int(read(zone.folder / "energy_uj"))
-
-
 def _words(error: Exception) -> str:
     """What went wrong, without the path that an ``OSError`` names."""
-    return (
-        (error.strerror or "no answer")
-        if isinstance(error, OSError)
-        else "no number that means anything"
-    )
+    if isinstance(error, OSError):
+        return error.strerror or "no answer"
+    return "no number that means anything"

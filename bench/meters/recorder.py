@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
 
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import UNITS, Meter, Reading
 
 #: How long one call of a meter may take: far more than any sensor needs (NVML's slowest call
@@ -29,7 +30,7 @@ class Recorder:
     """Opens the meters' windows in the order given and closes them in the reverse order.
 
     A meter that raises, does not return or reports what is no reading yields a reading with a
-    reason that begins with ``failed``; the others go on and so does the run. One that did not
+    reason of kind ``failed``; the others go on and so does the run. One that did not
     return is not called again. The recorder may be entered again: each time is a new window.
 
     Attributes:
@@ -57,7 +58,7 @@ class Recorder:
         seen = self._call("stop", reversed(range(len(self._meters))))
         for i, why in self._broken.items():
             name = self._meters[i].name
-            seen[i] = [Reading(name, "1", None, f"meter {name}", reason=f"failed: {why}")]
+            seen[i] = [Reading(name, "1", None, f"meter {name}", Reason("failed", why))]
         self.readings = tuple(reading for i in sorted(seen) for reading in seen[i])
 
     def _call(self, verb: Verb, order: Iterable[int]) -> dict[int, list[Reading]]:
@@ -111,7 +112,8 @@ def _checked(reading: Reading) -> Reading:
     if reading.unit not in UNITS:
         raise ValueError(f"{reading.metric} has the unit {reading.unit!r}, none of {UNITS}")
     if reading.value is None:
-        return reading if reading.reason else replace(reading, reason="failed: no value, no reason")
+        return replace(reading, reason=reading.reason or Reason("failed", "no value, no reason"))
     if not math.isfinite(reading.value) or reading.value < 0:
-        return replace(reading, value=None, reason=f"failed: the sensor said {reading.value}")
+        said = Reason("failed", f"the sensor said {reading.value}")
+        return replace(reading, value=None, reason=said)
     return replace(reading, reason=None)

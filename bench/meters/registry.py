@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
 from gatherbench.bench.meters.base import Meter
 from gatherbench.bench.meters.clock import WallClockMeter
 from gatherbench.bench.meters.cpu import CpuMeter
@@ -34,24 +31,12 @@ METERS: tuple[type[Meter], ...] = (
 APART: tuple[type[Meter], ...] = (UvmMeter,)
 
 
-def open_meters(names: Iterable[str] | None = None, gpu: GpuUnderTest | None = None) -> list[Meter]:
-    """The meters of these names (all of them for ``None``), in the order of :data:`METERS`.
+def open_meters(gpu: GpuUnderTest | None = None) -> list[Meter]:
+    """Every meter of :data:`METERS`; those of a GPU watch ``gpu``.
 
-    Those of a GPU watch ``gpu``. Meters that cannot read here, or have no GPU to watch, are among
-    them: their readings carry the reason.
-
-    Raises:
-        ValueError: no meter has this name.
+    Meters that cannot read here, or have no GPU to watch, are among them: their readings carry the
+    reason.
     """
-    known = {meter.name: meter for meter in METERS}
-    wanted = list(known) if names is None else list(names)
-    for name in wanted:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            raise ValueError(f"no meter is called {name!r}: {hint}")
     return [
-        meter(gpu) if issubclass(meter, (PcieMeter, GpuPowerMeter)) else meter()
-        for name, meter in known.items()
-        if name in wanted
+        meter(gpu) if issubclass(meter, (PcieMeter, GpuPowerMeter)) else meter() for meter in METERS
     ]

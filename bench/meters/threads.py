@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import Reading
 
 #: Metric of a group, and how the names of its threads begin. The first that fits counts.
@@ -51,10 +52,11 @@ class ThreadMeter:
         self._clocks: dict[int, float] = {}
         self._process_s = 0.0
 
-    def probe(self) -> str | None:
-        if not _TASKS.is_dir():
-            return "unsupported: threads are listed in /proc/self/task; run on Linux with /proc"
-        return None
+    def probe(self) -> Reason | None:
+        if _TASKS.is_dir():
+            return None
+        cause = "threads are listed in /proc/self/task"
+        return Reason("unsupported", cause, "run on Linux with /proc")
 
     def start(self) -> None:
         if self.probe() is None:

@@ -9,13 +9,13 @@ headers. The first source whose ratios are within :data:`TRUSTED` both ways is r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from gatherbench.bench.machine.nvml import SensorUnavailableError
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.meters.nvml_device import Link, NvmlDevice
-from gatherbench.bench.meters.pcie_sources import DIRECTIONS, SOURCES, PcieSource, link_or_none
+from gatherbench.bench.meters.pcie import DIRECTIONS, SOURCES, PcieSource, link_or_none
 
 #: Bytes that a source counts for each byte copied, from 5 % lost to the headers of 64 B packets
 #: and the traffic of control (EVIDENCE, §4).
@@ -35,30 +35,43 @@ class Copier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What one source said of one copy.
-
-    ``counted`` is ``None`` where it said nothing, and ``reason`` says why. Units: B.
-    """
+    """What one source said of one copy: bytes, or why it said nothing. Units: B."""
 
     source: str
     direction: str
-    counted: float | None
+    counted: float | Reason
     copied: float
-    reason: str | None = None
 
     @property
-    def ratio(self) -> float | None:
+    def ratio(self) -> float | Reason:
         """Bytes counted for each byte copied."""
-        return None if self.counted is None else self.counted / self.copied
+        return self.counted if isinstance(self.counted, Reason) else self.counted / self.copied
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the source is right here."""
+        low, high = TRUSTED
+        return not isinstance(self.ratio, Reason) and low <= self.ratio <= high
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Every comparison, and the link before and during the copies (``None``: not told)."""
+    """Every comparison, and the link before and during the copies (``None``: not told).
 
-    comparisons: list[Comparison]
-    link_idle: Link | None
-    link_loaded: Link | None
+    ``unavailable``: why no sensor of the GPU could be asked at all.
+    """
+
+    comparisons: list[Comparison] = field(default_factory=list)
+    link_idle: Link | None = None
+    link_loaded: Link | None = None
+    unavailable: Reason | None = None
+
+    @property
+    def choice(self) -> SensorChoice:
+        """The source that the cases shall read, or why there is none."""
+        return (
+            SensorChoice(None, self.unavailable) if self.unavailable else choose(self.comparisons)
+        )
 
 
 def calibrate(
@@ -75,37 +88,37 @@ def calibrate(
         try:
             source = kind(device)
         except SensorUnavailableError as unavailable:
-            found += [Comparison(kind.name, d, None, 0.0, str(unavailable)) for d in DIRECTIONS]
+            found += [Comparison(kind.name, d, unavailable.reason, 0.0) for d in DIRECTIONS]
             continue
         for direction in DIRECTIONS:
             source.start()
             copied = copier.copy(direction, seconds, lambda: loaded.append(link_or_none(device)))
-            seen = source.stop().traffic[direction]
-            found.append(Comparison(kind.name, direction, seen.value, copied, seen.reason))
+            (seen,) = (r for r in source.stop() if r.metric == f"pcie_{direction}")
+            counted = seen.reason or seen.value or 0.0
+            found.append(Comparison(kind.name, direction, counted, copied))
     fastest = max((link for link in loaded if link), key=lambda x: (x.gen, x.width), default=None)
     return Calibration(found, idle, fastest)
 
 
 def choose(comparisons: Sequence[Comparison]) -> SensorChoice:
     """The first source, in the order of trust, that is right both ways; else what is wrong."""
-    said: list[str] = []
+    doubts: list[str] = []
     for name in dict.fromkeys(c.source for c in comparisons):
-        wrong = [verdict(c) for c in comparisons if c.source == name]
-        if not any(wrong):
-            return SensorChoice(pcie=name, pcie_reason="")
-        said += [f"{name} {word}" for word in wrong if word]
-    # One semicolon: what follows the last one of a reason is its remedy.
-    why = ", ".join(said).replace("; ", ", ")
-    nobody = f"unsupported: no source of PCIe traffic is trusted ({why}); update the NVIDIA driver"
-    return SensorChoice(None, nobody)
+        wrong = [c for c in comparisons if c.source == name and not c.trusted]
+        if not wrong:
+            return SensorChoice(name, None)
+        doubts += [f"{name} {_doubt(comparison)}" for comparison in wrong]
+    said = {c.counted for c in comparisons}
+    if len(said) == 1 and isinstance(why := said.pop(), Reason):  # a GPU that is lost, say
+        return SensorChoice(None, why)
+    cause = f"no source of PCIe traffic is trusted ({', '.join(doubts)})"
+    return SensorChoice(None, Reason("unsupported", cause, "update the NVIDIA driver"))
 
 
-def verdict(comparison: Comparison) -> str | None:
-    """Why a comparison speaks against its source; ``None`` when it does not."""
+def _doubt(comparison: Comparison) -> str:
+    """What speaks against a source."""
     ratio, direction = comparison.ratio, comparison.direction.replace("_", " ")
-    if ratio is None:
-        return f"{direction}: {comparison.reason}"
+    if isinstance(ratio, Reason):
+        return f"{direction}: {ratio.cause}"
     low, high = TRUSTED
-    if low <= ratio <= high:
-        return None
     return f"{direction}: counts {ratio:.3g} B for each byte copied, outside {low} to {high}"

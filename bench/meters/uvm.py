@@ -2,8 +2,10 @@
 
 Counting costs: the driver writes a record for every fault and every move, and CUPTI stays attached
 to the process. So this meter is never opened around anything timed; it has an epoch of its own, the
-last thing that a case with managed memory does. In other cases CUPTI is not touched. A move of
-known size is part of the window: its counters are believed where they have counted it.
+last thing that a case with managed memory does. In other cases CUPTI is not touched.
+
+Counters that were opened too late, or watch another process, say 0 as calmly as counters of memory
+that stays where it is. A move of known size in the same window tells the two apart.
 """
 
 from __future__ import annotations
@@ -12,22 +14,32 @@ import ctypes
 import os
 from typing import ClassVar
 
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.machine.reason import Reason
+from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
 from gatherbench.bench.meters.cupti import (
     CPU_PAGE_FAULT,
     DEVICE_TO_HOST,
     GPU_PAGE_FAULT,
     HOST_TO_DEVICE,
+    NSYS,
     CuptiError,
     Tally,
     UnifiedMemoryCounters,
 )
-from gatherbench.bench.meters.known_move import SIZE_BYTES, KnownMove
 from gatherbench.bench.meters.trust import TRUSTED
-from gatherbench.kernels.cuda_calls import CudaCallError
+from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime, runtime
 
 #: What tells of a profiler that was started around the process and uses CUPTI itself.
 _PROFILERS = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
+
+_NO_DRIVER = Reason(
+    "no_device", "no NVIDIA driver answers (libcuda.so.1)", "use a machine with a GPU"
+)
+_PROFILED = Reason("busy", "a profiler runs this process and has CUPTI", "run without it")
+_NO_GPU_USED = Reason("unsupported", "this process does not use the GPU")
+#: Of the known move: the largest piece that the driver moves at once, and a multiple of every page
+#: size.
+SIZE_BYTES = 2 << 20
 
 #: Metric, unit, counter and source; a source ends in what is made of the counter's records.
 _METRICS = (
@@ -37,6 +49,38 @@ _METRICS = (
     ("migrated_host_to_device", "B", HOST_TO_DEVICE, "BYTES_TRANSFER_HTOD values"),
     ("migrated_device_to_host", "B", DEVICE_TO_HOST, "BYTES_TRANSFER_DTOH values"),
 )
+
+
+class KnownMove:
+    """Managed memory of :data:`SIZE_BYTES` that lies on the host until :meth:`to_gpu`.
+
+    Attributes:
+        addresses: where it lies.
+
+    Raises:
+        CudaCallError: there is no managed memory here.
+    """
+
+    def __init__(self) -> None:
+        start = int(call_runtime("cudaMallocManaged", SIZE_BYTES, runtime().cudaMemAttachGlobal))
+        self.addresses = range(start, start + SIZE_BYTES)
+        ctypes.memset(start, 1, SIZE_BYTES)
+
+    def to_gpu(self) -> None:
+        """Move all of it to the current GPU, and wait for it.
+
+        Raises:
+            CudaCallError: CUDA refuses.
+        """
+        module, gpu = runtime(), runtime().cudaMemLocation()
+        gpu.type = module.cudaMemLocationType.cudaMemLocationTypeDevice
+        gpu.id = int(call_runtime("cudaGetDevice"))
+        call_runtime("cudaMemPrefetchAsync", self.addresses.start, SIZE_BYTES, gpu, 0, 0)
+        call_runtime("cudaDeviceSynchronize")
+
+    def close(self) -> None:
+        """Free it."""
+        call_runtime("cudaFree", self.addresses.start)
 
 
 class UvmMeter:
@@ -54,22 +98,20 @@ class UvmMeter:
     lost: ClassVar[str] = "whether managed memory is read in place or moved to the GPU"
     trust: ClassVar[str] = "a move of known size is counted in every window, no record is dropped"
 
-    def __init__(self, busy: str | None = None) -> None:
+    def __init__(self, busy: Reason | None = None) -> None:
         self._busy = busy
-        self._reason: str | None = "failed: the window was never opened"
+        self._reason: Reason | None = NEVER_OPENED
         self._counters: UnifiedMemoryCounters | None = None
         self._known: KnownMove | None = None
 
-    def probe(self) -> str | None:
+    def probe(self) -> Reason | None:
         try:
             ctypes.CDLL("libcuda.so.1")
         except OSError:
-            return "no_device: no NVIDIA driver answers (libcuda.so.1); use a machine with a GPU"
-        if self._busy is not None:
-            return f"busy: {self._busy}"
-        if any(name in os.environ for name in _PROFILERS):
-            return "busy: a profiler runs this process and has CUPTI; run without it"
-        return None
+            return _NO_DRIVER
+        if self._busy is None and any(name in os.environ for name in _PROFILERS):
+            return _PROFILED
+        return self._busy
 
     def start(self) -> None:
         self._counters = self._known = None
@@ -79,7 +121,7 @@ class UvmMeter:
         import torch  # loaded long since where there is something to meter
 
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            self._reason = "unsupported: this process does not use the GPU"
+            self._reason = _NO_GPU_USED
             return
         major = str(torch.version.cuda).partition(".")[0]
         try:
@@ -89,9 +131,10 @@ class UvmMeter:
             self._counters = counters
             self._known.to_gpu()
         except CuptiError as error:
-            self._reason = str(error)
+            self._reason = error.reason
         except CudaCallError as error:
-            self._reason = f"unsupported: {error}; use a GPU that migrates managed memory"
+            remedy = "use a GPU that migrates managed memory"
+            self._reason = Reason("unsupported", str(error), remedy)
 
     def stop(self) -> list[Reading]:
         tally = self._counted()
@@ -106,28 +149,26 @@ class UvmMeter:
         try:
             return None if self._counters is None else self._counters.stop(self._known.addresses)
         except CuptiError as error:
-            self._reason = str(error)
+            self._reason = error.reason
             return None
         finally:
             self._known.close()
 
 
-def _distrust(tally: Tally) -> str | None:
+def _distrust(tally: Tally) -> Reason | None:
     """Why the counters are not to be believed, or ``None``."""
     counted, (low, high) = tally.apart[HOST_TO_DEVICE], TRUSTED
     if low <= counted / SIZE_BYTES <= high:
         return None
-    return (
-        f"failed: of {SIZE_BYTES} B moved to the GPU as a test CUPTI counted {counted}; "
-        "nsys profile --cuda-um-gpu-page-faults=true may count them"
-    )
+    cause = f"of {SIZE_BYTES} B moved to the GPU as a test CUPTI counted {counted}"
+    return Reason("failed", cause, NSYS)
 
 
 def _reading(
-    metric: str, unit: str, counter: int, what: str, tally: Tally | None, reason: str | None
+    metric: str, unit: str, counter: int, what: str, tally: Tally | None, reason: Reason | None
 ) -> Reading:
     if tally is None:
         return Reading(metric, unit, None, f"cupti {what}", reason)
     found = tally.records if what.endswith("records") else tally.values
-    source, samples = f"cupti {what}, API {tally.version}", tally.records[counter]
-    return Reading(metric, unit, float(found[counter]), source, samples=samples)
+    source = f"cupti {what}, API {tally.version}"
+    return reading(metric, unit, found[counter], source, samples=tally.records[counter])

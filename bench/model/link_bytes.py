@@ -57,8 +57,7 @@ def copied_ratio(run: Run) -> float | None:
     sources = whole[whole["metric"] == "pcie_trusted"]["source"]
     read_by_all = {source.partition(" ")[0] for source in sources}
     for ratio in whole[whole["metric"] == _RATIO].to_dict("records"):
-        source = ratio["source"]
-        if source.partition(":")[0] in read_by_all and "pinned memory" in source:
+        if ratio["source"].partition(":")[0] in read_by_all:
             return float(ratio["value"])
     return None
 

@@ -212,7 +212,7 @@ def _why(run: Run, key: Key) -> str:
         return str(undeclared.iloc[0])
     if ended.empty:
         return "the case has not been run; --resume completes it"
-    return "the case declares too little: a run of gpu-meters, or an old one"
+    return "the case declares too little: an old run"
 
 
 def profile_of(run: Run) -> LinkProfile | None:

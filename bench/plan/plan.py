@@ -103,6 +103,12 @@ class Measure(_Table):
         " its energy counter needs. Without them a case may take half as long, and its energy"
         " stays unknown.",
     )
+    known_copies: list[float] = Field(
+        default=[256],
+        min_length=1,
+        description="On a GPU: MiB of the copies that its sensors are held against before the first"
+        " case. By the first size is decided which of them the cases read.",
+    )
     trace: bool = Field(
         default=False,
         description="Write a Chrome trace of one more epoch of each strategy, after its measured"
@@ -141,7 +147,8 @@ class WorkloadTable(_Table):
         default=1.0, description="Share of a generated graph's full size."
     )
     model: str | list[str] = Field(
-        default="sage", description='sage, gat, or a class of your own: "my_module:MyGNN".'
+        default="sage",
+        description='sage, gat, mlp (looks at no edge), or a class of your own: "my_module:MyGNN".',
     )
     hidden: int | list[int] = Field(
         default=16, description="Width of the hidden layers; of gat, that of one head."

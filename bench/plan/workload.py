@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 #: Models by their names in a plan; any other is a class of the user's own, ``module:Class``.
-MODELS = MappingProxyType({"sage": "GraphSAGE", "gat": "GAT"})
-
-
-#: Model of a workload that is no graph: random rows, fetched and trained on (``gpu-meters``).
+MODELS = MappingProxyType({"sage": "GraphSAGE", "gat": "GAT", "mlp": "MLP"})
+#: The model that looks at no edge: trained on rows of a table without a graph (``gpu-meters``).
 GRAPHLESS = "mlp"
 
 

@@ -15,7 +15,7 @@ import dataclasses
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gatherbench.bench.machine.env import joint_name
-from gatherbench.bench.meters.base import Reading
-from gatherbench.bench.meters.cpu import CpuMeter
+from gatherbench.bench.meters.other_work import OtherWork, is_quiet
 from gatherbench.bench.model.profile import (
     Constant,
     Curve,
@@ -85,8 +84,6 @@ LATE_S = 30.0
 MOST_ROUNDS = 100
 #: Fewer whole rounds than this give no quartiles worth the name.
 FEWEST_ROUNDS = 3
-#: Other work on as many cores is told with the profile.
-BUSY_CORES = 0.2
 _WIDTH = 120
 
 
@@ -149,8 +146,7 @@ def calibrate(
             written[1].unlink(missing_ok=True)
         samples = stack.enter_context(PointFile(written[1]))
         say(f"{len(points)} points, set up in {time.monotonic() - began:.0f} s")
-        meter, loaded = CpuMeter(), time.monotonic()
-        meter.start()
+        work = OtherWork()
         rounds = visit(
             points,
             measure,
@@ -159,9 +155,9 @@ def calibrate(
             warm_up=points,
             most_rounds=MOST_ROUNDS,
         )
-        other_cores = cores_of_others(meter.stop(), time.monotonic() - loaded)
+        other_cores = work.cores()
         facts = ask()  # the link is awake now
-    if other_cores is not None and other_cores > BUSY_CORES:
+    if other_cores is not None and not is_quiet(other_cores):
         note = f"measured beside other work that kept {other_cores:.1f} cores busy"
         facts = dataclasses.replace(facts, description=f"{facts.description}; {note}")
         say(f"{note}: on an idle machine the constants would be others")
@@ -189,18 +185,6 @@ def named(base: LinkProfile, facts: MachineFacts) -> LinkProfile:
     base = base.with_constant("copy.pageable", None, why)
     text = f"{facts.description}; what was not measured there is of {base.name}"
     return dataclasses.replace(base, name=joint_name(facts.slug, base.name), description=text)
-
-
-def cores_of_others(readings: Iterable[Reading], seconds: float) -> float | None:
-    """How many cores other processes kept busy; ``None`` where the kernel does not count.
-
-    In a container the counters may be of a larger machine than the process's share.
-    """
-    seen = {one.metric: one.value for one in readings}
-    busy, user, system = (seen.get(x) for x in ("system_cpu_busy", "cpu_user", "cpu_system"))
-    if not busy or user is None or system is None or not seconds:
-        return None
-    return max(0.0, busy - user - system) / seconds
 
 
 _Ready = tuple[Measure, list[Point], Callable[[], MachineFacts]]

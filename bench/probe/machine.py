@@ -119,7 +119,8 @@ def max_payload(config: Path) -> int | None:
 
 def _nvml(name: str, uuid: str) -> GpuInfo | None:
     """NVML's view of this GPU: of its like, only the one in use has its link awake."""
-    from gatherbench.bench.machine.nvml import SensorUnavailableError, hash_of_uuid, list_gpus
+    from gatherbench.bench.machine.nvml import hash_of_uuid, list_gpus
+    from gatherbench.bench.machine.reason import SensorUnavailableError
 
     try:
         alike = [gpu for gpu in list_gpus() if gpu.name == name]

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from gatherbench.bench.meters.other_work import quiet_cores
 from gatherbench.bench.run.rows import SERIES, Key, Row
 
 if TYPE_CHECKING:
     from gatherbench.bench.read.tables import Run
 
-#: Cores, or share of the host's cores, that other work may have beside a quiet case: daemons and
-#: kernel threads take that much.
-QUIET_CORES, QUIET_SHARE = 0.3, 0.05
 #: The host's clock may be off by a tick on each core: in a short case that looks like other work.
 TICK_S = 0.01
 
@@ -35,9 +33,7 @@ def mark_disturbed(rows: pd.DataFrame, env: dict[str, Any]) -> pd.DataFrame:
     epochs; NaN where the host was not metered. ``disturbed``: that was too much. ``used``: the row
     counts in medians: its case did not fail, and was quiet or its series has no quiet case.
 
-    Other work: processes that are not ours, kernel threads (those that work for us as well, since
-    nobody is charged for them), and what a hypervisor gave to other machines (steal). In a
-    container the host may be larger than our share.
+    What other work is: :mod:`gatherbench.bench.meters.other_work`.
     """
     rows = rows.drop(columns=["other_cores", "disturbed", "used"], errors="ignore")
     wanted = (rows["stage"] == "epoch") & rows["metric"].isin(_METRICS) & (rows["epoch"] >= 0)
@@ -94,10 +90,9 @@ def _other_work(sums: Any, cores: int) -> tuple[Any, Any]:
     """The same two of seconds summed over epochs: of one case, or columns of many."""
     ours = sums["cpu_user"] + sums["cpu_system"]
     other = sums["system_cpu_busy"] + sums["system_cpu_steal"] - ours
-    quiet = max(QUIET_CORES, QUIET_SHARE * cores)
     # Clocks tick: less than nothing is none.
     had = np.maximum(other / sums["window_time"], 0.0)
-    return had, other - quiet * sums["window_time"] > TICK_S * cores
+    return had, other - quiet_cores(cores) * sums["window_time"] > TICK_S * cores
 
 
 def other_load(run: Run) -> pd.Series[float]:

@@ -1,7 +1,7 @@
 """Derive from a run's rows what its GPU drew and what crossed its link.
 
 Energy comes from the stage ``energy``: a window over whole epochs, long enough for the counter
-(:mod:`gatherbench.bench.run.energy_block`). Power is energy over the window's length.
+(:mod:`gatherbench.bench.run.untimed`). Power is energy over the window's length.
 """
 
 from __future__ import annotations

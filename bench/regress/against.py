@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import random
 import signal
 import sys
@@ -32,6 +31,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from gatherbench.bench.meters.other_work import OtherWork
 from gatherbench.bench.regress.blocks import (
     THRESHOLD,
     Open,
@@ -109,7 +109,7 @@ def _main(options: argparse.Namespace, out: Console) -> int:
     base = find_commit(top, options.base or None)
     head = Commit("working tree" if is_dirty(top) else "HEAD", find_commit(top, "HEAD").sha)
     out.print(f"base {base.sha[:12]} ({base.ref})\nhead {head.sha[:12]} ({head.ref})")
-    seed, begin, load = random.SystemRandom().getrandbits(32), time.monotonic(), os.getloadavg()[0]
+    seed, begin, work = random.SystemRandom().getrandbits(32), time.monotonic(), OtherWork()
     with files_of(top, base) as scratch:
         records = compare(
             lambda: both_sides(scratch / "tree", top, scratch),
@@ -130,7 +130,7 @@ def _main(options: argparse.Namespace, out: Console) -> int:
         "threshold": options.threshold,
         "seed": seed,
         "wall_s": time.monotonic() - begin,
-        "load_average": [load, os.getloadavg()[0]],
+        "other_cores": work.cores(),
         "usable_cores": len(psutil.Process().cpu_affinity()),
         "benchmarks": [
             {"verdict": v.word, "reason": v.reason, **_finite(v), **asdict(record)}
@@ -143,11 +143,15 @@ def _main(options: argparse.Namespace, out: Console) -> int:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(found, indent=1) + "\n")
     out.print(
-        f"{found['wall_s']:.0f} s, load average {load:.1f} at the start; samples: {file}",
+        f"{found['wall_s']:.0f} s, {_beside(found['other_cores'])}; samples: {file}",
         highlight=False,
         soft_wrap=True,
     )
     return int(any(verdict.word in ("SLOW", "FAILED") for verdict in verdicts))
+
+
+def _beside(cores: float | None) -> str:
+    return "other work not counted" if cores is None else f"other work kept {cores:.1f} cores busy"
 
 
 def _print(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:

@@ -5,11 +5,11 @@ It runs once, before the first case, in a process of its own; a run without a GP
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import Key, write_atomically
@@ -18,33 +18,33 @@ from gatherbench.bench.run.store import Key, write_atomically
 TIMEOUT_S = 300.0
 #: Of its rows: they belong to no case.
 CALIBRATION_KEY: Key = ("", "", "", 0)
+_CHOICE = TypeAdapter(SensorChoice)
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrationJob:
+class CalibrationJob(BaseModel):
     """What to calibrate for, and where its rows and its choice go."""
+
+    model_config = ConfigDict(frozen=True)
 
     run_id: str
     commit: str
     machine: str
     part: Path
     choice: Path
+    copies_mib: tuple[float, ...]
 
     def dump(self, path: Path) -> None:
         """Write the job for the process that will do it."""
-        path.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
-
-    def keep(self, choice: SensorChoice) -> None:
-        """Write the choice down for the cases to come."""
-        write_atomically(self.choice, json.dumps(asdict(choice), indent=2) + "\n")
+        path.write_text(self.model_dump_json(), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> CalibrationJob:
         """The inverse of :meth:`dump`."""
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        for name in ("part", "choice"):
-            fields[name] = Path(fields[name])
-        return cls(**fields)
+        return cls.model_validate_json(path.read_bytes())
+
+    def keep(self, choice: SensorChoice) -> None:
+        """Write the choice down for the cases to come."""
+        write_atomically(self.choice, _CHOICE.dump_json(choice, indent=2).decode() + "\n")
 
 
 def run_maker(run_id: str, commit: str, machine: str) -> RowMaker:
@@ -55,7 +55,7 @@ def run_maker(run_id: str, commit: str, machine: str) -> RowMaker:
 def read_choice(path: Path) -> SensorChoice:
     """The choice that :meth:`CalibrationJob.keep` kept."""
     try:
-        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return SensorChoice(**fields)
-    except (OSError, ValueError, TypeError) as error:
-        return SensorChoice(None, f"failed: the calibration left no choice ({error})")
+        return _CHOICE.validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        cause = str(error).partition("\n")[0]
+        return SensorChoice(None, Reason("failed", f"the calibration left no choice ({cause})"))

@@ -11,16 +11,16 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from gatherbench.bench.plan.workload import MODELS, Workload
+from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.training_cost import TrainingCost, training_cost
+from gatherbench.bench.run.training_cost import COUNTED, TrainingCost, training_cost
 from gatherbench.bench.sampling.trace import InputIds, Trace
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import total
 
-#: Why nothing is declared, and so nothing predicted, of a model of the user's own.
-OWN_MODEL = "operations are counted for sage and gat, not for a model of one's own"
+#: Why nothing is declared, and so nothing predicted, of another model.
+UNCOUNTED = "operations are counted for sage and gat, not for mlp or a model of one's own"
 #: Fields of a ``DataPath`` that are summed over the trace, and the rows' metric for each.
 PATH_METRICS = {
     "payload_bytes": "declared_payload",
@@ -49,8 +49,8 @@ def declared_rows(
     yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
     yield make.ok("sample", "edges", "1", int(trace.num_edges.sum()), "count of the trace")
     source = "counted from the shapes of the trace's minibatches (bench/run/training_cost.py)"
-    if workload.model not in MODELS:
-        yield make.missing("train", "operations", "1", source, OWN_MODEL)
+    if workload.model not in COUNTED:
+        yield make.missing("train", "operations", "1", source, UNCOUNTED)
         return
     cost = training_of_trace(workload, trace, dataset)
     for name, (metric, unit) in TRAINING_METRICS.items():

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.machine.numa import Binding, bind_case, share_on_node
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.plan.workload import Workload
@@ -31,16 +32,14 @@ from gatherbench.bench.run.check import (
     residency_row,
 )
 from gatherbench.bench.run.declared_rows import declared_rows
-from gatherbench.bench.run.energy_block import EnergyBlock
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import STAGES, CudaClock, EpochTimes, HostClock, run_epoch
 from gatherbench.bench.run.models import Trainer, build_model, to_device
 from gatherbench.bench.run.nvtx import TRACE_BATCHES, Mark, nvtx_session, unmarked, write_trace
-from gatherbench.bench.run.reading_row import row_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_calibration import gpu_under_test
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
-from gatherbench.bench.run.uvm_block import uvm_rows
+from gatherbench.bench.run.untimed import EnergyBlock, row_of, uvm_rows
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
@@ -140,12 +139,12 @@ def load_table(dataset: GraphDataset) -> tuple[Tensor, str]:
 def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[Row]:
     """The NUMA node that threads and memory are bound to, and what of the table lies there."""
     if binding.node is None:
-        reason = binding.reason or "unsupported: not bound"
+        reason = binding.reason or Reason("unsupported", "not bound")
         yield make.missing("setup", "numa_node", "1", "NUMA node of the GPU", reason)
         return
     yield make.ok("setup", "numa_node", "1", binding.node, binding.how)
     share, source = share_on_node(table, binding.node), "move_pages, pages spread over the table"
-    if isinstance(share, str):
+    if isinstance(share, Reason):
         yield make.missing("setup", "table_on_node", "1", source, share)
     else:
         yield make.ok("setup", "table_on_node", "1", share, source)

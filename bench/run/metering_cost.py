@@ -10,7 +10,6 @@ the limit.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
 import time
@@ -22,7 +21,8 @@ import numpy as np
 import torch
 
 from gatherbench.bench.meters.gpu_choice import SensorChoice
-from gatherbench.bench.meters.pcie_sources import FieldCounters
+from gatherbench.bench.meters.other_work import OtherWork
+from gatherbench.bench.meters.pcie import FieldCounters
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.plan.workload import Workload
@@ -37,6 +37,8 @@ from gatherbench.strategies.registry import build
 
 #: What metering may add to an epoch.
 LIMIT = 0.01
+#: What is metered: the `quick` plan's case on the shipped graph, a little longer.
+WORKLOAD = Workload("wordnet", fanouts=(25, 10), max_batches=20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +96,10 @@ def summarise(pairs: Sequence[Pair], resamples: int = 10_000) -> Cost:
 
 
 @contextmanager
-def case_epochs(strategy: str, device: torch.device) -> Iterator[Callable[[], float]]:
-    """Epochs of the `quick` plan's case on the shipped graph, the first of them run already."""
-    workload = Workload("wordnet", fanouts=(25, 10), max_batches=20)
+def case_epochs(
+    strategy: str, device: torch.device, workload: Workload = WORKLOAD
+) -> Iterator[Callable[[], float]]:
+    """Epochs of a case, the first of them run already."""
     dataset = open_dataset(prepare(workload)[0])
     sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
     model = build_model(workload, dataset.spec.feature_dim, dataset.spec.num_classes)
@@ -118,9 +121,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # The source that is polled most often, whether or not a calibration would trust it here.
-    polled = SensorChoice(FieldCounters.name, "")
+    polled = SensorChoice(FieldCounters.name, None)
     recorder = Recorder(open_meters(gpu=gpu_under_test(device, polled)))
-    load = os.getloadavg()[0]
+    work = OtherWork()
     with case_epochs(options.strategy, device) as epoch:
         pairs = measure_pairs(epoch, recorder, options.pairs)
     cost = summarise(pairs)
@@ -130,9 +133,14 @@ def main(arguments: list[str] | None = None) -> int:
         f"metering adds {cost.share:+.2%} (95 % interval {cost.low:+.2%} to {cost.high:+.2%}), "
         f"{cost.verdict()} the limit of {LIMIT:.0%}; "
         f"its windows take {1e3 * cost.edges_s:.1f} ms to open and close, beside the epoch. "
-        f"Load average at the start: {load:.2f}."
+        f"{_beside(work.cores())}"
     )
     return 1 if cost.verdict() == "above" else 0
+
+
+def _beside(cores: float | None) -> str:
+    said = "an unknown number of" if cores is None else f"{cores:.1f}"
+    return f"Other work kept {said} cores busy."
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The models that are trained on the fetched rows: GraphSAGE and GAT from PyG's own layers.
+"""The models that are trained on the fetched rows: GraphSAGE and GAT from PyG's own layers, an MLP.
 
 A plan may name a class of the user's own instead
 (:func:`gatherbench.bench.plan.workload.own_model`). All run on message-flow blocks: layer ``k``
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout, relu
 from torch_geometric.nn import GATConv, SAGEConv
 
-from gatherbench.bench.plan.workload import MODELS, Workload, own_model
+from gatherbench.bench.plan.workload import GRAPHLESS, MODELS, Workload, own_model
 from gatherbench.bench.run.training_cost import GAT_HEADS
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
@@ -48,6 +48,21 @@ class BlockGNN(nn.Module):
         return x
 
 
+class RowMLP(nn.Module):
+    """Two hidden layers over the seeds' own rows: work for the GPU without a graph."""
+
+    def __init__(self, in_dim: int, hidden: int, num_classes: int) -> None:
+        super().__init__()
+        widths = [in_dim, hidden, hidden, num_classes]
+        layers = [module for a, b in pairwise(widths) for module in (nn.Linear(a, b), nn.ReLU())]
+        self.layers = nn.Sequential(*layers[:-1])
+
+    def forward(self, x: Tensor, batch: MiniBatch) -> Tensor:
+        """Logits ``[S, classes]`` of the seeds from the fetched rows ``x`` ``[B, D]``."""
+        logits: Tensor = self.layers(x[: batch.num_nodes[0]])
+        return logits
+
+
 def build_model(workload: Workload, in_dim: int, num_classes: int) -> nn.Module:
     """The workload's model with weights drawn from the workload's seed."""
     torch.manual_seed(workload.seed)
@@ -55,6 +70,8 @@ def build_model(workload: Workload, in_dim: int, num_classes: int) -> nn.Module:
         if workload.model not in MODELS:
             own = own_model(workload.model)
             return own(in_dim, workload.hidden, num_classes, workload.layers)
+        if workload.model == GRAPHLESS:
+            return RowMLP(in_dim, workload.hidden, num_classes)
         return BlockGNN(_layers(workload, in_dim, num_classes))
 
 

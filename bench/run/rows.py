@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import UNITS
 
 SCHEMA_VERSION = 2
@@ -132,12 +133,12 @@ class RowMaker:
         metric: str,
         unit: str,
         source: str,
-        reason: str,
+        reason: str | Reason,
         status: str = "skipped",
         epoch: int = -1,
     ) -> Row:
         """No value, and why."""
-        return self._row(epoch, stage, metric, unit, None, source, status, reason)
+        return self._row(epoch, stage, metric, unit, None, source, status, str(reason))
 
     def _row(self, *values: Any) -> Row:
         names = ("epoch", "stage", "metric", "unit", "value", "source", "status", "reason")

@@ -262,7 +262,12 @@ class Runner:
         if CALIBRATION_KEY not in done:
             part = self.store.parts / "calibration.jsonl"
             job = CalibrationJob(
-                self.store.run_id, self.commit, self.machine, part.absolute(), sensors.absolute()
+                run_id=self.store.run_id,
+                commit=self.commit,
+                machine=self.machine,
+                part=part.absolute(),
+                choice=sensors.absolute(),
+                copies_mib=tuple(self.measure.known_copies),
             )
             self.progress.preparing(self.cases[0].workload, "calibrating the GPU's sensors", 0.0)
             failure = self._work("calibrate", job, TIMEOUT_S)

@@ -8,19 +8,20 @@ them. A run without a GPU has neither.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
-from gatherbench.bench.machine.nvml import SensorUnavailableError
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
+from gatherbench.bench.meters.base import Reading, reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.nvml_device import NvmlDevice, uuids_of
 from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuPowerMeter
-from gatherbench.bench.meters.trust import Calibration, Comparison, calibrate, choose, verdict
-from gatherbench.bench.run.reading_row import row_of
+from gatherbench.bench.meters.trust import Calibration, calibrate
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CALIBRATION_STAGE as STAGE
+from gatherbench.bench.run.untimed import row_of
 
 #: How long each source watches each copy: some periods of the slowest of them.
 COPY_S = 1.0
@@ -28,8 +29,7 @@ COPY_S = 1.0
 SETTLE_S = 3.0
 #: How long the idle GPU is watched.
 IDLE_S = SHORTEST_ENERGY_WINDOW_S
-#: One copy: large enough that starting it costs nothing.
-COPY_BYTES = 256 << 20
+_NO_LINK = Reason("unsupported", "NVML does not describe the link", "ask lspci -vv for LnkSta")
 
 
 def torch_gpu_uuids(device: torch.device) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def gpu_under_test(device: torch.device, choice: SensorChoice | None) -> GpuUnde
 class PinnedCopier:
     """Copies between pinned host memory and the GPU by its copy engines."""
 
-    def __init__(self, device: torch.device, size: int = COPY_BYTES) -> None:
+    def __init__(self, device: torch.device, size: int) -> None:
         host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         on_gpu = torch.empty(size, dtype=torch.uint8, device=device)
         self._pairs = {"host_to_device": (on_gpu, host), "device_to_host": (host, on_gpu)}
@@ -69,97 +69,88 @@ class PinnedCopier:
 
 
 def calibrate_gpu(
-    make: RowMaker, emit: Callable[[Row], None], idle_s: float | None = None
-) -> SensorChoice:
+    make: RowMaker,
+    emit: Callable[[Row], None],
+    copies_mib: Sequence[float],
+    idle_s: float | None = None,
+) -> Calibration:
     """Calibrate the current GPU; rows go to ``emit`` as they are known.
 
     Args:
         make, emit: make a row, and take it.
+        copies_mib: sizes of the known copies; by the first is decided whom to trust.
         idle_s: how long the idle GPU is watched (``None``: :data:`IDLE_S`).
-
-    Returns:
-        The sources that the cases shall read.
     """
     device = torch.device("cuda", torch.cuda.current_device())
     torch.zeros(1, device=device)  # opens the context: what idles is a process ready to train
     torch.cuda.synchronize(device)
     time.sleep(SETTLE_S)
     uuids = torch_gpu_uuids(device)
-    for reading in idle_power(
+    for seen in idle_power(
         GpuUnderTest(uuids, SensorChoice()), IDLE_S if idle_s is None else idle_s
     ):
-        emit(row_of(reading, make, STAGE))
-    try:
-        found = calibrate(NvmlDevice(uuids), PinnedCopier(device), COPY_S)
-    except SensorUnavailableError as unavailable:
-        emit(make.missing(STAGE, "pcie_ratio", "1", "NVML", str(unavailable)))
-        return SensorChoice(None, str(unavailable))
-    for row in rows_of_calibration(found, make):
-        emit(row)
-    return choose(found.comparisons)
+        emit(row_of(seen, make, STAGE))
+    decided: Calibration | None = None
+    for mib in copies_mib:
+        try:
+            copier = PinnedCopier(device, int(mib * (1 << 20)))
+            found = calibrate(NvmlDevice(uuids), copier, COPY_S)
+        except SensorUnavailableError as unavailable:
+            emit(make.missing(STAGE, "pcie_ratio", "1", "NVML", unavailable.reason))
+            return decided or Calibration(unavailable=unavailable.reason)
+        for row in compared(found, make, mib, suffix=f"_of_{mib:g}_mib" if decided else ""):
+            emit(row)
+        if decided is None:
+            decided = found
+            for row in link_rows(found, make):
+                emit(row)
+    return decided or Calibration()
 
 
-def idle_power(gpu: GpuUnderTest, seconds: float) -> list[Reading]:
+def idle_power(gpu: GpuUnderTest, seconds: float) -> Iterator[Reading]:
     """What the GPU draws while a process holds it and does nothing, over ``seconds``."""
     meter = GpuPowerMeter(gpu)
     meter.start()
     begin = time.monotonic()
     time.sleep(seconds)
     length_s = time.monotonic() - begin
-    readings = meter.stop()
     said = "idle, with an open CUDA context"
-    idle = []
-    for reading in readings:
-        if reading.metric == "gpu_energy":
-            watts = None if reading.value is None else reading.value / length_s
-            source = f"{reading.source} over {length_s:.1f} s, {said}"
-            idle.append(Reading("idle_power", "W", watts, source, reading.reason, reading.samples))
-        elif reading.metric in ("gpu_power", "gpu_temperature", "gpu_clock"):
-            idle.append(
-                Reading(
-                    f"idle_{reading.metric}",
-                    reading.unit,
-                    reading.value,
-                    f"{reading.source}, {said}",
-                    reading.reason,
-                    reading.samples,
-                    reading.period_s,
-                )
-            )
-    return idle
+    for seen in meter.stop():
+        if seen.metric == "gpu_energy":
+            watts = seen.reason if seen.value is None else seen.value / length_s
+            source = f"{seen.source} over {length_s:.1f} s, {said}"
+            yield reading("idle_power", "W", watts or 0.0, source, seen.samples)
+        elif seen.metric in ("gpu_power", "gpu_temperature", "gpu_clock"):
+            yield replace(seen, metric=f"idle_{seen.metric}", source=f"{seen.source}, {said}")
 
 
-def rows_of_calibration(found: Calibration, make: RowMaker, of: str = "pinned memory") -> list[Row]:
-    """Ratio, bytes copied and verdict of every comparison, and the link idle and loaded.
+def compared(found: Calibration, make: RowMaker, mib: float, suffix: str = "") -> Iterator[Row]:
+    """Ratio, bytes copied and verdict of every comparison with copies of ``mib`` MiB."""
+    of = f"copies of {mib:g} MiB of pinned memory"
+    for one in found.comparisons:
+        metric = f"pcie_{one.direction}_ratio{suffix}"
+        source = f"{one.source}: bytes counted for each byte copied, {of}"
+        if isinstance(one.ratio, Reason):
+            yield make.missing(STAGE, metric, "1", source, one.ratio)
+            continue
+        trust = "trusted" if one.trusted else "untrusted"
+        yield make.ok(STAGE, metric, "1", one.ratio, f"{source}; {trust}")
+        copied = f"{one.source}: bytes copied, {of}"
+        yield make.ok(STAGE, f"pcie_{one.direction}_copied{suffix}", "B", one.copied, copied)
 
-    ``of`` says in the sources what was copied.
-    """
-    rows = [row for one in found.comparisons for row in _compared(one, make, of)]
-    choice = choose(found.comparisons)
-    rows.append(
-        make.ok(STAGE, "pcie_trusted", "1", 1.0, f"{choice.pcie} is read by all cases")
-        if choice.pcie
-        else make.missing(STAGE, "pcie_trusted", "1", "calibration", choice.pcie_reason)
-    )
+
+def link_rows(found: Calibration, make: RowMaker) -> Iterator[Row]:
+    """Whom the cases read, and the link idle and loaded."""
+    choice = found.choice
+    if choice.pcie_reason is None:
+        said = f"{choice.pcie} is read by all cases"
+        yield make.ok(STAGE, "pcie_trusted", "1", 1.0, said)
+    else:
+        yield make.missing(STAGE, "pcie_trusted", "1", "calibration", choice.pcie_reason)
     for when, link in (("idle", found.link_idle), ("loaded", found.link_loaded)):
         for name in ("gen", "gen_max", "width", "width_max"):
             metric = f"link_{name}_{when}"
             if link is None:
-                reason = "unsupported: NVML does not describe the link; ask lspci -vv for LnkSta"
-                rows.append(make.missing(STAGE, metric, "1", "NVML", reason))
+                yield make.missing(STAGE, metric, "1", "NVML", _NO_LINK)
             else:
-                rows.append(make.ok(STAGE, metric, "1", getattr(link, name), "NVML PCIe link"))
-    return rows
-
-
-def _compared(one: Comparison, make: RowMaker, of: str) -> list[Row]:
-    metric = f"pcie_{one.direction}_ratio"
-    source = f"{one.source}: bytes counted for each byte copied, {of}"
-    if one.ratio is None:
-        return [make.missing(STAGE, metric, "1", source, one.reason or "unsupported: no value")]
-    trust = "trusted" if verdict(one) is None else "untrusted"
-    copied = f"{one.source}: bytes copied, {of}"
-    return [
-        make.ok(STAGE, metric, "1", one.ratio, f"{source}; {trust}"),
-        make.ok(STAGE, f"pcie_{one.direction}_copied", "B", one.copied, copied),
-    ]
+                yield make.ok(STAGE, metric, "1", getattr(link, name), "NVML PCIe link")

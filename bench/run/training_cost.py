@@ -19,6 +19,8 @@ _INDEX = 8  # bytes: edges are int64
 #: Operations of forward, loss and backward, for each layer and beside them, as torch dispatches
 #: them (views left out; the tests count them again).
 _OPERATIONS = {"sage": (28, -8), "gat": (71, -4)}
+#: The models whose operations are counted.
+COUNTED = tuple(_OPERATIONS)
 #: Of an Adam step, which torch takes over all parameters at once on a GPU.
 _ADAM = 8
 

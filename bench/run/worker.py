@@ -85,6 +85,7 @@ def measure_case(path: Path) -> None:
 
 def calibrate_sensors(path: Path) -> None:
     """Calibrate the GPU's sensors for the run; what goes wrong is the last record's reason."""
+    from gatherbench.bench.machine.reason import Reason
     from gatherbench.bench.meters.gpu_choice import SensorChoice
     from gatherbench.bench.run.calibration_job import CalibrationJob, run_maker
     from gatherbench.bench.run.sensor_calibration import calibrate_gpu
@@ -95,11 +96,12 @@ def calibrate_sensors(path: Path) -> None:
     with contextlib.closing(PartWriter(job.part)) as out:
         status, reason = "ok", None
         try:
-            choice = calibrate_gpu(run_maker(job.run_id, job.commit, job.machine), out.row)
+            make = run_maker(job.run_id, job.commit, job.machine)
+            choice = calibrate_gpu(make, out.row, job.copies_mib).choice
         except Exception as error:
             traceback.print_exc()
             status, reason = "failed", f"{type(error).__name__}: {error}"
-            choice = SensorChoice(None, f"failed: the calibration ended with {reason}")
+            choice = SensorChoice(None, Reason("failed", f"the calibration ended with {reason}"))
         job.keep(choice)
         out.end(status, reason, time.perf_counter() - begin)
 

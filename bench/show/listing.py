@@ -107,7 +107,7 @@ def _plan_key(name: str, field: FieldInfo) -> tuple[str, str, str, str]:
 
 def meters() -> Table:
     """Every meter, and whether it reads here."""
-    from gatherbench.bench.meters.pcie import NO_GPU_IN_RUN
+    from gatherbench.bench.meters.nvml_device import NO_GPU_IN_RUN
     from gatherbench.bench.meters.registry import APART, METERS
 
     says = {None: "reads", NO_GPU_IN_RUN: "in a run on a GPU; `gatherbench doctor` tries it"}
@@ -115,7 +115,7 @@ def meters() -> Table:
     for kind in (*METERS, *APART):
         meter = kind()
         why = meter.probe()
-        table.add_row(meter.name, meter.summary, says.get(why) or why)
+        table.add_row(meter.name, meter.summary, says.get(why) or str(why))
     return table
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 from rich import box
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -58,6 +59,7 @@ def render(run: Run) -> RenderableType:
         title = f"{run.names[workload]}: {workload}"
         parts += [_table(title, here, missing, modelled_for(run)), Text()]
     parts += model_tables(run)
+    parts += _sensors(run)
     parts += _reasons(bad)
     parts += _unknown(run, bad["reason"])
     reference = reference_variant(run)
@@ -74,6 +76,24 @@ def render(run: Run) -> RenderableType:
     for statement in verdict(run):
         parts += [Text(), Text(statement.text, style="bold")]
     return Group(*parts)
+
+
+def _sensors(run: Run) -> list[RenderableType]:
+    """What each sensor of the link counted of known copies, in a run that was to find that out."""
+    ratios = run.whole[run.whole["metric"].str.contains("_ratio")]
+    if ratios.empty or len(run.plan["measure"].get("known_copies", [])) < 2:
+        return []
+    title = "Sensors of the link: bytes counted for each byte of a known copy"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for heading in ("direction", "counted", "by, and of what"):
+        table.add_column(heading, overflow="fold")
+    for row in ratios.itertuples():
+        direction = str(row.metric).removeprefix("pcie_").partition("_ratio")[0].replace("_", " ")
+        counted, said = f"{row.value:.3f}", str(row.source)
+        if row.status != "ok":
+            counted, said = MISSING, f"{said}: {row.reason}"
+        table.add_row(direction, counted, escape(said))
+    return [table, Text()]
 
 
 def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gatherbench.bench.machine.nvml import SensorUnavailableError
+from gatherbench.bench.machine.reason import SensorUnavailableError
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.nvml_device import NvmlDevice
 from gatherbench.bench.meters.pcie import PcieMeter
@@ -36,12 +36,14 @@ def test_nvml_knows_torchs_gpu_by_its_uuid() -> None:
 
 def test_the_trusted_source_counts_a_known_copy() -> None:
     rows: list[Row] = []
-    choice = calibrate_gpu(run_maker("test", "", ""), rows.append, idle_s=0.0)
+    make = run_maker("test", "", "")
+    choice = calibrate_gpu(make, rows.append, [256, 1], idle_s=0.0).choice
     assert {r.metric for r in rows} & {"pcie_trusted", "pcie_ratio"}
     if choice.pcie is None:
-        pytest.skip(choice.pcie_reason)
+        pytest.skip(str(choice.pcie_reason))
+    assert "pcie_host_to_device_ratio_of_1_mib" in {r.metric for r in rows}
     meter = PcieMeter(GpuUnderTest(torch_gpu_uuids(this_gpu()), choice), timed=False)
-    copier = PinnedCopier(this_gpu())
+    copier = PinnedCopier(this_gpu(), 256 << 20)
     meter.start()
     copied = copier.copy("host_to_device", 1.0, lambda: None)
     found = {r.metric: r for r in meter.stop()}

@@ -45,7 +45,7 @@ def watch(work):
     meter.start()
     work()
     torch.cuda.synchronize()
-    return {{r.metric: [r.value, r.reason] for r in meter.stop()}}
+    return {{r.metric: [r.value, r.reason and str(r.reason)] for r in meter.stop()}}
 
 
 def read_on_gpu(address):

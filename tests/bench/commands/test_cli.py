@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.meters import pcie, power
+from gatherbench.bench.meters.nvml_device import NO_GPU_IN_RUN
 from gatherbench.bench.plan.plan import Plan
 from gatherbench.bench.plan.plan_file import TABLES
 from gatherbench.bench.show import listing
@@ -125,10 +126,10 @@ def test_a_folder_that_may_only_be_read_is_named_with_a_remedy(
 
 def test_a_listing_on_a_gpu_machine_speaks_of_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (pcie, power):
-        monkeypatch.setattr(module, "no_gpu_reason", lambda: pcie.NO_GPU_IN_RUN)
+        monkeypatch.setattr(module, "no_gpu_reason", lambda: NO_GPU_IN_RUN)
     cells = list(listing.meters().columns[2].cells)
     assert cells.count("in a run on a GPU; `gatherbench doctor` tries it") == 2
-    assert pcie.NO_GPU_IN_RUN not in cells
+    assert str(NO_GPU_IN_RUN) not in cells
 
 
 def test_doctor_names_what_is_lost() -> None:

@@ -2,7 +2,7 @@
  * stub_emit writes, and the stub_* settings say how they reach the meter, or how they do not.
  *
  * Only what is configured and enabled is recorded. Prototypes and structures are those of NVIDIA's
- * cupti_activity.h; test_cupti_layout.py holds the meter's against the header itself.
+ * cupti_activity.h; test_cupti_for_real.py holds the meter's against the header itself.
  */
 #include <pthread.h>
 #include <stdint.h>

@@ -2,162 +2,358 @@
 
 from __future__ import annotations
 
+import ctypes
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-Scenario = Callable[..., Any]
+from gatherbench.bench.machine.reason import Reason
+from gatherbench.bench.meters import cupti, uvm
+from gatherbench.bench.meters.cupti import (
+    CPU_PAGE_FAULT,
+    DEVICE_TO_HOST,
+    GPU_PAGE_FAULT,
+    HOST_TO_DEVICE,
+    KIND,
+    CuptiError,
+    Tally,
+    UnifiedMemoryCounters,
+)
+from gatherbench.bench.meters.uvm import SIZE_BYTES, UvmMeter
+from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.untimed import uvm_rows
+from gatherbench.kernels import mapped_memory
+from gatherbench.kernels.cuda_calls import CudaCallError
 
-#: By counter, as JSON has them: moved to the GPU, to the host, faults of the CPU and of the GPU.
-RECORDS = {"1": 3, "2": 1, "3": 1, "4": 2}
-MOVED = {"1": 65536 + (2 << 20) + 4096, "2": 1 << 33, "4": 4}
-
-
-def assert_all_counted(found: dict[str, Any]) -> None:
-    assert found["records"] == RECORDS
-    assert {k: v for k, v in found["values"].items() if k != "3"} == MOVED
-
-
-@pytest.mark.parametrize("how", ["sums", "on_a_thread", "late"])
-def test_records_are_added_up_however_they_are_handed_over(scenario: Scenario, how: str) -> None:
-    found = scenario(how)
-    assert_all_counted(found)
-    assert found["api"] == 130001
-
-
-def test_the_smaller_records_of_older_libraries_are_read_as_such(scenario: Scenario) -> None:
-    found = scenario("smaller_records")
-    assert_all_counted(found)
-    assert found["api"] == 22
-
-
-def test_a_thread_of_the_driver_may_ask_while_python_works(scenario: Scenario) -> None:
-    found = scenario("beside")
-    assert found["records"] == {"1": 20_000}
-    assert found["values"] == {"1": 20_000 * 4096}
+VERSION, CONFIGURE, ENABLE, FLUSH, DISABLE = range(5)
+INLINE, ON_A_THREAD, LATE, NEVER = range(4)
+OTHER_COUNTER, OTHER_KIND, NO_KIND = 9, 10, 77
 
 
-def test_records_of_other_kinds_are_stepped_over(scenario: Scenario) -> None:
-    assert scenario("unknown_records")["values"] == {"1": 4096}
+@pytest.fixture(scope="session")
+def built(c_compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("cupti") / "stub.so"
+    source = Path(__file__).parent / "cupti_stub.c"
+    command = [c_compiler, "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-pthread"]
+    subprocess.run([*command, "-o", str(library), str(source)], check=True)
+    return library
 
 
-def test_records_that_cannot_be_stepped_over_leave_no_sum(scenario: Scenario) -> None:
-    found = scenario("broken_records")
-    assert set(found) == {"reason"}
-    assert found["reason"].startswith("failed: cuptiActivityGetNextRecord")
+class Stub:
+    """A CUPTI of a test's own, and its controls."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self._library = ctypes.CDLL(self.path)
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return getattr(self._library, f"stub_{name}")
+
+    def emit(self, counter: int, value: int, kind: int = KIND) -> None:
+        self._library.stub_emit(kind, counter, ctypes.c_uint64(value))
+
+    def address(self, value: int) -> None:
+        self._library.stub_address(ctypes.c_uint64(value))
+
+    def version(self, value: int, record_bytes: int) -> None:
+        self._library.stub_version(value, ctypes.c_size_t(record_bytes))
+
+    def some_of_all(self) -> None:
+        for value in (65536, 2 << 20, 4096):
+            self.emit(HOST_TO_DEVICE, value)
+        self.emit(DEVICE_TO_HOST, 1 << 33)
+        self.emit(CPU_PAGE_FAULT, 0x7F00DEADBEEF)  # a program counter, which nobody must add up
+        self.emit(GPU_PAGE_FAULT, 3)
+        self.emit(GPU_PAGE_FAULT, 1)
+
+    def moved(self, size: int = 4096) -> Callable[[], None]:
+        return lambda: self.emit(HOST_TO_DEVICE, size)
+
+    def counted(self, driver: Callable[[], object] = lambda: None) -> Tally:
+        """What the counters say of a window in which the ``driver`` works."""
+        counters = UnifiedMemoryCounters(self.path)
+        counters.start()
+        driver()
+        return counters.stop()
+
+    def refused(self, driver: Callable[[], object] = lambda: None) -> Reason:
+        with pytest.raises(CuptiError) as refused:
+            self.counted(driver)
+        return refused.value.reason
 
 
-def test_dropped_records_leave_no_sum_and_the_next_window_its_own(scenario: Scenario) -> None:
-    found = scenario("too_many")
-    assert found["full"] == {
-        "reason": "failed: CUPTI dropped 3 records; count a shorter epoch"
-    }  # of five, two fitted
-    assert found["next"]["values"] == {"1": 4096}
+@pytest.fixture
+def stub(built: Path, tmp_path: Path) -> Stub:
+    own = tmp_path / "libcupti.so.77"  # a library of another name has variables of its own
+    shutil.copy(built, own)
+    cupti.record_buffers.cache_clear()
+    return Stub(own)
 
 
-def test_records_held_back_leave_no_sum_now_or_later(scenario: Scenario) -> None:
-    found = scenario("kept_with_records")
-    assert found["first"]["reason"].startswith("failed: ")
-    assert found["next"]["reason"].startswith("failed: ")
+#: By counter: moved to the GPU, to the host, faults of the CPU and of the GPU.
+RECORDS = {HOST_TO_DEVICE: 3, DEVICE_TO_HOST: 1, CPU_PAGE_FAULT: 1, GPU_PAGE_FAULT: 2}
+MOVED = {HOST_TO_DEVICE: 65536 + (2 << 20) + 4096, DEVICE_TO_HOST: 1 << 33, GPU_PAGE_FAULT: 4}
 
 
-def test_an_empty_buffer_that_is_held_back_loses_nothing(scenario: Scenario) -> None:
-    found = scenario("kept_empty")
-    assert found["first"]["records"] == {}
-    assert found["next"]["values"] == {"1": 4096}
+@pytest.mark.parametrize("delivery", [INLINE, ON_A_THREAD, LATE])
+@pytest.mark.parametrize(("version", "record_bytes"), [(130001, 104), (22, 64)])
+def test_records_are_added_up_however_they_are_handed_over(
+    stub: Stub, delivery: int, version: int, record_bytes: int
+) -> None:
+    stub.version(version, record_bytes)
+    stub.records_a_buffer(ctypes.c_size_t(2 if delivery != LATE else 1000))
+    stub.delivery(delivery)
+    tally = stub.counted(stub.some_of_all)
+    assert tally.records == RECORDS
+    assert {k: v for k, v in tally.values.items() if k != CPU_PAGE_FAULT} == MOVED
+    assert tally.version == version
 
 
-def test_each_window_has_its_own_records(scenario: Scenario) -> None:
-    first, second, empty, enabled, buffers = scenario("windows")
-    assert first["values"] == {"1": 4096}
-    assert second["values"] == {"1": 8192}
-    assert empty["records"] == {}
-    assert enabled == 0
-    assert buffers == 1  # the same one each time
+def test_a_thread_of_the_driver_may_ask_while_python_works(stub: Stub) -> None:
+    def work() -> None:
+        stub.records_a_buffer(ctypes.c_size_t(500))
+        stub.emit_beside(ctypes.c_size_t(20_000))
+        for i in range(300_000):
+            _ = i * i
+
+    tally = stub.counted(work)
+    assert tally.records == {HOST_TO_DEVICE: 20_000}
+    assert tally.values == {HOST_TO_DEVICE: 20_000 * 4096}
 
 
-def test_whatever_cupti_refuses_is_a_reason_and_counting_stops(scenario: Scenario) -> None:
-    found = scenario("refusals")
-    tools = Path("/dev/nvidia-uvm-tools").exists()
-    kinds = {
-        "version": "failed",
-        "configure": "unsupported" if tools else "no_permission",
-        "privileges": "no_permission",
-        "mps": "unsupported",
-        "enable": "busy",
-        "flush": "failed",
-        "disable": "failed",
-    }
-    for name, kind in kinds.items():
-        reason, enabled = found[name]
-        assert reason.startswith(f"{kind}: "), (name, reason)
-        assert "; " in reason  # and the remedy
-        assert not enabled, name
-    assert found["after"] == [None, 0]
+def test_records_of_other_kinds_are_stepped_over(stub: Stub) -> None:
+    def driver() -> None:
+        stub.emit(OTHER_COUNTER, 5)
+        stub.emit(0, 7, kind=OTHER_KIND)
+        stub.emit(HOST_TO_DEVICE, 4096)
+
+    assert stub.counted(driver).values[HOST_TO_DEVICE] == 4096
 
 
-def test_a_library_that_is_not_understood_is_not_read(scenario: Scenario) -> None:
-    found = scenario("libraries")
-    assert "libcupti.so.nowhere" in found["none"]
-    for name in ("newer", "older", "larger", "smaller"):
-        assert found[name]["reason"].startswith("unsupported: ")
-    assert "104 bytes" in found["larger"]["reason"]
+def test_records_that_cannot_be_stepped_over_leave_no_sum(stub: Stub) -> None:
+    reason = stub.refused(lambda: [stub.emit(HOST_TO_DEVICE, 4096), stub.emit(0, 7, kind=NO_KIND)])
+    assert str(reason).startswith("failed: cuptiActivityGetNextRecord")
 
 
-def test_a_case_with_managed_memory_gets_an_epoch_of_its_own(scenario: Scenario) -> None:
-    found = scenario("meter")
-    assert (found["unmanaged"], found["epochs"]) == ([], 0)
-    counted = {row[0]: row for row in found["counted"]}
-    assert found["epochs_counted"] == 1
-    assert {row[-1] for row in found["counted"]} == {"uvm"}
-    values = {metric: (row[1], row[2]) for metric, row in counted.items()}
-    assert values.pop("window_time")[1] > 0
-    assert values == {
+def test_dropped_records_leave_no_sum_and_the_next_window_its_own(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cupti, "MOST_BUFFERS", 2)
+    stub.records_a_buffer(ctypes.c_size_t(1))
+    reason = stub.refused(lambda: [stub.emit(HOST_TO_DEVICE, 4096) for _ in range(5)])
+    # Of five, two fitted.
+    assert str(reason) == "failed: CUPTI dropped 3 records; count a shorter epoch"
+    assert stub.counted(stub.moved()).values == {HOST_TO_DEVICE: 4096}
+
+
+def test_records_held_back_leave_no_sum_now_or_later(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cupti, "_GRACE_S", 0.01)
+    stub.delivery(NEVER)
+    assert stub.refused(stub.moved()).kind == "failed"
+    stub.delivery(INLINE)  # from now on, with the record of the window before
+    assert stub.refused(stub.moved()).kind == "failed"
+
+
+def test_an_empty_buffer_that_is_held_back_loses_nothing(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cupti, "_GRACE_S", 0.01)
+    stub.counted(stub.moved())  # the buffer that is kept has been used before
+    stub.delivery(NEVER)
+    assert not stub.counted(stub.ask).records
+    stub.delivery(INLINE)
+    assert stub.counted(stub.moved()).values == {HOST_TO_DEVICE: 4096}
+
+
+def test_each_window_has_its_own_records(stub: Stub) -> None:
+    assert stub.counted(stub.moved(4096)).values == {HOST_TO_DEVICE: 4096}
+    stub.emit(HOST_TO_DEVICE, 1)  # what happens between two windows belongs to none
+    stub.drop(ctypes.c_size_t(7))
+    assert stub.counted(stub.moved(8192)).values == {HOST_TO_DEVICE: 8192}
+    assert not stub.counted().records
+    assert not stub.enabled()
+    assert len(cupti.record_buffers()._idle) == 1, "the same buffer each time"
+
+
+NO_TOOLS = "unsupported" if Path("/dev/nvidia-uvm-tools").exists() else "no_permission"
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "kind"),
+    [
+        (VERSION, 999, "failed"),
+        (CONFIGURE, 28, NO_TOOLS),
+        (CONFIGURE, 35, "no_permission"),
+        (CONFIGURE, 31, "unsupported"),
+        (ENABLE, 39, "busy"),
+        (FLUSH, 8, "failed"),
+        (DISABLE, 999, "failed"),
+    ],
+)
+def test_whatever_cupti_refuses_is_a_reason_and_counting_stops(
+    stub: Stub, call: int, code: int, kind: str
+) -> None:
+    stub.answer(call, code)
+    reason = stub.refused()
+    assert reason.kind == kind
+    assert reason.remedy
+    assert not stub.enabled()
+    stub.answer(call, 0)
+    assert stub.counted(stub.moved(1)).records
+    assert not stub.enabled()
+
+
+@pytest.mark.parametrize(
+    ("version", "record_bytes"), [(140000, 104), (9, 64), (130500, 128), (28, 64)]
+)
+def test_a_library_that_is_not_understood_is_not_read(
+    stub: Stub, version: int, record_bytes: int
+) -> None:
+    stub.version(version, record_bytes)
+    reason = stub.refused()
+    assert reason.kind == "unsupported"
+    assert ("have not 104 bytes" in reason.cause) == (version in (130500, 28))
+
+
+def test_a_library_that_is_not_there_is_told() -> None:
+    with pytest.raises(CuptiError, match=r"libcupti\.so\.nowhere"):
+        UnifiedMemoryCounters("libcupti.so.nowhere")
+
+
+# The whole meter and its epoch, with a driver and a torch that have initialised CUDA.
+
+
+class Move:
+    """The known move: of the right size, in two records; or of half, or refused."""
+
+    stub: Stub
+    addresses = range(1 << 46, (1 << 46) + SIZE_BYTES)
+
+    def __init__(self, records: int = 2, *, refused: bool = False) -> None:
+        self.records, self.refused, self.closed = records, refused, 0
+
+    def __call__(self) -> Move:
+        return self
+
+    def to_gpu(self) -> None:
+        if self.refused:
+            raise CudaCallError("cudaMemPrefetchAsync", "cudaErrorNotSupported", "no")
+        self.stub.address(self.addresses.start)
+        self.stub.emit(CPU_PAGE_FAULT, 4711)
+        for _ in range(self.records):
+            self.stub.emit(HOST_TO_DEVICE, SIZE_BYTES // 2)
+        self.stub.address(self.addresses.stop)  # the first address that is not the move's
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Case:
+    """A case with managed memory: how many epochs it ran, and the rows of the last."""
+
+    def __init__(self, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stub, self.epochs, self.move, self._patch = stub, 0, Move(), monkeypatch
+        monkeypatch.setitem(mapped_memory._managed, 64, 4096)
+        monkeypatch.setattr(uvm, "ctypes", SimpleNamespace(CDLL=lambda _: None))
+        monkeypatch.setattr(
+            uvm, "UnifiedMemoryCounters", lambda _: UnifiedMemoryCounters(stub.path)
+        )
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        for name in uvm._PROFILERS:
+            monkeypatch.delenv(name, raising=False)
+
+    def epoch(self) -> None:
+        self.epochs += 1
+        self.stub.some_of_all()
+
+    def rows(
+        self,
+        move: Move | None = None,
+        *,
+        traced: bool = False,
+        epoch: Callable[[], object] | None = None,
+    ) -> dict[str, Row]:
+        self.move = move or Move()
+        self.move.stub = self.stub
+        self._patch.setattr(uvm, "KnownMove", self.move)
+        make = RowMaker("run", "abc", "box", "cuda", "w", "d", "s", "v", 0)
+        rows = list(uvm_rows(epoch or self.epoch, make, traced))
+        assert {row.stage for row in rows} <= {"uvm"}
+        assert not self.stub.enabled()
+        return {row.metric: row for row in rows}
+
+
+@pytest.fixture
+def case(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Case:
+    return Case(stub, monkeypatch)
+
+
+def test_a_case_with_managed_memory_gets_an_epoch_of_its_own(case: Case) -> None:
+    rows = case.rows()
+    assert case.epochs == case.move.closed == 1
+    assert (rows.pop("window_time").value or 0) > 0
+    assert {metric: (row.unit, row.value) for metric, row in rows.items()} == {
         "epochs": ("1", 1),
         "gpu_page_fault_records": ("1", 2),
         "gpu_page_faults": ("1", 4),
         "cpu_page_faults": ("1", 1),
-        "migrated_host_to_device": ("B", MOVED["1"]),
-        "migrated_device_to_host": ("B", MOVED["2"]),
+        "migrated_host_to_device": ("B", MOVED[HOST_TO_DEVICE]),
+        "migrated_device_to_host": ("B", MOVED[DEVICE_TO_HOST]),
     }
-    source = counted["migrated_host_to_device"][3]
+    source = rows["migrated_host_to_device"].source
     assert source == "cupti BYTES_TRANSFER_HTOD values, API 130001 [samples=3]"
+    mapped_memory._managed.clear()
+    assert case.rows() == {}, "without managed memory there is nothing to count"
+    assert case.epochs == 1
 
 
-def test_counters_that_miss_a_known_move_are_not_believed(scenario: Scenario) -> None:
-    found = scenario("meter")
-    for case, kind in (("half_known", "failed"), ("no_move", "unsupported")):
-        read = [row for row in found[case] if row[3].startswith("cupti ")]
-        assert len(read) == 5
-        assert {row[2] for row in read} == {None}
-        assert {row[5].partition(":")[0] for row in read} == {kind}
-    assert "counted 1048576" in found["half_known"][1][5]
-    assert found["closed"] == 5  # however each of the windows ended
+@pytest.mark.parametrize(
+    ("move", "said"),
+    [
+        (Move(records=1), "failed: of 2097152 B moved to the GPU as a test CUPTI counted 1048576"),
+        (Move(refused=True), "unsupported: cudaMemPrefetchAsync"),
+    ],
+)
+def test_counters_that_miss_a_known_move_are_not_believed(
+    case: Case, move: Move, said: str
+) -> None:
+    counted = [row for row in case.rows(move).values() if row.source.startswith("cupti ")]
+    assert len(counted) == 5
+    for row in counted:
+        assert row.value is None
+        assert str(row.reason).startswith(said)
+    assert move.closed == 1
 
 
-def test_with_a_trace_no_epoch_is_spent(scenario: Scenario) -> None:
-    found = scenario("meter")
-    assert found["epochs_traced"] == found["epochs_counted"]
-    assert len(found["traced"]) == 5
-    for row in found["traced"]:
-        assert row[2] is None
-        assert row[5].startswith("busy: --trace ")
+@pytest.mark.parametrize("traced", [True, False])
+def test_where_cupti_is_not_free_no_epoch_is_spent(
+    case: Case, monkeypatch: pytest.MonkeyPatch, traced: bool
+) -> None:
+    if not traced:
+        monkeypatch.setenv("CUDA_INJECTION64_PATH", "libprofiler.so")
+    rows = case.rows(traced=traced)
+    assert case.epochs == 0
+    assert len(rows) == 5
+    said = "busy: --trace " if traced else "busy: a profiler runs this process"
+    assert all(str(row.reason).startswith(said) for row in rows.values())
 
 
-def test_a_profiler_around_the_process_is_told(scenario: Scenario) -> None:
-    found = scenario("meter", CUDA_INJECTION64_PATH="libprofiler.so")
-    assert {row[5].partition(":")[0] for row in found["counted"]} == {"busy"}
-    assert found["epochs_counted"] == 0
-
-
-def test_what_fails_costs_the_case_nothing(scenario: Scenario) -> None:
-    found = scenario("meter")
-    refused = {row[0]: row for row in found["refused"]}
-    assert refused["gpu_page_faults"][5].startswith("no_permission: ")
-    ((metric, _, value, _, status, reason, _),) = found["breaks"]
-    assert (metric, value, status) == ("epochs", None, "failed")
-    assert "ZeroDivisionError" in reason
-    assert found["enabled"] == 0
-    assert found["idle"].startswith("unsupported: ")
+def test_what_fails_costs_the_case_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.stub.answer(CONFIGURE, 35)
+    assert str(case.rows()["gpu_page_faults"].reason).startswith("no_permission: ")
+    case.stub.answer(CONFIGURE, 0)
+    broken = case.rows(epoch=lambda: 1 // 0)
+    assert list(broken) == ["epochs"]
+    assert broken["epochs"].status == "failed"
+    assert "ZeroDivisionError" in str(broken["epochs"].reason)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    idle = UvmMeter()
+    idle.start()
+    assert all(r.reason and r.reason.kind == "unsupported" for r in idle.stop())

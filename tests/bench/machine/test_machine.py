@@ -5,29 +5,35 @@ from __future__ import annotations
 import getpass
 import importlib.metadata
 import json
-import os
 import re
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
+import pynvml
 import pytest
 
 import gatherbench
 from gatherbench.bench.machine import env as machine_module
-from gatherbench.bench.machine import gpus as gpus_module
+from gatherbench.bench.machine import gpus
 from gatherbench.bench.machine.env import (
     COMMIT_VARIABLE,
     commit_id,
     describe_machine,
+    describe_numa,
     library_versions,
     machine_slug,
+    this_machine,
 )
-from gatherbench.bench.machine.nvml import GpuInfo
+from gatherbench.bench.machine.numa import Topology
+from gatherbench.bench.machine.nvml import GpuInfo, hash_of_uuid, list_gpus
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
+from gatherbench.kernels.cuda_calls import CudaCallError
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +60,9 @@ def test_it_is_json_and_says_what_matters(env: dict[str, Any]) -> None:
     assert env["memory"]["total"] > 2**28
     assert env["libraries"]["torch"] == importlib.metadata.version("torch")
     assert env["torch"]["threads"] >= 1
+    assert "binding" in env["numa"]
+    assert {"max_clock_hz", "hyperthreads"} <= set(env["cpu"])
+    assert "perf_event_paranoid" in env
     assert bool(env["gpus"]) != bool(env["no_gpu"])  # GPUs, or why there are none
 
 
@@ -65,27 +74,25 @@ def test_no_name_of_host_or_user_and_no_path(env: dict[str, Any]) -> None:
         assert not re.search(r"(^|\s)/\w+", text), f"a path: {text}"
 
 
-def test_nothing_of_the_environment_leaks(tmp_path: Path) -> None:
-    """The same in a process whose user, home and folder have names that cannot be missed."""
-    home, folder = tmp_path / "privatehome", tmp_path / "privatefolder"
-    home.mkdir()
+def test_nothing_of_the_environment_leaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where user, home and folder have names that cannot be missed."""
+    folder = tmp_path / "privatefolder"
     folder.mkdir()
-    code = (
-        "import json; from gatherbench.bench.machine.env import describe_machine;"
-        "print(json.dumps(describe_machine()))"
-    )
-    private = {"HOME": str(home), "HOSTNAME": "privatehost"}
-    private |= dict.fromkeys(("USER", "LOGNAME"), "privateuser")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env={**os.environ, **private},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "private" not in done.stdout
-    assert json.loads(done.stdout)["cpu"]
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(tmp_path / "privatehome"))
+    for name in ("USER", "LOGNAME", "HOSTNAME"):
+        monkeypatch.setenv(name, f"private{name}")
+    assert "private" not in json.dumps(describe_machine())
+
+
+def test_no_address_of_a_network_interface(env: dict[str, Any]) -> None:
+    text = json.dumps(env)
+    addresses = {a.address for found in psutil.net_if_addrs().values() for a in found}
+    assert addresses
+    for address in addresses - {"00:00:00:00:00:00"}:
+        assert address not in text
+    for card in psutil.net_if_addrs():
+        assert f'"{card}"' not in text
 
 
 @pytest.mark.parametrize(
@@ -104,19 +111,6 @@ def test_slug_of_a_machine_without_gpu(model: str, cores: int, slug: str) -> Non
 def test_slug_of_a_machine_with_gpus() -> None:
     gpus = [{"name": "NVIDIA H200"}, {"name": "NVIDIA H200"}]
     assert machine_slug({"gpus": gpus, "cpu": {"model": "x", "usable_cores": 1}}) == "nvidia-h200"
-
-
-def test_a_gpu_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = GpuInfo(
-        "NVIDIA H200", "0123456789ab", "590.10", "13.1", "9.0", 150 << 30, 700.0, 1, 5, 16, 16, 0
-    )
-    monkeypatch.setattr(gpus_module, "list_gpus", lambda: [gpu])
-    found = describe_machine()
-    assert found["gpus"][0]["link_gen_max"] == 5
-    assert found["gpu_source"] == "NVML"
-    assert (found["no_gpu"], found["no_nvml"]) == (None, None)
-    assert json.dumps(found)
-    assert machine_slug(found) == "nvidia-h200"
 
 
 def test_commit_is_a_hash_or_a_version() -> None:
@@ -181,7 +175,176 @@ def test_files_without_history_or_installation_are_described_too(
     assert commit_id() == "0123456789ab"
 
 
-def test_versions_are_those_of_the_requirements() -> None:
-    versions = library_versions()
-    assert {"torch", "numba", "nvidia-ml-py", "ogb"} <= set(versions)
-    assert "pytest" not in versions
+@pytest.mark.parametrize(
+    ("cpulists", "gpu_nodes", "binding"),
+    [
+        (("0-3",), [0], "not bound: one NUMA node"),
+        ((), [], "not bound: one NUMA node"),
+        (("0-3", "4-7"), [], "not bound: no GPU"),
+        (("0-3", "4-7"), [1, None], "not bound: the kernel does not say"),
+        (("0-3", "4-7"), [1, 0], "a case on a GPU is bound to its node"),
+    ],
+)
+def test_binding_is_told(
+    tmp_path: Path, cpulists: tuple[str, ...], gpu_nodes: list[int | None], binding: str
+) -> None:
+    for node, cpulist in enumerate(cpulists):
+        where = tmp_path / f"devices/system/node/node{node}"
+        where.mkdir(parents=True)
+        (where / "cpulist").write_text(cpulist)
+    found = describe_numa(gpu_nodes, Topology(tmp_path))
+    assert found["binding"].startswith(binding)
+    assert found["processors_by_node"] == {str(i): 4 for i in range(len(cpulists))}
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_clocks_limits_and_persistence_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    for name in dir(pynvml):
+        if name.startswith(("nvmlDeviceGet", "nvmlSystemGet")):
+            monkeypatch.setattr(pynvml, name, unsupported)
+    answers: dict[str, Any] = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 1,
+        "nvmlDeviceGetHandleByIndex": lambda i: i,
+        "nvmlDeviceGetPersistenceMode": lambda _: 1,
+        "nvmlDeviceGetPowerManagementLimitConstraints": lambda _: (200_000, 700_000),
+        "nvmlDeviceGetClockInfo": lambda _, kind: {pynvml.NVML_CLOCK_SM: 345}[kind],
+        "nvmlDeviceGetMaxClockInfo": lambda _, kind: {
+            pynvml.NVML_CLOCK_SM: 1980,
+            pynvml.NVML_CLOCK_MEM: 3201,
+        }[kind],
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, answer)
+    (gpu,) = list_gpus()
+    assert gpu.persistence is True
+    assert gpu.power_limit_max_w == 700.0
+    assert (gpu.sm_clock_hz, gpu.sm_clock_max_hz) == (345e6, 1980e6)
+    assert gpu.memory_clock_max_hz == 3201e6
+    assert gpu.power_limit_w is None  # the driver did not say
+
+
+# Which GPUs there are, from CUDA's driver where NVML is not there.
+
+NO_NVML = Reason("no_device", "NVML says 'Shared Library Not Found'", "install the driver")
+IDENTITY = bytes(range(1, 17))
+
+
+class Driver:
+    """Two GPUs as ``cuda.bindings.driver`` tells of them; refuses what opens a context."""
+
+    def __init__(self) -> None:
+        self.refused: set[str] = set()
+        self.answers = {
+            "cuInit": lambda flags: None,
+            "cuDeviceGetCount": lambda: 2,
+            "cuDeviceGet": lambda number: number,
+            "cuDeviceGetName": lambda room, device: f"NVIDIA H20{device}".encode().ljust(
+                room, b"\0"
+            ),
+            "cuDeviceGetUuid": lambda device: SimpleNamespace(bytes=IDENTITY),
+            "cuDriverGetVersion": lambda: 13010,
+            "cuDeviceTotalMem": lambda device: 150 << 30,
+            "cuDeviceGetAttribute": lambda kind, device: 9 if kind.name.endswith("MAJOR") else 0,
+            "cuDeviceGetPCIBusId": lambda room, device: b"0000:1B:00.0\0\xff\xff\xff",
+        }
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        if name in self.refused:
+            raise CudaCallError(name, "CUDA_ERROR_NOT_SUPPORTED", "no")
+        return self.answers[name](*arguments)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    def silent() -> None:
+        raise SensorUnavailableError(NO_NVML)
+
+    made = Driver()
+    monkeypatch.setattr(gpus, "list_gpus", silent)
+    monkeypatch.setattr(gpus, "call_driver", made.call)
+    monkeypatch.setattr(Topology, "node_of_pci", lambda _, at: {"0000:1B:00.0": 1}[at])
+    return made
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_machine_without_nvml_goes_by_its_gpu() -> None:
+    env = describe_machine()
+    assert machine_slug(env) == this_machine() == "nvidia-h200"
+    assert (env["gpu_source"], env["no_gpu"], env["no_nvml"]) == (
+        "CUDA driver API",
+        None,
+        str(NO_NVML),
+    )
+    first, second = env["gpus"]
+    assert (first["name"], second["name"]) == ("NVIDIA H200", "NVIDIA H201")
+    assert first["uuid_hash"] == hash_of_uuid("GPU-01020304-0506-0708-090a-0b0c0d0e0f10")
+    assert (first["compute_capability"], first["cuda_driver"]) == ("9.0", "13.1")
+    assert (first["memory_bytes"], first["numa_node"]) == (150 << 30, 1)
+    for name in ("driver", "power_limit_w", "link_gen_max", "sm_clock_hz", "persistence"):
+        assert first[name] is None
+    assert json.loads(json.dumps(env)) == env
+
+
+def test_what_the_driver_does_not_say_is_none(driver: Driver) -> None:
+    driver.refused = set(driver.answers) - {"cuInit", "cuDeviceGetCount", "cuDeviceGet"}
+    first, _ = gpus.describe_gpus()["gpus"]
+    assert {name for name, value in first.items() if value is not None} == {"name"}
+    assert first["name"] == "unnamed GPU"
+
+
+@pytest.mark.parametrize("refused", ["cuInit", "cuDeviceGetCount"])
+def test_without_a_driver_there_is_no_gpu_and_nvml_says_why(driver: Driver, refused: str) -> None:
+    driver.refused = {refused}
+    assert gpus.describe_gpus() == {
+        "gpus": [],
+        "gpu_in_use": None,
+        "gpu_source": None,
+        "no_gpu": str(NO_NVML),
+        "no_nvml": str(NO_NVML),
+    }
+    assert this_machine().startswith("cpu-")
+
+
+def of_nvml(name: str, uuid: str) -> GpuInfo:
+    return GpuInfo(name, hash_of_uuid(uuid))
+
+
+@pytest.mark.parametrize("refused", ["", "cuInit", "cuDeviceGetUuid"])
+def test_of_several_gpus_the_one_that_cuda_leaves_is_the_runs(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """NVML lists both, whatever ``CUDA_VISIBLE_DEVICES`` says."""
+    neighbour = of_nvml("NVIDIA T400", "GPU-ffffffff-0000-0000-0000-000000000000")
+    ours = of_nvml("NVIDIA H200", "GPU-01020304-0506-0708-090a-0b0c0d0e0f10")
+    monkeypatch.setattr(gpus, "list_gpus", lambda: [neighbour, ours])
+    driver.refused = {refused}
+    env = describe_machine()
+    assert env["gpu_source"] == "NVML"
+    if refused:  # CUDA does not say: NVML's order stands, and nothing is claimed
+        assert [gpu["name"] for gpu in env["gpus"]] == ["NVIDIA T400", "NVIDIA H200"]
+        assert env["gpu_in_use"] is None
+        return
+    assert [gpu["name"] for gpu in env["gpus"]] == ["NVIDIA H200", "NVIDIA T400"]
+    assert env["gpu_in_use"] == env["gpus"][0]["uuid_hash"] == ours.uuid_hash
+    assert machine_slug(env) == this_machine() == "nvidia-h200"
+
+
+def test_an_instance_of_a_partitioned_gpu_is_none_of_them(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA gives a MIG instance a UUID of its own, which NVML's list of GPUs does not have."""
+    whole = of_nvml("NVIDIA H200", "GPU-ffffffff-0000-0000-0000-000000000000")
+    monkeypatch.setattr(gpus, "list_gpus", lambda: [whole])
+    found = gpus.describe_gpus()
+    assert found["gpu_in_use"] is None
+    assert [gpu["name"] for gpu in found["gpus"]] == ["NVIDIA H200"]
+
+
+def test_a_driver_without_devices_is_no_gpu(driver: Driver) -> None:
+    driver.answers["cuDeviceGetCount"] = lambda: 0
+    assert gpus.describe_gpus()["gpu_source"] is None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +21,9 @@ from gatherbench.bench.machine.numa import (
     parse_cpulist,
     share_on_node,
 )
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run.measure import measure
-from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.run.calibration_job import run_maker
 from gatherbench.kernels.cuda_calls import CudaCallError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -213,40 +211,30 @@ def test_a_share_that_nobody_knows_says_why(monkeypatch, error, page, reason) ->
 
 @pytest.mark.skipif(not Topology().nodes(), reason="this kernel names no NUMA nodes")
 def test_the_real_kernel_agrees() -> None:
-    """In a process of its own: policies stay with a process."""
-    code = """
-import torch
-from gatherbench.bench.machine.numa import Topology, share_on_node, _prefer_memory_of
-node, cores = next(iter(Topology().nodes().items()))
-assert cores
-print(_prefer_memory_of(node), share_on_node(torch.ones(1 << 20), node))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    error, share = done.stdout.rsplit(maxsplit=1)
-    assert error == "None" or "not permitted" in error or "not implemented" in error
-    if len(Topology().nodes()) == 1 and error == "None":
-        assert float(share) == 1.0
+    """In a thread of its own: a memory policy stays with its thread."""
+    node, cores = next(iter(Topology().nodes().items()))
+    assert cores
+    with ThreadPoolExecutor(1) as own:
+        error = own.submit(numa_module._prefer_memory_of, node).result()
+        share = own.submit(lambda: share_on_node(torch.ones(1 << 20), node)).result()
+    assert error is None or "not permitted" in error or "not implemented" in error
+    if len(Topology().nodes()) == 1 and error is None:
+        assert share == 1.0
 
 
-@pytest.mark.parametrize(
-    ("binding", "expected"),
-    [
-        (Binding(None, "", "no_device: not bound: no GPU"), {"numa_node": None}),
-        (Binding(0, "by hand", None), {"numa_node": 0.0, "table_on_node": 1.0}),
-    ],
-)
-def test_rows_say_where_a_case_ran(make_job, monkeypatch, binding, expected) -> None:
-    monkeypatch.setattr(measure_module, "bind_case", lambda *_: binding)
-    monkeypatch.setattr(measure_module, "share_on_node", lambda *_: 1.0)
-    job = make_job()
-    with closing(PartWriter(job.part)) as out:
-        measure(job, out)
-    rows = {r.metric: r for r in rows_of(read_part(job.part)) if r.stage == "setup"}
-    for metric in ("numa_node", "table_on_node"):
-        assert (metric in rows) == (metric in expected)
-        if metric in expected:
-            assert rows[metric].value == expected[metric]
-    if binding.node is None:
-        assert rows["numa_node"].reason == binding.reason
-    else:
-        assert rows["numa_node"].source == "by hand"
+def test_rows_say_where_a_case_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_module, "share_on_node", lambda *_: 0.75)
+    make, table = run_maker("run", "abc", "box"), torch.ones(4)
+    nowhere = Binding(None, "", Reason("no_device", "not bound: no GPU"))
+    (row,) = measure_module._binding_rows(nowhere, table, make)
+    assert (row.metric, row.value, row.reason) == (
+        "numa_node",
+        None,
+        "no_device: not bound: no GPU",
+    )
+    node, share = measure_module._binding_rows(Binding(1, "by hand", None), table, make)
+    assert (node.metric, node.value, node.source) == ("numa_node", 1.0, "by hand")
+    assert (share.metric, share.value) == ("table_on_node", 0.75)
+    monkeypatch.setattr(measure_module, "share_on_node", lambda *_: Reason("unsupported", "no"))
+    _, share = measure_module._binding_rows(Binding(1, "by hand", None), table, make)
+    assert (share.value, share.reason) == (None, "unsupported: no")

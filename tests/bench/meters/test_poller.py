@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import threading
 
-from gatherbench.bench.machine.nvml import SensorUnavailableError
-from gatherbench.bench.meters.poller import Poller, polling_cost
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
+from gatherbench.bench.meters.poller import Poller, Wrapping
+
+LOST = Reason("failed", "the GPU fell off the bus", "reset it")
 
 
 class Sensor:
@@ -63,7 +69,7 @@ def test_a_sensor_that_never_answers_is_left_behind() -> None:
     release.set()
     assert polled.samples == [1]
     assert "did not answer" in str(polled.error)
-    cost = polling_cost("cost", polled.cpu_s)
+    cost = polled.cost("cost")
     assert cost.value is None
     assert str(cost.reason).startswith("failed: ")
 
@@ -77,7 +83,7 @@ def test_an_error_ends_the_polling_and_keeps_what_was_read() -> None:
         calls += 1
         if calls == 3:
             broke.set()
-            raise SensorUnavailableError("failed: the GPU fell off the bus; reset it")
+            raise SensorUnavailableError(LOST)
         return calls
 
     poller = Poller(read, period_s=0.001)
@@ -85,7 +91,7 @@ def test_an_error_ends_the_polling_and_keeps_what_was_read() -> None:
     assert broke.wait(30)
     polled = poller.stop()
     assert polled.samples == [1, 2]
-    assert polled.error == "failed: the GPU fell off the bus; reset it"
+    assert polled.error == LOST
     assert calls == 3
 
 
@@ -95,7 +101,7 @@ def test_an_error_of_another_kind_is_worded() -> None:
 
     poller = Poller(read, period_s=60.0)
     poller.start()
-    assert poller.stop().error == "failed: ZeroDivisionError: division by zero"
+    assert str(poller.stop().error) == "failed: ZeroDivisionError: division by zero"
 
 
 def test_closing_what_was_never_opened_is_no_zero() -> None:
@@ -103,3 +109,51 @@ def test_closing_what_was_never_opened_is_no_zero() -> None:
     assert polled.samples == []
     assert str(polled.error).startswith("failed: ")
     assert polled.cpu_s is None
+
+
+#: Of a link of 16 lanes of generation 5: 32 bits of bytes are counted in 68 ms.
+MODULUS, FAST = 2**32, 63.0e9
+COUNTER = Wrapping("the counter", "B", MODULUS, FAST, stamp_s=0.005)
+
+
+@given(
+    start=st.integers(0, MODULUS - 1),
+    steps=st.lists(st.tuples(st.floats(0.001, 0.067), st.floats(0, 1)), max_size=60),
+)
+def test_whatever_a_counter_can_count_is_summed_exactly(
+    start: int, steps: list[tuple[float, float]]
+) -> None:
+    total, now, counts, sums = 0, 1e9, [(1e9, start)], [0]
+    for gap_s, load in steps:
+        total += int(gap_s * load * FAST)
+        now += gap_s
+        counts.append((now, (start + total) % MODULUS))
+        sums.append(total)
+    assert [bytes_ for _, bytes_ in COUNTER.accumulate(counts)] == sums
+
+
+def test_traffic_at_55_gb_per_s_needs_readings_within_the_wrap() -> None:
+    moved = [int(t * 0.02 * 55e9) for t in range(50)]
+    often = [(t * 0.02, m % MODULUS) for t, m in enumerate(moved)]
+    assert COUNTER.accumulate(often)[-1][1] == moved[-1]
+    with pytest.raises(SensorUnavailableError, match=r"0\.08 s between two readings"):
+        COUNTER.accumulate(often[::4])  # a plain difference would lose 4 GiB here and there
+
+
+def test_readings_that_were_not_refreshed_are_left_out() -> None:
+    counts = [(1.0, 5), (1.0, 5), (1.02, 9), (1.02, 9)]
+    assert COUNTER.accumulate(counts) == [(1.0, 0), (1.02, 4)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "why"),
+    [
+        ([], "too_short: the counter was never read"),
+        ([(1.0, 0), (0.9, 1)], "backwards"),
+        ([(1.0, 100), (1.01, 99)], "more than is possible"),
+        ([(1.0, 0), (1.5, 1)], "start anew every 0.0682 s"),
+    ],
+)
+def test_what_makes_no_sum_is_refused(counts: list[tuple[float, int]], why: str) -> None:
+    with pytest.raises(SensorUnavailableError, match=why):
+        COUNTER.accumulate(counts)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatherbench.bench.meters import rapl as rapl_module
+from gatherbench.bench.meters import poller
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.rapl import MAX_PACKAGE_W, RaplMeter
 
@@ -104,6 +106,7 @@ def test_dies_of_a_package_are_packages(tree: Powercap) -> None:
     assert closed(meter)[0].value == pytest.approx(3.0)
 
 
+@settings(max_examples=30)
 @given(early=st.integers(0, MAX_UJ - 1), used=st.integers(1, 150_000_000))
 def test_a_wrap_loses_nothing(
     tmp_path_factory: pytest.TempPathFactory, early: int, used: int
@@ -141,7 +144,10 @@ def test_a_long_window_is_polled_before_the_counter_can_wrap_twice(
             tree.set("0", energy_uj)
             return False
 
-    monkeypatch.setattr(rapl_module, "Event", Scripted)
+    stand_in = SimpleNamespace(Event=Scripted, Thread=threading.Thread)
+    monkeypatch.setattr(poller, "threading", stand_in)
+    clock = SimpleNamespace(monotonic=lambda: tree.now_s, thread_time=time.thread_time)
+    monkeypatch.setattr(poller, "time", clock)
     meter = tree.meter()
     meter.start()
     package, _ = closed(meter)
@@ -159,7 +165,7 @@ def test_a_reading_that_came_too_late_is_no_value(tree: Powercap) -> None:
     tree.now_s += 2 * MAX_UJ / 1e6 / MAX_PACKAGE_W
     tree.set("0", 5)
     package, _ = closed(meter)
-    assert "wrapped unseen" in str(package.reason)
+    assert "can start anew every" in str(package.reason)
 
 
 def test_a_counter_that_goes_backwards_is_no_wrap(tree: Powercap) -> None:
@@ -168,7 +174,7 @@ def test_a_counter_that_goes_backwards_is_no_wrap(tree: Powercap) -> None:
     meter.start()
     tree.now_s += 1
     tree.set("0", 80_000_000)  # as a wrap: 262 kJ within a second
-    assert "backwards" in str(closed(meter)[0].reason)
+    assert "more than is possible" in str(closed(meter)[0].reason)
 
 
 def test_memory_of_one_socket_alone_is_not_the_machines(tree: Powercap) -> None:
@@ -208,7 +214,7 @@ def test_a_zone_that_vanishes_in_the_window_spoils_the_sum_and_nothing_else(
     tree.now_s += 1
     shutil.rmtree(tree.folder / f"intel-rapl:{vanished}")
     package, _ = closed(meter)
-    assert package.reason == (
+    assert str(package.reason) == (
         f"failed: package-{vanished} (intel-rapl:{vanished}) cannot be read any more "
         "(No such file or directory)"
     )
@@ -227,7 +233,7 @@ def test_for_root_only(tree: Powercap, refused: str) -> None:
         assert part in reason
     meter.start()
     for reading in closed(meter):
-        assert reading.reason == reason
+        assert str(reading.reason) == reason
 
 
 def test_permission_that_is_withdrawn_in_the_window(tree: Powercap) -> None:
@@ -282,7 +288,7 @@ def test_each_window_begins_anew_and_leaves_no_thread(tree: Powercap) -> None:
         tree.now_s += 1
         tree.set("0", turn * 2_000_000)
         assert closed(meter)[0].value == pytest.approx(2.0)
-    assert not [t for t in threading.enumerate() if t.name == "gatherbench-meter-rapl"]
+    assert not [t for t in threading.enumerate() if t.name == "gatherbench-meter-sensor"]
 
 
 def test_no_path_in_a_reason(tree: Powercap) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.probe import calibrate as calibration
 from gatherbench.bench.probe import gpu
@@ -60,22 +59,11 @@ def test_other_work_is_noted_in_the_profile(
     busy: float | None,
     noted: bool,
 ) -> None:
-    monkeypatch.setattr(calibration, "cores_of_others", lambda *_: busy)
+    monkeypatch.setattr(calibration.OtherWork, "cores", lambda _: busy)
     said: list[str] = []
     done = calibrate(tmp_path, device="cpu", say=said.append)
     assert ("kept 1.5 cores busy" in done.profile.description) is noted
     assert any("on an idle machine" in text for text in said) is noted
-
-
-def test_other_load_is_what_others_took() -> None:
-    def cores(busy: float | None) -> float | None:
-        seen = {"system_cpu_busy": busy, "cpu_user": 0.75, "cpu_system": 0.25}
-        readings = [Reading(name, "s", value, "a test") for name, value in seen.items()]
-        return calibration.cores_of_others(readings, 2.0)
-
-    assert cores(4.0) == pytest.approx(1.5)
-    assert cores(0.9) == 0
-    assert cores(None) is None
 
 
 def test_what_cannot_be_calibrated_is_said(

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from gatherbench.bench.machine import nvml
-from gatherbench.bench.machine.nvml import SensorUnavailableError, hash_of_uuid
+from gatherbench.bench.machine.nvml import hash_of_uuid
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.probe import machine
 from gatherbench.bench.probe.cases import (
     CASES,
@@ -309,7 +310,7 @@ def test_a_machine_with_a_gpu_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert machine.ask_gpu(torch.device("cuda", 0)).link_generation == 5
 
     def silent() -> None:
-        raise SensorUnavailableError("no_device: none")
+        raise SensorUnavailableError(Reason("no_device", "none"))
 
     def refused(*call: object) -> None:
         raise cuda_calls.CudaCallError("cudaDeviceGetPCIBusId", "cudaErrorNotSupported", "no")

@@ -39,7 +39,7 @@ def work(verb: str, path: str) -> None:
     loss = 2.0 if case.variant == "strays" else 1.0
     out.row(make.ok("train", "loss", "1", loss, "mean", epoch=0))
     if job.sensors is not None:
-        trusted = job.sensors.pcie or job.sensors.pcie_reason
+        trusted = job.sensors.pcie or str(job.sensors.pcie_reason)
         out.row(make.ok("epoch", "sensors", "1", 1, trusted, epoch=0))
         out.series(case, 0, "pcie_host_to_device", "B", [(0.0, 0.0), (0.02, 5e6)])
     out.samples(case, 0, "fetch", [0.1, 0.2])
@@ -110,7 +110,7 @@ def calibrate(job: CalibrationJob) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
     if trusted == "hang":
         time.sleep(60)
-    job.keep(SensorChoice(trusted, ""))
+    job.keep(SensorChoice(trusted, None))
     out.end("ok", None, 0.1)
 
 

@@ -15,12 +15,12 @@ from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.check import WrongRowsError
-from gatherbench.bench.run.energy_block import EnergyBlock
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
 from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.run.untimed import EnergyBlock
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies import places

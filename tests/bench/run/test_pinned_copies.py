@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.machine.nvml import SensorUnavailableError
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import Link
 from gatherbench.bench.meters.trust import Calibration
 from gatherbench.bench.run import sensor_calibration
@@ -17,7 +17,7 @@ from gatherbench.bench.run.sensor_calibration import (
     PinnedCopier,
     calibrate_gpu,
     gpu_under_test,
-    rows_of_calibration,
+    link_rows,
 )
 
 torch = sensor_calibration.torch
@@ -79,18 +79,19 @@ def test_the_idle_gpu_is_watched_once_its_context_is_open_and_has_calmed_down(
     monkeypatch.setattr(sensor_calibration, "idle_power", lambda *_: log.append("idle") or [])
 
     def absent(_: object) -> None:
-        raise SensorUnavailableError("unsupported: none")
+        raise SensorUnavailableError(Reason("unsupported", "none"))
 
     monkeypatch.setattr(sensor_calibration, "NvmlDevice", absent)
+    monkeypatch.setattr(sensor_calibration, "PinnedCopier", lambda *_: None)
     rows: list[Row] = []
-    calibrate_gpu(run_maker("run", "abc", "box"), rows.append)
+    calibrate_gpu(run_maker("run", "abc", "box"), rows.append, [0])
     assert log == ["context", "synchronised", sensor_calibration.SETTLE_S, "idle"]
     assert [row.reason for row in rows] == ["unsupported: none"]
 
 
 def test_the_link_is_said_as_it_was_before_and_under_load() -> None:
     found = Calibration([], Link(1, 5, 16, 16), Link(5, 5, 8, 16))
-    rows = {r.metric: r.value for r in rows_of_calibration(found, run_maker("run", "abc", "box"))}
+    rows = {r.metric: r.value for r in link_rows(found, run_maker("run", "abc", "box"))}
     assert (rows["link_gen_idle"], rows["link_gen_loaded"]) == (1, 5)
     assert (rows["link_width_idle"], rows["link_width_loaded"]) == (16, 8)
     assert (rows["link_gen_max_loaded"], rows["link_width_max_loaded"]) == (5, 16)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.run.calibration_job import CalibrationJob, read_choice, run_maker
@@ -112,14 +113,21 @@ def test_what_was_polled_is_kept_for_pictures(
 
 
 def test_a_choice_survives_its_file(tmp_path: Path) -> None:
-    job = CalibrationJob("run", "abc", "box", tmp_path / "part", tmp_path / "sensors.json")
+    job = CalibrationJob(
+        run_id="run",
+        commit="abc",
+        machine="box",
+        part=tmp_path / "part",
+        choice=tmp_path / "sensors.json",
+        copies_mib=(256,),
+    )
     job.dump(tmp_path / "job.json")
     assert CalibrationJob.load(tmp_path / "job.json") == job
-    for choice in (SensorChoice("gpm", ""), SensorChoice(None, "unsupported: none")):
+    for choice in (SensorChoice("gpm", None), SensorChoice(None, Reason("unsupported", "none"))):
         job.keep(choice)
         assert read_choice(job.choice) == choice
     job.choice.write_text("{}{")
-    assert "left no choice" in read_choice(job.choice).pcie_reason
+    assert "left no choice" in str(read_choice(job.choice).pcie_reason)
 
 
 def test_rows_of_the_run_name_no_case() -> None:

@@ -6,14 +6,14 @@ import threading
 
 import pytest
 
-from gatherbench.bench.machine.nvml import SensorUnavailableError
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters import power as power_module
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.power import GpuEnergyMeter
-from gatherbench.bench.run.energy_block import EnergyBlock
 from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.untimed import EnergyBlock
 
-GPU = GpuUnderTest(("GPU-x",), SensorChoice(None, "unsupported: nobody is trusted"))
+GPU = GpuUnderTest(("GPU-x",), SensorChoice(None, Reason("unsupported", "nobody is trusted")))
 MAKE = RowMaker("run", "abc", "box", "cuda", "w", "d", "s", "v", 0)
 
 
@@ -30,7 +30,7 @@ class FakeDevice:
         return FakeDevice.joules
 
     def fields(self, *ids: int) -> None:
-        raise SensorUnavailableError("unsupported: not this one")
+        raise SensorUnavailableError(Reason("unsupported", "not this one"))
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +87,7 @@ def test_where_no_further_epochs_are_wanted_a_short_window_has_its_reason() -> N
 
 def test_without_the_sensor_no_epoch_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(uuids: tuple[str, ...]) -> None:
-        raise SensorUnavailableError("no_permission: NVML says no; give access")
+        raise SensorUnavailableError(Reason("no_permission", "NVML says no", "give access"))
 
     monkeypatch.setattr(power_module, "NvmlDevice", refuse)
     block = EnergyBlock(GPU)

@@ -1,0 +1,35 @@
+"""Why a number is absent: an object in code, and one text where it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+#: ``too_short``: the sensor is there, and the window was too short for it. ``failed``: something
+#: went wrong. The others: what this machine, its software or this user does not have.
+Kind = Literal["no_device", "unsupported", "no_permission", "busy", "too_short", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What is so (``cause``), and what would change it (``remedy``; empty: nothing known)."""
+
+    kind: Kind
+    cause: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        """As rows and tables have it: ``kind: cause; remedy``."""
+        return f"{self.kind}: {self.cause}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+class ReasonError(Exception):
+    """An error that is the reason for a missing number."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class SensorUnavailableError(ReasonError):
+    """A sensor cannot be read."""

@@ -1,0 +1,137 @@
+"""What a case does after all that is timed: epochs for the energy counter and for page faults.
+
+The GPU's energy counter wants windows of ten seconds. Where the measured epochs together do not
+fill one, whole epochs are run on until they do. Either way the rows of the stage ``energy`` say how
+many epochs the window held and how long it was; energy an epoch is derived when they are read.
+
+Counting page faults changes times, and CUPTI stays with the process. So managed memory has one more
+epoch, the very last, with the driver's counters open; its rows are of the stage ``uvm``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+from gatherbench.bench.machine.reason import Reason
+from gatherbench.bench.meters.base import Reading, cited
+from gatherbench.bench.meters.clock import WallClockMeter
+from gatherbench.bench.meters.gpu_choice import GpuUnderTest
+from gatherbench.bench.meters.pcie import PcieMeter
+from gatherbench.bench.meters.power import (
+    SHORTEST_ENERGY_WINDOW_S,
+    GpuEnergyMeter,
+    GpuPowerMeter,
+)
+from gatherbench.bench.meters.recorder import Recorder
+from gatherbench.bench.meters.uvm import UvmMeter
+from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.kernels.mapped_memory import managed_bytes
+
+ENERGY_STAGE, UVM_STAGE = "energy", "uvm"
+TRACED = Reason("busy", "--trace has CUPTI in this process", "run without it")
+#: Closing the window reads every record, millions of them where a table thrashes.
+_PATIENCE_S = 60.0
+
+
+def row_of(reading: Reading, make: RowMaker, stage: str, epoch: int = -1) -> Row:
+    """A meter's reading as a row: a sensor that broke is ``failed``, one that lacks ``skipped``."""
+    what = (stage, reading.metric, reading.unit)
+    if reading.reason is None:
+        return make.ok(*what, reading.value or 0.0, cited(reading), epoch)
+    status = "failed" if reading.reason.kind == "failed" else "skipped"
+    return make.missing(*what, cited(reading), reading.reason, status, epoch)
+
+
+class EnergyBlock:
+    """A window around a case's measured epochs; without a GPU it does nothing.
+
+    Args:
+        gpu: whose energy; ``None``: no GPU takes part.
+        shortest_s: how long further epochs are run, where the measured ones were too short.
+        run_on: whether they are; where not, the energy of a short window stays unknown.
+    """
+
+    def __init__(
+        self,
+        gpu: GpuUnderTest | None,
+        shortest_s: float = SHORTEST_ENERGY_WINDOW_S,
+        *,
+        run_on: bool = True,
+    ) -> None:
+        self._gpu, self._shortest_s, self._run_on = gpu, shortest_s, run_on
+        self._recorder = Recorder([] if gpu is None else [GpuEnergyMeter(gpu), WallClockMeter()])
+
+    def __enter__(self) -> Self:
+        self._recorder.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._recorder.__exit__(exc_type, exc, traceback)
+
+    def rows(self, epochs: int, one_epoch: Callable[[], object], make: RowMaker) -> Iterator[Row]:
+        """The block's rows, after further epochs where ``epochs`` were too short a window."""
+        if self._gpu is None:
+            return
+        readings, said = self._recorder.readings, "the measured epochs, from the first to the last"
+        if self._run_on and any(_refused(reading) for reading in readings):
+            readings, epochs = self._further(one_epoch)
+            said = "further epochs, not timed: the measured ones were too short a window"
+        yield make.ok(ENERGY_STAGE, "epochs", "1", epochs, said)
+        for reading in readings:
+            yield row_of(reading, make, ENERGY_STAGE)
+
+    def _further(self, one_epoch: Callable[[], object]) -> tuple[tuple[Reading, ...], int]:
+        # Nothing here is timed, so sources of link traffic that block may be read too.
+        meters = (PcieMeter(self._gpu, timed=False), GpuPowerMeter(self._gpu), WallClockMeter())
+        recorder, epochs = Recorder(meters), 0
+        with recorder:
+            begin = time.monotonic()
+            while time.monotonic() - begin < self._shortest_s:
+                one_epoch()
+                epochs += 1
+        return recorder.readings, epochs
+
+
+def _refused(reading: Reading) -> bool:
+    """Whether the counter is there and only the window was too short for it."""
+    short = reading.reason is not None and reading.reason.kind == "too_short"
+    return reading.metric == "gpu_energy" and short
+
+
+def uvm_rows(one_epoch: Callable[[], object], make: RowMaker, traced: bool) -> Iterator[Row]:
+    """The rows of the stage ``uvm``; none where the process holds no managed memory.
+
+    Args:
+        one_epoch: runs an epoch and waits for the GPU.
+        make: of the case's rows.
+        traced: torch's profiler has its turn in this process.
+    """
+    if managed_bytes() == 0:
+        return
+    meter = UvmMeter(TRACED if traced else None)
+    reason = meter.probe()
+    if reason is not None:  # then no epoch is spent
+        meter.start()
+        for reading in meter.stop():
+            yield row_of(reading, make, UVM_STAGE)
+        return
+    recorder = Recorder([meter, WallClockMeter()], _PATIENCE_S)
+    said = "a further epoch, not timed: counting costs"
+    try:
+        with recorder:
+            one_epoch()
+    except Exception as error:  # counting that fails must not cost what was measured
+        why = Reason("failed", f"{type(error).__name__}: {error}")
+        yield make.missing(UVM_STAGE, "epochs", "1", said, why, "failed")
+        return
+    yield make.ok(UVM_STAGE, "epochs", "1", 1, said)
+    for reading in recorder.readings:
+        yield row_of(reading, make, UVM_STAGE)

@@ -1,0 +1,541 @@
+"""The GPU's meters against a driver that tells the truth, and against every way it has not.
+
+The driver is a stub of NVML under the real ``nvidia-ml-py``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import time
+import types
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from gatherbench.bench.machine.nvml import list_gpus
+from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
+from gatherbench.bench.meters import power
+from gatherbench.bench.meters.base import Meter, Reading
+from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
+from gatherbench.bench.meters.nvml_device import NvmlDevice, uuids_of
+from gatherbench.bench.meters.pcie import SOURCES, FieldCounters, PcieMeter
+from gatherbench.bench.meters.power import GpuPowerMeter
+from gatherbench.bench.meters.trust import Calibration, calibrate
+from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run import sensor_calibration
+from gatherbench.bench.run import worker as worker_module
+from gatherbench.bench.run.calibration_job import CalibrationJob, read_choice
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+
+HERE = Path(__file__).parent
+FIRST, SECOND = "GPU-first", "GPU-second"
+#: Bytes a second of the stub's transfers: below what its link (generation 1, x16) carries.
+RATE = 3e9
+#: A GPU in good order, on a link so slow that 32 bits of counter last for more than a second: a
+#: machine busy with other tests does not miss a wrap.
+HEALTHY: dict[str, Any] = {
+    "devices": 1,
+    "driver": "590.10",
+    "gpu0.uuid": FIRST,
+    "gpu0.name": "Stub 1",
+    "gpu0.gen": 1,
+    "gpu0.gen_max": 1,
+    "gpu0.width": 16,
+    "gpu0.width_max": 16,
+    "gpu0.rx": 4_000_000_000,
+    "gpu0.power_mw": 250_000,
+    "gpu0.temperature": 57,
+    "gpu0.clock_mhz": 1830,
+    "gpu0.reasons": 0,
+    "gpu0.gpm": 1,
+    "gpu1.uuid": SECOND,
+    "gpu1.name": "Stub 2",
+    "gpu1.gen": 1,
+    "gpu1.gen_max": 1,
+    "gpu1.width": 16,
+    "gpu1.width_max": 16,
+    "gpu1.rx": 77,
+}
+
+
+def gpu(source: str | None = "counters", uuid: str = FIRST) -> GpuUnderTest:
+    """A GPU of the stub, whose trusted source is this one."""
+    return GpuUnderTest((uuid,), SensorChoice(source))
+
+
+class Driver:
+    """What the driver says, and copies that its counters see."""
+
+    def __init__(self, library: ctypes.CDLL, script: Path) -> None:
+        self._library, self._script, self._words = library, script, dict(HEALTHY)
+        library.stub_copy_begin.argtypes = (ctypes.c_int, ctypes.c_double)
+        library.stub_copy_end.restype = ctypes.c_double
+        self.say({})
+
+    def say(self, words: dict[str, Any]) -> None:
+        """Say something else from now on."""
+        self._words |= words
+        draft = self._script.with_suffix(".new")
+        draft.write_text("".join(f"{name} {value}\n" for name, value in self._words.items()))
+        draft.replace(self._script)
+
+    def transfer(self, to_device: float = RATE, to_host: float = RATE / 10) -> None:
+        """Move bytes at these rates (B/s) from now on."""
+        since = time.monotonic()
+        self.say({"gpu0.rx_rate": to_device, "gpu0.tx_rate": to_host, "gpu0.from": since})
+
+    def copy(self, direction: str, seconds: float, at_half: Callable[[], None]) -> float:
+        """As a ``Copier``: the link is awake meanwhile, and asleep before and after."""
+        self.say({"gpu0.gen": self._words["gpu0.gen_max"]})
+        self._library.stub_copy_begin(direction == "host_to_device", RATE)
+        time.sleep(seconds)
+        at_half()
+        moved = float(self._library.stub_copy_end())
+        self.say({"gpu0.gen": 1})
+        return moved
+
+
+def watched(
+    meter: Meter, seconds: float, meanwhile: Callable[[], object] = lambda: None
+) -> dict[str, Reading]:
+    """Readings of a window of some length, in the middle of which something happens."""
+    meter.start()
+    time.sleep(seconds / 2)
+    meanwhile()
+    time.sleep(seconds / 2)
+    readings = meter.stop()
+    found = {reading.metric: reading for reading in readings}
+    assert len(found) == len(readings)
+    return found
+
+
+@pytest.fixture(scope="session")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stub as a shared library."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler here: the stub of NVML cannot be built")
+    library = tmp_path_factory.mktemp("nvml") / "stub.so"
+    warnings = ("-Wall", "-Wextra", "-Werror")
+    command = [compiler, *warnings, "-O1", "-shared", "-fPIC", "-o", str(library)]
+    subprocess.run([*command, str(HERE / "nvml_stub.c")], check=True)
+    return library
+
+
+@pytest.fixture
+def driver(stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """A driver of this test's own, which says :data:`HEALTHY`."""
+    own = tmp_path / "libnvidia-ml.so.1"  # a library of another name has variables of its own
+    shutil.copy(stub, own)
+    library, script = ctypes.CDLL(str(own)), tmp_path / "driver.txt"
+    monkeypatch.setenv("NVML_STUB_SCRIPT", str(script))
+    monkeypatch.setattr(pynvml, "CDLL", lambda _: library)
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    return Driver(library, script)
+
+
+TO_DEVICE, TO_HOST = "pcie_host_to_device", "pcie_device_to_host"
+
+
+def rate_of(reading: Reading) -> float:
+    """Bytes a second between the first and the last reading of a counter."""
+    (begin_s, _), (end_s, total) = reading.series[0], reading.series[-1]
+    assert total == reading.value
+    return total / (end_s - begin_s)
+
+
+def link(driver: Driver, seconds: float = 0.2) -> dict[str, Reading]:
+    """A window of the byte counters beside transfers."""
+    driver.transfer()
+    return watched(PcieMeter(gpu()), seconds)
+
+
+def why(reading: Reading) -> str:
+    assert reading.value is None
+    return str(reading.reason)
+
+
+def test_counters_are_unwrapped_and_directions_are_named_from_the_host(driver: Driver) -> None:
+    found = link(driver, 0.4)  # begins 295 MB below 2^32 and moves more than 1 GB
+    assert (found[TO_DEVICE].value or 0) > 2**32 - 4_000_000_000
+    assert rate_of(found[TO_DEVICE]) == pytest.approx(RATE, rel=0.1)
+    assert rate_of(found[TO_HOST]) == pytest.approx(RATE / 10, rel=0.1)
+    assert found[TO_DEVICE].source == "NVML_FI_DEV_PCIE_COUNT_RX_BYTES"
+    assert found[TO_HOST].source == "NVML_FI_DEV_PCIE_COUNT_TX_BYTES"
+    assert found[TO_DEVICE].samples >= 3
+    assert (found["pcie_polling_cpu"].value or 0) > 0
+
+
+def test_a_driver_that_stamps_nothing_is_read_by_the_hosts_clock(driver: Driver) -> None:
+    driver.say({"gpu0.timestamp": -1})
+    # Stamp and value are two moments then, and a busy machine may come between them.
+    assert RATE / 2 < rate_of(link(driver)[TO_DEVICE]) < 2 * RATE
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"gpu0.timestamp": 1_700_000_000_000_000, "gpu0.counter_factor": 0}, "did not refresh"),
+        ({"gpu0.gen_max": 9}, "unsupported: PCIe generation 9"),
+        ({"gpu0.field_return": 3}, "unsupported: NVML says 'Not Supported'"),
+        ({"gpu0.rx_return": 3}, "driver 555"),
+        ({"gpu0.fields_return": 4}, "no_permission: NVML says"),
+        ({"init_return": 4}, "/dev/nvidia"),
+    ],
+)
+def test_counters_that_cannot_be_read_are_no_zero(
+    driver: Driver, words: dict[str, int], said: str
+) -> None:
+    driver.say(words)
+    found = link(driver)
+    for direction in (TO_DEVICE, TO_HOST):
+        assert said in why(found[direction])
+
+
+def test_a_gap_in_which_the_counter_may_have_wrapped_gives_no_number(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FieldCounters, "period_s", 0.1)
+    driver.say({"gpu0.gen_max": 6})  # on the fastest link there is, 32 bits last for 34 ms
+    assert "can start anew every 0.0336 s" in why(link(driver, 0.4)[TO_DEVICE])
+
+
+def test_a_counter_that_is_reset_gives_no_number(driver: Driver) -> None:
+    # From 4.0 e9 to one less is a rise of 2^32 - 1 bytes in 20 ms.
+    found = watched(PcieMeter(gpu()), 0.2, lambda: driver.say({"gpu0.rx": 3_999_999_999}))
+    assert "more than is possible" in why(found[TO_DEVICE])
+    assert found[TO_HOST].value == 0
+
+
+def test_a_gpu_that_is_lost_in_the_middle_costs_that_window_alone(driver: Driver) -> None:
+    meter = PcieMeter(gpu())
+    lost = watched(meter, 0.1, lambda: driver.say({"gpu0.lost": 1}))
+    driver.say({"gpu0.lost": 0})
+    assert watched(meter, 0.1)[TO_DEVICE].value == 0, "the next window asks again"
+    lost |= watched(GpuPowerMeter(gpu()), 0.3, lambda: driver.say({"gpu0.lost": 1}))
+    for metric in (TO_DEVICE, TO_HOST, "gpu_energy", "gpu_power", "gpu_temperature"):
+        assert why(lost[metric]).startswith("failed: NVML says 'GPU is lost'"), metric
+
+
+def test_a_field_that_fails_in_the_middle_costs_its_own_direction(driver: Driver) -> None:
+    found = watched(PcieMeter(gpu()), 0.1, lambda: driver.say({"gpu0.rx_return": 3}))
+    assert why(found[TO_DEVICE]).startswith("unsupported: NVML says 'Not Supported'")
+    assert found[TO_HOST].value == 0
+
+
+def test_two_gpus_are_told_apart_by_uuid(driver: Driver) -> None:
+    begin = {"gpu0.rx_rate": RATE / 2, "gpu1.rx_rate": RATE, "gpu1.from": time.monotonic()}
+    driver.say({"devices": 2, **begin})
+    found = watched(PcieMeter(gpu(uuid=SECOND)), 0.2)
+    assert rate_of(found[TO_DEVICE]) == pytest.approx(RATE, rel=0.1)
+    assert [described.name for described in list_gpus()] == ["Stub 1", "Stub 2"]
+
+
+def looked_up(index: int, uuid: str) -> Any:
+    """What the UUID that torch would report leads to: the GPU's counter, or why there is none."""
+    try:
+        return NvmlDevice(uuids_of(index, uuid)).fields(198)[0].value
+    except SensorUnavailableError as unavailable:
+        return str(unavailable)
+
+
+@pytest.mark.parametrize("visible", ["", "1,0", "GPU-second", "0"])
+def test_torchs_index_is_never_nvmls(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
+    """Whatever CUDA_VISIBLE_DEVICES does to torch's numbers, the UUID leads to the GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    driver.say({"devices": 2})
+    assert looked_up(0, "first") == looked_up(0, "GPU-first") == 4_000_000_000
+    assert looked_up(1, "second") == 77
+    assert looked_up(0, "nobody").startswith("no_device: ")
+
+
+@pytest.mark.parametrize("visible", ["MIG-slice", "0"])
+def test_an_instance_of_a_partitioned_gpu_has_no_sensors(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    driver.say({"devices": 2, "gpu0.mig": 1, "gpu1.uuid": "MIG-slice"})
+    assert "(MIG)" in looked_up(0, "slice")
+    # A UUID of the whole GPU must not pass for that of its instance.
+    assert visible.startswith("MIG-") or "(MIG)" in looked_up(0, "first")
+
+
+def long_window(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> dict[str, Reading]:
+    """A window of power that is as long as the energy counter needs."""
+    monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.5)
+    driver.say({"gpu0.from": time.monotonic()})
+    return watched(GpuPowerMeter(gpu()), 1.1)
+
+
+def test_energy_is_the_counters_difference_over_a_long_window(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.say({"gpu0.average_mw": 240_000})
+    begin = time.monotonic()
+    found = long_window(driver, monkeypatch)
+    high = 250 * (time.monotonic() - begin)
+    assert 250 * 1.1 <= (found["gpu_energy"].value or 0) <= high + 0.001  # the counter's step
+    assert found["gpu_power"].value == 250
+    assert found["gpu_power"].samples >= 3
+    assert found["gpu_power_average"].value == 240, "not the power of the moment"
+    assert found["gpu_temperature"].value == pytest.approx(273.15 + 57)
+    assert found["gpu_clock"].value == found["gpu_clock_lowest"].value == 1.83e9
+    assert found["gpu_slowed"].value == 0
+    assert (found["gpu_power_polling_cpu"].value or 0) > 0
+
+
+def test_short_windows_of_energy_are_refused(driver: Driver) -> None:
+    driver.say({"gpu0.reasons": 0x1 | 0x2})
+    found = watched(GpuPowerMeter(gpu()), 0.1)
+    for metric in ("gpu_energy", "gpu_power_average"):
+        assert why(found[metric]).startswith("too_short: ")
+    assert found["gpu_power"].value == 250
+    assert found["gpu_slowed"].value == 0, "idle clocks are not slowed down"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"gpu0.power_mw": 0}, "stood still"),
+        ({"gpu0.energy_return": 3}, "Not Supported"),
+        ({"gpu0.energy_return": 4}, "no_permission: "),
+    ],
+)
+def test_an_energy_counter_that_fails_costs_only_itself(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, words: dict[str, int], said: str
+) -> None:
+    driver.say(words)
+    monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.05)
+    found = watched(GpuPowerMeter(gpu()), 0.1)
+    assert said in why(found["gpu_energy"])
+    if "gpu0.power_mw" in words:
+        assert "says 0 W" in why(found["gpu_power"])
+    assert found["gpu_temperature"].value is not None
+
+
+def test_permission_denied_costs_every_reading_of_power(driver: Driver) -> None:
+    driver.say({"init_return": 4})
+    for reading in watched(GpuPowerMeter(gpu()), 0).values():
+        assert why(reading).startswith("no_permission: NVML says")
+
+
+@pytest.mark.parametrize(("milliwatts", "watts"), [(240_500, 240.5), (0, None)])
+def test_a_driver_without_the_fields_of_power_is_asked_by_the_older_call(
+    driver: Driver, milliwatts: int, watts: float | None
+) -> None:
+    driver.say({"gpu0.power_return": 3, "gpu0.usage_mw": milliwatts})
+    drawn = watched(GpuPowerMeter(gpu()), 0.1)["gpu_power"]
+    assert drawn.value == watts
+    if watts is None:  # neither is there: the field's own reason stands
+        assert why(drawn).startswith("unsupported: NVML says 'Not Supported'")
+    else:
+        assert drawn.source.startswith("mean of nvmlDeviceGetPowerUsage")
+
+
+def test_a_window_says_the_worst_that_it_saw_and_what_slowed_the_gpu(driver: Driver) -> None:
+    hot = {"gpu0.temperature": 85, "gpu0.clock_mhz": 1200, "gpu0.reasons": 0x1 | 0x4 | 0x40}
+    driver.say({**hot, "gpu0.power_return": 3})
+    cool = {"gpu0.temperature": 57, "gpu0.clock_mhz": 1830, "gpu0.reasons": 0}
+    found = watched(GpuPowerMeter(gpu()), 0.6, lambda: driver.say(cool))
+    assert found["gpu_temperature"].value == pytest.approx(273.15 + 85)
+    lowest, mean = found["gpu_clock_lowest"].value, found["gpu_clock"].value
+    assert lowest == 1.2e9 < (mean or 0) < 1.83e9
+    assert 0 < (found["gpu_slowed"].value or 0) < 1
+    assert "power cap, thermal (hardware)" in found["gpu_slowed"].source
+    assert found["gpu_power"].value is None
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("timed", [True, False])
+def test_sources_that_block_are_kept_out_of_what_is_timed(
+    driver: Driver, kind: type[Any], timed: bool
+) -> None:
+    driver.transfer(RATE, RATE / 3)
+    found = watched(PcieMeter(gpu(kind.name), timed=timed), 0.4)
+    if timed and not kind.unobtrusive:
+        assert "kept out of timed epochs" in why(found[TO_DEVICE])
+        return
+    to_device, to_host = (found[metric].value or 0 for metric in (TO_DEVICE, TO_HOST))
+    assert to_device > 0.3 * RATE
+    assert to_host / to_device == pytest.approx(1 / 3, rel=0.1), "directions are not told apart"
+
+
+def test_a_metric_that_refuses_alone_is_no_number(driver: Driver) -> None:
+    driver.say({"gpu0.metric_return": 3})
+    assert "Not Supported" in why(watched(PcieMeter(gpu("gpm")), 0.3)[TO_DEVICE])
+
+
+def test_metrics_need_their_interval(driver: Driver) -> None:
+    found = watched(PcieMeter(gpu("gpm")), 0.001)
+    assert why(found[TO_DEVICE]).startswith("too_short: ")
+    assert "0.2 s" in why(found[TO_DEVICE])
+
+
+def test_what_the_driver_says_in_an_unknown_type_is_no_number(driver: Driver) -> None:
+    (answer,) = NvmlDevice((FIRST,)).answers(198)
+    answer.valueType = 99  # type: ignore[attr-defined]
+    from gatherbench.bench.meters.nvml_device import field_value
+
+    assert "value type 99" in str(field_value(answer).value)
+
+
+# Which source a run believes.
+
+NAMES = [source.name for source in SOURCES]
+
+
+def calibrated(driver: Driver, words: dict[str, Any], sources: int = 3) -> Calibration:
+    driver.say({"gpu0.gen": 1, "gpu0.throughput": RATE, **words})
+    return calibrate(NvmlDevice((FIRST,)), driver, 0.25, SOURCES[:sources])
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen", "said"),
+    [
+        ({}, "counters", None),
+        ({"gpu0.counter_factor": 1.1}, "counters", None),  # headers of packets
+        ({"gpu0.counter_factor": 1.67}, "gpm", "1.67"),
+        ({"gpu0.counter_factor": 0.001}, "gpm", "0.001"),
+        ({"gpu0.counter_factor": 1000}, "gpm", ""),  # wraps beyond recognition
+        ({"gpu0.counter_factor": 0}, "gpm", "0"),
+        ({"gpu0.field_return": 3}, "gpm", "driver 555"),
+        ({"gpu0.field_return": 3, "gpu0.gpm": 0}, "throughput", "begin with Hopper"),
+        ({"gpu0.field_return": 3, "gpu0.gpm_zero": 1}, "throughput", "came back as 0"),
+        ({"gpu0.field_return": 3, "gpu0.gpm_factor": 1000}, "throughput", "1e+03"),
+    ],
+)
+def test_the_first_source_that_is_right_both_ways_is_taken(
+    driver: Driver, words: dict[str, float], chosen: str, said: str | None
+) -> None:
+    found = calibrated(driver, words, 1 + NAMES.index(chosen))
+    assert found.choice.pcie == chosen, found
+    right = [c.ratio for c in found.comparisons if c.source == chosen]
+    assert all(not isinstance(r, Reason) and 0.95 <= r <= 1.25 for r in right)
+    against = [c.ratio for c in found.comparisons if not c.trusted]
+    if said is None:
+        assert not against
+    else:
+        assert any(said in (str(r) if isinstance(r, Reason) else f"{r:.3g}") for r in against)
+    assert found.link_loaded
+    assert found.link_loaded.gen == 1
+
+
+def test_the_link_is_looked_at_before_and_while_it_carries(driver: Driver) -> None:
+    found = calibrated(driver, {"gpu0.gen_max": 4, "gpu0.gpm": 0, "gpu0.throughput_return": 3})
+    assert found.link_idle
+    assert found.link_loaded
+    assert (found.link_idle.gen, found.link_loaded.gen) == (1, 4)
+
+
+def test_where_nothing_is_right_nothing_is_read_and_the_reason_names_all(driver: Driver) -> None:
+    words = {"gpu0.field_return": 3, "gpu0.gpm": 0, "gpu0.throughput_factor": 1.67}
+    choice = calibrated(driver, words).choice
+    assert choice.pcie is None
+    for name in ("counters", "gpm", "throughput"):
+        assert f"{name} host to device: " in str(choice.pcie_reason)
+
+
+def test_a_gpu_lost_during_the_calibration_ends_without_a_choice(driver: Driver) -> None:
+    choice = calibrated(driver, {"gpu0.lost_after": 20}).choice
+    assert choice.pcie is None
+    assert "GPU is lost" in str(choice.pcie_reason)
+
+
+@pytest.fixture
+def job(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CalibrationJob:
+    """The worker's job, with the stub for a driver and stand-ins for torch and its copies."""
+    cuda = types.SimpleNamespace(
+        current_device=lambda: 0,
+        synchronize=lambda *_: None,
+        get_device_properties=lambda _: types.SimpleNamespace(uuid="first"),
+    )
+    torch = types.SimpleNamespace(
+        cuda=cuda,
+        device=lambda *_: types.SimpleNamespace(type="cuda", index=0),
+        zeros=lambda *_, **__: None,
+    )
+    monkeypatch.setattr(sensor_calibration, "torch", torch)
+    monkeypatch.setattr(sensor_calibration, "PinnedCopier", lambda *_: driver)
+    monkeypatch.setattr(sensor_calibration, "COPY_S", 0.25)
+    monkeypatch.setattr(sensor_calibration, "SETTLE_S", 0.0)
+    monkeypatch.setattr(sensor_calibration, "IDLE_S", 0.3)
+    monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.3)
+    part, choice = tmp_path / "part.jsonl", tmp_path / "sensors.json"
+    made = CalibrationJob(
+        run_id="run", commit="abc", machine="box", part=part, choice=choice, copies_mib=(256, 1)
+    )
+    made.dump(tmp_path / "job.json")
+    return made
+
+
+def test_the_workers_verb_writes_rows_and_a_choice(job: CalibrationJob, driver: Driver) -> None:
+    driver.say({"gpu0.gpm": 0, "gpu0.throughput_return": 3})
+    worker_module.calibrate_sensors(job.part.with_name("job.json"))
+    *records, end = read_part(job.part)
+    rows = {r["metric"]: r for r in records if r["kind"] == "row"}
+    assert (end["status"], end["reason"]) == ("ok", None)
+    assert read_choice(job.choice).pcie == "counters"
+    # Energy's window holds the clock's: power is never too low, on a busy machine somewhat high.
+    assert 0.99 * 250 <= rows["idle_power"]["value"] < 2 * 250
+    assert rows["idle_gpu_temperature"]["value"] == pytest.approx(273.15 + 57)
+    assert rows["link_gen_idle"]["value"] == rows["link_gen_loaded"]["value"] == 1
+    assert rows["pcie_trusted"]["value"] == 1
+    # By the first size is decided; the others are rows beside it.
+    for suffix, mib in (("", 256), ("_of_1_mib", 1)):
+        ratios = [r for r in records if r.get("metric") == f"pcie_host_to_device_ratio{suffix}"]
+        assert [r["source"].partition(":")[0] for r in ratios] == NAMES
+        assert all(f"copies of {mib} MiB of pinned memory" in r["source"] for r in ratios)
+        assert ratios[0]["value"] == pytest.approx(1, abs=0.1)
+    assert "pcie_trusted_of_1_mib" not in rows
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"), [({"init_return": 4}, "no_permission"), ({"gpu0.lost": 1}, "failed")]
+)
+def test_a_driver_that_refuses_ends_the_verb_well(
+    job: CalibrationJob, driver: Driver, words: dict[str, int], kind: str
+) -> None:
+    driver.say(words)
+    worker_module.calibrate_sensors(job.part.with_name("job.json"))
+    *records, end = read_part(job.part)
+    (idle,) = [r for r in records if r.get("metric") == "idle_power"]
+    assert (end["status"], end["reason"]) == ("ok", None)
+    choice = read_choice(job.choice)
+    assert choice.pcie is None
+    assert choice.pcie_reason
+    assert choice.pcie_reason.kind == kind
+    assert idle["value"] is None
+    assert idle["reason"].startswith(f"{kind}: ")
+
+
+def test_a_case_reads_link_power_and_energy(
+    make_job: Callable[..., Job], driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole case in host memory, while the stub's GPU draws 400 W and its link carries."""
+    monkeypatch.setattr(measure_module, "gpu_under_test", lambda *_: gpu())
+    monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.01)
+    driver.say({"gpu0.power_mw": 400_000, "gpu0.rx": 0})
+    driver.transfer()
+    job = make_job(epochs=1)
+    with closing(PartWriter(job.part)) as out:
+        assert measure_module.measure(job, out) is None
+    records = list(read_part(job.part))
+    rows = {(r.stage, r.metric): r for r in rows_of(records)}
+    for stage in ("epoch", "energy"):
+        joules, seconds = (rows[stage, m].value for m in ("gpu_energy", "window_time"))
+        assert 0.9 * 400 <= (joules or 0) / (seconds or 1) < 2 * 400
+    assert rows["epoch", "gpu_power"].value == 400
+    assert (rows["epoch", "pcie_host_to_device"].value or 0) > 0
+    kept = {record["metric"] for record in records if record["kind"] == "series"}
+    assert kept == {"gpu_power", "pcie_host_to_device", "pcie_device_to_host"}

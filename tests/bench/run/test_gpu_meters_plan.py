@@ -1,0 +1,92 @@
+"""The plan of ``make gpu-meters``: random rows without a graph, run as any other plan."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import cast
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from gatherbench.bench.machine.reason import Reason
+from gatherbench.bench.meters.trust import Calibration, Comparison
+from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.plan_file import load_plan
+from gatherbench.bench.plan.workload import GRAPHLESS, Workload
+from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.run.calibration_job import run_maker
+from gatherbench.bench.run.declared_rows import UNCOUNTED
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.measure import measure
+from gatherbench.bench.run.sensor_calibration import compared
+from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.sampling.prepare import prepare
+from gatherbench.bench.show.run import render
+from gatherbench.strategies.registry import default_variants
+
+
+def test_the_run_prints_what_each_sensor_counted_of_each_copy(make_run: Callable[[], Path]) -> None:
+    run = load_run(make_run())
+    make = run_maker("run", "abc", "box")
+    wrong = Comparison("counters", "host_to_device", 1.67e9, 1e9)
+    silent = Comparison("gpm", "device_to_host", Reason("unsupported", "older than Hopper"), 0)
+    rows = [
+        *compared(Calibration([wrong, silent]), make, 256),
+        *compared(Calibration([wrong]), make, 1, "_of_1_mib"),
+    ]
+    run = replace(run, whole=pd.DataFrame([asdict(row) for row in rows]))
+    title = "Sensors of the link"
+    console = Console(width=160, file=io.StringIO())
+    console.print(render(run))
+    measured = {**run.plan["measure"], "known_copies": [256, 1]}
+    console.print(render(replace(run, plan={**run.plan, "measure": measured})))
+    _, *said = cast("io.StringIO", console.file).getvalue().split(title)
+    assert len(said) == 1, "only a run that was to find it out says so"
+    (table,) = said
+    for part in ("host to device", "1.670", "copies of 256 MiB", "copies of 1 MiB", "untrusted"):
+        assert part in table
+    assert "gpm: bytes counted for each byte copied" in table
+    assert "older than Hopper" in table
+
+
+def test_it_has_every_strategy_the_papers_baseline_and_managed_memory() -> None:
+    plan = load_plan("gpu-meters")
+    variants = {(case.strategy, case.variant) for case in plan.cases()}
+    assert variants == {
+        *((strategy.name, strategy.variant) for strategy in default_variants()),
+        ("cpu_gather", "naive"),
+        ("unified_zero_copy", "managed"),
+    }
+    (workload,) = plan.workloads()
+    assert workload.model == GRAPHLESS
+    assert plan.measure.sampling == "replay"
+    assert plan.measure.known_copies == [256, 1, 16, 1024]
+
+
+@pytest.mark.parametrize("strategy", ["cpu_gather", "aligned_zero_copy"])
+def test_a_case_moves_its_rows_and_trains_on_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
+    workload = Workload("uniform", 1e-4, "mlp", 8, (1,), 300, 4)
+    dataset, trace = prepare(workload)
+    case = Case(workload, strategy, "default", {}, 0)
+    measured = load_plan("gpu-meters").measure.model_copy(update={"epochs": 1})
+    part = tmp_path / "part.jsonl"
+    job = Job(case, measured, "cpu", "run", "abc", "box", dataset, trace, part)
+    with closing(PartWriter(part)) as out:
+        assert measure(job, out) is None
+    rows = {(r.stage, r.metric): r for r in rows_of(read_part(part))}
+    moved = 4 * 300 * 400  # minibatches × rows × bytes: there is no neighbour to fetch
+    assert rows["fetch", "payload"].value == moved
+    assert rows["fetch", "declared_payload"].value == moved
+    assert rows["sample", "edges"].value == 0
+    assert rows["check", "batches"].value == 3
+    # 47 classes at random: a loss near ln 47 = 3.85 says that all of them were seen.
+    assert rows["train", "loss"].value == pytest.approx(3.85, abs=0.3)
+    assert rows["train", "operations"].reason == UNCOUNTED
