@@ -50,8 +50,11 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 bench: $(READY) ## measure every strategy (plan PLAN=quick), print table and pictures (no GPU: predict for PROFILE=)
 	$(PY) -m gatherbench run $(PLAN) --results $(RESULTS) $(if $(PROFILE),--profile $(PROFILE))
 
+# A test on each core where pytest-xdist is there; then one thread each is faster.
+PARALLEL = $(shell $(PY) -c 'import xdist' 2> /dev/null && printf '%s' '-n auto --dist worksteal')
+
 test: $(READY) ## the test suite
-	$(PY) -m pytest
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest $(PARALLEL)
 
 lint: $(READY) ## ruff (check and format) and mypy, strict
 	$(PY) -m ruff check .

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
@@ -259,7 +260,10 @@ def test_a_job_survives_its_file(tmp_path: Path) -> None:
     job = Job(
         CASE, Measure(epochs=2), "cpu", "run", "abc", "box", tmp_path, tmp_path, tmp_path / "p"
     )
-    for one in (job, replace(job, traces=tmp_path, sensors=SensorChoice("gpm", ""))):
+    for one in (
+        job,
+        replace(job, traces=tmp_path, sensors=SensorChoice("gpm", Reason("busy", "others count"))),
+    ):
         one.dump(tmp_path / "job.json")
         assert Job.load(tmp_path / "job.json") == one
 
