@@ -34,7 +34,7 @@ def in_short(run: Run) -> list[Fact]:
         ("Processor", short(", ".join(host))),
         ("GPU", short(gpu_of(run) or "none: figures are of host memory")),
         ("Plan", short(run.plan.get("description") or run.plan.get("name", "unnamed"), 160)),
-        ("Cases", f"{ended} of {len(run.plan['cases'])}"),
+        ("Cases", ended),
         ("Epochs", _epochs(run)),
         ("Commit", short(", ".join(sorted(set(run.rows["commit"]))) or "unknown")),
     ]
