@@ -352,6 +352,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {problem}", file=sys.stderr)
         return 2
     if options.section is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
         with PointFile(options.out / "rows.csv") as file:
             return run_here(options, file.add)
     env = provenance() | describe()
