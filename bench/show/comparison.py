@@ -28,6 +28,13 @@ _SERIES = ["strategy", "variant", "backend", "basis"]
 WIDE = 120
 
 
+#: One build was seen to be 19 % faster in the second of two idle runs of a shared machine.
+_TWO_VISITS = (
+    "The interval holds what differs between repeats of a run. A shared machine may also change"
+    " between two runs: repeat A after B, or time both builds in turn (make regress-against)."
+)
+
+
 def exit_status(table: pd.DataFrame, metrics: Sequence[str] = ()) -> int:
     """1 if a deciding line is SLOW or a case failed in B, else 0; AMBIGUOUS is but a warning."""
     return int(deciding(table, metrics)["verdict"].isin(BAD).any())
@@ -57,6 +64,8 @@ def render_comparison(
     parts += _reasons(deciding(table, metrics))
     parts += _declared(table[declared], set(metrics))
     parts.append(Text(f"B / A with its 95 % interval; {_LEGEND}.", style="dim"))
+    if table[table["basis"] == "measured"]["verdict"].isin(("FAST", "SLOW")).any():
+        parts.append(Text(_TWO_VISITS, style="yellow"))
     parts.append(Text(summary(table, metrics), style="bold"))
     return Group(*parts)
 

@@ -94,12 +94,14 @@ def test_equal_runs_are_the_same(pair: tuple[Path, Path]) -> None:
         "epoch", "sample", "fetch", "train", "cpu", "payload_rate"
     ]  # fmt: skip
     assert exit_status(table) == 0
+    assert "between two runs" not in " ".join(shown(table, pair).split())
     pd.testing.assert_frame_equal(table, compared(pair))
 
 
 def test_an_injected_slowdown_of_a_tenth_is_found_where_it_is(pair: tuple[Path, Path]) -> None:
     edit(pair[1], times(1.25, "naive", "fetch"), times(1.1, "naive", "epoch"))
     table = compared(pair)
+    assert "may also change between two runs" in " ".join(shown(table, pair).split())
     slow = line(table, "naive")
     assert slow["verdict"] == "SLOW"
     assert 1.05 < slow["low"] < slow["ratio"] < slow["high"] < 1.15
