@@ -19,6 +19,7 @@ from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cuda_kernel_fetcher import open_registered
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher, HostPath, host_buffer
+from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.places import zero_copy_skip
 
 #: The launch policy on a GPU.
@@ -41,7 +42,7 @@ class AlignedZeroCopy(Strategy):
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return zero_copy_path(ids, row_bytes, POLICY, self.order)
 
-    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
             return open_registered(features, device, POLICY, self.order)
         paths: dict[str, type[HostPath]] = {

@@ -16,6 +16,7 @@ from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cuda_kernel_fetcher import open_resident
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
+from gatherbench.strategies.knowledge import NOTHING, Knowledge
 from gatherbench.strategies.places import kernel_skip, no_path_to, no_room
 
 
@@ -31,17 +32,18 @@ class AllInGpu(Strategy):
         reason = kernel_skip(device) if device.type == "cuda" else no_path_to(device)
         return reason or no_room(device, self.gpu_table_bytes(table_bytes))
 
-    def gpu_table_bytes(self, table_bytes: int) -> int:
+    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         return table_bytes
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return DataPath(
             payload_bytes=ids.numel() * row_bytes,
             copy_engine_bytes=ids.numel() * ids.element_size(),
+            gpu_memory_bytes=ids.numel() * row_bytes,
             gpu_requests={},
         )
 
-    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
             return open_resident(features, device, "unaligned")
         return HostFetcher(DirectPath(resident_copy(features)), features, lookahead=0)

@@ -19,6 +19,7 @@ from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, green_skip, open_overlapped
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
+from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.mps import open_mps, shared_copy_skip
 from gatherbench.strategies.mps_daemon import mps_client, mps_skip
 from gatherbench.strategies.places import with_index, zero_copy_skip
@@ -82,7 +83,7 @@ class AsyncZeroCopy(Strategy):
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return zero_copy_path(ids, row_bytes, POLICY, "given")
 
-    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
             if self.provider == "mps":
                 why = "the paper's 10:90" if self.budget == "auto" else "chosen by the user"

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class SetupStep:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """Where a path says that its table lies, and where its runtime finds it.
+    """Where a path says that its table, or a part of it, lies, and where its runtime finds it.
 
     A "host" table that was silently copied to the device gives right values and wrong times
     (cugraph-gnn #255), so right values do not prove a data path.
@@ -48,6 +49,7 @@ class Residency:
     expected: str
     found: str
     source: str
+    part: str = "the table"
 
 
 class Ticket(Protocol):
@@ -80,6 +82,8 @@ class Fetcher(ABC):
     #: How many minibatches the loop may submit ahead of the one it trains on. 0 for a blocking
     #: strategy: its ``submit`` does the work.
     lookahead: int = 0
+    #: How many minibatches further ahead the path wants to hear of: see :meth:`announce`.
+    announced: int = 0
     #: Whether :meth:`tune` has something to find out.
     tunable: bool = False
 
@@ -128,6 +132,20 @@ class Fetcher(ABC):
     def _submit(self, ids: Tensor) -> Ticket:
         """Start the fetch; ``ids`` have been checked and are contiguous."""
 
+    def announce(self, ids: Tensor) -> None:  # noqa: B027 - most paths look no further ahead
+        """Say which rows will be asked for, before :meth:`submit` does so; holds no buffer.
+
+        Where ``announced`` is above 0, the loop announces each minibatch once, in the order of
+        submission and so many ahead of it.
+        """
+
+    def rows_on_device(self) -> int | None:
+        """How many rows came from the device's own memory since the path was opened.
+
+        ``None`` where nobody counts. Waits for the device.
+        """
+        return None
+
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
         """Choose what depends on the work that runs beside the fetches; what was found.
 
@@ -139,9 +157,9 @@ class Fetcher(ABC):
         """
         return []
 
-    def residency(self) -> Residency | None:
-        """Where the table lies that the fetches read, or ``None`` where nobody can be asked."""
-        return None
+    def residency(self) -> tuple[Residency, ...]:
+        """Where the parts of the table lie that are read; none where nobody can be asked."""
+        return ()
 
     def close(self) -> None:
         """Free buffers, join threads, undo registrations. Safe to call twice.
@@ -212,6 +230,21 @@ class Strategy(ABC):
         return nullcontext()
 
     @property
+    def needs(self) -> frozenset[Need]:
+        """What the path has to know before it opens; nothing, as a rule."""
+        return frozenset()
+
+    @property
+    def bound(self) -> str | None:
+        """Why no training has this path, which is then drawn as a bound and never ranked."""
+        return None
+
+    @property
+    def learns(self) -> bool:
+        """Whether fetching changes what is kept: only fresh minibatches measure such a path."""
+        return False
+
+    @property
     def lookahead(self) -> int:
         """How many minibatches the opened path fetches ahead: its :attr:`Fetcher.lookahead`."""
         return 0
@@ -230,21 +263,27 @@ class Strategy(ABC):
         """
 
     def data_paths(
-        self, batches: Iterable[Tensor], row_bytes: int, num_rows: int, seen: Iterable[Tensor]
+        self,
+        batches: Iterable[Tensor],
+        row_bytes: int,
+        num_rows: int,
+        knowledge: Knowledge = NOTHING,
+        before: Iterable[Tensor] = (),
     ) -> Iterator[DataPath]:
-        """How minibatches travel after the warm-up, one path for each: :meth:`data_path` of each.
+        """How minibatches travel, one path for each: :meth:`data_path` of each.
 
         A strategy whose path depends on more than the ids of one minibatch overrides this.
 
         Args:
             batches: ids ``[B]`` of each minibatch in the order of fetching.
             num_rows: of the table.
-            seen: ids of the minibatches that were fetched before, in their order: what the path
-                learns from ids it learns from these. Maybe a whole epoch, read as it is iterated.
+            knowledge: what the path is opened with.
+            before: ids of the minibatches that were fetched earlier, in their order. Maybe a whole
+                epoch, read as it is iterated.
         """
         return (self.data_path(ids, row_bytes) for ids in batches)
 
-    def gpu_table_bytes(self, table_bytes: int) -> int:
+    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         """How much of a table of so many bytes lies in GPU memory while the path is open: none.
 
         A strategy that keeps the table there, or part of it, says so here, and ``skip`` refuses
@@ -252,7 +291,9 @@ class Strategy(ABC):
         """
         return 0
 
-    def open(self, features: Tensor, device: torch.device) -> Fetcher:
+    def open(
+        self, features: Tensor, device: torch.device, knowledge: Knowledge = NOTHING
+    ) -> Fetcher:
         """Make the path ready for ``features`` ``[N, D]`` (host memory) towards ``device``.
 
         The table is used in place where the path allows it: it must live, unchanged, until the
@@ -260,17 +301,20 @@ class Strategy(ABC):
 
         Raises:
             TypeError, ValueError: a table that cannot be read row by row, see
-                :func:`check_features`, or a device on which the strategy says ``skip``.
+                :func:`check_features`; a device on which the strategy says ``skip``; or something
+                of what it :attr:`needs` is not known.
         """
         check_features(features)
         reason = self.skip(device, features.numel() * features.element_size())
         if reason is not None:
             raise ValueError(f"{self.name} ({self.variant}) cannot run on {device}: {reason}")
-        return self._open(features, device)
+        if missing := knowledge.missing(self.needs):
+            raise ValueError(f"{self.name} ({self.variant}) has to know {', '.join(missing)}")
+        return self._open(features, device, knowledge.limited_to(self.needs))
 
     @abstractmethod
-    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
-        """Open the path; table and device have been checked."""
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
+        """Open the path; table, device and what is known have been checked."""
 
 
 def parameters(strategy: type[Strategy]) -> dict[str, tuple[str, ...]]:

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.data_path import BYTES
+from gatherbench.strategies.knowledge import Knowledge, adjacency_of
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float64)
 #: Bytes of a row: powers of two, either side of a 128 B line, and the widths of known datasets.
@@ -68,7 +71,7 @@ def check_rows(
     """Every pattern of ids, int32 and int64, gives the reference's bytes."""
     table = random_table(NUM_ROWS, row_bytes // dtype.itemsize, dtype)
     untouched = table.clone()
-    with strategy.open(table, device) as fetcher:
+    with _open(strategy, table, device) as fetcher:
         for name, ids in id_patterns(NUM_ROWS):
             for kind in (torch.int64, torch.int32):
                 rows = fetcher.submit(_on(fetcher, ids.to(kind))).result()
@@ -81,13 +84,14 @@ def check_pipeline(strategy: Strategy, device: torch.device) -> None:
     """``lookahead + 1`` fetches in flight, of changing size, from one ids tensor used again."""
     table = random_table(NUM_ROWS, 37, torch.float32)
     generator = torch.Generator().manual_seed(2)
-    with strategy.open(table, device) as fetcher:
+    with _open(strategy, table, device) as fetcher:
         _require(strategy, fetcher.lookahead >= 0, "lookahead is negative")
         for count in (5, 200, 3, 0, 411, 410, 64):
             flight: list[tuple[Tensor, Ticket]] = []
             for more in range(fetcher.lookahead + 1):
                 ids = torch.randint(0, NUM_ROWS, (count + more,), generator=generator)
                 given = _on(fetcher, ids.clone())
+                fetcher.announce(given)
                 flight.append((ids, fetcher.submit(given)))
                 given.zero_()
             results = [ticket.result() for _, ticket in flight]
@@ -101,7 +105,7 @@ def check_pipeline(strategy: Strategy, device: torch.device) -> None:
 def check_flight_rules(strategy: Strategy, device: torch.device) -> None:
     """Too many fetches in flight, rows that are gone and a closed fetcher raise RuntimeError."""
     table = random_table(NUM_ROWS, 5, torch.float32)
-    with strategy.open(table, device) as fetcher:
+    with _open(strategy, table, device) as fetcher:
         ids = _on(fetcher, torch.arange(9))
         tickets = [fetcher.submit(ids) for _ in range(fetcher.lookahead + 1)]
         _raises(strategy, RuntimeError, lambda: fetcher.submit(ids), "one fetch too many in flight")
@@ -113,7 +117,7 @@ def check_flight_rules(strategy: Strategy, device: torch.device) -> None:
         left = fetcher.submit(ids)  # closed in flight
     fetcher.close()
     _raises(strategy, RuntimeError, left.result, "a result after close()")
-    with strategy.open(table, device) as closed:
+    with _open(strategy, table, device) as closed:
         pass
     _raises(strategy, RuntimeError, lambda: closed.submit(ids), "submit() after close()")
 
@@ -122,7 +126,7 @@ def check_bad_ids(strategy: Strategy, device: torch.device) -> None:
     """Bad ids raise, nothing that was handed out changes, and the fetcher goes on working."""
     table = random_table(NUM_ROWS, 33, torch.float16)
     good = torch.arange(NUM_ROWS)
-    with strategy.open(table, device) as fetcher:
+    with _open(strategy, table, device) as fetcher:
         for what, error, bad in _bad_ids(fetcher):
             rows = fetcher.submit(_on(fetcher, good)).result()
             _raises(strategy, error, lambda bad=bad: fetcher.submit(bad), what)  # type: ignore[misc]
@@ -150,7 +154,7 @@ def check_bad_tables(strategy: Strategy, device: torch.device) -> None:
 
 def check_empty_table(strategy: Strategy, device: torch.device) -> None:
     """A table without rows opens, serves empty ids and refuses every other id."""
-    with strategy.open(torch.empty(0, 3), device) as fetcher:
+    with _open(strategy, torch.empty(0, 3), device) as fetcher:
         rows = fetcher.submit(_on(fetcher, torch.empty(0, dtype=torch.int64))).result()
         _require(strategy, tuple(rows.shape) == (0, 3), f"an empty table gave {tuple(rows.shape)}")
         zero = _on(fetcher, torch.zeros(1, dtype=torch.int64))
@@ -158,40 +162,58 @@ def check_empty_table(strategy: Strategy, device: torch.device) -> None:
 
 
 def check_data_path(strategy: Strategy, device: torch.device) -> None:
-    """The declared bytes fit the batch: payload exact, nothing negative, some way to the device.
+    """The declared bytes fit the batch: payload exact, nothing negative, every row from somewhere.
 
-    Rows that nobody brings have to be on the GPU: a minibatch of distinct ones cannot have more of
-    them than the strategy declares to keep there.
+    A minibatch of distinct rows cannot have more of them from GPU memory than the strategy declares
+    to keep there.
     """
     row_bytes = 129
     patterns = list(id_patterns(NUM_ROWS))
     batches = [ids for _, ids in patterns]
-    paths = list(strategy.data_paths(batches, row_bytes, NUM_ROWS, batches))
+    knowledge = known_of(strategy, NUM_ROWS)
+    paths = list(strategy.data_paths(batches, row_bytes, NUM_ROWS, knowledge, batches))
     count = f"data_paths() gave {len(paths)} paths for {len(patterns)} minibatches"
     _require(strategy, len(paths) == len(patterns), count)
     table = NUM_ROWS * row_bytes
-    kept = strategy.gpu_table_bytes(table)
+    kept = strategy.gpu_table_bytes(table, knowledge)
     _require(strategy, 0 <= kept <= table, f"gpu_table_bytes({table}) is {kept}")
     for (name, ids), path in zip(patterns, paths, strict=True):
         payload = ids.numel() * row_bytes
         _require(strategy, path.payload_bytes == payload, f"{name} ids: wrong payload_bytes")
-        moved = (
-            path.cpu_read_bytes,
-            path.cpu_write_bytes,
-            path.copy_engine_bytes,
-            path.gpu_link_read_bytes,
-        )
-        _require(strategy, min(moved) >= 0, f"{name} ids: negative bytes in {path}")
+        least = min(getattr(path, field) for field in BYTES)
+        _require(strategy, least >= 0, f"{name} ids: negative bytes in {path}")
         crosses = path.copy_engine_bytes + path.gpu_link_read_bytes > 0
         _require(strategy, crosses or not payload, f"{name} ids: nothing crosses the link")
-        unmoved = payload - path.cpu_write_bytes - path.gpu_link_read_bytes
-        repeated = ids.numel() > len(set(ids.tolist()))
+        arriving = path.arriving_bytes
+        said = f"{name} ids: {arriving} B of rows arrive, and {payload} B are wanted"
+        _require(strategy, arriving == payload, said)
+        distinct = len(set(ids.tolist()))
+        from_gpu = path.gpu_memory_bytes - (ids.numel() - distinct) * row_bytes
         _require(
             strategy,
-            repeated or unmoved <= kept,
-            f"{name} ids: nobody brings {unmoved} B of distinct rows, and gpu_table_bytes() says "
-            f"that {kept} B of the table lie on the GPU",
+            from_gpu <= kept,
+            f"{name} ids: {from_gpu} B of distinct rows come from GPU memory, and"
+            f" gpu_table_bytes() says that {kept} B of the table lie there",
         )
+
+
+def known_of(strategy: Strategy, num_rows: int) -> Knowledge:
+    """What the strategy needs to know, of a random graph of ``num_rows`` (at least 1) nodes."""
+    generator = torch.Generator().manual_seed(3)
+    edges = torch.randint(0, num_rows, (2, 4 * num_rows), generator=generator)
+    batches = list(torch.split(edges.view(-1), num_rows))
+    known = Knowledge(
+        graph=adjacency_of(edges, num_rows),
+        training_ids=np.arange(0, num_rows, 3),
+        earlier=lambda epoch: batches[epoch:],
+        measured=batches,
+        room_bytes=1 << 20,
+    )
+    return known.limited_to(strategy.needs)
+
+
+def _open(strategy: Strategy, table: Tensor, device: torch.device) -> Fetcher:
+    return strategy.open(table, device, known_of(strategy, max(1, len(table))))
 
 
 #: The checks beside :func:`check_rows`, which also takes a dtype and a width.

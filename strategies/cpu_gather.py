@@ -19,6 +19,7 @@ from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import HostFetcher, StagedPath
+from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.places import cuda_skip, no_path_to, with_index
 
 
@@ -52,7 +53,7 @@ class CpuGather(Strategy):
             pageable_bytes=payload if self.mode == "naive" else 0,
         )
 
-    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if self.mode == "naive":
             return NaiveFetcher(features, device)
         if device.type == "cuda":

@@ -71,11 +71,12 @@ class CudaStagedFetcher(Fetcher):
         self._submitted = 0
         self._worker = ThreadPoolExecutor(1, "gatherbench-fetch") if lookahead else None
 
-    def residency(self) -> Residency | None:
+    def residency(self) -> tuple[Residency, ...]:
         """The CPU reads a table that the GPU knows nothing of."""
         if self._table.numel() == 0:
-            return None
-        return Residency("Unregistered", pointer_kind(self._table.data_ptr()), RESIDENCY_SOURCE)
+            return ()
+        found = pointer_kind(self._table.data_ptr())
+        return (Residency("Unregistered", found, RESIDENCY_SOURCE),)
 
     def _submit(self, ids: Tensor) -> Ticket:
         place = self._ring.claim()

@@ -138,11 +138,11 @@ class KernelFetcher(Fetcher):
             for kind, point in self.points.items()
         }
 
-    def residency(self) -> Residency | None:
+    def residency(self) -> tuple[Residency, ...]:
         if self.memory.size_bytes == 0:
-            return None
+            return ()
         found = pointer_kind(self.memory.address)
-        return Residency(self.memory.kind, found, RESIDENCY_SOURCE)
+        return (Residency(self.memory.kind, found, RESIDENCY_SOURCE),)
 
     def _submit(self, ids: Tensor) -> Ticket:
         place = self._ring.claim()

@@ -29,9 +29,9 @@ class DataPath:
     where they cross the link. A cache line that is read for part of its bytes counts those bytes
     only: what the hardware reads beside them is in ``gpu_requests``.
 
-    Payload that is neither written by the CPU nor read over the link lies on the GPU already: that
-    is how a path says of some rows, or of all, that it keeps them there. How much memory the table
-    takes there says ``Strategy.gpu_table_bytes``.
+    Every byte of payload arrives in one way: carried by the copy engine, read by the GPU in host
+    memory, or read in its own (``gpu_memory_bytes``), where the path keeps the row or has it from
+    this minibatch already. How much memory the table takes there says ``Strategy.gpu_table_bytes``.
 
     All fields are bytes except the counts: ``gpu_requests`` maps the size of a read request on the
     link (bytes) to its count; it is ``None`` where no request accounting exists for the path, which
@@ -46,9 +46,19 @@ class DataPath:
     cpu_write_bytes: int = 0
     copy_engine_bytes: int = 0
     gpu_link_read_bytes: int = 0
+    gpu_memory_bytes: int = 0
     gpu_requests: Mapping[int, int] | None = None
     gpu_page_visits: int | None = None
     pageable_bytes: int = 0
+
+    @property
+    def arriving_bytes(self) -> int:
+        """Bytes of rows that reach the model: the payload, if the path says where each is from.
+
+        What the CPU writes and the copy engine does not carry, the GPU reads in place.
+        """
+        copied = self.cpu_write_bytes if self.copy_engine_bytes >= self.cpu_write_bytes else 0
+        return copied + self.gpu_link_read_bytes + self.gpu_memory_bytes
 
 
 def zero_copy_path(ids: Tensor, row_bytes: int, policy_name: str, order: Order) -> DataPath:
@@ -68,6 +78,7 @@ def zero_copy_path(ids: Tensor, row_bytes: int, policy_name: str, order: Order) 
         payload_bytes=ids.numel() * row_bytes,
         copy_engine_bytes=ids.numel() * ids.element_size(),
         gpu_link_read_bytes=read.numel() * row_bytes,
+        gpu_memory_bytes=(ids.numel() - read.numel()) * row_bytes,  # repeats of what was read
         gpu_requests={size: count for size, count in counts.requests.items() if count},
         gpu_page_visits=page_visits(read, row_bytes),
     )

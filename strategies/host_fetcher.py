@@ -29,6 +29,9 @@ def host_buffer(features: Tensor) -> RowBuffer:
 class HostPath(ABC):
     """How the rows of one minibatch get from the table into an output buffer."""
 
+    #: Rows that were found in the memory that stands for the device's; ``None``: nobody counts.
+    hits: int | None = None
+
     def __init__(self, features: Tensor) -> None:
         self.table = features
         self.cpu = HostGather()
@@ -76,6 +79,9 @@ class HostFetcher(Fetcher):
         self._ring = TicketRing(lookahead + 1)
         self._buffers = [host_buffer(features) for _ in range(lookahead + 1)]
         self._worker = ThreadPoolExecutor(1, "gatherbench-fetch") if lookahead else None
+
+    def rows_on_device(self) -> int | None:
+        return self._path.hits
 
     def _submit(self, ids: Tensor) -> Ticket:
         out = self._buffers[self._ring.claim()].rows(ids.numel())

@@ -61,10 +61,14 @@ def zero_copy_skip(device: torch.device, on_gpu_only: str | None) -> str | None:
     return no_path_to(device)
 
 
+def free_bytes(device: torch.device) -> int:
+    """Bytes of a device's memory that are free now; of the host what can be had."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
+
+
 def no_room(device: torch.device, num_bytes: int, what: str = "the table") -> str | None:
     """Why ``num_bytes`` of a table find no room in the free memory of ``device``, or ``None``."""
-    on_gpu = device.type == "cuda"
-    free = torch.cuda.mem_get_info(device)[0] if on_gpu else available_bytes()
+    free = free_bytes(device)
     if num_bytes <= TABLE_SHARE * free:
         return None
     unit, size = ("GiB", 2**30) if num_bytes >= 2**30 else ("MiB", 2**20)

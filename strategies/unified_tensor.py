@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -25,6 +26,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.strategies.base import Strategy, Ticket
+from gatherbench.strategies.knowledge import NOTHING, Knowledge, adjacency_of
+from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
 
 #: What names rows: their ids, or a mask of all rows, or a slice.
@@ -37,6 +40,9 @@ def unified(
     device: torch.device | str | None = None,
     *,
     copy: bool = True,
+    graph: Tensor | None = None,
+    train_ids: Tensor | None = None,
+    minibatches: Sequence[Tensor] | None = None,
     **params: str,
 ) -> UnifiedTensor:
     """Index ``x`` in host memory and get the rows on ``device``, moved by ``strategy``.
@@ -51,12 +57,15 @@ def unified(
         strategy: a name of ``gatherbench list strategies``.
         device: where the rows shall lie; by default the current GPU, or the host without one.
         copy: see :class:`UnifiedTensor`.
+        graph: ``edge_index`` ``[2, E]``, by which ``cached_zero_copy`` chooses the rows to keep.
+        train_ids: the training nodes ``[T]``, for ``policy="weighted_reverse_pagerank"``.
+        minibatches: the ``n_id`` of the minibatches of an epoch or so, for ``policy="presampled"``.
         params: the strategy's parameters, e.g. ``order="sorted"``.
 
     Raises:
         ValueError: no such strategy, parameter or word (the nearest is named), or no such device;
-            or the strategy cannot run here (its reason is given); or ``x`` is no table, or wants
-            a gradient, which does not flow through a fetch.
+            or the strategy cannot run here (its reason is given), or has to know what was not
+            given; or ``x`` is no table, or wants a gradient, which does not flow through a fetch.
         TypeError: ``x`` is no tensor.
     """
     if isinstance(x, Tensor) and x.requires_grad:
@@ -67,7 +76,14 @@ def unified(
         place = torch.device(device)
     except RuntimeError as error:
         raise ValueError(f"device = {device!r}: expected e.g. 'cpu', 'cuda' or 'cuda:1'") from error
-    return UnifiedTensor(x, build(strategy, params), place, copy=copy)
+    path = build(strategy, params)
+    known = Knowledge(
+        graph=None if graph is None else adjacency_of(graph, len(x)),
+        training_ids=None if train_ids is None else train_ids.cpu().long().numpy(),
+        earlier=None if minibatches is None else lambda _epoch: minibatches,
+        room_bytes=free_bytes(place) if "room_bytes" in path.needs else None,
+    )
+    return UnifiedTensor(x, path, place, copy=copy, knowledge=known)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,9 +117,15 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
     """
 
     def __init__(
-        self, features: Tensor, strategy: Strategy, device: torch.device, *, copy: bool = True
+        self,
+        features: Tensor,
+        strategy: Strategy,
+        device: torch.device,
+        *,
+        copy: bool = True,
+        knowledge: Knowledge = NOTHING,
     ) -> None:
-        self._fetcher = strategy.open(features, device)
+        self._fetcher = strategy.open(features, device, knowledge)
         self._table = features  # the fetcher reads it in place
         self._copy = copy
         self._ahead: deque[_Ahead] = deque()

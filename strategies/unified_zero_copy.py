@@ -18,6 +18,7 @@ from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cuda_kernel_fetcher import open_managed, open_registered
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
+from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.places import with_index, zero_copy_skip
 
 #: The launch policy on a GPU.
@@ -48,7 +49,7 @@ class UnifiedZeroCopy(Strategy):
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return zero_copy_path(ids, row_bytes, POLICY, "given")
 
-    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
             if self.memory == "managed":
                 return open_managed(features, device, POLICY)

@@ -84,11 +84,12 @@ class MinibatchLoad:
 def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
     """The average minibatch, ``share`` of those whose paths add up to ``path``.
 
-    ``facts`` are the other fields of the load.
+    ``facts`` are the other fields of the load. Payload that nothing brings is in GPU memory.
     """
+    brought = [name for name in BYTES if name != "gpu_memory_bytes"]
     requests, visits = path.gpu_requests, path.gpu_page_visits
     return MinibatchLoad(
-        **{name: share * getattr(path, name) for name in BYTES},
+        **{name: share * getattr(path, name) for name in brought},
         gpu_requests=requests and {size: share * count for size, count in requests.items()},
         gpu_page_visits=None if visits is None else share * visits,
         **facts,

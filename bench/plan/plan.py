@@ -70,6 +70,11 @@ class Measure(_Table):
         " of the epoch; replay reads them back, which shows the data path alone; gpu draws them on"
         " the device, so the CPU's sampler does not hide the data path.",
     )
+    minibatches: Literal["same", "fresh"] = Field(
+        default="same",
+        description="same trains every epoch on the same minibatches; fresh draws others for each,"
+        " the same ones for all strategies, as a path needs that learns while it fetches.",
+    )
     check_batches: int = Field(
         default=2,
         ge=1,
@@ -129,6 +134,12 @@ class Measure(_Table):
             if given.get(bound, exact) != exact:
                 raise ValueError(f"repeats says how many: leave it or {bound} out")
         return {**given, "min_repeats": exact, "max_repeats": exact}
+
+    @model_validator(mode="after")
+    def _drawn(self) -> Measure:
+        if self.minibatches == "fresh" and self.sampling == "replay":
+            raise ValueError('minibatches = "fresh" are drawn: take sampling = "live" or "gpu"')
+        return self
 
     @model_validator(mode="after")
     def _in_order(self) -> Measure:
@@ -300,10 +311,15 @@ class Plan(_Table):
             names = others if table.name == EVERY_OTHER else [table.name]
             for name, params in itertools.product(names, table.expand()):
                 try:
-                    variant = build(name, params).variant
+                    strategy = build(name, params)
                 except (ValueError, TypeError, KeyError) as error:
                     raise PlanError(f"plan {self.name}: strategy: {_words(error)}") from error
-                chosen[name, variant] = params
+                if strategy.learns and self.measure.minibatches == "same":
+                    raise PlanError(
+                        f"plan {self.name}: {name} {strategy.variant} learns from the minibatches"
+                        ' that it fetches: say minibatches = "fresh" in [measure]'
+                    )
+                chosen[name, strategy.variant] = params
         for workload in self.workloads():
             try:
                 if workload.model not in MODELS:

@@ -160,22 +160,26 @@ def check_rows(
         return len(run_epoch(batches, fetcher, steps or Untrained(), watch=watch).losses)
 
 
-def residency_row(fetcher: Fetcher, make: RowMaker) -> Row:
-    """That the table lies where the strategy says; the row's source says where that is.
+def residency_rows(fetcher: Fetcher, make: RowMaker) -> Iterator[Row]:
+    """That each part of the table lies where the strategy says; the source says where that is.
 
     Raises:
         WrongMemoryError: it lies elsewhere, so what would be timed is another data path.
     """
-    residency = fetcher.residency()
-    if residency is None:
+    parts = fetcher.residency()
+    if not parts:
         reason = (
             "unsupported: an empty table, or one that only the CPU or another process reads:"
             " CUDA has nothing to say of it here"
         )
-        return make.missing(CHECK_STAGE, "residency", "1", "cudaPointerGetAttributes", reason)
-    if residency.found != residency.expected:
-        raise WrongMemoryError(
-            f"the table lies in {residency.found} memory by {residency.source}, "
-            f"and the strategy reads {residency.expected} memory: not timed"
-        )
-    return make.ok(CHECK_STAGE, "residency", "1", 1, f"{residency.source}: {residency.found}")
+        yield make.missing(CHECK_STAGE, "residency", "1", "cudaPointerGetAttributes", reason)
+    for one in parts:
+        if one.found != one.expected:
+            raise WrongMemoryError(
+                f"{one.part} lies in {one.found} memory by {one.source}, "
+                f"and the strategy reads {one.expected} memory: not timed"
+            )
+        source = f"{one.source}: {one.found}"
+        if len(parts) > 1:
+            source = f"{source} ({one.part})"
+        yield make.ok(CHECK_STAGE, "residency", "1", 1, source)

@@ -18,6 +18,7 @@ from gatherbench.bench.sampling.trace import InputIds, Trace
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import total
+from gatherbench.strategies.knowledge import NOTHING, Knowledge
 
 #: Why nothing is declared, and so nothing predicted, of another model.
 UNCOUNTED = "operations are counted for sage and gat, not for mlp or a model of one's own"
@@ -29,6 +30,7 @@ PATH_METRICS = {
     "copy_engine_bytes": "copy_engine",
     "pageable_bytes": "pageable",
     "gpu_link_read_bytes": "gpu_link_read",
+    "gpu_memory_bytes": "gpu_memory_read",
 }
 #: Fields of a ``TrainingCost``, and the rows' metric and unit for each.
 TRAINING_METRICS = {
@@ -40,11 +42,21 @@ TRAINING_METRICS = {
 
 
 def declared_rows(
-    workload: Workload, strategy: Strategy, trace: Trace, dataset: GraphDataset, make: RowMaker
+    workload: Workload,
+    strategy: Strategy,
+    trace: Trace,
+    dataset: GraphDataset,
+    make: RowMaker,
+    knowledge: Knowledge = NOTHING,
+    before: Iterable[Tensor] = (),
 ) -> Iterator[Row]:
-    """What the strategy says of an epoch's bytes, and what its training asks of a GPU."""
+    """What the strategy says of an epoch's bytes, and what its training asks of a GPU.
+
+    ``knowledge`` is what the path was opened with, ``before`` the ids it fetched before the epoch.
+    """
     spec = dataset.spec
-    yield from path_rows(strategy, InputIds(trace), spec.row_bytes, spec.num_nodes, make)
+    table = spec.row_bytes, spec.num_nodes
+    yield from path_rows(strategy, InputIds(trace), *table, make, knowledge, before)
     make = replace(make, basis="declared")
     yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
     yield make.ok("sample", "edges", "1", int(trace.num_edges.sum()), "count of the trace")
@@ -58,16 +70,22 @@ def declared_rows(
 
 
 def path_rows(
-    strategy: Strategy, epoch: Iterable[Tensor], row_bytes: int, num_rows: int, make: RowMaker
+    strategy: Strategy,
+    epoch: Iterable[Tensor],
+    row_bytes: int,
+    num_rows: int,
+    make: RowMaker,
+    knowledge: Knowledge = NOTHING,
+    before: Iterable[Tensor] = (),
 ) -> Iterator[Row]:
     """What the strategy says of an epoch's way from a table of ``num_rows`` rows.
 
     Args:
-        epoch: input ids of its minibatches, ``int64``; every epoch's, the warm-up's among them.
+        epoch: input ids of its minibatches, ``int64``.
         row_bytes: of the table.
     """
     make = replace(make, basis="declared")
-    path = total(strategy.data_paths(epoch, row_bytes, num_rows, seen=epoch))
+    path = total(strategy.data_paths(epoch, row_bytes, num_rows, knowledge, before))
     source = "Strategy.data_paths over the trace"
     for name, metric in PATH_METRICS.items():
         yield make.ok("fetch", metric, "B", getattr(path, name), source)
@@ -78,7 +96,7 @@ def path_rows(
     if path.gpu_page_visits is not None:
         source = "count over the trace, in the order in which rows are read; pages of 2 MiB"
         yield make.ok("fetch", "gpu_page_visits", "1", path.gpu_page_visits, source)
-    on_gpu = strategy.gpu_table_bytes(row_bytes * num_rows)
+    on_gpu = strategy.gpu_table_bytes(row_bytes * num_rows, knowledge)
     yield make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.gpu_table_bytes of the table")
     yield make.ok("fetch", "row", "B", row_bytes, "bytes of a row of the table")
     yield make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead")

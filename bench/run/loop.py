@@ -1,8 +1,9 @@
 """The training loop: one for all strategies, so that they differ in nothing but the data path.
 
 With lookahead L the rows of the next L minibatches are on their way while the model trains on the
-current one. Timing the stages never makes the device wait: on a GPU, events on the training stream
-are read after the epoch; on the host, the clock is read.
+current one; a path that looks further ahead hears of minibatches before it fetches them. Timing
+the stages never makes the device wait: on a GPU, events on the training stream are read after the
+epoch; on the host, the clock is read.
 """
 
 from __future__ import annotations
@@ -143,11 +144,12 @@ def run_epoch(
     on_cuda = fetcher.device.type == "cuda"
     clock = CudaClock() if on_cuda else HostClock()
     source = iter(batches)
+    announced: deque[tuple[int, MiniBatch]] = deque()
     in_flight: deque[tuple[int, MiniBatch, Ticket]] = deque()
     losses: list[Tensor] = []
     drawn = rows = 0
 
-    def advance() -> bool:
+    def draw() -> bool:
         nonlocal drawn, rows
         begin = time.perf_counter()
         with mark("sample"):
@@ -155,11 +157,23 @@ def run_epoch(
         if batch is None:
             return False
         clock.add("sample", drawn, time.perf_counter() - begin)
-        with mark("fetch"), clock.stage("fetch", drawn):
-            ticket = fetcher.submit(batch.input_ids.to(fetcher.ids_device))
-        in_flight.append((drawn, batch, ticket))
+        if fetcher.announced:
+            with mark("fetch"), clock.stage("fetch", drawn):
+                fetcher.announce(batch.input_ids.to(fetcher.ids_device))
+        announced.append((drawn, batch))
         drawn += 1
         rows += batch.num_nodes[-1]
+        return True
+
+    def advance() -> bool:
+        while len(announced) <= fetcher.announced and draw():
+            pass
+        if not announced:
+            return False
+        number, batch = announced.popleft()
+        with mark("fetch"), clock.stage("fetch", number):
+            ticket = fetcher.submit(batch.input_ids.to(fetcher.ids_device))
+        in_flight.append((number, batch, ticket))
         return True
 
     if on_cuda:

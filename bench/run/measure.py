@@ -11,7 +11,8 @@ import itertools
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from gatherbench.bench.run.check import (
     Witness,
     WrongRowsError,
     check_rows,
-    residency_row,
+    residency_rows,
 )
 from gatherbench.bench.run.declared_rows import declared_rows
 from gatherbench.bench.run.job import Job
@@ -41,15 +42,17 @@ from gatherbench.bench.run.sensor_calibration import gpu_under_test
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.untimed import EnergyBlock, row_of, uvm_rows
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
+from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.torch_sampler import DeviceSampler
-from gatherbench.bench.sampling.trace import Sampler, Trace
+from gatherbench.bench.sampling.trace import InputIds, Sampler, Trace
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels.host_memory import available_bytes, resident_copy
 from gatherbench.kernels.reference import reference_gather
 from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
+from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
 
 #: Share of the available memory up to which the table is brought into anonymous memory; a larger
@@ -96,8 +99,11 @@ def _measure(job: Job, strategy: Strategy, out: PartWriter) -> str | None:
     reason = strategy.skip(device, table.nbytes)  # again: the table has taken memory
     if reason is not None:
         return reason
+    epochs = Epochs(job, dataset, trace)
+    room = free_bytes(device)
+    knowledge = knowledge_of(job.case.workload, dataset, epochs.measured_ids(), room)
     begin = time.perf_counter()
-    with strategy.open(table, device) as fetcher:
+    with strategy.open(table, device, knowledge) as fetcher:
         open_s = time.perf_counter() - begin
         clock = "time.perf_counter"
         out.row(make.ok("setup", "table_load_time", "s", load_s, f"{clock}; {where}"))
@@ -110,15 +116,19 @@ def _measure(job: Job, strategy: Strategy, out: PartWriter) -> str | None:
 
         witness = Witness(table, device)
         first = max(job.measure.check_batches, fetcher.lookahead + 2)
-        checked = check_rows(fetcher, witness, itertools.islice(trace, first), "before timing")
+        looked_at = list(itertools.islice(epochs.warm_up(0), first))
+        checked = check_rows(fetcher, witness, looked_at, "before timing")
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
         if device.type == "cuda":
-            out.row(residency_row(fetcher, make))
+            for row in residency_rows(fetcher, make):
+                out.row(row)
         if job.case.repeat == 0:
-            for row in declared_rows(job.case.workload, strategy, trace, dataset, make):
+            before = itertools.chain((one.input_ids for one in looked_at), epochs.warm_up_ids())
+            known = knowledge, before
+            for row in declared_rows(job.case.workload, strategy, trace, dataset, make, *known):
                 out.row(row)
 
-        _train(job, dataset, table, trace, fetcher, witness, make, out)
+        _train(job, dataset, table, epochs, looked_at[0], fetcher, witness, make, out)
         out.row(make.ok(CHECK_STAGE, "rows", "1", witness.rows, COMPARED))
     return None
 
@@ -151,21 +161,86 @@ def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[R
 
 
 def live_batches(
-    workload: Workload, dataset: GraphDataset, sampler: Sampler
+    workload: Workload, dataset: GraphDataset, sampler: Sampler, epoch: int = 0
 ) -> Iterator[MiniBatch]:
-    """The trace's minibatches, drawn anew: the same bytes, at the cost of sampling them."""
+    """An epoch's minibatches, drawn anew: of epoch 0 the trace's bytes, at the cost of sampling."""
     seeds = epoch_seeds(
-        dataset.train_ids, workload.batch_size, workload.seed, 0, workload.max_batches
+        dataset.train_ids, workload.batch_size, workload.seed, epoch, workload.max_batches
     )
     for i, batch in enumerate(seeds):
-        yield sampler.sample(batch, batch_seed(workload.seed, 0, i))
+        yield sampler.sample(batch, batch_seed(workload.seed, epoch, i))
+
+
+class Epochs:
+    """The minibatches of each epoch of a case, the same ones or fresh ones as the plan says.
+
+    Fresh ones are those of epoch 0, 1, … of the workload where they are measured, and of the
+    epochs behind them in the warm-up and after the measurement.
+    """
+
+    def __init__(self, job: Job, dataset: GraphDataset, trace: Trace) -> None:
+        self.plan, self.workload = job.measure, job.case.workload
+        self.dataset, self.trace = dataset, trace
+        graph = (dataset.indptr, dataset.indices)
+        self.sampler = NeighborSampler(*graph, self.workload.fanouts)
+        self._drawing: Sampler = self.sampler
+        if self.plan.sampling == "gpu":
+            device = torch.device(job.device)
+            self._drawing = DeviceSampler(*graph, self.workload.fanouts, device)
+        self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
+
+    def measured(self, number: int) -> Iterator[MiniBatch]:
+        """Those of measured epoch ``number``."""
+        if self.plan.sampling == "replay":
+            return iter(self.trace)
+        return self._drawn(number, self._drawing)
+
+    def warm_up(self, number: int) -> Iterator[MiniBatch]:
+        """Those of warm-up epoch ``number``."""
+        return self.measured(self.plan.epochs + number)
+
+    def further(self) -> Iterator[MiniBatch]:
+        """Those of one more epoch."""
+        return self.measured(next(self._further))
+
+    def measured_ids(self) -> Iterable[Tensor]:
+        """Input ids of all that is measured, as often as wanted."""
+        if self.plan.minibatches == "same":
+            return InputIds(self.trace)
+        return _Again(lambda: self._ids(0, self.plan.epochs))
+
+    def warm_up_ids(self) -> Iterator[Tensor]:
+        """Input ids of the warm-up."""
+        return self._ids(self.plan.epochs, self.plan.warmup_epochs)
+
+    def _ids(self, first: int, count: int) -> Iterator[Tensor]:
+        for epoch in range(first, first + count):
+            if self.plan.minibatches == "same":
+                yield from InputIds(self.trace)
+            else:
+                yield from (batch.input_ids for batch in self._drawn(epoch, self.sampler))
+
+    def _drawn(self, epoch: int, sampler: Sampler) -> Iterator[MiniBatch]:
+        epoch = epoch if self.plan.minibatches == "fresh" else 0
+        return live_batches(self.workload, self.dataset, sampler, epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """An iterable that begins anew each time."""
+
+    begin: Callable[[], Iterator[Tensor]]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self.begin()
 
 
 def _train(
     job: Job,
     dataset: GraphDataset,
     table: Tensor,
-    trace: Trace,
+    epochs: Epochs,
+    typical: MiniBatch,
     fetcher: Fetcher,
     witness: Witness,
     make: RowMaker,
@@ -175,46 +250,44 @@ def _train(
     plan, case = job.measure, job.case
     model = build_model(case.workload, dataset.spec.feature_dim, dataset.spec.num_classes)
     trainer = Trainer(model, torch.from_numpy(np.array(dataset.labels)), fetcher.device)
-    sampler = NeighborSampler(dataset.indptr, dataset.indices, case.workload.fanouts)
-    drawing: Sampler = sampler
-    if plan.sampling == "gpu":
-        graph = (dataset.indptr, dataset.indices)
-        drawing = DeviceSampler(*graph, case.workload.fanouts, fetcher.device)
     gpu = gpu_under_test(fetcher.device, job.sensors)
     recorder = Recorder(open_meters(gpu=gpu))
     energy = EnergyBlock(gpu, run_on=plan.energy)
 
-    def minibatches() -> Iterator[MiniBatch]:
-        if plan.sampling == "replay":
-            return iter(trace)
-        return live_batches(case.workload, dataset, drawing)
-
-    for step in _tuned(fetcher, trainer, trace[0], table):
+    for step in _tuned(fetcher, trainer, typical, table):
         out.row(make.ok("setup", step.metric, step.unit, step.value, step.source))
 
-    for _ in range(plan.warmup_epochs):
+    for number in range(plan.warmup_epochs):
         with witness.everything("in the warm-up") as watch:
-            run_epoch(minibatches(), fetcher, trainer, unmarked, watch)
+            run_epoch(epochs.warm_up(number), fetcher, trainer, unmarked, watch)
     with nvtx_session(plan.nvtx) as mark, energy:
         for number in range(plan.epochs):
-            with witness.spots(f"in epoch {number}", len(trace)) as watch, recorder:
-                times = run_epoch(minibatches(), fetcher, trainer, mark, watch)
+            kept = fetcher.rows_on_device()
+            spots = witness.spots(f"in epoch {number}", len(epochs.trace))
+            with spots as watch, recorder:
+                times = run_epoch(epochs.measured(number), fetcher, trainer, mark, watch)
             _write_epoch(job, times, dataset.spec.row_bytes, number, make, out)
+            if kept is not None:
+                hits = (fetcher.rows_on_device() or 0) - kept
+                source = "rows that the path found in the device's memory, by its own count"
+                out.row(make.ok("fetch", "rows_on_device", "1", hits, source, number))
             for reading in recorder.readings:
                 out.row(row_of(reading, make, "epoch", number))
                 if reading.series:
                     out.series(case, number, reading.metric, reading.unit, reading.series)
     if plan.eval_batches:
-        right, seen = score(case.workload, dataset, table, trainer, sampler, plan.eval_batches)
+        right, seen = score(
+            case.workload, dataset, table, trainer, epochs.sampler, plan.eval_batches
+        )
         if seen:
             source = f"{seen} test nodes"
             out.row(make.ok("eval", "test_accuracy", "1", right / seen, source))
 
-    last = itertools.islice(trace, LAST_BATCHES)
+    last = itertools.islice(epochs.trace, LAST_BATCHES)
     check_rows(fetcher, witness, last, "after the last epoch", trainer)
 
     def one_epoch() -> None:
-        run_epoch(minibatches(), fetcher, trainer)
+        run_epoch(epochs.further(), fetcher, trainer)
 
     for row in energy.rows(plan.epochs, one_epoch, make):
         out.row(row)
@@ -224,7 +297,7 @@ def _train(
         path = job.traces / f"{case.id}.json.gz"
 
         def traced(mark: Mark) -> None:
-            run_epoch(itertools.islice(minibatches(), TRACE_BATCHES), fetcher, trainer, mark)
+            run_epoch(itertools.islice(epochs.further(), TRACE_BATCHES), fetcher, trainer, mark)
 
         out.row(_traced(traced, path, fetcher.device, make))
 

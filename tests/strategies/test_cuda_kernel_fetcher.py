@@ -254,7 +254,6 @@ def test_where_the_table_lies_is_asked_of_cuda(
 
     monkeypatch.setattr(cuda_kernel_fetcher, "pointer_kind", kind)
     with opened(table) as fetcher:
-        residency = fetcher.residency()
-    assert residency is not None
+        (residency,) = fetcher.residency()
     assert (residency.expected, residency.found) == ("Host", found)
     assert asked == [table.data_ptr()]

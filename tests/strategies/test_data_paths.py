@@ -60,7 +60,11 @@ def test_zero_copy_sends_ids_and_reads_rows(
 ) -> None:
     path = build(name, params).data_path(IDS, ROW)
     assert dataclasses.replace(path, gpu_requests=None) == DataPath(
-        payload_bytes=1600, copy_engine_bytes=4 * 4, gpu_link_read_bytes=read, gpu_page_visits=1
+        payload_bytes=1600,
+        copy_engine_bytes=4 * 4,
+        gpu_link_read_bytes=read,
+        gpu_memory_bytes=1600 - read,  # the repeat
+        gpu_page_visits=1,
     )
 
 
@@ -106,7 +110,7 @@ def test_alignment_saves_requests_where_the_paper_says_it_does() -> None:
 
 def test_all_in_gpu_sends_only_ids() -> None:
     assert build("all_in_gpu").data_path(IDS, ROW) == DataPath(
-        payload_bytes=1600, copy_engine_bytes=4 * 4, gpu_requests={}
+        payload_bytes=1600, copy_engine_bytes=4 * 4, gpu_memory_bytes=1600, gpu_requests={}
     )
 
 

@@ -22,6 +22,7 @@ from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.mps import MpsFetcher, shared_copy_skip
 from gatherbench.strategies.mps_process import (
     Producer,
@@ -56,7 +57,7 @@ class ByAnotherProcess(Strategy):
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return CpuGather().data_path(ids, row_bytes)
 
-    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         return opened(features, self.folder)
 
 

@@ -27,6 +27,7 @@ import gatherbench
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
+from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.registry import build
 from gatherbench.strategies.unified_tensor import UnifiedTensor
 
@@ -45,7 +46,7 @@ class Gated(Strategy):
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return DataPath(ids.numel() * row_bytes)
 
-    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         type(self).path = GatedPath(features)
         return HostFetcher(self.path, features, lookahead=1)
 

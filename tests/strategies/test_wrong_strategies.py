@@ -16,6 +16,7 @@ from gatherbench.strategies.base import Fetcher, Strategy, Ticket, check_ids
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.conformance import NonconformingError, check_strategy
 from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.knowledge import NOTHING, Knowledge
 
 HOST = torch.device("cpu")
 
@@ -60,7 +61,7 @@ class Made(Strategy):
             copy_engine_bytes=payload,
         )
 
-    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         return self.fetcher(features, device)
 
 
@@ -249,10 +250,12 @@ class NothingCrosses(Made):
 class AnyTable(Made):
     """Takes a transposed table by copying it, unasked."""
 
-    def open(self, features: Tensor, device: torch.device) -> Fetcher:
+    def open(
+        self, features: Tensor, device: torch.device, knowledge: Knowledge = NOTHING
+    ) -> Fetcher:
         if isinstance(features, Tensor):
             features = features.contiguous()
-        return super().open(features, device)
+        return super().open(features, device, knowledge)
 
 
 @dataclass(frozen=True)
@@ -271,7 +274,7 @@ class KeepsWithoutAWord(Made):
 
 @dataclass(frozen=True)
 class KeepsMoreThanThereIs(Made):
-    def gpu_table_bytes(self, table_bytes: int) -> int:
+    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         return table_bytes + 1
 
 
@@ -282,9 +285,10 @@ class LosesAMinibatch(Made):
         batches: Iterable[Tensor],
         row_bytes: int,
         num_rows: int,
-        seen: Iterable[Tensor],
+        knowledge: Knowledge = NOTHING,
+        before: Iterable[Tensor] = (),
     ) -> Iterator[DataPath]:
-        return islice(super().data_paths(batches, row_bytes, num_rows, seen), 1, None)
+        return islice(super().data_paths(batches, row_bytes, num_rows, knowledge, before), 1, None)
 
 
 WRONG_STRATEGIES = [
@@ -309,7 +313,7 @@ class FirstRowsKept(Made):
     FIRST: ClassVar[int] = 100
     kept_bytes: ClassVar[int] = 100 * 129
 
-    def gpu_table_bytes(self, table_bytes: int) -> int:
+    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         return self.kept_bytes
 
     def data_paths(
@@ -317,18 +321,23 @@ class FirstRowsKept(Made):
         batches: Iterable[Tensor],
         row_bytes: int,
         num_rows: int,
-        seen: Iterable[Tensor],
+        knowledge: Knowledge = NOTHING,
+        before: Iterable[Tensor] = (),
     ) -> Iterator[DataPath]:
         for ids in batches:
             path = self.data_path(ids[ids >= self.FIRST], row_bytes)
             sent = path.copy_engine_bytes + 8 * ids.numel()
-            yield replace(path, payload_bytes=ids.numel() * row_bytes, copy_engine_bytes=sent)
+            payload = ids.numel() * row_bytes
+            here = payload - path.payload_bytes
+            yield replace(
+                path, payload_bytes=payload, copy_engine_bytes=sent, gpu_memory_bytes=here
+            )
 
 
 def test_a_path_that_keeps_some_rows_is_right_if_it_says_how_much_that_is() -> None:
     conformance.check_data_path(FirstRowsKept(), HOST)
     forgets = type("Forgets", (FirstRowsKept,), {"kept_bytes": 100 * 129 - 1})
-    with pytest.raises(NonconformingError, match="nobody brings 12900 B of distinct rows"):
+    with pytest.raises(NonconformingError, match="12900 B of distinct rows come from GPU memory"):
         conformance.check_data_path(forgets(), HOST)
 
 

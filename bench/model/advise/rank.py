@@ -234,11 +234,15 @@ def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) 
     graph = question.graph
     widths = (graph.dim, question.hidden, graph.classes)
     return load_of(
-        total(strategy.data_paths(sizes.ids, graph.row_bytes, graph.nodes, sizes.seen)),
+        total(
+            strategy.data_paths(
+                sizes.ids, graph.row_bytes, graph.nodes, sizes.knowledge, sizes.seen
+            )
+        ),
         sizes.rows / sum(ids.numel() for ids in sizes.ids),
         training=training_cost(question.model, *widths, sizes.num_nodes, sizes.num_edges),
         table_bytes=graph.table_bytes,
-        gpu_table_bytes=strategy.gpu_table_bytes(graph.table_bytes),
+        gpu_table_bytes=strategy.gpu_table_bytes(graph.table_bytes, sizes.knowledge),
         row_bytes=graph.row_bytes,
         lookahead=strategy.lookahead,
         gpu_share=strategy.gpu_share,

@@ -24,6 +24,7 @@ from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.rmat import Rmat
+from gatherbench.strategies.knowledge import NOTHING, Knowledge
 
 Array = NDArray[np.float64]
 
@@ -170,7 +171,8 @@ class MinibatchSizes:
         num_nodes: ``L + 1`` counts from the seeds outwards; the last are the rows it needs.
         num_edges: ``L`` counts from the seeds outwards.
         ids: node ids of some minibatches, or a sample of such, int64.
-        seen: node ids of other minibatches, for paths that learn from earlier ones.
+        seen: node ids of other minibatches, for paths that learn from what they fetch.
+        knowledge: what a path may know; of a graph that is not at hand, earlier minibatches alone.
         law: that the graph is taken to follow, one of ``LAWS``; every node is then asked for alike
             in ``ids`` and ``seen``, as in no graph. Empty: sampled from the graph itself.
     """
@@ -180,6 +182,7 @@ class MinibatchSizes:
     ids: tuple[Tensor, ...]
     seen: tuple[Tensor, ...] = ()
     law: str = ""
+    knowledge: Knowledge = NOTHING
 
     @property
     def rows(self) -> float:

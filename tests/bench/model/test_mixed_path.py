@@ -33,6 +33,7 @@ from gatherbench.bench.model.sweeps import row_width
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.data_path import DataPath, total, zero_copy_path
+from gatherbench.strategies.knowledge import NOTHING, Knowledge
 from gatherbench.strategies.registry import STRATEGIES, build, get
 
 PROFILE = load_profile("rtx3090-pcie4")
@@ -55,7 +56,7 @@ class FirstRowsKept(Strategy):
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         return None
 
-    def gpu_table_bytes(self, table_bytes: int) -> int:
+    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         return table_bytes // int(self.parts)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
@@ -66,13 +67,14 @@ class FirstRowsKept(Strategy):
         batches: Iterable[Tensor],
         row_bytes: int,
         num_rows: int,
-        seen: Iterable[Tensor],
+        knowledge: Knowledge = NOTHING,
+        before: Iterable[Tensor] = (),
     ) -> Iterator[DataPath]:
         for ids in batches:
             far = self.data_path(ids[ids >= num_rows // int(self.parts)], row_bytes)
             yield replace(far, payload_bytes=ids.numel() * row_bytes)
 
-    def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         raise AssertionError("nothing is fetched here")
 
 
@@ -157,9 +159,10 @@ class LastSeenKept(FirstRowsKept):
         batches: Iterable[Tensor],
         row_bytes: int,
         num_rows: int,
-        seen: Iterable[Tensor],
+        knowledge: Knowledge = NOTHING,
+        before: Iterable[Tensor] = (),
     ) -> Iterator[DataPath]:
-        *_, last = seen
+        *_, last = before
         for ids in batches:
             far = self.data_path(ids[~torch.isin(ids, last)], row_bytes)
             yield replace(far, payload_bytes=ids.numel() * row_bytes)

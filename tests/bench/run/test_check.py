@@ -11,7 +11,7 @@ from gatherbench.bench.run.check import (
     Witness,
     WrongMemoryError,
     WrongRowsError,
-    residency_row,
+    residency_rows,
 )
 from gatherbench.bench.run.loop import Watch
 from gatherbench.bench.run.rows import RowMaker
@@ -24,31 +24,32 @@ MAKE = RowMaker("run", "c", "m", "cuda", "w", "d", "aligned_zero_copy", "given",
 class Claims(Fetcher):
     """Says of itself what the test wants."""
 
-    def __init__(self, residency: Residency | None) -> None:
+    def __init__(self, *parts: Residency) -> None:
         super().__init__(torch.zeros(2, 2), torch.device("cpu"))
-        self._residency = residency
+        self._parts = parts
 
-    def residency(self) -> Residency | None:
-        return self._residency
+    def residency(self) -> tuple[Residency, ...]:
+        return self._parts
 
     def _submit(self, ids: torch.Tensor) -> Ticket:
         raise AssertionError("nothing is fetched here")
 
 
 def test_a_table_in_its_place_is_a_row_that_names_the_place() -> None:
-    row = residency_row(Claims(Residency("Host", "Host", "cudaPointerGetAttributes")), MAKE)
+    (row,) = residency_rows(Claims(Residency("Host", "Host", "cudaPointerGetAttributes")), MAKE)
     assert (row.stage, row.metric, row.value) == ("check", "residency", 1)
     assert row.source == "cudaPointerGetAttributes: Host"
 
 
 def test_a_table_that_was_copied_to_the_gpu_is_not_timed() -> None:
-    moved = Claims(Residency("Host", "Device", "cudaPointerGetAttributes"))
-    with pytest.raises(WrongMemoryError, match=r"lies in Device memory .* reads Host memory"):
-        residency_row(moved, MAKE)
+    hot = Residency("Device", "Device", "cudaPointerGetAttributes", "the hot rows")
+    moved = Claims(hot, Residency("Host", "Device", "cudaPointerGetAttributes"))
+    with pytest.raises(WrongMemoryError, match=r"table lies in Device memory .* reads Host memory"):
+        list(residency_rows(moved, MAKE))
 
 
 def test_where_nobody_can_be_asked_the_row_says_so() -> None:
-    row = residency_row(Claims(None), MAKE)
+    (row,) = residency_rows(Claims(), MAKE)
     assert row.value is None
     assert row.reason is not None
     assert row.reason.startswith("unsupported: ")

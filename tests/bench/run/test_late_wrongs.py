@@ -22,6 +22,7 @@ from gatherbench.bench.sampling.trace import Trace
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.knowledge import Knowledge
 
 #: Of the jobs below: fetches before timing, of an epoch, and of the check after the last epoch.
 CHECKED, EPOCH, LAST = 2, 5, 5
@@ -154,7 +155,7 @@ def strategy_of(fetcher: type[Fetcher]) -> Strategy:
         def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
             return DataPath(0)
 
-        def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+        def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
             return fetcher(features, device)
 
     return Late()

@@ -27,6 +27,7 @@ from gatherbench.strategies import places
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.registry import STRATEGIES, default_variants
 
 
@@ -267,7 +268,7 @@ def wrong_strategy(spoil: Any) -> Any:
         def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
             return DataPath(0)
 
-        def _open(self, features: Tensor, device: torch.device) -> Fetcher:
+        def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
             return WrongFetcher(features, spoil)
 
     return Wrong()
@@ -309,24 +310,23 @@ def test_a_strategy_that_cannot_run_here_says_why(make_job) -> None:
     assert not rows_of(read_part(job.part))
 
 
-def test_a_path_that_learns_from_ids_is_declared_as_it_is_after_an_epoch(
-    make_job, monkeypatch
-) -> None:
-    seen_by: list[tuple[list[Tensor], int]] = []
+def test_a_path_is_declared_as_it_is_after_what_it_fetched(make_job, monkeypatch) -> None:
+    told: list[tuple[list[Tensor], int]] = []
 
     class Learns(CpuGather):
-        def data_paths(self, batches, row_bytes, num_rows, seen):
-            seen_by.append((list(seen), num_rows))
-            return super().data_paths(batches, row_bytes, num_rows, seen)
+        def data_paths(self, batches, row_bytes, num_rows, knowledge, before):
+            told.append((list(before), num_rows))
+            return super().data_paths(batches, row_bytes, num_rows)
 
     monkeypatch.setattr(measure_module, "build", lambda *_: Learns())
     job = make_job()
     measured(job)
-    ((seen, num_rows),) = seen_by
+    ((before, num_rows),) = told
     assert num_rows == open_dataset(job.dataset).spec.num_nodes
     epoch = [batch.input_ids for batch in Trace.open(job.trace)]
-    assert len(seen) == len(epoch)
-    assert all(torch.equal(a, b) for a, b in zip(seen, epoch, strict=True))
+    checked = epoch[: len(before) - len(epoch)]
+    assert checked
+    assert all(torch.equal(a, b) for a, b in zip(before, checked + epoch, strict=True))
 
 
 @pytest.mark.parametrize(("strategy", "kept"), [("all_in_gpu", True), ("cpu_gather", False)])

@@ -1,0 +1,51 @@
+"""What the harness lets a data path know of a workload.
+
+Earlier minibatches come from another seed than those that are measured, and from whole epochs even
+where the measured ones are cut short, as they would in a training that goes on for days.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from torch import Tensor
+
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.splitmix import derive
+from gatherbench.datasets.dataset import GraphDataset
+from gatherbench.strategies.knowledge import Adjacency, Knowledge
+
+_EARLIER = 5
+
+
+def knowledge_of(
+    workload: Workload,
+    dataset: GraphDataset,
+    measured: Iterable[Tensor] | None = None,
+    room_bytes: int | None = None,
+) -> Knowledge:
+    """All that may be known; a strategy gets what it asks for.
+
+    Args:
+        measured: input ids of the minibatches that are measured.
+        room_bytes: of the device's memory that a path may fill.
+    """
+    sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
+    seed = derive(workload.seed, _EARLIER)
+
+    def earlier(epoch: int) -> Iterator[Tensor]:
+        seeds = epoch_seeds(dataset.train_ids, workload.batch_size, seed, epoch)
+        return (
+            sampler.sample(part, batch_seed(seed, epoch, i)).input_ids
+            for i, part in enumerate(seeds)
+        )
+
+    return Knowledge(
+        graph=Adjacency(dataset.indptr, dataset.indices),
+        training_ids=dataset.train_ids,
+        earlier=earlier,
+        measured=measured,
+        room_bytes=room_bytes,
+    )

@@ -1,0 +1,87 @@
+"""What a data path may know before it opens.
+
+A path with a memory of its own has to choose what it keeps there. It may look at the graph, at the
+training nodes, and at minibatches that were drawn from another seed. It may not look at the
+minibatches that it is measured on: that would be a forecast that no training has. A strategy names
+what it needs (``Strategy.needs``), the harness supplies that and nothing else, and what using it
+costs is set-up of the path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+#: What a strategy may ask for.
+Need = Literal["graph", "training_ids", "earlier", "measured", "room_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Adjacency:
+    """The graph: ``indices[indptr[v]:indptr[v + 1]]`` are the in-neighbours of node ``v``.
+
+    Their rows are fetched when ``v`` is sampled. ``indptr`` is int64 ``[N + 1]``, ``indices`` int32
+    or int64 ``[E]``; neither is to be changed.
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Knowledge:
+    """What a path may know; ``None``: not known, or not asked for.
+
+    Attributes:
+        graph: whose nodes are the rows of the table.
+        training_ids: the training nodes, int64 ``[T]``.
+        earlier: gives the input ids of the minibatches of epoch 0, 1, …, drawn with another seed
+            than those that the path is measured on; drawn when asked for.
+        measured: input ids of the very minibatches that are measured; for bounds alone.
+        room_bytes: of the device's memory that may be filled.
+        rank, world: of the process, among those that train together.
+    """
+
+    graph: Adjacency | None = None
+    training_ids: NDArray[np.int64] | None = None
+    earlier: Callable[[int], Iterable[Tensor]] | None = None
+    measured: Iterable[Tensor] | None = None
+    room_bytes: int | None = None
+    rank: int = 0
+    world: int = 1
+
+    def limited_to(self, needs: frozenset[Need]) -> Knowledge:
+        """The same without what was not asked for."""
+        rest: Any = dict.fromkeys(set(get_args(Need)) - needs)
+        return replace(self, **rest)
+
+    def missing(self, needs: frozenset[Need]) -> list[Need]:
+        """What was asked for and is not known."""
+        return sorted(need for need in needs if getattr(self, need) is None)
+
+
+#: Enough for every path that keeps nothing.
+NOTHING = Knowledge()
+
+
+def adjacency_of(edge_index: Tensor, num_nodes: int) -> Adjacency:
+    """The graph of PyG's ``edge_index`` (``[2, E]``: sources above targets).
+
+    Raises:
+        ValueError: another shape, or a node that is not below ``num_nodes``.
+    """
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise ValueError(f"graph: expected an edge_index [2, E], got {tuple(edge_index.shape)}")
+    source, target = edge_index.cpu().long()
+    if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < num_nodes:
+        raise ValueError(f"graph: edge_index names nodes outside of 0..{num_nodes - 1}")
+    order = torch.argsort(target, stable=True)
+    ends = torch.cumsum(torch.bincount(target, minlength=num_nodes), 0)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
+    return Adjacency(indptr.numpy(), source[order].numpy())
