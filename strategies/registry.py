@@ -12,16 +12,26 @@ from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.all_in_gpu import AllInGpu
 from gatherbench.strategies.async_zero_copy import AsyncZeroCopy
 from gatherbench.strategies.base import Strategy, nearest, parameters
+from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.unified_zero_copy import UnifiedZeroCopy
 
-__all__ = ["STRATEGIES", "build", "default_variants", "get", "parameters", "variants"]
+__all__ = [
+    "STRATEGIES",
+    "build",
+    "default_variants",
+    "get",
+    "parameters",
+    "representatives",
+    "variants",
+]
 
 STRATEGIES: tuple[type[Strategy], ...] = (
     CpuGather,
     UnifiedZeroCopy,
     AlignedZeroCopy,
     AsyncZeroCopy,
+    CachedZeroCopy,
     AllInGpu,
 )
 
@@ -65,6 +75,16 @@ def variants(strategy: type[Strategy]) -> tuple[Strategy, ...]:
         strategy(**dict(zip(known, values, strict=True)))
         for values in itertools.product(*known.values())
     )
+
+
+def representatives(strategy: type[Strategy]) -> tuple[Strategy, ...]:
+    """The default, and each other word of each parameter beside the defaults of the rest.
+
+    Enough to run every line of a strategy whose parameters do not depend on each other.
+    """
+    known = parameters(strategy)
+    others = (strategy(**{name: word}) for name, words in known.items() for word in words[1:])
+    return (strategy(), *others)
 
 
 def default_variants() -> tuple[Strategy, ...]:
