@@ -90,8 +90,11 @@ class CachedZeroCopy(Strategy):
         return frozenset((*_NEEDS.get(self.policy, ()), *room))
 
     @property
-    def bound(self) -> str | None:
-        return "it knows what is measured" if self.policy == "oracle" else None
+    def aside(self) -> str | None:
+        return {
+            "oracle": "the bound: it knows the minibatches that are measured",
+            "random": "the control: rows drawn by lot",
+        }.get(self.policy)
 
     @property
     def learns(self) -> bool:

@@ -126,13 +126,13 @@ def _received(
     """What each node gets where each node ``u`` gives ``share[u]`` along each of its in-edges."""
     out, cores = np.zeros_like(share), available_cores()
     bounds = [len(out) * part // cores for part in range(cores + 1)]
-    graph = [_read_only(array) for array in (indptr, indices)]
+    starts, nodes = _read_only(indptr), _read_only(indices)
+
+    def part(low: int, high: int) -> None:
+        _add_up(starts, nodes, share, low, out[low:high])
+
     with ThreadPoolExecutor(cores) as pool:
-        list(
-            pool.map(
-                lambda low, high: _add_up(*graph, share, low, out[low:high]), bounds, bounds[1:]
-            )
-        )
+        list(pool.map(part, bounds, bounds[1:]))
     return out
 
 

@@ -86,7 +86,7 @@ class _Sets:
 
     @property
     def state_bytes(self) -> int:
-        """Memory of the bookkeeping itself, in bytes: 16 a slot."""
+        """Memory of the bookkeeping itself, in bytes: 16 a slot (a device has a spare set too)."""
         return int(self._keys.nbytes + self._priority.nbytes)
 
 
@@ -220,7 +220,7 @@ class DeviceSetCache(_Sets):
         turn = group, n.clamp(max=self._ways - 1)
         taken = missing & (n < self._ways) & (value[turn] < _NEVER)
         into = torch.where(taken, sets * self._ways + way[turn], self.capacity)
-        keys.scatter_(0, into, torch.where(taken, ids[order], -1))
+        keys.scatter_(0, into, ids[order])
         priority.scatter_(0, into, self._uses << TIME_BITS | time)
         return slots, torch.empty_like(ids).scatter_(0, order, torch.where(taken, into, -1))
 

@@ -176,6 +176,18 @@ def sort_series(table: pd.DataFrame) -> pd.DataFrame:
     return ordered.drop(columns=["_rank", "_basis"]).reset_index(drop=True)
 
 
+def set_aside(run: Run) -> set[tuple[str, str]]:
+    """Strategy and variant of the series that nobody would train with (``Strategy.aside``)."""
+    from gatherbench.strategies.registry import STRATEGIES, build  # imports torch
+
+    known = {strategy.name for strategy in STRATEGIES}
+    return {
+        (case["strategy"], case["variant"])
+        for case in run.plan["cases"]
+        if case["strategy"] in known and build(case["strategy"], case["params"]).aside
+    }
+
+
 def plan_order(run: Run, table: pd.DataFrame) -> pd.DataFrame:
     """The table's workloads in the order of the run's plan, each as :func:`sort_series` has it."""
     place = {workload: number for number, workload in enumerate(run.workloads)}

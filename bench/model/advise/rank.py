@@ -21,7 +21,7 @@ from gatherbench.bench.run.training_cost import training_cost
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import total
 from gatherbench.strategies.places import TABLE_SHARE
-from gatherbench.strategies.registry import STRATEGIES, variants
+from gatherbench.strategies.registry import STRATEGIES, representatives
 
 MODELLED, MEASURED = "modelled", "measured"
 #: Epochs within this ratio count as level: the model is off by more.
@@ -213,6 +213,8 @@ def distinct_paths(
 ) -> Iterator[tuple[Strategy, MinibatchLoad]]:
     """Every registered variant that declares something of its own, with its average minibatch.
 
+    Left out are those that nobody would train with, that learn while they fetch, or that have to
+    know a graph which is not there.
     Shares of the GPU do not count: they are found when the path is opened; nor do page visits on a
     machine of which nobody knows what they cost. Variants that are ``wanted`` (strategy, variant)
     are there in any case.
@@ -220,7 +222,9 @@ def distinct_paths(
     told = profile.read.page_visits.value is not None
     for kind in STRATEGIES:
         seen: list[MinibatchLoad] = []
-        for strategy in variants(kind):
+        for strategy in representatives(kind):
+            if strategy.aside or strategy.learns or sizes.knowledge.missing(strategy.needs):
+                continue
             load = average_load(strategy, question, sizes)
             alike = replace(load, gpu_share=0.0)
             alike = alike if told else replace(alike, gpu_page_visits=None)
@@ -297,6 +301,9 @@ def _assumed(
     if ranged := profile.ranges():
         names = " and of ".join(ranged)
         yield f"of {names} the profile knows a range: epochs go from end to end of it"
+    for kind in STRATEGIES:
+        if missing := sizes[0].knowledge.missing(kind().needs):
+            yield f"{kind.name} is left out: it has to know {', '.join(missing)} (prepare the dataset)"
     for law in question.graph.laws:
         if law not in [one.law for one in sizes]:
             yield f"no graph of the law {law} has so many edges: it is left out"
