@@ -303,7 +303,8 @@ def _assumed(
         yield f"of {names} the profile knows a range: epochs go from end to end of it"
     for kind in STRATEGIES:
         if missing := sizes[0].knowledge.missing(kind().needs):
-            yield f"{kind.name} is left out: it has to know {', '.join(missing)} (prepare the dataset)"
+            what = ", ".join(missing)
+            yield f"{kind.name} is left out: it has to know {what} (prepare the dataset)"
     for law in question.graph.laws:
         if law not in [one.law for one in sizes]:
             yield f"no graph of the law {law} has so many edges: it is left out"
