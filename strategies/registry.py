@@ -1,6 +1,8 @@
-"""All strategies: one explicit tuple, from which plans, tests and plots take them.
+"""All strategies: one explicit tuple of ours, then those of other people's packages.
 
-To add one, write its file and add its class here; the conformance suite then runs it.
+To add one of ours, write its file and add its class here; the conformance suite then runs it.
+Others are found by name (``docs/your-own-data-path.md``): only what asks for one, or lists all,
+imports them.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
+from gatherbench.plugins import Plugins
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.all_in_gpu import AllInGpu
 from gatherbench.strategies.async_zero_copy import AsyncZeroCopy
@@ -17,6 +20,7 @@ from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.unified_zero_copy import UnifiedZeroCopy
 
 __all__ = [
+    "PLUGINS",
     "STRATEGIES",
     "build",
     "default_variants",
@@ -36,19 +40,38 @@ STRATEGIES: tuple[type[Strategy], ...] = (
 )
 
 
+def _checked(loaded: object) -> type[Strategy]:
+    if not (isinstance(loaded, type) and issubclass(loaded, Strategy)):
+        raise TypeError("it is no subclass of gatherbench.strategies.base.Strategy")
+    if not (loaded.name.isidentifier() and loaded.summary):
+        raise ValueError(f"it needs a summary, and a name of letters, digits and _: {loaded.name}")
+    bad = [name for name, words in parameters(loaded).items() if not words]
+    if bad or variants(loaded)[0] != loaded():
+        raise ValueError(
+            "each parameter must be a Literal of words, the default first"
+            + (f": {', '.join(bad)}" if bad else "")
+        )
+    return loaded
+
+
+#: Strategies of other packages.
+PLUGINS = Plugins("gatherbench.strategies", _checked, lambda: (s.name for s in STRATEGIES))
+
+
 def get(name: str) -> type[Strategy]:
-    """The strategy called ``name``.
+    """The strategy called ``name``, ours or of another package.
 
     Raises:
-        ValueError: there is none; names the nearest.
+        ValueError: there is none (names the nearest), or the package's cannot be used.
     """
     by_name = {strategy.name: strategy for strategy in STRATEGIES}
-    if name not in by_name:
+    found = by_name.get(name) or PLUGINS.load(name)
+    if found is None:
+        known = [*by_name, *PLUGINS.packages()]
         raise ValueError(
-            f"no strategy is called {name!r}; there are {', '.join(by_name)}"
-            + nearest(name, by_name)
+            f"no strategy is called {name!r}; there are {', '.join(known)}" + nearest(name, known)
         )
-    return by_name[name]
+    return found
 
 
 def build(name: str, params: Mapping[str, object] | None = None) -> Strategy:
@@ -88,5 +111,5 @@ def representatives(strategy: type[Strategy]) -> tuple[Strategy, ...]:
 
 
 def default_variants() -> tuple[Strategy, ...]:
-    """Each registered strategy with its default parameters."""
+    """Each strategy of ours with its default parameters."""
     return tuple(strategy() for strategy in STRATEGIES)

@@ -28,8 +28,16 @@ from gatherbench.bench.show.figures.paper import (
     panel_row,
     say_absent,
 )
-from gatherbench.bench.show.looks import FAINT, KINDS, MEASURED, MODELLED, PALETTE, RC, colour_of
-from gatherbench.strategies.registry import STRATEGIES
+from gatherbench.bench.show.looks import (
+    FAINT,
+    KINDS,
+    MEASURED,
+    MODELLED,
+    PALETTE,
+    RC,
+    colour_of,
+    own_colour,
+)
 
 #: Inches right of the panels for the names of the series, and characters of a line of a name.
 NAMES_ROOM, NAME_WIDTH = 2.55, 32
@@ -104,12 +112,12 @@ def curves(
 
 def series_looks(series: Sequence[str]) -> dict[str, dict[str, Any]]:
     """A strategy's own colour; others take :data:`COLOURS` in turn, then with other markers."""
-    own = {strategy.name: strategy.colour for strategy in STRATEGIES}
     turn, looks = count(), {}
     for name in series:
-        number = None if name in own else next(turn)
-        colour = own[name] if number is None else COLOURS[number % len(COLOURS)]
-        again = 0 if number is None else number // len(COLOURS)
+        own = own_colour(name)
+        number = 0 if own else next(turn)
+        colour = own or COLOURS[number % len(COLOURS)]
+        again = number // len(COLOURS)
         marker = {"marker": ("s", "^", "v")[(again - 1) % 3]} if again else {}
         looks[name] = {"color": PALETTE.get(colour, (colour,))[0], **marker}
     return looks
