@@ -179,13 +179,12 @@ def sort_series(table: pd.DataFrame) -> pd.DataFrame:
 
 def set_aside(run: Run) -> set[tuple[str, str]]:
     """Strategy and variant of the series that nobody would train with (``Strategy.aside``)."""
-    from gatherbench.strategies.registry import build  # imports torch
+    from gatherbench.strategies.registry import get, variants  # imports torch
 
-    found = set()
-    for case in run.plan["cases"]:
+    found: set[tuple[str, str]] = set()
+    for strategy in {case["strategy"] for case in run.plan["cases"]}:
         with contextlib.suppress(ValueError):  # of a package that is not installed here
-            if build(case["strategy"], case["params"]).aside:
-                found.add((case["strategy"], case["variant"]))
+            found |= {(strategy, one.variant) for one in variants(get(strategy)) if one.aside}
     return found
 
 
