@@ -30,7 +30,7 @@ from gatherbench.bench.run.check import (
     Witness,
     WrongRowsError,
     check_rows,
-    residency_rows,
+    residency_row,
 )
 from gatherbench.bench.run.declared_rows import declared_rows
 from gatherbench.bench.run.job import Job
@@ -120,8 +120,7 @@ def _measure(job: Job, strategy: Strategy, out: PartWriter) -> str | None:
         checked = check_rows(fetcher, witness, looked_at, "before timing")
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
         if device.type == "cuda":
-            for row in residency_rows(fetcher, make):
-                out.row(row)
+            out.row(residency_row(fetcher, make))
         if job.case.repeat == 0:
             before = itertools.chain((one.input_ids for one in looked_at), epochs.warm_up_ids())
             known = knowledge, before
