@@ -197,6 +197,35 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
         )
 
 
+def check_knowledge(strategy: Strategy, device: torch.device) -> None:
+    """It asks for what it uses, learns as it says, and counts the hits that it told in advance.
+
+    The minibatches that are measured are for a path that is never ranked.
+    """
+    needs, known = strategy.needs, known_of(strategy, NUM_ROWS)
+    honest = "measured" not in needs or strategy.aside is not None
+    _require(strategy, honest, "it knows the measured minibatches, and aside says nothing of it")
+    table = random_table(NUM_ROWS, 129, torch.int8)
+    for need in sorted(needs):
+        less = known.limited_to(needs - {need})
+        _raises(strategy, ValueError, lambda: strategy.open(table, device, less), f"no {need}")  # noqa: B023 - called at once
+    batches = [ids for _, ids in id_patterns(NUM_ROWS)]
+    first, later = (
+        list(strategy.data_paths(batches, 129, NUM_ROWS, known, before)) for before in ((), batches)
+    )
+    said = "data_paths() depends on what was fetched before, and learns is False"
+    _require(strategy, strategy.learns or first == later, said)
+    with open_known(strategy, table, device) as fetcher:
+        counted = fetcher.rows_on_device()
+        for ids, path in zip(batches, first, strict=True):
+            if counted is not None:
+                fetcher.submit(_on(fetcher, ids)).result()
+                before, counted = counted, fetcher.rows_on_device() or 0
+                hits, told = counted - before, path.gpu_memory_bytes // 129
+                said = f"{hits} rows came from the device's memory, and {told} were declared"
+                _require(strategy, hits == told, said)
+
+
 def known_of(strategy: Strategy, num_rows: int) -> Knowledge:
     """What the strategy needs to know, of a random graph of ``num_rows`` nodes."""
     generator = torch.Generator().manual_seed(3)
@@ -225,6 +254,7 @@ CHECKS: tuple[Callable[[Strategy, torch.device], None], ...] = (
     check_bad_tables,
     check_empty_table,
     check_data_path,
+    check_knowledge,
 )
 
 
