@@ -16,6 +16,7 @@ from gatherbench.bench.commands.advise import advise
 from gatherbench.bench.commands.calibrate import calibrate
 from gatherbench.bench.commands.compare import compare
 from gatherbench.bench.commands.doctor import doctor
+from gatherbench.bench.commands.hits import hits
 from gatherbench.bench.commands.listing import list_things
 from gatherbench.bench.commands.plot import plot
 from gatherbench.bench.commands.predict import predict
@@ -40,6 +41,7 @@ app.command()(report)
 app.command()(predict)
 app.command()(requests)
 app.command()(advise)
+app.command()(hits)
 app.command()(calibrate)
 app.command()(doctor)
 
