@@ -84,12 +84,10 @@ def kept_share(
     if not policy:
         return None
     mine = rates[rates["policy"] == policy]
-    percents = np.arange(101)
-    hit = np.interp(percents / 100, [0.0, *mine["share"]], [0.0, *mine["per_fetched"]])
+    shares = [percent / 100 for percent in range(101)]
+    hit = np.interp(shares, [0.0, *mine["share"]], [0.0, *mine["per_fetched"]]).tolist()
     nothing_kept = average_load(AlignedZeroCopy(), question, sizes)
-    loads = [
-        keeping(nothing_kept, share, rate) for share, rate in zip(percents / 100, hit, strict=True)
-    ]
+    loads = [keeping(nothing_kept, share, rate) for share, rate in zip(shares, hit, strict=True)]
     memory, room = profile.gpu.memory.value, None
     if memory is not None:
         fits = [gpu_need(load, question, sizes) <= TABLE_SHARE * memory for load in loads]

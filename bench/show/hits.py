@@ -110,7 +110,9 @@ def figure_of(hits: Hits, reference: Path) -> Figure:
     known = policies()
     # Bound and control last, so that the others keep their colours without them.
     counted = hits.rates.sort_values(
-        "policy", key=lambda names: names.map(lambda name: known[name].aside is not None), kind="stable"
+        "policy",
+        key=lambda names: names.map(lambda name: known[name].aside is not None),
+        kind="stable",
     )
     counted = counted.assign(
         kind="measured",
@@ -140,13 +142,13 @@ def published_rates(reference: Path) -> pd.DataFrame:
     """Published hit rates: ``kind``, ``series``, ``graph``, ``x`` and ``y`` (per cent)."""
     rows = load_reference(reference)
     rows = rows[rows["table"] == PUBLISHED]
-    words = rows["variant"].str.split(",", n=1, expand=True).reindex(columns=[0, 1])
+    words = [str(variant).split(",") for variant in rows["variant"]]  # policy, share
     return pd.DataFrame(
         {
             "kind": "published",
-            "series": words[0].map(_named),
+            "series": [_named(policy) for policy, _ in words],
             "graph": rows["dataset"],
-            "x": words[1].str.removesuffix("%").astype(float),
+            "x": [float(share.removesuffix("%")) for _, share in words],
             "y": 100 * rows["value"],
         }
     )
@@ -165,6 +167,11 @@ def _name_graphs(figure: Figure, published: pd.DataFrame) -> None:
                 str(graph).removeprefix("ogbn-"), (_NAMED_AT, near.max()), xytext=(5, 0),
                 textcoords="offset points", va="center", fontsize=6.5, color=FAINT,
             )  # fmt: skip
+
+
+def _graph(hits: Hits) -> str:
+    scale = hits.workload.scale
+    return hits.graph.name + ("" if scale == 1 else f"@{scale:g}")
 
 
 def _named(policy: str) -> str:
