@@ -33,6 +33,7 @@ class KeptShare:
         unknown: these constants.
         room: the largest percent for which the GPU has memory, -1 where it has not even enough to
             train, ``None`` where its memory is not known.
+        remarks: what the model leaves out or takes from elsewhere.
     """
 
     policy: str
@@ -40,6 +41,7 @@ class KeptShare:
     epochs_s: tuple[tuple[float, ...], ...]
     unknown: tuple[str, ...]
     room: int | None
+    remarks: tuple[str, ...] = ()
 
     @property
     def enough(self) -> tuple[int | None, ...]:
@@ -96,8 +98,9 @@ def kept_share(
     corners = list(zip(*(predict(question, load, profile) for load in loads), strict=True))
     every = [[epoch.epoch_s for epoch in line] for line in corners]
     unknown = dict.fromkeys(text for line in every for epoch in line for text in epoch.unknown)
+    remarks = dict.fromkeys(text for line in every for epoch in line for text in epoch.remarks)
     epochs = () if unknown else tuple(tuple(e.value or 0.0 for e in line) for line in every)
-    return KeptShare(policy, profile.name, epochs, tuple(unknown), room)
+    return KeptShare(policy, profile.name, epochs, tuple(unknown), room, tuple(remarks))
 
 
 def keeping(load: MinibatchLoad, share: float, hit_rate: float) -> MinibatchLoad:

@@ -53,7 +53,7 @@ def to_json(hits: Hits, kept: KeptShare | None, remarks: Sequence[str] = ()) -> 
 
 
 def render(hits: Hits, kept: KeptShare | None, remarks: Sequence[str] = ()) -> RenderableType:
-    """The rates at the usual shares, and from which share on more is not worth it.
+    """The rates at the usual shares, and at which share more is not worth it.
 
     Args:
         kept: what the rates are worth on a machine.
@@ -77,12 +77,13 @@ def render(hits: Hits, kept: KeptShare | None, remarks: Sequence[str] = ()) -> R
     parts: list[RenderableType] = [table, Text(f"{_counted(hits)}. {_asides(hits)}".strip())]
     if kept is not None:
         parts += [Text(), Text(worth(kept, hits.graph))]
-        parts += [Text(f"assumed: {remark}", style="dim") for remark in remarks]
+        said = (*remarks, *kept.remarks)
+        parts += [Text(f"assumed or left out: {remark}", style="dim") for remark in said]
     return Group(*parts)
 
 
 def worth(kept: KeptShare, graph: Graph) -> str:
-    """From which share on one more percent of the table is not worth it, in words."""
+    """At which share one more percent of the table is not worth it, in words."""
     said = f"Modelled, profile {kept.profile}, rows by {kept.policy}: "
     if kept.unknown:
         return f"{said}no epoch is known, for want of {'; '.join(kept.unknown)}."
@@ -90,12 +91,14 @@ def worth(kept: KeptShare, graph: Graph) -> str:
         return f"{said}the GPU has not even memory for the training."
     ends = [line[0] for line in kept.epochs_s], [line[-1] for line in kept.epochs_s]
     last = len(kept.epochs_s[0]) - 1
-    said += f"an epoch takes {_span(ends[0])} with nothing kept and {_span(ends[1])} with {last} %"
+    said += (
+        f"a whole epoch takes {_span(ends[0])} with nothing kept and {_span(ends[1])} with {last} %"
+    )
     said += f" of the table ({quantity(last / 100 * graph.table_bytes, 'B')}). "
     found = [p for p in kept.enough if p is not None]
     if found:
         ends_of = " to ".join(f"{p} %" for p in dict.fromkeys((min(found), max(found))))
-        said += f"From {ends_of} on, one more percent shortens it by less than {100 * WORTH:g} %. "
+        said += f"At {ends_of}, one more percent first shortens it by less than {100 * WORTH:g} %. "
     if len(found) < len(kept.enough):
         said += f"{'Or, by its ranges, e' if found else 'E'}ach percent shortens it by more. "
     if kept.room is None:
@@ -189,7 +192,7 @@ def _counted(hits: Hits) -> str:
     return (
         f"Counted on {hits.batches} minibatches that ask for {hits.fetched:,} rows (fan-outs"
         f" {','.join(map(str, workload.fanouts))}, {workload.batch_size} seed nodes, seed"
-        f" {workload.seed}), by what earlier ones of another seed teach"
+        f" {workload.seed}); policies that learn have seen others"
     )
 
 

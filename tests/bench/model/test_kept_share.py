@@ -77,8 +77,13 @@ def test_epochs_at_both_ends_and_between() -> None:
 
 
 def test_enough_by_hand() -> None:
-    lines = ((100.0, 90.0, 80.0, 79.9, 60.0), (100.0, 99.5, 50.0, 40.0, 30.0), (8.0, 4.0, 2.0))
-    assert KeptShare("degree", "made up", lines, (), 4).enough == (2, 0, None)
+    lines = ((100.0, 90.0, 80.0, 79.9), (100.0, 99.5, 50.0, 40.0), (8.0, 4.0, 2.0, 1.0))
+    found = KeptShare("degree", "made up", lines, (), 3)
+    assert found.enough == (2, 0, None)
+    text = worth(found, QUESTION.graph)
+    assert "takes 8.00 to 100 s with nothing kept and 1.00 to 79.9 s with 3 %" in text
+    assert "At 0 % to 2 %, one more percent first" in text
+    assert "by its ranges, each percent shortens it by more. There the GPU's memory ends." in text
 
 
 def machine_with(need: float) -> LinkProfile:
