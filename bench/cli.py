@@ -17,6 +17,7 @@ from gatherbench.bench.commands.calibrate import calibrate
 from gatherbench.bench.commands.check import check
 from gatherbench.bench.commands.compare import compare
 from gatherbench.bench.commands.doctor import doctor
+from gatherbench.bench.commands.hits import hits
 from gatherbench.bench.commands.listing import list_things
 from gatherbench.bench.commands.plot import plot
 from gatherbench.bench.commands.predict import predict
@@ -42,6 +43,7 @@ app.command()(predict)
 app.command()(requests)
 app.command()(check)
 app.command()(advise)
+app.command()(hits)
 app.command()(calibrate)
 app.command()(doctor)
 
