@@ -65,7 +65,7 @@ class CachedZeroCopy(Strategy):
 
     name: ClassVar[str] = "cached_zero_copy"
     summary: ClassVar[str] = "hot rows kept in GPU memory, the rest aligned zero-copy"
-    colour: ClassVar[str] = "sky"
+    colour: ClassVar[str] = "vermilion"
 
     policy: Literal[
         "presampled",

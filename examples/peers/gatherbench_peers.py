@@ -50,7 +50,7 @@ class PeerPyg(Peer):
     package: ClassVar[str] = "torch-geometric"
     name: ClassVar[str] = "peer_pyg"
     summary: ClassVar[str] = f"PyG {_version(package)}: its loader's index_select, then .to(device)"
-    colour: ClassVar[str] = "vermilion"
+    colour: ClassVar[str] = "grey"
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return _staged(ids, row_bytes, pageable=True)
