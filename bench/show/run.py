@@ -39,6 +39,7 @@ DISTURBED, UNDECIDED = "!", "?"
 LEGEND = (
     "n: repeats that count, of those measured (the others were disturbed); fetch: the loop's wait"
     " for rows; core-s: processor time; GB/s: payload over that wait."
+    " found: rows found in the device's own memory, counted (declared)."
     f" {DISTURBED}: there was other work beside every repeat. {UNDECIDED}: the ratio's 95 %"
     f" interval does not tell a difference of {THRESHOLD:.0%} from none. {MISSING}: not known, or"
     " no rate as the wait is hidden behind training."
@@ -108,12 +109,14 @@ def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list
     )
     table.add_column("strategy", no_wrap=True)
     table.add_column("variant", overflow="fold")
-    for name in ("n", f"epoch, {unit}", "fetch", "train", "core-s", "GB/s", "speed-up"):
+    found = bool(here["counted"].notna().any())
+    names = ["n", f"epoch, {unit}", "fetch", "train", "core-s", "GB/s", "speed-up"]
+    for name in [*names, "found, %"][: len(names) + found]:
         table.add_column(name, justify="right", no_wrap=True)
     modelled = here["basis"] == "predicted"
     measured = sort_series(pd.concat([here[~modelled], _unmeasured(here[~modelled], missing)]))
     for line in measured.to_dict("records"):
-        table.add_row(*_cells(line, factor))
+        table.add_row(*_cells(line, factor), *[_found(line)] * found)
     if modelled.any():
         table.add_section()
         table.add_row("modelled for", ", ".join(machines))
@@ -168,6 +171,13 @@ def _cells(line: Mapping[Hashable, Any], factor: float) -> list[Text]:
         _number(line["speedup"]) + (UNDECIDED if open_ended else ""),
     ]
     return [*names, *map(Text, numbers)]
+
+
+def _found(line: Mapping[Hashable, Any]) -> str:
+    """Share of the rows that were found in the device's own memory, and what was declared of it."""
+    if pd.isna(line["counted"]):
+        return MISSING
+    return f"{100 * line['counted']:.1f} ({100 * line['declared']:.1f})"
 
 
 def _reasons(bad: pd.DataFrame) -> list[Text]:
