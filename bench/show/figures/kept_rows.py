@@ -19,7 +19,7 @@ from gatherbench.bench.read.units import scale
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.figures.curves import curve, label_places, name_series, series_looks
 from gatherbench.bench.show.figures.paper import panel_row, say_absent
-from gatherbench.bench.show.looks import FAINT, RC
+from gatherbench.bench.show.looks import FAINT, RC, ink
 from gatherbench.bench.show.sentences.provenance import (
     has_gpu,
     modelled_for,
@@ -34,7 +34,7 @@ MEASURED, MODELLED, LINK = PANELS = ("measured", "predicted", "declared")
 _LOOKS = {MEASURED: "measured", MODELLED: "modelled", LINK: "modelled"}
 _UNITS = {MEASURED: "s", MODELLED: "s", LINK: "B"}
 #: Colours of the series that nobody would train with, in turn.
-_ASIDE = ("black", FAINT)
+_ASIDE = (FAINT, ink("grey"))
 
 
 def kept_rows(run: Run) -> pd.DataFrame:
