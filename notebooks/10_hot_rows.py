@@ -20,7 +20,7 @@
 
 # %%
 from gatherbench.bench.model.profile import load_profile
-from gatherbench.bench.read.epochs import found_on_device
+from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.show.answers.hot_rows import (
     measured_gains,
     modelled_gains,

@@ -81,23 +81,6 @@ def bandwidth(run: Run) -> pd.DataFrame:
     return spread(run.values("fetch", "payload") / run.values("fetch", "wall_time"))
 
 
-def found_on_device(run: Run) -> pd.DataFrame:
-    """Share of an epoch's rows that the path found in the device's own memory, by series.
-
-    ``counted``: by the path, the median over repeats and epochs; NaN where nobody counts.
-    ``declared``: what the strategy says of the first measured epoch. Index: :data:`SERIES` without
-    the basis.
-    """
-    keys = SERIES[:4]
-    said = run.select(stage="fetch", basis="declared", status="ok")
-    of = {metric: rows.groupby(keys)["value"].median() for metric, rows in said.groupby("metric")}
-    none = pd.Series(dtype=float, index=pd.MultiIndex.from_arrays([[]] * 4, names=keys))
-    kept, payload, row = (of.get(m, none) for m in ("gpu_memory_read", "declared_payload", "row"))
-    hits = run.values("fetch", "rows_on_device") / run.values("fetch", "payload")
-    counted = hits.groupby(keys).median() * row
-    return pd.DataFrame({"counted": counted, "declared": kept / payload})
-
-
 def reference_variant(run: Run) -> tuple[str, str] | None:
     """Strategy and variant that speed-ups refer to: ``cpu_gather`` ``naive``, the paper's baseline.
 

@@ -9,7 +9,6 @@ from gatherbench.bench.read.epochs import (
     bandwidth,
     cpu_seconds,
     epoch_times,
-    found_on_device,
     reference_variant,
     stage_times,
 )
@@ -24,8 +23,7 @@ def summarise(run: Run) -> pd.DataFrame:
     Columns: those of :func:`gatherbench.bench.read.epochs.epoch_times` (s), and ``fetch``,
     ``train`` (s), ``cpu`` (core-seconds), ``rate`` (B/s), ``speedup`` with its 95 % interval,
     ``speedup_low`` and ``speedup_high``, ``other`` (cores that other work had beside the worst
-    repeat), ``disturbed`` (the same where there was too much beside every repeat), ``counted`` and
-    ``declared`` (of :func:`gatherbench.bench.read.epochs.found_on_device`); NaN where there
+    repeat), ``disturbed`` (the same where there was too much beside every repeat); NaN where there
     is none, the rate also where fetches run ahead of the training. ``repeats`` count,
     ``left_out`` were disturbed while there were quiet ones. A modelled value that ranges
     has its ends alone, in ``low``, ``high``, ``fetch_low``, … (measured: quartiles).
@@ -54,7 +52,6 @@ def summarise(run: Run) -> pd.DataFrame:
     summary["left_out"] = counts["count"] - counts["sum"]
     summary["other"] = other_load(run).groupby(SERIES).max()
     summary["disturbed"] = pd.Series(disturbed_alone(run), dtype=float)
-    summary = summary.join(found_on_device(run))
     ahead = run.select(metric="lookahead", basis="declared")
     series = pd.MultiIndex.from_frame(ahead.loc[ahead["value"] > 0, SERIES[:3]])
     summary = summary.reset_index()

@@ -20,6 +20,7 @@ from gatherbench.bench.read.epochs import (
     reference_variant,
     sort_series,
 )
+from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.read.stats.interval import Interval
 from gatherbench.bench.read.stats.judge import THRESHOLD, judge, word_of
 from gatherbench.bench.read.summary import summarise
@@ -39,7 +40,6 @@ DISTURBED, UNDECIDED = "!", "?"
 LEGEND = (
     "n: repeats that count, of those measured (the others were disturbed); fetch: the loop's wait"
     " for rows; core-s: processor time; GB/s: payload over that wait."
-    " found: rows found in the device's own memory, counted (declared)."
     f" {DISTURBED}: there was other work beside every repeat. {UNDECIDED}: the ratio's 95 %"
     f" interval does not tell a difference of {THRESHOLD:.0%} from none. {MISSING}: not known, or"
     " no rate as the wait is hidden behind training."
@@ -61,6 +61,7 @@ def render(run: Run) -> RenderableType:
         parts += [_table(title, here, missing, modelled_for(run)), Text()]
     parts += model_tables(run)
     parts += _sensors(run)
+    parts += _found(run)
     parts += _reasons(bad)
     parts += _unknown(run, bad["reason"])
     reference = reference_variant(run)
@@ -97,6 +98,22 @@ def _sensors(run: Run) -> list[RenderableType]:
     return [table, Text()]
 
 
+def _found(run: Run) -> list[RenderableType]:
+    """Where a path counted it: how many of its rows lay in the device's own memory."""
+    found = found_on_device(run).dropna(subset="counted").reset_index()
+    parts: list[RenderableType] = []
+    for workload, mine in sort_series(found).groupby("workload", sort=False):
+        title = f"Rows found on the device: {run.names[str(workload)]}"
+        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        for heading in ("strategy", "variant", "counted", "declared"):
+            table.add_column(heading, justify="right" if heading.endswith("ed") else "left")
+        for line in mine.to_dict("records"):
+            shares = (f"{line[basis]:.1%}" for basis in ("counted", "declared"))
+            table.add_row(line["strategy"], line["variant"], *shares)
+        parts += [table, Text()]
+    return parts
+
+
 def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:
     unit, factor = time_unit(float(here["high"].max()) if len(here) else 1.0)
     table = Table(
@@ -109,14 +126,12 @@ def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list
     )
     table.add_column("strategy", no_wrap=True)
     table.add_column("variant", overflow="fold")
-    found = bool(here["counted"].notna().any())
-    names = ["n", f"epoch, {unit}", "fetch", "train", "core-s", "GB/s", "speed-up"]
-    for name in [*names, "found, %"][: len(names) + found]:
+    for name in ("n", f"epoch, {unit}", "fetch", "train", "core-s", "GB/s", "speed-up"):
         table.add_column(name, justify="right", no_wrap=True)
     modelled = here["basis"] == "predicted"
     measured = sort_series(pd.concat([here[~modelled], _unmeasured(here[~modelled], missing)]))
     for line in measured.to_dict("records"):
-        table.add_row(*_cells(line, factor), *[_found(line)] * found)
+        table.add_row(*_cells(line, factor))
     if modelled.any():
         table.add_section()
         table.add_row("modelled for", ", ".join(machines))
@@ -171,13 +186,6 @@ def _cells(line: Mapping[Hashable, Any], factor: float) -> list[Text]:
         _number(line["speedup"]) + (UNDECIDED if open_ended else ""),
     ]
     return [*names, *map(Text, numbers)]
-
-
-def _found(line: Mapping[Hashable, Any]) -> str:
-    """Share of the rows that were found in the device's own memory, and what was declared of it."""
-    if pd.isna(line["counted"]):
-        return MISSING
-    return f"{100 * line['counted']:.1f} ({100 * line['declared']:.1f})"
 
 
 def _reasons(bad: pd.DataFrame) -> list[Text]:

@@ -15,7 +15,8 @@ from gatherbench.bench.model.advise.question import Question, graph_sizes, sourc
 from gatherbench.bench.model.advise.rank import average_load, predict
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.read.epochs import epoch_times, found_on_device
+from gatherbench.bench.read.epochs import epoch_times
+from gatherbench.bench.read.kept import found_on_device, line_names
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.notebook_tables import Findings
 from gatherbench.strategies.registry import build
@@ -78,16 +79,18 @@ def _kept(load: MinibatchLoad, found: float) -> MinibatchLoad:
 
 
 def measured_gains(findings: Findings) -> pd.DataFrame:
-    """Of every series on a GPU that counts what it finds there, as :data:`COLUMNS`."""
+    """Of what counts on a GPU the rows that it finds there, as :data:`COLUMNS`; a line a policy."""
     records = []
     usual = build(REFERENCE).variant
     for run in findings.runs_on("cuda"):
         found = epoch_times(run).join(found_on_device(run), on=SERIES[:4])
         whole = found[(found["strategy"] == REFERENCE) & (found["variant"] == usual)]
+        names = line_names(run)
         none_kept = whole.set_index("workload")["median"]
         for row in found.dropna(subset="counted").to_dict("records"):
             if row["workload"] in none_kept:
-                name = f"{run.names[row['workload']]}: {row['strategy']} {row['variant']}"
+                line, _ = names[row["strategy"], row["variant"]]
+                name = f"{run.names[row['workload']]}: {line}"
                 gain = none_kept[row["workload"]] / row["median"]
                 records.append(("measured", name, 100 * row["counted"], gain))
     return pd.DataFrame(records, columns=COLUMNS)

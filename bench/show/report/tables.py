@@ -11,7 +11,8 @@ from gatherbench.bench.model.link_bytes import link_bytes
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline
-from gatherbench.bench.read.epochs import found_on_device, plan_order, reference_variant
+from gatherbench.bench.read.epochs import plan_order, reference_variant
+from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short

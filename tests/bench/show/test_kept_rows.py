@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gatherbench.bench.model.profile import load_profile
-from gatherbench.bench.read.epochs import found_on_device
+from gatherbench.bench.read.kept import found_on_device, kept_rows
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.answers.hot_rows import (
@@ -19,14 +19,14 @@ from gatherbench.bench.show.answers.hot_rows import (
     published_tiering,
 )
 from gatherbench.bench.show.figures.draw import save_all
-from gatherbench.bench.show.figures.kept_rows import draw_kept_rows, kept_rows
+from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from gatherbench.bench.show.notebook_tables import load_findings
 from gatherbench.bench.show.report.tables import data_path
 
 from .gpu_rows import add_rows, declare_path
 from .test_notebook_figures import test_no_text_overlaps_another_or_leaves_the_paper as stands_free
 from .test_notebook_figures import texts
-from .test_show import line_of, shown
+from .test_show import shown
 
 MakeRun = Callable[..., Path]
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
@@ -74,7 +74,9 @@ def test_found_rows_are_counted_beside_declared(folder: Path) -> None:
     assert found.loc[(CACHED, "presampled,10%,0")].tolist() == pytest.approx([0.255, 0.25])
     assert found.loc[("all_in_gpu", "default"), "declared"] == 1
     assert found["counted"].notna().sum() == 3, "nobody counts the others"
-    assert line_of(shown(folder, 120), CACHED, "presampled,50%,0")[-2:] == ["80.5", "(80.0)"]
+    text = shown(folder, 80).partition("Rows found on the device: wordnet GraphSAGE")[2]
+    assert text.split()[:4] == ["strategy", "variant", "counted", "declared"]
+    assert f"{CACHED} presampled,50%,0 80.5% 80.0%" in " ".join(text.split())
     table = data_path(run)
     columns = [column.field for column in table.columns]
     line = next(one for one in table.lines if "presampled,50%,0" in [c.text for c in one.cells])
@@ -85,7 +87,7 @@ def test_found_rows_are_counted_beside_declared(folder: Path) -> None:
 def test_without_a_path_that_keeps_rows_nothing_is_added(make_run: MakeRun) -> None:
     folder = make_run(declared=True)
     run = load_run(folder)
-    assert "found, %" not in shown(folder)
+    assert "Rows found" not in shown(folder)
     assert not {"declared", "counted"} & {column.field for column in data_path(run).columns}
     assert kept_rows(run).empty
 
