@@ -163,7 +163,6 @@ class CachedZeroCopy(Strategy):
         return fetcher
 
 
-@functools.lru_cache(maxsize=1)  # a path is opened, and then declared
 def placed(policy: str, count: int, num_rows: int, knowledge: Knowledge) -> Placed:
     """The ``count`` rows with the highest scores.
 
@@ -182,6 +181,7 @@ def placed(policy: str, count: int, num_rows: int, knowledge: Knowledge) -> Plac
     return Placed(hot, slots)
 
 
+@functools.lru_cache(maxsize=4)  # paths that keep more or fewer rows have the same scores
 def scores(policy: str, num_rows: int, known: Knowledge) -> NDArray[Any]:
     """How much each row deserves to be kept, by a static policy: ``[N]``."""
     if policy == "random":
