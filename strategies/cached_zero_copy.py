@@ -22,6 +22,7 @@ from torch import Tensor
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
 from gatherbench.strategies.cuda_cached import open_cached
+from gatherbench.strategies.cuda_overlap import USUAL_BUDGET
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import HostFetcher, HostPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
@@ -103,6 +104,10 @@ class CachedZeroCopy(Strategy):
     @property
     def lookahead(self) -> int:
         return int(self.ahead)
+
+    @property
+    def gpu_share(self) -> float:
+        return self.lookahead * USUAL_BUDGET / 100
 
     def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         if self.share == "free":

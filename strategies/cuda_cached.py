@@ -23,6 +23,7 @@ from gatherbench.kernels.order import ReadOrder
 from gatherbench.strategies.base import Residency, SetupStep
 from gatherbench.strategies.cuda_fetcher import RESIDENCY_SOURCE
 from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher, open_registered
+from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, share_threads
 from gatherbench.strategies.placed import Kept
 from gatherbench.strategies.set_cache import DeviceSetCache, SetCache
 
@@ -109,6 +110,10 @@ def open_cached(
         fetcher.keep(features, kept)
         torch.cuda.synchronize(device)
         seconds = time.perf_counter() - begin
+        if lookahead:
+            how = share_threads(fetcher, USUAL_BUDGET)
+            source = f"{how}; the paper's share, as async_zero_copy begins with"
+            fetcher.setup.append(SetupStep("budget", "1", USUAL_BUDGET / 100, source))
     except BaseException:
         fetcher.close()
         raise
