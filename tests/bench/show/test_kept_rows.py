@@ -13,6 +13,7 @@ from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.kept import found_on_device, kept_rows
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.show.answers.epochs import measured_bars, measured_changes
 from gatherbench.bench.show.answers.hot_rows import (
     measured_gains,
     modelled_gains,
@@ -130,6 +131,17 @@ def test_gains_over_what_is_found(folder: Path) -> None:
     findings = load_findings(folder.parents[1], REFERENCE)
     measured = measured_gains(findings).set_index("x")["y"]
     assert measured.to_dict() == pytest.approx({25.5: 1.6 / 1.5, 80.5: 1.6 / 1.4, 30.5: 1.6 / 1.3})
+
+
+def test_the_bound_is_nobodys_best_variant(folder: Path) -> None:
+    """The oracle has the shortest epoch of its strategy by 0.1 s."""
+    findings = load_findings(folder.parents[1], REFERENCE)
+    bars = measured_bars(findings, "cuda").query("strategy == @CACHED")
+    assert set(bars["variant"]) == {"presampled,10%,0", "presampled,50%,0"}
+    (change,) = measured_changes(findings, "cuda", {"time": ("epoch", "wall_time")}).query(
+        "strategy == @CACHED"
+    )["median"]
+    assert change == pytest.approx(1.4 / 1.7 - 1)
 
 
 def test_the_model_gains_nothing_of_no_row_and_most_of_all() -> None:
