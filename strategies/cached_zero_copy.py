@@ -61,7 +61,8 @@ class CachedZeroCopy(Strategy):
     many aggregate from it (``degree``), its ``reverse_pagerank``, also ``weighted`` towards the
     training nodes, none (``random``), or how often the measured minibatches ask for it
     (``oracle``: the bound). Or by use: ``lru`` and ``lfu``. A ``share`` of ``free`` fills half of
-    the memory that is free when the path is opened.
+    the memory that is free when the path is opened. With ``ahead`` the fetch runs beside training,
+    on a tenth of a GPU's threads.
     """
 
     name: ClassVar[str] = "cached_zero_copy"
