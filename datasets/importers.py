@@ -45,7 +45,7 @@ from gatherbench.datasets.import_edges import (
     relabelled,
 )
 from gatherbench.datasets.npz_stream import StoredArray
-from gatherbench.datasets.registry import list_sources
+from gatherbench.datasets.registry import source_names
 from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.store import dataset_folder
 from gatherbench.datasets.writer import DatasetWriter
@@ -114,7 +114,7 @@ def import_graph(
             there; a name that is taken; sizes that do not fit together; a full disk.
     """
     folder = dataset_folder(name, root=root)
-    if name in {source.name for source in list_sources()}:
+    if name in source_names():
         raise DatasetError(f"{name!r} is the name of a built-in dataset: choose another")
     for file in (path, features, labels, train, val, test):
         if file is not None and not os.path.isfile(file):  # noqa: PTH113  # raises for long names

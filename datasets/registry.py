@@ -1,6 +1,7 @@
 """The graphs that can be had by name, and the way from a name to a folder that opens.
 
-Adding a source is one file with one class, and one entry in :data:`SOURCES`.
+Adding a source is one file with one class, and one entry in :data:`SOURCES`. Other people's
+packages announce theirs (``docs/your-own-data-path.md``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gatherbench.datasets.store import data_root, dataset_folder, open_dataset
 from gatherbench.datasets.synthetic import named_shapes
 from gatherbench.datasets.uniform import UniformSource
 from gatherbench.datasets.wordnet.source import WordnetSource
+from gatherbench.plugins import PluginError, Plugins
 
 SOURCES: tuple[GraphSource, ...] = (
     WordnetSource(),
@@ -29,9 +31,26 @@ SOURCES: tuple[GraphSource, ...] = (
 )
 
 
+def _checked(loaded: type[GraphSource]) -> GraphSource:
+    source = loaded()
+    if not isinstance(source, GraphSource):
+        raise TypeError("it lacks something of gatherbench.datasets.source.GraphSource")
+    source.estimate(1.0)  # what the lists show of it
+    return source
+
+
+#: Sources of other packages: classes that are built without arguments.
+PLUGINS = Plugins("gatherbench.datasets", _checked, lambda: (s.name for s in SOURCES))
+
+
 def list_sources() -> tuple[GraphSource, ...]:
     """Every source, in the order in which they are listed to the user."""
-    return SOURCES
+    return *SOURCES, *PLUGINS.usable()
+
+
+def source_names() -> list[str]:
+    """The name of every source, ours first; imports no other package."""
+    return [*(source.name for source in SOURCES), *PLUGINS.packages()]
 
 
 def get_source(name: str) -> GraphSource:
@@ -39,14 +58,18 @@ def get_source(name: str) -> GraphSource:
 
     Raises:
         DatasetError: there is none, the message names the nearest one; or a graph of that name was
-            imported, and has no source.
+            imported, and has no source; or another package's cannot be used.
     """
     sources = {source.name: source for source in SOURCES}
-    if name in sources:
-        return sources[name]
+    try:
+        found = sources.get(name) or PLUGINS.load(name)
+    except PluginError as error:
+        raise DatasetError(str(error)) from error
+    if found is not None:
+        return found
     if name in (folder.name for folder in imported()):
         raise DatasetError(f"{name} was imported: it is one fixed graph, its scale is 1")
-    known = [*sources, *(folder.name for folder in imported())]
+    known = [*source_names(), *(folder.name for folder in imported())]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise DatasetError(f"no dataset called {name!r}; there are {', '.join(known)}{hint}")
@@ -54,7 +77,7 @@ def get_source(name: str) -> GraphSource:
 
 def imported() -> list[Path]:
     """Folders below ``data_root()`` of graphs of the user's own, which no source makes."""
-    sources = {source.name for source in SOURCES}
+    sources = source_names()
     folders = sorted(spec.parent for spec in data_root().glob(f"*/{SPEC_FILE}"))
     return [folder for folder in folders if folder.name.partition("@")[0] not in sources]
 
@@ -71,7 +94,7 @@ def prepare_dataset(
     A second process that asks for the same dataset waits for the first and then finds it there.
 
     Args:
-        name: a source of :data:`SOURCES`, or a graph that was imported under this name.
+        name: a source (:func:`source_names`), or a graph that was imported under this name.
         scale: multiplies the numbers of nodes and edges.
         root: instead of ``data_root()``.
         force: make it anew even if it is there.
@@ -84,7 +107,7 @@ def prepare_dataset(
     if folder.exists() and not force:
         open_dataset(folder)
         return folder
-    if folder.exists() and name not in {source.name for source in SOURCES}:
+    if folder.exists() and name not in source_names():
         raise DatasetError(f"{name} is no built-in dataset: import it again to replace it")
     source = get_source(name)
     if scale != 1 and not source.scalable:

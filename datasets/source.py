@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gatherbench.datasets.dataset import DatasetSpec
 
@@ -17,6 +17,7 @@ def silent(_what: str, _fraction: float) -> None:
     """The progress callback of a caller who does not want to know."""
 
 
+@runtime_checkable
 class GraphSource(Protocol):
     """One way of getting a graph with features, labels and splits.
 

@@ -235,8 +235,8 @@ class Strategy(ABC):
         return frozenset()
 
     @property
-    def bound(self) -> str | None:
-        """Why no training has this path, which is then drawn as a bound and never ranked."""
+    def aside(self) -> str | None:
+        """Why nobody would train with this path: it is measured and drawn, and never ranked."""
         return None
 
     @property

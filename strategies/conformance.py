@@ -71,7 +71,7 @@ def check_rows(
     """Every pattern of ids, int32 and int64, gives the reference's bytes."""
     table = random_table(NUM_ROWS, row_bytes // dtype.itemsize, dtype)
     untouched = table.clone()
-    with _open(strategy, table, device) as fetcher:
+    with open_known(strategy, table, device) as fetcher:
         for name, ids in id_patterns(NUM_ROWS):
             for kind in (torch.int64, torch.int32):
                 rows = fetcher.submit(_on(fetcher, ids.to(kind))).result()
@@ -84,7 +84,7 @@ def check_pipeline(strategy: Strategy, device: torch.device) -> None:
     """``lookahead + 1`` fetches in flight, of changing size, from one ids tensor used again."""
     table = random_table(NUM_ROWS, 37, torch.float32)
     generator = torch.Generator().manual_seed(2)
-    with _open(strategy, table, device) as fetcher:
+    with open_known(strategy, table, device) as fetcher:
         _require(strategy, fetcher.lookahead >= 0, "lookahead is negative")
         for count in (5, 200, 3, 0, 411, 410, 64):
             flight: list[tuple[Tensor, Ticket]] = []
@@ -105,7 +105,7 @@ def check_pipeline(strategy: Strategy, device: torch.device) -> None:
 def check_flight_rules(strategy: Strategy, device: torch.device) -> None:
     """Too many fetches in flight, rows that are gone and a closed fetcher raise RuntimeError."""
     table = random_table(NUM_ROWS, 5, torch.float32)
-    with _open(strategy, table, device) as fetcher:
+    with open_known(strategy, table, device) as fetcher:
         ids = _on(fetcher, torch.arange(9))
         tickets = [fetcher.submit(ids) for _ in range(fetcher.lookahead + 1)]
         _raises(strategy, RuntimeError, lambda: fetcher.submit(ids), "one fetch too many in flight")
@@ -117,7 +117,7 @@ def check_flight_rules(strategy: Strategy, device: torch.device) -> None:
         left = fetcher.submit(ids)  # closed in flight
     fetcher.close()
     _raises(strategy, RuntimeError, left.result, "a result after close()")
-    with _open(strategy, table, device) as closed:
+    with open_known(strategy, table, device) as closed:
         pass
     _raises(strategy, RuntimeError, lambda: closed.submit(ids), "submit() after close()")
 
@@ -126,7 +126,7 @@ def check_bad_ids(strategy: Strategy, device: torch.device) -> None:
     """Bad ids raise, nothing that was handed out changes, and the fetcher goes on working."""
     table = random_table(NUM_ROWS, 33, torch.float16)
     good = torch.arange(NUM_ROWS)
-    with _open(strategy, table, device) as fetcher:
+    with open_known(strategy, table, device) as fetcher:
         for what, error, bad in _bad_ids(fetcher):
             rows = fetcher.submit(_on(fetcher, good)).result()
             _raises(strategy, error, lambda bad=bad: fetcher.submit(bad), what)  # type: ignore[misc]
@@ -154,7 +154,7 @@ def check_bad_tables(strategy: Strategy, device: torch.device) -> None:
 
 def check_empty_table(strategy: Strategy, device: torch.device) -> None:
     """A table without rows opens, serves empty ids and refuses every other id."""
-    with _open(strategy, torch.empty(0, 3), device) as fetcher:
+    with open_known(strategy, torch.empty(0, 3), device) as fetcher:
         rows = fetcher.submit(_on(fetcher, torch.empty(0, dtype=torch.int64))).result()
         _require(strategy, tuple(rows.shape) == (0, 3), f"an empty table gave {tuple(rows.shape)}")
         zero = _on(fetcher, torch.zeros(1, dtype=torch.int64))
@@ -197,11 +197,40 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
         )
 
 
+def check_knowledge(strategy: Strategy, device: torch.device) -> None:
+    """It asks for what it uses, learns as it says, and counts the hits that it told in advance.
+
+    The minibatches that are measured are for a path that is never ranked.
+    """
+    needs, known = strategy.needs, known_of(strategy, NUM_ROWS)
+    honest = "measured" not in needs or strategy.aside is not None
+    _require(strategy, honest, "it knows the measured minibatches, and aside says nothing of it")
+    table = random_table(NUM_ROWS, 129, torch.int8)
+    for need in sorted(needs):
+        less = known.limited_to(needs - {need})
+        _raises(strategy, ValueError, lambda: strategy.open(table, device, less), f"no {need}")  # noqa: B023 - called at once
+    batches = [ids for _, ids in id_patterns(NUM_ROWS)]
+    first, later = (
+        list(strategy.data_paths(batches, 129, NUM_ROWS, known, before)) for before in ((), batches)
+    )
+    said = "data_paths() depends on what was fetched before, and learns is False"
+    _require(strategy, strategy.learns or first == later, said)
+    with open_known(strategy, table, device) as fetcher:
+        counted = fetcher.rows_on_device()
+        for ids, path in zip(batches, first, strict=True):
+            if counted is not None:
+                fetcher.submit(_on(fetcher, ids)).result()
+                before, counted = counted, fetcher.rows_on_device() or 0
+                hits, told = counted - before, path.gpu_memory_bytes // 129
+                said = f"{hits} rows came from the device's memory, and {told} were declared"
+                _require(strategy, hits == told, said)
+
+
 def known_of(strategy: Strategy, num_rows: int) -> Knowledge:
-    """What the strategy needs to know, of a random graph of ``num_rows`` (at least 1) nodes."""
+    """What the strategy needs to know, of a random graph of ``num_rows`` nodes."""
     generator = torch.Generator().manual_seed(3)
-    edges = torch.randint(0, num_rows, (2, 4 * num_rows), generator=generator)
-    batches = list(torch.split(edges.view(-1), num_rows))
+    edges = torch.randint(0, max(1, num_rows), (2, 4 * num_rows), generator=generator)
+    batches = list(torch.split(edges.view(-1), max(1, num_rows)))
     known = Knowledge(
         graph=adjacency_of(edges, num_rows),
         training_ids=np.arange(0, num_rows, 3),
@@ -212,8 +241,9 @@ def known_of(strategy: Strategy, num_rows: int) -> Knowledge:
     return known.limited_to(strategy.needs)
 
 
-def _open(strategy: Strategy, table: Tensor, device: torch.device) -> Fetcher:
-    return strategy.open(table, device, known_of(strategy, max(1, len(table))))
+def open_known(strategy: Strategy, table: Tensor, device: torch.device) -> Fetcher:
+    """The strategy opened with what it needs to know, of a random graph."""
+    return strategy.open(table, device, known_of(strategy, len(table)))
 
 
 #: The checks beside :func:`check_rows`, which also takes a dtype and a width.
@@ -224,6 +254,7 @@ CHECKS: tuple[Callable[[Strategy, torch.device], None], ...] = (
     check_bad_tables,
     check_empty_table,
     check_data_path,
+    check_knowledge,
 )
 
 

@@ -59,7 +59,8 @@ class Knowledge:
     def limited_to(self, needs: frozenset[Need]) -> Knowledge:
         """The same without what was not asked for."""
         rest: Any = dict.fromkeys(set(get_args(Need)) - needs)
-        return replace(self, **rest)
+        same = all(getattr(self, name) is None for name in rest)
+        return self if same else replace(self, **rest)
 
     def missing(self, needs: frozenset[Need]) -> list[Need]:
         """What was asked for and is not known."""

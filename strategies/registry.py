@@ -1,6 +1,8 @@
-"""All strategies: one explicit tuple, from which plans, tests and plots take them.
+"""All strategies: one explicit tuple of ours, then those of other people's packages.
 
-To add one, write its file and add its class here; the conformance suite then runs it.
+To add one of ours, write its file and add its class here; the conformance suite then runs it.
+Others are found by name (``docs/your-own-data-path.md``): only what asks for one, or lists all,
+imports them.
 """
 
 from __future__ import annotations
@@ -8,37 +10,68 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
+from gatherbench.plugins import Plugins
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.all_in_gpu import AllInGpu
 from gatherbench.strategies.async_zero_copy import AsyncZeroCopy
 from gatherbench.strategies.base import Strategy, nearest, parameters
+from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.unified_zero_copy import UnifiedZeroCopy
 
-__all__ = ["STRATEGIES", "build", "default_variants", "get", "parameters", "variants"]
+__all__ = [
+    "PLUGINS",
+    "STRATEGIES",
+    "build",
+    "default_variants",
+    "get",
+    "parameters",
+    "representatives",
+    "variants",
+]
 
 STRATEGIES: tuple[type[Strategy], ...] = (
     CpuGather,
     UnifiedZeroCopy,
     AlignedZeroCopy,
     AsyncZeroCopy,
+    CachedZeroCopy,
     AllInGpu,
 )
 
 
+def _checked(loaded: object) -> type[Strategy]:
+    if not (isinstance(loaded, type) and issubclass(loaded, Strategy)):
+        raise TypeError("it is no subclass of gatherbench.strategies.base.Strategy")
+    if not (loaded.name.isidentifier() and loaded.summary):
+        raise ValueError(f"it needs a summary, and a name of letters, digits and _: {loaded.name}")
+    bad = [name for name, words in parameters(loaded).items() if not words]
+    if bad or variants(loaded)[0] != loaded():
+        raise ValueError(
+            "each parameter must be a Literal of words, the default first"
+            + (f": {', '.join(bad)}" if bad else "")
+        )
+    return loaded
+
+
+#: Strategies of other packages.
+PLUGINS = Plugins("gatherbench.strategies", _checked, lambda: (s.name for s in STRATEGIES))
+
+
 def get(name: str) -> type[Strategy]:
-    """The strategy called ``name``.
+    """The strategy called ``name``, ours or of another package.
 
     Raises:
-        ValueError: there is none; names the nearest.
+        ValueError: there is none (names the nearest), or the package's cannot be used.
     """
     by_name = {strategy.name: strategy for strategy in STRATEGIES}
-    if name not in by_name:
+    found = by_name.get(name) or PLUGINS.load(name)
+    if found is None:
+        known = [*by_name, *PLUGINS.packages()]
         raise ValueError(
-            f"no strategy is called {name!r}; there are {', '.join(by_name)}"
-            + nearest(name, by_name)
+            f"no strategy is called {name!r}; there are {', '.join(known)}" + nearest(name, known)
         )
-    return by_name[name]
+    return found
 
 
 def build(name: str, params: Mapping[str, object] | None = None) -> Strategy:
@@ -67,6 +100,16 @@ def variants(strategy: type[Strategy]) -> tuple[Strategy, ...]:
     )
 
 
+def representatives(strategy: type[Strategy]) -> tuple[Strategy, ...]:
+    """The default, and each other word of each parameter beside the defaults of the rest.
+
+    Enough to run every line of a strategy whose parameters do not depend on each other.
+    """
+    known = parameters(strategy)
+    others = (strategy(**{name: word}) for name, words in known.items() for word in words[1:])
+    return (strategy(), *others)
+
+
 def default_variants() -> tuple[Strategy, ...]:
-    """Each registered strategy with its default parameters."""
+    """Each strategy of ours with its default parameters."""
     return tuple(strategy() for strategy in STRATEGIES)

@@ -72,14 +72,18 @@ def test_the_two_lines(page: str) -> None:
 
 
 def test_the_loader_runs_as_pasted(capsys: pytest.CaptureFixture[str]) -> None:
-    _, loader = snippets("docs/training.md")
+    _, loader, cached = snippets("docs/training.md")
     checked = (
         "\n    assert torch.equal(batch.x.cpu(), x[batch.n_id.cpu()])"
         "\n    assert torch.equal(batch.n_id[:batch.batch_size].cpu(), seeds.pop(0))"
         "\nfeatures.close()"
     )
     loader = loader.replace("for batch", "seeds = list(train_ids.split(1024))\nfor batch")
-    exec(loader.rstrip() + checked, {})
+    names: dict[str, Any] = {}
+    exec(loader.rstrip() + checked, names)
+    exec(cached, names)
+    with names["features"] as features:
+        assert torch.equal(features[[5, 9]], names["x"][[5, 9]])
     said = capsys.readouterr().out
     assert said.count("torch.Size") == 3 * 5
     assert ", 300])" in said.splitlines()[0]

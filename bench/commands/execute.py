@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import signal
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from gatherbench.bench.commands.finish import finish
-from gatherbench.bench.machine.env import commit_id, describe_machine, machine_slug
+from gatherbench.bench.machine.env import (
+    commit_id,
+    describe_machine,
+    library_versions,
+    machine_slug,
+)
+from gatherbench.bench.meters import registry as meters
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, LinkProfile, ProfileError, load_profile
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure, PlanError, ResolvedPlan
@@ -26,6 +33,9 @@ from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import Progress, Runner, RunStopped
 from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
 from gatherbench.bench.show.progress import progress_bar
+from gatherbench.datasets import registry as datasets
+from gatherbench.plugins import Plugins
+from gatherbench.strategies import registry as strategies
 
 OK, FAILED, INTERRUPTED, TERMINATED = 0, 1, 128 + signal.SIGINT, 128 + signal.SIGTERM
 #: Where ``gatherbench calibrate`` puts the profile of this machine.
@@ -70,7 +80,7 @@ def new_run(
         plan = load_plan(plan_name)
         if device:
             plan = plan.model_copy(update={"device": device})
-        chosen = _device(plan.device)
+        chosen = choose_device(plan.device)
         measure = plan.measure
         asked = {"trace": trace or measure.trace, "nvtx": nvtx or measure.nvtx}
         if asked["nvtx"] and chosen != "cuda":
@@ -85,6 +95,9 @@ def new_run(
         plan = plan.model_copy(update={"device": chosen, "measure": measure, "profile": named})
         other = load_profile(named) if named else None
         cases = plan.cases()
+        env["plugins"] = _plugins(cases)
+        brought = {of["package"] for names in env["plugins"].values() for of in names.values()}
+        env["libraries"] |= library_versions(brought)
     except (PlanError, ProfileError) as error:
         raise BadRunError(str(error)) from error
     text = ResolvedPlan.of(plan, cases).model_dump(mode="json")
@@ -123,7 +136,7 @@ def reopen(folder: Path) -> PreparedRun:
     if machine != here:
         raise BadRunError(f"{folder}: measured on {machine}, and this is {here}: start a new run")
     _refuse_more_threads(plan.measure.threads, now["cpu"]["usable_cores"])
-    device, cores = _device(plan.device), logical_cores(env)
+    device, cores = choose_device(plan.device), logical_cores(env)
     return PreparedRun(store, cases, plan.measure, device, machine, cores, other)
 
 
@@ -193,8 +206,28 @@ def usual_profile(device: str, machine: str) -> str:
     return str(own) if own.is_file() else ""
 
 
-def _device(wanted: str) -> str:
-    """``cpu`` or ``cuda`` for what the plan or the user asked for."""
+def _plugins(cases: Sequence[Case]) -> dict[str, dict[str, dict[str, str]]]:
+    """What other packages bring to a run: group, name → ``package`` and ``version``.
+
+    Strategies and datasets of its cases, and every meter.
+    """
+    used: tuple[tuple[Plugins[Any], set[str]], ...] = (
+        (strategies.PLUGINS, {case.strategy for case in cases}),
+        (datasets.PLUGINS, {case.workload.dataset for case in cases}),
+        (meters.PLUGINS, {meter.name for meter in meters.PLUGINS.usable()}),
+    )
+    return {
+        plugins.group: {n: asdict(of) for n, of in plugins.packages().items() if n in names}
+        for plugins, names in used
+    }
+
+
+def choose_device(wanted: str) -> str:
+    """``cpu`` or ``cuda`` for what the plan or the user asked for.
+
+    Raises:
+        BadRunError: it is not there.
+    """
     import torch
 
     if wanted not in ("auto", "cpu", "cuda"):

@@ -12,7 +12,7 @@ import platform
 import re
 import subprocess
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +102,14 @@ def commit_id() -> str:
     return os.environ.get(COMMIT_VARIABLE) or f"v{gatherbench.__version__}"
 
 
-def library_versions() -> dict[str, str | None]:
+def library_versions(plugins: Iterable[str] = ()) -> dict[str, str | None]:
     """Installed version of each distribution that the project requires; ``None``: not installed.
 
-    The development tools are left out.
+    The development tools are left out. ``plugins``: other distributions that take part, and are
+    told with what they require.
     """
-    names = {re.split(r"[^\w.-]", r, maxsplit=1)[0] for r in _requirements()}
+    more = [r for name in plugins for r in (name, *(importlib.metadata.requires(name) or []))]
+    names = {re.split(r"[^\w.-]", r, maxsplit=1)[0] for r in (*_requirements(), *more)}
     versions: dict[str, str | None] = {}
     for name in sorted(names):
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from gatherbench.bench.machine.reason import Reason
 
@@ -58,6 +58,7 @@ def cited(reading: Reading) -> str:
     return f"{reading.source} [samples={reading.samples}{period}]"
 
 
+@runtime_checkable
 class Meter(Protocol):
     """Counters before polling, polling before estimates, estimates never."""
 

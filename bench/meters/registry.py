@@ -1,4 +1,4 @@
-"""The meters there are: one explicit list, in the order in which their windows open."""
+"""The meters there are: one explicit list of ours, in the order in which their windows open."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.rapl import RaplMeter
 from gatherbench.bench.meters.threads import ThreadMeter
 from gatherbench.bench.meters.uvm import UvmMeter
+from gatherbench.plugins import Plugins
 
 #: From the outermost window to the innermost: the clock opens last and closes first, so that the
 #: time it reads holds nothing of the other meters' work.
@@ -31,12 +32,27 @@ METERS: tuple[type[Meter], ...] = (
 APART: tuple[type[Meter], ...] = (UvmMeter,)
 
 
+def _checked(loaded: type[Meter]) -> type[Meter]:
+    meter = loaded()
+    if not isinstance(meter, Meter):
+        raise TypeError("it lacks something of gatherbench.bench.meters.base.Meter")
+    meter.probe()
+    return loaded
+
+
+#: Meters of other packages: classes that are built without arguments.
+PLUGINS = Plugins(
+    "gatherbench.meters", _checked, lambda: (meter.name for meter in (*METERS, *APART))
+)
+
+
 def open_meters(gpu: GpuUnderTest | None = None) -> list[Meter]:
-    """Every meter of :data:`METERS`; those of a GPU watch ``gpu``.
+    """Every meter of :data:`METERS`, within those of other packages; ours of a GPU watch ``gpu``.
 
     Meters that cannot read here, or have no GPU to watch, are among them: their readings carry the
     reason.
     """
     return [
-        meter(gpu) if issubclass(meter, (PcieMeter, GpuPowerMeter)) else meter() for meter in METERS
+        meter(gpu) if issubclass(meter, (PcieMeter, GpuPowerMeter)) else meter()
+        for meter in (*PLUGINS.usable(), *METERS)
     ]

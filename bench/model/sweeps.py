@@ -116,10 +116,12 @@ def all_sweeps(question: Question, profile: LinkProfile) -> list[Sweep]:
 
 
 def _sweep(name: str, label: str, points: Mapping[int, Advice], *, log_x: bool = True) -> Sweep:
+    told = {o.path for advice in points.values() for o in (*advice.ranked, *advice.unranked)}
     records = [
         (name, float(x), *_row(option), advice.profile.name)
         for x, advice in points.items()
-        for option in (*advice.ranked, *advice.unranked)
+        for option in (*advice.ranked, *advice.unranked, *advice.others)
+        if option.path in told  # what is the best at one place is drawn at all of them
     ]
     return Sweep(name, label, pd.DataFrame(records, columns=list(COLUMNS)), log_x)
 

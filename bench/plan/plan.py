@@ -236,7 +236,8 @@ class WorkloadTable(_Table):
             )
 
 
-#: In place of a strategy's name: every one that the plan does not name.
+#: In place of a strategy's name: every one of ours that the plan does not name. What is installed
+#: beside us does not change what a shipped plan measures.
 EVERY_OTHER = "*"
 
 
@@ -247,7 +248,7 @@ class StrategyTable(BaseModel):
 
     name: str = Field(
         description="Needed: one of `gatherbench list strategies`, which lists its parameters, too;"
-        ' or "*", every one that the plan does not name, with its default parameters.'
+        ' or "*", every one of ours that the plan does not name, with its default parameters.'
     )
 
     @model_validator(mode="after")

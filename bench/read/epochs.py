@@ -7,6 +7,7 @@ work stay out while there are quiet ones.
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import numpy as np
@@ -174,6 +175,17 @@ def sort_series(table: pd.DataFrame) -> pd.DataFrame:
         order["_basis"] = [bases.get(basis, -1) for basis in table["basis"]]
     ordered = order.sort_values(["_rank", "strategy", "variant", "_basis"], kind="stable")
     return ordered.drop(columns=["_rank", "_basis"]).reset_index(drop=True)
+
+
+def set_aside(run: Run) -> set[tuple[str, str]]:
+    """Strategy and variant of the series that nobody would train with (``Strategy.aside``)."""
+    from gatherbench.strategies.registry import get, variants  # imports torch
+
+    found: set[tuple[str, str]] = set()
+    for strategy in {case["strategy"] for case in run.plan["cases"]}:
+        with contextlib.suppress(ValueError):  # of a package that is not installed here
+            found |= {(strategy, one.variant) for one in variants(get(strategy)) if one.aside}
+    return found
 
 
 def plan_order(run: Run, table: pd.DataFrame) -> pd.DataFrame:

@@ -10,11 +10,12 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from torch import Tensor
 
 from gatherbench.strategies.base import Strategy
-from gatherbench.strategies.registry import STRATEGIES, variants
+from gatherbench.strategies.conformance import open_known
+from gatherbench.strategies.registry import STRATEGIES, representatives
 from gatherbench.strategies.unified_tensor import UnifiedTensor
 
 HOST = torch.device("cpu")
-RUNNABLE = [v for cls in STRATEGIES for v in variants(cls) if v.skip(HOST) is None]
+RUNNABLE = [v for cls in STRATEGIES for v in representatives(cls) if v.skip(HOST) is None]
 PARAMS = [pytest.param(v, id=f"{v.name}-{v.variant}") for v in RUNNABLE]
 TABLE = torch.arange(4096.0)[:, None].repeat(1, 16)
 ROUNDS, CALLS = 40, 50
@@ -24,7 +25,7 @@ ROUNDS, CALLS = 40, 50
 def test_submit_and_result(benchmark: BenchmarkFixture, strategy: Strategy) -> None:
     """A round trip, nothing in flight beside it."""
     ids = itertools.cycle(torch.split(torch.arange(4096), 1))
-    with strategy.open(TABLE, HOST) as fetcher:
+    with open_known(strategy, TABLE, HOST) as fetcher:
 
         def fetch() -> tuple[Tensor, Tensor]:
             one = next(ids)

@@ -160,7 +160,7 @@ def check_rows(
         return len(run_epoch(batches, fetcher, steps or Untrained(), watch=watch).losses)
 
 
-def residency_rows(fetcher: Fetcher, make: RowMaker) -> Iterator[Row]:
+def residency_row(fetcher: Fetcher, make: RowMaker) -> Row:
     """That each part of the table lies where the strategy says; the source says where that is.
 
     Raises:
@@ -172,14 +172,12 @@ def residency_rows(fetcher: Fetcher, make: RowMaker) -> Iterator[Row]:
             "unsupported: an empty table, or one that only the CPU or another process reads:"
             " CUDA has nothing to say of it here"
         )
-        yield make.missing(CHECK_STAGE, "residency", "1", "cudaPointerGetAttributes", reason)
+        return make.missing(CHECK_STAGE, "residency", "1", "cudaPointerGetAttributes", reason)
     for one in parts:
         if one.found != one.expected:
             raise WrongMemoryError(
                 f"{one.part} lies in {one.found} memory by {one.source}, "
                 f"and the strategy reads {one.expected} memory: not timed"
             )
-        source = f"{one.source}: {one.found}"
-        if len(parts) > 1:
-            source = f"{source} ({one.part})"
-        yield make.ok(CHECK_STAGE, "residency", "1", 1, source)
+    where = ", ".join(f"{one.part} in {one.found}" for one in parts)
+    return make.ok(CHECK_STAGE, "residency", "1", 1, f"{parts[0].source}: {where}")

@@ -30,7 +30,7 @@ from gatherbench.bench.run.check import (
     Witness,
     WrongRowsError,
     check_rows,
-    residency_rows,
+    residency_row,
 )
 from gatherbench.bench.run.declared_rows import declared_rows
 from gatherbench.bench.run.job import Job
@@ -101,7 +101,8 @@ def _measure(job: Job, strategy: Strategy, out: PartWriter) -> str | None:
         return reason
     epochs = Epochs(job, dataset, trace)
     room = free_bytes(device)
-    knowledge = knowledge_of(job.case.workload, dataset, epochs.measured_ids(), room)
+    known = knowledge_of(job.case.workload, dataset, epochs.measured_ids(), room)
+    knowledge = known.limited_to(strategy.needs)
     begin = time.perf_counter()
     with strategy.open(table, device, knowledge) as fetcher:
         open_s = time.perf_counter() - begin
@@ -120,12 +121,11 @@ def _measure(job: Job, strategy: Strategy, out: PartWriter) -> str | None:
         checked = check_rows(fetcher, witness, looked_at, "before timing")
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
         if device.type == "cuda":
-            for row in residency_rows(fetcher, make):
-                out.row(row)
+            out.row(residency_row(fetcher, make))
         if job.case.repeat == 0:
             before = itertools.chain((one.input_ids for one in looked_at), epochs.warm_up_ids())
-            known = knowledge, before
-            for row in declared_rows(job.case.workload, strategy, trace, dataset, make, *known):
+            told = knowledge, before
+            for row in declared_rows(job.case.workload, strategy, trace, dataset, make, *told):
                 out.row(row)
 
         _train(job, dataset, table, epochs, looked_at[0], fetcher, witness, make, out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from rich.markup import escape
 from rich.table import Table
@@ -14,17 +14,26 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from gatherbench.datasets.dataset import DatasetSpec
+    from gatherbench.plugins import Plugins
 
 
 def strategies() -> Table:
-    """Every registered strategy, with what its parameters may be."""
-    from gatherbench.strategies.registry import STRATEGIES, parameters
+    """Every strategy, ours first, with what its parameters may be."""
+    from gatherbench.strategies.registry import PLUGINS, STRATEGIES, parameters
 
     table = Table("strategy", "data path", "parameters (default first)")
-    for strategy in STRATEGIES:
+    for strategy in (*STRATEGIES, *PLUGINS.usable()):
         params = "; ".join(f"{k}: {', '.join(v)}" for k, v in parameters(strategy).items())
-        table.add_row(strategy.name, strategy.summary, params or "none")
+        table.add_row(
+            strategy.name, _said(strategy.name, strategy.summary, PLUGINS), params or "none"
+        )
     return table
+
+
+def _said(name: str, summary: str, plugins: Plugins[Any]) -> str:
+    """The summary; of what another package brings, with that package and its version."""
+    package = plugins.packages().get(name)
+    return escape(f"{summary} ({package})" if package else summary)
 
 
 def policies() -> Table:
@@ -37,14 +46,14 @@ def policies() -> Table:
 def datasets() -> Table:
     """Every dataset source, with its size at full scale, and the graphs that were imported."""
     from gatherbench.datasets.dataset import DatasetError, read_spec
-    from gatherbench.datasets.registry import imported, list_sources
+    from gatherbench.datasets.registry import PLUGINS, imported, list_sources
 
     table = Table()
     for name in ("dataset", "nodes", "edges", "row"):  # a name that is cut cannot be typed
         table.add_column(name, no_wrap=True)
     table.add_column("what it is")
     for source in list_sources():
-        table.add_row(*sizes(source.estimate(1.0)), source.summary)
+        table.add_row(*sizes(source.estimate(1.0)), _said(source.name, source.summary, PLUGINS))
     for folder in imported():
         try:
             spec = read_spec(folder)[0]
@@ -108,14 +117,16 @@ def _plan_key(name: str, field: FieldInfo) -> tuple[str, str, str, str]:
 def meters() -> Table:
     """Every meter, and whether it reads here."""
     from gatherbench.bench.meters.nvml_device import NO_GPU_IN_RUN
-    from gatherbench.bench.meters.registry import APART, METERS
+    from gatherbench.bench.meters.registry import APART, METERS, PLUGINS
 
     says = {None: "reads", NO_GPU_IN_RUN: "in a run on a GPU; `gatherbench doctor` tries it"}
     table = Table("meter", "what it reads", "here")
-    for kind in (*METERS, *APART):
+    for kind in (*METERS, *APART, *PLUGINS.usable()):
         meter = kind()
         why = meter.probe()
-        table.add_row(meter.name, meter.summary, says.get(why) or str(why))
+        table.add_row(
+            meter.name, _said(meter.name, meter.summary, PLUGINS), says.get(why) or str(why)
+        )
     return table
 
 

@@ -50,13 +50,23 @@ RC: Any = {  # matplotlib's stubs list every key there is
 }
 
 
-@functools.cache
 def colour_of(strategy: str) -> str:
     """The strategy's own colour, a name of :data:`PALETTE`; of a stranger the common one."""
     from gatherbench.strategies.base import Strategy
-    from gatherbench.strategies.registry import STRATEGIES
 
-    return next((one.colour for one in STRATEGIES if one.name == strategy), Strategy.colour)
+    return own_colour(strategy) or Strategy.colour
+
+
+@functools.cache
+def own_colour(strategy: str) -> str | None:
+    """The same, but ``None`` of what is no strategy here, or names no colour of the palette."""
+    from gatherbench.strategies.registry import get
+
+    try:
+        colour = get(strategy).colour
+    except ValueError:
+        return None
+    return colour if colour in PALETTE else None
 
 
 def ink(colour: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from gatherbench.bench.plan.workload import workload_names
-from gatherbench.bench.read.epochs import epoch_times
+from gatherbench.bench.read.epochs import epoch_times, set_aside
 from gatherbench.bench.read.points import is_point_table, read_points
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run, load_run
@@ -73,7 +73,7 @@ class Findings:
 
     def derived(self, backend: str, derive: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
         """``derive`` (see :mod:`gatherbench.bench.read.epochs`) over :meth:`runs_on`, as one
-        table.
+        table, without the series that nobody would train with.
 
         Columns: ``machine``, ``dataset``, ``model``, and those of ``derive``.
         """
@@ -82,7 +82,9 @@ class Findings:
             fixed = run.rows.drop_duplicates("workload")[
                 ["workload", "machine", "dataset", "model"]
             ]
-            tables.append(derive(run).merge(fixed, on="workload"))
+            table = derive(run)
+            aside = pd.MultiIndex.from_frame(table[SERIES[1:3]]).isin(list(set_aside(run)))
+            tables.append(table[~aside].merge(fixed, on="workload"))
         if not tables:
             names = [*SERIES, "median", "low", "high", "machine", "dataset", "model"]
             return pd.DataFrame(columns=names)

@@ -20,6 +20,7 @@ from gatherbench.bench.read.epochs import (
     reference_variant,
     sort_series,
 )
+from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.read.stats.interval import Interval
 from gatherbench.bench.read.stats.judge import THRESHOLD, judge, word_of
 from gatherbench.bench.read.summary import summarise
@@ -60,6 +61,7 @@ def render(run: Run) -> RenderableType:
         parts += [_table(title, here, missing, modelled_for(run)), Text()]
     parts += model_tables(run)
     parts += _sensors(run)
+    parts += _found(run)
     parts += _reasons(bad)
     parts += _unknown(run, bad["reason"])
     reference = reference_variant(run)
@@ -94,6 +96,22 @@ def _sensors(run: Run) -> list[RenderableType]:
             counted, said = MISSING, f"{said}: {row.reason}"
         table.add_row(direction, counted, escape(said))
     return [table, Text()]
+
+
+def _found(run: Run) -> list[RenderableType]:
+    """Where a path counted it: how many of its rows lay in the device's own memory."""
+    found = found_on_device(run).dropna(subset="counted").reset_index()
+    parts: list[RenderableType] = []
+    for workload, mine in sort_series(found).groupby("workload", sort=False):
+        title = f"Rows found on the device: {run.names[str(workload)]}"
+        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        for heading in ("strategy", "variant", "counted", "declared"):
+            table.add_column(heading, justify="right" if heading.endswith("ed") else "left")
+        for line in mine.to_dict("records"):
+            shares = (f"{line[basis]:.1%}" for basis in ("counted", "declared"))
+            table.add_row(line["strategy"], line["variant"], *shares)
+        parts += [table, Text()]
+    return parts
 
 
 def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:

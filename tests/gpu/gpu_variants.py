@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
-from gatherbench.strategies.registry import STRATEGIES, build, variants
+from gatherbench.strategies.registry import STRATEGIES, build, representatives
 
 CUDA = torch.device("cuda")
 
@@ -28,7 +29,7 @@ def _tells_something(strategy: Strategy) -> bool:
 VARIANTS = [
     pytest.param(strategy, id=f"{strategy.name}-{strategy.variant}")
     for kind in STRATEGIES
-    for strategy in variants(kind)
+    for strategy in representatives(kind)
     if _tells_something(strategy)
 ]
 
@@ -43,6 +44,6 @@ def runnable(strategy: Strategy) -> Strategy:
 
 def opened(name: str, table: Tensor, **params: str) -> KernelFetcher:
     """A path on which our kernel gathers."""
-    fetcher = runnable(build(name, params)).open(table, CUDA)
+    fetcher = open_known(runnable(build(name, params)), table, CUDA)
     assert isinstance(fetcher, KernelFetcher)
     return fetcher

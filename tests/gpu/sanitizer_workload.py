@@ -13,6 +13,7 @@ import torch
 from gatherbench.kernels.launch import Table, gather_into, policy_point
 from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.policies import POLICIES
+from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.registry import build
 
 few = sys.argv[1:] == ["few"]
@@ -35,9 +36,11 @@ for strategy in (
     build("aligned_zero_copy", {"order": "sorted"}),
     build("aligned_zero_copy", {"order": "unique"}),
     build("async_zero_copy", {"budget": "5"}),
+    build("cached_zero_copy"),
+    build("cached_zero_copy", {"policy": "lru"}),
     build("all_in_gpu"),
 ):
-    with strategy.open(features, device) as fetcher:
+    with open_known(strategy, features, device) as fetcher:
         for count in (1, 200, 77):
             wanted = torch.randint(0, 300, (count,))
             assert torch.equal(fetcher.submit(wanted).result().cpu(), features[wanted])

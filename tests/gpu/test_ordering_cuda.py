@@ -21,6 +21,7 @@ from gatherbench.kernels.order import Order, ReadOrder, read_order
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance, cuda_kernel_fetcher
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.cuda_overlap import OverlappedFetcher
@@ -45,7 +46,7 @@ def batches(count: int) -> list[Tensor]:
 
 def opened_warm(strategy: Strategy, table: Tensor) -> Fetcher:
     """Opened, and every buffer used once with more rows than a batch has."""
-    fetcher = runnable(strategy).open(table, CUDA)
+    fetcher = open_known(runnable(strategy), table, CUDA)
     for _ in range(4):
         fetcher.submit(torch.arange(4000)).result()
     torch.cuda.synchronize()

@@ -11,6 +11,7 @@ from gpu_variants import CUDA, VARIANTS, runnable
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Strategy, Ticket
+from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.registry import build
 
 pytestmark = [
@@ -41,7 +42,7 @@ def test_no_buffer_is_overwritten_while_a_slow_consumer_reads_it(strategy: Strat
     batches = [torch.randint(0, 50_000, (20_000 - k,), generator=generator) for k in range(8)]
     seen = []
     flight: list[Ticket] = []
-    with runnable(strategy).open(table, CUDA) as fetcher:
+    with open_known(runnable(strategy), table, CUDA) as fetcher:
         for ids in batches:
             flight.append(fetcher.submit(ids.to(fetcher.ids_device)))
             if len(flight) > fetcher.lookahead:
@@ -57,7 +58,7 @@ def test_no_buffer_is_overwritten_while_a_slow_consumer_reads_it(strategy: Strat
 def test_results_may_be_used_on_another_stream(strategy: Strategy) -> None:
     table = conformance.random_table(50_000, 128, torch.float32)
     ids = torch.randint(0, 50_000, (30_000,))
-    with runnable(strategy).open(table, CUDA) as fetcher:
+    with open_known(runnable(strategy), table, CUDA) as fetcher:
         ticket = fetcher.submit(ids.to(fetcher.ids_device))
         with torch.cuda.stream(torch.cuda.Stream()):
             copy = ticket.result().clone()
@@ -69,7 +70,7 @@ def test_results_may_be_used_on_another_stream(strategy: Strategy) -> None:
 @pytest.mark.parametrize("strategy", VARIANTS)
 def test_the_table_lies_where_the_strategy_says(strategy: Strategy) -> None:
     table = conformance.random_table(50_000, 128, torch.float32)
-    with runnable(strategy).open(table, CUDA) as fetcher:
+    with open_known(runnable(strategy), table, CUDA) as fetcher:
         residency = fetcher.residency()
     assert all(one.found == one.expected for one in residency)
 

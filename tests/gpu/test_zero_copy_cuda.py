@@ -20,6 +20,7 @@ from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.registry import build
 
@@ -67,7 +68,7 @@ def test_the_resident_table_lies_in_gpu_memory() -> None:
 def test_the_gather_waits_for_ids_that_the_gpu_is_still_making(strategy: Strategy) -> None:
     table = conformance.random_table(20_000, 64, torch.float32)
     wanted = torch.randint(0, 20_000, (5000,))
-    with runnable(strategy).open(table, CUDA) as fetcher:
+    with open_known(runnable(strategy), table, CUDA) as fetcher:
         if not isinstance(fetcher, KernelFetcher):
             pytest.skip("takes its ids from the host")
         fetcher.ids_device = fetcher.device
@@ -122,7 +123,7 @@ def test_memory_is_constant_over_ten_thousand_batches(strategy: Strategy) -> Non
     generator = torch.Generator().manual_seed(0)
     batches = [torch.randint(0, 10_000, (64 + 8 * k,), generator=generator) for k in range(16)]
     process = psutil.Process()
-    with runnable(strategy).open(table, CUDA) as fetcher:
+    with open_known(runnable(strategy), table, CUDA) as fetcher:
         given = [ids.to(fetcher.ids_device) for ids in batches]
 
         def run(count: int) -> tuple[int, int, int]:

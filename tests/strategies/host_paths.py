@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from gatherbench.strategies.host_fetcher import DirectPath
-from gatherbench.strategies.registry import STRATEGIES, variants
+from gatherbench.strategies.registry import STRATEGIES, representatives
 
 HOST = torch.device("cpu")
 RUNNABLE = [
     pytest.param(variant, id=f"{cls.name}-{variant.variant}")
     for cls in STRATEGIES
-    for variant in variants(cls)
+    for variant in representatives(cls)
     if variant.skip(HOST) is None
 ]
 

@@ -11,6 +11,7 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,8 +20,11 @@ from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import Table
 from gatherbench.kernels.order import ORDERS, Order
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
-from gatherbench.strategies import conformance, cuda_kernel_fetcher
+from gatherbench.strategies import conformance, cuda_cached, cuda_kernel_fetcher
+from gatherbench.strategies.cuda_cached import CachedFetcher
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
+from gatherbench.strategies.placed import Kept, Placed
+from gatherbench.strategies.set_cache import SetCache
 
 HOST = torch.device("cpu")
 
@@ -257,3 +261,65 @@ def test_where_the_table_lies_is_asked_of_cuda(
         (residency,) = fetcher.residency()
     assert (residency.expected, residency.found) == ("Host", found)
     assert asked == [table.data_ptr()]
+
+
+def cached(table: Tensor, kept: Kept, *, overlapped: bool = False) -> CachedFetcher:
+    fetcher = CachedFetcher(table, HOST, Memory(table), [], "aligned", overlapped=overlapped)
+    fetcher.keep(table, kept)
+    return fetcher
+
+
+def hot(*ids: int) -> Placed:
+    """A table of as many rows as the conformance suite's, of which these are kept."""
+    slots = np.full(conformance.NUM_ROWS, -1, np.int32)
+    slots[list(ids)] = np.arange(len(ids))
+    return Placed(np.array(ids, np.int64), slots)
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+@pytest.mark.parametrize("row_bytes", [1, 37, 128, 400])
+@pytest.mark.parametrize(
+    "kept", [hot(), hot(0, 3, 128, 256), hot(*range(257)), SetCache(64, "lru"), SetCache(9, "lfu")]
+)
+def test_kept_rows_and_others_are_read_by_one_launch(
+    notes: Notes, kept: Kept, row_bytes: int, overlapped: bool
+) -> None:
+    table = conformance.random_table(conformance.NUM_ROWS, row_bytes, torch.int8)
+    with cached(table, kept, overlapped=overlapped) as fetcher:
+        for name, ids in conformance.id_patterns(conformance.NUM_ROWS):
+            for kind in (torch.int32, torch.int64):
+                rows = fetcher.submit(ids.to(kind)).result()
+                assert same_bytes(rows, reference_gather(table, ids)) is None, (name, kind)
+        launches = [which for _, what, which in notes.queue if what == "gather"]
+        assert len(launches) == 2 * len(list(conformance.id_patterns(conformance.NUM_ROWS)))
+
+
+def test_host_rows_come_first_and_kept_ones_are_not_read_there(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    table = conformance.random_table(conformance.NUM_ROWS, 37, torch.int8)
+    begin = table.data_ptr()
+
+    def addresses(out: Tensor, where: Table, ids: Tensor, *_: object) -> None:
+        read.extend((where.address + ids * where.row_stride).tolist())
+
+    monkeypatch.setattr(cuda_kernel_fetcher, "gather_into", addresses)
+    with cached(table, hot(4, 7)) as fetcher:
+        fetcher.submit(torch.tensor([7, 9, 4, 7, 200])).result()
+        assert fetcher.rows_on_device() == 3
+        assert read[:2] == [begin + 9 * 37, begin + 200 * 37]
+        of_table = range(begin, begin + table.nbytes)
+        assert not any(address in of_table for address in read[2:])
+
+
+def test_both_places_are_asked_where_they_lie(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = torch.zeros(conformance.NUM_ROWS, 3)
+    host = {table.data_ptr(): "Host"}
+    for module in (cuda_kernel_fetcher, cuda_cached):
+        monkeypatch.setattr(module, "pointer_kind", lambda address: host.get(address, "Device"))
+    with cached(table, hot(1)) as fetcher:
+        found = [(one.part, one.expected, one.found) for one in fetcher.residency()]
+    assert found == [("the table", "Host", "Host"), ("the part that is kept", "Device", "Device")]

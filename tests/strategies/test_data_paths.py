@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import count_requests
 from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.conformance import known_of
 from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.registry import STRATEGIES, build, get, variants
+from gatherbench.strategies.registry import STRATEGIES, build, get, representatives, variants
 
 IDS = torch.tensor([4, 4, 1, 9], dtype=torch.int32)  # 4 rows, 3 of them distinct
 ROW = 400
@@ -32,12 +33,12 @@ def test_cpu_gather_touches_host_memory_three_times(mode: str) -> None:
     )
 
 
-@pytest.mark.parametrize("strategy", [v for s in STRATEGIES for v in variants(s)], ids=str)
+@pytest.mark.parametrize("strategy", [v for s in STRATEGIES for v in representatives(s)], ids=str)
 def test_a_path_fetches_as_far_ahead_as_its_strategy_says(strategy: Strategy) -> None:
     host = torch.device("cpu")
     if strategy.skip(host) is not None:
         pytest.skip("does not run in host memory")
-    with strategy.open(torch.zeros(4, 3), host) as fetcher:
+    with strategy.open(torch.zeros(4, 3), host, known_of(strategy, 4)) as fetcher:
         assert fetcher.lookahead == strategy.lookahead
     assert 0 <= strategy.gpu_share < 1
     assert strategy.gpu_share == 0 or strategy.lookahead > 0

@@ -19,6 +19,7 @@ from torch import Tensor
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies.base import Strategy, Ticket
 from gatherbench.strategies.buffers import RowBuffer, TicketRing
+from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.registry import build
 
@@ -94,7 +95,7 @@ def test_close_in_flight_waits_for_what_runs_and_drops_what_waits() -> None:
 @pytest.mark.parametrize("strategy", RUNNABLE)
 def test_close_leaves_no_thread(strategy: Strategy) -> None:
     before = set(threading.enumerate())
-    with strategy.open(TABLE, HOST) as fetcher:
+    with open_known(strategy, TABLE, HOST) as fetcher:
         fetcher.submit(torch.arange(300))
     assert set(threading.enumerate()) == before
 
@@ -104,7 +105,7 @@ def test_memory_is_constant_over_thousands_of_batches(strategy: Strategy) -> Non
     table = torch.zeros((2000, 25))
     sizes = [1500, 200, 2000, 1999, 3]
     batches = [torch.randint(0, 2000, (size,)) for size in sizes]
-    with strategy.open(table, HOST) as fetcher:
+    with open_known(strategy, table, HOST) as fetcher:
 
         def run(count: int) -> int:
             flight: list[Ticket] = []
@@ -202,7 +203,7 @@ def test_any_batches_in_any_allowed_order_of_taking(
 ) -> None:
     """Results are taken as late and in as odd an order as the contract allows."""
     shuffle: Callable[[list[int]], None] = take.shuffle  # type: ignore[attr-defined]
-    with strategy.open(TABLE, HOST) as fetcher:
+    with open_known(strategy, TABLE, HOST) as fetcher:
         for start in range(0, len(batches), fetcher.lookahead + 1):
             wanted = [
                 torch.tensor(b, dtype=torch.int64)

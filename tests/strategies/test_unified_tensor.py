@@ -25,6 +25,7 @@ from torch import Tensor
 
 import gatherbench
 from gatherbench.strategies.base import Fetcher, Strategy
+from gatherbench.strategies.conformance import known_of
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge
@@ -71,7 +72,7 @@ def test_two_lines_of_ones_own_loop() -> None:
 def test_rows_are_kept_while_later_batches_are_fetched(strategy: Strategy, prefetch: bool) -> None:
     batches = draw(9)
     kept = []
-    with UnifiedTensor(TABLE, strategy, HOST) as features:
+    with UnifiedTensor(TABLE, strategy, HOST, knowledge=known_of(strategy, 500)) as features:
         for ids, following in zip(batches, [*batches[1:], None], strict=True):
             kept.append(features[ids])
             if prefetch and following is not None:
@@ -83,7 +84,8 @@ def test_rows_are_kept_while_later_batches_are_fetched(strategy: Strategy, prefe
 @pytest.mark.parametrize("strategy", RUNNABLE)
 def test_borrowed_rows_live_through_the_fetch_of_the_next_batch(strategy: Strategy) -> None:
     batches = draw(9)
-    with UnifiedTensor(TABLE, strategy, HOST, copy=False) as features:
+    known = known_of(strategy, 500)
+    with UnifiedTensor(TABLE, strategy, HOST, copy=False, knowledge=known) as features:
         for ids, following in zip(batches, [*batches[1:], None], strict=True):
             rows = features[ids]
             if following is not None:

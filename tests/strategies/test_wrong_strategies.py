@@ -14,9 +14,9 @@ from torch import Tensor
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket, check_ids
 from gatherbench.strategies.buffers import TicketRing
-from gatherbench.strategies.conformance import NonconformingError, check_strategy
+from gatherbench.strategies.conformance import NonconformingError, check_strategy, known_of
 from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.knowledge import NOTHING, Knowledge
+from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 
 HOST = torch.device("cpu")
 
@@ -212,7 +212,19 @@ class ElsewhereFetcher(RightFetcher):
         return self.table[ids].to("meta")
 
 
+class CountsHitsThatNobodyTold(RightFetcher):
+    fetches = 0
+
+    def rows(self, ids: Tensor) -> Tensor:
+        self.fetches += 1
+        return super().rows(ids)
+
+    def rows_on_device(self) -> int:
+        return self.fetches
+
+
 WRONG_FETCHERS = [
+    CountsHitsThatNobodyTold,
     OffByOneRow,
     LastRowMissed,
     TruncatedTail,
@@ -291,7 +303,47 @@ class LosesAMinibatch(Made):
         return islice(super().data_paths(batches, row_bytes, num_rows, knowledge, before), 1, None)
 
 
+@dataclass(frozen=True)
+class KnowsWhatIsMeasured(Made):
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"measured"})
+
+
+@dataclass(frozen=True)
+class OpensWithoutAGraph(Made):
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"graph"})
+
+    def open(
+        self, features: Tensor, device: torch.device, knowledge: Knowledge = NOTHING
+    ) -> Fetcher:
+        return super().open(features, device, known_of(self, len(features)))
+
+
+@dataclass(frozen=True)
+class LearnsWithoutAWord(Made):
+    """Once a minibatch was fetched, the CPU reads less."""
+
+    def data_paths(
+        self,
+        batches: Iterable[Tensor],
+        row_bytes: int,
+        num_rows: int,
+        knowledge: Knowledge = NOTHING,
+        before: Iterable[Tensor] = (),
+    ) -> Iterator[DataPath]:
+        saved = sum(len(ids) for ids in before) > 0
+        for ids in batches:
+            path = self.data_path(ids, row_bytes)
+            yield replace(path, cpu_read_bytes=path.cpu_read_bytes // (1 + saved))
+
+
 WRONG_STRATEGIES = [
+    KnowsWhatIsMeasured,
+    OpensWithoutAGraph,
+    LearnsWithoutAWord,
     PayloadOfOneRow,
     NothingCrosses,
     AnyTable,

@@ -73,7 +73,7 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
     # What needs no graph is checked before one is looked for.
     question = Question(
         graph_of(2, 1, 1),
-        _fanouts(asked.fanouts),
+        fanouts_of(asked.fanouts),
         asked.batch_size,
         asked.model,
         asked.hidden,
@@ -81,7 +81,7 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
         asked.gpu_memory_bytes or None,
         asked.machines,
     )
-    profile, said = _machine(asked.profile, calibrations)
+    profile, said = chosen_profile(asked.profile, calibrations)
     if asked.sampler:
         profile = _drawn_by(asked.sampler, profile)
     if asked.dataset:
@@ -149,8 +149,14 @@ def _same(question: Question, workload: dict[str, object]) -> bool:
     return not workload.get("max_batches") and all(workload.get(n) == asked[n] for n in _SAME)
 
 
-def _machine(name: str, calibrations: Path) -> tuple[LinkProfile, tuple[str, ...]]:
-    """The profile that was named, else this machine's calibration, else the usual one."""
+def chosen_profile(name: str, calibrations: Path) -> tuple[LinkProfile, tuple[str, ...]]:
+    """The profile that was named, else this machine's calibration, else the usual one.
+
+    Beside it remarks: why it is not this machine's.
+
+    Raises:
+        ProfileError: no such profile.
+    """
     if name:
         return load_profile(name), ()
     own = calibrations / f"{this_machine()}.toml"
@@ -176,7 +182,12 @@ def _drawn_by(sampler: str, profile: LinkProfile) -> LinkProfile:
     return drawn_by_program(profile)
 
 
-def _fanouts(text: str) -> tuple[int, ...]:
+def fanouts_of(text: str) -> tuple[int, ...]:
+    """``25,10`` as numbers.
+
+    Raises:
+        AdviceError: they are none.
+    """
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:

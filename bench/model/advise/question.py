@@ -169,7 +169,7 @@ def laws_of(law: str) -> tuple[str, ...]:
     return (law,) if law else tuple(LAWS)
 
 
-def dataset_graph(name: str, train_nodes: int = 0, law: str = "") -> Graph:
+def dataset_graph(name: str, train_nodes: int = 0, law: str = "", scale: float = 1.0) -> Graph:
     """A dataset as a graph: sampled if it is prepared, else known by its sizes.
 
     Raises:
@@ -177,7 +177,7 @@ def dataset_graph(name: str, train_nodes: int = 0, law: str = "") -> Graph:
             that trains on nothing.
     """
     try:
-        folder = dataset_folder(name)
+        folder = dataset_folder(name, scale)
         data = open_dataset(folder) if folder.exists() else None
     except DatasetError as error:
         raise AdviceError(str(error)) from error

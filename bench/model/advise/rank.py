@@ -7,7 +7,7 @@ under several laws; a path is ahead of another only where it is under each of th
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gatherbench.bench.model.advise.question import Question
@@ -18,10 +18,10 @@ from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.training_cost import training_cost
-from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.base import Strategy, parameters
 from gatherbench.strategies.data_path import total
 from gatherbench.strategies.places import TABLE_SHARE
-from gatherbench.strategies.registry import STRATEGIES, variants
+from gatherbench.strategies.registry import STRATEGIES, representatives
 
 MODELLED, MEASURED = "modelled", "measured"
 #: Epochs within this ratio count as level: the model is off by more.
@@ -46,6 +46,8 @@ class Option:
         reason: one sentence: where the time goes, or why there is none.
         gpu_bytes: of GPU memory that it needs, about, with the largest minibatches.
         pinned_bytes: of page-locked host memory.
+        kept_bytes: of these, what is kept of the table.
+        lookahead: minibatches that are fetched ahead of the one in training.
         fits: whether ``gpu_bytes`` are there; ``None`` where the GPU's memory is not known.
         rank: from 1; ``None`` where it has none. Each of a lower rank is ahead of each of a higher
             one; within a rank not all of that is decided.
@@ -61,6 +63,8 @@ class Option:
     reason: str
     gpu_bytes: float
     pinned_bytes: float
+    kept_bytes: float
+    lookahead: int
     fits: bool | None
     rank: int | None = None
 
@@ -99,6 +103,7 @@ class Advice:
         profile: the machine that the model stands on.
         ranked: options with a time, the fastest first.
         unranked: options without one, each with its reason.
+        others: variants in whose place a ranked one stands, see :func:`best_kept`.
         resident: the option that keeps the whole table in GPU memory, if there is one.
         remarks: what is assumed or left out.
     """
@@ -108,6 +113,7 @@ class Advice:
     profile: LinkProfile
     ranked: tuple[Option, ...]
     unranked: tuple[Option, ...] = ()
+    others: tuple[Option, ...] = ()
     resident: Option | None = None
     remarks: tuple[str, ...] = ()
 
@@ -167,10 +173,31 @@ def advise(
     able = [o for o in options if o.epochs_s and o.fits is not False]
     if {o.basis for o in able} == {MEASURED, MODELLED}:
         remarks["modelled epochs draw minibatches on the processor; measured ones say how"] = None
-    placed = ranked(able)
+    best = best_kept(able, question.graph.table_bytes)
+    placed = ranked(best)
     unranked = tuple(o for o in options if o not in able)
+    others = tuple(o for o in able if o not in best)
     resident = next((o for o in (*placed, *unranked) if o.path == on_gpu), None)
-    return Advice(question, tuple(sizes), profile, placed, unranked, resident, tuple(remarks))
+    said = tuple(remarks)
+    return Advice(question, tuple(sizes), profile, placed, unranked, others, resident, said)
+
+
+def best_kept(able: Sequence[Option], table_bytes: float) -> list[Option]:
+    """All options, but of the modelled variants that keep a part of the table only the best.
+
+    For each strategy and lookahead that is the variant which keeps least, and of those the first,
+    of all that no other one is ahead of: what more keeps gains less than the model can tell.
+    """
+    rivals: dict[tuple[str, int], list[Option]] = {}
+    for option in able:
+        if option.basis == MODELLED and 0 < option.kept_bytes < table_bytes:
+            rivals.setdefault((option.strategy, option.lookahead), []).append(option)
+    behind = []
+    for group in rivals.values():
+        lead = [one for one in group if not any(other.ahead_of(one) for other in group)]
+        best = min(lead, key=lambda one: one.kept_bytes)
+        behind += [one for one in group if one is not best]
+    return [option for option in able if option not in behind]
 
 
 def ranked(able: Sequence[Option]) -> tuple[Option, ...]:
@@ -211,22 +238,38 @@ def distinct_paths(
     profile: LinkProfile,
     wanted: Container[tuple[str, str]] = (),
 ) -> Iterator[tuple[Strategy, MinibatchLoad]]:
-    """Every registered variant that declares something of its own, with its average minibatch.
+    """The variants that declare something of their own, with their average minibatch.
 
-    Shares of the GPU do not count: they are found when the path is opened; nor do page visits on a
-    machine of which nobody knows what they cost. Variants that are ``wanted`` (strategy, variant)
-    are there in any case.
+    They are each strategy's default, and those that differ from it, or from one that fetches
+    further ahead, in one parameter. Left out are those that nobody would train with, that learn
+    while they fetch, or that have to know a graph which is not there. Shares of the GPU do not
+    count: they are found when the path is opened; nor do page visits on a machine of which nobody
+    knows what they cost. Variants that are ``wanted`` (strategy, variant) are there in any case.
     """
     told = profile.read.page_visits.value is not None
     for kind in STRATEGIES:
         seen: list[MinibatchLoad] = []
-        for strategy in variants(kind):
+        for strategy in _asked_about(kind):
+            if strategy.aside or strategy.learns or sizes.knowledge.missing(strategy.needs):
+                continue
             load = average_load(strategy, question, sizes)
             alike = replace(load, gpu_share=0.0)
             alike = alike if told else replace(alike, gpu_page_visits=None)
             if alike not in seen or (strategy.name, strategy.variant) in wanted:
                 seen.append(alike)
                 yield strategy, load
+
+
+def _asked_about(kind: type[Strategy]) -> Iterable[Strategy]:
+    """The default and what fetches further ahead, each with every word of one parameter."""
+    default = kind()
+    ahead = [one for one in representatives(kind) if one.lookahead != default.lookahead]
+    return dict.fromkeys(
+        replace(one, **{name: word})
+        for one in (default, *ahead)
+        for name, words in parameters(kind).items()
+        for word in words
+    ) or (default,)
 
 
 def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) -> MinibatchLoad:
@@ -297,6 +340,10 @@ def _assumed(
     if ranged := profile.ranges():
         names = " and of ".join(ranged)
         yield f"of {names} the profile knows a range: epochs go from end to end of it"
+    for kind in STRATEGIES:
+        if missing := sizes[0].knowledge.missing(kind().needs):
+            what = ", ".join(missing)
+            yield f"{kind.name} is left out: it has to know {what} (prepare the dataset)"
     for law in question.graph.laws:
         if law not in [one.law for one in sizes]:
             yield f"no graph of the law {law} has so many edges: it is left out"
@@ -331,6 +378,8 @@ def _option(
         reason=reason,
         gpu_bytes=need,
         pinned_bytes=pinned_need(load),
+        kept_bytes=load.gpu_table_bytes,
+        lookahead=load.lookahead,
         fits=fits,
     )
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.model.advise.rank import MEASURED, MODELLED, Advice, Option, gib
+from gatherbench.bench.model.advise.rank import LEVEL, MEASURED, MODELLED, Advice, Option, gib
 from gatherbench.bench.read.units import span
 
 #: Of the JSON: raised when a field changes its meaning or goes away.
@@ -88,7 +88,7 @@ def render(advice: Advice) -> RenderableType:
         parts.append(Text("Paths of one rank are level: their order is closer than the model is."))
     parts.append(Text())
     if advice.ranked:
-        parts += [_ranking(advice), Text(), *_reasons(advice)]
+        parts += [_ranking(advice), Text(), *_reasons(advice), *_kept(advice)]
     for option in advice.unranked:
         parts.append(Text(f"not ranked: {_name(option)}. {option.reason}", style="yellow"))
     parts += [Text(), Text(_stands_on(advice))]
@@ -99,7 +99,8 @@ def render(advice: Advice) -> RenderableType:
 def to_json(advice: Advice) -> dict[str, Any]:
     """The same as plain values; times in seconds, sizes in bytes, ``null`` for what is not known.
 
-    ``strategies`` stand in the order of their rank; those without one follow. ``epochs_s`` and
+    ``strategies`` stand in the order of their rank; those without one follow, also variants in
+    whose place a ranked one stands. ``epochs_s`` and
     ``minibatches`` have an entry for each law of a graph that is not at hand, or one that was
     sampled; where the profile knows ranges, ``epochs_s`` has one for each combination of ends.
     """
@@ -112,6 +113,7 @@ def to_json(advice: Advice) -> dict[str, Any]:
         times = dict(zip(cases, option.epochs_s, strict=True)) if option.epochs_s else None
         return {**asdict(option), "epochs_s": times}
 
+    everything = (*advice.ranked, *advice.unranked, *advice.others)
     asked = asdict(question)
     asked["graph"].pop("assumed")
     asked["graph"] |= {"row_bytes": question.graph.row_bytes}
@@ -130,7 +132,7 @@ def to_json(advice: Advice) -> dict[str, Any]:
             for law, sizes in zip(laws, advice.sizes, strict=True)
         },
         "profile": {"name": advice.profile.name, "unknown": advice.profile.unknown()},
-        "strategies": [said(option) for option in (*advice.ranked, *advice.unranked)],
+        "strategies": [said(option) for option in everything],
         "remarks": list(advice.remarks),
     }
 
@@ -161,6 +163,30 @@ def _reasons(advice: Advice) -> list[Text]:
         why = option.reason if option.basis != MEASURED else f"{option.source}."
         paths.setdefault(why, []).append(_name(option))
     return [Text(f"{', '.join(these)}: {why}") for why, these in paths.items()]
+
+
+def _kept(advice: Advice) -> list[Text]:
+    """Of paths that keep a part of the table: how much of it, why no more, and the variants."""
+    lines = []
+    for option in advice.ranked:
+        rivals = [o for o in advice.others if _family(o) == _family(option)]
+        if not rivals:
+            continue
+        share = option.kept_bytes / advice.question.graph.table_bytes
+        more = any(other.kept_bytes > option.kept_bytes for other in rivals)
+        why = f"more gains less than {LEVEL - 1:.0%}" if more else "no variant that fits keeps more"
+        those = ", ".join(f"{other.variant} {_times(other)}" for other in rivals)
+        lines.append(
+            Text(
+                f"{_name(option)} keeps {share:.0%} of the table, {gib(option.kept_bytes)}, in GPU"
+                f" memory: {why}. In its place could stand: {those}."
+            )
+        )
+    return lines
+
+
+def _family(option: Option) -> tuple[str, int]:
+    return option.strategy, option.lookahead
 
 
 def _to_know(advice: Advice) -> str:

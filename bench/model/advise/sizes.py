@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from torch import Tensor
 
+from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
+from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.datasets.dataset import GraphDataset
@@ -204,7 +206,9 @@ def drawn_sizes(
     nodes = np.mean([batch.num_nodes for batch in drawn], axis=0)
     edges = np.mean([[e.shape[1] for e in batch.edges] for batch in drawn], axis=0)
     ids, seen = (tuple(b.input_ids for b in batches) for batches in (drawn, minibatches(1)))
-    return MinibatchSizes(tuple(nodes.tolist()), tuple(edges.tolist()), ids, seen)
+    workload = Workload("", fanouts=tuple(fanouts), batch_size=batch_size, seed=seed)
+    known = knowledge_of(workload, dataset)
+    return MinibatchSizes(tuple(nodes.tolist()), tuple(edges.tolist()), ids, seen, knowledge=known)
 
 
 def expected_sizes(

@@ -13,7 +13,13 @@ from gatherbench.bench.model.predict import predictions
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, LinkProfile, profile_of_machine
 from gatherbench.bench.plan.workload import GRAPHLESS
 from gatherbench.bench.read.disturbance import disturbance
-from gatherbench.bench.read.epochs import STAGES, epoch_times, sort_series, stage_breakdown
+from gatherbench.bench.read.epochs import (
+    STAGES,
+    epoch_times,
+    set_aside,
+    sort_series,
+    stage_breakdown,
+)
 from gatherbench.bench.read.gpu import block_values
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
@@ -66,6 +72,7 @@ def predicted_bars(findings: Findings) -> pd.DataFrame:
     for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
         machine = run.machine
         profile = profile_of_machine(machine, NEAREST.get(machine, DEFAULT_PROFILE))
+        aside = set_aside(run)
         for one, epochs in predictions(run, profile):
             seconds = [epoch.epoch_s.value for epoch in epochs]
             place = (machine, one.workload)
@@ -73,14 +80,14 @@ def predicted_bars(findings: Findings) -> pd.DataFrame:
                 continue  # modelled already, for the machine that measured it on a GPU
             graph = on_gpu.get(place, names[one.workload])
             known = [s for s in seconds if s is not None]
-            if not known or (graph, one.strategy, one.variant) in seen:
+            case = (one.strategy, one.variant)
+            if not known or case in aside or (graph, *case) in seen:
                 continue
-            seen.add((graph, one.strategy, one.variant))
+            seen.add((graph, *case))
             note = "" if one.variant == "default" else one.variant
-            case = (graph, "modelled", one.strategy, one.variant)
             low, high = min(known), max(known)
             ends = (low, high) if low < high else (float("nan"),) * 2
-            records.append((*case, (low + high) / 2, *ends, note, profile.name))
+            records.append((graph, "modelled", *case, (low + high) / 2, *ends, note, profile.name))
     return pd.DataFrame(records, columns=[*BARS, "machine"])
 
 
@@ -237,8 +244,13 @@ def changes_of_run(
 
 
 def _fastest_variants(run: Run) -> list[tuple[str, ...]]:
-    """Keys of the fastest variant for each workload, strategy and backend; and the baseline's."""
+    """Keys of the fastest variant for each workload, strategy and backend; and the baseline's.
+
+    Series that nobody would train with are none.
+    """
     epochs = epoch_times(run).sort_values("median", kind="stable")
+    aside = pd.MultiIndex.from_frame(epochs[SERIES[1:3]]).isin(list(set_aside(run)))
+    epochs = epochs[~aside]
     best = epochs.drop_duplicates(["workload", "strategy", "backend"])
     baseline = epochs[(epochs["strategy"] == "cpu_gather") & (epochs["variant"] == "naive")]
     return list(pd.concat([best, baseline])[SERIES].itertuples(index=False, name=None))

@@ -28,11 +28,19 @@ from gatherbench.bench.show.figures.paper import (
     panel_row,
     say_absent,
 )
-from gatherbench.bench.show.looks import FAINT, KINDS, MEASURED, MODELLED, PALETTE, RC, colour_of
-from gatherbench.strategies.registry import STRATEGIES
+from gatherbench.bench.show.looks import (
+    FAINT,
+    KINDS,
+    MEASURED,
+    MODELLED,
+    PALETTE,
+    RC,
+    colour_of,
+    own_colour,
+)
 
-#: Inches right of the panels for the names of the series, and characters of a line of a name.
-NAMES_ROOM, NAME_WIDTH = 2.55, 32
+#: Inches right of the panels for the names of the series, and characters of a name in an inch.
+NAMES_ROOM, LETTERS = 2.55, 12
 #: For series that are no strategies: the palette's colours, then darker ones.
 COLOURS = (
     *("blue", "vermilion", "green", "orange", "purple", "sky"),
@@ -71,6 +79,7 @@ def curves(
     roofs: pd.DataFrame | None = None,
     kinds: Sequence[str] = tuple(KINDS),
     names: Mapping[str, str] | None = None,
+    styles: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Figure:
     """Draw ``table``: ``kind``, ``series``, ``x``, ``y``, and where known ``low`` and ``high``.
 
@@ -79,13 +88,16 @@ def curves(
         roofs: ``kind``, ``name``, ``y``: limits, drawn as dotted lines across their panel.
         kinds: which get a panel.
         names: titles of the panels by kind, where they say more than the kind.
+        styles: by series, how matplotlib is to draw its line in the first panel, where not as its
+            kind says.
     """
     looks = series_looks(list(dict.fromkeys(table["series"])))
+    styled = {name: {**look, **(styles or {}).get(name, {})} for name, look in looks.items()}
     titles = [(names or {}).get(kind, kind) for kind in kinds]
     figure, panels = panel_row(title, titles, foot=foot, height=3.0, width=12.0, share_y=True)
     roofs = pd.DataFrame(columns=["kind", "name", "y"]) if roofs is None else roofs
     with mpl.rc_context(RC):
-        _name_series(figure, panels, looks)
+        name_series(figure, panels, styled)
         for axes, kind in zip(panels, kinds, strict=True):
             mine, limits = table[table["kind"] == kind], roofs[roofs["kind"] == kind]
             if mine.empty and limits.empty:
@@ -94,7 +106,7 @@ def curves(
                 continue
             axes.grid(visible=True, axis="both")
             for name, line in mine.groupby("series", sort=False):
-                _curve(axes, line, kind, looks[str(name)])
+                curve(axes, line, kind, (styled if axes is panels[0] else looks)[str(name)])
             _roofs(axes, limits)
             _scale(axes, axes_text, (float(table["x"].min()), float(table["x"].max())))
         panels[0].set_ylabel(axes_text.y)
@@ -103,19 +115,20 @@ def curves(
 
 
 def series_looks(series: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """A strategy's own colour; others take :data:`COLOURS` in turn, then with other markers."""
-    own = {strategy.name: strategy.colour for strategy in STRATEGIES}
+    """A strategy's own colour; others take those left of :data:`COLOURS`, then other markers."""
+    own = {name: colour for name in series if (colour := own_colour(name))}
+    left = [colour for colour in COLOURS if colour not in own.values()]
     turn, looks = count(), {}
     for name in series:
         number = None if name in own else next(turn)
-        colour = own[name] if number is None else COLOURS[number % len(COLOURS)]
-        again = 0 if number is None else number // len(COLOURS)
+        colour = own[name] if number is None else left[number % len(left)]
+        again = 0 if number is None else number // len(left)
         marker = {"marker": ("s", "^", "v")[(again - 1) % 3]} if again else {}
         looks[name] = {"color": PALETTE.get(colour, (colour,))[0], **marker}
     return looks
 
 
-def _name_series(
+def name_series(
     figure: Figure,
     panels: Sequence[Axes],
     looks: Mapping[str, Mapping[str, Any]],
@@ -130,7 +143,7 @@ def _name_series(
         axes.set_position((left, box.y0, box.width * share - first * (1 - share) / 3, box.height))
     figure.legend(
         handles=[
-            Line2D([], [], label=textwrap.fill(name, NAME_WIDTH), **look)
+            Line2D([], [], label=textwrap.fill(name, int(LETTERS * room)), **look)
             for name, look in looks.items()
         ],
         loc="center left",
@@ -141,7 +154,8 @@ def _name_series(
     )
 
 
-def _curve(axes: Axes, line: pd.DataFrame, kind: str, look: Mapping[str, Any]) -> None:
+def curve(axes: Axes, line: pd.DataFrame, kind: str, look: Mapping[str, Any]) -> None:
+    """Draw ``x``, ``y``, and where known ``low`` to ``high``, as values of that kind look."""
     ordered = line.sort_values("x")
     axes.plot(ordered["x"], ordered["y"], **(KINDS[kind].curve("") | dict(look)))
     if {"low", "high"} <= set(ordered.columns):
@@ -169,10 +183,11 @@ def _scale(axes: Axes, text: CurveAxes, ends: tuple[float, float]) -> None:
         room = 0.06 * (high - low) or 0.5
         axes.set_xlim(low - room, high + room)
     if text.x_ticks:
-        _ticks(axes, text.x_ticks, [f"{tick:g}" for tick in text.x_ticks])
+        label_places(axes, text.x_ticks, [f"{tick:g}" for tick in text.x_ticks])
 
 
-def _ticks(axes: Axes, places: Sequence[float], texts: Sequence[str]) -> None:
+def label_places(axes: Axes, places: Sequence[float], texts: Sequence[str]) -> None:
+    """Label the horizontal axis at these places alone."""
     axes.xaxis.set_major_locator(FixedLocator(list(places)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticklabels(texts, fontsize=7.5)
@@ -216,11 +231,11 @@ def sm_share(
     looks = series_looks(list(dict.fromkeys([*gather["series"], *step["series"]])))
     with mpl.rc_context(RC):
         if looks:
-            _name_series(figure, panels, looks)
+            name_series(figure, panels, looks)
         for axes, table, published in zip(panels, (gather, step), marks, strict=True):
             axes.grid(visible=True, axis="both")
             for name, line in table.groupby("series", sort=False):
-                _curve(axes, line, MEASURED.word, looks[str(name)])
+                curve(axes, line, MEASURED.word, looks[str(name)])
             _published(axes, published)
             axes.set(xlim=(0, 53), xticks=SHARES)
             axes.set_xlabel("share of the multiprocessors for the gather (%)")
@@ -289,7 +304,7 @@ def sweep_panels(sweeps: Sequence[Sweep], *, title: str, foot: str) -> Figure:
     known = whole["longest_s"].dropna()
     unit, factor = time_unit(float(known.max()) if len(known) else 1.0)
     with mpl.rc_context(RC):
-        _name_series(figure, panels, looks, room=2.3)
+        name_series(figure, panels, looks, room=2.3)
         for axes, sweep in zip(panels, sweeps, strict=True):
             _sweep(axes, sweep, looks, factor)
         panels[0].set_ylabel(f"modelled epoch ({unit})")
@@ -317,7 +332,7 @@ def _sweep(axes: Axes, sweep: Sweep, looks: Mapping[str, dict[str, Any]], factor
     if sweep.log_x:
         axes.set_xscale("log", base=2)
     labelled = _spaced(ticks) if sweep.log_x else ticks
-    _ticks(axes, [place[x] for x in labelled], [f"{x:g}" for x in labelled])
+    label_places(axes, [place[x] for x in labelled], [f"{x:g}" for x in labelled])
     axes.set_xlabel(sweep.label, fontsize=8)
     axes.set_ylim(bottom=0)
 

@@ -18,6 +18,7 @@ from matplotlib.patches import Patch
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.chart import Chart, Line, Panel
 from gatherbench.bench.show.charts import charts_of
+from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from gatherbench.bench.show.figures.paper import (
     AXIS,
     MARGIN,
@@ -43,8 +44,9 @@ def save_all(run: Run, folder: Path, formats: Iterable[str] = ("png", "svg")) ->
     """Draw every chart of the run into ``folder`` (made if need be); the files written."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, chart in charts_of(run).items():
-        figure = draw(chart)
+    figures = {name: draw(chart) for name, chart in charts_of(run).items()}
+    figures |= {f"kept_rows_{name}": figure for name, figure in draw_kept_rows(run).items()}
+    for name, figure in figures.items():
         for extension in formats:
             written.append(folder / f"{name}.{extension}")
             save(figure, written[-1])

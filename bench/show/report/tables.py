@@ -12,6 +12,7 @@ from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline
 from gatherbench.bench.read.epochs import plan_order, reference_variant
+from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
@@ -47,6 +48,7 @@ _DECLARED = {
     "gpu_table": ("of the table, kept on the GPU", "B"),
 }
 _REQUESTS = "gpu_requests_"
+_FOUND = {"declared": "rows found on the device", "counted": "the same, as counted in epochs"}
 
 
 def with_kind(frame: pd.DataFrame) -> pd.DataFrame:
@@ -130,7 +132,13 @@ def data_path(run: Run) -> Grid:
         if len(values):
             frame = frame.merge(values.rename(metric).reset_index(), on=SERIES, how="left")
             columns.append(Column(metric, label, unit))
-    caption = "Bytes and link requests of an epoch, computed from ids and data path, not measured"
+    found = found_on_device(run)
+    frame = frame.join(found, on=SERIES[:4])
+    columns += [Column(f, label, "share") for f, label in _FOUND.items() if found[f].any()]
+    caption = (
+        "Bytes and link requests of an epoch, computed from ids and data path, not measured"
+        + " (but for what is counted)" * bool(found["counted"].notna().any())
+    )
     return grid("path", caption, [*WHAT, *columns], in_plan_order(run, frame))
 
 

@@ -68,7 +68,13 @@ def provenance(run: Run) -> str:
     kinds = set(measured["backend"][measured["epoch"] >= 0])
     kinds |= {"model"} if modelled_for(run) else set()
     backends = ", ".join(sorted(kinds)) or "none"
+    others = [
+        f"{name} ({of['package']} {of['version']})"
+        for names in run.env.get("plugins", {}).values()
+        for name, of in names.items()
+    ]
+    beside = f" Of other packages: {', '.join(others)}." if others else ""
     return (
         f"{repeats_of(run)} × {counts[0]}, {counts[1]} dropped. Machine {run.machine or 'unknown'}"
-        f" ({processor}), backend {backends}, commit {commit}, run {run.run_id}."
+        f" ({processor}), backend {backends}, commit {commit}, run {run.run_id}.{beside}"
     )

@@ -17,7 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
-from gatherbench.bench.read.epochs import epoch_intervals, problems, reference_variant, repeat_logs
+from gatherbench.bench.read.epochs import (
+    epoch_intervals,
+    problems,
+    reference_variant,
+    repeat_logs,
+    set_aside,
+)
 from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
 from gatherbench.bench.read.stats.interval import Interval, interval_of
 from gatherbench.bench.read.stats.judge import THRESHOLD, Word, judge, word_of
@@ -99,8 +105,9 @@ class _Measured:
         self._run, self._reference = run, " ".join(reference)
         self._series: dict[str, dict[str, Logs]] = {}
         self._base: dict[str, Logs] = {}
+        left_out = set_aside(run)
         for key, logs in series.items():
-            if key in alone:
+            if key in alone or (key[1], key[2]) in left_out:
                 continue
             self._series.setdefault(key[0], {})[_name(key)] = logs
             if key[1:3] == reference:
@@ -335,8 +342,10 @@ def _compared(
     """By workload the modelled series that are known at every corner, and those at some alone."""
     own: dict[str, dict[_Names, _Corners]] = {}
     partly: dict[str, list[_Names]] = {workload: [] for workload in run.workloads}
-    seconds = corners(run)
+    seconds, left_out = corners(run), set_aside(run)
     for key, ends in zip(seconds.index, seconds.to_numpy(float), strict=True):
+        if (key[1], key[2]) in left_out:
+            continue
         if np.isnan(ends).any():
             partly[key[0]] += [(key[1], key[2])] * (key not in foreign)
         elif key not in foreign:

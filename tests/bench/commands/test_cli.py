@@ -44,14 +44,14 @@ def test_help_and_the_requests_table_load_no_heavy_library() -> None:
         "    try: main()\n"
         "    except SystemExit as e: assert not e.code\n"
         "    return {'torch', 'pandas', 'numpy', 'numba', 'matplotlib'} & set(sys.modules)\n"
-        "for command in [], ['run'], ['datasets', 'import'], ['doctor'], ['requests']:\n"
+        "for command in [], ['run'], ['datasets', 'import'], ['doctor'], ['check'], ['requests']:\n"
         "    assert not loaded(*command, '--help'), command\n"
         "assert loaded('requests', '--policy', 'dgl') == {'numpy', 'numba'}"
     )
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Usage") == 5
+    assert done.stdout.count("Usage") == 6
 
 
 def test_version() -> None:

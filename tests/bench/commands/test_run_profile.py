@@ -17,7 +17,7 @@ from gatherbench.bench.model.profile import DEFAULT_PROFILE, load_profile
 def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of this machine's calibration, below the current folder; a GPU is assumed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(execute, "_device", lambda wanted: wanted)
+    monkeypatch.setattr(execute, "choose_device", lambda wanted: wanted)
     machine = new_run("quick", tmp_path / "results", "cpu").machine
     file = DEFAULT_FOLDER / f"{machine}.toml"
     file.parent.mkdir()

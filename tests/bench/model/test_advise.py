@@ -26,6 +26,7 @@ from gatherbench.bench.model.advise.rank import (
     Option,
     advise,
     average_load,
+    best_kept,
     distinct_paths,
     gib,
     gpu_need,
@@ -78,7 +79,11 @@ def test_the_ranking_is_the_models() -> None:
 def test_every_strategy_is_there_and_alike_variants_are_one() -> None:
     (sizes,) = graph_sizes(SMALL)
     found = [(s.name, s.variant) for s, _ in distinct_paths(SMALL, sizes, PROFILE)]
-    assert {name for name, _ in found} == {kind.name for kind in STRATEGIES}
+    graphless = {kind.name for kind in STRATEGIES if not kind().needs}
+    assert {name for name, _ in found} == graphless
+    remarks = advice_on(SMALL).remarks
+    for name in {kind.name for kind in STRATEGIES} - graphless:
+        assert any(said.startswith(f"{name} is left out: it has to know") for said in remarks)
     assert [v for n, v in found if n == "cpu_gather"] == ["pinned", "prefetch", "naive"]
     assert len([n for n, _ in found if n == "async_zero_copy"]) == 1
     assert len([n for n, _ in found if n == "aligned_zero_copy"]) == 1
@@ -329,6 +334,18 @@ def test_a_prepared_dataset_is_sampled(
     assert advice.question.graph.train_nodes == 200
     assert advice.question.batches == 4
     assert advice.sizes[0].num_nodes[0] == 50
+    everything = (*advice.ranked, *advice.unranked, *advice.others)
+    cached = [option for option in everything if option.strategy == "cached_zero_copy"]
+    placed = [option for option in cached if option.rank is not None]
+    assert [option.lookahead for option in sorted(placed, key=lambda o: o.lookahead)] == [0, 1]
+    assert {o.variant for o in cached} >= {"presampled,50%,1", "degree,10%,0"}, "all are known"
+    assert not any(word in o.variant for o in cached for word in ("oracle", "random", "lru"))
+    for other in advice.others:
+        assert not any(other.ahead_of(o) for o in placed if o.lookahead == other.lookahead)
+    assert len(to_json(advice)["strategies"]) == len(everything)
+    said = text_of(advice)
+    assert f"{placed[0].variant} keeps" in said
+    assert all(f"{other.variant} " in said for other in advice.others)
     few = answer(Asked(dataset="tiny", batch_size=50, train_nodes=7), tmp_path, tmp_path)
     assert few.sizes[0].num_nodes[0] == 7
     with pytest.raises(AdviceError, match="tiny is, and is sampled"):
@@ -391,8 +408,27 @@ def test_what_the_profile_knows_as_a_range_makes_epochs_range() -> None:
     assert (measured.path, measured.epochs_s) == (reads.path, (1e-3,) * 4)
 
 
-def made_up(strategy: str, *epochs_s: float) -> Option:
-    return Option(strategy, "default", "", epochs_s, "modelled", "", "link", "", 1e6, 0.0, True)
+def made_up(
+    strategy: str, *epochs_s: float, kept: float = 0.0, ahead: int = 0, basis: str = "modelled"
+) -> Option:
+    sizes = (1e6, 0.0, kept, ahead, True)
+    return Option(
+        strategy, f"{kept:g}" if kept else "default", "", epochs_s, basis, "", "link", "", *sizes
+    )
+
+
+def test_of_what_keeps_a_part_the_least_stands_that_no_other_is_ahead_of() -> None:
+    """By hand: 20 of 100 is 4 % ahead of 10, and 50 only 0.5 % ahead of 20."""
+    paths = [made_up("c", seconds, kept=kept) for kept, seconds in
+             ((10, 1.04), (1, 1.2), (20, 1.0), (50, 0.995))]  # fmt: skip
+    worse = made_up("c", 1.3, kept=20)
+    ahead = [made_up("c", 0.8, kept=kept, ahead=1) for kept in (50, 1)]
+    apart = [made_up("c", 1.5, kept=10, basis="measured"), made_up("d", 2.0, kept=10)]
+    whole = [made_up("c", 0.7, kept=100), made_up("c", 1.6)]
+    found = best_kept([worse, *paths, *ahead, *apart, *whole], 100)
+    assert found == [paths[2], ahead[1], *apart, *whole]
+    several = [made_up("c", 1.0, 2.0, kept=1), made_up("c", 0.5, 2.0, kept=50)]
+    assert best_kept(several, 100) == several[:1], "ahead under one law alone"
 
 
 def test_a_rank_begins_where_every_path_before_is_ahead_of_every_path_after() -> None:

@@ -59,7 +59,8 @@ def test_tables_are_tidy_and_hold_every_strategy() -> None:
         assert set(table["sweep"]) == {sweep.name}
         assert not table.duplicated(["x", "strategy", "variant"]).any()
         for _, point in table.groupby("x"):
-            assert set(point["strategy"]) == {kind.name for kind in STRATEGIES}
+            graphless = {kind.name for kind in STRATEGIES if not kind().needs}
+            assert set(point["strategy"]) == graphless
         assert ((table["longest_s"].isna()) == (table["reason"] != "")).all()
 
 
@@ -143,6 +144,10 @@ def test_a_prepared_dataset_is_sampled_at_every_point(
                 assert line(sweep).item() == times[ZERO_COPY]
             width = row_width(asked, PROFILE, (asked.graph.dim,))
             assert line(width).item() == times[ZERO_COPY]
+            table = row_width(asked, PROFILE, (32, 1024)).table
+            cached = table[table["strategy"] == "cached_zero_copy"].dropna(subset="longest_s")
+            assert len(cached), "a share that is the best at one width is there at both"
+            assert (cached.groupby("variant")["x"].count() == 2).all()
 
 
 def test_a_range_over_laws_is_two_lines_of_a_look() -> None:

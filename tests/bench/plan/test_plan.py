@@ -258,3 +258,14 @@ def test_more_threads_than_cores_are_refused(
     (earlier / "plan.json").write_text(json.dumps(text))
     with pytest.raises(BadRunError, match=said):
         reopen(earlier)
+
+
+def test_a_path_that_learns_while_it_fetches_wants_fresh_minibatches(tmp_path: Path) -> None:
+    strategy = '[[strategy]]\nname = "cached_zero_copy"\npolicy = "lru"\n'
+    learns = f'[[workload]]\ndataset = "wordnet"\n{strategy}'
+    with pytest.raises(PlanError, match=r'lru.* learns .* say minibatches = "fresh"'):
+        load_plan(write(tmp_path, learns)).cases()
+    fresh = f'[measure]\nminibatches = "fresh"\n{learns}'
+    assert load_plan(write(tmp_path, fresh)).cases()
+    with pytest.raises(PlanError, match=r"fresh.* are drawn"):
+        load_plan(write(tmp_path, fresh.replace("[measure]", '[measure]\nsampling = "replay"')))

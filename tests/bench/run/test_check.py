@@ -11,7 +11,7 @@ from gatherbench.bench.run.check import (
     Witness,
     WrongMemoryError,
     WrongRowsError,
-    residency_rows,
+    residency_row,
 )
 from gatherbench.bench.run.loop import Watch
 from gatherbench.bench.run.rows import RowMaker
@@ -36,20 +36,20 @@ class Claims(Fetcher):
 
 
 def test_a_table_in_its_place_is_a_row_that_names_the_place() -> None:
-    (row,) = residency_rows(Claims(Residency("Host", "Host", "cudaPointerGetAttributes")), MAKE)
+    row = residency_row(Claims(Residency("Host", "Host", "cudaPointerGetAttributes")), MAKE)
     assert (row.stage, row.metric, row.value) == ("check", "residency", 1)
-    assert row.source == "cudaPointerGetAttributes: Host"
+    assert row.source == "cudaPointerGetAttributes: the table in Host"
 
 
 def test_a_table_that_was_copied_to_the_gpu_is_not_timed() -> None:
     hot = Residency("Device", "Device", "cudaPointerGetAttributes", "the hot rows")
     moved = Claims(hot, Residency("Host", "Device", "cudaPointerGetAttributes"))
     with pytest.raises(WrongMemoryError, match=r"table lies in Device memory .* reads Host memory"):
-        list(residency_rows(moved, MAKE))
+        residency_row(moved, MAKE)
 
 
 def test_where_nobody_can_be_asked_the_row_says_so() -> None:
-    (row,) = residency_rows(Claims(), MAKE)
+    row = residency_row(Claims(), MAKE)
     assert row.value is None
     assert row.reason is not None
     assert row.reason.startswith("unsupported: ")

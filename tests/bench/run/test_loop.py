@@ -84,6 +84,23 @@ def test_every_minibatch_is_trained_on_once_and_in_order(lookahead: int, count: 
     assert {len(v) for v in times.stages.values()} == {count}
 
 
+@pytest.mark.parametrize(("lookahead", "announced"), [(0, 1), (0, 3), (1, 2), (2, 9)])
+def test_a_path_hears_of_minibatches_before_it_fetches_them(lookahead: int, announced: int) -> None:
+    class Announced(Logged):
+        def announce(self, ids: Tensor) -> None:
+            self.log.append(("announce", int(ids[0])))
+
+    log: list[tuple[str, int]] = []
+    fetcher = Announced(lookahead, log)
+    fetcher.announced = announced
+    run_epoch(batches(6, log), fetcher, LoggedSteps(log))
+    for what in ("announce", "submit", "train"):
+        assert [i for said, i in log if said == what] == list(range(6))
+    for i in range(6):
+        heard = [k for said, k in log[: log.index(("submit", i))] if said == "announce"]
+        assert heard == list(range(min(i + announced, 5) + 1))
+
+
 def test_stage_times_see_the_stage_and_add_up_to_the_epoch() -> None:
     class Slow(LoggedSteps):
         def step(self, x: Tensor, batch: MiniBatch) -> Tensor:

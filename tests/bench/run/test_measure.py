@@ -21,6 +21,7 @@ from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.bench.run.untimed import EnergyBlock
+from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies import places
@@ -165,6 +166,66 @@ def test_all_strategies_train_to_the_same_bits(make_job, model: str) -> None:
     (first, second), accuracy = outcomes.pop()
     assert second < first, "the loss does not fall"
     assert accuracy > 0.5, "three classes, and labels that the features tell"
+
+
+POLICIES = ["presampled", "weighted_reverse_pagerank", "random", "oracle", "lru", "lfu"]
+
+
+@pytest.mark.parametrize("ahead", ["0", "1"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_cached_rows_train_to_the_same_bits_and_hits_are_those_told(
+    make_job, policy: str, ahead: str
+) -> None:
+    def lossy(rows: list[Row]) -> list[float]:
+        return [value(rows, "train", "loss", e) for e in range(2)]
+
+    params = {"policy": policy, "share": "20%", "ahead": ahead}
+    rows = measured(make_job("cached_zero_copy", params=params, minibatches="fresh"))
+    assert lossy(rows) == lossy(measured(make_job(minibatches="fresh")))
+    counted = value(rows, "fetch", "rows_on_device", 0)
+    told = value(rows, "fetch", "gpu_memory_read") / value(rows, "fetch", "row")
+    assert counted == told > 0
+    payload = value(rows, "fetch", "declared_payload")
+    assert value(rows, "fetch", "gpu_link_read") == payload - counted * 33 * 4
+    assert 0 < value(rows, "setup", "kept") <= value(rows, "fetch", "gpu_table")
+
+
+def test_fresh_minibatches_are_others_in_each_epoch_and_the_same_for_all(
+    make_job, monkeypatch
+) -> None:
+    fetched: list[list[list[int]]] = []
+
+    def kept(batches: Any, *rest: Any, **more: Any) -> Any:
+        epoch = list(batches)
+        fetched.append([batch.input_ids.tolist() for batch in epoch])
+        return run_epoch(epoch, *rest, **more)
+
+    monkeypatch.setattr(measure_module, "run_epoch", kept)
+    job = make_job(minibatches="fresh", warmup_epochs=2, epochs=2)
+    measured(job)
+    again = fetched[:]
+    fetched.clear()
+    measured(make_job("async_zero_copy", minibatches="fresh", warmup_epochs=2, epochs=2))
+    assert fetched == again
+    warm, warmer, one, two = again
+    trace = Trace.open(job.trace)
+    assert one == [trace.input_ids(i).tolist() for i in range(len(trace))]
+    every = [tuple(ids) for epoch in (warm, warmer, one, two) for ids in epoch]
+    assert len(set(every)) == len(every) == 4 * 5
+
+
+def test_what_may_be_learned_from_is_not_what_is_measured(make_job) -> None:
+    """Whole epochs of another seed: none of their minibatches is in the trace."""
+    job = make_job()
+    dataset = open_dataset(job.dataset)
+    earlier = knowledge_of(job.case.workload, dataset).earlier
+    assert earlier is not None
+    drawn = [[tuple(ids.tolist()) for ids in earlier(epoch)] for epoch in (0, 1, 0)]
+    trace = Trace.open(job.trace)
+    measured_ids = {tuple(trace.input_ids(i).tolist()) for i in range(len(trace))}
+    assert drawn[0] == drawn[2] != drawn[1]
+    assert len(drawn[0]) == -(-len(dataset.train_ids) // 32)  # not cut after 5 minibatches
+    assert not measured_ids & {*drawn[0], *drawn[1]}
 
 
 def test_live_sampling_and_replay_train_on_the_same_minibatches(make_job) -> None:

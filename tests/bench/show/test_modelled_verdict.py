@@ -13,7 +13,7 @@ from gatherbench.bench.read.modelled import foreign_gathers, modelled_ratios, sp
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.answers.epochs import changes_of_run
-from gatherbench.bench.show.sentences.verdict import modelled_statement
+from gatherbench.bench.show.sentences.verdict import modelled_statement, verdict
 
 MakeRun = Callable[..., Path]
 MACHINE = "cpu-amd-epyc-2c"
@@ -153,3 +153,12 @@ def test_what_is_unknown_at_some_corner_is_not_decided(modelled: Callable[..., R
         f"{HEAD} cpu_gather pinned had the shortest epochs, 1.25× to 1.37× as fast as cpu_gather"
         " naive (against aligned_zero_copy given: not decided);"
     )
+
+
+def test_what_nobody_would_train_with_is_never_ranked(make_run: MakeRun) -> None:
+    """Measured and modelled: the oracle is the fastest of both runs, and is not named."""
+    oracle = ("cached_zero_copy", "oracle,10%,0", (0.2, 0.1, 0.5))
+    run = load_run(make_run(series=[NAIVE, ALIGNED, oracle], modelled=[NAIVE, ALIGNED, oracle]))
+    said = " ".join(statement.text for statement in verdict(run))
+    assert said.count("aligned_zero_copy given had the shortest epochs") == 2
+    assert "oracle" not in said

@@ -94,8 +94,8 @@ def test_a_shipped_pair_agrees_is_executed_and_small(source: Path) -> None:
                 assert output["metadata"]["image/png"]["alt"]
 
 
-def test_nine_notebooks_each_in_the_list() -> None:
-    assert len(SHIPPED) == 9
+def test_ten_notebooks_each_in_the_list() -> None:
+    assert len(SHIPPED) == 10
     text = (ROOT / "notebooks" / "README.md").read_text()
     for source in SHIPPED:
         assert f"({source.stem}.ipynb)" in text
@@ -291,7 +291,9 @@ def test_panels_fill_themselves_from_the_rows_of_a_gpu_run(
         assert "**not measured yet**" not in said[stem]
 
 
-@pytest.mark.parametrize("stem", ["01_where_the_time_goes", "04_epoch_time", "07_cpu_power_energy"])
+@pytest.mark.parametrize(
+    "stem", ["01_where_the_time_goes", "04_epoch_time", "07_cpu_power_energy", "10_hot_rows"]
+)
 def test_without_any_run_the_notebooks_say_what_is_missing(
     said_by: SaidBy, tmp_path: Path, stem: str
 ) -> None:

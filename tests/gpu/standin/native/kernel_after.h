@@ -35,9 +35,12 @@ int allowed_gather_kernel(void** v, Visible visible) {
   const size_t ids = value<long long>(v, 4), rows = value<long long>(v, 5);
   const size_t stride = value<long long>(v, 6), row_bytes = value<int>(v, 7);
   const bool scattered = value<void*>(v, 3) != nullptr, reports = value<void*>(v, 8) != nullptr;
-  return (rows == 0 || visible(value<void*>(v, 0), (rows - 1) * stride + row_bytes)) &&
-         visible(value<void*>(v, 1), ids * sizeof(GatherId)) &&
-         visible(value<void*>(v, 2), scattered ? 1 : ids * row_bytes) &&
+  if (!visible(value<void*>(v, 1), ids * sizeof(GatherId))) return false;
+  for (size_t p = 0; p < ids; ++p) {  // rows may lie in several memories
+    const auto id = static_cast<size_t>(value<const GatherId*>(v, 1)[p]);  // bad ones are not read
+    if (id < rows && !visible(value<const char*>(v, 0) + id * stride, row_bytes)) return false;
+  }
+  return visible(value<void*>(v, 2), scattered ? 1 : ids * row_bytes) &&
          (!scattered || visible(value<void*>(v, 3), ids * 8)) &&
          (!reports || visible(value<void*>(v, 8), 8));
 }

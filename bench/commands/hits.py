@@ -1,0 +1,80 @@
+"""`gatherbench hits`: how many of the rows that training asks for a cache would hold."""
+
+from __future__ import annotations
+
+import json as json_format
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gatherbench.bench.commands.calibrate import DEFAULT_FOLDER
+from gatherbench.bench.commands.common import DEFAULT_RESULTS, bad_input, console
+
+
+def hits(
+    dataset: Annotated[
+        str, typer.Argument(help="A dataset of `gatherbench list datasets`, or one you imported.")
+    ],
+    scale: Annotated[float, typer.Option(help="Share of a generated graph's full size.")] = 1.0,
+    fanouts: Annotated[
+        str, typer.Option(help="Neighbours drawn of a node, from the seed nodes outwards.")
+    ] = "25,10",
+    batch_size: Annotated[int, typer.Option(help="Seed nodes of a minibatch.")] = 1000,
+    max_batches: Annotated[
+        int, typer.Option(help="Count on so many minibatches (0: on a whole epoch).", min=0)
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of the minibatches, as in a plan.")] = 0,
+    policies: Annotated[
+        str, typer.Option(help="Policies of cached_zero_copy, with commas (default: all).")
+    ] = "",
+    profile: Annotated[
+        str,
+        typer.Option(help="The machine: a profile's name or a .toml file (default: this machine)."),
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write hits.csv and hits.png into.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """Count which rows a cache in GPU memory would hold, by policy and size. Needs no GPU."""
+    from gatherbench.bench.model.advise.answer import chosen_profile, fanouts_of
+    from gatherbench.bench.model.advise.question import (
+        AdviceError,
+        Question,
+        dataset_graph,
+        graph_of,
+    )
+    from gatherbench.bench.model.hits import chosen_policies, count_hits
+    from gatherbench.bench.model.kept_share import kept_share
+    from gatherbench.bench.model.profile import ProfileError
+    from gatherbench.bench.sampling.trace import TraceError
+    from gatherbench.bench.show.hits import figure_of, render, table_of, to_json
+    from gatherbench.bench.show.progress import step_bar
+    from gatherbench.datasets.dataset import DatasetError
+    from gatherbench.datasets.registry import prepare_dataset
+
+    with bad_input(AdviceError, ProfileError, DatasetError, TraceError, OSError):
+        # What needs no graph is checked before one is prepared.
+        machine, remarks = chosen_profile(profile, Path(DEFAULT_FOLDER))
+        chosen = chosen_policies(policies)
+        question = Question(graph_of(2, 1, 1), fanouts_of(fanouts), batch_size)
+        with step_bar(console(stderr=True)) as progress:
+            prepare_dataset(dataset, scale, progress=progress)
+            question = replace(question, graph=dataset_graph(dataset, scale=scale))
+            workload = replace(question.workload(), scale=scale, max_batches=max_batches, seed=seed)
+            found = count_hits(workload, question.graph, chosen, progress)
+        kept = kept_share(question, found.sizes, machine, found.rates)
+        if out is not None:
+            from gatherbench.bench.show.figures.paper import save
+
+            out.mkdir(parents=True, exist_ok=True)
+            table_of(found).to_csv(out / "hits.csv", index=False)
+            save(figure_of(found, DEFAULT_RESULTS / "reference"), out / "hits.png")
+    if as_json:
+        typer.echo(json_format.dumps(to_json(found, kept, remarks), indent=2))
+    else:
+        console().print(render(found, kept, remarks), highlight=False)
+        for name in ("hits.csv", "hits.png") if out is not None else ():
+            typer.echo((out or Path()) / name)

@@ -1,0 +1,177 @@
+"""How many of the rows that training asks for a cache in GPU memory would hold, without a GPU.
+
+Which rows a cache keeps depends on the graph and on what was drawn before; whether they are asked
+for, on the minibatches that come. So hit rates are counted, on an epoch that no policy but the
+``oracle`` has seen. A static policy is a ranking: counts of that epoch, cumulated by rank, give its
+hit rate at every size at once. A cache that learns is simulated, warmed up by an earlier epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from gatherbench.bench.model.advise.question import AdviceError, Graph
+from gatherbench.bench.model.advise.sizes import DRAWN, MinibatchSizes
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.sampling.knowledge import knowledge_of
+from gatherbench.bench.sampling.prepare import prepare
+from gatherbench.bench.sampling.trace import InputIds, Trace
+from gatherbench.datasets.source import Progress, silent
+from gatherbench.datasets.store import open_dataset
+from gatherbench.strategies.base import nearest, parameters
+from gatherbench.strategies.cached_zero_copy import CachedZeroCopy, scores
+from gatherbench.strategies.knowledge import Knowledge
+from gatherbench.strategies.scores import times_asked
+from gatherbench.strategies.set_cache import Policy, SetCache
+
+#: Shares of the table that are kept by score, in thousandths: of each percent, and of less.
+SHARES = (*range(1, 10), *range(10, 1001, 10))
+#: Shares at which a cache that learns is simulated, and that tables show.
+SHOWN = (10, 50, 100, 200, 500)
+COLUMNS = ("policy", "share", "rows_kept", "per_fetched", "per_distinct")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hits:
+    """What was counted.
+
+    Attributes:
+        workload, graph: whose epoch it was.
+        sizes: the average minibatch of it.
+        batches, fetched: minibatches, and the rows that they ask for.
+        rates: of :func:`hit_rates`.
+    """
+
+    workload: Workload
+    graph: Graph
+    sizes: MinibatchSizes
+    batches: int
+    fetched: int
+    rates: pd.DataFrame
+
+
+def policies() -> dict[str, CachedZeroCopy]:
+    """Every policy by name, as a data path."""
+    names: tuple[Any, ...] = parameters(CachedZeroCopy)["policy"]
+    return {name: CachedZeroCopy(policy=name) for name in names}
+
+
+def chosen_policies(text: str) -> list[str]:
+    """The policies that ``a,b`` names; all for none.
+
+    Raises:
+        AdviceError: there is no such policy; the message names the nearest.
+    """
+    known = policies()
+    chosen = list(dict.fromkeys(name.strip() for name in text.split(","))) if text else list(known)
+    for name in chosen:
+        if name not in known:
+            raise AdviceError(
+                f"--policies: {name!r} is none of {', '.join(known)}{nearest(name, known)}"
+            )
+    return chosen
+
+
+def count_hits(
+    workload: Workload, graph: Graph, chosen: Sequence[str], progress: Progress = silent
+) -> Hits:
+    """Draw the workload's epoch, where it is not there yet, and count.
+
+    Args:
+        graph: the workload's.
+        chosen, progress: of :func:`hit_rates`.
+
+    Raises:
+        DatasetError, TraceError: dataset or minibatches cannot be had.
+    """
+    folder, minibatches = prepare(workload, progress)
+    dataset, trace = open_dataset(folder), Trace.open(minibatches)
+    known = knowledge_of(workload, dataset, InputIds(trace))
+    nodes, edges = trace.num_nodes, trace.num_edges
+    ids = tuple(trace.input_ids(i) for i in range(min(DRAWN, len(trace))))
+    sizes = MinibatchSizes(tuple(nodes.mean(0).tolist()), tuple(edges.mean(0).tolist()), ids)
+    rates = hit_rates(chosen, graph.nodes, known, progress)
+    return Hits(workload, graph, sizes, len(trace), int(nodes[:, -1].sum()), rates)
+
+
+def hit_rates(
+    chosen: Sequence[str], num_rows: int, known: Knowledge, progress: Progress = silent
+) -> pd.DataFrame:
+    """The hit rate of each policy over the share of the table that is kept: :data:`COLUMNS`.
+
+    ``share`` is that of the rows, 0 to 1, ``rows_kept`` their number. ``per_fetched`` is the share
+    of all rows that the measured minibatches ask for. In ``per_distinct`` each distinct row among
+    them counts once, however often it is asked for: with the share of its fetches that hit.
+
+    Args:
+        chosen: names of :func:`policies`.
+        num_rows: of the feature table.
+        known: ``measured`` and what the policies need; a policy gets what it needs, no more.
+        progress: called with what is being done and the fraction of it that is done.
+
+    Raises:
+        ValueError, IndexError: the graph or a minibatch does not belong to such a table.
+    """
+    every = policies()
+    assert known.measured is not None
+    asked = times_asked(known.measured, num_rows)
+    static = [name for name in chosen if not every[name].learns]
+    found: dict[str, list[tuple[int, int, float, float]]] = {}
+    for number, name in enumerate(static):
+        progress(f"rank the rows: {name}", number / len(chosen))
+        score = scores(name, num_rows, known.limited_to(every[name].needs))
+        found[name] = list(_by_score(score, asked))
+    learning = [name for name in chosen if every[name].learns]
+    if learning:
+        progress(f"simulate {', '.join(learning)}", len(static) / len(chosen))
+        found |= _by_use(learning, asked, known)
+    records = [
+        (name, thousandths / 1000, *rates) for name in chosen for thousandths, *rates in found[name]
+    ]
+    return pd.DataFrame(records, columns=list(COLUMNS))
+
+
+def _by_score(
+    score: NDArray[Any], asked: NDArray[np.int64]
+) -> Iterator[tuple[int, int, float, float]]:
+    """Rates at :data:`SHARES`; of equal scores the lower row is kept, as ``hottest`` does."""
+    by_rank = asked[np.argsort(-score, kind="stable")]
+    fetched, distinct = (np.append(0, np.cumsum(one)) for one in (by_rank, by_rank > 0))
+    for share in SHARES:
+        kept = len(asked) * share // 1000
+        yield share, kept, fetched[kept] / fetched[-1], distinct[kept] / distinct[-1]
+
+
+def _by_use(
+    names: Sequence[str], asked: NDArray[np.int64], known: Knowledge
+) -> dict[str, list[tuple[int, int, float, float]]]:
+    """Rates at :data:`SHOWN`, all caches side by side, so that each epoch is drawn once."""
+    assert known.measured is not None
+    assert known.earlier is not None
+    caches = {
+        (name, share): SetCache(len(asked) * share // 1000, cast("Policy", name))
+        for name in names
+        for share in SHOWN
+    }
+    hits = dict.fromkeys(caches, (0, 0.0))
+    warming = ((ids, False) for ids in known.earlier(0))
+    for ids, counts in chain(warming, ((ids, True) for ids in known.measured)):
+        rows = ids.numpy()
+        for key, cache in caches.items():
+            hit = rows[cache.step(rows)[0] >= 0]
+            if counts:
+                fetched, distinct = hits[key]
+                hits[key] = fetched + len(hit), distinct + float((1 / asked[hit]).sum())
+    total, distinct_rows = int(asked.sum()), int(np.count_nonzero(asked))
+    found: dict[str, list[tuple[int, int, float, float]]] = {name: [] for name in names}
+    for (name, share), (fetched, distinct) in hits.items():
+        kept = caches[name, share].capacity
+        found[name].append((share, kept, fetched / total, distinct / distinct_rows))
+    return found

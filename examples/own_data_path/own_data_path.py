@@ -1,0 +1,81 @@
+"""A data path of one's own: torch's `index_select` into staging memory, then one copy.
+
+It asks whether the CPU reads scattered rows faster in ascending order. What that costs is part of
+the path: sorting the ids, and putting the rows into the order of the minibatch where they arrive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.buffers import RowBuffer, TicketRing
+from gatherbench.strategies.cuda_fetcher import after
+from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.knowledge import Knowledge
+from gatherbench.strategies.places import cuda_skip, no_path_to, with_index
+
+
+@dataclass(frozen=True)
+class OwnRows(Strategy):
+    """``order`` in which the CPU reads the rows: as ``given`` or ``ascending``."""
+
+    name: ClassVar[str] = "own_rows"
+    summary: ClassVar[str] = "torch's index_select into staging memory, then one copy"
+    colour: ClassVar[str] = "grey"
+
+    order: Literal["given", "ascending"] = "given"
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        return cuda_skip(device) if device.type == "cuda" else no_path_to(device)
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        payload = ids.numel() * row_bytes
+        places = 8 * ids.numel() if self.order == "ascending" else 0  # int64, beside the rows
+        return DataPath(
+            payload_bytes=payload,
+            cpu_read_bytes=payload,
+            cpu_write_bytes=payload,
+            copy_engine_bytes=payload + places,
+            gpu_requests={},
+        )
+
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
+        return OwnRowsFetcher(features, device, self.order == "ascending")
+
+
+class OwnRowsFetcher(Fetcher):
+    """Blocks until the staged rows are copied, so that the staging memory is free again."""
+
+    def __init__(self, features: Tensor, device: torch.device, ascending: bool) -> None:
+        on_gpu = device.type == "cuda"
+        super().__init__(features, with_index(device) if on_gpu else device)
+        self._table, self._ascending = features, ascending
+        self._staging = RowBuffer(
+            lambda rows: torch.empty((rows, self.row_width), dtype=self.dtype, pin_memory=on_gpu)
+        )
+        self._ring = TicketRing(1)
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        self._ring.claim()
+        places = None
+        if self._ascending:
+            ids, places = ids.sort()
+        staged = self._staging.rows(ids.numel())
+        torch.index_select(self._table, 0, ids, out=staged)
+        rows = staged.to(self.device, copy=True)
+        if places is not None:
+            rows = torch.empty_like(rows).index_copy_(0, places.to(self.device), rows)
+        if self.device.type == "cpu":
+            return self._ring.issue(lambda: rows)
+        # The result may be taken on another stream than the one on which this is queued.
+        queued = torch.cuda.current_stream(self.device).record_event()
+        return self._ring.issue(lambda: after(queued, rows))
+
+    def _close(self) -> None:
+        self._ring.close()
+        del self._table, self._staging

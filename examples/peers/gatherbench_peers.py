@@ -1,0 +1,140 @@
+"""How PyG and DGL fetch feature rows: their own functions, in the loop that measures ours.
+
+A policy of ours that is named after another library is our kernel; here their code runs. Rows are
+fresh memory in each minibatch, as in their loaders. What is read on a GPU has not run on one yet.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.buffers import TicketRing
+from gatherbench.strategies.cuda_fetcher import after
+from gatherbench.strategies.data_path import DataPath, zero_copy_path
+from gatherbench.strategies.knowledge import Knowledge
+from gatherbench.strategies.places import cuda_skip, no_path_to, with_index
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@dataclass(frozen=True)
+class Peer(Strategy):
+    """What the peers have in common: a package that may not be there."""
+
+    package: ClassVar[str]
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        if _version(self.package) is None:
+            return f"not_installed: {self.package}; pip install {self.package}"
+        return cuda_skip(device) if device.type == "cuda" else no_path_to(device)
+
+
+@dataclass(frozen=True)
+class PeerPyg(Peer):
+    """What PyG's loaders do of a minibatch's rows, and its `to(device)` after them."""
+
+    package: ClassVar[str] = "torch-geometric"
+    name: ClassVar[str] = "peer_pyg"
+    summary: ClassVar[str] = f"PyG {_version(package)}: its loader's index_select, then .to(device)"
+    colour: ClassVar[str] = "grey"
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return _staged(ids, row_bytes, pageable=True)
+
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
+        gather = importlib.import_module("torch_geometric.loader.utils").index_select
+        # To the host the copy is forced: towards a GPU there is always one.
+        return PeerFetcher(features, device, lambda t, ids, to: gather(t, ids).to(to, copy=True))
+
+
+@dataclass(frozen=True)
+class PeerDgl(Peer):
+    """DGL's feature storage. ``rows``: gathered by the CPU, or read in place by the GPU (UVA)."""
+
+    package: ClassVar[str] = "dgl"
+    name: ClassVar[str] = "peer_dgl"
+    summary: ClassVar[str] = f"DGL {_version(package)}: its feature storage's fetch"
+    colour: ClassVar[str] = "yellow"
+
+    rows: Literal["gathered", "in_place"] = "gathered"
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        if self.rows == "in_place" and device.type == "cpu":
+            return "unsupported: rows = in_place is read by a GPU and means nothing on the host"
+        return super().skip(device, table_bytes)
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        if self.rows == "in_place":
+            return zero_copy_path(ids, row_bytes, "dgl", "given")
+        return _staged(ids, row_bytes, pageable=False)
+
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
+        os.environ.setdefault("DGLBACKEND", "pytorch")  # else it asks, and writes into the home
+        wrap = importlib.import_module("dgl.storages").wrap_storage
+
+        def fetch(table: Tensor, ids: Tensor, to: torch.device) -> Tensor:
+            rows: Tensor = wrap(table).fetch(ids, to, pin_memory=to.type == "cuda")
+            return rows if to.type == "cuda" else rows.clone()  # see PeerPyg
+
+        if self.rows == "gathered":
+            return PeerFetcher(features, device, fetch)
+        pinned: Any = importlib.import_module("dgl.utils").pin_memory_inplace(features)
+        return PeerFetcher(features, device, fetch, device, pinned.unpin_memory_)
+
+
+def _staged(ids: Tensor, row_bytes: int, pageable: bool) -> DataPath:
+    payload = ids.numel() * row_bytes
+    return DataPath(
+        payload_bytes=payload,
+        cpu_read_bytes=payload,
+        cpu_write_bytes=payload,
+        copy_engine_bytes=payload,
+        gpu_requests={},
+        pageable_bytes=payload if pageable else 0,
+    )
+
+
+class PeerFetcher(Fetcher):
+    """Calls ``fetch(table, ids, device)`` of a peer; what that queues is on the current stream."""
+
+    def __init__(
+        self,
+        features: Tensor,
+        device: torch.device,
+        fetch: Callable[[Tensor, Tensor, torch.device], Tensor],
+        ids_device: torch.device | None = None,
+        release: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(features, with_index(device) if device.type == "cuda" else device)
+        self.ids_device = ids_device or self.ids_device
+        self._table, self._fetch, self._release = features, fetch, release
+        self._ring = TicketRing(1)
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        self._ring.claim()
+        rows = self._fetch(self._table, ids, self.device)
+        if self.device.type == "cpu":
+            return self._ring.issue(lambda: rows)
+        queued = torch.cuda.current_stream(self.device).record_event()
+        return self._ring.issue(lambda: after(queued, rows))
+
+    def _close(self) -> None:
+        self._ring.close()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # a gather may still read what is released here
+        self._release()
+        del self._table, self._fetch

@@ -1,0 +1,104 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 10. Hot rows on the GPU
+#
+# **Question.** What is it worth to keep the rows that are asked for often in GPU memory, and how
+# many, by which policy?
+#
+# **Claim checked.** Data Tiering (Min et al., KDD 2022, arXiv 2111.05894): with hot rows in GPU
+# memory and the rest read by zero-copy, 87 to 95 % less crosses the link, and training is 1.6 to
+# 2.1 times as fast.
+
+# %%
+from gatherbench.bench.model.profile import load_profile
+from gatherbench.bench.read.kept import found_on_device
+from gatherbench.bench.show.answers.hot_rows import (
+    measured_gains,
+    modelled_gains,
+    published_tiering,
+)
+from gatherbench.bench.show.figures.curves import CurveAxes, curves
+from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
+from gatherbench.bench.show.notebook_tables import open_findings
+from gatherbench.bench.show.notebooks_show import say, show
+
+findings = open_findings()
+profile = load_profile("rtx3090-pcie4")
+SHAPES = ["products-like", "papers100M-like", "twitter-like"]
+roofs, (least, most) = published_tiering(findings.published)
+FOUND = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, least, 0.9, most, 1]
+
+# %% [markdown]
+# ## What a row that is found is worth
+#
+# A row that is found in GPU memory does not cross the link. How much sooner the epoch ends then
+# depends on what else it waits for.
+
+# %%
+modelled = modelled_gains(SHAPES, profile, FOUND)
+measured = measured_gains(findings)
+rows = modelled if measured.empty else modelled.merge(measured, how="outer")
+show(
+    curves(
+        rows,
+        {"measured": "run the plan hot-rows on a GPU: `gatherbench run hot-rows`"},
+        CurveAxes("rows found on the GPU (%)", "times as fast as with no row kept"),
+        title="What rows found on the GPU are worth: an epoch of GraphSAGE",
+        foot="Published: the range over the paper's graphs, against the systems it compares with. "
+        "Modelled: graphs by their sizes alone, with minibatches drawn as fast as the profile "
+        "says, and as if the kept rows fit; 'no row kept' is aligned zero-copy.",
+        roofs=roofs,
+        names={"modelled": f"modelled, {profile.name}"},
+    ),
+    "Times as fast as aligned zero-copy against the share of rows found on the GPU.",
+)
+
+# %% [markdown]
+# ## How many rows, by which policy
+#
+# From runs that kept several shares of a table. In host memory there is no link that a found row
+# could spare, so there the first panel shows what finding rows costs, and no gain.
+
+# %%
+kept = [(run, w, figure) for run in findings.runs for w, figure in draw_kept_rows(run).items()]
+for run, workload, figure in kept:
+    show(figure, f"Epoch and link bytes over the share kept, {run.names[workload]}.")
+if not kept:
+    say("**Not measured yet**: `gatherbench run hot-rows`, on a GPU or without one.")
+
+# %% [markdown]
+# ## What the data say
+
+# %%
+low, high = roofs["y"].min(), roofs["y"].max()
+say(
+    f"- Published: {least:.0%} to {most:.0%} less over the link, training **{low:g} to {high:g}**"
+    " times as fast, over graphs that the abstract does not name."
+)
+for name, line in modelled.groupby("series", sort=False):
+    y = line.set_index("x")["y"]
+    place = "reaches" if y.max() >= low else "stays below"
+    say(
+        f"- {name}, modelled: with {least:.0%} of the rows found an epoch is"
+        f" **{y[100 * least]:.2f}** times as fast as with none, with {most:.0%}"
+        f" {y[100 * most]:.2f}; with all of them it"
+        f" {place} the published range ({y[100.0]:.2f})."
+    )
+for run, workload, _ in kept:
+    found = found_on_device(run).loc[workload].dropna().sort_values("counted")
+    for (strategy, variant, backend), row in found.iterrows():
+        say(
+            f"- {run.names[workload]}, {backend}: `{strategy}` `{variant}` found"
+            f" **{row['counted']:.1%}** of the rows, {row['declared']:.1%} were declared."
+        )
+if measured.empty:
+    say("- Epochs with hot rows on a GPU: **not measured yet**.")

@@ -1,0 +1,178 @@
+"""By which score rows are chosen for a cache in GPU memory: the higher, the more often asked for.
+
+Degree (PaGraph: Lin et al., SoCC 2020) and reverse PageRank (Data Tiering: Min et al., KDD 2022,
+arXiv 2111.05894) look at the graph alone, times asked (PreSC: GNNLab, Yang et al., EuroSys 2022)
+at minibatches that were sampled before. Random scores are the control: what a cache gains without
+knowing anything.
+
+A graph of ``N`` nodes is in compressed sparse columns: ``indptr``, int64 ``[N + 1]``, and
+``indices``, int32 or int64 ``[E]``. ``indices[indptr[v]:indptr[v + 1]]`` are the in-neighbours of
+``v``, those whose rows are asked for when ``v`` is sampled. Both may be memory-mapped.
+
+Every thread reads all edges and adds up for a range of nodes of its own. So no edge costs memory,
+and a node's sum has one order, hence the same bits, whatever the number of threads. Gathering along
+the transposed graph was tried: on two cores it was no faster, and it takes 4 B for each edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gatherbench.kernels.host_gather import available_cores
+
+Ids = Tensor | NDArray[np.int32] | NDArray[np.int64]
+Number = TypeVar("Number", np.int64, np.float64)
+
+
+def out_degree(indptr: NDArray[np.int64], indices: NDArray[Any]) -> NDArray[np.int64]:
+    """How often each node is an in-neighbour of a node: int64 ``[N]``.
+
+    Raises:
+        ValueError, IndexError: the arrays are no graph.
+    """
+    _check_graph(indptr, indices)
+    return _received(indptr, indices, np.ones(len(indptr) - 1, np.int64))
+
+
+def reverse_pagerank(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    restart: Ids | None = None,
+    damping: float = 0.85,
+    iterations: int = 20,
+) -> NDArray[np.float64]:
+    """PageRank against the edges, from nodes to those they aggregate from: float64 ``[N]``.
+
+    ``R(v) = (1 - damping) * t(v) + damping * sum(R(u) / in_degree(u))`` over the edges by which a
+    node ``u`` aggregates from ``v``, iterated from ``R = t``. ``t`` is ``1 / N`` for every node, or
+    with ``restart`` one share for each of these nodes and 0 for the others: the paper's weighted
+    reverse PageRank, where they are the training nodes. What a node without in-neighbours holds is
+    given to nobody, so the sum over all nodes may be below 1.
+
+    Args:
+        restart: node ids ``[T]``, at least one.
+
+    Raises:
+        ValueError, IndexError: the arrays are no graph, or ``restart`` is empty or not in it.
+    """
+    _check_graph(indptr, indices)
+    num_nodes = len(indptr) - 1
+    start = np.full(num_nodes, float(restart is None))
+    if restart is not None:
+        start[_checked("restart", restart, num_nodes)] = 1
+        if not start.any():
+            raise ValueError("restart: expected at least one node, or None for all")
+    start /= start.sum()
+    weight = damping / np.maximum(np.diff(indptr), 1)
+    rank = start
+    for _ in range(iterations):
+        rank = _received(indptr, indices, rank * weight)
+        rank += (1 - damping) * start
+    return rank
+
+
+def times_asked(minibatches: Iterable[Ids], num_nodes: int) -> NDArray[np.int64]:
+    """In how many of the minibatches each node was an input node: int64 ``[num_nodes]``.
+
+    Args:
+        minibatches: the input nodes of each, ``[B]`` on the CPU. An id that a minibatch holds twice
+            counts once. Draw them with another seed than those that the cache is measured on.
+
+    Raises:
+        IndexError: a minibatch names a node outside ``0 .. num_nodes - 1``.
+    """
+    times = np.zeros(num_nodes, np.int64)
+    for number, ids in enumerate(minibatches):
+        times[_checked(f"minibatch {number}", ids, num_nodes)] += 1
+    return times
+
+
+def random_scores(num_nodes: int, seed: int) -> NDArray[np.float64]:
+    """Uniform in [0, 1) and decided by the seed: float64 ``[num_nodes]``."""
+    return np.random.default_rng(seed).random(num_nodes)
+
+
+def hottest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """The ``count`` nodes of the highest scores ``[N]``, ascending: int64 ``[count]``.
+
+    Of equal scores the lower node is taken. Takes time in proportion to ``N``.
+
+    Raises:
+        ValueError: ``count`` is outside ``0 .. N``, or a score is not a number.
+    """
+    if not 0 <= count <= len(scores):
+        raise ValueError(f"count = {count}: expected 0 to {len(scores)}, the number of scores")
+    if np.isnan(scores).any():
+        raise ValueError("scores: some are NaN, which is neither high nor low")
+    if count == 0:
+        return np.empty(0, np.int64)
+    lowest = np.partition(scores, -count)[-count]
+    chosen = scores > lowest
+    ties = np.flatnonzero(scores == lowest)
+    chosen[ties[: count - np.count_nonzero(chosen)]] = True
+    return np.flatnonzero(chosen)
+
+
+def _received(
+    indptr: NDArray[np.int64], indices: NDArray[Any], share: NDArray[Number]
+) -> NDArray[Number]:
+    """What each node gets where each node ``u`` gives ``share[u]`` along each of its in-edges."""
+    out, cores = np.zeros_like(share), available_cores()
+    bounds = [len(out) * part // cores for part in range(cores + 1)]
+    starts, nodes = _read_only(indptr), _read_only(indices)
+
+    def part(low: int, high: int) -> None:
+        _add_up(starts, nodes, share, low, out[low:high])
+
+    with ThreadPoolExecutor(cores) as pool:
+        list(pool.map(part, bounds, bounds[1:]))
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _add_up(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    share: NDArray[Any],
+    low: int,
+    out: NDArray[Any],
+) -> None:
+    """Add to ``out[i]`` what node ``low + i`` gets."""
+    size = np.uint64(len(out))
+    for node in range(len(share)):
+        for edge in range(indptr[node], indptr[node + 1]):
+            # Unsigned: nodes below the range lie far above it, and no index wraps around.
+            place = np.uint64(indices[np.uint64(edge)] - low)
+            if place < size:
+                out[place] += share[node]
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """A read-only view: numba compiles for writable arrays apart, and so needs to only once."""
+    view: NDArray[Any] = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _check_graph(indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
+    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+        raise ValueError(
+            f"indptr: expected to ascend from 0 to the {len(indices)} edges of indices; "
+            "the graph is broken, make it again"
+        )
+    _checked("indices", indices, len(indptr) - 1)
+
+
+def _checked(what: str, nodes: Ids, num_nodes: int) -> NDArray[Any]:
+    ids: NDArray[Any] = np.asarray(nodes)
+    for extreme in (ids.min(), ids.max()) if ids.size else ():
+        if not 0 <= extreme < num_nodes:
+            raise IndexError(f"{what}: names node {extreme}, the graph has 0..{num_nodes - 1}")
+    return ids

@@ -1,0 +1,182 @@
+"""Hit rates: by hand, as the strategy itself declares them, and told apart from dishonest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import binom
+from torch import Tensor
+
+from gatherbench.bench.model import hits
+from gatherbench.bench.model.hits import COLUMNS, SHARES, SHOWN, hit_rates, policies
+from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.strategies.cached_zero_copy import CachedZeroCopy, placed
+from gatherbench.strategies.data_path import total
+from gatherbench.strategies.knowledge import Adjacency, Knowledge
+
+STATIC = [name for name, path in policies().items() if not path.learns]
+NODES = 640
+
+
+def minibatches(*rows: list[int]) -> tuple[Tensor, ...]:
+    return tuple(torch.tensor(ids) for ids in rows)
+
+
+def at(rates: pd.DataFrame, policy: str) -> pd.DataFrame:
+    return rates[rates["policy"] == policy].set_index("share")
+
+
+def epoch(sampler: NeighborSampler, ids: NDArray[Any], seed: int) -> tuple[Tensor, ...]:
+    seeds = epoch_seeds(ids, 16, seed, 0)
+    return tuple(sampler.sample(s, batch_seed(seed, 0, i)).input_ids for i, s in enumerate(seeds))
+
+
+@pytest.fixture(scope="module")
+def skewed() -> Knowledge:
+    """A graph where low nodes have many neighbours, and what may be known of its training."""
+    draw = np.random.default_rng(5)
+    nodes = np.sort(draw.integers(0, NODES, 6000))
+    sources = (NODES * draw.random(6000) ** 3).astype(np.int64)
+    graph = Adjacency(np.searchsorted(nodes, np.arange(NODES + 1)), sources)
+    train = np.sort(draw.permutation(NODES)[:200])
+    sampler = NeighborSampler(graph.indptr, graph.indices, (4, 3))
+    return Knowledge(
+        graph=graph,
+        training_ids=train,
+        earlier=lambda number: epoch(sampler, train, 100 + number),
+        measured=epoch(sampler, train, 0),
+    )
+
+
+def test_by_hand() -> None:
+    """Node 1 is asked for 3 times, 2 twice, 0 once, 3 never; out-degrees are 0, 1, 2, 0."""
+    graph = Adjacency(np.array([0, 2, 3, 3, 3]), np.array([1, 2, 2]))
+    measured = minibatches([0, 1, 2], [2, 1], [1])
+    rates = hit_rates(["degree", "oracle"], 4, Knowledge(graph=graph, measured=measured))
+    assert tuple(rates.columns) == COLUMNS
+    degree, oracle = at(rates, "degree"), at(rates, "oracle")
+    columns = ["rows_kept", "per_fetched", "per_distinct"]
+    for share, by_degree, by_oracle in (
+        (0.24, (0, 0, 0), (0, 0, 0)),
+        (0.25, (1, 2 / 6, 1 / 3), (1, 3 / 6, 1 / 3)),
+        (0.5, (2, 5 / 6, 2 / 3), (2, 5 / 6, 2 / 3)),
+        (0.75, (3, 1, 1), (3, 1, 1)),
+        (1.0, (4, 1, 1), (4, 1, 1)),
+    ):
+        assert tuple(degree.loc[share, columns]) == by_degree
+        assert tuple(oracle.loc[share, columns]) == by_oracle
+
+
+def test_a_cache_that_learns_by_hand() -> None:
+    """Two rows of four, one set: warm it holds 0 and 1; then 1 hits, 2 evicts 0, 1 hits, 0 not."""
+    known = Knowledge(
+        earlier=lambda _: minibatches([0], [1]), measured=minibatches([1], [2], [1], [0])
+    )
+    lru = at(hit_rates(["lru"], 4, known), "lru")
+    # Both fetches of row 1 hit, none of the one of rows 0 and 2.
+    assert tuple(lru.loc[0.5, ["rows_kept", "per_fetched", "per_distinct"]]) == (2, 2 / 4, 1 / 3)
+    assert list(lru.index) == [share / 1000 for share in SHOWN]
+
+
+@pytest.mark.parametrize("policy", policies())
+def test_the_strategy_declares_the_same(skewed: Knowledge, policy: str) -> None:
+    rates = at(hit_rates([policy], NODES, skewed), policy)
+    assert skewed.earlier is not None
+    for share in SHOWN:
+        word: Any = f"{share // 10}%"
+        path = CachedZeroCopy(policy=policies()[policy].policy, share=word)
+        known = skewed.limited_to(path.needs)
+        declared = total(
+            path.data_paths(skewed.measured or (), 64, NODES, known, skewed.earlier(0))
+        )
+        found = declared.gpu_memory_bytes / declared.payload_bytes
+        assert rates.loc[share / 1000, "per_fetched"] == found
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_at_every_share_it_is_what_is_placed_and_the_oracle_is_the_bound(data: Any) -> None:
+    nodes = data.draw(st.integers(1, 40))
+    node = st.integers(0, nodes - 1)
+    sources = data.draw(st.lists(node, min_size=2 * nodes, max_size=2 * nodes))
+    graph = Adjacency(2 * np.arange(nodes + 1), np.array(sources))  # of two in-neighbours each
+    batch = st.lists(node, min_size=1, unique=True)
+    epochs = [minibatches(*data.draw(st.lists(batch, min_size=1, max_size=6))) for _ in range(2)]
+    known = Knowledge(
+        graph=graph,
+        training_ids=np.array([nodes // 2]),
+        earlier=lambda _: epochs[0],
+        measured=epochs[1],
+    )
+    rates = hit_rates(STATIC, nodes, known)
+    fetched = torch.cat(epochs[1]).numpy()
+    best = at(rates, "oracle")["per_fetched"].to_numpy()
+    for policy in STATIC:
+        mine = at(rates, policy)
+        assert (mine["per_fetched"].to_numpy() <= best).all()
+        for share in (*SHARES[:10], *SHARES[10::7], 1000):
+            kept = placed(policy, nodes * share // 1000, nodes, known)
+            row = mine.loc[share / 1000]
+            assert row["rows_kept"] == kept.capacity
+            assert row["per_fetched"] == (kept.slots[fetched] >= 0).sum() / len(fetched)
+            assert row["per_distinct"] == (kept.slots[np.unique(fetched)] >= 0).mean()
+
+
+def test_rows_by_lot_hit_as_often_as_they_are_many(skewed: Knowledge) -> None:
+    asked = replace(skewed, measured=(torch.arange(0, 50_000, 5),))
+    random = at(hit_rates(["random"], 50_000, asked), "random")
+    for share in SHOWN:
+        low, high = binom.interval(0.999, 10_000, share / 1000)
+        assert low <= 10_000 * random.loc[share / 1000, "per_fetched"] <= high
+
+
+def honest(_: pytest.MonkeyPatch, known: Knowledge) -> Knowledge:
+    return known
+
+
+def reversed_scores(patch: pytest.MonkeyPatch, known: Knowledge) -> Knowledge:
+    right = hits.scores
+    patch.setattr(hits, "scores", lambda name, *of: (-1) ** (name != "random") * right(name, *of))
+    return known
+
+
+def learns_from_the_measured(_: pytest.MonkeyPatch, known: Knowledge) -> Knowledge:
+    return replace(known, earlier=lambda _: known.measured or ())
+
+
+@pytest.mark.parametrize(
+    ("make", "above_random", "below_oracle"),
+    [
+        (honest, True, True),
+        (reversed_scores, False, True),
+        (learns_from_the_measured, True, False),
+    ],
+)
+def test_dishonest_policies_are_told_apart(
+    make: Callable[[pytest.MonkeyPatch, Knowledge], Knowledge],
+    above_random: bool,
+    below_oracle: bool,
+    skewed: Knowledge,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    oracle = at(hit_rates(["oracle"], NODES, skewed), "oracle").loc[0.01:0.5, "per_fetched"]
+    known = make(monkeypatch, skewed)
+    rates = hit_rates(["presampled", "degree", "random"], NODES, known)
+    random = at(rates, "random").loc[0.01:0.5, "per_fetched"]
+    for policy in ("presampled", "degree"):
+        mine = at(rates, policy).loc[0.01:0.5, "per_fetched"]
+        assert (mine > random).mean() == pytest.approx(float(above_random), abs=0.02)
+    presampled = at(rates, "presampled").loc[0.01:0.5, "per_fetched"]
+    assert (presampled < oracle).any() == below_oracle
+    if not below_oracle:
+        assert (presampled == oracle).all()

@@ -1,0 +1,157 @@
+"""Rows found on the device and the share that is kept: by hand from rows that were made up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gatherbench.bench.model.profile import load_profile
+from gatherbench.bench.read.kept import found_on_device, kept_rows
+from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.show.answers.epochs import measured_bars, measured_changes
+from gatherbench.bench.show.answers.hot_rows import (
+    measured_gains,
+    modelled_gains,
+    published_tiering,
+)
+from gatherbench.bench.show.figures.draw import save_all
+from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
+from gatherbench.bench.show.notebook_tables import load_findings
+from gatherbench.bench.show.report.tables import data_path
+
+from .gpu_rows import add_rows, declare_path
+from .test_notebook_figures import test_no_text_overlaps_another_or_leaves_the_paper as stands_free
+from .test_notebook_figures import texts
+from .test_show import shown
+
+MakeRun = Callable[..., Path]
+REFERENCE = Path(__file__).parents[3] / "results" / "reference"
+CACHED = "cached_zero_copy"
+#: Strategy, variant, parameters, bytes kept of the table of 1000 B, rows of 10 B found of 100.
+SERIES = [
+    ("cpu_gather", "naive", {"mode": "naive"}, 0, None),
+    ("aligned_zero_copy", "given", {}, 0, None),
+    (CACHED, "presampled,10%,0", {}, 100, 25),
+    (CACHED, "presampled,50%,0", {"share": "50%"}, 500, 80),
+    (CACHED, "oracle,10%,0", {"policy": "oracle"}, 100, 30),
+    ("all_in_gpu", "default", {}, 1000, None),
+]
+
+
+@pytest.fixture
+def folder(make_run: MakeRun) -> Path:
+    """A GPU's run with an epoch of 1.7 s and 0.1 s less for each series after the first."""
+    times = [(s, v, (0.2, 1.0 - 0.1 * i, 0.49)) for i, (s, v, *_) in enumerate(SERIES)]
+    name = "20261121-gpu-aaaaaa"
+    folder = make_run(name, series=times, backend="cuda", machine="nvidia-h200", epochs=1)
+    plan = json.loads((folder / "plan.json").read_text())
+    params = {(s, v): given for s, v, given, *_ in SERIES}
+    for case in plan["cases"]:
+        case["params"] = params[case["strategy"], case["variant"]]
+    (folder / "plan.json").write_text(json.dumps(plan))
+    for strategy, variant, _, kept, found in SERIES:
+        case = {"strategy": strategy, "variant": variant}
+        table = {"stage": "setup", "metric": "table", "unit": "B", "value": 1000}
+        add_rows(folder, [table], **case)
+        reads = 0 if strategy == "cpu_gather" else 1000 - 10 * (found or kept / 10)
+        facts = {"row": 10.0, "gpu_table": kept, "gpu_link_read": reads, "copy_engine": 8}
+        facts["gpu_memory_read"] = 0 if strategy == "cpu_gather" else 1000 - reads
+        declare_path(folder, strategy, variant, **facts)
+        hits = {"stage": "fetch", "metric": "rows_on_device", "unit": "1", "value": found}
+        if found is not None:  # of the 200 M rows in the 2 GB of an epoch of `write_run`
+            hits["value"] = found * 2e6 + 1e6
+            add_rows(folder, [hits | {"repeat": n} for n in range(3)], epoch=0, **case)
+    return folder
+
+
+def test_found_rows_are_counted_beside_declared(folder: Path) -> None:
+    run = load_run(folder)
+    found = found_on_device(run).droplevel(["workload", "backend"])
+    assert found.loc[(CACHED, "presampled,10%,0")].tolist() == pytest.approx([0.255, 0.25])
+    assert found.loc[("all_in_gpu", "default"), "declared"] == 1
+    assert found["counted"].notna().sum() == 3, "nobody counts the others"
+    text = shown(folder, 80).partition("Rows found on the device: wordnet GraphSAGE")[2]
+    assert text.split()[:4] == ["strategy", "variant", "counted", "declared"]
+    assert f"{CACHED} presampled,50%,0 80.5% 80.0%" in " ".join(text.split())
+    table = data_path(run)
+    columns = [column.field for column in table.columns]
+    line = next(one for one in table.lines if "presampled,50%,0" in [c.text for c in one.cells])
+    cells = dict(zip(columns, line.cells, strict=True))
+    assert (cells["declared"].text, cells["counted"].text) == ("80.0", "80.5")
+
+
+def test_without_a_path_that_keeps_rows_nothing_is_added(make_run: MakeRun) -> None:
+    folder = make_run(declared=True)
+    run = load_run(folder)
+    assert "Rows found" not in shown(folder)
+    assert not {"declared", "counted"} & {column.field for column in data_path(run).columns}
+    assert kept_rows(run).empty
+
+
+def test_points_lie_at_the_share_that_is_kept(folder: Path) -> None:
+    points = kept_rows(load_run(folder))
+    measured = points[points["panel"] == "measured"].set_index(["series", "x"])["y"]
+    assert measured.to_dict() == pytest.approx(
+        {
+            ("aligned_zero_copy", 0): 1.6,
+            (f"{CACHED} presampled", 10): 1.5,
+            (f"{CACHED} presampled", 50): 1.4,
+            (f"{CACHED} oracle (the bound)", 10): 1.3,
+            ("all_in_gpu", 100): 1.2,
+        }
+    )
+    link = points[points["panel"] == "declared"].set_index(["series", "x"])["y"]
+    assert link[f"{CACHED} presampled", 50] == 200 + 8
+    assert set(points.loc[points["aside"], "series"]) == {f"{CACHED} oracle (the bound)"}
+
+
+def test_a_picture_from_two_shares_on(folder: Path, tmp_path: Path) -> None:
+    run = load_run(folder)
+    ((workload, figure),) = draw_kept_rows(run).items()
+    stands_free(figure)
+    assert "not modelled" in texts(figure)
+    measured, _, link = figure.axes
+    assert [len(axes.get_lines()) for axes in figure.axes] == [4, 0, 4]
+    assert {line.get_linestyle() for line in measured.get_lines()} == {"-"}
+    assert {line.get_linestyle() for line in link.get_lines()} == {"--"}, "computed, not measured"
+    written = save_all(run, tmp_path / "figures", ["png"])
+    assert f"kept_rows_{workload}.png" in {path.name for path in written}
+    plan = json.loads((folder / "plan.json").read_text())
+    one = [case for case in plan["cases"] if case["variant"] != "presampled,50%,0"]
+    rows = run.rows[run.rows["variant"] != "presampled,50%,0"]
+    assert not draw_kept_rows(replace(run, plan={**plan, "cases": one}, rows=rows))
+
+
+def test_gains_over_what_is_found(folder: Path) -> None:
+    findings = load_findings(folder.parents[1], REFERENCE)
+    measured = measured_gains(findings).set_index("x")["y"]
+    assert measured.to_dict() == pytest.approx({25.5: 1.6 / 1.5, 80.5: 1.6 / 1.4, 30.5: 1.6 / 1.3})
+
+
+def test_the_bound_is_nobodys_best_variant(folder: Path) -> None:
+    """The oracle has the shortest epoch of its strategy by 0.1 s."""
+    findings = load_findings(folder.parents[1], REFERENCE)
+    bars = measured_bars(findings, "cuda").query("strategy == @CACHED")
+    assert set(bars["variant"]) == {"presampled,10%,0", "presampled,50%,0"}
+    (change,) = measured_changes(findings, "cuda", {"time": ("epoch", "wall_time")}).query(
+        "strategy == @CACHED"
+    )["median"]
+    assert change == pytest.approx(1.4 / 1.7 - 1)
+
+
+def test_the_model_gains_nothing_of_no_row_and_most_of_all() -> None:
+    profile = load_profile("rtx3090-pcie4")
+    y = modelled_gains(["products-like"], profile, [0.0, 0.5, 1.0])["y"].tolist()
+    assert y[0] == 1
+    assert 1 < y[1] <= y[2]
+
+
+def test_data_tiering_is_published_as_a_range() -> None:
+    roofs, traffic = published_tiering(load_reference(REFERENCE))
+    assert roofs["y"].tolist() == [1.6, 2.1]
+    assert traffic == (0.87, 0.95)

@@ -1,0 +1,167 @@
+"""Which rows are kept, who knows what, and that hits are counted as they were told in advance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import gatherbench
+from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.cached_zero_copy import CachedZeroCopy, placed
+from gatherbench.strategies.conformance import known_of, random_table
+from gatherbench.strategies.data_path import DataPath, zero_copy_path
+from gatherbench.strategies.knowledge import Knowledge, adjacency_of
+from gatherbench.strategies.registry import build, representatives
+
+HOST = torch.device("cpu")
+#: Node 3 is a source five times, 1 twice, 0 once; the training node 9 aggregates from 1 and 3.
+EDGES = torch.tensor([[3, 3, 3, 3, 3, 1, 1, 0], [0, 1, 2, 4, 9, 9, 2, 5]])
+KNOWN = Knowledge(
+    graph=adjacency_of(EDGES, 10),
+    training_ids=np.array([9]),
+    earlier=lambda epoch: [torch.tensor([9, 7, 3]), torch.tensor([7, 1])][epoch:],
+    measured=[torch.tensor([6, 5]), torch.tensor([6])],
+    room_bytes=1000,
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [
+        ("degree", [1, 3]),
+        ("reverse_pagerank", [0, 3]),  # 0 has all of 5, and 1 half of 2 and of 9: a tie
+        ("weighted_reverse_pagerank", [3, 9]),  # 9 restarts, and gives 1 and 3 equal parts
+        ("presampled", [3, 7]),  # 7 twice; of those asked for once, 3 has the highest degree
+        ("oracle", [5, 6]),
+    ],
+)
+def test_each_policy_keeps_what_it_scores_highest(policy: str, kept: list[int]) -> None:
+    found = placed(policy, 2, 10, KNOWN)
+    assert found.ids.tolist() == kept
+    assert [v for v in range(10) if found.slots[v] >= 0] == kept
+    assert found.slots[kept].tolist() == [0, 1]
+
+
+def test_random_rows_do_not_depend_on_the_graph() -> None:
+    assert np.array_equal(
+        placed("random", 3, 10, KNOWN).ids, placed("random", 3, 10, Knowledge()).ids
+    )
+
+
+def test_the_path_of_a_minibatch_by_hand() -> None:
+    strategy = build("cached_zero_copy", {"policy": "degree", "share": "20%"})
+    ids = torch.tensor([3, 5, 1, 3, 8], dtype=torch.int32)  # 3, 1 and 3 again are kept
+    (path,) = strategy.data_paths([ids], 400, 10, KNOWN)
+    cold = zero_copy_path(torch.tensor([5, 8]), 400, "aligned", "given")
+    assert path == DataPath(
+        payload_bytes=5 * 400,
+        copy_engine_bytes=5 * 4,
+        gpu_link_read_bytes=2 * 400,
+        gpu_memory_bytes=3 * 400,
+        gpu_requests=cold.gpu_requests,
+        gpu_page_visits=1,
+    )
+
+
+def test_how_much_is_kept() -> None:
+    def kept(share: str, room: int | None = None) -> int:
+        strategy = build("cached_zero_copy", {"share": share})
+        return strategy.gpu_table_bytes(10_000, Knowledge(room_bytes=room))
+
+    assert (kept("1%"), kept("50%")) == (100, 5000)
+    assert (kept("free", 1000), kept("free", 10**9)) == (500, 10_000)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 256), max_size=80), min_size=2, max_size=5), st.data())
+def test_what_is_told_in_advance_is_what_is_counted(
+    batches: list[list[int]], data: st.DataObject
+) -> None:
+    """For every policy, of each minibatch, and for one that learns after any number of others."""
+    strategy = data.draw(st.sampled_from(representatives(CachedZeroCopy)))
+    before = data.draw(st.integers(0, len(batches) - 1))
+    table = random_table(257, 3, torch.float32)
+    known = known_of(strategy, 257)
+    ids = [torch.tensor(batch, dtype=torch.int64) for batch in batches]
+    told = strategy.data_paths(ids[before:], 12, 257, known, ids[:before])
+    with strategy.open(table, HOST, known) as fetcher:
+        for batch in ids[:before]:
+            fetcher.submit(batch).result()
+        for batch, path in zip(ids[before:], told, strict=True):
+            counted = fetcher.rows_on_device()
+            assert counted is not None
+            fetcher.submit(batch).result()
+            assert fetcher.rows_on_device() == counted + path.gpu_memory_bytes // 12
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu"])
+def test_a_cache_that_learns_keeps_what_was_asked_for(
+    policy: str,
+) -> None:
+    strategy = build("cached_zero_copy", {"policy": policy, "share": "50%"})
+    table = random_table(257, 5, torch.float16)
+    with strategy.open(table, HOST) as fetcher:
+        for ids in (torch.arange(60), torch.arange(30, 90), torch.arange(30, 90)):
+            assert torch.equal(
+                fetcher.submit(ids).result().view(torch.uint8), table[ids].view(torch.uint8)
+            )
+        assert fetcher.rows_on_device() == 30 + 60
+
+
+@pytest.mark.parametrize("strategy", representatives(CachedZeroCopy), ids=str)
+def test_a_path_is_given_what_it_needs_and_nothing_else(
+    strategy: Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Knowledge] = []
+
+    def opened(self: Strategy, _table: Tensor, _device: object, knowledge: Knowledge) -> None:
+        given.append(knowledge)
+
+    monkeypatch.setattr(CachedZeroCopy, "_open", opened)
+    strategy.open(torch.zeros(10, 3), HOST, KNOWN)
+    (knowledge,) = given
+    known = {
+        name
+        for name in ("graph", "training_ids", "earlier", "measured", "room_bytes")
+        if getattr(knowledge, name) is not None
+    }
+    assert known == strategy.needs
+    assert ("measured" in known) == (strategy.variant.startswith("oracle"))
+    for need in strategy.needs:
+        lacking = KNOWN.limited_to(strategy.needs - {need})
+        with pytest.raises(ValueError, match=f"has to know .*{need}"):
+            strategy.open(torch.zeros(10, 3), HOST, lacking)
+
+
+def test_a_graph_of_other_nodes_than_the_tables_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match="the graph has 10 nodes and the table 11 rows"):
+        build("cached_zero_copy", {"policy": "degree"}).open(torch.zeros(11, 3), HOST, KNOWN)
+
+
+def test_an_edge_index_becomes_in_neighbours() -> None:
+    graph = adjacency_of(EDGES, 10)
+    found = {v: sorted(graph.indices[graph.indptr[v] : graph.indptr[v + 1]]) for v in range(10)}
+    assert {v: ids for v, ids in found.items() if ids} == {
+        0: [3], 1: [3], 2: [1, 3], 4: [3], 5: [0], 9: [1, 3],
+    }  # fmt: skip
+    for wrong in (torch.zeros(3, 2, dtype=torch.int64), torch.tensor([[1], [10]])):
+        with pytest.raises(ValueError, match="graph: "):
+            adjacency_of(wrong, 10)
+
+
+def test_in_a_loop_of_ones_own() -> None:
+    table, ids = torch.randn(10, 4), torch.tensor([3, 8, 1])
+    cached = gatherbench.unified(
+        table, "cached_zero_copy", graph=EDGES, policy="degree", share="50%"
+    )
+    with cached:
+        assert torch.equal(cached[ids], table[ids])
+    seen = [torch.tensor([8, 1]), torch.tensor([8])]
+    with gatherbench.unified(table, "cached_zero_copy", graph=EDGES, minibatches=seen) as cached:
+        assert torch.equal(cached[ids], table[ids])
+    with pytest.raises(ValueError, match=r"cached_zero_copy .* has to know earlier, graph"):
+        gatherbench.unified(table, "cached_zero_copy")

@@ -1,0 +1,205 @@
+"""Scores of rows: by hand, against a dense matrix and networkx, the same for every thread count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import networkx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gatherbench.strategies import scores
+from gatherbench.strategies.scores import (
+    hottest,
+    out_degree,
+    random_scores,
+    reverse_pagerank,
+    times_asked,
+)
+
+Graph = tuple[NDArray[np.int64], NDArray[Any]]
+#: Node 0 aggregates from 1 and 2, node 1 from 2; node 3 has no edge at all.
+HAND_MADE = np.array([0, 2, 3, 3, 3]), np.array([1, 2, 2])
+
+
+def graph_of(num_nodes: int, edges: list[tuple[int, int]], dtype: Any = np.int64) -> Graph:
+    """The CSC arrays of edges (node, in-neighbour)."""
+    ordered = np.array(sorted(edges), np.int64).reshape(-1, 2)
+    return np.searchsorted(ordered[:, 0], np.arange(num_nodes + 1)), ordered[:, 1].astype(dtype)
+
+
+def skewed_graph(dtype: Any) -> Graph:
+    draw = np.random.default_rng(5)
+    ends = (300 * draw.random((2, 5000)) ** 3).astype(int)
+    return graph_of(300, [(int(u), int(v)) for u, v in ends.T], dtype)
+
+
+def check_degree(of: Callable[..., NDArray[Any]]) -> None:
+    assert of(*HAND_MADE).tolist() == [0, 1, 2, 0]
+
+
+def check_pagerank(of: Callable[..., NDArray[Any]]) -> None:
+    """With damping 1/2 every number is a sum of powers of two, so these are exact."""
+    once = of(*HAND_MADE, damping=0.5, iterations=1)
+    assert once.tolist() == [1 / 8, 1 / 8 + 1 / 16, 1 / 8 + 1 / 16 + 1 / 8, 1 / 8]
+    # No way is longer than two edges: 0 gives 1/8 to 1 and 2 alike, 1 gives all of 5/32 to 2.
+    all_the_way = of(*HAND_MADE, damping=0.5)
+    assert all_the_way.tolist() == [1 / 8, 5 / 32, 1 / 8 + 1 / 32 + 5 / 64, 1 / 8]
+    weighted = of(*HAND_MADE, restart=np.array([0]), damping=0.5)
+    assert weighted.tolist() == [1 / 2, 1 / 8, 1 / 8 + 1 / 16, 0]
+
+
+def test_the_hand_made_graph() -> None:
+    check_degree(out_degree)
+    check_pagerank(reverse_pagerank)
+
+
+def transposed(indptr: NDArray[Any], indices: NDArray[Any]) -> Graph:
+    nodes = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    return graph_of(len(indptr) - 1, list(zip(indices.tolist(), nodes.tolist(), strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("check", "wrong"),
+    [
+        pytest.param(check_degree, lambda p, _: np.diff(p), id="in-degree"),
+        pytest.param(
+            check_pagerank,
+            lambda p, i, **options: reverse_pagerank(*transposed(p, i), **options),
+            id="along the edges",
+        ),
+        pytest.param(
+            check_pagerank,
+            lambda p, i, restart=None, **options: reverse_pagerank(p, i, **options),
+            id="restarts anywhere",
+        ),
+        pytest.param(
+            check_pagerank,
+            lambda p, i, **options: reverse_pagerank(p, i, **options | {"iterations": 20}),
+            id="iterates on",
+        ),
+        pytest.param(
+            check_pagerank,
+            lambda p, i, **options: (r := reverse_pagerank(p, i, **options)) / r.sum(),
+            id="normalised",
+        ),
+    ],
+)
+def test_a_wrong_score_is_rejected(
+    check: Callable[[Callable[..., Any]], None], wrong: Callable[..., Any]
+) -> None:
+    with pytest.raises(AssertionError):
+        check(wrong)
+
+
+GRAPHS = st.integers(1, 7).flatmap(
+    lambda n: st.tuples(
+        st.just(n),
+        st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=25),
+        st.none() | st.lists(st.integers(0, n - 1), min_size=1),
+    )
+)
+
+
+@given(graph=GRAPHS, dtype=st.sampled_from([np.int32, np.int64]), iterations=st.integers(0, 5))
+@settings(deadline=None)
+def test_any_graph_against_a_dense_matrix_and_networkx(
+    graph: tuple[int, list[tuple[int, int]], list[int] | None], dtype: Any, iterations: int
+) -> None:
+    num_nodes, edges, nodes = graph
+    indptr, indices = graph_of(num_nodes, edges, dtype)
+    restart = None if nodes is None else torch.tensor(nodes)
+    asks = np.zeros((num_nodes, num_nodes))
+    for node, neighbour in edges:
+        asks[neighbour, node] += 1
+    assert (out_degree(indptr, indices) == asks.sum(1)).all()
+    start = np.isin(np.arange(num_nodes), range(num_nodes) if nodes is None else nodes) * 1.0
+    start /= start.sum()
+    rank = start
+    for _ in range(iterations):
+        rank = 0.15 * start + 0.85 * asks @ (rank / asks.sum(0).clip(1))
+    np.testing.assert_allclose(
+        reverse_pagerank(indptr, indices, restart, iterations=iterations), rank, rtol=1e-12
+    )
+    # networkx sends what a node without in-neighbours holds back to the start: the same up to a
+    # factor.
+    peer = networkx.MultiDiGraph(edges)
+    peer.add_nodes_from(range(num_nodes))
+    share = None if nodes is None else dict.fromkeys(nodes, 1)
+    theirs = networkx.pagerank(peer, alpha=0.5, personalization=share, tol=1e-13)
+    ours = reverse_pagerank(indptr, indices, restart, damping=0.5, iterations=50)
+    np.testing.assert_allclose(
+        ours / ours.sum(), [theirs[node] for node in range(num_nodes)], atol=1e-11
+    )
+
+
+def test_neither_threads_nor_id_types_nor_memory_maps_change_a_bit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = set()
+    for cores in (1, 2, 7, 301):
+        monkeypatch.setattr(scores, "available_cores", lambda cores=cores: cores)
+        for dtype in (np.int32, np.int64):
+            indptr, indices = skewed_graph(dtype)
+            np.save(tmp_path / "indices.npy", indices)
+            mapped = np.load(tmp_path / "indices.npy", mmap_mode="r")
+            rank = reverse_pagerank(indptr, mapped, restart=np.arange(9, dtype=dtype))
+            found.add((rank.tobytes(), out_degree(indptr, indices).tobytes()))
+    assert len(found) == 1
+
+
+def test_a_graph_without_edges() -> None:
+    nothing = np.zeros(5, np.int64), np.empty(0, np.int32)
+    assert out_degree(*nothing).tolist() == [0] * 4
+    assert reverse_pagerank(*nothing, damping=0.5).tolist() == [1 / 8] * 4
+
+
+def test_times_asked_counts_minibatches_not_ids() -> None:
+    minibatches = (torch.tensor([1, 3, 3]), np.array([3], np.int32), torch.empty(0).long())
+    assert times_asked(iter(minibatches), 5).tolist() == [0, 1, 0, 2, 0]
+
+
+@given(
+    values=st.lists(st.integers(-2, 2)) | st.lists(st.floats(allow_nan=False)),
+    share=st.floats(0, 1),
+)
+def test_hottest_takes_the_lower_of_equal_nodes(values: list[float], share: float) -> None:
+    count = int(share * len(values))
+    order = sorted(range(len(values)), key=lambda node: (-values[node], node))
+    chosen = hottest(np.array(values), count)
+    assert chosen.dtype == np.int64
+    assert chosen.tolist() == sorted(order[:count])
+
+
+def test_random_scores_are_decided_by_the_seed() -> None:
+    one, again, other = (hottest(random_scores(1000, seed), 500) for seed in (1, 1, 2))
+    assert (one == again).all()
+    # 500 of 1000 by chance: 250 in common, with a standard deviation of 8.
+    assert 200 < len(np.intersect1d(one, other)) < 300
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "call"),
+    [
+        (IndexError, "indices: names node 4, the", lambda p, i: out_degree(p, i + 2)),
+        (IndexError, "indices: names node -1, the", lambda p, i: reverse_pagerank(p, i - 2)),
+        (ValueError, "indptr: expected to ascend", lambda p, i: out_degree(p, i[1:])),
+        (ValueError, "indptr: expected to ascend", lambda p, i: out_degree(p[[0, 2, 1, 3, 4]], i)),
+        (IndexError, "restart: names node 4", lambda p, i: reverse_pagerank(p, i, np.array([4]))),
+        (ValueError, "at least one", lambda p, i: reverse_pagerank(p, i, torch.tensor([]).long())),
+        (IndexError, "minibatch 1: names node -1", lambda p, i: times_asked([i, i - 2], 4)),
+        (ValueError, "count = 5: expected 0 to 4", lambda p, i: hottest(np.zeros(4), 5)),
+        (ValueError, "some are NaN", lambda p, i: hottest(np.array([1, np.nan]), 1)),
+    ],
+)
+def test_bad_input_is_named(
+    error: type[Exception], message: str, call: Callable[..., object]
+) -> None:
+    with pytest.raises(error, match=message):
+        call(*HAND_MADE)

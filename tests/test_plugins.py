@@ -1,0 +1,368 @@
+"""Other people's packages: found, measured like ours, and harmless where they are broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gatherbench import plugins
+from gatherbench.bench.cli import app
+from gatherbench.bench.meters import registry as meters
+from gatherbench.bench.plan.plan import Plan, PlanError
+from gatherbench.bench.show.looks import colour_of
+from gatherbench.datasets import registry as datasets
+from gatherbench.datasets.dataset import DatasetError
+from gatherbench.strategies import registry as strategies
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+Announce = Callable[..., None]
+
+
+def write(
+    folder: Path, package: str, code: str, entries: dict[str, str], kind: str = "strategies"
+) -> None:
+    """An installed package ``package`` 1.2 of one module: name → what of the module it loads."""
+    module = package.replace("-", "_")
+    (folder / f"{module}.py").write_text(code)
+    info = folder / f"{module}-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+    lines = [f"{name} = {module}:{what}" for name, what in entries.items()]
+    (info / "entry_points.txt").write_text("\n".join([f"[gatherbench.{kind}]", *lines]))
+
+
+@pytest.fixture
+def announce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Announce]:
+    """Installs packages for one test: arguments of :func:`write` after the folder."""
+    modules = set(sys.modules)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def do(*arguments: object, **more: object) -> None:
+        write(tmp_path, *arguments, **more)  # type: ignore[arg-type]
+        plugins._entries.cache_clear()
+
+    yield do
+    plugins._entries.cache_clear()
+    for module in set(sys.modules) - modules:
+        if getattr(sys.modules[module], "__file__", None) == str(tmp_path / f"{module}.py"):
+            del sys.modules[module]
+
+
+def strategy(body: str = "", fields: str = "", base: str = "CpuGather") -> str:
+    return f"""
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.cpu_gather import CpuGather
+
+@dataclass(frozen=True)
+class Own({base}):
+    name: ClassVar[str] = "own"
+    summary: ClassVar[str] = "somebody's own"
+    {fields}
+{body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import no_such_library", "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("raise SystemExit('needs a GPU')", "SystemExit: needs a GPU"),
+        ("Other = 1", "AttributeError: .* 'Own'"),
+        ("Own = dict", "no subclass of gatherbench.strategies.base.Strategy"),
+        (strategy(base="Strategy"), "TypeError: Can't instantiate abstract class Own"),
+        (
+            strategy(
+                "    skip = data_path = _open = lambda *_: None", "depth: Literal['1']", "Strategy"
+            ),
+            "TypeError: .*missing 1 required positional argument: 'depth'",
+        ),
+        (strategy(fields="depth: int = 3"), "Literal of words, the default first: depth"),
+        (strategy(fields="mode: Literal['naive', 'pinned'] = 'pinned'"), "the default first$"),
+        (strategy("Own.name = 'another'"), "calls itself 'another'"),
+        (strategy("Own.name = '../own'"), "a name of letters"),
+        (strategy("Own.summary = ''"), "needs a summary"),
+    ],
+)
+def test_a_broken_strategy_is_named_with_its_package_and_stops_nothing(
+    announce: Announce, code: str, said: str
+) -> None:
+    announce("a-good-one", strategy().replace('"own"', '"good"'), {"good": "Own"})
+    announce("their-package", code, {"own": "Own"})
+    names = r"^own of their-package 1\.2 \(gatherbench\.strategies\) cannot be used: "
+    with pytest.warns(RuntimeWarning, match=names + f".*{said}") as told:
+        assert [usable.name for usable in strategies.PLUGINS.usable()] == ["good"]
+    assert len(told) == 1
+    assert strategies.get("cpu_gather") is strategies.CpuGather
+    assert strategies.get("good").name == "good"
+    with pytest.raises(PlanError, match=f"^plan p: strategy: {names[1:]}.*{said}"):
+        plan_of("own").cases()
+
+
+def plan_of(*names: str) -> Plan:
+    tables = {"workload": [{"dataset": "wordnet"}], "strategy": [{"name": name} for name in names]}
+    return Plan.model_validate({"name": "p", **tables})
+
+
+def test_a_name_that_is_taken_stays_with_its_owner(announce: Announce) -> None:
+    own = strategy()
+    announce("b-second", own, {"own": "Own"})
+    announce("a-first", own + "Ours = type('Ours', (Own,), {'name': 'cpu_gather'})",
+             {"own": "Own", "cpu_gather": "Ours"})  # fmt: skip
+    with pytest.warns(RuntimeWarning) as told:
+        (usable,) = strategies.PLUGINS.usable()
+    assert usable.__module__ == "a_first"
+    assert strategies.get("own") is usable
+    assert strategies.get("cpu_gather") is strategies.CpuGather
+    assert {name: str(of) for name, of in strategies.PLUGINS.packages().items()} == {
+        "own": "a-first 1.2"
+    }
+    assert [str(warning.message).partition(" (")[0] for warning in told] == [
+        "cpu_gather of a-first 1.2", "own of b-second 1.2",
+    ]  # fmt: skip
+    assert all("the name is taken" in str(warning.message) for warning in told)
+
+
+def test_names_are_known_before_anything_is_imported(announce: Announce) -> None:
+    announce("their-package", "raise AssertionError('imported')", {"own": "Own"})
+    with pytest.raises(ValueError, match=r"there are cpu_gather, .*, own; did you mean 'own'\?$"):
+        strategies.get("owm")
+    assert "their_package" not in sys.modules
+
+
+def test_every_other_strategy_of_a_plan_is_ours(announce: Announce) -> None:
+    announce("their-package", strategy(), {"own": "Own"})
+    ours = {kind.name for kind in strategies.STRATEGIES}
+    assert {case.strategy for case in plan_of("*").cases()} == ours
+    assert {case.strategy for case in plan_of("own", "*").cases()} == {"own", *ours}
+
+
+def test_a_strategy_of_another_package_has_its_own_colour(announce: Announce) -> None:
+    announce("their-package", strategy("Own.colour = 'sky'"), {"own": "Own"})
+    announce("another", strategy("Own.name = Own.colour = 'mauve'"), {"mauve": "Own"})
+    assert (colour_of("own"), colour_of("mauve")) == ("sky", "yellow"), "mauve is no colour here"
+
+
+def test_a_broken_dataset_is_the_registrys_own_error(announce: Announce) -> None:
+    announce("their-package", "class Own: name = 'own'", {"own": "Own"}, kind="datasets")
+    said = "own of their-package 1.2 .*: it lacks something of .*GraphSource"
+    with pytest.warns(RuntimeWarning, match=said):
+        assert datasets.list_sources() == datasets.SOURCES
+    with pytest.raises(DatasetError, match=said):
+        datasets.get_source("own")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("class Own: name = 'own'", "it lacks something of .*Meter"),
+        (
+            "from gatherbench.bench.meters.clock import WallClockMeter\n"
+            "class Own(WallClockMeter):\n    name = 'own'\n    def probe(self): 1 / 0",
+            "ZeroDivisionError",
+        ),
+    ],
+)
+def test_a_broken_meter_leaves_ours(announce: Announce, code: str, said: str) -> None:
+    announce("their-package", code, {"own": "Own"}, kind="meters")
+    with pytest.warns(RuntimeWarning, match=f"own of their-package 1.2 .*{said}"):
+        assert [type(meter) for meter in meters.open_meters()] == list(meters.METERS)
+
+
+#: A graph and a meter of one's own.
+GRAPH_AND_METER = '''
+import numpy as np
+from gatherbench.bench.meters.base import Reading
+from gatherbench.datasets.dataset import DatasetSpec
+from gatherbench.datasets.writer import DatasetWriter
+
+class Ring:
+    """Each node's neighbours are the next three."""
+    name, summary, scalable = "ring", "a ring of 300 nodes", False
+
+    def estimate(self, scale):
+        return DatasetSpec("ring", 1.0, 300, 900, 5, "float32", 3, "made", "none")
+
+    def prepare(self, folder, scale, progress):
+        nodes = np.arange(300)
+        with DatasetWriter(folder, self.estimate(1.0)) as writer:
+            neighbours = (nodes[:, None] + [1, 2, 3]) % 300
+            writer.write_columns([(np.full(300, 3), neighbours.ravel())])
+            writer.write_features(np.random.default_rng(0).random((300, 5), dtype=np.float32))
+            writer.write_labels(nodes % 3)
+            writer.write_splits(nodes[:200], nodes[200:250], nodes[250:])
+
+class Windows:
+    name, summary = "windows", "counts its windows"
+    lost, trust = "nothing", "it counts"
+    count = 0
+    def probe(self): return None
+    def start(self): self.count += 1
+    def stop(self): return [Reading("windows", "1", float(self.count), "a counter")]
+'''
+PLAN = """
+[measure]
+repeats = 1
+warmup_epochs = 0
+threads = 1
+[[workload]]
+dataset = "ring"
+fanouts = [3, 2]
+batch_size = 50
+[[strategy]]
+name = "own_rows"
+order = ["given", "ascending"]
+[[strategy]]
+name = "peer_pyg"
+[[strategy]]
+name = "cpu_gather"
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which pip has installed both examples, beside a graph and a meter."""
+    pytest.importorskip("setuptools", minversion="77")
+    sources, site = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("site")
+    for name in ("own_data_path", "peers"):  # a build leaves files beside what it builds
+        shutil.copytree(EXAMPLES / name, sources / name)
+    write(site, "own-graph", GRAPH_AND_METER, {"ring": "Ring"}, "datasets")
+    with (site / "own_graph-1.2.dist-info" / "entry_points.txt").open("a") as file:
+        file.write("\n[gatherbench.meters]\nwindows = own_graph:Windows\n")
+    write(site, "a-broken-one", "import no_such_library", {"broken": "Broken"})
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    command += ["--no-build-isolation", "--disable-pip-version-check", "--target", str(site)]
+    subprocess.run([*command, *map(str, sources.iterdir())], check=True, timeout=200)
+    return site
+
+
+def check(name: str) -> tuple[int, str, str]:
+    """Exit status and what was printed, of `gatherbench check` in this process."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the tables are tiny
+    done = CliRunner().invoke(app, ["check", name, "--device", "cpu"])
+    torch.set_num_threads(threads)
+    return done.exit_code, done.stdout, done.stderr
+
+
+def gatherbench(site: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(site)]))
+    return subprocess.run(
+        [sys.executable, "-m", "gatherbench", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path, "GATHERBENCH_DATA": str(site / "data")},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "listed"),
+    [
+        ("strategies", ["own_rows", "(own-data-path 0.1.0)", "peer_pyg", "peer_dgl"]),
+        ("datasets", ["ring", "a ring of 300 nodes (own-graph 1.2)"]),
+        ("meters", ["windows", "counts its windows (own-graph 1.2)"]),
+    ],
+)
+def test_what_is_installed_is_listed_with_its_package(
+    installed: Path, what: str, listed: list[str]
+) -> None:
+    done = gatherbench(installed, "list", what)
+    assert done.returncode == 0, done.stderr
+    assert [word for word in listed if word not in done.stdout] == []
+    warned = "broken of a-broken-one 1.2 (gatherbench.strategies) cannot be used: ModuleNotFound"
+    assert done.stderr.count(warned) == (what == "strategies")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("own_rows", "own_rows given: ok\nown_rows ascending: ok\n"),
+        ("peer_pyg", "peer_pyg default: ok\n"),
+    ],
+)
+@pytest.mark.usefixtures("announce")
+def test_the_examples_keep_the_contract(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
+    monkeypatch.syspath_prepend(installed)
+    plugins._entries.cache_clear()
+    assert check(name) == (0, said, "")
+
+
+def test_what_is_installed_is_measured_and_shown_with_its_package(
+    installed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.toml").write_text(PLAN)
+    done = gatherbench(
+        installed, "run", tmp_path / "mine.toml", "--results", tmp_path, "--device", "cpu"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = (path.parent for path in tmp_path.glob("*/*/rows.csv"))
+    rows = pd.read_csv(folder / "rows.csv")
+    ended = rows[rows["stage"] == "case"]
+    assert set(zip(ended["strategy"], ended["variant"], ended["status"], strict=True)) == {
+        ("own_rows", "given", "ok"), ("own_rows", "ascending", "ok"),
+        ("peer_pyg", "default", "ok"), ("cpu_gather", "pinned", "ok"),
+    }  # fmt: skip
+    assert set(rows[rows["metric"] == "windows"]["value"]) == {1.0, 2.0}, "an epoch, a window"
+    declared = rows[(rows["metric"] == "copy_engine") & (rows["strategy"] == "own_rows")]
+    given, ascending = (
+        declared[declared["variant"] == variant]["value"].item()
+        for variant in ("given", "ascending")
+    )
+    assert ascending / given == (5 * 4 + 8) / (5 * 4), "rows of 5 float32, and 8 B of a place each"
+    env = json.loads((folder / "env.json").read_text())
+    own, graph = {"package": "own-data-path", "version": "0.1.0"}, {"package": "own-graph"}
+    assert env["plugins"]["gatherbench.strategies"] == {
+        "own_rows": own,
+        "peer_pyg": {"package": "gatherbench-peers", "version": "0.1.0"},
+    }
+    assert env["plugins"]["gatherbench.datasets"] == {"ring": {**graph, "version": "1.2"}}
+    assert env["plugins"]["gatherbench.meters"] == {"windows": {**graph, "version": "1.2"}}
+    assert env["libraries"]["own-data-path"] == "0.1.0"
+    assert "dgl" in env["libraries"], "what a peer's package may need, installed or not"
+    assert "own_rows (own-data-path 0.1.0), peer_pyg (gatherbench-peers 0.1.0)" in " ".join(
+        done.stdout.split()
+    )
+    assert "own-data-path" in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("body", "said", "status"),
+    [
+        ("", "own pinned: ok\nown prefetch: ok\nown naive: ok\n", 0),
+        (
+            "Own.skip = lambda s, *_: 'unsupported: today' if s.mode == 'naive' else None",
+            "own naive: skipped: unsupported: today",
+            1,  # skip() has to refuse the device meta, and does not
+        ),
+        ("Own.skip = lambda *_: 'not_installed: it'", "own pinned: skipped: not_installed: it", 1),
+        ("Own.data_path = lambda *_: 1 / 0", "own naive: FAILED: ZeroDivisionError", 1),
+    ],
+)
+def test_check_says_of_each_variant_what_became_of_it(
+    announce: Announce, body: str, said: str, status: int
+) -> None:
+    announce("their-package", strategy(body), {"own": "Own"})
+    code, out, err = check("own")
+    assert said in out
+    assert code == status
+    assert ("nothing was checked on cpu" in err) == ("not_installed" in body)
+
+
+def test_what_is_unknown_or_broken_cannot_be_checked(announce: Announce) -> None:
+    announce("their-package", "import no_such_library", {"own": "Own"})
+    for name, said in (("cpu_gathr", "did you mean 'cpu_gather'"), ("own", "ModuleNotFoundError")):
+        code, out, err = check(name)
+        assert (code, out) == (2, "")
+        assert said in err
