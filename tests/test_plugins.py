@@ -268,7 +268,10 @@ def gatherbench(site: Path, *arguments: object) -> subprocess.CompletedProcess[s
 @pytest.mark.parametrize(
     ("what", "listed"),
     [
-        ("strategies", ["own_rows", "(own-data-path 0.1.0)", "peer_pyg", "peer_dgl"]),
+        (
+            "strategies",
+            ["own_rows", "(own-data-path 0.1.0)", "peer_pyg", "peer_dgl", "peer_wholegraph"],
+        ),
         ("datasets", ["ring", "a ring of 300 nodes (own-graph 1.2)"]),
         ("meters", ["windows", "counts its windows (own-graph 1.2)"]),
     ],

@@ -31,7 +31,7 @@ WIDE = 120
 #: One build was seen to be 19 % faster in the second of two idle runs of a shared machine.
 _TWO_VISITS = (
     "The interval holds what differs between repeats of a run. A shared machine may also change"
-    " between two runs: repeat A after B, or time both builds in turn (make regress-against)."
+    " between two runs: let both builds take turns (docs/continuous-integration.md)."
 )
 
 

@@ -1,4 +1,4 @@
-"""How PyG and DGL fetch feature rows: their own functions, in the loop that measures ours.
+"""How PyG, DGL and WholeGraph fetch rows: their own functions, in the loop that measures ours.
 
 A policy of ours that is named after another library is our kernel; here their code runs. Rows are
 fresh memory in each minibatch, as in their loaders. What is read on a GPU has not run on one yet.
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from gatherbench.bench.probe.peer import WholeGraph
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import after
@@ -94,6 +95,38 @@ class PeerDgl(Peer):
             return PeerFetcher(features, device, fetch)
         pinned: Any = importlib.import_module("dgl.utils").pin_memory_inplace(features)
         return PeerFetcher(features, device, fetch, device, pinned.unpin_memory_)
+
+
+@dataclass(frozen=True)
+class PeerWholegraph(Peer):
+    """WholeGraph's gather from a host table of its own; its output is fresh in each minibatch."""
+
+    package: ClassVar[str] = "pylibwholegraph-cu13"
+    name: ClassVar[str] = "peer_wholegraph"
+    summary: ClassVar[str] = f"WholeGraph {_version(package)}: its gather from host memory"
+    colour: ClassVar[str] = "yellow"
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        if device.type == "cpu":
+            return "unsupported: WholeGraph gathers on a GPU"
+        return super().skip(device, table_bytes)
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return zero_copy_path(
+            ids, row_bytes, "wholegraph", "sorted" if row_bytes <= 512 else "given"
+        )
+
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
+        library = WholeGraph()
+        table = library.table(features)
+
+        def release() -> None:
+            library.free(table)
+            library.close()
+
+        return PeerFetcher(
+            features, device, lambda _t, ids, _to: table.gather(ids), device, release
+        )
 
 
 def _staged(ids: Tensor, row_bytes: int, pageable: bool) -> DataPath:

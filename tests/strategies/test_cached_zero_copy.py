@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import gatherbench
+from gatherbench.strategies import places
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy, placed
 from gatherbench.strategies.conformance import known_of, random_table
@@ -165,3 +166,11 @@ def test_in_a_loop_of_ones_own() -> None:
         assert torch.equal(cached[ids], table[ids])
     with pytest.raises(ValueError, match=r"cached_zero_copy .* has to know earlier, graph"):
         gatherbench.unified(table, "cached_zero_copy")
+
+
+def test_a_part_for_which_there_is_no_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "free_bytes", lambda _device: 1000)
+    twentieth, half = (build("cached_zero_copy", {"share": share}) for share in ("5%", "50%"))
+    assert twentieth.skip(HOST, 10_000) is None
+    assert str(half.skip(HOST, 10_000)).startswith("no_memory: the part that is kept takes 0.0 MiB")
+    assert build("cached_zero_copy", {"share": "free"}).skip(HOST, 10_000) is None

@@ -7,13 +7,12 @@ found on the GPU.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pandas as pd
 
 from gatherbench.bench.model.advise.question import Question, graph_sizes, source_graph
 from gatherbench.bench.model.advise.rank import average_load, predict
-from gatherbench.bench.model.load import MinibatchLoad
+from gatherbench.bench.model.kept_share import keeping
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.kept import found_on_device, line_names
@@ -56,7 +55,7 @@ def modelled_gains(
         (sizes,) = graph_sizes(question)
         load = average_load(strategy, question, sizes)
         epochs = [
-            max(e.epoch_s.value or 0.0 for e in predict(question, _kept(load, x), profile))
+            max(e.epoch_s.value or 0.0 for e in predict(question, keeping(load, 0.0, x), profile))
             for x in (0.0, *found)
         ]
         records += [
@@ -64,18 +63,6 @@ def modelled_gains(
             for x, epoch in zip(found, epochs[1:], strict=True)
         ]
     return pd.DataFrame(records, columns=COLUMNS)
-
-
-def _kept(load: MinibatchLoad, found: float) -> MinibatchLoad:
-    """The load with this share of its rows read in GPU memory."""
-    left, requests = 1 - found, load.gpu_requests
-    visits = load.gpu_page_visits
-    return replace(
-        load,
-        gpu_link_read_bytes=left * load.gpu_link_read_bytes,
-        gpu_requests=requests and {size: left * count for size, count in requests.items()},
-        gpu_page_visits=None if visits is None else left * visits,
-    )
 
 
 def measured_gains(findings: Findings) -> pd.DataFrame:
