@@ -68,6 +68,11 @@ def test_the_path_of_a_minibatch_by_hand() -> None:
     )
 
 
+def test_only_a_fetch_that_runs_ahead_takes_a_share_of_the_gpu() -> None:
+    blocking, ahead = (build("cached_zero_copy", {"ahead": word}) for word in ("0", "1"))
+    assert (blocking.gpu_share, ahead.gpu_share) == (0, 0.1)
+
+
 def test_how_much_is_kept() -> None:
     def kept(share: str, room: int | None = None) -> int:
         strategy = build("cached_zero_copy", {"share": share})

@@ -323,3 +323,22 @@ def test_both_places_are_asked_where_they_lie(
     with cached(table, hot(1)) as fetcher:
         found = [(one.part, one.expected, one.found) for one in fetcher.residency()]
     assert found == [("the table", "Host", "Host"), ("the part that is kept", "Device", "Device")]
+
+
+@pytest.mark.parametrize(("lookahead", "shares"), [(0, []), (1, [10])])
+def test_a_cached_fetch_that_runs_ahead_is_confined_to_its_share(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, lookahead: int, shares: list[int]
+) -> None:
+    table, taken = torch.zeros(conformance.NUM_ROWS, 3), []
+
+    def registered(*_: object, fetcher: type[CachedFetcher], overlapped: bool) -> CachedFetcher:
+        return fetcher(table, HOST, Memory(table), [], "aligned", overlapped=overlapped)
+
+    monkeypatch.setattr(cuda_cached, "open_registered", registered)
+    monkeypatch.setattr(
+        cuda_cached, "share_threads", lambda _, percent: taken.append(percent) or "a cap"
+    )
+    with cuda_cached.open_cached(table, HOST, "aligned", hot(1), [], lookahead) as fetcher:
+        told = [step.value for step in fetcher.setup if step.metric == "budget"]
+    assert taken == shares
+    assert told == [percent / 100 for percent in shares]

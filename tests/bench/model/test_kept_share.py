@@ -80,6 +80,7 @@ def test_enough_by_hand() -> None:
     lines = ((100.0, 90.0, 80.0, 79.9), (100.0, 99.5, 50.0, 40.0), (8.0, 4.0, 2.0, 1.0))
     found = KeptShare("degree", "made up", lines, (), 3)
     assert found.enough == (2, 0, None)
+    assert KeptShare("degree", "made up", ((100.0, 98.5, 98.0),), (), 2).enough == (1,)
     text = worth(found, QUESTION.graph)
     assert "takes 8.00 to 100 s with nothing kept and 1.00 to 79.9 s with 3 %" in text
     assert "At 0 % to 2 %, one more percent first" in text
