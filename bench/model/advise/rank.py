@@ -21,7 +21,7 @@ from gatherbench.bench.run.training_cost import training_cost
 from gatherbench.strategies.base import Strategy, parameters
 from gatherbench.strategies.data_path import total
 from gatherbench.strategies.places import TABLE_SHARE
-from gatherbench.strategies.registry import STRATEGIES, representatives
+from gatherbench.strategies.registry import STRATEGIES, representatives, variants
 
 MODELLED, MEASURED = "modelled", "measured"
 #: Epochs within this ratio count as level: the model is off by more.
@@ -241,21 +241,26 @@ def distinct_paths(
     """The variants that declare something of their own, with their average minibatch.
 
     They are each strategy's default, and those that differ from it, or from one that fetches
-    further ahead, in one parameter. Left out are those that nobody would train with, that learn
-    while they fetch, or that have to know a graph which is not there. Shares of the GPU do not
-    count: they are found when the path is opened; nor do page visits on a machine of which nobody
-    knows what they cost. Variants that are ``wanted`` (strategy, variant) are there in any case.
+    further ahead, in one parameter. Those that learn while they fetch are left out. Shares of the
+    GPU do not count: they are found when the path is opened; nor do page visits on a machine of
+    which nobody knows what they cost. Variants that are ``wanted`` (strategy, variant) are there in
+    any case, but for those that nobody would train with, or that have to know a graph which is not
+    there.
     """
     told = profile.read.page_visits.value is not None
     for kind in STRATEGIES:
         seen: list[MinibatchLoad] = []
-        for strategy in _asked_about(kind):
-            if strategy.aside or strategy.learns or sizes.knowledge.missing(strategy.needs):
+        measured = (one for one in variants(kind) if (one.name, one.variant) in wanted)
+        for strategy in dict.fromkeys((*_asked_about(kind), *measured)):
+            known = (strategy.name, strategy.variant) in wanted
+            if strategy.aside or sizes.knowledge.missing(strategy.needs):
+                continue
+            if strategy.learns and not known:
                 continue
             load = average_load(strategy, question, sizes)
             alike = replace(load, gpu_share=0.0)
             alike = alike if told else replace(alike, gpu_page_visits=None)
-            if alike not in seen or (strategy.name, strategy.variant) in wanted:
+            if alike not in seen or known:
                 seen.append(alike)
                 yield strategy, load
 

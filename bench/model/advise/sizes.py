@@ -174,7 +174,7 @@ class MinibatchSizes:
         num_edges: ``L`` counts from the seeds outwards.
         ids: node ids of some minibatches, or a sample of such, int64.
         seen: node ids of other minibatches, for paths that learn from what they fetch.
-        knowledge: what a path may know; of a graph that is not at hand, earlier minibatches alone.
+        knowledge: what a path may know; nothing of a graph that is not at hand.
         law: that the graph is taken to follow, one of ``LAWS``; every node is then asked for alike
             in ``ids`` and ``seen``, as in no graph. Empty: sampled from the graph itself.
     """

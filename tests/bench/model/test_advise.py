@@ -346,6 +346,13 @@ def test_a_prepared_dataset_is_sampled(
     said = text_of(advice)
     assert f"{placed[0].variant} keeps" in said
     assert all(f"{other.variant} " in said for other in advice.others)
+    # What was measured is there, whatever its words: only bounds and controls are not.
+    ran = [("async_zero_copy", "green_context,25"), ("cached_zero_copy", "lru,10%,0")]
+    bound = ("cached_zero_copy", "oracle,10%,0")
+    epochs = dict.fromkeys([*ran, bound], (1.0, "measured: a run"))
+    paths = {o.path for o in advise(advice.question, advice.sizes, advice.profile, epochs).ranked}
+    assert set(ran) <= paths
+    assert bound not in paths
     few = answer(Asked(dataset="tiny", batch_size=50, train_nodes=7), tmp_path, tmp_path)
     assert few.sizes[0].num_nodes[0] == 7
     with pytest.raises(AdviceError, match="tiny is, and is sampled"):
