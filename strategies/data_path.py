@@ -30,8 +30,10 @@ class DataPath:
     only: what the hardware reads beside them is in ``gpu_requests``.
 
     Every byte of payload arrives in one way: carried by the copy engine, read by the GPU in host
-    memory, or read in its own (``gpu_memory_bytes``), where the path keeps the row or has it from
-    this minibatch already. How much memory the table takes there says ``Strategy.gpu_table_bytes``.
+    memory, read in its own (``gpu_memory_bytes``), where the path keeps the row or has it from
+    this minibatch already, or sent by another rank: of the same machine (``peer_bytes``) or of
+    another (``network_bytes``). How much memory the table takes on the GPU says
+    ``Strategy.gpu_table_bytes``.
 
     All fields are bytes except the counts: ``gpu_requests`` maps the size of a read request on the
     link (bytes) to its count; it is ``None`` where no request accounting exists for the path, which
@@ -47,6 +49,8 @@ class DataPath:
     copy_engine_bytes: int = 0
     gpu_link_read_bytes: int = 0
     gpu_memory_bytes: int = 0
+    peer_bytes: int = 0
+    network_bytes: int = 0
     gpu_requests: Mapping[int, int] | None = None
     gpu_page_visits: int | None = None
     pageable_bytes: int = 0
@@ -58,7 +62,8 @@ class DataPath:
         What the CPU writes and the copy engine does not carry, the GPU reads in place.
         """
         copied = self.cpu_write_bytes if self.copy_engine_bytes >= self.cpu_write_bytes else 0
-        return copied + self.gpu_link_read_bytes + self.gpu_memory_bytes
+        sent = self.peer_bytes + self.network_bytes
+        return copied + self.gpu_link_read_bytes + self.gpu_memory_bytes + sent
 
 
 def zero_copy_path(ids: Tensor, row_bytes: int, policy_name: str, order: Order) -> DataPath:

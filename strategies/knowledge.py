@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 #: What a strategy may ask for.
-Need = Literal["graph", "training_ids", "earlier", "measured", "room_bytes"]
+Need = Literal["graph", "training_ids", "earlier", "measured", "room_bytes", "ranks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,24 @@ class Adjacency:
     indices: NDArray[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process among those that train together; ``torch.distributed`` is initialised.
+
+    Attributes:
+        rank, world: of the process, and how many there are.
+        local_world: how many of them a machine has; they are numbered machine by machine.
+    """
+
+    rank: int
+    world: int
+    local_world: int
+
+    def machine(self, rank: int) -> int:
+        """On which machine a rank is."""
+        return rank // self.local_world
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Knowledge:
     """What a path may know; ``None``: not known, or not asked for.
@@ -45,7 +63,7 @@ class Knowledge:
             than those that the path is measured on; drawn when asked for.
         measured: input ids of the very minibatches that are measured; for bounds alone.
         room_bytes: of the device's memory that may be filled.
-        rank, world: of the process, among those that train together.
+        ranks: the process among those that train together.
     """
 
     graph: Adjacency | None = None
@@ -53,8 +71,7 @@ class Knowledge:
     earlier: Callable[[int], Iterable[Tensor]] | None = None
     measured: Iterable[Tensor] | None = None
     room_bytes: int | None = None
-    rank: int = 0
-    world: int = 1
+    ranks: Ranks | None = None
 
     def limited_to(self, needs: frozenset[Need]) -> Knowledge:
         """The same without what was not asked for."""

@@ -176,6 +176,20 @@ class WorkloadTable(_Table):
     seed: int | list[int] = Field(
         default=0, description="Seed of the minibatches and the model's weights."
     )
+    gpus: int | list[int] = Field(
+        default=1,
+        description="GPUs of a machine that train together, a process each; on a host: processes.",
+    )
+    nodes: int | list[int] = Field(
+        default=1,
+        description="Machines that train together; more than one: start the run with torchrun.",
+    )
+    scaling: Literal["strong", "weak"] = Field(
+        default="strong",
+        description="Of several GPUs: strong splits each minibatch of batch_size seeds over them,"
+        " so the steps of an epoch stay the same; weak gives each of them batch_size seeds, so an"
+        " epoch has fewer steps.",
+    )
 
     @field_validator("model")
     @classmethod
@@ -195,12 +209,14 @@ class WorkloadTable(_Table):
             raise ValueError("fan-outs are whole numbers above 0, one a layer, such as [25, 10]")
         return many
 
-    @field_validator("dataset", "scale", "model", "hidden", "batch_size", "seed", mode="before")
+    @field_validator(
+        "dataset", "scale", "model", "hidden", "batch_size", "seed", "gpus", "nodes", mode="before"
+    )
     @classmethod
     def _something(cls, value: Any) -> Any:
         return _refuse_nothing(value)
 
-    @field_validator("batch_size", "hidden")
+    @field_validator("batch_size", "hidden", "gpus", "nodes")
     @classmethod
     def _at_least_one(cls, value: int | list[int]) -> int | list[int]:
         if any(v < 1 for v in _as_list(value)):
@@ -215,14 +231,18 @@ class WorkloadTable(_Table):
         return value
 
     def expand(self) -> Iterator[Workload]:
-        for dataset, scale, model, hidden, fanouts, batch_size, seed in itertools.product(
-            _as_list(self.dataset),
-            _as_list(self.scale),
-            _as_list(self.model),
-            _as_list(self.hidden),
-            self.fanouts,
-            _as_list(self.batch_size),
-            _as_list(self.seed),
+        for dataset, scale, model, hidden, fanouts, batch_size, seed, nodes, gpus in (
+            itertools.product(
+                _as_list(self.dataset),
+                _as_list(self.scale),
+                _as_list(self.model),
+                _as_list(self.hidden),
+                self.fanouts,
+                _as_list(self.batch_size),
+                _as_list(self.seed),
+                _as_list(self.nodes),
+                _as_list(self.gpus),
+            )
         ):
             yield Workload(
                 dataset=dataset,
@@ -233,6 +253,10 @@ class WorkloadTable(_Table):
                 batch_size=batch_size,
                 max_batches=self.max_batches,
                 seed=seed,
+                gpus=gpus,
+                nodes=nodes,
+                # Of one rank it means nothing, and would only give the workload a second id.
+                scaling=self.scaling if gpus * nodes > 1 else "strong",
             )
 
 

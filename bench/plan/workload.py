@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,6 +30,10 @@ class Workload:
     ``fanouts`` are listed from the seed nodes outwards (PyG's order): the paper's ``--fan-out
     10,25`` in DGL's order, input layer first, is ``(25, 10)`` here. ``max_batches`` cuts the epoch
     short (0: the whole epoch).
+
+    ``gpus`` ranks on each of ``nodes`` machines train together (on a host: processes). By
+    ``scaling``, ``batch_size`` seeds are those of a step of all ranks (``strong``: the same steps
+    as one rank takes, each split) or of one rank (``weak``: fewer steps an epoch, and larger ones).
     """
 
     dataset: str
@@ -40,19 +44,37 @@ class Workload:
     batch_size: int = 1000
     max_batches: int = 0
     seed: int = 0
+    gpus: int = 1
+    nodes: int = 1
+    scaling: Literal["strong", "weak"] = "strong"
 
     @property
     def layers(self) -> int:
         return len(self.fanouts)
 
     @property
+    def world(self) -> int:
+        """Ranks that train together."""
+        return self.gpus * self.nodes
+
+    @property
+    def step_seeds(self) -> int:
+        """Seed nodes of a step of all ranks together."""
+        return self.batch_size * (self.world if self.scaling == "weak" else 1)
+
+    @property
+    def _ranks(self) -> str:
+        """For the id: nothing where one rank trains."""
+        return "" if self.world == 1 else f"-{self.nodes}x{self.gpus}{self.scaling[0]}"
+
+    @property
     def trace_id(self) -> str:
         """Names the minibatches alone: workloads that differ only in the model share a trace."""
-        fields = asdict(self)
+        fields = self._fields()
         del fields["model"], fields["hidden"]
         fan = "x".join(str(f) for f in self.fanouts)
         scale = "" if self.scale == 1.0 else f"@{self.scale:g}"
-        return f"{self.dataset}{scale}-f{fan}-b{self.batch_size}-{_digest(fields)}"
+        return f"{self.dataset}{scale}-f{fan}-b{self.batch_size}{self._ranks}-{_digest(fields)}"
 
     @property
     def id(self) -> str:
@@ -63,8 +85,15 @@ class Workload:
         scale = "" if self.scale == 1.0 else f"@{self.scale:g}"
         return (
             f"{self.dataset}{scale}-{self.model.rpartition(':')[2]}{self.hidden}x{self.layers}"
-            f"-b{self.batch_size}-{_digest(asdict(self))}"
+            f"-b{self.batch_size}{self._ranks}-{_digest(self._fields())}"
         )
+
+    def _fields(self) -> dict[str, Any]:
+        """What the digests stand for: of one rank what they stood for before there were several."""
+        fields = asdict(self)
+        if self.world == 1:
+            del fields["gpus"], fields["nodes"], fields["scaling"]
+        return fields
 
 
 def own_model(name: str) -> type[nn.Module]:
@@ -111,6 +140,10 @@ def workload_name(fields: Mapping[str, Any]) -> str:
         words.append(f"batch {fields['batch_size']}")
     if fields["max_batches"]:
         words.append(f"{fields['max_batches']} minibatches")
+    gpus, nodes = fields.get("gpus", 1), fields.get("nodes", 1)  # plans were written before them
+    if gpus * nodes > 1:
+        machines = f" on each of {nodes} machines" if nodes > 1 else ""
+        words.append(f"{gpus} rank{'s' if gpus > 1 else ''}{machines}, {fields['scaling']} scaling")
     scale = "" if fields["scale"] == usual.scale else f"@{fields['scale']:g}"
     name = f"{fields['dataset']}{scale} {MODELS.get(fields['model'], fields['model'])}"
     return f"{name} ({'; '.join(words)})" if words else name

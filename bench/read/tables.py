@@ -43,6 +43,8 @@ class Run:
         samples: seconds of every stage of every minibatch; empty while the run has not ended.
         whole: rows that belong to the run and to none of its cases: the calibration of a GPU's
             sensors (columns :data:`gatherbench.bench.run.rows.HEADER`); empty without a GPU.
+        ranks: rows of single processes of the cases that several train together (columns as
+            ``rows`` without those of other work); what the case as a whole did is in ``rows``.
         going: whether it was still being measured when it was read; ``None``: it cannot be told.
     """
 
@@ -52,6 +54,7 @@ class Run:
     rows: pd.DataFrame
     samples: pd.DataFrame
     whole: pd.DataFrame
+    ranks: pd.DataFrame
     going: bool | None = False
 
     @property
@@ -146,7 +149,9 @@ def run_of(
         ]
     ).drop(columns="dataset")
     table = table.merge(fields, on="workload", how="left", validate="many_to_one")
-    return Run(folder, plan, env, mark_disturbed(table, env), samples, whole, going)
+    one_rank = table["rank"] >= 0
+    ranks, table = table[one_rank].reset_index(drop=True), table[~one_rank].reset_index(drop=True)
+    return Run(folder, plan, env, mark_disturbed(table, env), samples, whole, ranks, going)
 
 
 def newest_run(root: Path) -> Path:

@@ -31,6 +31,8 @@ PATH_METRICS = {
     "pageable_bytes": "pageable",
     "gpu_link_read_bytes": "gpu_link_read",
     "gpu_memory_bytes": "gpu_memory_read",
+    "peer_bytes": "peer_read",
+    "network_bytes": "network_read",
 }
 #: Fields of a ``TrainingCost``, and the rows' metric and unit for each.
 TRAINING_METRICS = {

@@ -1,8 +1,8 @@
 """The table: one observation a row, in SI base units, with the source of its value.
 
 The fields of :class:`Row` are the header of ``rows.csv``. Derived numbers (bandwidths, speed-ups,
-efficiencies) are computed when the table is read and never stored. Tables of schema 1 are upgraded
-when they are read (:func:`upgraded`).
+efficiencies) are computed when the table is read and never stored. Tables of earlier schemas are
+upgraded when they are read (:func:`upgraded`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import UNITS
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 BACKENDS = ("host", "cuda")
 BASES = ("measured", "predicted", "declared", "published")
@@ -53,6 +53,8 @@ class Row:
         reason: why there is no value; ``None`` when there is one.
         borrowed: of a prediction: the stages whose time it took from what the run measured, with
             spaces between them (``sample``, ``fetch``, ``sample fetch``). Empty otherwise.
+        rank: which of the processes that train together observed it; -1 for the case as a whole,
+            and for every row of a case of one process.
     """
 
     run_id: str
@@ -75,6 +77,7 @@ class Row:
     status: str
     reason: str | None
     borrowed: str = ""
+    rank: int = -1
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.reason is None):
@@ -120,6 +123,7 @@ class RowMaker:
     repeat: int
     basis: str = "measured"
     borrowed: str = ""
+    rank: int = -1
 
     def ok(
         self, stage: str, metric: str, unit: str, value: float, source: str, epoch: int = -1
@@ -146,15 +150,22 @@ class RowMaker:
         return Row(schema_version=SCHEMA_VERSION, **mine, **dict(zip(names, values, strict=True)))
 
 
+#: Columns of a table of schema 2, which knew one process a case.
+HEADER_2 = tuple(name for name in HEADER if name != "rank")
 #: Columns of a table of schema 1. Its ``backend`` was ``model`` for what was declared (epoch -1)
 #: or predicted, and what a prediction borrowed stood in rows of its own, with these metrics.
-HEADER_1 = tuple(name for name in HEADER if name not in ("basis", "borrowed"))
+HEADER_1 = tuple(name for name in HEADER_2 if name not in ("basis", "borrowed"))
 _BORROWED_1 = {"borrowed_sample_time": "sample", "borrowed_gather_time": "fetch"}
 
 
 def upgraded(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of a table of schema 1, as fields by name, as those of the present schema."""
-    found = list(records)
+    """Rows of a table of an earlier schema, as fields by name, as those of the present schema."""
+    found = [
+        {**r, "schema_version": SCHEMA_VERSION} if int(r["schema_version"]) in (1, 2) else r
+        for r in records
+    ]
+    if not found or "basis" in found[0]:
+        return found
     backends = [r["backend"] for r in found if r["backend"] != "model"]
     borrowed: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for r in found:
@@ -169,7 +180,5 @@ def upgraded(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         elif backend == "model":
             basis, backend = "predicted", "cuda"
             stages = borrowed[r["workload"], r["strategy"], r["variant"]]
-        version = SCHEMA_VERSION if int(r["schema_version"]) == 1 else r["schema_version"]
-        new = {"schema_version": version, "backend": backend, "basis": basis}
-        rows.append({**r, **new, "borrowed": " ".join(stages)})
+        rows.append({**r, "backend": backend, "basis": basis, "borrowed": " ".join(stages)})
     return rows

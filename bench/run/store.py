@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from gatherbench.bench.plan.case import Case
-from gatherbench.bench.run.rows import HEADER, HEADER_1, SCHEMA_VERSION, Row, upgraded
+from gatherbench.bench.run.rows import HEADER, HEADER_1, HEADER_2, SCHEMA_VERSION, Row, upgraded
 from gatherbench.bench.run.samples import write_samples, write_timeline
 from gatherbench.datasets.files import replacing
 
@@ -232,7 +232,7 @@ def has_ended(part: Path) -> bool:
 
 
 def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
-    """The rows of a table on disk, in order; those of schema 1 upgraded.
+    """The rows of a table on disk, in order; those of earlier schemas upgraded.
 
     Args:
         growing: a last line that is half written is none yet.
@@ -243,7 +243,7 @@ def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
     text = path.read_text(encoding="utf-8")
     lines = list(csv.reader(io.StringIO(text, newline="")))
     header = tuple(lines[0]) if lines else ()
-    if header not in (HEADER, HEADER_1):
+    if header not in (HEADER, HEADER_2, HEADER_1):
         raise StoreError(
             f"{path}: not a table of schema version {SCHEMA_VERSION}"
             " (its header differs); read it with the version that wrote it"
@@ -260,16 +260,16 @@ def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
         with _line(path, number):
             records.append(_fields(header, cells))
     rows = []
-    for number, record in enumerate(records if header == HEADER else upgraded(records), start=2):
+    for number, record in enumerate(upgraded(records), start=2):
         with _line(path, number):
             rows.append(Row(**record))
     return rows
 
 
 def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
-    """The rows among the records of a part; those of schema 1 upgraded."""
+    """The rows among the records of a part; those of earlier schemas upgraded."""
     found = [{n: r[n] for n in HEADER if n in r} for r in records if r["kind"] == "row"]
-    return [Row(**r) for r in (found if found and "basis" in found[0] else upgraded(found))]
+    return [Row(**r) for r in upgraded(found)]
 
 
 def to_csv(rows: list[Row]) -> str:
@@ -305,7 +305,7 @@ def _fields(header: tuple[str, ...], cells: list[str]) -> dict[str, Any]:
     if len(cells) != len(header):
         raise ValueError(f"{len(cells)} cells, expected {len(header)}")
     record: dict[str, Any] = dict(zip(header, cells, strict=True))
-    for name in ("schema_version", "repeat", "epoch"):
+    for name in {"schema_version", "repeat", "epoch", "rank"} & record.keys():
         record[name] = int(record[name])
     record["value"] = float(record["value"]) if record["value"] else None
     record["reason"] = record["reason"] or None

@@ -47,6 +47,26 @@ def epoch_seeds(
     return list(torch.split(torch.from_numpy(ids[order]), batch_size))
 
 
-def batch_seed(seed: int, epoch: int, batch: int) -> int:
-    """The seed that minibatch ``batch`` of an epoch is sampled with, below 2^64."""
-    return derive(seed, epoch, batch, _DRAWS)
+def rank_seeds(steps: list[Tensor], rank: int, world: int) -> list[Tensor]:
+    """The seed nodes that ``rank`` of ``world`` takes of each step's, as many as any other rank.
+
+    Of ``n`` seeds of a step each rank has ``n // world``, in order; the last ``n % world`` are left
+    out, and so is a step that has fewer seeds than there are ranks. DDP averages the gradients of
+    ranks, so their mean is that of the joined seeds.
+
+    Raises:
+        ValueError: no step has a seed for every rank.
+    """
+    shares = [step.numel() // world for step in steps]
+    if not any(shares):
+        raise ValueError(f"no minibatch has a seed node for each of {world} ranks")
+    return [
+        step[rank * share : (rank + 1) * share]
+        for step, share in zip(steps, shares, strict=True)
+        if share
+    ]
+
+
+def batch_seed(seed: int, epoch: int, batch: int, rank: int = 0, world: int = 1) -> int:
+    """The seed that ``rank``'s minibatch ``batch`` of an epoch is sampled with, below 2^64."""
+    return derive(seed, epoch, batch * world + rank, _DRAWS)

@@ -94,7 +94,7 @@ def make_run(
     }
     table = pd.DataFrame([asdict(row) for row in rows], columns=list(HEADER))
     marked = mark_disturbed(table, {})
-    return Run(folder, plan, {}, marked, pd.DataFrame(), whole=pd.DataFrame())
+    return Run(folder, plan, {}, marked, pd.DataFrame(), whole=pd.DataFrame(), ranks=pd.DataFrame())
 
 
 @pytest.fixture
