@@ -61,13 +61,17 @@ class HugePages:
     reason: str | None = None
 
 
-def empty_table(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+def empty_table(shape: tuple[int, int], dtype: torch.dtype, *, shared: bool = False) -> Tensor:
     """A zeroed table ``[N, D]`` in anonymous memory, every page present.
 
     Tables of at least one huge page start at a huge-page boundary and ask for transparent huge
     pages; where those are switched off (``never`` in
     ``/sys/kernel/mm/transparent_hugepage/enabled``) they get ordinary pages. :func:`huge_pages`
     tells what came of it. The memory is returned when the last tensor that uses it dies.
+
+    Args:
+        shared: processes that are forked later share it, and none of them gets a copy when it
+            page-locks it. Most systems have no huge pages for such memory.
 
     Raises:
         ValueError: a negative extent.
@@ -77,22 +81,27 @@ def empty_table(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
     if rows < 0 or width < 0:
         raise ValueError(f"shape {shape}: expected two extents of 0 or more")
     size = rows * width * dtype.itemsize
-    if size < HUGE_PAGE:
+    if size < HUGE_PAGE and not (shared and size):
         return torch.zeros(shape, dtype=dtype)
-    flat = _map(size)
+    flat = _map(size, shared=shared)
     _touch(flat)
     return flat.view(dtype).view(rows, width)
 
 
-def resident_copy(table: Tensor | NDArray[np.generic], progress: Progress | None = None) -> Tensor:
-    """A copy of ``table`` ``[N, D]`` made by :func:`empty_table`.
+def resident_copy(
+    table: Tensor | NDArray[np.generic],
+    progress: Progress | None = None,
+    *,
+    shared: bool = False,
+) -> Tensor:
+    """A copy of ``table`` ``[N, D]`` made by :func:`empty_table`, which says what ``shared`` means.
 
     Meant for memory-mapped feature files: they are read once, in order and in pieces, and later
     gathers find every row in memory. Takes NumPy arrays (read-only maps too) and host tensors.
     """
     source = _as_bytes(table)
     dtype = table.dtype if isinstance(table, Tensor) else _torch_dtype(table.dtype)
-    copy = empty_table((int(table.shape[0]), int(table.shape[1])), dtype)
+    copy = empty_table((int(table.shape[0]), int(table.shape[1])), dtype, shared=shared)
     target = copy.view(torch.uint8).numpy().reshape(-1)
     for start in range(0, target.size, _COPY_BYTES):
         stop = min(start + _COPY_BYTES, target.size)
@@ -129,12 +138,12 @@ def huge_pages(tensor: Tensor, smaps: Path = Path("/proc/self/smaps")) -> HugePa
     return HugePages(min(total, size))
 
 
-def _map(size: int) -> Tensor:
+def _map(size: int, *, shared: bool) -> Tensor:
     """``size`` anonymous bytes at a huge-page boundary; the tensor keeps the mapping alive."""
     try:
-        # MAP_PRIVATE: Python's default, MAP_SHARED, would be shared memory, which gets no
-        # transparent huge pages on most systems.
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        # Not Python's default, MAP_SHARED: shared memory gets no transparent huge pages on most
+        # systems.
+        flags = (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE) | mmap.MAP_ANONYMOUS
         if MEMORY_VARIABLE in os.environ:  # the kernel would refuse more than it has today
             flags |= _MAP_NORESERVE
         mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=flags)

@@ -13,6 +13,7 @@ import errno
 import os
 import platform
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,14 +83,24 @@ def parse_cpulist(text: str) -> set[int]:
     return numbers
 
 
+def _all_of_it(_node: int | None) -> tuple[int, int]:
+    return 0, 1
+
+
 def bind_case(
-    device: torch.device, threads: int, numa: str = "gpu", topology: Topology | None = None
+    device: torch.device,
+    threads: int,
+    numa: str = "gpu",
+    topology: Topology | None = None,
+    part_of: Callable[[int | None], tuple[int, int]] = _all_of_it,
 ) -> Binding:
     """Bind this process, and the threads it will start, for a case on ``device``.
 
     Args:
         threads: how many cores the case may use (0: all that are left).
         numa: ``gpu`` binds to the node of the device, ``none`` to no node.
+        part_of: which part of how many of a node's cores this process takes, where several
+            processes train together. Where there are fewer cores than parts, all take all.
     """
     topology = topology or Topology()
     allowed = os.sched_getaffinity(0)
@@ -100,7 +111,11 @@ def bind_case(
         error = _prefer_memory_of(node)
         memory = "set_mempolicy(MPOL_PREFERRED)" if error is None else f"first touch ({error})"
         how = f"sched_setaffinity to {len(allowed)} processors, memory by {memory}"
-    os.sched_setaffinity(0, sorted(allowed)[: threads or None])
+    cores = sorted(allowed)[: threads or None]
+    part, parts = part_of(node)
+    if len(cores) >= parts:
+        cores = cores[part * len(cores) // parts : (part + 1) * len(cores) // parts]
+    os.sched_setaffinity(0, cores)
     return Binding(node, how, reason)
 
 

@@ -86,7 +86,7 @@ def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
 
     ``facts`` are the other fields of the load. Payload that nothing brings is in GPU memory.
     """
-    brought = [name for name in BYTES if name != "gpu_memory_bytes"]
+    brought = [n for n in BYTES if n not in ("gpu_memory_bytes", "peer_bytes", "network_bytes")]
     requests, visits = path.gpu_requests, path.gpu_page_visits
     return MinibatchLoad(
         **{name: share * getattr(path, name) for name in brought},

@@ -231,18 +231,26 @@ class WorkloadTable(_Table):
         return value
 
     def expand(self) -> Iterator[Workload]:
-        for dataset, scale, model, hidden, fanouts, batch_size, seed, nodes, gpus in (
-            itertools.product(
-                _as_list(self.dataset),
-                _as_list(self.scale),
-                _as_list(self.model),
-                _as_list(self.hidden),
-                self.fanouts,
-                _as_list(self.batch_size),
-                _as_list(self.seed),
-                _as_list(self.nodes),
-                _as_list(self.gpus),
-            )
+        for (
+            dataset,
+            scale,
+            model,
+            hidden,
+            fanouts,
+            batch_size,
+            seed,
+            nodes,
+            gpus,
+        ) in itertools.product(
+            _as_list(self.dataset),
+            _as_list(self.scale),
+            _as_list(self.model),
+            _as_list(self.hidden),
+            self.fanouts,
+            _as_list(self.batch_size),
+            _as_list(self.seed),
+            _as_list(self.nodes),
+            _as_list(self.gpus),
         ):
             yield Workload(
                 dataset=dataset,

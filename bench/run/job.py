@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -50,10 +50,12 @@ class Job(_File):
         device: ``cpu`` or ``cuda``.
         run_id, commit, machine: what the rows say of the run.
         dataset: the dataset's folder.
-        trace: the folder of the workload's minibatches.
+        trace: the folder of the workload's minibatches, of one rank its own.
         part: the file that the case writes.
         traces: folder for a trace of an epoch after the measured ones; ``None``: no trace.
         sensors: which of the GPU's sensors the run's calibration trusts; ``None``: no GPU.
+        identity: of dataset and minibatches, which all ranks have to agree on.
+        rank: which of several processes; -1 for one that is alone, or that starts the others.
     """
 
     case: Case
@@ -67,11 +69,14 @@ class Job(_File):
     part: Path
     traces: Path | None = None
     sensors: SensorChoice | None = None
+    identity: str = ""
+    rank: int = -1
 
     @property
     def rows(self) -> RowMaker:
-        """Makes the rows of the case."""
-        return row_maker(self.case, self.device, self.run_id, self.commit, self.machine)
+        """Makes the rows of the case, or of its rank."""
+        make = row_maker(self.case, self.device, self.run_id, self.commit, self.machine)
+        return replace(make, rank=self.rank)
 
 
 def row_maker(case: Case, device: str, run_id: str, commit: str, machine: str) -> RowMaker:

@@ -18,6 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.nvtx import Mark, unmarked
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.strategies.base import Fetcher, Ticket
@@ -51,6 +52,8 @@ class EpochTimes:
         wall_s: from the first sample to the end of the last step, device work included.
         stages: stage → seconds of each minibatch, in order. ``fetch`` is the time for which the
             training waited for rows: for an overlapped strategy less than the fetch itself took.
+            Where several processes train together, also the parts of ``train`` that
+            :meth:`~gatherbench.bench.run.group.Alone.end_epoch` tells.
         host_s: what the host spent within the stages; ``wall_s - host_s`` of a host epoch is the
             loop's own cost.
         losses: of each minibatch.
@@ -133,6 +136,7 @@ def run_epoch(
     trainer: Steps,
     mark: Mark = unmarked,
     watch: Watch = unwatched,
+    group: Alone = ALONE,
 ) -> EpochTimes:
     """Fetch and train on every minibatch once.
 
@@ -140,6 +144,7 @@ def run_epoch(
         batches: drawn as the loop goes, so the time to draw one counts as ``sample``.
         mark: opens a range of each stage's name for a profiler.
         watch: sees the rows of each minibatch.
+        group: the processes that train together; all begin at once.
     """
     on_cuda = fetcher.device.type == "cuda"
     clock = CudaClock() if on_cuda else HostClock()
@@ -176,6 +181,7 @@ def run_epoch(
         in_flight.append((number, batch, ticket))
         return True
 
+    group.begin_epoch()
     if on_cuda:
         torch.cuda.synchronize()
     epoch_begin = time.perf_counter()
@@ -192,4 +198,5 @@ def run_epoch(
     if on_cuda:
         torch.cuda.synchronize()
     wall_s = time.perf_counter() - epoch_begin
-    return EpochTimes(wall_s, clock.finish(), clock.host_s, [float(x) for x in losses], rows)
+    stages = {**clock.finish(), **group.end_epoch()}
+    return EpochTimes(wall_s, stages, clock.host_s, [float(x) for x in losses], rows)

@@ -12,7 +12,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,18 +33,27 @@ from gatherbench.bench.run.check import (
     residency_row,
 )
 from gatherbench.bench.run.declared_rows import declared_rows
+from gatherbench.bench.run.group import (
+    ALONE,
+    EXCHANGE,
+    Alone,
+    RanksDisagreeError,
+    Together,
+    cores_of_rank,
+)
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.loop import STAGES, CudaClock, EpochTimes, HostClock, run_epoch
+from gatherbench.bench.run.loop import CudaClock, EpochTimes, HostClock, run_epoch
 from gatherbench.bench.run.models import Trainer, build_model, to_device
 from gatherbench.bench.run.nvtx import TRACE_BATCHES, Mark, nvtx_session, unmarked, write_trace
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_calibration import gpu_under_test
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.untimed import EnergyBlock, row_of, uvm_rows
-from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
+from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds, workload_seeds
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.splitmix import derive
 from gatherbench.bench.sampling.torch_sampler import DeviceSampler
 from gatherbench.bench.sampling.trace import InputIds, Sampler, Trace
 from gatherbench.datasets.dataset import GraphDataset
@@ -52,6 +61,7 @@ from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels.host_memory import available_bytes, resident_copy
 from gatherbench.kernels.reference import reference_gather
 from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
+from gatherbench.strategies.knowledge import Ranks
 from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
 
@@ -60,8 +70,23 @@ from gatherbench.strategies.registry import build
 RESIDENT_SHARE = 0.6
 
 
-def measure(job: Job, out: PartWriter) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The feature table ``[N, D]`` in host memory, in words where it lies, and how long it took."""
+
+    features: Tensor
+    where: str
+    load_s: float
+
+
+def measure(
+    job: Job, out: PartWriter, table: Table | None = None, group: Alone = ALONE
+) -> str | None:
     """Measure the case and write its rows and samples to ``out`` as they are known.
+
+    Args:
+        table: where it has been loaded already.
+        group: the processes that train together, of which this is one.
 
     Returns:
         Why the strategy cannot run here, or ``None`` when the case has been measured.
@@ -75,39 +100,46 @@ def measure(job: Job, out: PartWriter) -> str | None:
     strategy = build(job.case.strategy, job.case.params)
     with strategy.surroundings(torch.device(job.device)):
         try:
-            return _measure(job, strategy, out)
+            return _measure(job, strategy, out, table, group)
         except WrongRowsError as error:
             reason = f"failed: {error}"
             out.row(job.rows.missing(CHECK_STAGE, "rows", "1", COMPARED, reason, "failed"))
             raise
 
 
-def _measure(job: Job, strategy: Strategy, out: PartWriter) -> str | None:
+def _measure(
+    job: Job, strategy: Strategy, out: PartWriter, loaded: Table | None, group: Alone
+) -> str | None:
     device = torch.device(job.device)
-    binding = bind_case(device, job.measure.threads, job.measure.numa)
+    if len(set(group.gathered((job.identity, job.commit)))) > 1:
+        raise RanksDisagreeError("the ranks have other minibatches, or other code, than each other")
+    plan, part_of = job.measure, cores_of_rank(group)
+    binding = bind_case(device, plan.threads, plan.numa, part_of=part_of)
     torch.set_num_threads(len(os.sched_getaffinity(0)))  # the plan's, whatever OMP_NUM_THREADS says
     dataset = open_dataset(job.dataset)
-    reason = strategy.skip(device, dataset.spec.table_bytes)
+    reason = _anybody(group.gathered(strategy.skip(device, dataset.spec.table_bytes)))
     if reason is not None:
         return reason
     trace = Trace.open(job.trace)
     make = job.rows
 
-    begin = time.perf_counter()
-    table, where = load_table(dataset)
-    load_s = time.perf_counter() - begin
-    reason = strategy.skip(device, table.nbytes)  # again: the table has taken memory
+    loaded = loaded or load_table(dataset)
+    table = loaded.features
+    # Again: the table has taken memory.
+    reason = _anybody(group.gathered(strategy.skip(device, table.nbytes)))
     if reason is not None:
         return reason
     epochs = Epochs(job, dataset, trace)
     room = free_bytes(device)
     known = knowledge_of(job.case.workload, dataset, epochs.measured_ids(), room)
+    known = replace(known, ranks=group.ranks or Ranks(0, 1, 1))
     knowledge = known.limited_to(strategy.needs)
     begin = time.perf_counter()
     with strategy.open(table, device, knowledge) as fetcher:
         open_s = time.perf_counter() - begin
         clock = "time.perf_counter"
-        out.row(make.ok("setup", "table_load_time", "s", load_s, f"{clock}; {where}"))
+        source = f"{clock}; {loaded.where}"
+        out.row(make.ok("setup", "table_load_time", "s", loaded.load_s, source))
         out.row(make.ok("setup", "open_time", "s", open_s, clock))
         out.row(make.ok("setup", "table", "B", table.nbytes, "tensor.nbytes"))
         for row in _binding_rows(binding, table, make):
@@ -128,22 +160,35 @@ def _measure(job: Job, strategy: Strategy, out: PartWriter) -> str | None:
             for row in declared_rows(job.case.workload, strategy, trace, dataset, make, *told):
                 out.row(row)
 
-        _train(job, dataset, table, epochs, looked_at[0], fetcher, witness, make, out)
+        _train(job, dataset, table, epochs, looked_at[0], fetcher, witness, make, out, group)
         out.row(make.ok(CHECK_STAGE, "rows", "1", witness.rows, COMPARED))
     return None
 
 
-def load_table(dataset: GraphDataset) -> tuple[Tensor, str]:
-    """The feature table ``[N, D]`` in host memory, and in words where it lies.
+def _anybody(reasons: list[str | None]) -> str | None:
+    """Ranks skip a case together."""
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def load_table(dataset: GraphDataset, *, shared: bool = False) -> Table:
+    """The feature table ``[N, D]`` in host memory.
 
     In anonymous memory, where huge pages serve it, as long as it fits comfortably.
+
+    Args:
+        shared: forked processes shall register it: page-locking memory that a fork only shares
+            for reading would copy it for each of them.
     """
-    free = available_bytes()
-    if dataset.spec.table_bytes < RESIDENT_SHARE * free:
-        return resident_copy(dataset.features), "copied into anonymous memory"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # read-only memory: torch warns, and nothing writes to it
-        return torch.from_numpy(dataset.features), "memory-mapped file, paged in on demand"
+    begin = time.perf_counter()
+    if dataset.spec.table_bytes < RESIDENT_SHARE * available_bytes():
+        features = resident_copy(dataset.features, shared=shared)
+        where = f"copied into anonymous {'shared ' if shared else ''}memory"
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # read-only: torch warns, and nothing writes to it
+            features = torch.from_numpy(dataset.features)
+        where = "memory-mapped file, paged in on demand"
+    return Table(features, where, time.perf_counter() - begin)
 
 
 def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[Row]:
@@ -161,14 +206,11 @@ def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[R
 
 
 def live_batches(
-    workload: Workload, dataset: GraphDataset, sampler: Sampler, epoch: int = 0
+    workload: Workload, dataset: GraphDataset, sampler: Sampler, epoch: int = 0, rank: int = 0
 ) -> Iterator[MiniBatch]:
     """An epoch's minibatches, drawn anew: of epoch 0 the trace's bytes, at the cost of sampling."""
-    seeds = epoch_seeds(
-        dataset.train_ids, workload.batch_size, workload.seed, epoch, workload.max_batches
-    )
-    for i, batch in enumerate(seeds):
-        yield sampler.sample(batch, batch_seed(workload.seed, epoch, i))
+    for i, seeds in enumerate(workload_seeds(workload, dataset.train_ids, epoch, rank)):
+        yield sampler.sample(seeds, batch_seed(workload.seed, epoch, i, rank, workload.world))
 
 
 class Epochs:
@@ -180,7 +222,7 @@ class Epochs:
 
     def __init__(self, job: Job, dataset: GraphDataset, trace: Trace) -> None:
         self.plan, self.workload = job.measure, job.case.workload
-        self.dataset, self.trace = dataset, trace
+        self.dataset, self.trace, self.rank = dataset, trace, max(job.rank, 0)
         graph = (dataset.indptr, dataset.indices)
         self.sampler = NeighborSampler(*graph, self.workload.fanouts)
         self._drawing: Sampler = self.sampler
@@ -222,7 +264,7 @@ class Epochs:
 
     def _drawn(self, epoch: int, sampler: Sampler) -> Iterator[MiniBatch]:
         epoch = epoch if self.plan.minibatches == "fresh" else 0
-        return live_batches(self.workload, self.dataset, sampler, epoch)
+        return live_batches(self.workload, self.dataset, sampler, epoch, self.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,11 +287,18 @@ def _train(
     witness: Witness,
     make: RowMaker,
     out: PartWriter,
+    group: Alone,
 ) -> None:
     """Warm-up epochs, measured epochs, and the score of the trained model."""
     plan, case = job.measure, job.case
     model = build_model(case.workload, dataset.spec.feature_dim, dataset.spec.num_classes)
-    trainer = Trainer(model, torch.from_numpy(np.array(dataset.labels)), fetcher.device)
+    labels = torch.from_numpy(np.array(dataset.labels))
+    trainer = Trainer(model, labels, fetcher.device, group)
+    if group.rank:  # the same weights on all ranks, and dropout of their own
+        torch.manual_seed(derive(case.workload.seed, group.rank))
+    if isinstance(group, Together):
+        source = "parameters that want a gradient, a step and rank"
+        out.row(make.ok(EXCHANGE, "payload", "B", group.gradient_bytes, source))
     gpu = gpu_under_test(fetcher.device, job.sensors)
     recorder = Recorder(open_meters(gpu=gpu))
     energy = EnergyBlock(gpu, run_on=plan.energy)
@@ -259,13 +308,13 @@ def _train(
 
     for number in range(plan.warmup_epochs):
         with witness.everything("in the warm-up") as watch:
-            run_epoch(epochs.warm_up(number), fetcher, trainer, unmarked, watch)
+            run_epoch(epochs.warm_up(number), fetcher, trainer, unmarked, watch, group)
     with nvtx_session(plan.nvtx) as mark, energy:
         for number in range(plan.epochs):
             kept = fetcher.rows_on_device()
             spots = witness.spots(f"in epoch {number}", len(epochs.trace))
             with spots as watch, recorder:
-                times = run_epoch(epochs.measured(number), fetcher, trainer, mark, watch)
+                times = run_epoch(epochs.measured(number), fetcher, trainer, mark, watch, group)
             _write_epoch(job, times, dataset.spec.row_bytes, number, make, out)
             if kept is not None:
                 hits = (fetcher.rows_on_device() or 0) - kept
@@ -275,7 +324,7 @@ def _train(
                 out.row(row_of(reading, make, "epoch", number))
                 if reading.series:
                     out.series(case, number, reading.metric, reading.unit, reading.series)
-    if plan.eval_batches:
+    if plan.eval_batches and group.rank == 0:
         right, seen = score(
             case.workload, dataset, table, trainer, epochs.sampler, plan.eval_batches
         )
@@ -287,14 +336,15 @@ def _train(
     check_rows(fetcher, witness, last, "after the last epoch", trainer)
 
     def one_epoch() -> None:
-        run_epoch(epochs.further(), fetcher, trainer)
+        run_epoch(epochs.further(), fetcher, trainer, group=group)
 
-    for row in energy.rows(plan.epochs, one_epoch, make):
+    for row in energy.rows(plan.epochs, one_epoch, make, group.gathered):
         out.row(row)
     for row in uvm_rows(one_epoch, make, traced=job.traces is not None):
         out.row(row)
     if job.traces is not None:
-        path = job.traces / f"{case.id}.json.gz"
+        of_rank = f".rank{group.rank}" if group.world > 1 else ""
+        path = job.traces / f"{case.id}{of_rank}.json.gz"
 
         def traced(mark: Mark) -> None:
             run_epoch(itertools.islice(epochs.further(), TRACE_BATCHES), fetcher, trainer, mark)
@@ -350,9 +400,9 @@ def _write_epoch(
 ) -> None:
     clock = (CudaClock if job.device == "cuda" else HostClock).source
     out.row(make.ok("epoch", "wall_time", "s", times.wall_s, "time.perf_counter", epoch))
-    for stage in STAGES:
-        out.row(make.ok(stage, "wall_time", "s", sum(times.stages[stage]), clock, epoch))
-        out.samples(job.case, epoch, stage, times.stages[stage])
+    for stage, seconds in times.stages.items():
+        out.row(make.ok(stage, "wall_time", "s", sum(seconds), clock, epoch))
+        out.samples(job.case, epoch, stage, seconds)
     batches = len(times.losses)
     out.row(make.ok("epoch", "minibatches", "1", batches, "count", epoch))
     payload = times.payload_rows * row_bytes

@@ -104,7 +104,7 @@ def case_epochs(
     sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
     model = build_model(workload, dataset.spec.feature_dim, dataset.spec.num_classes)
     trainer = Trainer(model, torch.from_numpy(np.array(dataset.labels)), device)
-    with build(strategy, {}).open(load_table(dataset)[0], device) as fetcher:
+    with build(strategy, {}).open(load_table(dataset).features, device) as fetcher:
 
         def epoch() -> float:
             return run_epoch(live_batches(workload, dataset, sampler), fetcher, trainer).wall_s

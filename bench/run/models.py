@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy, dropout, relu
 from torch_geometric.nn import GATConv, SAGEConv
 
 from gatherbench.bench.plan.workload import GRAPHLESS, MODELS, Workload, own_model
+from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.training_cost import GAT_HEADS
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
@@ -105,10 +106,14 @@ class Trainer:
 
     Args:
         labels: int64 ``[N]`` in host memory.
+        group: the processes that train the model together.
     """
 
-    def __init__(self, model: nn.Module, labels: Tensor, device: torch.device) -> None:
+    def __init__(
+        self, model: nn.Module, labels: Tensor, device: torch.device, group: Alone = ALONE
+    ) -> None:
         self.model = model.to(device)
+        self._in_training = group.wrap(self.model)
         self.labels = labels.to(device)
         self.device = device
         self.optimiser = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
@@ -121,7 +126,7 @@ class Trainer:
         """
         self.model.train()
         labels = self._labels_of(batch)
-        loss = cross_entropy(self.model(x.float(), to_device(batch, self.device)), labels)
+        loss = cross_entropy(self._in_training(x.float(), to_device(batch, self.device)), labels)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()

@@ -127,7 +127,7 @@ class Runner:
         self._served = 0
         self._sensors: SensorChoice | None = None
         self._rows: list[Row] = []
-        self._ready: dict[Workload, tuple[Path, Path] | str] = {}
+        self._ready: dict[Workload, tuple[Path, Path, str] | str] = {}
 
     def run(self) -> int:
         """Run what is missing; the number of failed cases of the whole run.
@@ -206,7 +206,9 @@ class Runner:
         if time.monotonic() >= self._until:
             raise TimeUp
 
-    def _measure(self, case: Case, part: Path, dataset: Path, trace: Path) -> str | None:
+    def _measure(
+        self, case: Case, part: Path, dataset: Path, trace: Path, identity: str
+    ) -> str | None:
         """Measure the case in a process of its own; why it failed if the part does not say."""
         # One repeat of a strategy is enough to look at.
         traced = self.measure.trace and case.repeat == 0
@@ -222,6 +224,7 @@ class Runner:
             part=part.absolute(),
             traces=self.store.folder.absolute() / "traces" if traced else None,
             sensors=self._sensors,
+            identity=identity,
         )
         if self._served >= self._round:
             self._server.close()
@@ -275,8 +278,8 @@ class Runner:
             done.add(CALIBRATION_KEY)
         return read_choice(sensors)
 
-    def _prepare(self, workload: Workload) -> tuple[Path, Path] | str:
-        """The folders of dataset and trace, or why they cannot be had.
+    def _prepare(self, workload: Workload) -> tuple[Path, Path, str] | str:
+        """The folders of dataset and trace, and what they hold, or why they cannot be had.
 
         Done once a workload, and again where the dataset was imported anew between two cases.
         """
@@ -287,7 +290,7 @@ class Runner:
             ready = self._ready[workload] = self._prepare_now(workload)
         return ready
 
-    def _prepare_now(self, workload: Workload) -> tuple[Path, Path] | str:
+    def _prepare_now(self, workload: Workload) -> tuple[Path, Path, str] | str:
         answers = self.store.parts.absolute() / "prepared.json"
         answers.write_bytes(b"")
 
@@ -313,7 +316,7 @@ class Runner:
         if "dataset" not in answer:
             return f"{workload.dataset} could not be prepared: {answer.get('error') or death}"
         changed = other_data(self.store.folder, workload, answer["identity"])
-        return changed or (Path(answer["dataset"]), Path(answer["trace"]))
+        return changed or (Path(answer["dataset"]), Path(answer["trace"]), answer["identity"])
 
     def _fold(
         self, part: Path, make: RowMaker, stage: str, failure: str | None, source: str = CASE_CLOCK

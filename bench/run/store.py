@@ -23,6 +23,7 @@ import io
 import json
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -212,9 +213,14 @@ class PartWriter:
         fields = {"epoch": epoch, "metric": metric, "unit": unit, "points": list(points)}
         self._write_case("series", case, fields)
 
+    def record(self, record: dict[str, Any]) -> None:
+        """A record of another part, as :func:`read_part` gives it."""
+        self._write(record["kind"], {n: v for n, v in record.items() if n != "kind"})
+
     def end(self, status: str, reason: str | None, wall_time_s: float) -> None:
         """The case is over: ``ok``, ``skipped`` or ``failed``."""
-        self._write("end", {"status": status, "reason": reason, "wall_time_s": wall_time_s})
+        fields = {"status": status, "reason": reason, "wall_time_s": wall_time_s}
+        self._write("end", {**fields, "at": time.time()})
         os.fsync(self._file.fileno())
 
 

@@ -76,25 +76,37 @@ class EnergyBlock:
     ) -> None:
         self._recorder.__exit__(exc_type, exc, traceback)
 
-    def rows(self, epochs: int, one_epoch: Callable[[], object], make: RowMaker) -> Iterator[Row]:
-        """The block's rows, after further epochs where ``epochs`` were too short a window."""
+    def rows(
+        self,
+        epochs: int,
+        one_epoch: Callable[[], object],
+        make: RowMaker,
+        gathered: Callable[[bool], list[bool]] = lambda mine: [mine],
+    ) -> Iterator[Row]:
+        """The block's rows, after further epochs where ``epochs`` were too short a window.
+
+        ``gathered`` tells what every rank that trains together wants: they go on together.
+        """
         if self._gpu is None:
             return
         readings, said = self._recorder.readings, "the measured epochs, from the first to the last"
-        if self._run_on and any(_refused(reading) for reading in readings):
-            readings, epochs = self._further(one_epoch)
+        refused = any(_refused(reading) for reading in readings)
+        if self._run_on and any(gathered(refused)):
+            readings, epochs = self._further(one_epoch, gathered)
             said = "further epochs, not timed: the measured ones were too short a window"
         yield make.ok(ENERGY_STAGE, "epochs", "1", epochs, said)
         for reading in readings:
             yield row_of(reading, make, ENERGY_STAGE)
 
-    def _further(self, one_epoch: Callable[[], object]) -> tuple[tuple[Reading, ...], int]:
+    def _further(
+        self, one_epoch: Callable[[], object], gathered: Callable[[bool], list[bool]]
+    ) -> tuple[tuple[Reading, ...], int]:
         # Nothing here is timed, so sources of link traffic that block may be read too.
         meters = (PcieMeter(self._gpu, timed=False), GpuPowerMeter(self._gpu), WallClockMeter())
         recorder, epochs = Recorder(meters), 0
         with recorder:
             begin = time.monotonic()
-            while time.monotonic() - begin < self._shortest_s:
+            while any(gathered(time.monotonic() - begin < self._shortest_s)):
                 one_epoch()
                 epochs += 1
         return recorder.readings, epochs

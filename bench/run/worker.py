@@ -65,11 +65,13 @@ def measure_case(path: Path) -> None:
     begin = time.perf_counter()
     try:
         from gatherbench.bench.run.measure import measure
+        from gatherbench.bench.run.ranks import measure_ranks
         from gatherbench.bench.run.store import PartWriter
 
+        of_case = measure if job.case.workload.world == 1 else measure_ranks
         with contextlib.closing(PartWriter(job.part)) as out:
             try:
-                skipped = measure(job, out)
+                skipped = of_case(job, out)
                 status, reason = ("skipped", skipped) if skipped else ("ok", None)
             except Exception as error:
                 if is_disk_full(error):
@@ -118,7 +120,7 @@ def main(runner: int) -> None:
     # Imports start no thread that a fork would lose, and no CUDA context, which no fork survives.
     import numba
 
-    import gatherbench.bench.run.measure
+    import gatherbench.bench.run.ranks
     import gatherbench.bench.run.sensor_calibration
     import gatherbench.bench.run.store  # noqa: F401
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.sampling.splitmix import derive, stream
 
 # Apart from one another, so that the order of an epoch says nothing about its draws.
@@ -45,6 +46,14 @@ def epoch_seeds(
     if max_batches:
         order = order[: max_batches * batch_size]
     return list(torch.split(torch.from_numpy(ids[order]), batch_size))
+
+
+def workload_seeds(
+    workload: Workload, train_ids: NDArray[np.int64], epoch: int, rank: int = 0
+) -> list[Tensor]:
+    """:func:`epoch_seeds` of a workload; where several ranks train, the share of one."""
+    steps = epoch_seeds(train_ids, workload.step_seeds, workload.seed, epoch, workload.max_batches)
+    return steps if workload.world == 1 else rank_seeds(steps, rank, workload.world)
 
 
 def rank_seeds(steps: list[Tensor], rank: int, world: int) -> list[Tensor]:

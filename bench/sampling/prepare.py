@@ -29,7 +29,7 @@ def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, Path
         DatasetError: the dataset cannot be had or is broken.
         TraceError: the trace on disk is broken.
     """
-    from gatherbench.bench.sampling.epoch import epoch_seeds
+    from gatherbench.bench.sampling.epoch import workload_seeds
     from gatherbench.bench.sampling.numba_sampler import NeighborSampler
     from gatherbench.bench.sampling.trace import Trace, draw_trace
     from gatherbench.datasets.registry import prepare_dataset
@@ -37,19 +37,28 @@ def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, Path
 
     folder = prepare_dataset(workload.dataset, workload.scale, progress=progress)
     trace = data_root() / TRACES / f"{workload.trace_id}-{state_of(folder)}"
-    if trace.is_dir():
-        Trace.open(trace)
+    world = workload.world
+    ranks = {0: trace} if world == 1 else {r: rank_trace(trace, r) for r in range(world)}
+    for one in ranks.values():
+        if one.is_dir():
+            Trace.open(one)
+    missing = {rank: one for rank, one in ranks.items() if not one.is_dir()}
+    if not missing:
         return folder, trace
     dataset = open_dataset(folder)
-    seeds = epoch_seeds(
-        dataset.train_ids, workload.batch_size, workload.seed, 0, workload.max_batches
-    )
     sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
-    draw_trace(trace, sampler, list(seeds), workload.seed, progress=progress)
+    for rank, one in missing.items():
+        seeds = workload_seeds(workload, dataset.train_ids, 0, rank)
+        draw_trace(one, sampler, seeds, workload.seed, progress, rank=rank, world=world)
     for old in trace.parent.glob(f"{workload.trace_id}-{'?' * len(state_of(folder))}"):
         if old != trace:  # of a graph that is no more
             shutil.rmtree(old, ignore_errors=True)
     return folder, trace
+
+
+def rank_trace(trace: Path, rank: int) -> Path:
+    """Of the minibatches of several ranks those of one."""
+    return trace / f"rank{rank}"
 
 
 def traces_of(dataset: Path) -> list[Path]:
@@ -76,5 +85,7 @@ def identity(dataset: Path, trace: Path) -> str:
     """Equal for equal datasets with equal minibatches."""
     from gatherbench.bench.sampling.trace import MANIFEST
 
-    manifest = hashlib.sha256((trace / MANIFEST).read_bytes()).hexdigest()
-    return f"{state_of(dataset)}-{manifest}"
+    manifests = hashlib.sha256()
+    for of_rank in sorted(trace.rglob(MANIFEST)):
+        manifests.update(of_rank.read_bytes())
+    return f"{state_of(dataset)}-{manifests.hexdigest()}"

@@ -56,11 +56,13 @@ def draw_trace(
     progress: Callable[[str, float], None] | None = None,
     *,
     epoch: int = 0,
+    rank: int = 0,
+    world: int = 1,
 ) -> None:
     """Sample a minibatch for each of ``seeds`` and write them all to ``folder``.
 
-    Minibatch ``i`` is ``sampler.sample(seeds[i], batch_seed(seed, epoch, i))``. The same arguments
-    give the same bytes. A trace that is already there is replaced.
+    Minibatch ``i`` is ``sampler.sample(seeds[i], batch_seed(seed, epoch, i, rank, world))``. The
+    same arguments give the same bytes. A trace that is already there is replaced.
 
     Args:
         seeds: of :func:`~gatherbench.bench.sampling.epoch.epoch_seeds`.
@@ -77,7 +79,7 @@ def draw_trace(
         raise ValueError("seeds: a trace needs at least one minibatch, got none")
     try:
         with new_folder(folder) as staged:
-            _write(staged, sampler, batches, seed, epoch, progress)
+            _write(staged, sampler, batches, seed, epoch, progress, rank, world)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -94,6 +96,8 @@ def _write(
     seed: int,
     epoch: int,
     progress: Callable[[str, float], None] | None,
+    rank: int,
+    world: int,
 ) -> None:
     dtypes = {"input_ids": _smallest(sampler.num_nodes), "sources": "<i4", "targets": "<i4"}
     writers = {name: _Writer(folder / f"{name}.bin", dtypes[name]) for name in _ARRAYS}
@@ -101,7 +105,7 @@ def _write(
     num_edges: list[tuple[int, ...]] = []
     try:
         for i, batch_seeds in enumerate(batches):
-            batch = sampler.sample(batch_seeds, batch_seed(seed, epoch, i))
+            batch = sampler.sample(batch_seeds, batch_seed(seed, epoch, i, rank, world))
             writers["input_ids"].add(batch.input_ids)
             for edges in batch.edges:
                 writers["sources"].add(edges[0])

@@ -1,0 +1,186 @@
+"""The processes that train one model together, as the loop and the trainer see them.
+
+``torch.distributed`` does the work: DDP averages the gradients, gloo carries them between processes
+of a host and NCCL between GPUs. What is added here is the clock. A rank that reaches the exchange
+of gradients early waits for the slowest one; that time and the exchange itself are told apart by
+when each rank entered it, counted from the barrier with which every epoch begins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from gatherbench.strategies.knowledge import Ranks
+
+#: Stages within ``train``: the gradients' way once all ranks are there, and waiting until they are.
+EXCHANGE, WAIT = "all_reduce", "wait"
+#: Seconds that one rank waits for another before the case fails.
+PATIENCE_S = 300.0
+
+#: A moment: by the host's clock, or on a GPU.
+Mark = Any
+
+
+class RanksDisagreeError(RuntimeError):
+    """Ranks that train together do not have the same data, or not the same model."""
+
+
+class Alone:
+    """One process: nobody to wait for, and nothing to exchange."""
+
+    ranks: Ranks | None = None
+
+    @property
+    def rank(self) -> int:
+        return self.ranks.rank if self.ranks else 0
+
+    @property
+    def world(self) -> int:
+        return self.ranks.world if self.ranks else 1
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Every rank's ``value``, by rank."""
+        return [value]
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model as it is called in training."""
+        return model
+
+    def begin_epoch(self) -> None:
+        """Wait until every rank begins."""
+
+    def end_epoch(self) -> dict[str, list[float]]:
+        """Seconds of each step in :data:`EXCHANGE` and :data:`WAIT`; nothing of one process.
+
+        Raises:
+            RanksDisagreeError: the ranks' parameters differ.
+        """
+        return {}
+
+
+#: For everything that runs in one process.
+ALONE = Alone()
+
+
+class Together(Alone):
+    """One rank among several; to be closed.
+
+    Where it is, the launcher has told the environment, as ``torchrun`` does.
+
+    Args:
+        device: ``cpu`` or ``cuda``: gloo or NCCL.
+        patience_s: seconds that a collective call may take.
+    """
+
+    def __init__(self, device: torch.device, patience_s: float = PATIENCE_S) -> None:
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(seconds=patience_s))
+        local = int(os.environ["LOCAL_WORLD_SIZE"])
+        self.ranks: Ranks = Ranks(dist.get_rank(), dist.get_world_size(), local)
+        self.gradient_bytes = 0
+        self._device = device
+        self._model: nn.Module | None = None
+        self._begin = self._now()
+        self._entered: list[Mark] = []
+        self._left: list[Mark] = []
+
+    def close(self) -> None:
+        """Leave the group; the others go on without waiting."""
+        with suppress(Exception):  # a broken group is left as well
+            dist.destroy_process_group()
+
+    def gathered(self, value: Any) -> list[Any]:
+        values = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        self._model = model
+        parallel = DistributedDataParallel(model)
+        # Annotated hooks have to be so with types, and annotations are text in this module.
+        parallel.register_comm_hook(None, lambda _state, bucket: self._exchange(bucket))
+        self.gradient_bytes = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+        return parallel
+
+    def begin_epoch(self) -> None:
+        self._entered, self._left = [], []
+        dist.barrier()
+        self._begin = self._now()
+
+    def end_epoch(self) -> dict[str, list[float]]:
+        entered, left = (self._since_begin(marks) for marks in (self._entered, self._left))
+        told = self.gathered((entered, self._digest()))
+        if len({digest for _, digest in told}) > 1:
+            raise RanksDisagreeError("the parameters differ from rank to rank after an epoch")
+        last = [max(of_step) for of_step in zip(*(times for times, _ in told), strict=True)]
+        return {
+            EXCHANGE: [max(0.0, b - a) for a, b in zip(last, left, strict=True)],
+            WAIT: [b - a for a, b in zip(entered, last, strict=True)],
+        }
+
+    def _exchange(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """DDP's own exchange of a bucket of gradients, with the clock read around that of all."""
+        if bucket.index() == 0:
+            self._entered.append(self._now())
+        future = allreduce_hook(cast("dist.ProcessGroup", dist.group.WORLD), bucket)
+        if not bucket.is_last():
+            return future
+
+        def ended(done: torch.futures.Future[Tensor]) -> Tensor:
+            self._left.append(self._now())
+            return done.value()
+
+        return future.then(ended)
+
+    def _now(self) -> Mark:
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def _since_begin(self, marks: list[Mark]) -> list[float]:
+        """Seconds; on a GPU its events, whose work has ended."""
+        return [
+            mark - self._begin if isinstance(mark, float) else self._begin.elapsed_time(mark) / 1e3
+            for mark in marks
+        ]
+
+    def _digest(self) -> str:
+        found = hashlib.sha256()
+        for parameter in self._model.parameters() if self._model is not None else ():
+            found.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return found.hexdigest()
+
+
+def cores_of_rank(group: Alone) -> Callable[[int | None], tuple[int, int]]:
+    """How the cores of a NUMA node are shared: which part of how many this rank takes.
+
+    The ranks of a machine that are bound to one node, or to none, share its cores.
+    """
+
+    def part(node: int | None) -> tuple[int, int]:
+        ranks = group.ranks
+        if ranks is None:
+            return 0, 1
+        here = ranks.machine(ranks.rank)
+        peers = [
+            rank
+            for rank, of in enumerate(group.gathered(node))
+            if of == node and ranks.machine(rank) == here
+        ]
+        return peers.index(ranks.rank), len(peers)
+
+    return part

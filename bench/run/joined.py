@@ -1,0 +1,112 @@
+"""The rows of a case as a whole, from those of the ranks that trained it together.
+
+An epoch is over when its slowest rank is done: its time and stages are that rank's. What is used
+up (bytes, core-seconds, joules) adds up over ranks. What a machine has once, one of its ranks has
+seen for all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from statistics import fmean
+
+from gatherbench.bench.run.group import EXCHANGE, WAIT
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.store import PartWriter
+
+#: Of the slowest rank of the epoch.
+_SLOWEST = {
+    (stage, "wall_time") for stage in ("epoch", "sample", "fetch", "train", EXCHANGE, WAIT)
+} | {("harness", "overhead")}
+#: What every rank sees of its whole machine.
+_OF_MACHINE = {
+    "system_cpu_busy",
+    "system_cpu_steal",
+    "cpu_package_energy",
+    "cpu_dram_energy",
+    "dram_read",
+    "dram_write",
+}
+#: Alike on all ranks.
+_ALIKE = {
+    ("fetch", "row"),
+    ("fetch", "lookahead"),
+    ("fetch", "gpu_share"),
+    ("fetch", "gpu_table"),
+    ("setup", "table"),
+    ("setup", "table_load_time"),
+    ("setup", "numa_node"),
+    ("check", "residency"),
+    (EXCHANGE, "payload"),
+    ("energy", "epochs"),
+    ("uvm", "epochs"),
+}
+#: Pages that ranks share are counted for each of them.
+_MEMORY = {"peak_rss", "host_pageable", "host_file_mapped"}
+_MEAN = {("train", "loss"), ("setup", "table_on_node")}
+#: Units of what adds up; of seconds only core-seconds do.
+_ADDS_UP = ("B", "J", "W", "1")
+
+Spot = tuple[str, str, int, str]
+
+
+def joined(ranks: list[list[Row]], local_world: int, out: PartWriter) -> dict[int, int]:
+    """Write the case's rows; the slowest rank of each epoch.
+
+    Args:
+        ranks: rows of each rank, by rank.
+        local_world: how many ranks a machine has.
+    """
+    found: dict[Spot, dict[int, Row]] = defaultdict(dict)
+    for rank, of_rank in enumerate(ranks):
+        for row in of_rank:
+            found[row.stage, row.metric, row.epoch, row.basis][rank] = row
+    times = {
+        spot[2]: {rank: row.value or 0.0 for rank, row in rows.items()}
+        for spot, rows in found.items()
+        if spot[:2] == ("epoch", "wall_time")
+    }
+    slowest = {epoch: max(of, key=of.__getitem__) for epoch, of in times.items()}
+    for (stage, metric, epoch, _), rows in found.items():
+        whole = _joined((stage, metric), rows, slowest.get(epoch, 0), local_world)
+        if whole is not None:
+            out.row(replace(whole, rank=-1))
+    return slowest
+
+
+def _joined(
+    what: tuple[str, str], rows: dict[int, Row], slowest: int, local_world: int
+) -> Row | None:
+    """One row from those of the ranks that have it; ``None``: it says nothing of the whole."""
+    first = next(iter(rows.values()))
+    if len(rows) == 1 or what in _ALIKE:  # of one rank: what it did for all, a test of the model
+        return first
+    row = rows[slowest] if what in _SLOWEST else first
+    absent = next((one for one in rows.values() if one.value is None), None)
+    if absent is not None:
+        return absent
+    values = {rank: one.value or 0.0 for rank, one in rows.items()}
+    found = _value(what, first.unit, values, slowest, local_world)
+    if found is None:
+        return None
+    value, how = found
+    return replace(row, value=value, source=f"{row.source}; {how}")
+
+
+def _value(
+    what: tuple[str, str], unit: str, values: dict[int, float], slowest: int, local_world: int
+) -> tuple[float, str] | None:
+    """What the ranks' values make together, and how."""
+    every, count = values.values(), len(values)
+    if what in _SLOWEST:
+        return values[slowest], f"rank {slowest}, the slowest"
+    if what in _MEAN:
+        return fmean(every), f"mean of {count} ranks"
+    if what[1] in _OF_MACHINE:
+        machines = [value for rank, value in values.items() if rank % local_world == 0]
+        return sum(machines), "the first rank of each machine"
+    if unit in _ADDS_UP or what[1].startswith("cpu_"):
+        twice = ", what they share counted for each" if what[1] in _MEMORY else ""
+        return sum(every), f"sum of {count} ranks{twice}"
+    return (max(every), f"longest of {count} ranks") if unit == "s" else None

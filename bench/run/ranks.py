@@ -1,0 +1,179 @@
+"""A case that several processes train together: torch's elastic launcher starts one a rank.
+
+The case's process loads the table once for its machine; the ranks inherit it through their fork, so
+nothing has a name that could be left behind. Each measures its share into a part of its own, and
+when all have ended, these make the rows of the case (:mod:`gatherbench.bench.run.joined`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from gatherbench.bench.run.fork_server import die_with_parent
+from gatherbench.bench.run.group import PATIENCE_S, Together
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.joined import joined
+from gatherbench.bench.run.measure import Table, load_table, measure
+from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.sampling.prepare import rank_trace
+from gatherbench.datasets.store import open_dataset
+
+#: How long a rank that failed stays, so that the launcher first sees one that was killed, not those
+#: that lost it.
+_LINGER_S = 1.0
+#: Exit status of a rank whose part says what went wrong.
+_FAILED = 1
+
+
+class RankError(RuntimeError):
+    """A rank died, hung or failed; the message has its number and last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the launchers of the machines meet.
+
+    Attributes:
+        nodes, node: how many machines, and which of them this is.
+        address: ``host:port`` on machine 0; port 0: any that is free, on one machine.
+    """
+
+    nodes: int = 1
+    node: int = 0
+    address: str = "localhost:0"
+
+
+def measure_ranks(job: Job, out: PartWriter, meeting: Meeting | None = None) -> str | None:
+    """Measure the case with a process for each rank; on machine 0 ``out`` gets all of its rows.
+
+    Returns:
+        Why the strategy cannot run here, or ``None`` when the case has been measured.
+
+    Raises:
+        RankError: see there. What the ranks measured before is in ``out``.
+    """
+    meeting = meeting or Meeting()
+    gpus = job.case.workload.gpus
+    if job.device == "cuda" and torch.cuda.device_count() < gpus:  # asks NVML: no context yet
+        return f"no_device: {gpus} GPUs are asked for and {torch.cuda.device_count()} are here"
+    table = load_table(open_dataset(job.dataset), shared=job.device == "cuda")
+    folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=job.part.parent))
+    config = LaunchConfig(
+        min_nodes=meeting.nodes,
+        max_nodes=meeting.nodes,
+        nproc_per_node=gpus,
+        run_id=job.case.id,
+        rdzv_backend="c10d",
+        rdzv_endpoint=meeting.address,
+        rdzv_configs={"is_host": meeting.node == 0, "join_timeout": PATIENCE_S},
+        max_restarts=0,
+        monitor_interval=0.05,
+        start_method="fork",
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
+    )
+    try:
+        failure = None
+        try:
+            elastic_launch(config, _one_rank)(job, table, folder, os.getpid())
+        except ChildFailedError as error:
+            failure = error
+        return _fold(job, folder, failure, out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _one_rank(job: Job, table: Table, folder: Path, launcher: int) -> None:
+    """The process of one rank."""
+    die_with_parent(launcher)
+    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    if job.device == "cuda":
+        # One GPU a process, so that "cuda" is the rank's own, for meters and driver calls as well.
+        os.environ["CUDA_VISIBLE_DEVICES"] = _visible(local)
+    mine = replace(job, rank=rank, trace=rank_trace(job.trace, rank))
+    patience_s = min(PATIENCE_S, job.measure.timeout_s / 2)
+    with closing(PartWriter(folder / f"rank{rank}.jsonl")) as out:
+        begin = time.perf_counter()
+        try:
+            with closing(Together(torch.device(job.device), patience_s)) as group:
+                skipped = measure(mine, out, table, group)
+                group.gathered(None)  # nobody leaves before all have ended
+            out.end("skipped" if skipped else "ok", skipped, time.perf_counter() - begin)
+        except Exception as error:
+            traceback.print_exc()
+            reason = f"{type(error).__name__}: {error}"
+            out.end("failed", reason, time.perf_counter() - begin)
+            time.sleep(_LINGER_S)
+            os._exit(_FAILED)  # threads of a broken group may wait for ever
+
+
+def _visible(local: int) -> str:
+    """Of the GPUs that this process may use, the one of the rank, as the driver is told of it."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",")[local] if named else str(local)
+
+
+def _fold(job: Job, folder: Path, failure: ChildFailedError | None, out: PartWriter) -> str | None:
+    """Write the case's rows from its ranks' parts; why they were skipped.
+
+    Raises:
+        RankError: a rank failed.
+    """
+    parts = {int(p.stem.removeprefix("rank")): list(read_part(p)) for p in folder.glob("rank*")}
+    ends = {
+        rank: record
+        for rank, records in sorted(parts.items())
+        for record in records
+        if record["kind"] == "end"
+    }
+    rows = {rank: rows_of(records) for rank, records in sorted(parts.items())}
+    for row in (row for of_rank in rows.values() for row in of_rank):
+        out.row(row)
+    if failure is not None:
+        raise RankError(_words(failure, ends, job.case.workload.world))
+    skipped = next((end["reason"] for end in ends.values() if end["status"] == "skipped"), None)
+    if skipped is None:
+        slowest = joined(list(rows.values()), job.case.workload.gpus, out)
+        _copy_samples(parts, slowest, out)
+    return skipped
+
+
+def _copy_samples(
+    parts: dict[int, list[dict[str, Any]]], slowest: dict[int, int], out: PartWriter
+) -> None:
+    """Of each epoch the samples and timelines of its slowest rank, whose stages are the case's."""
+    for rank, records in parts.items():
+        for record in records:
+            if record["kind"] in ("samples", "series") and slowest.get(record["epoch"]) == rank:
+                out.record(record)
+
+
+def _words(failure: ChildFailedError, ends: dict[int, dict[str, Any]], world: int) -> str:
+    """Which rank failed first, and what it said."""
+    for rank, found in sorted(failure.failures.items()):
+        if found.exitcode < 0:  # a signal, and not one of the launcher's
+            return f"rank {rank} was killed by {found.signal_name()}"
+    failed = {rank: end for rank, end in ends.items() if end["status"] == "failed"}
+    silent = [rank for rank in range(world) if rank not in ends]
+    if not failed:
+        return f"{_ranks(silent)} ended without a word"
+    first = min(failed, key=lambda rank: failed[rank]["at"])
+    rest = f"; {_ranks(silent)} said nothing" if silent else ""
+    return f"rank {first}: {failed[first]['reason']}{rest}"
+
+
+def _ranks(numbers: Iterable[int]) -> str:
+    return "rank " + ", ".join(map(str, numbers))
