@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, cast
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.strategies.knowledge import Ranks
 
 #: Stages within ``train``: the gradients' way once all ranks are there, and waiting until they are.
@@ -69,6 +70,10 @@ class Alone:
         """
         return {}
 
+    def rows(self, make: RowMaker) -> Iterator[Row]:
+        """What it declares of each step."""
+        yield from ()
+
 
 #: For everything that runs in one process.
 ALONE = Alone()
@@ -89,7 +94,6 @@ class Together(Alone):
         dist.init_process_group(backend, timeout=timedelta(seconds=patience_s))
         local = int(os.environ["LOCAL_WORLD_SIZE"])
         self.ranks: Ranks = Ranks(dist.get_rank(), dist.get_world_size(), local)
-        self.gradient_bytes = 0
         self._device = device
         self._model: nn.Module | None = None
         self._begin = self._now()
@@ -111,7 +115,6 @@ class Together(Alone):
         parallel = DistributedDataParallel(model)
         # Annotated hooks have to be so with types, and annotations are text in this module.
         parallel.register_comm_hook(None, lambda _state, bucket: self._exchange(bucket))
-        self.gradient_bytes = sum(p.nbytes for p in model.parameters() if p.requires_grad)
         return parallel
 
     def begin_epoch(self) -> None:
@@ -129,6 +132,12 @@ class Together(Alone):
             EXCHANGE: [max(0.0, b - a) for a, b in zip(last, left, strict=True)],
             WAIT: [b - a for a, b in zip(entered, last, strict=True)],
         }
+
+    def rows(self, make: RowMaker) -> Iterator[Row]:
+        assert self._model is not None
+        sent = sum(p.nbytes for p in self._model.parameters() if p.requires_grad)
+        source = "parameters that want a gradient, a step and rank"
+        yield make.ok(EXCHANGE, "payload", "B", sent, source)
 
     def _exchange(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """DDP's own exchange of a bucket of gradients, with the clock read around that of all."""

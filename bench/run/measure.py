@@ -35,10 +35,8 @@ from gatherbench.bench.run.check import (
 from gatherbench.bench.run.declared_rows import declared_rows
 from gatherbench.bench.run.group import (
     ALONE,
-    EXCHANGE,
     Alone,
     RanksDisagreeError,
-    Together,
     cores_of_rank,
 )
 from gatherbench.bench.run.job import Job
@@ -291,14 +289,9 @@ def _train(
 ) -> None:
     """Warm-up epochs, measured epochs, and the score of the trained model."""
     plan, case = job.measure, job.case
-    model = build_model(case.workload, dataset.spec.feature_dim, dataset.spec.num_classes)
-    labels = torch.from_numpy(np.array(dataset.labels))
-    trainer = Trainer(model, labels, fetcher.device, group)
-    if group.rank:  # the same weights on all ranks, and dropout of their own
-        torch.manual_seed(derive(case.workload.seed, group.rank))
-    if isinstance(group, Together):
-        source = "parameters that want a gradient, a step and rank"
-        out.row(make.ok(EXCHANGE, "payload", "B", group.gradient_bytes, source))
+    trainer = _trainer(case.workload, dataset, fetcher.device, group)
+    for row in group.rows(make):
+        out.row(row)
     gpu = gpu_under_test(fetcher.device, job.sensors)
     recorder = Recorder(open_meters(gpu=gpu))
     energy = EnergyBlock(gpu, run_on=plan.energy)
@@ -350,6 +343,17 @@ def _train(
             run_epoch(itertools.islice(epochs.further(), TRACE_BATCHES), fetcher, trainer, mark)
 
         out.row(_traced(traced, path, fetcher.device, make))
+
+
+def _trainer(
+    workload: Workload, dataset: GraphDataset, device: torch.device, group: Alone
+) -> Trainer:
+    """The workload's model, ready to be trained: all ranks begin with the same weights."""
+    model = build_model(workload, dataset.spec.feature_dim, dataset.spec.num_classes)
+    labels = torch.from_numpy(np.array(dataset.labels))
+    if group.rank:
+        torch.manual_seed(derive(workload.seed, group.rank))  # each with a dropout of its own
+    return Trainer(model, labels, device, group)
 
 
 def score(
