@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,8 +30,9 @@ from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.disturbance import beside, logical_cores
 from gatherbench.bench.read.stopping import Further
 from gatherbench.bench.run.guards import Terminated
+from gatherbench.bench.run.machines import Machines, MachinesError
 from gatherbench.bench.run.rows import Row
-from gatherbench.bench.run.runner import Progress, Runner, RunStopped
+from gatherbench.bench.run.runner import Progress, Runner, RunStopped, Workers
 from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
 from gatherbench.bench.show.progress import progress_bar
 from gatherbench.datasets import registry as datasets
@@ -140,10 +142,39 @@ def reopen(folder: Path) -> PreparedRun:
     return PreparedRun(store, cases, plan.measure, device, machine, cores, other)
 
 
-def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None = None) -> int:
+def follow(machines: Machines, out: Console) -> int:
+    """Take part in the run that another machine keeps; the exit status.
+
+    Raises:
+        BadRunError: that machine is gone.
+    """
+    out.print(f"machine {machines.node} of {machines.count}: machine 0 keeps the run's folder")
+    with tempfile.TemporaryDirectory(prefix="gatherbench-machine-") as folder:
+        workers = Workers(Path(folder))
+        try:
+            machines.follow(
+                workers.do,
+                Path(folder),
+                lambda said: out.print(said, soft_wrap=True, highlight=False),
+            )
+        except MachinesError as error:
+            raise BadRunError(str(error)) from error
+        finally:
+            workers.close()
+    return OK
+
+
+def execute(
+    run: PreparedRun,
+    out: Console,
+    err: Console,
+    budget_s: float | None = None,
+    machines: Machines | None = None,
+) -> int:
     """Measure what is missing, then print the table and where everything is; the exit status.
 
     ``budget_s`` seconds after the start no more is measured, and what there is is printed.
+    ``machines`` are those that take part, if there are several.
     """
     folder = run.store.folder
     least = "at least " if run.measure.max_repeats > run.measure.min_repeats else ""
@@ -161,6 +192,7 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
             reporter(bar, run, out),
             budget_s=budget_s,
             further=Further(run.cases, run.measure, run.cores),
+            machines=machines,
         )
         try:
             failed = runner.run()

@@ -40,7 +40,8 @@ def run(
     ] = False,
 ) -> None:
     """Measure a plan. Prints tables and the answer, writes pictures and a report."""
-    from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
+    from gatherbench.bench.commands.execute import BadRunError, execute, follow, new_run, reopen
+    from gatherbench.bench.run.machines import Machines, MachinesError
 
     if bool(plan) == (resume is not None):
         both = ", not both: a resumed run keeps its own plan" if plan else ""
@@ -50,9 +51,12 @@ def run(
         if resume is not None and given:
             fail(f"{option} goes with a new run: a resumed one keeps what its plan says")
     out = console()
-    with bad_input(BadRunError):
+    with bad_input(BadRunError, MachinesError):
+        machines = Machines.of()
+        if machines is not None and machines.node:
+            raise typer.Exit(follow(machines, out))
         if resume is not None:
             prepared = reopen(resume)
         else:
             prepared = new_run(plan, results, device, profile=profile, trace=trace, nvtx=nvtx)
-        raise typer.Exit(execute(prepared, out, console(stderr=True), budget))
+        raise typer.Exit(execute(prepared, out, console(stderr=True), budget, machines))

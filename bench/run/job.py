@@ -29,6 +29,23 @@ class _File:
 
 
 @dataclass(frozen=True)
+class Meeting:
+    """Where the launchers of several machines meet for one case.
+
+    Attributes:
+        nodes, node: how many machines, and which of them this is.
+        address, port: on machine 0, of this case alone.
+        store_port: there too, of the store by which the machines talk.
+    """
+
+    nodes: int
+    node: int
+    address: str
+    port: int
+    store_port: int
+
+
+@dataclass(frozen=True)
 class Preparation(_File):
     """A workload whose dataset and minibatches are to be made ready.
 
@@ -56,6 +73,7 @@ class Job(_File):
         sensors: which of the GPU's sensors the run's calibration trusts; ``None``: no GPU.
         identity: of dataset and minibatches, which all ranks have to agree on.
         rank: which of several processes; -1 for one that is alone, or that starts the others.
+        meeting: with the other machines; ``None``: there is none.
     """
 
     case: Case
@@ -71,6 +89,7 @@ class Job(_File):
     sensors: SensorChoice | None = None
     identity: str = ""
     rank: int = -1
+    meeting: Meeting | None = None
 
     @property
     def rows(self) -> RowMaker:

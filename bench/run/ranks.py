@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from gatherbench.bench.run.fork_server import die_with_parent
 from gatherbench.bench.run.group import PATIENCE_S, Together
-from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.job import Job, Meeting
 from gatherbench.bench.run.joined import joined
+from gatherbench.bench.run.machines import exchange_parts, use_interface_towards
 from gatherbench.bench.run.measure import Table, load_table, measure
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.bench.sampling.prepare import rank_trace
@@ -43,21 +44,7 @@ class RankError(RuntimeError):
     """A rank died, hung or failed; the message has its number and last words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """Where the launchers of the machines meet.
-
-    Attributes:
-        nodes, node: how many machines, and which of them this is.
-        address: ``host:port`` on machine 0; port 0: any that is free, on one machine.
-    """
-
-    nodes: int = 1
-    node: int = 0
-    address: str = "localhost:0"
-
-
-def measure_ranks(job: Job, out: PartWriter, meeting: Meeting | None = None) -> str | None:
+def measure_ranks(job: Job, out: PartWriter) -> str | None:
     """Measure the case with a process for each rank; on machine 0 ``out`` gets all of its rows.
 
     Returns:
@@ -66,34 +53,66 @@ def measure_ranks(job: Job, out: PartWriter, meeting: Meeting | None = None) -> 
     Raises:
         RankError: see there. What the ranks measured before is in ``out``.
     """
-    meeting = meeting or Meeting()
-    gpus = job.case.workload.gpus
+    gpus, nodes, meeting = job.case.workload.gpus, job.case.workload.nodes, job.meeting
+    if nodes != (meeting.nodes if meeting else 1):
+        machines = f"{nodes} machines are asked for and {meeting.nodes if meeting else 1} take part"
+        return f"unsupported: {machines}: torchrun --nnodes {nodes} starts gatherbench on each"
     if job.device == "cuda" and torch.cuda.device_count() < gpus:  # asks NVML: no context yet
         return f"no_device: {gpus} GPUs are asked for and {torch.cuda.device_count()} are here"
+    torch.set_num_threads(1)  # a team of OpenMP threads does not survive the forks: they would hang
     table = load_table(open_dataset(job.dataset), shared=job.device == "cuda")
     folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=job.part.parent))
     config = LaunchConfig(
-        min_nodes=meeting.nodes,
-        max_nodes=meeting.nodes,
+        min_nodes=nodes,
+        max_nodes=nodes,
         nproc_per_node=gpus,
         run_id=job.case.id,
-        rdzv_backend="c10d",
-        rdzv_endpoint=meeting.address,
-        rdzv_configs={"is_host": meeting.node == 0, "join_timeout": PATIENCE_S},
         max_restarts=0,
         monitor_interval=0.05,
         start_method="fork",
         logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
+        **_rendezvous(meeting),
     )
     try:
-        failure = None
-        try:
-            elastic_launch(config, _one_rank)(job, table, folder, os.getpid())
-        except ChildFailedError as error:
-            failure = error
-        return _fold(job, folder, failure, out)
+        killed = _launched(config, job, table, folder)
+        if meeting is not None:
+            parts = {path.name: path.read_text("utf-8") for path in folder.glob("rank*.jsonl")}
+            others = exchange_parts(meeting, job.case.id, {"parts": parts, "killed": killed})
+            if meeting.node:
+                return None
+            for found in others:
+                killed += found["killed"]
+                for name, text in found["parts"].items():
+                    (folder / name).write_text(text, "utf-8")
+        return _fold(job, folder, killed, out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _launched(config: LaunchConfig, job: Job, table: Table, folder: Path) -> list[str]:
+    """Start this machine's ranks and wait until all have ended; which of them were killed."""
+    try:
+        elastic_launch(config, _one_rank)(job, table, folder, os.getpid())
+    except ChildFailedError as error:
+        # A signal's exit code is below 0. Ranks that the launcher ended are not among these.
+        return [
+            f"rank {rank} was killed by {found.signal_name()}"
+            for rank, found in sorted(error.failures.items())
+            if found.exitcode < 0
+        ]
+    return []
+
+
+def _rendezvous(meeting: Meeting | None) -> dict[str, Any]:
+    """How the launchers of the machines find each other."""
+    if meeting is None:
+        return {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
+    use_interface_towards(meeting.address, meeting.store_port)
+    return {
+        "rdzv_backend": "static",
+        "rdzv_endpoint": f"{meeting.address}:{meeting.port}",
+        "rdzv_configs": {"rank": meeting.node, "timeout": PATIENCE_S},
+    }
 
 
 def _one_rank(job: Job, table: Table, folder: Path, launcher: int) -> None:
@@ -126,7 +145,7 @@ def _visible(local: int) -> str:
     return named.split(",")[local] if named else str(local)
 
 
-def _fold(job: Job, folder: Path, failure: ChildFailedError | None, out: PartWriter) -> str | None:
+def _fold(job: Job, folder: Path, killed: list[str], out: PartWriter) -> str | None:
     """Write the case's rows from its ranks' parts; why they were skipped.
 
     Raises:
@@ -142,8 +161,9 @@ def _fold(job: Job, folder: Path, failure: ChildFailedError | None, out: PartWri
     rows = {rank: rows_of(records) for rank, records in sorted(parts.items())}
     for row in (row for of_rank in rows.values() for row in of_rank):
         out.row(row)
-    if failure is not None:
-        raise RankError(_words(failure, ends, job.case.workload.world))
+    world = job.case.workload.world
+    if len(ends) < world or any(end["status"] == "failed" for end in ends.values()):
+        raise RankError(_words(killed, ends, world))
     skipped = next((end["reason"] for end in ends.values() if end["status"] == "skipped"), None)
     if skipped is None:
         slowest = joined(list(rows.values()), job.case.workload.gpus, out)
@@ -161,11 +181,10 @@ def _copy_samples(
                 out.record(record)
 
 
-def _words(failure: ChildFailedError, ends: dict[int, dict[str, Any]], world: int) -> str:
+def _words(killed: list[str], ends: dict[int, dict[str, Any]], world: int) -> str:
     """Which rank failed first, and what it said."""
-    for rank, found in sorted(failure.failures.items()):
-        if found.exitcode < 0:  # a signal, and not one of the launcher's
-            return f"rank {rank} was killed by {found.signal_name()}"
+    if killed:
+        return "; ".join(killed)
     failed = {rank: end for rank, end in ends.items() if end["status"] == "failed"}
     silent = [rank for rank in range(world) if rank not in ends]
     if not failed:

@@ -34,6 +34,7 @@ from gatherbench.bench.run.calibration_job import (
 from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.guards import only_one, terminate_as_interrupt
 from gatherbench.bench.run.job import Job, Preparation, row_maker
+from gatherbench.bench.run.machines import Machines
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import (
     CALIBRATION_STAGE,
@@ -49,7 +50,7 @@ from gatherbench.bench.run.store import (
     rows_of,
     write_atomically,
 )
-from gatherbench.bench.run.worker import DISK_FULL, is_disk_full
+from gatherbench.bench.run.worker import DISK_FULL, is_disk_full, last_answer
 from gatherbench.bench.sampling.prepare import state_of
 from gatherbench.datasets.store import data_root
 
@@ -82,6 +83,43 @@ class Progress:
     ended: Callable[[int, int, Case, list[Row]], None] = lambda _i, _n, _c, _rows: None
 
 
+class Workers:
+    """Processes of their own for pieces of work, one at a time.
+
+    Args:
+        folder: for the job of the one that runs, and what it prints.
+        command: that forks them.
+    """
+
+    def __init__(self, folder: Path, command: tuple[str, ...] = WORKER) -> None:
+        self._job, self._log = folder / "job.json", folder / "job.log"
+        self._server = ForkServer(command)
+
+    def do(
+        self,
+        verb: str,
+        job: Job | Preparation | CalibrationJob,
+        timeout_s: float = math.inf,
+        look: Callable[[], None] | None = None,
+    ) -> str | None:
+        """Have a process do the job; why it failed, in words.
+
+        Raises:
+            DiskFullError: it found the disk full.
+            TimeoutError: it was ended after ``timeout_s``.
+        """
+        job.dump(self._job)
+        log = self._log.absolute()
+        log.write_bytes(b"")
+        until = time.monotonic() + timeout_s
+        code = self._server.run(verb, self._job.absolute(), log, until, look)
+        return _death_of(code, log.read_text(errors="replace"))
+
+    def close(self) -> None:
+        """End the process that forks; the next job starts another."""
+        self._server.close()
+
+
 class Runner:
     """Runs the cases of a run's folder that are not in its table yet.
 
@@ -97,6 +135,7 @@ class Runner:
             in flight is cut off.
         further: the case to be measured next, beyond ``cases``, by the rows so far; ``None``: there
             is none.
+        machines: that take part, this one being the first; ``None``: this one alone.
 
     Attributes:
         left: cases that have not been measured yet.
@@ -115,18 +154,20 @@ class Runner:
         worker: tuple[str, ...] = WORKER,
         budget_s: float | None = None,
         further: Callable[[list[Row]], Case | None] = lambda _rows: None,
+        machines: Machines | None = None,
     ) -> None:
         self.store, self.cases, self.measure, self.further = store, cases, measure, further
         self.device, self.commit, self.machine = device, commit, machine
         self.progress = progress or Progress()
         self.left, self.unprepared = len(cases), 0
         self._until = time.monotonic() + (math.inf if budget_s is None else budget_s)
-        self._server = ForkServer(worker)
+        self._workers = Workers(store.parts, worker)
         #: A new server once each series had its turn: see :mod:`gatherbench.bench.run.fork_server`.
         self._round = len({replace(case, repeat=0).id for case in cases})
         self._served = 0
         self._sensors: SensorChoice | None = None
         self._rows: list[Row] = []
+        self._machines, self._called = machines, 0
         self._ready: dict[Workload, tuple[Path, Path, str] | str] = {}
 
     def run(self) -> int:
@@ -145,7 +186,9 @@ class Runner:
                 except TimeUp:
                     pass  # ``left`` says what was not measured
                 finally:
-                    self._server.close()
+                    self._workers.close()
+                    if self._machines is not None:
+                        self._machines.dismiss(self._called)
                     with contextlib.suppress(OSError):  # a full disk has its own message
                         self.store.write_samples(finished=False)
                 if not self.left:
@@ -226,8 +269,14 @@ class Runner:
             sensors=self._sensors,
             identity=identity,
         )
+        if case.workload.nodes > 1 and self._machines is not None:
+            called = self._machines.call(self._called, job)
+            self._called += 1
+            if isinstance(called, str):
+                return called
+            job = called
         if self._served >= self._round:
-            self._server.close()
+            self._workers.close()
             self._served = 0
         self._served += 1
         return self._work("measure", job, self.measure.timeout_s)
@@ -245,16 +294,12 @@ class Runner:
             DiskFullError: it found the disk full.
             TimeUp: the whole run's time was up before it ended.
         """
-        job.dump(self.store.job)
-        log = self.store.log.absolute()
-        log.write_bytes(b"")
-        until = min(self._until, time.monotonic() + timeout_s)
         try:
-            code = self._server.run(verb, self.store.job.absolute(), log, until, look)
+            left = self._until - time.monotonic()
+            return self._workers.do(verb, job, min(timeout_s, left), look)
         except TimeoutError:
             self._check_time()
             return f"timed out after {timeout_s:g} s"
-        return _death_of(code, log.read_text(errors="replace"))
 
     def _calibrated(self, done: set[Key]) -> SensorChoice | None:
         """Which of the GPU's sensors the cases read; found out once a run. ``None``: no GPU."""
@@ -294,15 +339,11 @@ class Runner:
         answers = self.store.parts.absolute() / "prepared.json"
         answers.write_bytes(b"")
 
-        def last_answer() -> dict[str, Any]:
-            whole = answers.read_text(encoding="utf-8").rpartition("\n")[0]
-            return dict(json.loads(whole.rpartition("\n")[2] or "{}"))
-
         told: dict[str, Any] = {}
 
         def look() -> None:
             nonlocal told
-            if (said := last_answer()) != told and "what" in said:
+            if (said := last_answer(answers)) != told and "what" in said:
                 self.progress.preparing(workload, said["what"], said["fraction"])
                 told = said
 
@@ -312,7 +353,7 @@ class Runner:
             raise RunStopped(
                 f"no space left to prepare {workload.dataset}: {data_root()}"
             ) from error
-        answer = last_answer()
+        answer = last_answer(answers)
         if "dataset" not in answer:
             return f"{workload.dataset} could not be prepared: {answer.get('error') or death}"
         changed = other_data(self.store.folder, workload, answer["identity"])

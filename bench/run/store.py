@@ -23,6 +23,7 @@ import io
 import json
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -176,9 +177,7 @@ class RunStore:
         for write in (write_samples, write_timeline):
             write((record for path in parts for record in read_part(path)), self.folder)
         if finished:
-            for path in self.parts.iterdir():
-                path.unlink()
-            self.parts.rmdir()
+            shutil.rmtree(self.parts)
 
 
 class PartWriter:

@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 from gatherbench.bench.run.job import Job, Preparation
 
@@ -57,6 +58,12 @@ def prepare_workload(path: Path) -> None:
             answer(error=f"{type(error).__name__}: {error}")
             sys.exit(1)
         answer(dataset=str(dataset), trace=str(trace), identity=content)
+
+
+def last_answer(answers: Path) -> dict[str, Any]:
+    """The last whole line that :func:`prepare_workload` wrote; empty before there is one."""
+    whole = answers.read_text(encoding="utf-8").rpartition("\n")[0] if answers.exists() else ""
+    return dict(json.loads(whole.rpartition("\n")[2] or "{}"))
 
 
 def measure_case(path: Path) -> None:

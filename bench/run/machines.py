@@ -1,0 +1,196 @@
+"""Several machines in one run: ``torchrun`` starts one gatherbench on each, and they meet here.
+
+Machine 0 keeps the run's folder and its plan. For each case of several machines it calls the
+others, who prepare the same dataset and minibatches themselves, and then all start their ranks. The
+messages go through the store of torchrun's own agent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pydantic import TypeAdapter
+from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
+
+from gatherbench.bench.run.job import Job, Meeting, Preparation
+from gatherbench.bench.run.worker import last_answer
+
+#: How long machine 0 waits for what another machine found in a case that has ended.
+ANSWER_S = 30.0
+_CONNECT_S = 60.0
+_FOR_EVER = timedelta(days=365)
+
+#: Does one piece of work in a process of its own: verb, job, seconds; why it failed, in words.
+Work = Callable[[str, Job | Preparation, float], str | None]
+
+
+class MachinesError(ValueError):
+    """``torchrun`` started something else than one gatherbench a machine, or machine 0 is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """This machine among those of a run.
+
+    Attributes:
+        node, count: which machine, of how many.
+        address, port: of the store, on a machine that all can reach.
+    """
+
+    node: int
+    count: int
+    address: str
+    port: int
+
+    @classmethod
+    def of(cls, env: Mapping[str, str] = os.environ) -> Machines | None:
+        """What ``torchrun`` told; ``None``: it did not start this process, or one machine only.
+
+        Raises:
+            MachinesError: it started several processes on a machine.
+        """
+        if "TORCHELASTIC_RUN_ID" not in env or int(env["WORLD_SIZE"]) == 1:
+            return None
+        if int(env["LOCAL_WORLD_SIZE"]) != 1:
+            raise MachinesError(
+                "torchrun starts one gatherbench on each machine, which starts the ranks itself:"
+                " --nproc-per-node 1, and gpus = N in the plan"
+            )
+        address, port = env["MASTER_ADDR"], int(env["MASTER_PORT"])
+        return cls(int(env["RANK"]), int(env["WORLD_SIZE"]), address, port)
+
+    def call(self, number: int, job: Job) -> Job | str:
+        """Have the other machines start case ``number`` of this run; the job with where to meet.
+
+        Returns:
+            Or why they cannot.
+        """
+        store = self._store()
+        meeting = Meeting(self.count, 0, self.address, _free_port(), self.port)
+        job = replace(job, meeting=meeting)
+        store.set(f"case/{number}", TypeAdapter(Job).dump_json(job).decode())
+        for node in range(1, self.count):
+            try:
+                store.wait([f"ready/{number}/{node}"], timedelta(seconds=job.measure.timeout_s))
+            except DistError:
+                return f"machine {node} did not answer within {job.measure.timeout_s:g} s"
+            refused = store.get(f"ready/{number}/{node}").decode()
+            if refused:
+                return f"machine {node}: {refused}"
+        return job
+
+    def dismiss(self, number: int) -> None:
+        """Tell the others that there is no case ``number``."""
+        self._store().set(f"case/{number}", "")
+
+    def follow(self, work: Work, folder: Path, say: Callable[[str], None]) -> None:
+        """Take part in the run of machine 0 until it ends.
+
+        Args:
+            folder: for what this machine writes meanwhile.
+            say: is told how each case ended here.
+
+        Raises:
+            MachinesError: machine 0 is gone.
+        """
+        try:
+            store = self._store()
+            for number in itertools.count():
+                store.wait([f"case/{number}"], _FOR_EVER)
+                told = store.get(f"case/{number}")
+                if not told:
+                    return
+                job = TypeAdapter(Job).validate_json(told)
+                mine = self._prepared(job, folder, work)
+                refused = mine if isinstance(mine, str) else ""
+                store.set(f"ready/{number}/{self.node}", refused)
+                if isinstance(mine, Job):
+                    refused = _ended(work, mine) or ""
+                say(f"{job.case.id}: {refused or 'done'}")
+        except DistError as error:
+            raise MachinesError(f"machine 0 is gone: {error}") from error
+
+    def _prepared(self, job: Job, folder: Path, work: Work) -> Job | str:
+        """The job as this machine does it, or why it cannot."""
+        answers = folder / "prepared.json"
+        death = work("prepare", Preparation(job.case.workload, answers), math.inf)
+        answer = last_answer(answers)
+        if "dataset" not in answer:
+            return f"{job.case.workload.dataset}: {answer.get('error') or death}"
+        assert job.meeting is not None
+        return replace(
+            job,
+            dataset=Path(answer["dataset"]),
+            trace=Path(answer["trace"]),
+            identity=answer["identity"],
+            part=folder / "part.jsonl",
+            traces=None,
+            meeting=replace(job.meeting, node=self.node),
+        )
+
+    def _store(self) -> TCPStore:
+        return store_at(self.address, self.port)
+
+
+def _ended(work: Work, job: Job) -> str | None:
+    """Measure; why it failed."""
+    try:
+        return work("measure", job, job.measure.timeout_s)
+    except TimeoutError:
+        return "timed out"
+
+
+def store_at(address: str, port: int) -> TCPStore:
+    """The store of torchrun's agent."""
+    patience = timedelta(seconds=_CONNECT_S)
+    return TCPStore(address, port, is_master=False, timeout=patience)
+
+
+def exchange_parts(meeting: Meeting, case: str, found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Send what this machine's ranks wrote to machine 0; there, what all the others sent.
+
+    A machine that says nothing is left out.
+    """
+    store = store_at(meeting.address, meeting.store_port)
+    if meeting.node:
+        store.set(f"found/{meeting.port}/{case}/{meeting.node}", json.dumps(found))
+        return []
+    others = []
+    for node in range(1, meeting.nodes):
+        key = f"found/{meeting.port}/{case}/{node}"
+        try:
+            store.wait([key], timedelta(seconds=ANSWER_S))
+        except DistError:
+            continue
+        others.append(json.loads(store.get(key)))
+    return others
+
+
+def use_interface_towards(address: str, port: int) -> None:
+    """Have gloo and NCCL use the network by which ``address`` is reached, unless they are told.
+
+    Else each takes the one that the machine's name stands for, often another.
+    """
+    with closing(socket.create_connection((address, port), _CONNECT_S)) as connection:
+        mine = connection.getsockname()[0]
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(of.address == mine for of in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
