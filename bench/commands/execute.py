@@ -29,7 +29,7 @@ from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.disturbance import beside, logical_cores
 from gatherbench.bench.read.stopping import Further
-from gatherbench.bench.run.guards import Terminated
+from gatherbench.bench.run.guards import Terminated, terminate_as_interrupt
 from gatherbench.bench.run.machines import Machines, MachinesError
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import Progress, Runner, RunStopped, Workers
@@ -149,7 +149,8 @@ def follow(machines: Machines, out: Console) -> int:
         BadRunError: that machine is gone.
     """
     out.print(f"machine {machines.node} of {machines.count}: machine 0 keeps the run's folder")
-    with tempfile.TemporaryDirectory(prefix="gatherbench-machine-") as folder:
+    temporary = tempfile.TemporaryDirectory(prefix="gatherbench-machine-")
+    with terminate_as_interrupt(), temporary as folder:
         workers = Workers(Path(folder))
         try:
             machines.follow(

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
+import textwrap
 import time
 import traceback
 from collections.abc import Iterable
@@ -36,6 +38,8 @@ from gatherbench.datasets.store import open_dataset
 #: How long a rank that failed stays, so that the launcher first sees one that was killed, not those
 #: that lost it.
 _LINGER_S = 1.0
+#: Length of what is told of an error: torch's have pages, which the log keeps.
+_WORDS = 400
 #: Exit status of a rank whose part says what went wrong.
 _FAILED = 1
 
@@ -117,6 +121,7 @@ def _rendezvous(meeting: Meeting | None) -> dict[str, Any]:
 
 def _one_rank(job: Job, table: Table, folder: Path, launcher: int) -> None:
     """The process of one rank."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by the launcher's handler it would be an error
     die_with_parent(launcher)
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     if job.device == "cuda":
@@ -133,7 +138,8 @@ def _one_rank(job: Job, table: Table, folder: Path, launcher: int) -> None:
             out.end("skipped" if skipped else "ok", skipped, time.perf_counter() - begin)
         except Exception as error:
             traceback.print_exc()
-            reason = f"{type(error).__name__}: {error}"
+            said = textwrap.shorten(str(error), _WORDS)
+            reason = f"{type(error).__name__}: {said}"
             out.end("failed", reason, time.perf_counter() - begin)
             time.sleep(_LINGER_S)
             os._exit(_FAILED)  # threads of a broken group may wait for ever

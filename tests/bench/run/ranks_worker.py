@@ -1,0 +1,62 @@
+"""The real worker; in repeat ``i`` of a case its rank 1 goes wrong as ``FAULTS[i]`` says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+from gatherbench.bench.run import group, measure, ranks
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.worker import main
+from gatherbench.strategies.base import Fetcher
+
+STAGES = ("open", "sample", "fetch", "train", "all_reduce")
+FAULTS = (
+    "none",
+    *(f"killed in {stage}" for stage in STAGES),
+    *(f"raises in {stage}" for stage in STAGES),
+    "hangs in train",
+    "other data",
+    "gradients of their own",
+)
+_now = ["none"]
+
+
+def spoil(owner: Any, name: str, stage: str) -> None:
+    """Have rank 1 go wrong where it comes to a stage."""
+    right = getattr(owner, name)
+
+    def wrong(*args: Any, **named: Any) -> Any:
+        fault, _, where = _now[0].partition(" in ")
+        if os.environ.get("RANK") == "1" and stage == where:
+            if fault == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif fault == "hangs":
+                time.sleep(3600)
+            raise RuntimeError(f"rank 1 broke in {stage}")
+        return right(*args, **named)
+
+    setattr(owner, name, wrong)
+
+
+def chosen(job: Job, **changes: Any) -> Job:
+    """Where a rank is given its job: the fault is known from here on."""
+    _now[0] = FAULTS[job.case.repeat]
+    if _now[0] == "gradients of their own":
+        group.Together.wrap = lambda self, model: model  # type: ignore[method-assign,misc]
+    other = str(changes["rank"]) if _now[0] == "other data" else job.identity
+    return replace(job, **changes, identity=other)
+
+
+if __name__ == "__main__":
+    spoil(measure, "knowledge_of", "open")
+    spoil(measure.NeighborSampler, "sample", "sample")
+    spoil(Fetcher, "submit", "fetch")
+    spoil(measure.Trainer, "step", "train")
+    spoil(group.Together, "_exchange", "all_reduce")
+    ranks.replace = chosen  # type: ignore[attr-defined]
+    main(int(sys.argv[1]))
