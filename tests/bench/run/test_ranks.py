@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -53,13 +52,14 @@ def values(rows: list[Row], workload: Workload, metric: str, rank: int = -1) -> 
 def nothing_is_left(store: RunStore) -> bool:
     """No process of the ranks, and no file of theirs in the run's folder."""
     mine = str(Path(__file__).parent / "ranks_worker.py")
-    alive = [pid for pid in os.listdir("/proc") if pid.isdigit() and mine.encode() in _command(pid)]
+    processes = [folder for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    alive = [folder for folder in processes if mine.encode() in _command(folder)]
     return not alive and not list(store.folder.rglob("*rank*"))
 
 
-def _command(pid: str) -> bytes:
+def _command(process: Path) -> bytes:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return (process / "cmdline").read_bytes()
     except OSError:
         return b""
 
@@ -88,7 +88,9 @@ def test_the_case_is_as_slow_as_its_slowest_rank_and_uses_what_all_use(store: Ru
     assert values(rows, TWO, "epoch.minibatches") == [10.0] * 3
     for metric in ("fetch.payload", "epoch.cpu_user"):
         each = [values(rows, TWO, metric, rank) for rank in (0, 1)]
-        assert values(rows, TWO, metric) == pytest.approx([sum(of) for of in zip(*each)])
+        assert values(rows, TWO, metric) == pytest.approx(
+            [sum(of) for of in zip(*each, strict=True)]
+        )
     for epoch, of_rank in enumerate(ranks):
         slowest = of_rank.index(max(of_rank))
         for stage in ("fetch", "train", "wait", "all_reduce"):

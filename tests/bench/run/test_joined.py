@@ -1,0 +1,102 @@
+"""What ranks measured makes the rows of their case: each rule worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatherbench.bench.run.joined import joined
+from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+
+MAKE = RowMaker("run", "abc", "box", "host", "w", "tiny", "cpu_gather", "pinned", 0)
+
+
+def of_rank(rank: int, *observations: tuple[str, str, str, float, int]) -> list[Row]:
+    make = replace(MAKE, rank=rank)
+    return [make.ok(s, m, unit, value, "clock", epoch) for s, m, unit, value, epoch in observations]
+
+
+def whole(folder: Path, ranks: Iterable[list[Row]], local_world: int = 4) -> list[Row]:
+    path = folder / "part.jsonl"
+    with closing(PartWriter(path)) as out:
+        joined(list(ranks), local_world, out)
+    return rows_of(read_part(path))
+
+
+def test_an_epoch_is_its_slowest_rank_with_that_ranks_stages(tmp_path: Path) -> None:
+    first = of_rank(
+        0,
+        ("epoch", "wall_time", "s", 2.0, 0), ("fetch", "wall_time", "s", 1.5, 0),
+        ("epoch", "wall_time", "s", 1.0, 1), ("fetch", "wall_time", "s", 0.9, 1),
+    )  # fmt: skip
+    second = of_rank(
+        1,
+        ("epoch", "wall_time", "s", 1.9, 0), ("fetch", "wall_time", "s", 1.8, 0),
+        ("epoch", "wall_time", "s", 1.1, 1), ("fetch", "wall_time", "s", 0.2, 1),
+    )  # fmt: skip
+    rows = whole(tmp_path, [first, second])
+    assert {(r.stage, r.epoch): (r.value, r.rank) for r in rows} == {
+        ("epoch", 0): (2.0, -1),
+        ("fetch", 0): (1.5, -1),
+        ("epoch", 1): (1.1, -1),
+        ("fetch", 1): (0.2, -1),
+    }
+    assert rows[0].source == "clock; rank 0, the slowest"
+
+
+@pytest.mark.parametrize(
+    ("what", "values", "expected", "how"),
+    [
+        (("fetch", "payload", "B"), [1, 2, 3, 4], 10, "sum of 4 ranks"),
+        (("epoch", "cpu_user", "s"), [1, 2, 3, 4], 10, "sum of 4 ranks"),
+        (("energy", "gpu_energy", "J"), [1, 2, 3, 4], 10, "sum of 4 ranks"),
+        (("epoch", "gpu_power", "W"), [1, 2, 3, 4], 10, "sum of 4 ranks"),
+        (("epoch", "peak_rss", "B"), [1, 2, 3, 4], 10,
+         "sum of 4 ranks, what they share counted for each"),
+        (("train", "loss", "1"), [1, 2, 3, 4], 2.5, "mean of 4 ranks"),
+        (("setup", "open_time", "s"), [1, 4, 2, 3], 4, "longest of 4 ranks"),
+        # Two machines of two ranks each: ranks 0 and 2 speak for them.
+        (("epoch", "system_cpu_busy", "s"), [1, 20, 3, 40], 4, "the first rank of each machine"),
+        (("epoch", "cpu_package_energy", "J"), [1, 20, 3, 40], 4, "the first rank of each machine"),
+    ],
+)  # fmt: skip
+def test_what_the_ranks_make_together(
+    what: tuple[str, str, str], values: list[float], expected: float, how: str, tmp_path: Path
+) -> None:
+    ranks = [of_rank(rank, (*what, value, -1)) for rank, value in enumerate(values)]
+    (row,) = whole(tmp_path, ranks, local_world=2)
+    assert (row.value, row.source) == (expected, f"clock; {how}")
+
+
+def test_what_is_alike_stays_and_what_nobody_can_add_is_left_out(tmp_path: Path) -> None:
+    seen = (("setup", "table", "B", 100.0, -1), ("epoch", "gpu_temperature", "K", 300.0, 0))
+    rows = whole(tmp_path, [of_rank(0, *seen), of_rank(1, *seen)])
+    assert [(row.metric, row.value, row.source) for row in rows] == [("table", 100.0, "clock")]
+
+
+def test_what_one_rank_does_for_all_stands_for_all(tmp_path: Path) -> None:
+    (row,) = whole(tmp_path, [of_rank(0, ("eval", "test_accuracy", "1", 0.5, -1)), []])
+    assert (row.value, row.rank, row.source) == (0.5, -1, "clock")
+
+
+def test_a_sensor_that_a_rank_lacks_is_lacking_in_the_sum(tmp_path: Path) -> None:
+    lacking = replace(MAKE, rank=1).missing("energy", "gpu_energy", "J", "NVML", "no_device: none")
+    ranks = [of_rank(0, ("energy", "gpu_energy", "J", 3.0, -1)), [lacking]]
+    (row,) = whole(tmp_path, ranks)
+    assert (row.value, row.reason, row.rank) == (None, "no_device: none", -1)
+
+
+@given(times=st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=6))
+def test_no_rank_is_slower_than_the_case(
+    times: list[float], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ranks = [of_rank(r, ("epoch", "wall_time", "s", t, 0)) for r, t in enumerate(times)]
+    (row,) = whole(tmp_path_factory.mktemp("joined"), ranks)
+    assert row.value == max(times)

@@ -1,0 +1,166 @@
+"""Several machines in one run: real torchrun, real TCP; network namespaces stand for the machines.
+
+Where namespaces cannot be made (no root), two torchruns meet on the loopback instead.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gatherbench.bench.run.machines import Machines, MachinesError
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.store import RunStore
+
+PLAN = """
+description = "two machines"
+[measure]
+repeats = 1
+warmup_epochs = 0
+epochs = 1
+timeout_s = 60
+[[workload]]
+dataset = "tiny"
+model = "mlp"
+fanouts = [3, 2]
+batch_size = 50
+max_batches = 3
+nodes = 2
+[[strategy]]
+name = "cpu_gather"
+mode = ["pinned", "naive"]
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A machine's network: what a command is run in, and its address."""
+
+    prefix: tuple[str, ...]
+    address: str
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(("ip", *words), check=True, capture_output=True)
+
+
+@contextmanager
+def _namespaces() -> Iterator[tuple[Place, Place]]:
+    name, (one, other) = secrets.token_hex(3), ("a", "b")
+    net = secrets.randbelow(200) + 20
+    try:
+        for end in (one, other):
+            _ip("netns", "add", f"gb{name}{end}")
+        _ip("link", "add", f"v{name}{one}", "type", "veth", "peer", "name", f"v{name}{other}")
+        for end, host in ((one, 1), (other, 2)):
+            space, link = f"gb{name}{end}", f"v{name}{end}"
+            _ip("link", "set", link, "netns", space)
+            _ip("-n", space, "addr", "add", f"10.97.{net}.{host}/24", "dev", link)
+            _ip("-n", space, "link", "set", "lo", "up")
+            _ip("-n", space, "link", "set", link, "up")
+        first, second = (
+            Place(("ip", "netns", "exec", f"gb{name}{end}"), f"10.97.{net}.{host}")
+            for end, host in ((one, 1), (other, 2))
+        )
+        yield first, second
+    finally:
+        for end in (one, other):
+            subprocess.run(
+                ("ip", "netns", "del", f"gb{name}{end}"), check=False, capture_output=True
+            )
+
+
+@pytest.fixture
+def places() -> Iterator[tuple[Place, Place]]:
+    try:
+        with _namespaces() as found:
+            yield found
+    except (OSError, subprocess.CalledProcessError):
+        yield Place((), "127.0.0.1"), Place((), "127.0.0.1")
+
+
+@pytest.fixture
+def gatherbench(
+    places: tuple[Place, Place], tiny_root: Path, tmp_path: Path
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """The two machines' processes, machine 0 first; ended with the test."""
+    (tmp_path / "two.toml").write_text(PLAN)
+    with closing(socket.socket()) as probe:
+        probe.bind(("", 0))
+        port = str(probe.getsockname()[1])
+    started = []
+    for node, place in enumerate(places):
+        env = {**os.environ, "GATHERBENCH_DATA": str(tiny_root), "OMP_NUM_THREADS": "1"}
+        command = [
+            *place.prefix, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2",
+            "--nproc-per-node", "1", "--node-rank", str(node), "--master-addr", places[0].address,
+            "--master-port", port, "-m", "gatherbench", "run", str(tmp_path / "two.toml"),
+            "--results", str(tmp_path / "results"), "--device", "cpu",
+        ]  # fmt: skip
+        with (tmp_path / f"machine{node}.log").open("w") as log:
+            started.append(subprocess.Popen(command, stdout=log, stderr=log, text=True, env=env))
+    yield started
+    for process in started:
+        process.terminate()
+        process.wait(60)
+
+
+def rows_in(results: Path) -> list[Row]:
+    folders = list(results.glob("*/*/plan.json"))
+    return RunStore.open(folders[0].parent).rows() if folders else []
+
+
+def test_two_machines_measure_together_and_machine_0_keeps_the_folder(
+    gatherbench: list[subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    assert [process.wait(200) for process in gatherbench] == [0, 0], (
+        tmp_path / "machine0.log"
+    ).read_text()
+    rows = rows_in(tmp_path / "results")
+    cases = [row for row in rows if row.stage == "case"]
+    assert [row.status for row in cases] == ["ok", "ok"]
+    for rank in (0, 1):
+        of_rank = [row for row in rows if row.rank == rank and row.metric == "payload"]
+        assert len(of_rank) >= 2
+    said = (tmp_path / "machine1.log").read_text()
+    assert "machine 1 of 2: machine 0 keeps the run's folder" in said
+    assert said.count(": done") == 2
+
+
+def test_a_machine_that_dies_ends_the_run_in_bounded_time_and_nothing_is_lost(
+    gatherbench: list[subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    first, second = gatherbench
+    until = time.monotonic() + 150
+    while not any(row.stage == "case" for row in rows_in(tmp_path / "results")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    subprocess.run(("pkill", "-9", "-P", str(second.pid)), check=False)
+    second.kill()
+    assert first.wait(150) is not None
+    kept = rows_in(tmp_path / "results")
+    assert kept[0].status == "ok"
+    ended = [row for row in kept if row.stage == "case"]
+    assert ended[0].status == "ok"
+
+
+def test_what_torchrun_tells() -> None:
+    told = {
+        "TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "RANK": "1",
+        "MASTER_ADDR": "a", "MASTER_PORT": "29500",
+    }  # fmt: skip
+    assert Machines.of(told) == Machines(1, 2, "a", 29500)
+    assert Machines.of({}) is None
+    assert Machines.of({**told, "WORLD_SIZE": "1"}) is None
+    with pytest.raises(MachinesError, match="--nproc-per-node 1, and gpus = N in the plan"):
+        Machines.of({**told, "LOCAL_WORLD_SIZE": "2"})
