@@ -58,5 +58,6 @@ if __name__ == "__main__":
     spoil(Fetcher, "submit", "fetch")
     spoil(measure.Trainer, "step", "train")
     spoil(group.Together, "_exchange", "all_reduce")
+    ranks.PATIENCE_S = 10.0
     ranks.replace = chosen  # type: ignore[attr-defined]
     main(int(sys.argv[1]))

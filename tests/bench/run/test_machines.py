@@ -100,7 +100,7 @@ def gatherbench(
         port = str(probe.getsockname()[1])
     started = []
     for node, place in enumerate(places):
-        env = {**os.environ, "GATHERBENCH_DATA": str(tiny_root), "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, "GATHERBENCH_DATA": str(tiny_root), "TMPDIR": str(tmp_path)}
         command = [
             *place.prefix, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2",
             "--nproc-per-node", "1", "--node-rank", str(node), "--master-addr", places[0].address,

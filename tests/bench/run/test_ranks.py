@@ -28,12 +28,12 @@ def small(tiny_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
 
 
-def measured(store: RunStore, *workloads: Workload, timeout_s: float = 60) -> list[Row]:
+def measured(store: RunStore, *workloads: Workload, timeout_s: float = 150) -> list[Row]:
     cases = [Case(workload, "cpu_gather", "pinned", {}, 0) for workload in workloads]
     return run(store, cases, timeout_s)
 
 
-def run(store: RunStore, cases: list[Case], timeout_s: float = 60) -> list[Row]:
+def run(store: RunStore, cases: list[Case], timeout_s: float = 150) -> list[Row]:
     measure = Measure(repeats=1, epochs=3, timeout_s=timeout_s, eval_batches=1)
     Runner(store, cases, measure, "cpu", "abc", "box", worker=WORKER).run()
     return store.rows()
@@ -123,7 +123,7 @@ def test_a_rank_that_goes_wrong_ends_its_case_with_its_words_and_nothing_is_left
     store: RunStore,
 ) -> None:
     cases = [Case(TWO, "cpu_gather", "pinned", {}, number) for number in range(len(FAULTS))]
-    rows = run(store, cases, timeout_s=20)
+    rows = run(store, cases)
     ended = {
         FAULTS[row.repeat]: (row.status, row.reason or "") for row in rows if row.stage == "case"
     }
