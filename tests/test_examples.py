@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +57,83 @@ def test_train_wordnet(strategy: str, capfd: pytest.CaptureFixture[str]) -> None
 def test_train_wordnet_names_the_strategy_that_was_meant() -> None:
     with pytest.raises(ValueError, match="did you mean 'async_zero_copy'"):
         run("--strategy", "async_zerocopy")
+
+
+def torchrun(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Two ranks; ``timeout`` tells the launcher to end them, which a kill would not."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return subprocess.run(
+        ["timeout", "200", *launcher, "--nproc-per-node", "2", str(script), *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("data_root")
+@pytest.mark.parametrize("averaged", [True, False])
+def test_train_ddp(averaged: bool, tmp_path: Path) -> None:
+    """Ranks end with the same parameters, by whose digests a script without DDP is found out."""
+    script, shared = EXAMPLES / "train_ddp.py", tmp_path / "shared"
+    shared.mkdir()
+    if not averaged:
+        wrapped, text = "DistributedDataParallel(model.to(device))", script.read_text()
+        assert wrapped in text
+        script = tmp_path / "wrong.py"
+        script.write_text(text.replace(wrapped, "model.to(device)"))
+    few = ("--epochs", "2", "--max-batches", "10" if averaged else "1")
+    done = torchrun(script, "--device", "cpu", "--shared", str(shared), *few)
+    assert done.returncode == 0, done.stderr
+    digests = re.search(r"^parameters by rank: (\w{16}) (\w{16})$", done.stdout, re.MULTILINE)
+    assert digests is not None
+    assert (digests[1] == digests[2]) == averaged
+    assert not list(shared.iterdir())
+    if averaged:
+        assert "2 ranks, each with " in done.stdout
+        assert "UnifiedTensor([117659, 300], torch.float32, async_zero_copy (" in done.stdout
+        losses = [float(loss) for loss in re.findall(r"loss ([\d.]+), 10 batches", done.stdout)]
+        assert len(losses) == 2, "rank 0 alone says it"
+        assert losses[1] < losses[0]
+
+
+ONE_COPY = r"""
+import os, sys
+import numpy as np
+import torch.distributed as dist
+sys.path.insert(0, sys.argv[1])
+from train_ddp import one_copy
+
+dist.init_process_group("gloo")
+rank, table = dist.get_rank(), np.arange(12, dtype=np.float32).reshape(4, 3)
+for machines in ("one", "two"):
+    if machines == "two":
+        os.environ["LOCAL_RANK"] = "0"
+    x = one_copy(table, sys.argv[2])
+    assert np.array_equal(x.numpy(), table)
+    dist.barrier()
+    x[rank] = -1
+    dist.barrier()
+    sys.stdout.write(f"{machines} {rank} {(x[:, 0] == -1).tolist()}\n")  # print would write twice
+try:
+    one_copy(np.broadcast_to(np.float32(0), (2**50, 3)), sys.argv[2])
+except OSError as error:
+    sys.stdout.write("no room\n")
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_of_a_machine_share_the_table(tmp_path: Path) -> None:
+    """What one writes, the other reads; ranks of two machines have a copy each."""
+    script, shared = tmp_path / "script.py", tmp_path / "shared"
+    script.write_text(ONE_COPY)
+    shared.mkdir()
+    done = torchrun(script, str(EXAMPLES), str(shared))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        *("no room", "no room"),
+        *(f"one {rank} [True, True, False, False]" for rank in (0, 1)),
+        "two 0 [True, False, False, False]",
+        "two 1 [False, True, False, False]",
+    ]
+    assert not list(shared.iterdir())
 
 
 def snippets(name: str) -> list[str]:

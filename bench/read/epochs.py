@@ -69,7 +69,8 @@ def cpu_seconds(run: Run) -> pd.DataFrame:
     user, system = (run.values("epoch", metric) for metric in ("cpu_user", "cpu_system"))
     total = spread(user + system).set_index(SERIES)
     for name, part in (("user", user), ("system", system)):
-        total[name] = part.groupby(SERIES).median()
+        # By the total's index, which pandas otherwise extends where it is empty.
+        total[name] = part.groupby(SERIES).median().reindex(total.index)
     return total.reset_index()
 
 

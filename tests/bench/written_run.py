@@ -60,6 +60,7 @@ def append_rows(folder: Path, rows: Iterable[Mapping[str, Any]], **fixed: Any) -
         "status": "ok",
         "reason": "",
         "borrowed": "",
+        "rank": -1,
     }
     with (folder / "rows.csv").open("a", newline="") as file:
         writer = csv.DictWriter(file, HEADER, lineterminator="\n")

@@ -11,24 +11,26 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from host_paths import HOST, RUNNABLE, GatedPath
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import gatherbench
+from gatherbench.strategies import unified_tensor
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.conformance import known_of
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
-from gatherbench.strategies.knowledge import Knowledge
+from gatherbench.strategies.knowledge import Knowledge, Need, Ranks, current_ranks
 from gatherbench.strategies.registry import build
 from gatherbench.strategies.unified_tensor import UnifiedTensor
 
@@ -374,6 +376,84 @@ def test_what_is_no_table_or_no_strategy(
 ) -> None:
     with pytest.raises(error, match=said):
         gatherbench.unified(x, strategy, "cpu", **params)
+
+
+#: ``(rank, world, LOCAL_WORLD_SIZE)``
+Join = Callable[[int, int, str | None], None]
+
+
+@pytest.fixture
+def grouped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
+    """Makes this process one of a world whose other ranks are imagined."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def join(rank: int, world: int, local_world: str | None) -> None:
+        if local_world is not None:
+            monkeypatch.setenv("LOCAL_WORLD_SIZE", local_world)
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+
+    yield join
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def test_the_ranks_are_those_of_torch_distributed(grouped: Join) -> None:
+    assert current_ranks() == Ranks(0, 1, 1), "no group: nobody else"
+    grouped(4, 6, "3")
+    ranks = current_ranks()
+    assert ranks == Ranks(4, 6, 3)
+    assert [ranks.machine(rank) for rank in range(6)] == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_group_of_one_needs_no_launcher(grouped: Join) -> None:
+    grouped(0, 1, None)
+    assert current_ranks() == Ranks(0, 1, 1)
+
+
+@pytest.mark.parametrize("local_world", [None, "", "0", "4", "two", "-3"])
+def test_a_machine_whose_ranks_nobody_counted(grouped: Join, local_world: str | None) -> None:
+    grouped(0, 6, local_world)
+    with pytest.raises(
+        ValueError, match=r"LOCAL_WORLD_SIZE='.*': .* of 6 in all; torchrun sets it"
+    ):
+        current_ranks()
+
+
+@dataclass(frozen=True)
+class Spread(Gated):
+    """Keeps what it was told when it was opened."""
+
+    told: ClassVar[list[Knowledge]] = []
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"ranks"})
+
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
+        self.told.append(knowledge)
+        return HostFetcher(DirectPath(features), features, lookahead=0)
+
+
+def test_a_strategy_over_ranks_is_told_of_them(
+    grouped: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unified_tensor, "build", lambda name, params: Spread())
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"one of 2 ranks .* call .*init_process_group\(\) first"):
+        gatherbench.unified(TABLE, "spread", "cpu")
+    grouped(1, 2, "2")
+    with gatherbench.unified(TABLE, "spread", "cpu") as features:
+        assert torch.equal(features[[7]], TABLE[[7]])
+    assert [known.ranks for known in Spread.told] == [Ranks(1, 2, 2)]
+
+
+def test_a_strategy_that_needs_no_ranks_asks_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")  # a script may join its group later
+    with gatherbench.unified(TABLE, "aligned_zero_copy", "cpu") as features:
+        assert torch.equal(features[[7]], TABLE[[7]])
 
 
 MASK = torch.arange(500) % 7 == 3

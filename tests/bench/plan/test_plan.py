@@ -7,7 +7,9 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,6 +17,7 @@ from rich.console import Console
 from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
 from gatherbench.bench.plan.plan import Plan, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import load_plan, plan_names
+from gatherbench.bench.plan.workload import Workload, workload_name
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.models import build_model
 
@@ -50,6 +53,57 @@ def test_lists_expand_to_every_combination(tmp_path: Path) -> None:
         ("cpu_gather", "pinned"),
         ("all_in_gpu", "default"),
     }
+
+
+RANKS = """
+[[workload]]
+dataset = "wordnet"
+gpus = [1, 2]
+nodes = [1, 2]
+[[strategy]]
+name = "all_in_gpu"
+"""
+
+
+def test_ranks_expand_and_stand_in_the_id(tmp_path: Path) -> None:
+    workloads = load_plan(write(tmp_path, RANKS)).workloads()
+    assert [(w.nodes, w.gpus, w.world) for w in workloads] == [
+        (1, 1, 1), (1, 2, 2), (2, 1, 2), (2, 2, 4)
+    ]  # fmt: skip
+    for name in ("id", "trace_id"):
+        names = [getattr(w, name).rsplit("-b1000", 1)[1] for w in workloads]
+        assert [n[: n.rindex("-")] for n in names] == ["", "-1x2s", "-2x1s", "-2x2s"]
+        assert len({n[n.rindex("-") :] for n in names}) == 4
+    assert {w.step_seeds for w in workloads} == {1000}
+
+
+def test_weak_scaling_is_another_workload_but_for_one_rank(tmp_path: Path) -> None:
+    strong = load_plan(write(tmp_path, RANKS)).workloads()
+    text = RANKS.replace("nodes", 'scaling = "weak"\nnodes')
+    weak = load_plan(write(tmp_path, text)).workloads()
+    assert [a.id == b.id for a, b in zip(strong, weak, strict=True)] == [True, *[False] * 3]
+    assert [a == b for a, b in zip(strong, weak, strict=True)] == [True, *[False] * 3]
+    assert "-b1000-2x2w-" in weak[3].id
+    assert [w.step_seeds for w in weak] == [1000, 2000, 2000, 4000]
+
+
+def test_ids_of_one_rank_are_those_of_before_there_were_several() -> None:
+    """Runs of then and now are compared by them, and traces are kept by theirs."""
+    few = {"fanouts": (25, 10), "max_batches": 12}
+    for model, known in (("sage", "8b339ac0"), ("gat", "d6f6b61d")):  # of results/example/plan.json
+        assert Workload("wordnet", model=model, **few).id == f"wordnet-{model}16x2-b1000-{known}"
+    assert Workload("wordnet", **few).trace_id == "wordnet-f25x10-b1000-2bda5e99"
+
+
+def test_a_workload_of_several_ranks_in_words() -> None:
+    def words(**fields: Any) -> str:
+        return workload_name(asdict(Workload("wordnet", **fields)))
+
+    assert words() == "wordnet GraphSAGE"
+    assert words(gpus=2) == "wordnet GraphSAGE (2 ranks, strong scaling)"
+    both = "2 ranks on each of 3 machines, weak scaling"
+    assert words(gpus=2, nodes=3, scaling="weak") == f"wordnet GraphSAGE ({both})"
+    assert "1 rank on each of 2 machines" in words(nodes=2)
 
 
 def test_repeats_are_outermost_and_the_order_of_strategies_varies(tmp_path: Path) -> None:
@@ -111,6 +165,19 @@ def test_quick_covers_every_strategy_and_both_models() -> None:
         ('dataset = "wordnet"', "dataset = []", "workload[0].dataset: an empty list"),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nbatch_size = true', "no values here"),
         ('"naive", "pinned"', "", "strategy[0]: an empty list"),
+        *(
+            ('dataset = "wordnet"', f'dataset = "wordnet"\n{key} = {value}', f"[0].{key}{said}")
+            for key in ("gpus", "nodes")
+            for value, said in (
+                ("0", ": must be at least 1"),
+                ("[2, -1]", ": must be at least 1"),
+                ("true", ": true and false are no values here"),
+                ("[]", ": an empty list leaves nothing to measure"),
+                ("1.5", ".int: Input should be a valid integer"),
+                ('"two"', ".int: Input should be a valid integer"),
+            )
+        ),
+        ('dataset = "wordnet"', 'dataset = "wordnet"\nscaling = "both"', "'strong' or 'weak'"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:

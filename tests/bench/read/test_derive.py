@@ -163,6 +163,16 @@ def test_cpu_seconds_add_user_and_system(make_run: MakeRun) -> None:
     assert naive["median"] == pytest.approx(2.6)
 
 
+def test_an_epoch_that_was_cut_off_between_user_and_system_has_no_sum(make_run: MakeRun) -> None:
+    folder = make_run()
+    lines = (folder / "rows.csv").read_text().splitlines(keepends=True)
+    end = next(n for n, line in enumerate(lines) if ",0,epoch,cpu_user," in line)
+    (folder / "rows.csv").write_text("".join(lines[: end + 1]))
+    run = load_run(folder)
+    assert not run.values("epoch", "cpu_user").empty
+    assert cpu_seconds(run).empty
+
+
 def test_bandwidth_is_payload_over_fetch_time(make_run: MakeRun) -> None:
     table = bandwidth(load_run(make_run()))
     assert of(table, "unified_zero_copy", "registered")["median"] == pytest.approx(2.0e9 / 0.4)

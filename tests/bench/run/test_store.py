@@ -25,6 +25,7 @@ from gatherbench.bench.run.store import (
     key_of,
     read_part,
     rows_of,
+    to_csv,
 )
 
 WORKLOAD = Workload("wordnet", fanouts=(25, 10))
@@ -63,6 +64,7 @@ rows = st.builds(
         st.integers(0, 99),
         st.sampled_from(BASES),
         st.sampled_from(("", "sample", "sample fetch")),
+        st.integers(-1, 7),
     ),
     text,
     text,
@@ -143,6 +145,33 @@ def test_another_header_is_refused(tmp_path: Path) -> None:
         store.rows()
 
 
+def in_schema(version: int, rows: list[Row]) -> str:
+    """A table as an earlier version wrote it: of schema 2, without the column of ranks."""
+    lines = [line.rpartition(",")[0] for line in to_csv(rows).splitlines()]
+    header = ",".join(HEADER).removesuffix(",rank")
+    return "\n".join([header, *lines]).replace("run,3,", f"run,{version},") + "\n"
+
+
+def test_a_table_of_schema_2_is_upgraded_and_rewritten(tmp_path: Path) -> None:
+    """It knew one process a case."""
+    store = new_store(tmp_path)
+    now = complete(replace(MAKE, basis="predicted", backend="cuda", borrowed="sample fetch"))
+    store.rows_file.write_text(in_schema(2, now))
+    assert "rank" not in store.rows_file.read_text()
+    rows = store.rows()
+    assert rows == now
+    assert {(row.schema_version, row.rank) for row in rows} == {(3, -1)}
+    assert store.recover() == {key_of(CASE)}
+    assert store.rows_file.read_text() == ",".join(HEADER) + "\n" + to_csv(now)
+
+
+def test_a_table_of_a_later_schema_is_refused(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    store.rows_file.write_text(",".join([*HEADER, "colour"]) + "\n")
+    with pytest.raises(StoreError, match="not a table of schema version 3"):
+        store.rows()
+
+
 OLD = """\
 run_id,schema_version,commit,machine,backend,workload,dataset,strategy,variant,repeat,epoch,\
 stage,metric,unit,value,source,status,reason
@@ -170,16 +199,19 @@ def test_a_table_of_schema_1_is_upgraded_and_rewritten(tmp_path: Path) -> None:
         ("wall_time", "predicted", "cuda", ""),
         ("wall_time", "measured", "host", ""),
     ]
-    assert {row.schema_version for row in rows} == {2}
+    assert {(row.schema_version, row.rank) for row in rows} == {(3, -1)}
     store.recover()
     assert store.rows_file.read_text().startswith(",".join(HEADER) + "\n")
     assert store.rows() == [row for row in rows if row.strategy == "cpu_gather"], "one never ended"
 
 
-def test_a_part_of_schema_1_is_upgraded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "later"), [(1, {"basis", "borrowed", "rank"}), (2, {"rank"}), (3, set[str]())]
+)
+def test_a_part_of_an_earlier_schema_is_upgraded(version: int, later: set[str]) -> None:
     (row,) = (row for row in complete() if row.stage == "case")
-    old = {n: v for n, v in asdict(row).items() if n not in ("basis", "borrowed")}
-    assert rows_of([{"kind": "row", **old, "schema_version": 1}]) == [row]
+    old = {n: v for n, v in asdict(row).items() if n not in later}
+    assert rows_of([{"kind": "row", **old, "schema_version": version}]) == [row]
     assert rows_of([{"kind": "end"}]) == []
 
 

@@ -57,7 +57,7 @@ def row(folder: Path, **fields: Any) -> dict[str, Any]:
         "run_id": folder.name, "schema_version": SCHEMA_VERSION,
         "commit": "0123456789ab", "backend": "cuda", "basis": "measured",
         "machine": "nvidia-made-up", "workload": WORKLOAD, "dataset": "wordnet", "epoch": -1,
-        "repeat": 0, "source": "made up by a test", "status": "ok", "reason": "",
+        "repeat": 0, "rank": -1, "source": "made up by a test", "status": "ok", "reason": "",
     }  # fmt: skip
     return common | fields
 

@@ -64,7 +64,7 @@ def plan_without_cases(folder: Path) -> None:
 
 def two_values(folder: Path) -> None:
     table = folder / "rows.csv"
-    table.write_text(table.read_text().replace(",ok,,\n", ",ok,a reason too,\n", 1))
+    table.write_text(table.read_text().replace(",ok,,,-1\n", ",ok,a reason too,,-1\n", 1))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_run_that_was_killed_in_mid_write_can_be_looked_at(make_run: MakeRun) 
 
 def test_another_schema_is_refused(make_run: MakeRun) -> None:
     folder = make_run(schema_version=99)
-    with pytest.raises(RunError, match="schema version 99, expected 2"):
+    with pytest.raises(RunError, match="schema version 99, expected 3"):
         load_run(folder)
 
 

@@ -1,0 +1,139 @@
+"""GraphSAGE on WordNet with DDP: ``train_wordnet.py`` on several GPUs, a process each.
+
+On a machine without a GPU the processes train on its cores. On several machines, start the second
+command on each; HOST is one of them::
+
+    torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
+    torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \
+        examples/train_ddp.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import tempfile
+import time
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.data import Data
+from torch_geometric.loader import NodeLoader
+from torch_geometric.nn import GraphSAGE
+
+import gatherbench
+from gatherbench.bench.sampling.pyg import PygNeighborSampler
+from gatherbench.datasets.registry import prepare_dataset
+from gatherbench.datasets.store import open_dataset
+from gatherbench.strategies.pyg_features import FeatureLoader
+
+FANOUTS = (10, 5)
+
+
+def main() -> None:
+    options = _options()
+    device = torch.device("cpu")
+    if options.device == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    train(options, device)
+    dist.destroy_process_group()
+
+
+def train(options: argparse.Namespace, device: torch.device) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(options.seed + rank)  # of the draws; the weights are those of rank 0
+    graph = open_dataset(prepare_dataset("wordnet"))
+    y, train_ids = (torch.from_numpy(np.array(ids)) for ids in (graph.labels, graph.train_ids))
+    # As many seeds on every rank: all wait for one another's gradients in every step. Every
+    # world-th node, because ids are sorted by class.
+    seeds = train_ids[: len(train_ids) // world * world][rank::world]
+
+    # One table a machine, which every rank reads in place.
+    x = one_copy(graph.features, options.shared)
+    features = gatherbench.unified(x, strategy=options.strategy, device=device)
+
+    data = Data(y=y, edge_index=torch.empty((2, 0), dtype=torch.int64), num_nodes=len(y))
+    sampler = PygNeighborSampler(graph.indptr, graph.indices, FANOUTS)
+    batches = NodeLoader(data, sampler, seeds, batch_size=options.batch_size // world, shuffle=True)
+    loader = FeatureLoader(batches, features)  # fetches the next batch beside training
+
+    model = GraphSAGE(x.shape[1], options.hidden, len(FANOUTS), graph.spec.num_classes, dropout=0.5)
+    model = DistributedDataParallel(model.to(device))
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.003)
+    if rank == 0:
+        print(f"{world} ranks, each with {len(seeds)} seeds and {features}")
+
+    for epoch in range(options.epochs):
+        started, losses = time.perf_counter(), []
+        for batch in islice(loader, options.max_batches or None):
+            optimiser.zero_grad()
+            out = model(batch.x, batch.edge_index)[: batch.batch_size]
+            loss = cross_entropy(out, batch.y[: batch.batch_size])
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.detach())
+        mean = torch.stack(losses).mean()
+        dist.all_reduce(mean)
+        seconds = time.perf_counter() - started
+        if rank == 0:
+            said = f"loss {mean.item() / world:.4f}, {len(losses)} batches a rank, {seconds:.2f} s"
+            print(f"epoch {epoch + 1}: {said}")
+
+    features.close()
+    weights = b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())
+    digests: list[Any] = [None] * world
+    dist.all_gather_object(digests, hashlib.sha256(weights).hexdigest()[:16])
+    if rank == 0:  # one and the same, or the ranks have trained models of their own
+        print("parameters by rank:", *digests)
+
+
+def one_copy(features: NDArray[Any], folder: str) -> Tensor:
+    """``features`` (float32 ``[N, D]``) in shared memory: one copy for all ranks of a machine.
+
+    The machine's first rank makes the copy, in a file that has no name any more when all have it.
+
+    Raises:
+        OSError: ``folder`` has no room for it.
+    """
+    rank, local_rank = dist.get_rank(), int(os.environ["LOCAL_RANK"])
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        if local_rank == 0:
+            # A file system without room would otherwise kill the process when it writes.
+            os.posix_fallocate(file.fileno(), 0, features.nbytes)
+        names: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(names, file.name)
+        name = names[rank - local_rank]
+        x = torch.from_file(name, shared=True, size=features.size, dtype=torch.float32)
+        x = x.view(features.shape)
+        if local_rank == 0:
+            x.numpy()[:] = features
+        dist.barrier()
+    return x
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--strategy", default="async_zero_copy", help="gatherbench list strategies")
+    usual = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=["cpu", "cuda"], default=usual)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--batch-size", type=int, default=1024, help="seeds a step of all ranks")
+    parser.add_argument("--max-batches", type=int, default=0, help="batches of an epoch; 0: all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--shared", default="/dev/shm", help="a folder in memory, for the table")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
