@@ -108,16 +108,16 @@ def measured_epochs(
 
     Of several runs on this machine the newest that has a case counts; a case beside which there was
     other work counts only where there is no other. All runs must get their minibatches
-    (``sampling``) as the newest does, since that is part of an epoch. Epochs that were cut short do
-    not count, nor does what was measured in host memory: it is no GPU's time. Runs that cannot be
-    read are passed over.
+    (``Run.sampling``) as the newest does, since that is part of an epoch. Epochs that were cut
+    short do not count, nor does what was measured in host memory: it is no GPU's time. Runs that
+    cannot be read are passed over.
     """
     found: dict[tuple[str, str], tuple[float, str]] = {}
     if not question.graph.name or (question.gpus, question.machines) != (1, 1):
         return found
     agreed = ""
     for run in _runs(results / machine):
-        sampling = str(run.plan["measure"].get("sampling", "live"))
+        sampling = run.sampling
         if agreed not in ("", sampling):
             continue
         workloads = [name for name in run.workloads if _same(question, run.plan["workloads"][name])]
