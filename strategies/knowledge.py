@@ -9,12 +9,14 @@ costs is set-up of the path.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -86,6 +88,33 @@ class Knowledge:
 
 #: Enough for every path that keeps nothing.
 NOTHING = Knowledge()
+
+
+def current_ranks() -> Ranks:
+    """This process in ``torch.distributed``'s default group; the only one where there is no group.
+
+    How many ranks a machine has stands in ``LOCAL_WORLD_SIZE``, which ``torchrun`` sets.
+
+    Raises:
+        ValueError: the process was started as one of several and has joined no group yet; or how
+            many ranks a machine has is not said, or is not the same on all machines.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        started = os.environ.get("WORLD_SIZE", "1")
+        if started != "1":
+            raise ValueError(
+                f"one of {started} ranks (WORLD_SIZE), and in no group yet: call "
+                "torch.distributed.init_process_group() first"
+            )
+        return Ranks(0, 1, 1)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    said = os.environ.get("LOCAL_WORLD_SIZE", "1" if world == 1 else "")
+    if not said.isdecimal() or not int(said) or world % int(said):
+        raise ValueError(
+            f"LOCAL_WORLD_SIZE={said!r}: expected the ranks of a machine, as many on each, of "
+            f"{world} in all; torchrun sets it"
+        )
+    return Ranks(rank, world, int(said))
 
 
 def adjacency_of(edge_index: Tensor, num_nodes: int) -> Adjacency:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.strategies.base import Strategy, Ticket
-from gatherbench.strategies.knowledge import NOTHING, Knowledge, adjacency_of
+from gatherbench.strategies.knowledge import NOTHING, Knowledge, adjacency_of, current_ranks
 from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
 
@@ -51,6 +51,9 @@ def unified(
     (Linux since 5.9). Where a loader forks its workers later, call ``x.share_memory_()`` before:
     shared memory is not copied.
 
+    A strategy that spreads the table over several ranks finds them in ``torch.distributed``, whose
+    ``init_process_group`` has to be called before. All ranks then have to make as many fetches.
+
     Args:
         x: the feature table ``[N, D]``, any dtype, contiguous, in host memory. It is used in
             place where the data path allows it: leave it unchanged until :meth:`close`.
@@ -65,7 +68,8 @@ def unified(
     Raises:
         ValueError: no such strategy, parameter or word (the nearest is named), or no such device;
             or the strategy cannot run here (its reason is given), or has to know what was not
-            given; or ``x`` is no table, or wants a gradient, which does not flow through a fetch.
+            given, or ranks that are not known (``knowledge.current_ranks``); or ``x`` is no table,
+            or wants a gradient, which does not flow through a fetch.
         TypeError: ``x`` is no tensor.
     """
     if isinstance(x, Tensor) and x.requires_grad:
@@ -82,6 +86,7 @@ def unified(
         training_ids=None if train_ids is None else train_ids.cpu().long().numpy(),
         earlier=None if minibatches is None else lambda _epoch: minibatches,
         room_bytes=free_bytes(place) if "room_bytes" in path.needs else None,
+        ranks=current_ranks() if "ranks" in path.needs else None,
     )
     return UnifiedTensor(x, path, place, copy=copy, knowledge=known)
 
