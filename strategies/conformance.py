@@ -191,7 +191,7 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
         from_gpu = path.gpu_memory_bytes - (ids.numel() - distinct) * row_bytes
         _require(
             strategy,
-            from_gpu < kept + row_bytes,  # a rank's part is whole rows, of whose size it is not told
+            from_gpu < kept + row_bytes,  # a part is whole rows, of whose size it is not told
             f"{name} ids: {from_gpu} B of distinct rows come from GPU memory, and"
             f" gpu_table_bytes() says that {kept} B of the table lie there",
         )

@@ -32,7 +32,7 @@ class HostPath(ABC):
 
     #: Rows that were found in the memory that stands for the device's; ``None``: nobody counts.
     hits: int | None = None
-    #: Other ranks take part in each fetch and wait for it, so one that was submitted is not dropped.
+    #: Other ranks take part in each fetch: none that was submitted is dropped, as they wait for it.
     collective: ClassVar[bool] = False
 
     def __init__(self, features: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Rows of a table that lies spread over ranks, brought by collective calls of ``torch.distributed``.
+"""Rows of a table that is spread over ranks, brought by collective calls of ``torch.distributed``.
 
 Row ``i`` of the table lies with rank ``i % world``, as row ``i // world`` of what that rank has. A
 minibatch asks for each distinct row once. The ranks tell each other how many rows they ask of whom,
@@ -158,7 +158,7 @@ class Exchange:
             begin = part.stop
 
     def _send(self, given: Tensor, give: list[int], got: Tensor, get: list[int]) -> None:
-        """Send ``give[r]`` items of ``given`` to rank ``r``, and have ``get[r]`` of it in ``got``."""
+        """Send ``give[r]`` items of ``given`` to rank ``r``, and get ``get[r]`` from it."""
         if self._staged:
             arrived = torch.empty_like(got, device="cpu")
             dist.all_to_all_single(arrived, given.cpu(), get, give, self._group)

@@ -72,7 +72,7 @@ def test_ranks_keep_the_contract(
 
 
 def minibatches(rank: int, world: int) -> Iterator[Tensor]:
-    """Ids below 100, other ones on each rank: none, all with one rank, repeated, int32 and int64."""
+    """Ids below 100, others on each rank: none, all with one rank, repeated, int32 and int64."""
     generator = torch.Generator().manual_seed(rank)
     for step in range(12):
         ids = torch.randint(0, 100, (40 * (rank + 1),), generator=generator)
@@ -434,5 +434,7 @@ def test_one_rank_in_a_loop_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None
     with gatherbench.unified(table, "sharded") as features:
         assert torch.equal(features[ids], table[ids])
     assert sharded.own_rows(table, Ranks(0, 1, 1)) is table
-    monkeypatch.setattr(sharded, "no_room", lambda device, size, what: f"{what}: {size} on {device}")
+    monkeypatch.setattr(
+        sharded, "no_room", lambda device, size, what: f"{what}: {size} on {device}"
+    )
     assert Sharded().skip(HOST, 10) == "the part that a rank keeps: 0 on cpu"
