@@ -245,6 +245,15 @@ class Strategy(ABC):
         return False
 
     @property
+    def collective(self) -> bool:
+        """Whether a fetch needs all ranks: every one then opens, fetches as often, and closes.
+
+        Minibatches may be empty. A rank that has died or fetches no more makes the others' fetches
+        raise, within the timeout of ``torch.distributed``'s default group.
+        """
+        return False
+
+    @property
     def lookahead(self) -> int:
         """How many minibatches the opened path fetches ahead: its :attr:`Fetcher.lookahead`."""
         return 0

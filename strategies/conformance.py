@@ -17,7 +17,7 @@ from torch import Tensor
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.data_path import BYTES
-from gatherbench.strategies.knowledge import Knowledge, adjacency_of
+from gatherbench.strategies.knowledge import Knowledge, adjacency_of, current_ranks
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float64)
 #: Bytes of a row: powers of two, either side of a 128 B line, and the widths of known datasets.
@@ -191,7 +191,7 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
         from_gpu = path.gpu_memory_bytes - (ids.numel() - distinct) * row_bytes
         _require(
             strategy,
-            from_gpu <= kept,
+            from_gpu < kept + row_bytes,  # a part is whole rows, of whose size it is not told
             f"{name} ids: {from_gpu} B of distinct rows come from GPU memory, and"
             f" gpu_table_bytes() says that {kept} B of the table lie there",
         )
@@ -205,6 +205,8 @@ def check_knowledge(strategy: Strategy, device: torch.device) -> None:
     needs, known = strategy.needs, known_of(strategy, NUM_ROWS)
     honest = "measured" not in needs or strategy.aside is not None
     _require(strategy, honest, "it knows the measured minibatches, and aside says nothing of it")
+    together = "ranks" in needs or not strategy.collective
+    _require(strategy, together, "it fetches together with other ranks, and asks of none")
     table = random_table(NUM_ROWS, 129, torch.int8)
     for need in sorted(needs):
         less = known.limited_to(needs - {need})
@@ -237,6 +239,7 @@ def known_of(strategy: Strategy, num_rows: int) -> Knowledge:
         earlier=lambda epoch: batches[epoch:],
         measured=batches,
         room_bytes=1 << 20,
+        ranks=current_ranks(),
     )
     return known.limited_to(strategy.needs)
 

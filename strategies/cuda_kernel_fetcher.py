@@ -261,14 +261,22 @@ def open_managed(features: Tensor, device: torch.device, policy: str) -> KernelF
         return KernelFetcher(features, device, memory, setup, policy)
 
 
-def open_resident(features: Tensor, device: torch.device, policy: str) -> KernelFetcher:
+def open_resident(
+    features: Tensor,
+    device: torch.device,
+    policy: str,
+    order: Order = "given",
+    *,
+    fetcher: type[KernelFetcher] = KernelFetcher,
+    overlapped: bool = False,
+) -> KernelFetcher:
     """A copy of the table in GPU memory."""
     memory = DeviceCopy(features, with_index(device))
     setup = [
         SetupStep("device_copy_time", "s", memory.seconds, "time.perf_counter, copy to the GPU"),
         SetupStep("device_copy", "B", memory.size_bytes, "tensor.nbytes"),
     ]
-    return KernelFetcher(features, device, memory, setup, policy)
+    return fetcher(features, device, memory, setup, policy, order, overlapped=overlapped)
 
 
 @contextlib.contextmanager

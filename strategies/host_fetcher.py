@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +32,8 @@ class HostPath(ABC):
 
     #: Rows that were found in the memory that stands for the device's; ``None``: nobody counts.
     hits: int | None = None
+    #: Other ranks take part in each fetch: none that was submitted is dropped, as they wait for it.
+    collective: ClassVar[bool] = False
 
     def __init__(self, features: Tensor) -> None:
         self.table = features
@@ -94,6 +97,6 @@ class HostFetcher(Fetcher):
     def _close(self) -> None:
         self._ring.close()
         if self._worker is not None:
-            self._worker.shutdown(wait=True, cancel_futures=True)
+            self._worker.shutdown(wait=True, cancel_futures=not self._path.collective)
         self._path.close()
         self._buffers.clear()

@@ -282,7 +282,8 @@ class WorkloadTable(_Table):
 
 
 #: In place of a strategy's name: every one of ours that the plan does not name. What is installed
-#: beside us does not change what a shipped plan measures.
+#: beside us does not change what a shipped plan measures. One rank has nothing to fetch from
+#: others, so paths between ranks are left out there.
 EVERY_OTHER = "*"
 
 
@@ -293,7 +294,8 @@ class StrategyTable(BaseModel):
 
     name: str = Field(
         description="Needed: one of `gatherbench list strategies`, which lists its parameters, too;"
-        ' or "*", every one of ours that the plan does not name, with its default parameters.'
+        ' or "*", every one of ours that the plan does not name, with its default parameters (of a'
+        " single rank without those that fetch from other ranks)."
     )
 
     @model_validator(mode="after")
@@ -353,6 +355,7 @@ class Plan(_Table):
         chosen: dict[tuple[str, str], dict[str, Any]] = {}
         named = {table.name for table in self.strategy}
         others = [strategy.name for strategy in STRATEGIES if strategy.name not in named]
+        between_ranks: set[tuple[str, str]] = set()
         for table in self.strategy:
             names = others if table.name == EVERY_OTHER else [table.name]
             for name, params in itertools.product(names, table.expand()):
@@ -366,6 +369,8 @@ class Plan(_Table):
                         ' that it fetches: say minibatches = "fresh" in [measure]'
                     )
                 chosen[name, strategy.variant] = params
+                if table.name == EVERY_OTHER and strategy.collective:
+                    between_ranks.add((name, strategy.variant))
         for workload in self.workloads():
             try:
                 if workload.model not in MODELS:
@@ -381,7 +386,7 @@ class Plan(_Table):
         cases = []
         for repeat in range(self.measure.min_repeats):
             for workload in self.workloads():
-                keys = list(chosen)
+                keys = [k for k in chosen if workload.world > 1 or k not in between_ranks]
                 rng.shuffle(keys)
                 cases += [
                     Case(workload, name, variant, chosen[name, variant], repeat)

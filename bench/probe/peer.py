@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from gatherbench.bench.probe.cases import OUR_BEST
@@ -22,6 +23,7 @@ from gatherbench.bench.probe.gpu import GpuStand, event_seconds
 from gatherbench.bench.probe.stand import EVENTS, Observation, RefusedError, visit
 from gatherbench.bench.read.points import Point, Row
 from gatherbench.kernels.order import as_order, read_order
+from gatherbench.strategies.knowledge import Ranks
 
 SPAN_BYTES = 2 << 30
 READ_BYTES = 128 << 20
@@ -31,9 +33,9 @@ FEWEST_ROUNDS = 3
 
 
 class WholeGraph:
-    """Their library, started for one process."""
+    """Their library, started for one process, or for all ranks of ``torch.distributed``'s group."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Ranks | None = None) -> None:
         """Raises whatever importing and starting the library raises."""
         if importlib.util.find_spec("librmm") is not None:
             # Their own loader finds it by way of libraft, which they need for nothing else.
@@ -41,18 +43,33 @@ class WholeGraph:
         self.version = str(importlib.import_module("pylibwholegraph").__version__)
         self._start = importlib.import_module("pylibwholegraph.torch.initialize")
         self._tensors = importlib.import_module("pylibwholegraph.torch.tensor")
-        self._comm, _ = self._start.init_torch_env_and_create_wm_comm(
-            0, 1, 0, 1, wm_log_level="warn"
-        )
+        self._joined = dist.is_initialized()
+        if self._joined:
+            ranks = ranks or Ranks(0, 1, 1)
+            world = ranks.rank, ranks.world, ranks.rank % ranks.local_world, ranks.local_world
+            self._start.init(*world, wm_log_level="warn")
+            self._comm = self._start.get_global_communicator()
+        else:
+            self._comm, _ = self._start.init_torch_env_and_create_wm_comm(
+                0, 1, 0, 1, wm_log_level="warn"
+            )
 
-    def table(self, values: Tensor) -> Any:
-        """A continuous table of theirs in host memory with these ``values`` ``[N, D]``."""
+    def table(self, values: Tensor, kind: str = "continuous", location: str = "cpu") -> Any:
+        """A table of theirs with these ``values`` ``[N, D]``, of which a rank fills its part.
+
+        Args:
+            kind: ``continuous``: each rank sees all of it; or ``distributed``: they ask each other.
+            location: ``cpu`` or ``cuda``.
+        """
         rows, width = values.shape
         theirs = self._tensors.create_wholememory_tensor(
-            self._comm, "continuous", "cpu", [rows, width], values.dtype, [width, 1]
+            self._comm, kind, location, [rows, width], values.dtype, [width, 1]
         )
-        local, _ = theirs.get_local_tensor(host_view=True)
-        local.copy_(values)
+        local, first = theirs.get_local_tensor(host_view=location == "cpu")
+        local.copy_(values[first : first + len(local)])
+        if self._joined:
+            torch.cuda.synchronize()
+            self._comm.barrier()
         return theirs
 
     def free(self, table: Any) -> None:
@@ -61,7 +78,11 @@ class WholeGraph:
 
     def close(self) -> None:
         """End the library and its process group, which else complains, or waits, at exit."""
-        self._start.finalize()
+        if self._joined:  # their own end would destroy the group that the ranks train in
+            self._start.wmb.finalize()
+            self._start.reset_communicators()
+        else:
+            self._start.finalize()
 
 
 def measure(

@@ -9,19 +9,20 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from gatherbench.bench.probe.peer import WholeGraph
+from gatherbench.kernels.order import Order
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import after
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
-from gatherbench.strategies.knowledge import Knowledge
+from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need, Ranks
 from gatherbench.strategies.places import cuda_skip, no_path_to, with_index
 
 
@@ -99,26 +100,76 @@ class PeerDgl(Peer):
 
 @dataclass(frozen=True)
 class PeerWholegraph(Peer):
-    """WholeGraph's gather from a host table of its own; its output is fresh in each minibatch."""
+    """WholeGraph's gather from a table of its own; its output is fresh in each minibatch.
+
+    ``memory``: where the ranks have their parts of it, each the rows of a range. On one machine
+    every GPU reads all of it in place; over several machines the ranks ask each other by NCCL.
+    """
 
     package: ClassVar[str] = "pylibwholegraph-cu13"
     name: ClassVar[str] = "peer_wholegraph"
-    summary: ClassVar[str] = f"WholeGraph {_version(package)}: its gather from host memory"
+    summary: ClassVar[str] = f"WholeGraph {_version(package)}: its gather from a table over ranks"
     colour: ClassVar[str] = "yellow"
+
+    memory: Literal["host", "gpu"] = "host"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         if device.type == "cpu":
             return "unsupported: WholeGraph gathers on a GPU"
         return super().skip(device, table_bytes)
 
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"ranks"})
+
+    @property
+    def collective(self) -> bool:
+        return True
+
+    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
+        world = knowledge.ranks.world if knowledge.ranks else 1
+        return -(-table_bytes // world) if self.memory == "gpu" else 0
+
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return zero_copy_path(
-            ids, row_bytes, "wholegraph", "sorted" if row_bytes <= 512 else "given"
+        """Of one rank."""
+        return self._path(ids, row_bytes, torch.zeros_like(ids), Ranks(0, 1, 1))
+
+    def data_paths(
+        self,
+        batches: Iterable[Tensor],
+        row_bytes: int,
+        num_rows: int,
+        knowledge: Knowledge = NOTHING,
+        before: Iterable[Tensor] = (),
+    ) -> Iterator[DataPath]:
+        ranks = knowledge.ranks or Ranks(0, 1, 1)
+        rows_of_rank = max(1, -(-num_rows // ranks.world))
+        return (self._path(ids, row_bytes, ids // rows_of_rank, ranks) for ids in batches)
+
+    def _path(self, ids: Tensor, row_bytes: int, owner: Tensor, ranks: Ranks) -> DataPath:
+        far = owner // ranks.local_world != ranks.machine(ranks.rank)
+        if self.memory == "host" and ranks.world == ranks.local_world:
+            own = torch.ones_like(far)  # all is host memory of this machine
+        else:
+            own = owner == ranks.rank
+        if self.memory == "host":
+            order: Order = "sorted" if row_bytes <= 512 else "given"
+            path = zero_copy_path(ids[own], row_bytes, "wholegraph", order)
+        else:
+            path = DataPath(0, gpu_memory_bytes=int(own.sum()) * row_bytes, gpu_requests={})
+        return replace(
+            path,
+            payload_bytes=ids.numel() * row_bytes,
+            copy_engine_bytes=ids.numel() * ids.element_size(),
+            peer_bytes=int((~own & ~far).sum()) * row_bytes,
+            network_bytes=int((~own & far).sum()) * row_bytes,
         )
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
-        library = WholeGraph()
-        table = library.table(features)
+        ranks = knowledge.ranks or Ranks(0, 1, 1)
+        library = WholeGraph(ranks)
+        kind = "continuous" if ranks.world == ranks.local_world else "distributed"
+        table = library.table(features, kind, "cpu" if self.memory == "host" else "cuda")
 
         def release() -> None:
             library.free(table)

@@ -347,8 +347,8 @@ def _assumed(
         yield f"of {names} the profile knows a range: epochs go from end to end of it"
     for kind in STRATEGIES:
         if missing := sizes[0].knowledge.missing(kind().needs):
-            what = ", ".join(missing)
-            yield f"{kind.name} is left out: it has to know {what} (prepare the dataset)"
+            how = "" if missing == ["ranks"] else " (prepare the dataset)"
+            yield f"{kind.name} is left out: it has to know {', '.join(missing)}{how}"
     for law in question.graph.laws:
         if law not in [one.law for one in sizes]:
             yield f"no graph of the law {law} has so many edges: it is left out"

@@ -139,10 +139,22 @@ def test_quick_covers_every_strategy_and_both_models() -> None:
 
     cases = load_plan("quick").cases()
     covered = {(c.strategy, c.workload.model) for c in cases}
-    assert covered == {(s.name, m) for s in STRATEGIES for m in ("sage", "gat")}
+    alone = [s for s in STRATEGIES if not s().collective]
+    assert covered == {(s.name, m) for s in alone for m in ("sage", "gat")}
     variants = {(c.strategy, c.variant) for c in cases}
     assert len([v for name, v in variants if name == "cpu_gather"]) == 2, "as the plan names them"
-    assert len(variants) == len(STRATEGIES) + 1, "the others with their default parameters"
+    assert len(variants) == len(alone) + 1, "the others with their default parameters"
+
+
+def test_every_other_path_between_ranks_is_measured_where_there_are_several(tmp_path: Path) -> None:
+    text = SMALL.replace('"sage", "gat"]', '"sage"]\ngpus = [1, 2]')
+
+    def ranks_of_sharded(name: str) -> list[int]:
+        cases = load_plan(write(tmp_path, text.replace("all_in_gpu", name))).cases()
+        return [c.workload.world for c in cases if (c.strategy, c.repeat) == ("sharded", 0)]
+
+    assert ranks_of_sharded("*") == [2]
+    assert ranks_of_sharded("sharded") == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_it_has_every_strategy_the_papers_baseline_and_managed_memory() -> None:
     plan = load_plan("gpu-meters")
     variants = {(case.strategy, case.variant) for case in plan.cases()}
     assert variants == {
-        *((strategy.name, strategy.variant) for strategy in default_variants()),
+        *((one.name, one.variant) for one in default_variants() if not one.collective),
         ("cpu_gather", "naive"),
         ("unified_zero_copy", "managed"),
     }

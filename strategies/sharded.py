@@ -1,0 +1,226 @@
+"""Each rank has a part of the table, and rows go from rank to rank.
+
+A table that fits into no machine's memory, or no GPU's, may fit into those of all ranks together.
+Each distinct row that a minibatch asks for crosses once, from the rank that has it
+(``rank_exchange.py``). What all ranks ask for often, each may keep: then only the rest travels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gatherbench.kernels.host_gather import HostGather
+from gatherbench.kernels.host_memory import empty_table, resident_copy
+from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
+from gatherbench.strategies.cached_zero_copy import placed
+from gatherbench.strategies.cuda_overlap import USUAL_BUDGET
+from gatherbench.strategies.cuda_sharded import open_sharded
+from gatherbench.strategies.data_path import DataPath, zero_copy_path
+from gatherbench.strategies.host_fetcher import HostFetcher, HostPath, host_buffer
+from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need, Ranks, current_ranks
+from gatherbench.strategies.placed import Placed
+from gatherbench.strategies.places import no_room, zero_copy_skip
+from gatherbench.strategies.rank_exchange import Exchange, Part, split
+
+#: The launch policy on a GPU, where the rows lie in host memory and where they lie in its own.
+POLICIES = {"host": "aligned", "gpu": "unaligned"}
+#: One process alone.
+ALONE = Ranks(0, 1, 1)
+
+
+@dataclass(frozen=True)
+class Sharded(Strategy):
+    """``memory``: where a rank has its part, ``ahead``: minibatches ahead, ``hot``: kept by all.
+
+    Row ``i`` lies with rank ``i % world``. In ``host`` memory the GPU of the rank that has a row
+    reads it in place to send it. The ``hot`` rows are those of ``cached_zero_copy`` by
+    ``presampled``, in the GPU memory of every rank. One rank alone has the whole table: its rows
+    are those of ``aligned_zero_copy`` (``unique``) or ``all_in_gpu``, a pass over them more.
+    """
+
+    name: ClassVar[str] = "sharded"
+    summary: ClassVar[str] = "rows spread over the ranks, each sent once by the rank that has it"
+    colour: ClassVar[str] = "grey"
+
+    memory: Literal["host", "gpu"] = "host"
+    ahead: Literal["1", "0"] = "1"
+    hot: Literal["0", "10%"] = "0"
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        if (reason := zero_copy_skip(device, None)) is not None:
+            return reason
+        try:
+            ranks = current_ranks()
+        except ValueError as error:
+            return f"unsupported: {error}"
+        kept = self.gpu_table_bytes(table_bytes, Knowledge(ranks=ranks))
+        if (reason := no_room(device, kept, "the part that a rank keeps")) is not None:
+            return reason
+        # A rank copies its part out of the table first, wherever it is to lie.
+        parts = table_bytes * ranks.local_world // ranks.world if ranks.world > 1 else 0
+        return no_room(torch.device("cpu"), parts, "what the ranks of a machine keep")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        hot: tuple[Need, ...] = ("earlier", "graph") if self.hot != "0" else ()
+        return frozenset(("ranks", *hot))
+
+    @property
+    def collective(self) -> bool:
+        return True
+
+    @property
+    def lookahead(self) -> int:
+        return int(self.ahead)
+
+    @property
+    def gpu_share(self) -> float:
+        return self.lookahead * USUAL_BUDGET / 100
+
+    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
+        ranks = knowledge.ranks or ALONE
+        part = -(-table_bytes // ranks.world) if self.memory == "gpu" else 0
+        return part + self._hot_bytes(table_bytes, ranks)
+
+    def _hot_bytes(self, table_bytes: int, ranks: Ranks) -> int:
+        if self.hot == "0" or (self.memory == "gpu" and ranks.world == 1):  # all of them are there
+            return 0
+        return table_bytes * int(self.hot.removesuffix("%")) // 100
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        """Of one rank that keeps no hot rows."""
+        return self._path(ids, row_bytes, ALONE, None)
+
+    def data_paths(
+        self,
+        batches: Iterable[Tensor],
+        row_bytes: int,
+        num_rows: int,
+        knowledge: Knowledge = NOTHING,
+        before: Iterable[Tensor] = (),
+    ) -> Iterator[DataPath]:
+        """What the rank asks for. What it does for the others, which ask it, they declare."""
+        kept = self._kept(num_rows, row_bytes, knowledge)
+        slots = None if kept is None else torch.from_numpy(kept.slots)
+        ranks = knowledge.ranks or ALONE
+        return (self._path(ids, row_bytes, ranks, slots) for ids in batches)
+
+    def _path(self, ids: Tensor, row_bytes: int, ranks: Ranks, slots: Tensor | None) -> DataPath:
+        asked = split(ids, ranks, max(1, len(ids)), slots)
+        here = ranks.machine(ranks.rank)
+        near = sum(n for rank, n in enumerate(asked.counts.tolist()) if ranks.machine(rank) == here)
+        own = asked.rows[asked.parts[1]]
+        path = DataPath(0, gpu_requests={})
+        if self.memory == "host":
+            path = zero_copy_path(own, row_bytes, POLICIES[self.memory], "given")
+        payload = ids.numel() * row_bytes
+        return replace(
+            path,
+            payload_bytes=payload,
+            copy_engine_bytes=ids.numel() * ids.element_size(),
+            gpu_memory_bytes=payload - path.gpu_link_read_bytes - asked.sent * row_bytes,
+            peer_bytes=near * row_bytes,
+            network_bytes=(asked.sent - near) * row_bytes,
+        )
+
+    def _kept(self, num_rows: int, row_bytes: int, knowledge: Knowledge) -> Placed | None:
+        """The hot rows; ranks that know the same keep the same. ``None`` where none are kept."""
+        count = self._hot_bytes(num_rows * row_bytes, knowledge.ranks or ALONE) // row_bytes
+        return placed("presampled", count, num_rows, knowledge) if count else None
+
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
+        assert knowledge.ranks is not None
+        row_bytes = features.shape[1] * features.element_size()
+        begin = time.perf_counter()
+        kept = self._kept(len(features), row_bytes, knowledge)
+        scored = time.perf_counter()
+        shard, hot = own_rows(features, knowledge.ranks), kept_rows(features, kept)
+        copied = time.perf_counter()
+        exchange = Exchange(knowledge.ranks, device, row_bytes)
+        clock = "time.perf_counter"
+        setup = [
+            SetupStep("score_time", "s", scored - begin, f"{clock}, choosing the rows to keep"),
+            SetupStep("shard_time", "s", copied - scored, f"{clock}, copying this rank's rows"),
+            SetupStep("group_time", "s", time.perf_counter() - copied, f"{clock}, joining a group"),
+            SetupStep("shard", "B", shard.nbytes, "rows of this rank × bytes of a row"),
+            SetupStep("kept", "B", hot.nbytes, "rows kept × bytes of a row"),
+        ]
+        slots = None if kept is None else torch.from_numpy(kept.slots)
+        part = Part(len(features), shard, hot, slots, exchange)
+        try:
+            return self._fetcher(part, features, device, setup)
+        except BaseException:
+            exchange.close()
+            raise
+
+    def _fetcher(
+        self, part: Part, features: Tensor, device: torch.device, setup: list[SetupStep]
+    ) -> Fetcher:
+        in_gpu = self.memory == "gpu"
+        if device.type == "cuda":
+            policy = POLICIES[self.memory]
+            return open_sharded(part, device, policy, setup, in_gpu=in_gpu, ahead=self.lookahead)
+        if in_gpu and part.rows is features:
+            part = replace(part, rows=resident_copy(features))
+        fetcher = HostFetcher(ShardedPath(part, in_gpu), features, self.lookahead)
+        fetcher.setup = setup
+        return fetcher
+
+
+def own_rows(features: Tensor, ranks: Ranks) -> Tensor:
+    """This rank's rows, in memory of their own unless it has all."""
+    if ranks.world == 1:
+        return features
+    count = len(features)
+    return _rows(features, torch.arange(min(ranks.rank, count), count, ranks.world))
+
+
+def kept_rows(features: Tensor, kept: Placed | None) -> Tensor:
+    """The rows that are kept, in the order of their slots."""
+    return features[:0] if kept is None else _rows(features, torch.from_numpy(kept.ids))
+
+
+def _rows(features: Tensor, ids: Tensor) -> Tensor:
+    rows = empty_table((len(ids), features.shape[1]), features.dtype)
+    with HostGather() as cpu:
+        cpu.gather(features, ids, rows)
+    return rows
+
+
+class ShardedPath(HostPath):
+    """Brings the rows of other ranks, reads its own, and expands the minibatch from both."""
+
+    collective: ClassVar[bool] = True
+    hits: int
+
+    def __init__(self, part: Part, in_gpu: bool) -> None:
+        super().__init__(part.rows)
+        self._part, self._in_gpu = part, in_gpu
+        self._distinct, self._served = host_buffer(part.rows), host_buffer(part.rows)
+        self.hits = 0
+
+    def fetch(self, ids: Tensor, out: Tensor) -> None:
+        exchange = self._part.exchange
+        asked = exchange.split(ids, self._part.slots)
+        rows = self._distinct.rows(len(asked.rows))
+        exchange.bring(asked, exchange.rounds(asked), rows, self._serve)
+        _, own, hot = asked.parts
+        self.cpu.gather(self.table, asked.rows[own], rows[own])
+        self.cpu.gather(self._part.hot, asked.rows[hot], rows[hot])
+        self.cpu.gather(rows, asked.expand, out)
+        self.hits += len(ids) - asked.sent - (0 if self._in_gpu else asked.own)
+
+    def _serve(self, wanted: Tensor) -> Tensor:
+        rows = self._served.rows(len(wanted))
+        self.cpu.gather(self.table, wanted, rows)
+        return rows
+
+    def close(self) -> None:
+        super().close()
+        self._part.exchange.close()

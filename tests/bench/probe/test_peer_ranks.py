@@ -1,0 +1,107 @@
+"""WholeGraph over several ranks: who fills what, and which bytes come from where."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gatherbench.bench.probe import peer
+from gatherbench.strategies.data_path import DataPath, zero_copy_path
+from gatherbench.strategies.knowledge import Knowledge, Ranks
+
+PEERS = Path(__file__).parents[3] / "examples" / "peers"
+
+
+class Library:
+    """What of pylibwholegraph is used by rank 1 of two, for a table of 5 rows: 3 and 2."""
+
+    __version__ = "26.10"
+
+    def __init__(self) -> None:
+        self.local = torch.zeros(2, 3)
+        self.calls: list[object] = []
+        self.wmb = SimpleNamespace(finalize=lambda: self.calls.append("library ended"))
+
+    def init(self, *world: int, wm_log_level: str) -> None:
+        self.calls.append(world)
+
+    def get_global_communicator(self) -> Any:
+        return SimpleNamespace(barrier=lambda: self.calls.append("barrier"))
+
+    def create_wholememory_tensor(
+        self, comm: object, kind: str, place: str, sizes: list[int], *_: object
+    ) -> Any:
+        self.calls.append((kind, place, sizes))
+        return SimpleNamespace(get_local_tensor=lambda host_view: (self.local, 3))
+
+    def reset_communicators(self) -> None:
+        self.calls.append("reset")
+
+    def finalize(self) -> None:
+        raise AssertionError("this ends the group that the ranks train in")
+
+
+def test_a_rank_fills_its_part_and_leaves_the_group_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library()
+    monkeypatch.setattr(peer.importlib, "import_module", lambda name: library)
+    monkeypatch.setattr(peer.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(peer.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    values = torch.arange(15.0).view(5, 3)
+    theirs = peer.WholeGraph(Ranks(1, 2, 2))
+    theirs.table(values, "continuous", "cuda")
+    theirs.close()
+    assert torch.equal(library.local, values[3:])
+    assert library.calls == [
+        (1, 2, 1, 2), ("continuous", "cuda", [5, 3]), "barrier", "library ended", "reset",
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(PEERS))
+    return importlib.import_module("gatherbench_peers")
+
+
+IDS = torch.tensor([0, 3, 4, 4, 7])
+
+
+def path_of(peers: ModuleType, memory: str, ranks: Ranks) -> DataPath:
+    """Of a table of 8 rows of 600 B."""
+    paths = peers.PeerWholegraph(memory).data_paths([IDS], 600, 8, Knowledge(ranks=ranks))
+    (path,) = paths
+    assert isinstance(path, DataPath)
+    assert path.arriving_bytes == path.payload_bytes == 3000
+    return path
+
+
+def test_which_bytes_come_from_where(peers: ModuleType) -> None:
+    """Each of four ranks has two rows; rank 2 has 4 and 5, and rank 3 is on its machine."""
+
+    def read(ids: Tensor) -> DataPath:
+        return zero_copy_path(ids, 600, "wholegraph", "given")
+
+    assert path_of(peers, "host", Ranks(2, 4, 4)) == read(IDS)
+    spread = path_of(peers, "host", Ranks(2, 4, 2))
+    assert (spread.gpu_link_read_bytes, spread.peer_bytes, spread.network_bytes) == (
+        1200,
+        600,
+        1200,
+    )
+    assert spread.gpu_requests == read(torch.tensor([4, 4])).gpu_requests
+    in_gpu = path_of(peers, "gpu", Ranks(2, 4, 4))
+    assert (in_gpu.gpu_memory_bytes, in_gpu.peer_bytes, in_gpu.network_bytes) == (1200, 1800, 0)
+    assert peers.PeerWholegraph("gpu").data_path(IDS, 600).gpu_memory_bytes == 3000
+    assert peers.PeerWholegraph().data_path(IDS, 600) == read(IDS)
+
+
+def test_how_much_of_the_table_a_gpu_has(peers: ModuleType) -> None:
+    known = Knowledge(ranks=Ranks(2, 4, 2))
+    assert peers.PeerWholegraph("gpu").gpu_table_bytes(4800, known) == 1200
+    assert peers.PeerWholegraph("host").gpu_table_bytes(4800, known) == 0
