@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ def new_run(
             )
         measure = measure.model_copy(update=asked)
         env = describe_machine()
-        _refuse_more_threads(measure.threads, env["cpu"]["usable_cores"])
+        _refuse_more_threads(measure, plan.workloads(), env["cpu"]["usable_cores"])
         machine = machine_slug(env)
         named = profile or plan.profile or usual_profile(chosen, machine)
         plan = plan.model_copy(update={"device": chosen, "measure": measure, "profile": named})
@@ -137,7 +137,8 @@ def reopen(folder: Path) -> PreparedRun:
     here = machine_slug(now)
     if machine != here:
         raise BadRunError(f"{folder}: measured on {machine}, and this is {here}: start a new run")
-    _refuse_more_threads(plan.measure.threads, now["cpu"]["usable_cores"])
+    workloads = plan.workloads.values()
+    _refuse_more_threads(plan.measure, workloads, now["cpu"]["usable_cores"])
     device, cores = choose_device(plan.device), logical_cores(env)
     return PreparedRun(store, cases, plan.measure, device, machine, cores, other)
 
@@ -220,10 +221,19 @@ def execute(
     return FAILED if failed or not whole else OK
 
 
-def _refuse_more_threads(threads: int, cores: int) -> None:
-    if threads > cores:
+def _refuse_more_threads(measure: Measure, workloads: Iterable[Workload], cores: int) -> None:
+    if measure.threads > cores:
         raise BadRunError(
-            f"measure.threads: {threads}, and this process may use {cores} cores; 0 takes them all"
+            f"measure.threads: {measure.threads}, and this process may use {cores} cores; 0 takes"
+            " them all"
+        )
+    workers, cores = measure.sampler_workers, measure.threads or cores
+    ranks = max(workload.gpus for workload in workloads)
+    if workers * ranks > cores:
+        of = f" for each of {ranks} ranks" if ranks > 1 else ""
+        raise BadRunError(
+            f"measure.sampler_workers: {workers}{of}, and a case may use {cores} cores: at most"
+            f" {cores // ranks}"
         )
 
 

@@ -2,7 +2,8 @@
 
 The CPU's time as a whole does not say which work zero-copy saves. Threads are told apart by the
 names that the samplers and gatherers give theirs, and each one's own CPU clock is read at both
-ends of the window. What a thread did that ended inside the window is known only in sum.
+ends of the window. What a thread did that ended inside the window is known only in sum, but for
+the sampler's, which tell.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import ClassVar
 
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.sampling.workers import ended
 
+SAMPLER = "cpu_sampler_workers"
 #: Metric of a group, and how the names of its threads begin. The first that fits counts.
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("cpu_sampler_workers", ("gatherbench-sample",)),
+    (SAMPLER, ("gatherbench-sample",)),
     ("cpu_gather_workers", ("gatherbench-gather", "gatherbench-fetch")),
     ("cpu_meters", ("gatherbench-meter",)),
 )
@@ -28,17 +31,20 @@ METRICS = (MAIN, *(metric for metric, _ in GROUPS), NATIVE, OTHER, ENDED)
 
 _TASKS = Path("/proc/self/task")
 _SOURCE = "CPU clock of each thread (clock_gettime)"
-_SOURCE_ENDED = "process CPU clock less the clocks of its live threads"
+_SOURCE_ENDED = "process CPU clock less the clocks of its live threads and of ended sampler workers"
+_SOURCE_SAMPLER = f"{_SOURCE}; threads that ended: as of their last minibatch"
+_SOURCES = {ENDED: _SOURCE_ENDED, SAMPLER: _SOURCE_SAMPLER}
 
 
 class ThreadMeter:
     """Core-seconds (user and system together) of this process's threads by group. Units: s.
 
-    ``cpu_main``: the thread that runs the loop: it samples, gathers and trains as one of the team.
-    ``cpu_sampler_workers``, ``cpu_gather_workers``: the helpers beside it, and the thread that
-    fetches ahead. ``cpu_meters``: what the meters themselves used. ``cpu_torch_pool``: threads
-    that Python did not start, on the host torch's OpenMP and autograd pools, on a GPU machine the
-    driver's too. ``cpu_ended_threads``: threads that ended inside the window. The groups add up to
+    ``cpu_main``: the thread that runs the loop: it samples (unless workers do), gathers and trains
+    as one of the team. ``cpu_sampler_workers``, ``cpu_gather_workers``: the helpers beside it, and
+    the threads that sample or fetch ahead. ``cpu_meters``: what the meters themselves used.
+    ``cpu_torch_pool``: threads that Python did not start, on the host torch's OpenMP and autograd
+    pools, on a GPU machine the driver's too. ``cpu_ended_threads``: threads that ended inside the
+    window, but for those that sampled ahead, which are with the samplers. The groups add up to
     the process's own core-seconds; children are not among them. The meters that close after this
     one spend core-seconds that only the process's own total holds.
     """
@@ -51,6 +57,7 @@ class ThreadMeter:
     def __init__(self) -> None:
         self._clocks: dict[int, float] = {}
         self._process_s = 0.0
+        self._told = 0
 
     def probe(self) -> Reason | None:
         if _TASKS.is_dir():
@@ -60,13 +67,15 @@ class ThreadMeter:
 
     def start(self) -> None:
         if self.probe() is None:
+            self._told = len(ended)
             self._clocks, self._process_s = _read_clocks()
 
     def stop(self) -> list[Reading]:
         reason = self.probe()
         if reason is not None:
             return [Reading(metric, "s", None, _SOURCE, reason=reason) for metric in METRICS]
-        groups = _groups_of_threads()
+        told = dict(ended[self._told :])
+        groups = dict.fromkeys(told, SAMPLER) | _groups_of_threads()  # some may be about to go
         clocks, process_s = _read_clocks()
         used_s = dict.fromkeys(METRICS, 0.0)
         for thread, late_s in clocks.items():
@@ -76,9 +85,12 @@ class ThreadMeter:
             used_s[groups.get(thread, NATIVE)] += grown_s
         lived_s = sum(used_s.values())
         # The clocks are read one after the other: a rest below zero is that, and nothing else.
-        used_s[ENDED] = max(0.0, process_s - self._process_s - lived_s)
+        ended_s = max(0.0, process_s - self._process_s - lived_s)
+        told_s = min(ended_s, sum(s for thread, s in told.items() if thread not in clocks))
+        used_s[SAMPLER] += told_s
+        used_s[ENDED] = ended_s - told_s
         return [
-            Reading(metric, "s", value, _SOURCE_ENDED if metric == ENDED else _SOURCE, samples=2)
+            Reading(metric, "s", value, _SOURCES.get(metric, _SOURCE), samples=2)
             for metric, value in used_s.items()
         ]
 

@@ -114,7 +114,7 @@ def predict_batches(
         for what, key in shared.items()
         if not Estimate.of(profile, key).known
     ]
-    busy = parts.sample.demands.get("cpu", 0.0)
+    busy = min(1.0, parts.sample.demands.get("cpu", 0.0) * max(1, parts.sample_workers))
     if gpus * busy > 1 and parts.sample.seconds.value:
         remarks.append(
             f"drawing minibatches keeps {busy:.0%} of the cores busy for each of {gpus} GPUs, so it"
@@ -170,4 +170,5 @@ def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
         train=training(load, profile),
         lookahead=load.lookahead,
         gpu_share=load.gpu_share,
+        sample_workers=load.sample_workers,
     )

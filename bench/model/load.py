@@ -42,6 +42,8 @@ class MinibatchLoad:
         handover_s: seconds that each transfer waits for another process, with the link idle.
         sample_s, gather_s, train_s: measured seconds; where given they take the place of the
             model's for the whole part (``gather_s``: of the CPU's gather).
+        sample_workers: threads that draw ahead of the loop, one minibatch and core each;
+            ``sample_s`` is then what a minibatch takes one of them. 0: the loop draws.
         gpu_samples: minibatches are drawn on the GPU; ``sample_s`` is then that time, and the
             processor has no part in it.
     """
@@ -65,6 +67,7 @@ class MinibatchLoad:
     sample_s: Estimate | None = None
     gather_s: Estimate | None = None
     train_s: Estimate | None = None
+    sample_workers: int = 0
     gpu_samples: bool = False
 
     @property

@@ -201,13 +201,16 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """The host draws the minibatch, or the GPU does.
 
     At the profile's rate that keeps as many cores busy as the profile says, otherwise all of them.
+    A worker of a run keeps one busy; where nobody knows how many there are, all of them.
     """
     if load.gpu_samples:
         unknown = Estimate(None, ("sampling on the GPU: neither measured nor modelled",))
         return Part(load.sample_s or unknown, "GPU (sampling)")
     host, bound = profile.host, "cpu (sampling)"
+    busy, cores = host.sample_cores.value, host.cores.value
     if load.sample_s is not None:
-        return Part(load.sample_s, bound, {"cpu": 1.0})
+        by_one = load.sample_workers and cores
+        return Part(load.sample_s, bound, {"cpu": 1 / cores if by_one else 1.0})
     rate = host.sample_rate
     seconds = _at_rate(load.sampled_edges, profile, "host.sample_rate")
     if rate.value is not None:
@@ -215,7 +218,6 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
             f"minibatches drawn at {rate.value / 1e6:.3g} M edges/s, which all share"
             f" ({rate.source})"
         )
-    busy, cores = host.sample_cores.value, host.cores.value
     share = 1.0 if busy is None or cores is None else min(1.0, busy / cores)
     return Part(seconds, bound, {"cpu": share})
 

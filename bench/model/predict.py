@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from gatherbench.bench.meters.threads import SAMPLER
 from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
 from gatherbench.bench.model.estimate import Estimate, combine
 from gatherbench.bench.model.load import MinibatchLoad, load_of
@@ -40,6 +41,8 @@ _SAMPLING = {
     "replay": "minibatches read from the trace as in the run, not drawn",
     "gpu": "sampling by the run's device as measured there, not scaled",
 }
+_WORKERS = "minibatches had ahead by workers, in their core-seconds as measured in the run"
+_UNMETERED = "the core-seconds of the run's sampler workers: not metered"
 _GATHER = "the CPU's gather as measured on the run's host"
 
 _KEYS = ["workload", "strategy", "variant"]
@@ -151,6 +154,9 @@ class _Host:
         for *key, stage, metric, value in rows.itertuples(index=False, name=None):
             self.declared.setdefault((key[0], key[1], key[2]), {})[f"{stage}.{metric}"] = value
         self._sampling = str(run.plan["measure"].get("sampling"))
+        self._workers = run.sampler_workers
+        spent = run.select(metric=SAMPLER, basis="measured", status="ok")
+        self._spent = spent[spent["epoch"] >= 0]
         measured = run.select(metric="wall_time", basis="measured", status="ok")
         self._times = measured[measured["epoch"] >= 0]
 
@@ -158,14 +164,23 @@ class _Host:
         """The load with what the host measured and the profile does not know.
 
         Sampling is that of the run, drawn live, replayed or on the GPU: a profile's rate may be
-        another program's, and is of its processor. The CPU's gather is the profile's where it knows
-        its processor.
+        another program's, and is of its processor. Of workers the stage tells only what the loop
+        waited for; a minibatch takes one of them the core-seconds that they used for it.
+        The CPU's gather is the profile's where it knows its processor.
         """
         batches = self.declared[key]["sample.minibatches"]
         times = self._times[self._times["workload"] == key[0]]
         sampled = times[times["stage"] == "sample"]
         drawn = _median(sampled, batches, _SAMPLING.get(self._sampling, _SAMPLING["live"]))
-        load = replace(load, gpu_samples=self._sampling == "gpu", sample_s=drawn)
+        if self._workers:
+            spent = self._spent[self._spent["workload"] == key[0]]
+            drawn = _median(spent, batches, _WORKERS) or Estimate(None, (_UNMETERED,))
+        load = replace(
+            load,
+            gpu_samples=self._sampling == "gpu",
+            sample_workers=self._workers,
+            sample_s=drawn,
+        )
         fetched = times[(times["stage"] == "fetch") & (times["backend"] == "host")]
         keys = list(fetched[_KEYS].itertuples(index=False, name=None))
         if load.pageable_bytes and not profile.copy.pageable.values:

@@ -5,7 +5,8 @@ minibatches ahead. The order of events is that of ``bench/run/loop.py`` on a GPU
 minibatch, starts its fetch and issues its training; it waits for the rows (the training's edges are
 copied behind them) but not for the training, so the next minibatch is drawn, and gathered by the
 CPU, while the GPU trains. Lookahead ``L`` lets ``L`` further fetches run meanwhile, into
-``L + 1`` buffers used in turn.
+``L + 1`` buffers used in turn. Workers draw ahead whatever the host waits for
+(``bench/sampling/workers.py``), which then takes what they have drawn.
 
 Activities share resources in a fluid event simulation. Why not simpy: its resources are held whole,
 while a link, a memory or a processor is *shared* by whoever uses it at the moment. Here an activity
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field, fields
 
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.physics import Part
+from gatherbench.bench.sampling.workers import AHEAD
 
 #: Minibatches that are simulated; beyond them an epoch repeats itself.
 _SIMULATED = 32
@@ -35,7 +37,7 @@ class Parts:
     """The activities of one minibatch; ``None`` where a path has no such part.
 
     Attributes:
-        sample: the host draws the minibatch.
+        sample: the host, or one of its workers, draws the minibatch.
         submit_s: the host starts its fetch.
         gather: the CPU gathers.
         transfer: over the link, by the copy engine (staged by the driver or not) or by
@@ -45,6 +47,7 @@ class Parts:
         train: the training step.
         lookahead: minibatches that are fetched ahead.
         gpu_share: of the multiprocessors, while a kernel transfers beside training.
+        sample_workers: how many draw ahead of the loop; 0: the loop draws.
     """
 
     sample: Part
@@ -56,6 +59,7 @@ class Parts:
     train: Part
     lookahead: int
     gpu_share: float
+    sample_workers: int = 0
 
     @property
     def named(self) -> dict[str, Part]:
@@ -93,7 +97,12 @@ def run_epoch(parts: Parts, batches: int, gpus: int = 1, gpus_per_port: int = 1)
     """
     if batches < 1 or gpus < 1 or gpus_per_port < 1:
         raise ValueError("an epoch needs at least one minibatch, one GPU and one port")
-    count = min(batches, _SIMULATED)
+    # What workers draw may come as many at a time: the pace is that of whole such waves, and the
+    # first and last minibatches, which are drawn into an empty queue or beside nothing, are more.
+    wave = max(1, parts.sample_workers)
+    steady = _STEADY[0] + 2 * (wave - 1)
+    behind = steady + wave * -(-(_STEADY[1] - _STEADY[0]) // wave)
+    count = min(batches, _SIMULATED - _STEADY[1] + behind + 2 * (wave - 1))
     activities: list[Activity] = []
     programs = [_Program(parts, gpu, gpu // gpus_per_port, activities) for gpu in range(gpus)]
     for _ in range(count):
@@ -104,8 +113,8 @@ def run_epoch(parts: Parts, batches: int, gpus: int = 1, gpus_per_port: int = 1)
     if count == batches:
         return whole
     # The pace is that of minibatches with others behind them: the last ones have the machine alone.
-    begin, end = (programs[0].timeline(times, n) for n in _STEADY)
-    more = (batches - count) / (_STEADY[1] - _STEADY[0])
+    begin, end = (programs[0].timeline(times, n) for n in (steady, behind))
+    more = (batches - count) / (behind - steady)
     columns = ([getattr(t, f.name) for f in fields(Timeline)] for t in (whole, begin, end))
     return Timeline(*(w + more * (e - b) for w, b, e in zip(*columns, strict=True)))
 
@@ -117,6 +126,7 @@ class _Program:
         self.parts, self.gpu, self.port, self.all = parts, gpu, port, activities
         #: Numbers of the activities of each kind, minibatch by minibatch.
         self.samples: list[int] = []
+        self.taken: list[int] = []
         self.gathers: list[int] = []
         self.fetches: list[int] = []
         self.trains: list[int] = []
@@ -125,9 +135,15 @@ class _Program:
         """Sample, fetch and train on one more minibatch."""
         p, ahead = self.parts, self.parts.lookahead
         host_free = self._ended(self.fetches, ahead + 1) + self._ended(self.trains, ahead + 2)
-        sample = self._add(p.sample, host_free + self._ended(self.samples, 1))
+        host_free += self._ended(self.taken, 1)
+        workers, drawn_from = p.sample_workers, host_free
+        if workers:
+            room = self._ended(self.taken, AHEAD * workers)
+            drawn_from = self._ended(self.samples, workers) + room
+        sample = self._add(p.sample, drawn_from)
         self.samples.append(sample)
-        submit = self._append(Activity(_seconds(p.submit_s), {}, (sample,)))
+        self.taken.append(self._append(Activity(0.0, {}, (sample, *host_free))))
+        submit = self._append(Activity(_seconds(p.submit_s), {}, (self.taken[-1],)))
         fetched = submit
         buffer_free = self._ended(self.trains, ahead + 1)
         if p.gather is not None:

@@ -70,6 +70,14 @@ class Measure(_Table):
         " of the epoch; replay reads them back, which shows the data path alone; gpu draws them on"
         " the device, so the CPU's sampler does not hide the data path.",
     )
+    sampler_workers: int = Field(
+        default=0,
+        ge=0,
+        description="Threads that draw (or read back) minibatches ahead of the loop, two each and"
+        " one CPU thread each, as a DataLoader's workers do; they compete for the case's cores with"
+        " gather and training, and the stage sample is what the loop still waits for. 0: the loop"
+        " draws its own.",
+    )
     minibatches: Literal["same", "fresh"] = Field(
         default="same",
         description="same trains every epoch on the same minibatches; fresh draws others for each,"
@@ -139,6 +147,11 @@ class Measure(_Table):
     def _drawn(self) -> Measure:
         if self.minibatches == "fresh" and self.sampling == "replay":
             raise ValueError('minibatches = "fresh" are drawn: take sampling = "live" or "gpu"')
+        if self.sampler_workers and self.sampling == "gpu":
+            raise ValueError(
+                'sampler_workers are CPU threads, and sampling = "gpu" needs none: leave'
+                ' sampler_workers out, or take sampling = "live"'
+            )
         return self
 
     @model_validator(mode="after")

@@ -351,8 +351,9 @@ def _check_comparable(base: Run, new: Run, *, across_machines: bool) -> None:
             raise CompareError(f"{pair} are from different {what} ({'; '.join(differs)}): {remedy}")
 
     settings = [run.plan["measure"] for run in (base, new)]
-    names = ("sampling",) if across_machines else ("sampling", "threads")
-    asked = [{name: measure.get(name) for name in names} for measure in settings]
+    names = ["sampling", "sampler_workers"] + ["threads"] * (not across_machines)
+    earlier = {"sampler_workers": 0}  # runs from before there were any
+    asked = [{name: (earlier | measure).get(name) for name in names} for measure in settings]
     if not across_machines:
         refuse("machines", "--across-machines compares ratios", _facts(base), _facts(new))
     refuse("settings", "run the same plan", *asked)

@@ -73,6 +73,17 @@ class Run:
         return list(self.plan["workloads"])
 
     @property
+    def sampling(self) -> str:
+        """How its epochs had their minibatches: ``live``, ``replay, 2 workers``."""
+        how, workers = self.plan["measure"].get("sampling", "live"), self.sampler_workers
+        return f"{how}, {workers} worker{'s' * (workers > 1)}" if workers else str(how)
+
+    @property
+    def sampler_workers(self) -> int:
+        """Threads that had minibatches ready ahead of the loop; 0: the loop had its own."""
+        return int(self.plan["measure"].get("sampler_workers", 0))
+
+    @property
     def names(self) -> dict[str, str]:
         """The workloads in words, by id: for titles and sentences."""
         return workload_names(self.plan["workloads"])

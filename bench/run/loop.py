@@ -141,7 +141,8 @@ def run_epoch(
     """Fetch and train on every minibatch once.
 
     Args:
-        batches: drawn as the loop goes, so the time to draw one counts as ``sample``.
+        batches: the time that the loop waits for one counts as ``sample``: that of drawing it,
+            or what is left of that where others draw ahead.
         mark: opens a range of each stage's name for a profiler.
         watch: sees the rows of each minibatch.
         group: the processes that train together; all begin at once.

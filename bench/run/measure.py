@@ -54,6 +54,7 @@ from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.splitmix import derive
 from gatherbench.bench.sampling.torch_sampler import DeviceSampler
 from gatherbench.bench.sampling.trace import InputIds, Sampler, Trace
+from gatherbench.bench.sampling.workers import drawn_ahead
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels.host_memory import available_bytes, resident_copy
@@ -203,12 +204,19 @@ def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[R
         yield make.ok("setup", "table_on_node", "1", share, source)
 
 
+def draws(
+    workload: Workload, dataset: GraphDataset, epoch: int = 0, rank: int = 0
+) -> Iterator[tuple[Tensor, int]]:
+    """What a rank's minibatches of an epoch are drawn from: the seed nodes and seed of each."""
+    for i, seeds in enumerate(workload_seeds(workload, dataset.train_ids, epoch, rank)):
+        yield seeds, batch_seed(workload.seed, epoch, i, rank, workload.world)
+
+
 def live_batches(
     workload: Workload, dataset: GraphDataset, sampler: Sampler, epoch: int = 0, rank: int = 0
 ) -> Iterator[MiniBatch]:
     """An epoch's minibatches, drawn anew: of epoch 0 the trace's bytes, at the cost of sampling."""
-    for i, seeds in enumerate(workload_seeds(workload, dataset.train_ids, epoch, rank)):
-        yield sampler.sample(seeds, batch_seed(workload.seed, epoch, i, rank, workload.world))
+    return itertools.starmap(sampler.sample, draws(workload, dataset, epoch, rank))
 
 
 class Epochs:
@@ -227,12 +235,14 @@ class Epochs:
         if self.plan.sampling == "gpu":
             device = torch.device(job.device)
             self._drawing = DeviceSampler(*graph, self.workload.fanouts, device)
+        self._workers = [self.sampler.clone(threads=1) for _ in range(self.plan.sampler_workers)]
         self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
 
     def measured(self, number: int) -> Iterator[MiniBatch]:
         """Those of measured epoch ``number``."""
         if self.plan.sampling == "replay":
-            return iter(self.trace)
+            read = [self.trace.__getitem__] * self.plan.sampler_workers
+            return drawn_ahead(read, zip(range(len(self.trace)))) if read else iter(self.trace)
         return self._drawn(number, self._drawing)
 
     def warm_up(self, number: int) -> Iterator[MiniBatch]:
@@ -262,6 +272,9 @@ class Epochs:
 
     def _drawn(self, epoch: int, sampler: Sampler) -> Iterator[MiniBatch]:
         epoch = epoch if self.plan.minibatches == "fresh" else 0
+        if self._workers:
+            workers = [one.sample for one in self._workers]
+            return drawn_ahead(workers, draws(self.workload, self.dataset, epoch, self.rank))
         return live_batches(self.workload, self.dataset, sampler, epoch, self.rank)
 
 

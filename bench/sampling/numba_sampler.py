@@ -38,8 +38,8 @@ class NeighborSampler:
     other; a node without neighbours gets none.
 
     The same seed gives the same minibatch, bit for bit, whatever the number of threads and on
-    every machine. Calls from several threads wait for one another (give each thread a sampler of
-    its own to run side by side); a fork may happen at any time.
+    every machine. Calls from several threads wait for one another (give each thread a
+    :meth:`clone` of its own to run side by side); a fork may happen at any time.
 
     Memory: 4 bytes for each node of the graph (a table of positions that is touched only where
     nodes are sampled, and never cleared), about 32 bytes for each edge of a minibatch, and a bit
@@ -77,10 +77,22 @@ class NeighborSampler:
             raise ValueError(
                 "indptr: decreases, or a node has 2^32 neighbours or more; the graph is broken"
             )
-        self._team = Team(words=degree // 64 + 1)
+        self._words = degree // 64 + 1
+        self._begin()
+        self._compile()
+
+    def _begin(self) -> None:
+        """Take the working memory, which no two samplers share."""
+        self._team = Team(self._words)
         self._table = np.zeros(self.num_nodes, np.int32)
         self._ids = np.zeros(1, np.int64)
-        self._compile()
+
+    def clone(self, threads: int) -> Self:
+        """One more sampler of this graph, for another thread; the graph is not read again."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), threads=threads)
+        other._begin()
+        return other
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
         return type(self), (self._indptr, self._indices, self.fanouts, self.threads)

@@ -53,6 +53,9 @@ NO_BREAK = "\N{NARROW NO-BREAK SPACE}"
 
 def epoch_breakdown(run: Run) -> Chart:
     """Epoch time by stage; ``other`` is what the stages' medians leave of the epoch's."""
+    ahead = ""
+    if run.sampler_workers:
+        ahead = " “sample”: so it is of minibatches, which threads of their own had ready ahead."
     return _bars(
         run,
         with_ranges(run, stage_breakdown(run)),
@@ -60,7 +63,7 @@ def epoch_breakdown(run: Run) -> Chart:
         title="Where an epoch’s time goes",
         reading="Medians of each stage; whiskers: quartiles of the whole epoch. "
         "“fetch” is the time that the loop waited for rows: a strategy that fetches ahead shows "
-        f"what it could not hide. Shorter is faster.{borrowed(run)}",
+        f"what it could not hide.{ahead} Shorter is faster.{borrowed(run)}",
         quantity="time per epoch",
         unit="s",
         legend={stage: (stage, colour) for stage, colour in STAGE_COLOURS.items()},
@@ -118,7 +121,7 @@ def cpu_by_thread(run: Run) -> Chart:
         quantity="processor time per epoch",
         unit="s",
         legend={
-            "main": ("main thread (all stages)", "blue"),
+            "main": ("main thread (the loop)", "blue"),
             "gather": ("gather", "vermilion"),
             "sampler": ("sampler", "sky"),
             "torch": ("torch’s own", "green"),

@@ -108,7 +108,7 @@ def measured_epochs(
 
     Of several runs on this machine the newest that has a case counts; a case beside which there was
     other work counts only where there is no other. All runs must get their minibatches
-    (``sampling``) as the newest does, since that is part of an epoch. Epochs that were cut short do
+    (``Run.sampling``) as the newest does, since that is part of an epoch. Epochs that were cut short do
     not count, nor does what was measured in host memory: it is no GPU's time. Runs that cannot be
     read are passed over.
     """
@@ -117,18 +117,17 @@ def measured_epochs(
         return found
     agreed = ""
     for run in _runs(results / machine):
-        sampling = str(run.plan["measure"].get("sampling", "live"))
-        if agreed not in ("", sampling):
+        if agreed not in ("", run.sampling):
             continue
         workloads = [name for name in run.workloads if _same(question, run.plan["workloads"][name])]
         times = epoch_times(run).query("backend == 'cuda' and basis == 'measured'")
         beside = disturbed(run).groupby(SERIES).groups
         for row in times[times["workload"].isin(workloads)].to_dict("records"):
             key = (str(row["strategy"]), str(row["variant"]))
-            said = f"measured: {run.run_id}, median of {row['count']} epochs, sampling {sampling}"
+            said = f"measured: {run.run_id}, median of {row['count']} epochs, sampling {run.sampling}"
             if tuple(row[name] for name in SERIES) in beside:
                 said += BESIDE
-            agreed = sampling
+            agreed = run.sampling
             if key not in found or (found[key][1].endswith(BESIDE) and not said.endswith(BESIDE)):
                 found[key] = (float(row["median"]), said)
     return found

@@ -80,8 +80,9 @@ def machine(run: Run) -> list[Fact]:
 
 
 def _epochs(run: Run) -> str:
-    epochs, dropped, how = map(run.plan["measure"].get, ("epochs", "warmup_epochs", "sampling"))
-    return f"{repeats_of(run)} × {epochs} epochs, {dropped} warm-up dropped, sampling {how}"
+    epochs, dropped = map(run.plan["measure"].get, ("epochs", "warmup_epochs"))
+    many = f"{repeats_of(run)} × {epochs} epochs"
+    return f"{many}, {dropped} warm-up dropped, sampling {run.sampling}"
 
 
 def _flat(value: Any, name: str = "") -> Iterator[Fact]:

@@ -1,0 +1,64 @@
+"""Minibatches had ahead of the loop, by threads, as a training program's loader has them.
+
+Threads will do: the sampler's loops are compiled and let others run meanwhile, and what they draw
+needs no copy from another process. A fork beside CUDA or gloo is a trap.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+#: Minibatches of a worker that are ready or being drawn, beside the one that the loop has.
+AHEAD = 2
+
+#: Of each worker's thread that has ended: the kernel's number of it, and the core-seconds that it
+#: had used when it had its last minibatch. The kernel forgets a thread's clock with the thread.
+ended: list[tuple[int, float]] = []
+
+
+def drawn_ahead(
+    workers: Sequence[Callable[[*Ts], T]], tasks: Iterable[tuple[*Ts]]
+) -> Iterator[T]:
+    """The minibatch of each task, in the tasks' order, each had by one of the workers' threads.
+
+    Threads start when the first minibatch is asked for. None is left when the iterator has ended,
+    has raised or was closed; what is not wanted any more is not begun.
+
+    Args:
+        workers: what has a minibatch; each is called by one thread at a time.
+        tasks: the arguments for each minibatch; read by the thread that iterates.
+
+    Raises:
+        Exception: of a worker, in place of the minibatch that it could not have.
+    """
+    idle, left = list(workers), iter(tasks)
+    clocks: dict[int, float] = {}
+
+    def draw(*task: *Ts) -> T:
+        worker = idle.pop()  # as many as threads, so there is one
+        try:
+            return worker(*task)
+        finally:
+            idle.append(worker)
+            clocks[threading.get_native_id()] = time.thread_time()
+
+    pool = ThreadPoolExecutor(len(workers), thread_name_prefix="gatherbench-sample")
+    try:
+        ahead = itertools.islice(left, AHEAD * len(workers))
+        under_way = deque(pool.submit(draw, *task) for task in ahead)
+        while under_way:
+            ready = [under_way.popleft().result()]
+            under_way.extend(pool.submit(draw, *task) for task in itertools.islice(left, 1))
+            yield ready.pop()  # and is not kept: the loop frees it within its step
+    finally:
+        pool.shutdown(cancel_futures=True)
+        ended.extend(clocks.items())

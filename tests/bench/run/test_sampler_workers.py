@@ -1,0 +1,112 @@
+"""Minibatches drawn ahead of the loop train the same model, and the case ends as it began."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.measure import Epochs, measure
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.trace import Trace
+from gatherbench.datasets.store import open_dataset
+from gatherbench.strategies.host_fetcher import HostFetcher
+
+LEARNS = {"policy": "lru", "share": "20%"}
+WAYS = [
+    ("cpu_gather", {}, {}),
+    ("async_zero_copy", {}, {"minibatches": "fresh"}),
+    ("cached_zero_copy", LEARNS, {"minibatches": "fresh", "warmup_epochs": 2}),
+    ("cpu_gather", {}, {"sampling": "replay"}),
+]
+
+
+def measured(job: Job) -> list[Row]:
+    with closing(PartWriter(job.part)) as out:
+        assert measure(job, out) is None
+    return rows_of(read_part(job.part))
+
+
+def of(rows: list[Row], metric: str) -> list[float]:
+    return [row.value for row in rows if row.metric == metric and row.value is not None]
+
+
+def samplers_threads() -> list[str]:
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("gatherbench-sample")]
+
+
+@pytest.fixture
+def drawn_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that had the minibatches, live or from the trace."""
+    names: list[str] = []
+    for kind, method in ((NeighborSampler, "sample"), (Trace, "__getitem__")):
+        plain = getattr(kind, method)
+
+        def noted(self: Any, *task: Any, plain: Any = plain) -> MiniBatch:
+            names.append(threading.current_thread().name)
+            return plain(self, *task)
+
+        monkeypatch.setattr(kind, method, noted)
+    return names
+
+
+@pytest.mark.parametrize(("strategy", "params", "how"), WAYS)
+def test_losses_and_bytes_are_those_without_workers(
+    make_job, drawn_by: list[str], strategy: str, params: dict[str, str], how: dict[str, Any]
+) -> None:
+    alone = measured(make_job(strategy, params=params, **how))
+    assert not any(name.startswith("gatherbench-sample") for name in drawn_by)
+    drawn_by.clear()
+    ahead = measured(make_job(strategy, params=params, sampler_workers=2, **how))
+    for metric in ("loss", "payload", "rows_on_device", "test_accuracy", "minibatches"):
+        assert of(ahead, metric) == of(alone, metric)
+    assert len(of(ahead, "loss")) == 2
+    by_workers = [name for name in drawn_by if name.startswith("gatherbench-sample")]
+    # The two that are checked first; the warm-up and two measured epochs, of 5 minibatches each.
+    assert len(by_workers) >= 2 + 3 * 5
+    assert not samplers_threads()
+
+
+def test_the_samplers_core_seconds_are_rows_of_the_epoch(make_job) -> None:
+    rows = [row for row in measured(make_job(sampler_workers=2)) if row.stage == "epoch"]
+    used = of(rows, "cpu_sampler_workers")
+    assert len(used) == 2
+    assert all(seconds > 0 for seconds in used)
+
+
+def test_workers_draw_with_one_thread_each(make_job) -> None:
+    job = make_job(sampler_workers=3)
+    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    assert [worker.threads for worker in epochs._workers] == [1, 1, 1]
+    assert epochs.sampler.threads is None
+    wanted = [batch.input_ids.tolist() for batch in epochs.trace]
+    assert [batch.input_ids.tolist() for batch in epochs.measured(0)] == wanted
+
+
+def test_a_case_that_fails_in_an_epoch_leaves_no_thread(make_job, monkeypatch) -> None:
+    plain = HostFetcher._submit
+    fetched: list[Tensor] = []
+
+    def submit(self: HostFetcher, ids: Tensor) -> Any:
+        fetched.append(ids)
+        if len(fetched) > 9:  # the first checks and the warm-up have gone well
+            raise MemoryError("no room for the rows")
+        return plain(self, ids)
+
+    monkeypatch.setattr(HostFetcher, "_submit", submit)
+    said = ""
+    try:
+        measured(make_job(sampler_workers=2))
+    except MemoryError as error:
+        said = str(error)
+    assert said == "no room for the rows"
+    assert len(fetched) == 10
+    assert not samplers_threads()

@@ -1,0 +1,306 @@
+"""Minibatches drawn ahead: the same ones in the same order, not too many, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
+from itertools import starmap
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gatherbench.bench.meters.cpu import CpuMeter
+from gatherbench.bench.meters.threads import ThreadMeter
+from gatherbench.bench.sampling import kernels, numba_sampler
+from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.workers import AHEAD, drawn_ahead
+
+NODES, SEED = 300, 11
+Sample = Callable[[Tensor, int], MiniBatch]
+Task = tuple[Tensor, int]
+Ahead = Callable[[Sequence[Sample], Iterable[Task]], Iterable[MiniBatch]]
+
+
+@pytest.fixture(scope="module")
+def sampler() -> NeighborSampler:
+    rng = np.random.default_rng(0)
+    indptr = np.cumsum([0, *rng.integers(0, 40, NODES)], dtype=np.int64)
+    return NeighborSampler(indptr, rng.integers(0, NODES, indptr[-1]), (5, 3), threads=1)
+
+
+def tasks(count: int, epoch: int = 0) -> list[Task]:
+    """Those of ``count`` minibatches; the last has a single seed node."""
+    seeds = epoch_seeds(np.arange(3 * count - 2), 3, SEED, epoch) if count else []
+    return [(batch, batch_seed(SEED, epoch, i)) for i, batch in enumerate(seeds)]
+
+
+def workers_left() -> list[str]:
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("gatherbench-sample")]
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for what other threads are about to do."""
+    end = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.001)
+
+
+def check_the_same(ahead: Ahead, sampler: NeighborSampler, count: int, workers: int) -> None:
+    wanted = list(starmap(sampler.sample, tasks(count)))
+    found = list(ahead([sampler.clone(1).sample for _ in range(workers)], tasks(count)))
+    assert len(found) == len(wanted) == count
+    for mine, right in zip(found, wanted, strict=True):
+        assert mine.num_nodes == right.num_nodes
+        assert torch.equal(mine.input_ids, right.input_ids)
+        assert len(mine.edges) == len(right.edges)
+        assert all(map(torch.equal, mine.edges, right.edges))
+
+
+@settings(max_examples=40, deadline=None)
+@given(count=st.integers(0, 20), workers=st.sampled_from([1, 2, 3, 8]))
+def test_the_same_minibatches_bit_for_bit(
+    sampler: NeighborSampler, count: int, workers: int
+) -> None:
+    check_the_same(drawn_ahead, sampler, count, workers)
+    assert not workers_left()
+
+
+def as_they_come(workers: Sequence[Sample], tasks: Iterable[Task]) -> Iterator[MiniBatch]:
+    """In the order in which they are ready, and the first is the slowest."""
+    begun = iter(range(99))
+
+    def draw(worker: Sample, task: Task) -> MiniBatch:
+        time.sleep(0.05 * (next(begun) == 0))
+        return worker(*task)
+
+    with ThreadPoolExecutor(2) as pool:
+        # A pool of two, so that one can overtake the other.
+        futures = [pool.submit(draw, workers[i % len(workers)], t) for i, t in enumerate(tasks)]
+        yield from (future.result() for future in as_completed(futures))
+
+
+def one_seed_for_all(workers: Sequence[Sample], tasks: Iterable[Task]) -> Iterator[MiniBatch]:
+    return drawn_ahead(workers, ((seeds, SEED) for seeds, _ in tasks))
+
+
+def without_the_last(workers: Sequence[Sample], tasks: Iterable[Task]) -> Iterator[MiniBatch]:
+    return drawn_ahead(workers, list(tasks)[:-1])
+
+
+@pytest.mark.parametrize("wrong", [as_they_come, one_seed_for_all, without_the_last])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_wrong_ways_to_draw_ahead_are_rejected(
+    sampler: NeighborSampler, wrong: Ahead, workers: int
+) -> None:
+    with pytest.raises(AssertionError):
+        check_the_same(wrong, sampler, 12, workers)
+
+
+def test_one_that_is_ready_first_waits_for_its_turn() -> None:
+    second = threading.Event()
+
+    def draw(number: int) -> int:
+        if number == 0:
+            assert second.wait(20), "minibatch 1 is drawn beside minibatch 0"
+        if number == 1:
+            second.set()
+        return number
+
+    assert list(drawn_ahead([draw, draw], zip(range(7)))) == list(range(7))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_never_more_than_two_a_worker_are_ahead(workers: int) -> None:
+    """Beside the one that the loop has: ready or being drawn, at whatever moment one begins."""
+    begun, had, most, at_once, busy = 0, 0, 0, 0, 0
+    lock = threading.Lock()
+
+    def draw(number: int) -> int:
+        nonlocal begun, most, at_once, busy
+        with lock:
+            begun, busy = begun + 1, busy + 1
+            most, at_once = max(most, begun - had), max(at_once, busy)
+        time.sleep(0.001)
+        with lock:
+            busy -= 1
+        return number
+
+    count = 20
+    for number in drawn_ahead([draw] * workers, zip(range(count))):
+        with lock:
+            had += 1
+        assert number == had - 1
+        # Not fewer either: while the loop trains, all that may be drawn are drawn.
+        until(lambda: begun == min(count, had + AHEAD * workers))
+    assert begun == count
+    assert AHEAD * workers <= most <= AHEAD * workers + 1  # one may be on its way to the loop
+    assert at_once <= workers
+
+
+def test_tasks_are_asked_for_as_they_are_drawn() -> None:
+    asked: list[int] = []
+
+    def tasks() -> Iterator[tuple[int]]:
+        for number in range(10):
+            asked.append(number)
+            yield (number,)
+
+    with closing(cast(Any, drawn_ahead([int], tasks()))) as batches:
+        assert asked == []
+        assert next(batches) == 0
+        assert asked == [0, 1, 2]
+
+
+def test_no_worker_is_called_by_two_threads_at_once() -> None:
+    class Alone:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def __call__(self, number: int) -> int:
+            assert self.lock.acquire(blocking=False), "called while it was at work"
+            time.sleep(0.0005)
+            self.lock.release()
+            return number
+
+    assert list(drawn_ahead([Alone() for _ in range(4)], zip(range(60)))) == list(range(60))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("bad", [0, 4, 9])
+def test_an_exception_comes_out_at_its_minibatch(workers: int, bad: int) -> None:
+    def draw(number: int) -> int:
+        if number == bad:
+            raise IndexError(f"seed node of minibatch {number}")
+        return number
+
+    batches = drawn_ahead([draw] * workers, zip(range(10)))
+    for number in range(bad):
+        assert next(batches) == number
+    with pytest.raises(IndexError, match=f"seed node of minibatch {bad}"):
+        next(batches)
+    assert not workers_left()
+    assert next(batches, None) is None
+
+
+def test_a_task_that_cannot_be_had_ends_it_too() -> None:
+    def tasks() -> Iterator[tuple[int]]:
+        yield (0,)
+        raise OSError("no more seeds")
+
+    with pytest.raises(OSError, match="no more seeds"):
+        list(drawn_ahead([int], tasks()))
+    assert not workers_left()
+
+
+def stopped(batches: Iterator[int]) -> None:
+    next(batches)
+    cast(Any, batches).close()
+
+
+def forgotten(batches: Iterator[int]) -> None:
+    next(batches)
+    next(batches)
+
+
+def failed(batches: Iterator[int]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        for number in batches:
+            number / 0
+
+
+@pytest.mark.parametrize("leave", [stopped, forgotten, failed])
+def test_who_stops_early_leaves_nothing_running(leave: Callable[[Iterator[int]], None]) -> None:
+    ended, begun = [], []
+
+    def draw(number: int) -> int:
+        begun.append(number)
+        time.sleep(0.005)
+        ended.append(number)
+        return number
+
+    leave(drawn_ahead([draw] * 2, zip(range(100))))
+    gc.collect()
+    assert not workers_left()
+    assert sorted(begun) == sorted(ended), "one is still being drawn"
+    assert len(begun) <= 2 + AHEAD * 2
+
+
+def test_nothing_starts_before_the_first_is_asked_for() -> None:
+    called: list[int] = []
+    batches = drawn_ahead([called.append], zip(range(3)))
+    assert not workers_left()
+    del batches
+    assert called == []
+
+
+def test_a_minibatch_belongs_to_the_loop_alone() -> None:
+    """Kept here it would be freed outside the step that used it."""
+    batches = drawn_ahead([lambda n: torch.zeros(n)], zip(range(1, 5)))
+    gone = weakref.ref(next(batches))
+    until(lambda: gone() is None)  # its thread lets go of it when it has told the iterator
+    assert len(list(batches)) == 3
+
+
+def burn(number: int) -> int:
+    end = time.thread_time() + 0.05
+    while time.thread_time() < end:
+        pass
+    return number
+
+
+def test_the_meters_count_what_workers_used_though_they_have_ended() -> None:
+    """Eight times 50 ms, in three threads: the process has them, and they are the sampler's."""
+    cpu, threads = CpuMeter(), ThreadMeter()
+    cpu.start()
+    threads.start()
+    assert list(drawn_ahead([burn] * 3, zip(range(8)))) == list(range(8))
+    by_thread = {r.metric: r.value or 0.0 for r in threads.stop()}
+    whole = {r.metric: r.value or 0.0 for r in cpu.stop()}
+    assert whole["cpu_user"] + whole["cpu_system"] >= 0.4
+    assert 0.4 <= by_thread["cpu_sampler_workers"] < 0.5
+    assert by_thread["cpu_ended_threads"] < 0.1
+    assert sum(by_thread.values()) <= whole["cpu_user"] + whole["cpu_system"] + 0.05
+
+
+def test_what_ended_before_the_window_is_not_in_it() -> None:
+    meter = ThreadMeter()
+    assert list(drawn_ahead([burn] * 2, zip(range(4)))) == list(range(4))
+    meter.start()
+    used = {r.metric: r.value for r in meter.stop()}
+    assert used["cpu_sampler_workers"] == 0
+
+
+def test_a_clone_draws_the_same_beside_the_other_and_reads_no_graph_again(
+    sampler: NeighborSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError("the graph was checked again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kernels, "max_degree", never)
+        patched.setattr(numba_sampler, "check_graph", never)
+        clone = sampler.clone(threads=1)
+    assert (clone.fanouts, clone.num_nodes, clone.threads) == (sampler.fanouts, NODES, 1)
+    assert np.shares_memory(clone._indptr, sampler._indptr)
+    assert not np.shares_memory(clone._table, sampler._table)
+    assert not np.shares_memory(clone._ids, sampler._ids)
+    (task,) = tasks(1)
+    right = sampler.sample(*task)
+    with sampler._team.alone(), ThreadPoolExecutor(1) as other:  # no one waits for another's lock
+        found = other.submit(clone.sample, *task).result(timeout=20)
+    assert torch.equal(found.input_ids, right.input_ids)
+    assert all(map(torch.equal, found.edges, right.edges))
