@@ -22,6 +22,7 @@ from torch import Tensor
 from gatherbench.bench.meters.cpu import CpuMeter
 from gatherbench.bench.meters.threads import ThreadMeter
 from gatherbench.bench.sampling import kernels, numba_sampler
+from gatherbench.bench.sampling import workers as workers_module
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
@@ -239,6 +240,29 @@ def test_who_stops_early_leaves_nothing_running(leave: Callable[[Iterator[int]],
     assert len(begun) <= 2 + AHEAD * 2
 
 
+def test_what_is_not_wanted_any_more_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    closing = threading.Event()
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(False, cancel_futures=cancel_futures)
+            closing.set()
+            super().shutdown(wait)
+
+    def draw(number: int) -> int:
+        begun.append(number)
+        assert number == 0 or closing.wait(20)
+        return number
+
+    monkeypatch.setattr(workers_module, "ThreadPoolExecutor", Pool)
+    batches = drawn_ahead([draw], zip(range(9)))
+    assert next(batches) == 0
+    until(lambda: begun == [0, 1])
+    cast(Any, batches).close()
+    assert begun == [0, 1]
+
+
 def test_nothing_starts_before_the_first_is_asked_for() -> None:
     called: list[int] = []
     batches = drawn_ahead([called.append], zip(range(3)))
@@ -280,6 +304,10 @@ def test_what_ended_before_the_window_is_not_in_it() -> None:
     meter = ThreadMeter()
     assert list(drawn_ahead([burn] * 2, zip(range(4)))) == list(range(4))
     meter.start()
+    for _ in range(2):  # whatever ends inside it
+        other = threading.Thread(target=burn, args=(0,))
+        other.start()
+        other.join()
     used = {r.metric: r.value for r in meter.stop()}
     assert used["cpu_sampler_workers"] == 0
 
