@@ -201,7 +201,7 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """The host draws the minibatch, or the GPU does.
 
     At the profile's rate that keeps as many cores busy as the profile says, otherwise all of them.
-    A worker of a run keeps one busy; where nobody knows how many there are, all of them.
+    Each of a run's workers keeps one busy, of as many as there are workers if that is not known.
     """
     if load.gpu_samples:
         unknown = Estimate(None, ("sampling on the GPU: neither measured nor modelled",))
@@ -209,8 +209,10 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
     host, bound = profile.host, "cpu (sampling)"
     busy, cores = host.sample_cores.value, host.cores.value
     if load.sample_s is not None:
-        by_one = load.sample_workers and cores
-        return Part(load.sample_s, bound, {"cpu": 1 / cores if by_one else 1.0})
+        drawn, many = load.sample_s, load.sample_workers
+        if many and cores is None:
+            drawn = drawn.remark(f"as if its host had {many} cores, one for each sampler worker")
+        return Part(drawn, bound, {"cpu": 1 / (cores or many) if many else 1.0})
     rate = host.sample_rate
     seconds = _at_rate(load.sampled_edges, profile, "host.sample_rate")
     if rate.value is not None:

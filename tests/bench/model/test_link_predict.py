@@ -67,10 +67,12 @@ def make_run(
     cases: Mapping[str, Mapping[str, float]] = CASES,
     backend: str = "host",
     sampling: str = "live",
+    workers: int = 0,
+    metered: bool = True,
 ) -> Run:
     """A run whose cases declared this, and measured 2 s of sampling, 4 of fetching, 1 of steps.
 
-    Minibatches that are not drawn live took 0.04 s.
+    Minibatches that are not drawn live took 0.04 s. Workers used 6 core-seconds.
     """
     rows: list[Row] = []
     drawing = 2 if sampling == "live" else 0.04
@@ -84,8 +86,11 @@ def make_run(
         rows.append(make.ok("case", "wall_time", "s", 9, "a test"))
         for stage, seconds in (("sample", drawing), ("fetch", 4), ("train", 1), ("epoch", 7)):
             rows.append(make.ok(stage, "wall_time", "s", seconds, "a test", 0))
+        if metered:
+            spent = 6 if workers else 0.5
+            rows.append(make.ok("epoch", "cpu_sampler_workers", "s", spent, "a test", 0))
     plan: dict[str, Any] = {
-        "measure": {"sampling": sampling},
+        "measure": {"sampling": sampling, "sampler_workers": workers},
         "workloads": {WORKLOAD: {"dataset": "tiny"}},
         "cases": [
             {"workload": WORKLOAD, "strategy": name, "variant": "default", "repeat": 0}
@@ -194,6 +199,39 @@ def test_sampling_is_the_run_s_however_it_got_its_minibatches(
         assert part.bound == bound
         assert ("cpu" in part.demands) == (sampling != "gpu")
         assert any(said in remark for remark in epoch.epoch_s.remarks)
+
+
+@pytest.mark.parametrize("sampling", ["live", "replay"])
+def test_of_workers_their_core_seconds_count_and_not_the_wait(
+    tmp_path: Path, profile: LinkProfile, sampling: str
+) -> None:
+    """6 core-seconds for 4 minibatches are 1.5 s of a worker, on one of the profile's cores."""
+    run = make_run(tmp_path, sampling=sampling, workers=2)
+    cores = profile.host.cores.value
+    assert cores is not None
+    for one, (epoch,) in predictions(run, profile):
+        assert one.load is not None
+        assert one.load.sample_workers == 2
+        part = epoch.parts["sample"]
+        assert part.seconds.value == 1.5
+        assert part.demands == {"cpu": 1 / cores}
+        said = "minibatches had ahead by workers, in their core-seconds as measured in the run"
+        assert said in epoch.epoch_s.remarks
+        # Two draw 4 in 3 s; alone the host draws in 4 × 1.5.
+        assert 3 <= (epoch.epoch_s.value or 0)
+        alone = predict_batches(replace(one.load, sample_workers=0), profile, one.batches)
+        assert (epoch.epoch_s.value or 0) < (alone.epoch_s.value or 0)
+    foreign = load_profile("h200-sxm-pcie5")
+    assert foreign.host.cores.value is None
+    for _, (epoch,) in predictions(run, foreign):
+        assert epoch.parts["sample"].demands == {"cpu": 1 / 2}
+        remark = "as if its host had 2 cores, one for each sampler worker"
+        assert remark in epoch.parts["sample"].seconds.remarks
+    unmetered = make_run(tmp_path, workers=2, metered=False)
+    for _, (epoch,) in predictions(unmetered, profile):
+        assert epoch.epoch_s.unknown == (
+            "the core-seconds of the run's sampler workers: not metered",
+        )
 
 
 def test_sampling_on_a_gpu_is_never_taken_from_the_processor(profile: LinkProfile) -> None:

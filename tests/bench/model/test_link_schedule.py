@@ -114,9 +114,11 @@ def parts(
     by_kernel: bool = True,
     gpu_share: float = 0.0,
     link: float = 1.0,
+    workers: int = 0,
+    cores: int = 64,
 ) -> Parts:
     return Parts(
-        sample=part(sample, cpu=1.0),
+        sample=part(sample, cpu=1 / cores if workers else 1.0),
         submit_s=Estimate(0.0),
         gather=None if gather is None else part(gather, cpu=1.0),
         transfer=part(fetch, link=link),
@@ -125,6 +127,7 @@ def parts(
         train=part(train, multiprocessors=1.0),
         lookahead=lookahead,
         gpu_share=gpu_share,
+        sample_workers=workers,
     )
 
 
@@ -159,6 +162,27 @@ def check_limits(model: Epoch) -> None:
     # One ahead the three make a pipeline.
     ahead = model(parts(0.0, 2.0, 1.0, gather=3.0, by_kernel=False, lookahead=1), n)
     assert ahead.epoch_s == pytest.approx(n * 3.0 + 2.0 + 1.0)
+    # A worker draws whatever the host waits for: 4 s are hidden behind the 5 s of the others, ...
+    drawn = model(parts(4.0, 3.0, 2.0, workers=1), n)
+    assert drawn.epoch_s == pytest.approx(4.0 + n * (3.0 + 2.0))
+    assert drawn.sample_s == pytest.approx(4.0)
+    # ... and of 8 s what is left: the wait for the first one, then 8 - 5 s a minibatch.
+    slow = model(parts(8.0, 3.0, 2.0, workers=1), n)
+    assert slow.epoch_s == pytest.approx(n * 8.0 + 3.0 + 2.0)
+    assert slow.sample_s == pytest.approx(8.0 + (n - 1) * (8.0 - 5.0))
+    # Two draw two in 8 s, in which the rest of two takes 10; of 12 s the 2 s beyond are waited for.
+    assert model(parts(8.0, 3.0, 2.0, workers=2), n).epoch_s == pytest.approx(8.0 + n * 5.0)
+    pairs = model(parts(12.0, 3.0, 2.0, workers=2), n)
+    assert pairs.epoch_s == pytest.approx(n / 2 * 12.0 + 2 * 5.0)
+    assert pairs.sample_s == pytest.approx(12.0 + (n / 2 - 1) * 2.0)
+    # On two cores two workers take a gather on both of them half of its speed. It has 2 of its 3 s
+    # behind it when the second pair is drawn, 4 s later, and then goes on alone. The others of
+    # these 4 minibatches meet no one: 3 s of gathering, 2 of copying each, 1 of training at last.
+    busy = model(
+        parts(2.0, 2.0, 1.0, gather=3.0, by_kernel=False, workers=2, cores=2),
+        4,
+    )
+    assert busy.epoch_s == pytest.approx(2.0 + (4.0 + 1.0 + 2.0) + 3 * (3.0 + 2.0) + 1.0)
     # A long epoch goes on as the simulated one does.
     long = model(parts(1.0, 3.0, 2.0, lookahead=1), 1000)
     assert long.epoch_s == pytest.approx(1.0 + 1000 * 3.0 + 2.0)
@@ -175,6 +199,20 @@ def never_ahead(parts: Parts, batches: int) -> Timeline:
 
 def always_ahead(parts: Parts, batches: int) -> Timeline:
     return run_epoch(replace(parts, lookahead=max(1, parts.lookahead)), batches)
+
+
+def nobody_ahead(parts: Parts, batches: int) -> Timeline:
+    return run_epoch(replace(parts, sample_workers=0), batches)
+
+
+def one_worker(parts: Parts, batches: int) -> Timeline:
+    return run_epoch(replace(parts, sample_workers=min(1, parts.sample_workers)), batches)
+
+
+def free_cores(parts: Parts, batches: int) -> Timeline:
+    if parts.sample_workers:
+        parts = replace(parts, sample=replace(parts.sample, demands={}))
+    return run_epoch(parts, batches)
 
 
 def free_gpu(parts: Parts, batches: int) -> Timeline:
@@ -195,7 +233,11 @@ def test_the_schedule_agrees_with_closed_forms() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [added_up, never_ahead, always_ahead, free_gpu, free_gather, longest_part]
+    "wrong",
+    [
+        *(added_up, never_ahead, always_ahead, free_gpu, free_gather, longest_part),
+        *(nobody_ahead, one_worker, free_cores),
+    ],
 )
 def test_a_wrong_schedule_is_rejected(wrong: Epoch) -> None:
     with pytest.raises(AssertionError):
@@ -264,10 +306,39 @@ def test_fetching_ahead_never_costs_where_the_gpu_is_not_shared(
     assert ahead <= blocking * (1 + 1e-9)
 
 
-def test_the_pace_of_a_long_epoch_is_that_of_a_simulated_one(
-    monkeypatch: pytest.MonkeyPatch,
+@settings(max_examples=40)
+@given(TIMES, TIMES, TIMES, st.integers(0, 2), st.integers(1, 12), st.integers(1, 4))
+def test_workers_with_cores_of_their_own_make_no_epoch_longer(
+    sample: float, fetch: float, train: float, lookahead: int, batches: int, workers: int
 ) -> None:
-    made = parts(0.3, 1.7, 1.1, lookahead=1, gather=0.9, by_kernel=False)
+    alone = run_epoch(parts(sample, fetch, train, lookahead=lookahead), batches)
+    drawn = parts(sample, fetch, train, lookahead=lookahead, workers=workers)
+    made = run_epoch(drawn, batches)
+    assert made.epoch_s <= alone.epoch_s * (1 + 1e-9)
+    waves = -(-batches // workers)
+    assert made.epoch_s >= max(waves * sample, batches * fetch, batches * train) * (1 - 1e-9)
+    assert made.sample_s + made.fetch_s + made.train_s == pytest.approx(made.epoch_s)
+
+
+def test_a_worker_draws_two_ahead_of_what_the_host_has_taken() -> None:
+    """Draws take 1 s, fetches 10 and steps 1: minibatches are taken at 1, 11 and 22 s."""
+    activities: list[Activity] = []
+    program = schedule._Program(parts(1.0, 10.0, 1.0, workers=1), 0, 0, activities)
+    for _ in range(5):
+        program.add_minibatch()
+    times = simulate(activities)
+    assert [times[n][1] for n in program.taken[:3]] == pytest.approx([1, 11, 22])
+    assert [times[n][0] for n in program.samples] == pytest.approx([0, 1, 2, 11, 22])
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3, 5, 8])
+def test_the_pace_of_a_long_epoch_is_that_of_a_simulated_one(
+    monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    drawing = 0.3 if not workers else 3.0 * workers  # which is then what the epoch waits for
+    made = parts(
+        *(drawing, 1.7, 1.1), lookahead=1, gather=0.9, by_kernel=False, workers=workers
+    )
     continued = run_epoch(made, 150)
     monkeypatch.setattr(schedule, "_SIMULATED", 1000)
     whole = run_epoch(made, 150)

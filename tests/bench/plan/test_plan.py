@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from gatherbench.bench.commands import execute as execute_module
 from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
+from gatherbench.bench.machine.env import describe_machine
 from gatherbench.bench.plan.plan import Plan, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import load_plan, plan_names
 from gatherbench.bench.read.tables import load_run
@@ -258,6 +260,51 @@ def test_more_threads_than_cores_are_refused(
     (earlier / "plan.json").write_text(json.dumps(text))
     with pytest.raises(BadRunError, match=said):
         reopen(earlier)
+
+
+@pytest.mark.parametrize("of", ["cores", "threads", "ranks"])
+def test_more_sampler_workers_than_cores_are_refused(
+    tmp_path: Path, of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of eight cores: 8 workers; of 3 threads 3; for each of 3 ranks 2."""
+    machine = describe_machine()
+    machine["cpu"]["usable_cores"] = 8
+    monkeypatch.setattr(execute_module, "describe_machine", lambda: machine)
+    most = {"cores": 8, "threads": 3, "ranks": 2}[of]
+    plan = SMALL.replace("repeats = 3", f"repeats = 3\nsampler_workers = {most}")
+    if of == "threads":
+        plan = plan.replace("repeats = 3", "repeats = 3\nthreads = 3")
+    if of == "ranks":
+        plan = plan.replace('"wordnet"', '"wordnet"\ngpus = [1, 3]')
+    run = new_run(write(tmp_path, plan), tmp_path, "cpu")
+    assert run.measure.sampler_workers == most
+    folder, more = run.store.folder, most + 1
+    said = {
+        "cores": "sampler_workers: 9, and a case may use 8 cores: at most 8",
+        "threads": "sampler_workers: 4, and a case may use 3 cores: at most 3",
+        "ranks": "sampler_workers: 3 for each of 3 ranks, and a case may use 8 cores: at most 2",
+    }[of]
+    plan = plan.replace(f"sampler_workers = {most}", f"sampler_workers = {more}")
+    with pytest.raises(BadRunError, match=said):
+        new_run(write(tmp_path, plan), tmp_path / "none", "cpu")
+    assert not (tmp_path / "none").exists(), "nothing has been begun"
+    text = json.loads((folder / "plan.json").read_text())
+    text["measure"]["sampler_workers"] = more
+    (folder / "plan.json").write_text(json.dumps(text))
+    with pytest.raises(BadRunError, match=said):
+        reopen(folder)
+
+
+def test_a_gpu_that_samples_needs_no_workers(tmp_path: Path) -> None:
+    for how, refused in (("live", False), ("replay", False), ("gpu", True)):
+        text = SMALL.replace("repeats = 3", f'sampling = "{how}"\nsampler_workers = 1')
+        if refused:
+            with pytest.raises(PlanError, match=r'leave sampler_workers out, or .* = "live"'):
+                load_plan(write(tmp_path, text))
+        else:
+            assert load_plan(write(tmp_path, text)).measure.sampler_workers == 1
+    with pytest.raises(PlanError, match="sampler_workers"):
+        load_plan(write(tmp_path, SMALL.replace("repeats = 3", "sampler_workers = -1")))
 
 
 def test_a_path_that_learns_while_it_fetches_wants_fresh_minibatches(tmp_path: Path) -> None:

@@ -381,6 +381,11 @@ def test_other_settings_are_refused(pair: tuple[Path, Path]) -> None:
     change_json(pair[1] / "plan.json", measure={**measure, "sampling": "replay"})
     with pytest.raises(CompareError, match=r"different settings.*live and replay"):
         compared(pair, across_machines=True)
+    change_json(pair[1] / "plan.json", measure={**measure, "sampler_workers": 0})
+    assert len(compared(pair)), "the other run is from before there were workers"
+    change_json(pair[1] / "plan.json", measure={**measure, "sampler_workers": 2})
+    with pytest.raises(CompareError, match=r"different settings.*sampler_workers: 0 and 2"):
+        compared(pair, across_machines=True)
 
 
 def test_nothing_measured_in_both_is_refused(make_run: MakeRun) -> None:

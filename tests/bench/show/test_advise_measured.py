@@ -139,15 +139,25 @@ def test_the_newest_run_counts(make_run: Any) -> None:
     assert "bbbbbb" in found["all_in_gpu", "default"][1]
 
 
-def test_epochs_that_sampled_in_another_way_are_not_ranked_beside(make_run: Any) -> None:
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"sampling": "gpu"}, "gpu"),
+        ({"sampler_workers": 1}, "live, 1 worker"),
+        ({"sampling": "replay", "sampler_workers": 2}, "replay, 2 workers"),
+    ],
+)
+def test_epochs_that_sampled_in_another_way_are_not_ranked_beside(
+    make_run: Any, how: dict[str, Any], said: str
+) -> None:
     """With minibatches drawn on the GPU an epoch is shorter whatever moves the features."""
     make_run("20261101-quick-aaaaaa", backend="cuda", series=[("all_in_gpu", "default", (9, 9, 9))])
     run = make_run(
         "20261102-quick-bbbbbb", backend="cuda", series=[("cpu_gather", "naive", (1, 1, 1))]
     )
     plan = json.loads((run / "plan.json").read_text())
-    plan["measure"]["sampling"] = "gpu"
+    plan["measure"] |= how
     (run / "plan.json").write_text(json.dumps(plan))
     found = measured_epochs(QUESTION, results_of(run), MACHINE)
     assert set(found) == {("cpu_gather", "naive")}
-    assert found["cpu_gather", "naive"][1].endswith("sampling gpu")
+    assert found["cpu_gather", "naive"][1].endswith(f"sampling {said}")

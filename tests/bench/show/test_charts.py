@@ -242,3 +242,13 @@ def test_titles_are_the_workloads_in_words(make_run: MakeRun) -> None:
     (panel,) = speedup(load_run(folder)).panels
     assert panel.title == "wordnet GraphSAGE (20 minibatches)"
     assert math.isclose(panel.axis.place(panel.axis.top), 98.0)
+
+
+def test_that_workers_had_minibatches_ready_is_said(make_run: MakeRun) -> None:
+    folder = make_run()
+    said = "“sample”: so it is of minibatches, which threads of their own had ready ahead."
+    assert said not in epoch_breakdown(load_run(folder)).reading
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["measure"]["sampler_workers"] = 2
+    (folder / "plan.json").write_text(json.dumps(plan))
+    assert said in epoch_breakdown(load_run(folder)).reading
