@@ -97,12 +97,14 @@ def run_epoch(parts: Parts, batches: int, gpus: int = 1, gpus_per_port: int = 1)
     """
     if batches < 1 or gpus < 1 or gpus_per_port < 1:
         raise ValueError("an epoch needs at least one minibatch, one GPU and one port")
-    # What workers draw may come as many at a time: the pace is that of whole such waves, and the
-    # first and last minibatches, which are drawn into an empty queue or beside nothing, are more.
+    # What workers draw comes in waves of as many minibatches: whole waves are continued. And more
+    # of the first and last minibatches are not yet, or no more, drawn beside all others.
     wave = max(1, parts.sample_workers)
-    steady = _STEADY[0] + 2 * (wave - 1)
+    queue = AHEAD * (wave - 1)
+    steady = _STEADY[0] + queue
     behind = steady + wave * -(-(_STEADY[1] - _STEADY[0]) // wave)
-    count = min(batches, _SIMULATED - _STEADY[1] + behind + 2 * (wave - 1))
+    count = _SIMULATED - _STEADY[1] + behind + queue
+    count = min(batches, count + (batches - count) % wave)
     activities: list[Activity] = []
     programs = [_Program(parts, gpu, gpu // gpus_per_port, activities) for gpu in range(gpus)]
     for _ in range(count):

@@ -25,9 +25,7 @@ AHEAD = 2
 ended: list[tuple[int, float]] = []
 
 
-def drawn_ahead(
-    workers: Sequence[Callable[[*Ts], T]], tasks: Iterable[tuple[*Ts]]
-) -> Iterator[T]:
+def drawn_ahead(workers: Sequence[Callable[[*Ts], T]], tasks: Iterable[tuple[*Ts]]) -> Iterator[T]:
     """The minibatch of each task, in the tasks' order, each had by one of the workers' threads.
 
     Threads start when the first minibatch is asked for. None is left when the iterator has ended,

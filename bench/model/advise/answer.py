@@ -108,26 +108,27 @@ def measured_epochs(
 
     Of several runs on this machine the newest that has a case counts; a case beside which there was
     other work counts only where there is no other. All runs must get their minibatches
-    (``Run.sampling``) as the newest does, since that is part of an epoch. Epochs that were cut short do
-    not count, nor does what was measured in host memory: it is no GPU's time. Runs that cannot be
-    read are passed over.
+    (``Run.sampling``) as the newest does, since that is part of an epoch. Epochs that were cut
+    short do not count, nor does what was measured in host memory: it is no GPU's time. Runs that
+    cannot be read are passed over.
     """
     found: dict[tuple[str, str], tuple[float, str]] = {}
     if not question.graph.name or (question.gpus, question.machines) != (1, 1):
         return found
     agreed = ""
     for run in _runs(results / machine):
-        if agreed not in ("", run.sampling):
+        sampling = run.sampling
+        if agreed not in ("", sampling):
             continue
         workloads = [name for name in run.workloads if _same(question, run.plan["workloads"][name])]
         times = epoch_times(run).query("backend == 'cuda' and basis == 'measured'")
         beside = disturbed(run).groupby(SERIES).groups
         for row in times[times["workload"].isin(workloads)].to_dict("records"):
             key = (str(row["strategy"]), str(row["variant"]))
-            said = f"measured: {run.run_id}, median of {row['count']} epochs, sampling {run.sampling}"
+            said = f"measured: {run.run_id}, median of {row['count']} epochs, sampling {sampling}"
             if tuple(row[name] for name in SERIES) in beside:
                 said += BESIDE
-            agreed = run.sampling
+            agreed = sampling
             if key not in found or (found[key][1].endswith(BESIDE) and not said.endswith(BESIDE)):
                 found[key] = (float(row["median"]), said)
     return found

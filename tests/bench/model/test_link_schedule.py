@@ -336,9 +336,7 @@ def test_the_pace_of_a_long_epoch_is_that_of_a_simulated_one(
     monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     drawing = 0.3 if not workers else 3.0 * workers  # which is then what the epoch waits for
-    made = parts(
-        *(drawing, 1.7, 1.1), lookahead=1, gather=0.9, by_kernel=False, workers=workers
-    )
+    made = parts(*(drawing, 1.7, 1.1), lookahead=1, gather=0.9, by_kernel=False, workers=workers)
     continued = run_epoch(made, 150)
     monkeypatch.setattr(schedule, "_SIMULATED", 1000)
     whole = run_epoch(made, 150)

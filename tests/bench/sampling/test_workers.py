@@ -1,4 +1,4 @@
-"""Minibatches drawn ahead: the same ones in the same order, not too many, and nothing left behind."""
+"""Minibatches drawn ahead: the same ones in the same order, not too many; and nothing is left."""
 
 from __future__ import annotations
 
@@ -146,7 +146,8 @@ def test_never_more_than_two_a_worker_are_ahead(workers: int) -> None:
             had += 1
         assert number == had - 1
         # Not fewer either: while the loop trains, all that may be drawn are drawn.
-        until(lambda: begun == min(count, had + AHEAD * workers))
+        wanted = min(count, number + 1 + AHEAD * workers)
+        until(lambda wanted=wanted: begun == wanted)
     assert begun == count
     assert AHEAD * workers <= most <= AHEAD * workers + 1  # one may be on its way to the loop
     assert at_once <= workers
@@ -219,8 +220,7 @@ def forgotten(batches: Iterator[int]) -> None:
 
 def failed(batches: Iterator[int]) -> None:
     with pytest.raises(ZeroDivisionError):
-        for number in batches:
-            number / 0
+        sum(number / 0 for number in batches)
 
 
 @pytest.mark.parametrize("leave", [stopped, forgotten, failed])
@@ -273,7 +273,7 @@ def test_nothing_starts_before_the_first_is_asked_for() -> None:
 
 def test_a_minibatch_belongs_to_the_loop_alone() -> None:
     """Kept here it would be freed outside the step that used it."""
-    batches = drawn_ahead([lambda n: torch.zeros(n)], zip(range(1, 5)))
+    batches = drawn_ahead([torch.zeros], zip(range(1, 5)))
     gone = weakref.ref(next(batches))
     until(lambda: gone() is None)  # its thread lets go of it when it has told the iterator
     assert len(list(batches)) == 3
