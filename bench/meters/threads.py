@@ -8,6 +8,7 @@ the sampler's, which tell.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -97,11 +98,12 @@ class ThreadMeter:
 
 def _groups_of_threads() -> dict[int, str]:
     """The group of each thread that Python knows, by the kernel's number of it."""
-    main = threading.main_thread()
     groups = {}
     for thread in threading.enumerate():
         if thread.native_id is not None:
-            groups[thread.native_id] = MAIN if thread is main else _group_of(thread.name)
+            groups[thread.native_id] = _group_of(thread.name)
+    # The kernel gives it the process's number; after os.fork Python still has the parent's.
+    groups[os.getpid()] = MAIN
     return groups
 
 

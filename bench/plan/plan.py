@@ -73,10 +73,10 @@ class Measure(_Table):
     sampler_workers: int = Field(
         default=0,
         ge=0,
-        description="Threads that draw (or read back) minibatches ahead of the loop, two each and"
-        " one CPU thread each, as a DataLoader's workers do; they compete for the case's cores with"
-        " gather and training, and the stage sample is what the loop still waits for. 0: the loop"
-        " draws its own.",
+        description="Threads of each rank that draw minibatches (or read them back) ahead of the"
+        " loop, up to two each, as a DataLoader's workers do. Each takes one of the case's cores,"
+        " beside gather and training, and the stage sample is what the loop still waits for. 0: the"
+        " loop draws its own, on every core.",
     )
     minibatches: Literal["same", "fresh"] = Field(
         default="same",

@@ -85,6 +85,25 @@ def test_the_main_thread_is_its_own_group() -> None:
     assert values(meter.stop())["cpu_main"] >= BURNT
 
 
+def test_the_main_thread_of_a_fork_is_the_main_thread() -> None:
+    """As in every case: a server that has imported the libraries forks its process."""
+    code = """
+import os, time
+from gatherbench.bench.meters.threads import ThreadMeter
+if os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+meter = ThreadMeter()
+meter.start()
+while time.process_time() < 0.15:
+    pass
+used = {r.metric: r.value for r in meter.stop()}
+print(used["cpu_main"] > 0.9 * sum(used.values()) > 0, used, flush=True)
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("True"), done.stdout + done.stderr
+
+
 def test_threads_that_ended_in_the_window_are_told_in_sum_and_never_lost() -> None:
     meter = ThreadMeter()
     before = threading.Event()
