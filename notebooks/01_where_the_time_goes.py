@@ -21,6 +21,7 @@
 # %%
 import pandas as pd
 
+from gatherbench.bench.read.tables import only
 from gatherbench.bench.show.answers.epochs import (
     disturbances,
     measured_stages,
@@ -29,7 +30,7 @@ from gatherbench.bench.show.answers.epochs import (
 from gatherbench.bench.show.answers.reddit import reddit_stages
 from gatherbench.bench.show.charts import epoch_breakdown
 from gatherbench.bench.show.figures.bars import stage_shares
-from gatherbench.bench.show.notebook_tables import only, open_findings
+from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
 
 findings = open_findings()

@@ -17,22 +17,43 @@
 # faster than on the conventional path.
 
 # %%
+import pandas as pd
+
 from gatherbench.bench.model.profile import load_profile
+from gatherbench.bench.show.answers.ranks import beside_published, measured_over_ranks
 from gatherbench.bench.show.answers.reddit import (
     modelled_scaling,
     over_cpu_gather,
     published_range,
 )
+from gatherbench.bench.show.charts import (
+    epoch_over_ranks,
+    scaling_efficiency,
+    speedup_at_ranks,
+)
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
+from gatherbench.bench.show.sentences.scaling import scaling_sentences
 
 findings = open_findings()
 GPUS = [1, 2, 4, 8]
 profile = load_profile("rtx3090-pcie4")
 epochs = modelled_scaling(findings.published, profile, GPUS)
-absent = {"measured": "this version of the harness trains on one GPU"}
+absent = {"measured": "run a plan with `gpus = [1, 2, 4]` on a machine with as many GPUs"}
 names = {"modelled": f"modelled, {profile.name}"}
+measured = measured_over_ranks(findings, "cuda", "speedup")
+if measured["place"].nunique() == 1:
+    names["measured"] = f"measured, {measured['place'].iloc[0]}"
+measured_epochs = measured_over_ranks(findings, "cuda", "epoch")
+on_gpus, on_hosts = (findings.runs_of_ranks(backend) for backend in ("cuda", "host"))
+ticks = sorted({*GPUS, *measured["x"]})
+
+
+def beside(modelled: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
+    """One table of both; what is modelled has no interval."""
+    return modelled if measured.empty else modelled.merge(measured, how="outer")
+
 
 # %% [markdown]
 # ## Against CPU gather on as many GPUs
@@ -41,17 +62,17 @@ names = {"modelled": f"modelled, {profile.name}"}
 ratios = over_cpu_gather(epochs)
 show(
     curves(
-        ratios,
+        beside(ratios, measured),
         absent,
-        CurveAxes("GPUs", "times as fast as CPU gather", GPUS),
+        CurveAxes("GPUs", "times as fast as CPU gather", ticks),
         title="Several GPUs: zero-copy against CPU gather",
         foot="Published: a range over graphs and numbers of GPUs that the table does not hold. "
         "Modelled: Reddit, minibatches and program costs fitted to the chart of one GPU (notebook "
-        "5); the GPUs share processor, host memory and ports.",
+        "5); the GPUs share processor, host memory and ports. Measured: with 95 % intervals.",
         roofs=published_range(findings.published),
         names=names,
     ),
-    "Times as fast as CPU gather against the number of GPUs, published and modelled.",
+    "Times as fast as CPU gather against the number of GPUs: published, modelled, measured.",
 )
 
 # %% [markdown]
@@ -60,17 +81,47 @@ show(
 # %%
 show(
     curves(
-        epochs,
+        beside(epochs, measured_epochs),
         absent,
-        CurveAxes("GPUs", "time per epoch (s)", GPUS),
+        CurveAxes("GPUs", "time per epoch (s)", ticks),
         title="Several GPUs: one epoch on Reddit, its minibatches shared",
         foot="Modelled as above. What does not get shorter with more GPUs is work of the shared "
         "host.",
         kinds=("modelled", "measured"),
         names=names,
     ),
-    "Modelled epoch time against the number of GPUs, a curve a strategy.",
+    "Epoch time against the number of GPUs, modelled and measured, a curve a strategy.",
 )
+
+# %% [markdown]
+# ## How far more GPUs help
+#
+# Scaling efficiency is the time for a seed node with one GPU over that with W GPUs, and over W.
+
+# %%
+for run in on_gpus:
+    show(scaling_efficiency(run), f"Scaling efficiency over GPUs on {run.machine}.")
+    say(*(f"- {sentence}" for sentence in scaling_sentences(run)))
+if not on_gpus:
+    say("**Not measured yet**: " + absent["measured"] + ".")
+
+# %% [markdown]
+# ## Ranks on a host
+#
+# Without GPUs ranks are processes that share one processor and its memory. What they show is how
+# the processor's part of each path scales; they are no GPUs, and stand in no panel with them.
+
+# %%
+for run in on_hosts:
+    for draw, what in (
+        (epoch_over_ranks, "Epoch time"),
+        (speedup_at_ranks, "Speed-up over CPU gather on as many ranks"),
+        (scaling_efficiency, "Scaling efficiency"),
+    ):
+        show(draw(run), f"{what} over ranks, which are processes on a host: {run.machine}.")
+    say(*(f"- {sentence}" for sentence in scaling_sentences(run)))
+if not on_hosts:
+    say("**Not measured yet**: run a plan with `gpus = [1, 2]` on a machine without GPUs.")
 
 # %% [markdown]
 # ## What the data say
@@ -90,4 +141,7 @@ say(
     "- The paper's graphs and numbers of GPUs are not those of the model here, so a ratio outside"
     " the published range refutes neither."
 )
-say("- Several GPUs: **not measured yet**.")
+for sentence in beside_published(measured, [low, high]):
+    say(sentence)
+if measured.empty:
+    say("- Several GPUs: **not measured yet**.")

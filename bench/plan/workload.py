@@ -140,13 +140,23 @@ def workload_name(fields: Mapping[str, Any]) -> str:
         words.append(f"batch {fields['batch_size']}")
     if fields["max_batches"]:
         words.append(f"{fields['max_batches']} minibatches")
-    gpus, nodes = fields.get("gpus", 1), fields.get("nodes", 1)  # plans were written before them
+    gpus, nodes = ranks_of(fields)
     if gpus * nodes > 1:
-        machines = f" on each of {nodes} machines" if nodes > 1 else ""
-        words.append(f"{gpus} rank{'s' if gpus > 1 else ''}{machines}, {fields['scaling']} scaling")
+        words.append(f"{ranks_in_words(gpus, nodes)}, {fields['scaling']} scaling")
     scale = "" if fields["scale"] == usual.scale else f"@{fields['scale']:g}"
     name = f"{fields['dataset']}{scale} {MODELS.get(fields['model'], fields['model'])}"
     return f"{name} ({'; '.join(words)})" if words else name
+
+
+def ranks_of(fields: Mapping[str, Any]) -> tuple[int, int]:
+    """Ranks on a machine, and machines, of a workload of ``plan.json``."""
+    return fields.get("gpus", 1), fields.get("nodes", 1)  # plans were written before them
+
+
+def ranks_in_words(gpus: int, nodes: int = 1, rank: str = "rank") -> str:
+    """``2 ranks``, ``2 ranks on each of 2 machines``."""
+    machines = f" on each of {nodes} machines" if nodes > 1 else ""
+    return f"{gpus} {rank}{'s' if gpus > 1 else ''}{machines}"
 
 
 def workload_names(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

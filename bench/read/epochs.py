@@ -18,6 +18,9 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import BASES, SERIES, Key
 
 STAGES = ("sample", "fetch", "train")
+#: Parts of ``train`` where several ranks train together: the exchange of gradients once all are
+#: there, and the wait for the slowest.
+WITHIN_TRAIN = ("all_reduce", "wait")
 
 #: What epochs are based on: the others are no epochs.
 EPOCHS = ("measured", "predicted")
@@ -49,13 +52,15 @@ def stage_times(run: Run) -> dict[str, pd.DataFrame]:
 def stage_breakdown(run: Run) -> pd.DataFrame:
     """Epoch times, and beside them medians of each stage and of what is left (``other``), seconds.
 
-    Columns as :func:`epoch_times`, and :data:`STAGES`, ``other``. A modelled epoch without stages
-    is all ``other``.
+    Columns as :func:`epoch_times`, and :data:`STAGES`, ``other``, and :data:`WITHIN_TRAIN`, which
+    ``train`` holds. A modelled epoch without stages is all ``other``.
     """
     values = epoch_times(run).set_index(SERIES)
     for stage, table in stage_times(run).items():
         values[stage] = table.set_index(SERIES)["median"]
-    values[list(STAGES)] = values[list(STAGES)].fillna(0.0)
+    for stage in WITHIN_TRAIN:
+        values[stage] = run.values(stage, "wall_time", EPOCHS).groupby(SERIES).median()
+    values[[*STAGES, *WITHIN_TRAIN]] = values[[*STAGES, *WITHIN_TRAIN]].fillna(0.0)
     left = values["median"] - values[list(STAGES)].sum(axis=1)
     values["other"] = left.where(left > ROUNDING * values["median"], 0.0)
     return values.reset_index()

@@ -6,6 +6,7 @@ import pandas as pd
 
 from gatherbench.bench.read.disturbance import disturbed_alone, other_load
 from gatherbench.bench.read.epochs import (
+    WITHIN_TRAIN,
     bandwidth,
     cpu_seconds,
     epoch_times,
@@ -21,12 +22,13 @@ def summarise(run: Run) -> pd.DataFrame:
     """One line a series: its epoch's spread, and the medians of everything else.
 
     Columns: those of :func:`gatherbench.bench.read.epochs.epoch_times` (s), and ``fetch``,
-    ``train`` (s), ``cpu`` (core-seconds), ``rate`` (B/s), ``speedup`` with its 95 % interval,
-    ``speedup_low`` and ``speedup_high``, ``other`` (cores that other work had beside the worst
-    repeat), ``disturbed`` (the same where there was too much beside every repeat); NaN where there
-    is none, the rate also where fetches run ahead of the training. ``repeats`` count,
-    ``left_out`` were disturbed while there were quiet ones. A modelled value that ranges
-    has its ends alone, in ``low``, ``high``, ``fetch_low``, … (measured: quartiles).
+    ``train``, ``all_reduce``, ``wait`` (s; ``train`` holds the last two), ``cpu`` (core-seconds),
+    ``rate`` (B/s), ``speedup`` with its 95 % interval, ``speedup_low`` and ``speedup_high``,
+    ``other`` (cores that other work had beside the worst repeat), ``disturbed`` (the same where
+    there was too much beside every repeat); NaN where there is none, the rate also where fetches
+    run ahead of the training. ``repeats`` count, ``left_out`` were disturbed while there were quiet
+    ones. A modelled value that ranges has its ends alone, in ``low``, ``high``, ``fetch_low``, …
+    (measured: quartiles).
     """
     times = {"epoch": epoch_times(run), **stage_times(run)}
     epoch, fetch, train = (
@@ -44,6 +46,8 @@ def summarise(run: Run) -> pd.DataFrame:
         summary[name or value] = table[value].mask(predicted & (table["low"] < table["high"]))
         if name:
             summary[f"{name}_low"], summary[f"{name}_high"] = table["low"], table["high"]
+    for stage in WITHIN_TRAIN:
+        summary[stage] = run.values(stage, "wall_time").groupby(SERIES).median()
     summary["cpu"] = cpu_seconds(run).set_index(SERIES)["median"]
     summary["rate"] = bandwidth(run).set_index(SERIES)["median"]
     measured = run.select(stage="epoch", metric="wall_time").groupby([*SERIES, "repeat"])["used"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +163,35 @@ def run_of(
     one_rank = table["rank"] >= 0
     ranks, table = table[one_rank].reset_index(drop=True), table[~one_rank].reset_index(drop=True)
     return Run(folder, plan, env, mark_disturbed(table, env), samples, whole, ranks, going)
+
+
+def only(
+    run: Run,
+    *,
+    workloads: Collection[str] | None = None,
+    strategies: Collection[str] | None = None,
+    backends: Collection[str] | None = None,
+) -> Run:
+    """The run as if no other workloads, strategies and backends had been in its plan.
+
+    What the cases declare of themselves belongs to every backend; predictions are left out.
+    """
+    cases = run.plan["cases"]
+    rows, ranks = run.rows, run.ranks
+    if workloads is not None:
+        cases = [case for case in cases if case["workload"] in workloads]
+        rows, ranks = (t[t["workload"].isin(workloads)] for t in (rows, ranks))
+    if strategies is not None:
+        cases = [case for case in cases if case["strategy"] in strategies]
+        rows, ranks = (t[t["strategy"].isin(strategies)] for t in (rows, ranks))
+    if backends is not None:
+        measured = (rows["basis"] == "measured") & rows["backend"].isin(backends)
+        rows = rows[measured | (rows["basis"] == "declared")]
+        ranks = ranks[ranks["backend"].isin(backends)]
+    kept = {case["workload"] for case in cases}
+    table = {name: fields for name, fields in run.plan["workloads"].items() if name in kept}
+    plan = {**run.plan, "cases": cases, "workloads": table}
+    return replace(run, plan=plan, rows=rows, ranks=ranks)
 
 
 def newest_run(root: Path) -> Path:

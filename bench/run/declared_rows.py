@@ -61,6 +61,7 @@ def declared_rows(
     yield from path_rows(strategy, InputIds(trace), *table, make, knowledge, before)
     make = replace(make, basis="declared")
     yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
+    yield make.ok("sample", "seeds", "1", int(trace.num_nodes[:, 0].sum()), "count of the trace")
     yield make.ok("sample", "edges", "1", int(trace.num_edges.sum()), "count of the trace")
     source = "counted from the shapes of the trace's minibatches (bench/run/training_cost.py)"
     if workload.model not in COUNTED:

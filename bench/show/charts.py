@@ -13,6 +13,7 @@ from gatherbench.bench.model.roofline import roofs
 from gatherbench.bench.read.cpu import cores_of, thread_seconds
 from gatherbench.bench.read.epochs import (
     EPOCHS,
+    WITHIN_TRAIN,
     cpu_seconds,
     epoch_times,
     problems,
@@ -30,16 +31,21 @@ from gatherbench.bench.read.gpu import (
 )
 from gatherbench.bench.read.modelled import speedups as speedups_of
 from gatherbench.bench.read.modelled import with_ranges
+from gatherbench.bench.read.ranks import Family, families, scaling
+from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import bytes_in_words, quantity, short
 from gatherbench.bench.run.samples import load_timeline
+from gatherbench.bench.run.store import StoreError
+from gatherbench.bench.show.answers.reddit import published_range
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel, Points
-from gatherbench.bench.show.looks import STAGE_COLOURS
+from gatherbench.bench.show.looks import EXCHANGE_COLOURS, STAGE_COLOURS
 from gatherbench.bench.show.sentences.provenance import (
     borrowed,
     has_gpu,
     modelled_for,
     provenance,
+    ranks_of_run,
     warnings_of,
 )
 
@@ -52,21 +58,34 @@ NO_BREAK = "\N{NARROW NO-BREAK SPACE}"
 
 
 def epoch_breakdown(run: Run) -> Chart:
-    """Epoch time by stage; ``other`` is what the stages' medians leave of the epoch's."""
-    ahead = ""
+    """Epoch time by stage; ``other`` is what the stages' medians leave of the epoch's.
+
+    Of ranks that train together the exchange of gradients and the wait stand beside ``train``.
+    """
+    stages = with_ranges(run, stage_breakdown(run))
+    exchange = list(WITHIN_TRAIN) if stages[list(WITHIN_TRAIN)].any(axis=None) else []
+    stages["train"] = (stages["train"] - stages[exchange].sum(axis=1)).clip(lower=0)
+    legend = {stage: (stage, colour) for stage, colour in STAGE_COLOURS.items() if stage != "other"}
+    legend |= {stage: EXCHANGE_COLOURS[stage] for stage in exchange}
+    ahead = together = ""
     if run.sampler_workers:
         ahead = " “sample”: so it is of minibatches, which threads of their own had ready ahead."
+    if exchange:
+        together = (
+            " The training of several ranks is split: “all-reduce” is the exchange of gradients"
+            " once all ranks are there, “wait” that for the slowest."
+        )
     return _bars(
         run,
-        with_ranges(run, stage_breakdown(run)),
+        stages,
         ident="stages",
         title="Where an epoch’s time goes",
         reading="Medians of each stage; whiskers: quartiles of the whole epoch. "
         "“fetch” is the time that the loop waited for rows: a strategy that fetches ahead shows "
-        f"what it could not hide.{ahead} Shorter is faster.{borrowed(run)}",
+        f"what it could not hide.{ahead}{together} Shorter is faster.{borrowed(run)}",
         quantity="time per epoch",
         unit="s",
-        legend={stage: (stage, colour) for stage, colour in STAGE_COLOURS.items()},
+        legend=legend | {"other": ("other", STAGE_COLOURS["other"])},
     )
 
 
@@ -307,6 +326,163 @@ def _unpredicted(run: Run, workload: str) -> dict[Names, str]:
     rows = rows[rows["status"] != "ok"]
     keys = zip(rows["strategy"], rows["variant"], strict=True)
     return dict(zip(keys, rows["reason"], strict=True))
+
+
+# ---- over the number of ranks ----------------------------------------------------------------
+
+#: Of what was published for several GPUs, as the legend has it.
+PUBLISHED = "published for several GPUs: {} faster (Min et al., PVLDB 14(11), 2021)"
+
+
+def epoch_over_ranks(run: Run) -> Chart:
+    """Typical epoch of each series, for each number of ranks."""
+    seeds = " Numbers beside a bar: the seed nodes of its epoch." * _seeds_differ(run)
+    return _over_ranks(
+        run,
+        "epoch",
+        title="Epoch time over {}",
+        reading="Means over repeats; whiskers: their 95 % interval. An epoch ends with its slowest"
+        f" rank. Shorter is faster.{seeds}",
+        quantity="time per epoch",
+        unit="s",
+    )
+
+
+def speedup_at_ranks(run: Run) -> Chart:
+    """Epoch of the baseline over that of each other series, on as many ranks."""
+    name = " ".join(reference_variant(run) or ("cpu_gather", "naive"))
+    return _over_ranks(
+        run,
+        "speedup",
+        title=f"Speed-up over {name} on as many {{}}",
+        reading=f"Typical epoch of {name} over that of each other strategy on the same number of"
+        " ranks. Whiskers: 95 % intervals. Longer is faster.",
+        quantity="speed-up",
+        unit="×",
+        without=name,
+        published=_published(run) if has_gpu(run) else (),
+    )
+
+
+def scaling_efficiency(run: Run) -> Chart:
+    """How much of what further ranks could do at best they do."""
+    return _over_ranks(
+        run,
+        "efficiency",
+        title="Scaling efficiency over {}",
+        reading="Time for a seed node with one rank over that with W ranks, and over W: 100 % is"
+        " ideal. Whiskers: 95 % intervals.",
+        quantity="efficiency",
+        unit="share",
+        fewest=2,
+    )
+
+
+def _over_ranks(
+    run: Run,
+    value: str,
+    *,
+    title: str,
+    reading: str,
+    quantity: str,
+    unit: str,
+    fewest: int = 1,
+    without: str = "",
+    published: Sequence[float] = (),
+) -> Chart:
+    """A panel for each family, in it for each series a bar for each number of ranks.
+
+    Args:
+        value: a column of :func:`gatherbench.bench.read.ranks.scaling`.
+        title: with a place for what ranks are.
+        fewest: ranks that are shown.
+        without: the series that is left out, as it would be 1 throughout.
+        published: values of others.
+    """
+    table, (_, ranks) = scaling(run), ranks_of_run(run)
+    differ = value == "epoch" and _seeds_differ(run)
+    ideal = 1.0 if unit != "s" else None
+    panels = []
+    for family in families(run):
+        mine = table[table["family"] == family.name]
+        ends = mine[[value, f"{value}_high"]].max(axis=None)
+        marks = [(at, "published") for at in published]
+        marks += [(ideal, "one")] if ideal is not None else []
+        top = max([*(at for at, _ in marks), *([ends] if pd.notna(ends) else [])], default=1.0)
+        axis = Axis(unit, float(top))
+        lines = _lines_of_family(run, family, mine, value, axis, fewest, without, seeds=differ)
+        panels.append(Panel(family.name, lines, axis, marks))
+    said = " to ".join(f"{100 * (at - 1):.0f} %" for at in sorted(published))
+    return Chart(
+        f"ranks-{value}",
+        title.format(ranks),
+        reading,
+        quantity,
+        panels,
+        marks={"published": PUBLISHED.format(said)} if published else {},
+        warnings=warnings_of(run),
+        foot=provenance(run),
+    )
+
+
+def _lines_of_family(
+    run: Run,
+    family: Family,
+    table: pd.DataFrame,
+    value: str,
+    axis: Axis,
+    fewest: int,
+    without: str,
+    *,
+    seeds: bool,
+) -> list[Line]:
+    """Series by series, in each the numbers of ranks; a reason where there is no value."""
+    times, bad, rank = epoch_times(run), problems(run), ranks_of_run(run)[0]
+    lines: dict[Names, list[Line]] = {}
+    for workload, world in family.worlds.items():
+        if world < fewest:
+            continue
+        here, timed, failed = (t[t["workload"] == workload] for t in (table, times, bad))
+        why = _unmeasured(timed, failed, here, "")
+        rows = {(str(r["strategy"]), str(r["variant"])): r for r in here.to_dict("records")}
+        for key in {**rows, **why}:
+            if " ".join(key) == without:
+                continue
+            number = f"{world} {rank}{'s' if world > 1 else ''}"
+            detail = number if key[1] == "default" else f"{number}, {key[1]}"
+            names, row = (key[0], detail), rows.get(key)
+            if row is None:
+                line = Line(*names, missing=why[key])
+            elif pd.isna(row[value]):
+                line = Line(*names, missing=str(row["why"]) or f"no {without} on as many")
+            else:
+                number = float(row[value])
+                ends = (float(row[f"{value}_low"]), float(row[f"{value}_high"]))
+                note = f"{quantity(row['seeds'], '1')} seeds" if seeds else why.get(key, "")
+                line = _bar(
+                    names, "measured", {key[0]: number}, axis.said(number), axis, ends, note
+                )
+            lines.setdefault(key, []).append(line)
+    order = sort_series(pd.DataFrame(list(lines), columns=["strategy", "variant"]))
+    return [line for key in order.itertuples(index=False, name=None) for line in lines[key]]
+
+
+def _seeds_differ(run: Run) -> bool:
+    """Whether the epochs of a family have numbers of seeds that are not about alike."""
+    seeds = scaling(run).groupby("family")["seeds"]
+    return bool((seeds.max() > 1.5 * seeds.min()).any())
+
+
+def _published(run: Run) -> list[float]:
+    """Ends of what was published for several GPUs, in times as fast as CPU gather.
+
+    From the published figures beside the run's results; nothing where there are none.
+    """
+    try:
+        rows = load_reference(run.folder.parent.parent / "reference")
+    except StoreError:
+        return []
+    return [float(y) for y in published_range(rows)["y"]]
 
 
 # ---- the link's roofs, and another run -------------------------------------------------------
@@ -628,7 +804,16 @@ GPU_CHARTS: dict[str, Callable[[Run], Chart]] = {
 }
 
 
+#: Of runs on several numbers of ranks.
+RANK_CHARTS: dict[str, Callable[[Run], Chart]] = {
+    "epoch_over_ranks": epoch_over_ranks,
+    "speedup_at_ranks": speedup_at_ranks,
+    "scaling_efficiency": scaling_efficiency,
+}
+
+
 def charts_of(run: Run) -> dict[str, Chart]:
     """Every chart that is kept as a picture, by the name of its file."""
     wanted = CHARTS | (GPU_CHARTS if has_gpu(run) else {})
+    wanted |= RANK_CHARTS if families(run) else {}
     return {name: make(run) for name, make in wanted.items()}

@@ -31,6 +31,8 @@ MODEL_HATCH = "////"
 
 #: Parts of an epoch, by stage.
 STAGE_COLOURS = {"sample": "sky", "fetch": "vermilion", "train": "green", "other": "grey"}
+#: Parts of ``train`` where several ranks train together, and what they are called.
+EXCHANGE_COLOURS = {"all_reduce": ("all-reduce", "purple"), "wait": ("wait for ranks", "yellow")}
 
 #: Settings of matplotlib that hold while a figure is drawn and saved.
 RC: Any = {  # matplotlib's stubs list every key there is

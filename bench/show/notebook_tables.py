@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -18,8 +18,9 @@ import pandas as pd
 from gatherbench.bench.plan.workload import workload_names
 from gatherbench.bench.read.epochs import epoch_times, set_aside
 from gatherbench.bench.read.points import is_point_table, read_points
+from gatherbench.bench.read.ranks import families, world
 from gatherbench.bench.read.reference import load_reference
-from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.read.tables import Run, load_run, only
 from gatherbench.bench.run.rows import SERIES
 
 #: Names the folder of results that notebooks read; without it the repository's own.
@@ -57,18 +58,36 @@ class Findings:
         """The runs with epochs measured on ``backend``, each cut down to what no newer one has.
 
         For each machine and workload the newest run counts, so that a later plan with other
-        workloads adds to an earlier one and hides nothing of it.
+        workloads adds to an earlier one and hides nothing of it. Workloads of several ranks are a
+        question of their own: :meth:`runs_of_ranks`.
         """
+        return self._newest(
+            backend, lambda run: {w: [w] for w in run.workloads if world(run, w) == 1}
+        )
+
+    def runs_of_ranks(self, backend: str) -> list[Run]:
+        """The same for families of workloads that differ in their ranks alone, each as a whole."""
+        return self._newest(backend, lambda run: {f.name: list(f.worlds) for f in families(run)})
+
+    def _newest(
+        self, backend: str, parts: Callable[[Run], Mapping[str, Sequence[str]]]
+    ) -> list[Run]:
+        """The runs, each with those of its ``parts`` that no newer one of the machine has."""
         known: set[tuple[str, str]] = set()
         found = []
         for run in self.runs:
             epochs = run.select(
                 stage="epoch", metric="wall_time", basis="measured", backend=backend
             )
-            pairs = set(zip(epochs["machine"], epochs["workload"], strict=True)) - known
-            if pairs:
-                known |= pairs
-                found.append(only(run, workloads={w for _, w in pairs}, backends={backend}))
+            machines = epochs.groupby("workload")["machine"].first()
+            wanted = set[str]()
+            for name, workloads in parts(run).items():
+                there = [w for w in workloads if w in machines.index]
+                new = {(machines[w], name) for w in there} - known
+                known |= new
+                wanted |= set(workloads if new else ())
+            if wanted:
+                found.append(only(run, workloads=wanted, backends={backend}))
         return found
 
     def derived(self, backend: str, derive: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
@@ -125,33 +144,6 @@ def load_findings(root: Path, reference: Path) -> Findings:
     machine = probed[0].parent.name if probed else ""
     timed = table[table["time_s"].notna()].assign(machine=machine)
     return Findings(load_reference(reference), runs, timed)
-
-
-def only(
-    run: Run,
-    *,
-    workloads: Collection[str] | None = None,
-    strategies: Collection[str] | None = None,
-    backends: Collection[str] | None = None,
-) -> Run:
-    """The run as if no other workloads, strategies and backends had been in its plan.
-
-    What the cases declare of themselves belongs to every backend; predictions are left out.
-    """
-    cases = run.plan["cases"]
-    rows = run.rows
-    if workloads is not None:
-        cases = [case for case in cases if case["workload"] in workloads]
-        rows = rows[rows["workload"].isin(workloads)]
-    if strategies is not None:
-        cases = [case for case in cases if case["strategy"] in strategies]
-        rows = rows[rows["strategy"].isin(strategies)]
-    if backends is not None:
-        measured = (rows["basis"] == "measured") & rows["backend"].isin(backends)
-        rows = rows[measured | (rows["basis"] == "declared")]
-    kept = {case["workload"] for case in cases}
-    table = {name: fields for name, fields in run.plan["workloads"].items() if name in kept}
-    return replace(run, plan={**run.plan, "cases": cases, "workloads": table}, rows=rows)
 
 
 def _age(folder: Path) -> tuple[str, str]:

@@ -5,7 +5,7 @@ Nothing depends on colour, so that a table reads the same in a pipe.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,17 +16,18 @@ from rich.table import Table
 from rich.text import Text
 
 from gatherbench.bench.read.epochs import (
+    WITHIN_TRAIN,
     problems,
     reference_variant,
     sort_series,
 )
 from gatherbench.bench.read.kept import found_on_device
-from gatherbench.bench.read.stats.interval import Interval
-from gatherbench.bench.read.stats.judge import THRESHOLD, judge, word_of
+from gatherbench.bench.read.stats.judge import THRESHOLD, word_of
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import MISSING, decimals, three_digits, time_unit
 from gatherbench.bench.show.model import model_tables
+from gatherbench.bench.show.ranks import rank_tables
 from gatherbench.bench.show.sentences.provenance import (
     borrowed,
     modelled_for,
@@ -44,6 +45,11 @@ LEGEND = (
     f" interval does not tell a difference of {THRESHOLD:.0%} from none. {MISSING}: not known, or"
     " no rate as the wait is hidden behind training."
 )
+#: Of runs on several ranks.
+RANKS_LEGEND = (
+    " reduce: all-reduce of the gradients, once all ranks are there; wait: for the slowest rank;"
+    " both are within train."
+)
 _COLOURS = {"failed": "red", "skipped": "yellow", "not run": "yellow"}
 
 
@@ -54,11 +60,13 @@ def render(run: Run) -> RenderableType:
     """
     summary, bad = summarise(run), problems(run)
     parts: list[RenderableType] = [Text(line, style="bold") for line in warnings_of(run)]
-    parts += [Text(LEGEND, style="dim"), Text()]
+    exchange = RANKS_LEGEND * bool(summary[list(WITHIN_TRAIN)].notna().any(axis=None))
+    parts += [Text(LEGEND + exchange, style="dim"), Text()]
     for workload in run.workloads:
         here, missing = (t[t["workload"] == workload] for t in (summary, bad))
         title = f"{run.names[workload]}: {workload}"
         parts += [_table(title, here, missing, modelled_for(run)), Text()]
+    parts += rank_tables(run)
     parts += model_tables(run)
     parts += _sensors(run)
     parts += _found(run)
@@ -126,17 +134,20 @@ def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list
     )
     table.add_column("strategy", no_wrap=True)
     table.add_column("variant", overflow="fold")
-    for name in ("n", f"epoch, {unit}", "fetch", "train", "core-s", "GB/s", "speed-up"):
+    exchange = [stage for stage in WITHIN_TRAIN if here[stage].notna().any()]
+    # Of several ranks these stand in the place of two others, or 80 columns were too few.
+    rest = [stage.removeprefix("all_") for stage in exchange] or ["core-s", "GB/s"]
+    for name in ("n", f"epoch, {unit}", "fetch", "train", *rest, "speed-up"):
         table.add_column(name, justify="right", no_wrap=True)
     modelled = here["basis"] == "predicted"
     measured = sort_series(pd.concat([here[~modelled], _unmeasured(here[~modelled], missing)]))
     for line in measured.to_dict("records"):
-        table.add_row(*_cells(line, factor))
+        table.add_row(*_cells(line, factor, exchange))
     if modelled.any():
         table.add_section()
         table.add_row("modelled for", ", ".join(machines))
         for line in here[modelled].to_dict("records"):
-            table.add_row(*_cells(line, factor), style="italic")
+            table.add_row(*_cells(line, factor, exchange), style="italic")
     return table
 
 
@@ -147,13 +158,13 @@ def _unmeasured(measured: pd.DataFrame, missing: pd.DataFrame) -> pd.DataFrame:
     return missing[[pair not in known for pair in pairs]].assign(backend="", basis="")
 
 
-def _modelled(line: Mapping[Hashable, Any], factor: float) -> list[str]:
+def _modelled(line: Mapping[Hashable, Any], factor: float, exchange: Sequence[str]) -> list[str]:
     """Numbers of a modelled line: from one end to the other where a profile's ranges make two."""
     ends = ("low", "high"), ("fetch_low", "fetch_high"), ("train_low", "train_high")
     times = [_span(line[low], line[high], factor) for low, high in ends]
     low, high = line["speedup_low"], line["speedup_high"]
     undecided = UNDECIDED if low < high and word_of(low, high) == "AMBIGUOUS" else ""
-    return [MISSING, *times, *(MISSING,) * 2, _span(low, high) + undecided]
+    return [MISSING, *times, *(MISSING,) * (len(exchange) or 2), _span(low, high) + undecided]
 
 
 def _span(low: Any, high: Any, factor: float = 1.0) -> str:
@@ -161,28 +172,26 @@ def _span(low: Any, high: Any, factor: float = 1.0) -> str:
     return " to ".join(dict.fromkeys(_number(end, factor) for end in (low, high)))
 
 
-def _cells(line: Mapping[Hashable, Any], factor: float) -> list[Text]:
+def _cells(line: Mapping[Hashable, Any], factor: float, exchange: Sequence[str]) -> list[Text]:
     names = [Text(line["strategy"]), Text(line["variant"])]
     if line["basis"] == "":
         status = line["status"]
         return [*names, Text(status, style=_COLOURS.get(status, ""))]
     if line["basis"] == "predicted":
-        return [*names, *map(Text, _modelled(line, factor))]
+        return [*names, *map(Text, _modelled(line, factor, exchange))]
     median, spread = line["median"] * factor, (line["high"] - line["low"]) / 2 * factor
     several = f" ±{spread:.{decimals(median)}f}" if line["count"] > 1 else ""
     beside = "" if pd.isna(line["disturbed"]) else DISTURBED
     bounds = line["speedup_low"], line["speedup_high"]
-    ratio = Interval(line["speedup"], *bounds, repeats=int(line["repeats"]))
     # Over itself a ratio is 1, and a model's has no interval.
-    exact = ratio.low == ratio.high or pd.isna(ratio.value)
-    open_ended = not exact and judge(ratio).word == "AMBIGUOUS"
+    exact = bounds[0] == bounds[1] or pd.isna(line["speedup"])
+    open_ended = not exact and (pd.isna(bounds[0]) or word_of(*bounds) == "AMBIGUOUS")
     every = line["repeats"] + line["left_out"]
     numbers = [
         f"{line['repeats']:.0f}" + (f"/{every:.0f}" if line["left_out"] else ""),
         three_digits(median) + several + beside,
-        *(_number(line[name], factor) for name in ("fetch", "train")),
-        _number(line["cpu"]),
-        _number(line["rate"], 1e-9),
+        *(_number(line[name], factor) for name in ("fetch", "train", *exchange)),
+        *([] if exchange else [_number(line["cpu"]), _number(line["rate"], 1e-9)]),
         _number(line["speedup"]) + (UNDECIDED if open_ended else ""),
     ]
     return [*names, *map(Text, numbers)]

@@ -117,8 +117,8 @@ def epoch_rows(
 def write_run(
     folder: Path,
     *,
-    series: Sequence[tuple[str, str, tuple[float, ...]]] = (BASELINE, PINNED, ZERO_COPY),
-    workloads: Sequence[str] = (WORKLOAD,),
+    series: Sequence[tuple[str, str, Any]] = (BASELINE, PINNED, ZERO_COPY),
+    workloads: Sequence[str] | Mapping[str, Mapping[str, Any]] = (WORKLOAD,),
     dataset: str = "wordnet",
     repeats: int = 3,
     epochs: int = 4,
@@ -140,13 +140,16 @@ def write_run(
 ) -> Path:
     """Write a run; ``failures`` maps a series to its status and reason, ``cut_off`` never ran.
 
-    A ``modelled`` series has its times, or a list of them: one for each corner of the profile. Of
-    what is ``borrowed`` the stages are named. Other work has ``other_cores`` beside every case, or
-    only ``beside`` that one (its repeat last). Epochs of a workload, repeat and epoch (numbers) are
-    ``longer`` by that factor. ``declared``: the first repeats say :data:`DECLARED` of themselves.
+    A series has its times, or those of each workload by its id. Where ``workloads`` are mapped to
+    fields, those are not as usual. A ``modelled`` series has its times, or a list of them: one for
+    each corner of the profile. Of what is ``borrowed`` the stages are named. Other work has
+    ``other_cores`` beside every case, or only ``beside`` that one (its repeat last). Epochs of a
+    workload, repeat and epoch (numbers) are ``longer`` by that factor. ``declared``: the first
+    repeats say :data:`DECLARED` of themselves.
     """
     folder.mkdir(parents=True)
     rng = np.random.default_rng(7)
+    changes = workloads if isinstance(workloads, Mapping) else {}
     failures, borrowed = failures or {}, borrowed or {}
     cases: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
@@ -163,7 +166,8 @@ def write_run(
         return (*(factor * t for t in times), *([] if len(times) == 4 else [BETWEEN]))
 
     for w, workload in enumerate(workloads):
-        for strategy, variant, times in series:
+        for strategy, variant, given in series:
+            times = given[workload] if isinstance(given, Mapping) else given
             for repeat in range(repeats):
                 key = {"workload": workload, "strategy": strategy, "variant": variant}
                 key |= {"repeat": repeat}
@@ -208,6 +212,7 @@ def write_run(
                 "batch_size": 1000,
                 "max_batches": max_batches,
                 "seed": 0,
+                **changes.get(workload, {}),
             }
             for workload in workloads
         },

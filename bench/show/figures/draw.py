@@ -37,7 +37,10 @@ BAR, CURVES = 0.68, 0.68
 #: Characters of a strategy's or variant's name, and of a note, that fit beside a bar.
 LONGEST, LONGEST_NOTE = 18, 26
 NOTHING = Line("", "", missing="no case of this workload")
-DASHES: dict[str, Any] = {"one": ":", "raw_link": ":", "sm_read": "--", "copy_engine": "-"}
+DASHES: dict[str, Any] = {
+    **{"one": ":", "raw_link": ":", "sm_read": "--", "copy_engine": "-"},
+    "published": (0, (6, 2, 1, 2)),
+}
 
 
 def save_all(run: Run, folder: Path, formats: Iterable[str] = ("png", "svg")) -> list[Path]:
@@ -177,11 +180,14 @@ def _bars(
     top, bottom = panel.axis.top * factor, panel.axis.bottom * factor
     room = min(0.6, (0.075 * longest + 0.1) / wide)
     axes.set_xlim(1.03 * bottom, bottom + (top - bottom) / (1 - room))
+    paper_white: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+    crossed = any(mark != "one" for _, mark in panel.marks)
     for y, text in texts.items():
         at = panel.lines[y].end * factor
         axes.annotate(
-            text, (at, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
-        )
+            text, (at, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8,
+            bbox=paper_white if crossed else None,
+        )  # fmt: skip
     if bottom < 0:
         axes.axvline(0, color="black", linewidth=0.9)
     for value, mark in panel.marks:

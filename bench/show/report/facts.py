@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity, short
 from gatherbench.bench.show.report.grid import Column, Grid, grid
@@ -55,6 +56,8 @@ def workloads(run: Run) -> Grid:
                 **fields,
                 "fanouts": ", ".join(map(str, fields["fanouts"])),
                 "max_batches": fields.get("max_batches") or None,
+                "ranks": ranks_in_words(*ranks_of(fields)),
+                "scaling": fields["scaling"] if ranks_of(fields) != (1, 1) else None,
             }
             for ident, fields in run.plan["workloads"].items()
         ]
@@ -71,6 +74,8 @@ def workloads(run: Run) -> Grid:
         Column("max_batches", "epoch cut to minibatches", "1"),
         Column("seed", "seed", "1"),
     ]
+    if len(frame) and frame["scaling"].notna().any():
+        columns += [Column("ranks", "ranks"), Column("scaling", "scaling")]
     return grid("workloads", "Workloads of the plan", columns, frame)
 
 

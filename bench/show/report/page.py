@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 
 from gatherbench import __version__
 from gatherbench.bench.model.link_bytes import copied_ratio
+from gatherbench.bench.read.ranks import families
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
 from gatherbench.bench.run.store import write_atomically
@@ -24,7 +25,7 @@ from gatherbench.bench.show.chart import Panel, Points
 from gatherbench.bench.show.looks import PALETTE
 from gatherbench.bench.show.report import checks, facts, tables
 from gatherbench.bench.show.report.against import against
-from gatherbench.bench.show.sentences.provenance import has_gpu, provenance
+from gatherbench.bench.show.sentences.provenance import has_gpu, provenance, ranks_of_run
 from gatherbench.bench.show.sentences.verdict import verdict
 
 FILE_NAME = "report.html"
@@ -34,6 +35,7 @@ CONTENTS = (
     ("verdict", "Verdict"),
     ("compared", "Against another run"),
     ("results", "How fast"),
+    ("ranks", "Several ranks"),
     ("link", "Link and power"),
     ("processor", "Processor"),
     ("checks", "Checks and set-up"),
@@ -61,12 +63,16 @@ def write_report(run: Run, path: Path, base: Run | None = None) -> Path:
 
 def render_report(run: Run, base: Run | None = None) -> str:
     """The report's HTML; with ``base``, beside that run."""
+    several = charts.RANK_CHARTS.values() if families(run) else ()
+    each = tables.each_rank(run)
+    left_out = {"compared"} if base is None else set()
+    left_out |= set() if several or each.lines else {"ranks"}
     style, script = _text("report.css") + _colours(), _text("report.js")
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
-            contents=[c for c in CONTENTS if c[0] != "compared" or base is not None],
+            contents=[c for c in CONTENTS if c[0] not in left_out],
             plan=short(run.plan.get("name", "run")),
             machine_name=short(facts.machine_of(run)),
             shown=SHOWN,
@@ -78,6 +84,10 @@ def render_report(run: Run, base: Run | None = None) -> str:
             against=None if base is None else against(run, base),
             speedups=charts.speedup(run),
             stages=charts.epoch_breakdown(run),
+            rank_charts=[make(run) for make in several],
+            over_ranks=tables.over_ranks(run),
+            each_rank=each,
+            ranks_are=ranks_of_run(run)[1],
             roofline=tables.roofline_of(run),
             model_errors=tables.model_errors(run),
             path=tables.data_path(run),

@@ -13,6 +13,7 @@ from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline
 from gatherbench.bench.read.epochs import plan_order, reference_variant
 from gatherbench.bench.read.kept import found_on_device
+from gatherbench.bench.read.ranks import by_rank, scaling
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
@@ -46,6 +47,10 @@ _DECLARED = {
     "copy_engine": ("copy engine", "B"),
     "gpu_link_read": ("GPU reads over the link", "B"),
     "gpu_table": ("of the table, kept on the GPU", "B"),
+}
+_EXCHANGE = {
+    "all_reduce": "train: all-reduce",
+    "wait": "train: wait",
 }
 _REQUESTS = "gpu_requests_"
 _FOUND = {"declared": "rows found on the device", "counted": "the same, as counted in epochs"}
@@ -82,6 +87,7 @@ def numbers(run: Run) -> Grid:
             *other,
             Column("fetch", "fetch", "s"),
             Column("train", "train", "s"),
+            *(Column(f, label, "s") for f, label in _EXCHANGE.items() if frame[f].notna().any()),
             Column("rate", "payload over fetch", "B/s"),
             Column("cpu", "core-seconds", "s"),
             Column("low", "epoch, low", "s"),
@@ -90,6 +96,54 @@ def numbers(run: Run) -> Grid:
             *left_out,
         ],
         frame,
+    )
+
+
+def over_ranks(run: Run) -> Grid:
+    """One line a series and number of ranks: how epochs scale."""
+    frame = scaling(run)
+    return grid(
+        "ranks",
+        "Over the number of ranks; intervals of 95 %. More ranks: whether they take less time for a"
+        " seed node",
+        [
+            Column("family", "workload"),
+            *WHAT[1:],
+            Column("ranks", "ranks", "1"),
+            Column("seeds", "seeds an epoch", "1"),
+            Column("epoch", "epoch", "s"),
+            Column("epoch_low", "from", "s"),
+            Column("epoch_high", "to", "s"),
+            Column("efficiency", "efficiency", "share"),
+            Column("efficiency_low", "from", "share"),
+            Column("efficiency_high", "to", "share"),
+            Column("speedup", "speed-up on as many ranks", "×"),
+            Column("speedup_low", "from", "×"),
+            Column("speedup_high", "to", "×"),
+            Column("cores", "cores busy", "1"),
+            Column("more", "more ranks"),
+            Column("why", "why no efficiency"),
+        ],
+        with_kind(frame),
+    )
+
+
+def each_rank(run: Run) -> Grid:
+    """One line a rank: medians over repeats and epochs."""
+    return grid(
+        "each-rank",
+        "Rank by rank: medians over repeats and epochs",
+        [
+            *WHAT,
+            Column("rank", "rank", "1"),
+            Column("epoch", "epoch", "s"),
+            Column("wait", "wait for the slowest", "s"),
+            Column("wait_share", "share of its epoch", "share"),
+            Column("all_reduce", "all-reduce", "s"),
+            Column("all_reduce_share", "share of its epoch", "share"),
+            Column("cpu", "core-seconds", "s"),
+        ],
+        with_kind(by_rank(run)),
     )
 
 

@@ -9,13 +9,16 @@ was measured in host memory, and what was modelled, is called so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
 from gatherbench.bench.read.epochs import (
     epoch_intervals,
@@ -28,13 +31,12 @@ from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
 from gatherbench.bench.read.stats.interval import Interval, interval_of
 from gatherbench.bench.read.stats.judge import THRESHOLD, Word, judge, word_of
 from gatherbench.bench.read.stopping import imprecise
-from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import listed, quantity, short, span
 from gatherbench.bench.run.rows import Key
 from gatherbench.bench.show.sentences.provenance import modelled_for
+from gatherbench.bench.show.sentences.scaling import BOUND, scaling_sentences
 
-#: The strategy whose table lies in the device's memory: what the others can at best come near to.
-BOUND = "all_in_gpu"
 #: Workloads of which a sentence tells one by one.
 _MOST_WORKLOADS = 4
 
@@ -55,6 +57,9 @@ class Statement:
 def verdict(run: Run) -> list[Statement]:
     """One sentence for each kind of number that the run holds, then what limits them.
 
+    Workloads with other ranks have sentences of their own: nothing is compared across them but in
+    those on scaling.
+
     Where there was other work beside most of it, that is the answer, and no ratio is given.
     """
     found: list[Statement] = []
@@ -65,15 +70,23 @@ def verdict(run: Run) -> list[Statement]:
     if much:
         text = f"{busy[0].upper()}{busy[1:]}: no ratio is given; measure again on an idle machine."
         found.append(Statement("warning", text))
-    for backend in ("cuda", "host"):
-        here = {key: logs for key, logs in series.items() if key.backend == backend}
+    groups = by_ranks(run)
+    for backend, (ranks, workloads) in itertools.product(("cuda", "host"), groups.items()):
+        here = {k: v for k, v in series.items() if k.backend == backend and k.workload in workloads}
         if here and reference and not much:
-            said = _Measured(run, here, reference, alone).sentence(_where(run, backend))
-            found.append(Statement("measured", said))
+            where = _where(run, backend) + _on_ranks(ranks, groups, backend)
+            found.append(
+                Statement("measured", _Measured(run, here, reference, alone).sentence(where))
+            )
+    if not much:
+        found += [Statement("measured", said) for said in scaling_sentences(run)]
     if not series or not reference:
         found.insert(0, Statement("warning", _nothing(run)))
-    if modelled := modelled_statement(run):
-        found.append(Statement("modelled", modelled))
+    for ranks, workloads in groups.items():
+        if modelled := modelled_statement(
+            only(run, workloads=workloads), _on_ranks(ranks, groups, "cuda")
+        ):
+            found.append(Statement("modelled", modelled))
     found += [Statement("warning", text) for text in _limits(run)]
     if busy and not much:
         text = f"{busy[0].upper()}{busy[1:]}: left out, as every series has quiet repeats."
@@ -246,6 +259,23 @@ def _where(run: Run, backend: str) -> str:
     return f"Measured on {gpu_of(run) or 'a GPU'}"
 
 
+def by_ranks(run: Run) -> dict[tuple[int, int], list[str]]:
+    """The workloads by their ranks on a machine, and machines; fewer ranks first."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for workload, fields in run.plan["workloads"].items():
+        found.setdefault(ranks_of(fields), []).append(workload)
+    return dict(sorted(found.items(), key=lambda one: (math.prod(one[0]), one[0])))
+
+
+def _on_ranks(ranks: tuple[int, int], all_ranks: Collection[object], backend: str) -> str:
+    """For the place of a sentence: nothing where all of the run is of one rank."""
+    if ranks == (1, 1) and len(all_ranks) == 1:
+        return ""
+    if backend == "cuda":
+        return f", on {ranks_in_words(*ranks, 'GPU')}"
+    return f", by {ranks_in_words(*ranks)} (process{'es' if ranks != (1, 1) else ''})"
+
+
 def _nothing(run: Run) -> str:
     counts = cases_ended(run)
     if counts["ok"]:
@@ -299,8 +329,11 @@ class _Shortest(NamedTuple):
     reference: _Names | None
 
 
-def modelled_statement(run: Run) -> str | None:
-    """The sentences on modelled epochs; ``None`` where there is nothing to compare."""
+def modelled_statement(run: Run, on: str = "") -> str | None:
+    """The sentences on modelled epochs; ``None`` where there is nothing to compare.
+
+    ``on``: what is to be said of where they run.
+    """
     foreign = foreign_gathers(run)
     own, partly = _compared(run, foreign)
     won: dict[_Shortest, dict[str, _Corners]] = {}
@@ -332,7 +365,7 @@ def modelled_statement(run: Run) -> str | None:
         clauses.append(f"not known at every end of the profile’s ranges: {listed(sorted(unknown))}")
     if not clauses:
         return None
-    where = f"Modelled, not measured, for {listed(modelled_for(run))}"
+    where = f"Modelled, not measured, for {listed(modelled_for(run))}{on}"
     return " ".join([f"{where}: {'; '.join(clauses)}.", *_rests_on(run, foreign)])
 
 

@@ -9,12 +9,11 @@ import pytest
 
 from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.points import COLUMNS
-from gatherbench.bench.read.tables import RunError, load_run
+from gatherbench.bench.read.tables import RunError, load_run, only
 from gatherbench.bench.run.store import StoreError
 from gatherbench.bench.show.notebook_tables import (
     RESULTS_VARIABLE,
     load_findings,
-    only,
     open_findings,
 )
 

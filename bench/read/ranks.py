@@ -1,0 +1,326 @@
+"""Runs on several ranks: how their epochs scale, where that ends, and how far ranks differ.
+
+Workloads that differ in their ranks alone are a *family*. Its numbers of ranks are compared by the
+time for a seed node: a strong epoch has the same seeds whatever their number, but for those few of
+a step that cannot be shared equally and are left out
+(:func:`gatherbench.bench.sampling.epoch.rank_seeds`); a weak epoch that is cut to some minibatches
+has as many times more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from gatherbench.bench.plan.workload import ranks_of, workload_names
+from gatherbench.bench.read.cpu import cores_of
+from gatherbench.bench.read.disturbance import disturbed_alone
+from gatherbench.bench.read.epochs import (
+    WITHIN_TRAIN,
+    epoch_intervals,
+    plan_order,
+    problems,
+    reference_variant,
+    repeat_logs,
+    sort_series,
+    speedup_over,
+)
+from gatherbench.bench.read.stats.interval import Interval, interval_of
+from gatherbench.bench.read.stats.judge import THRESHOLD, judge
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES, Key
+
+#: Whether more ranks than these take less time for a seed; empty where no more were measured.
+FASTER, NO_FASTER, OPEN = "faster", "no faster", "not decided"
+UNKNOWN_SEEDS = "its rows do not tell the seeds of an epoch"
+
+_Logs = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Workloads that differ in their ranks alone; those of one rank belong to both scalings.
+
+    Attributes:
+        name: in words.
+        worlds: ranks of all machines together by workload, ascending; no two alike.
+    """
+
+    name: str
+    worlds: Mapping[str, int]
+
+    @property
+    def alone(self) -> str | None:
+        """The workload of one rank."""
+        return next((workload for workload, world in self.worlds.items() if world == 1), None)
+
+
+def world(run: Run, workload: str) -> int:
+    """Ranks of all machines together that train it."""
+    return math.prod(ranks_of(run.plan["workloads"][workload]))
+
+
+def families(run: Run) -> list[Family]:
+    """The families of a run that hold several numbers of ranks, in the order of the plan.
+
+    Where two layouts have as many ranks, each number of machines is a family of its own.
+    """
+    alike: dict[str, list[str]] = defaultdict(list)
+    plain: dict[str, dict[str, object]] = {}
+    for ident, fields in run.plan["workloads"].items():
+        same = {**fields, "gpus": 1, "nodes": 1, "scaling": "strong"}
+        first = next((i for i, known in plain.items() if known == same), ident)
+        plain[first] = same
+        alike[first].append(ident)
+    names, found = workload_names(plain), []
+    for first, members in alike.items():
+        ranks = {ident: ranks_of(run.plan["workloads"][ident]) for ident in members}
+        alone = [ident for ident in members if ranks[ident] == (1, 1)]
+        for scaling in ("strong", "weak"):
+            mine = [
+                ident
+                for ident in members
+                if ident not in alone and run.plan["workloads"][ident]["scaling"] == scaling
+            ]
+            count = Counter(math.prod(ranks[ident]) for ident in mine)
+            machines = sorted({ranks[ident][1] for ident in mine})
+            split = max(count.values(), default=0) > 1
+            for nodes in machines if split else machines[:1]:
+                here = [i for i in mine if not split or ranks[i][1] == nodes]
+                worlds = {ident: math.prod(ranks[ident]) for ident in [*alone, *here]}
+                if len(worlds) > 1:
+                    on = f", {nodes} machine{'s' if nodes > 1 else ''}" if split else ""
+                    ordered = dict(sorted(worlds.items(), key=lambda one: one[1]))
+                    found.append(Family(f"{names[first]}, {scaling} scaling{on}", ordered))
+    return found
+
+
+def seeds_an_epoch(run: Run) -> dict[str, float]:
+    """Seed nodes of an epoch of all ranks together, by workload, as its cases counted them."""
+    rows = run.select(stage="sample", metric="seeds", basis="declared", status="ok")
+    return {str(w): float(v) for w, v in rows.groupby("workload")["value"].median().items()}
+
+
+def scaling(run: Run) -> pd.DataFrame:
+    """A line for each measured series of each family and number of ranks.
+
+    Columns: ``family``, :data:`SERIES`, ``ranks``, ``seeds`` (of an epoch), ``epoch`` (s, typical)
+    with ``epoch_low`` and ``epoch_high``, ``efficiency`` (time for a seed of one rank over that of
+    these, and over their number; of one rank 1 by definition) with ``efficiency_low``,
+    ``efficiency_high``, or ``why`` there is none, ``speedup`` over the run's ``cpu_gather`` on as
+    many ranks with its interval, ``cores`` (busy by the case, of those it may use) with
+    ``cores_full`` (the whole interval is within 5 % of all of them), ``more`` (:data:`FASTER`,
+    :data:`NO_FASTER` or :data:`OPEN`), ``disturbed`` (other work beside every repeat). Intervals
+    are of 95 %, NaN with one repeat.
+    """
+    logs = repeat_logs(run.values("epoch", "wall_time"))
+    seeds, alone = seeds_an_epoch(run), disturbed_alone(run)
+    costs = {
+        key: np.asarray(values) - math.log(seeds[key.workload])
+        for key, values in logs.items()
+        if seeds.get(key.workload)
+    }
+    epochs, cores = epoch_intervals(run), _cores_busy(run)
+    records = []
+    for family in families(run):
+        for workload, ranks in family.worlds.items():
+            nodes = ranks_of(run.plan["workloads"][workload])[1]
+            for key in (key for key in logs if key.workload == workload):
+                of = _efficiency(run, family, key, logs, costs)
+                busy = cores.get(key) if nodes == 1 else None
+                records.append(
+                    {
+                        "family": family.name,
+                        **key._asdict(),
+                        "ranks": ranks,
+                        "seeds": seeds.get(workload),
+                        **_columns("epoch", epochs[key]),
+                        **_columns("efficiency", of if isinstance(of, Interval) else None),
+                        "why": of if isinstance(of, str) else "",
+                        "cores": busy.value if busy else None,
+                        "cores_full": busy is not None and _all_of(busy, cores_of(run)),
+                        "more": _more(family, key, costs, alone, logs),
+                        "disturbed": key in alone,
+                    }
+                )
+    columns = ["epoch", "efficiency"]
+    table = pd.DataFrame(
+        records,
+        columns=[
+            *("family", *SERIES, "ranks", "seeds"),
+            *(f"{name}{end}" for name in columns for end in ("", "_low", "_high")),
+            *("why", "cores", "cores_full", "more", "disturbed"),
+        ],
+    )
+    ratios = speedup_over(run, *(reference_variant(run) or ("cpu_gather", "naive")))
+    ends = {"low": "speedup_low", "high": "speedup_high"}
+    table = table.merge(ratios.rename(columns=ends), on=SERIES, how="left")
+    place = {family.name: number for number, family in enumerate(families(run))}
+    return sort_series(table.sort_values("ranks", kind="stable")).sort_values(
+        "family", key=lambda names: names.map(place), kind="stable", ignore_index=True
+    )
+
+
+def saturation(table: pd.DataFrame) -> pd.DataFrame:
+    """How far more ranks take less time, for each series of :func:`scaling` with several numbers.
+
+    Columns: ``family``, ``strategy``, ``variant``, ``word``: :data:`FASTER` up to ``ranks``, the
+    most that were measured; :data:`NO_FASTER` from ``ranks`` on (``before``: perhaps from fewer
+    on, which is not decided); or :data:`OPEN`. ``cores_full``: with that many ranks.
+    """
+    records = []
+    for names, lines in table.groupby(["family", "strategy", "variant", "backend"], sort=False):
+        before, most = lines[lines["more"] != ""], lines.iloc[-1]
+        if before.empty:
+            continue
+        still = before[::-1].iterrows()
+        ended = [
+            line for _, line in itertools.takewhile(lambda it: it[1]["more"] == NO_FASTER, still)
+        ]
+        if ended:
+            at, word = ended[-1], NO_FASTER
+        else:
+            at, word = most, str(before["more"].iloc[-1])
+        fewer = before[before["ranks"] < at["ranks"]]["more"] == OPEN
+        said = {"word": word, "ranks": at["ranks"], "before": word == NO_FASTER and fewer.any()}
+        said["cores_full"] = at["cores_full"]
+        records.append(dict(zip(("family", "strategy", "variant"), names, strict=False)) | said)
+    columns = ["family", "strategy", "variant", "word", "ranks", "before", "cores_full"]
+    return pd.DataFrame(records, columns=columns)
+
+
+def _columns(name: str, found: Interval | None) -> dict[str, float]:
+    """Value and ends; one repeat has none."""
+    value, low, high = (found.value, found.low, found.high) if found else (math.nan,) * 3
+    if found and found.repeats < 2 and low != high:
+        low = high = math.nan
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+def _efficiency(
+    run: Run,
+    family: Family,
+    key: Key,
+    logs: Mapping[Key, Sequence[float]],
+    costs: Mapping[Key, _Logs],
+) -> Interval | str:
+    """Of the ranks of ``key``, or why it is not known."""
+    ranks = family.worlds[key.workload]
+    if ranks == 1:
+        return Interval(1.0, 1.0, 1.0, 1)
+    if family.alone is None:
+        return "one rank is not in the plan"
+    one = key._replace(workload=family.alone)
+    if one not in logs:
+        return f"one rank: {_missing(run, one)}"
+    if one not in costs or key not in costs:
+        return UNKNOWN_SEEDS
+    return interval_of((1, costs[one] - math.log(ranks)), (-1, costs[key]))
+
+
+def _missing(run: Run, key: Key) -> str:
+    bad = problems(run)
+    for name in ("workload", "strategy", "variant"):
+        bad = bad[bad[name] == getattr(key, name)]
+    return f"{bad['status'].iloc[0]}: {bad['reason'].iloc[0]}" if len(bad) else "not in the plan"
+
+
+def _more(
+    family: Family,
+    key: Key,
+    costs: Mapping[Key, _Logs],
+    alone: Mapping[Key, float],
+    logs: Mapping[Key, Sequence[float]],
+) -> str:
+    """Whether more ranks of the family take less time for a seed: each number by the one rule."""
+    others = [key._replace(workload=w) for w in family.worlds]
+    others = [o for o in others if family.worlds[o.workload] > family.worlds[key.workload]]
+    words = []
+    for other in (o for o in others if o in logs):
+        if other in alone or key in alone or not {key, other} <= set(costs):
+            words.append("AMBIGUOUS")
+        else:
+            words.append(judge(interval_of((1, costs[other]), (-1, costs[key]))).word)
+    if "FAST" in words:
+        return FASTER
+    return OPEN if "AMBIGUOUS" in words else NO_FASTER if words else ""
+
+
+def _cores_busy(run: Run) -> dict[Key, Interval]:
+    """Cores that the processes of a case were busy on, over its epochs' windows."""
+    used = run.values("epoch", "cpu_user") + run.values("epoch", "cpu_system")
+    busy = used / run.values("epoch", "window_time")
+    return {key: interval_of((1, logs)) for key, logs in repeat_logs(busy[busy > 0]).items()}
+
+
+def _all_of(busy: Interval, cores: int) -> bool:
+    """Whether that many cores were busy, or no more than 5 % fewer: the whole interval tells."""
+    return busy.repeats > 1 and busy.low / cores > 1 / (1 + THRESHOLD)
+
+
+# ---- from rank to rank ---------------------------------------------------------------------------
+
+_OF_RANKS = {
+    ("epoch", "wall_time"): "epoch",
+    **{(stage, "wall_time"): stage for stage in WITHIN_TRAIN},
+    ("epoch", "cpu_user"): "user",
+    ("epoch", "cpu_system"): "system",
+}
+_EPOCH = [*SERIES, "repeat", "epoch_number"]
+
+
+def by_rank(run: Run) -> pd.DataFrame:
+    """A line for each rank of each series: medians over repeats × epochs.
+
+    Columns: :data:`SERIES`, ``ranks`` (of all), ``rank``, ``epoch``, ``wait``, ``all_reduce`` (s),
+    ``wait_share``, ``all_reduce_share`` (of the rank's epoch), ``cpu`` (core-seconds).
+    """
+    single = _ranks(run)
+    for stage in WITHIN_TRAIN:
+        single[f"{stage}_share"] = single[stage] / single["epoch"]
+    medians = single.drop(columns=["repeat", "epoch_number"]).groupby([*SERIES, "rank"]).median()
+    return _with_ranks(run, medians.reset_index())
+
+
+def over_ranks(run: Run) -> pd.DataFrame:
+    """How far the ranks of each series are apart: medians over repeats × epochs.
+
+    Columns: :data:`SERIES`, ``ranks``, ``slowest``, ``fastest`` (s, of an epoch), ``apart`` (the
+    slowest over the fastest), ``wait``, ``all_reduce`` (s, means over the ranks), ``wait_share``,
+    ``all_reduce_share`` (of the ranks' mean epoch), ``cpu_least``, ``cpu_most`` (core-seconds of
+    the rank that used least, and most).
+    """
+    epochs = _ranks(run).groupby(_EPOCH)
+    mean, least, most = epochs.mean(), epochs.min(), epochs.max()
+    table = pd.DataFrame({"slowest": most["epoch"], "fastest": least["epoch"]})
+    table["apart"] = table["slowest"] / table["fastest"]
+    for stage in WITHIN_TRAIN:
+        table[stage], table[f"{stage}_share"] = mean[stage], mean[stage] / mean["epoch"]
+    table["cpu_least"], table["cpu_most"] = least["cpu"], most["cpu"]
+    return _with_ranks(run, table.groupby(SERIES).median().reset_index())
+
+
+def _ranks(run: Run) -> pd.DataFrame:
+    """A line for each rank in each epoch of the repeats that count."""
+    counted = run.rows.loc[run.rows["used"], [*SERIES, "repeat"]].drop_duplicates()
+    rows = run.ranks[(run.ranks["status"] == "ok") & (run.ranks["epoch"] >= 0)]
+    rows = rows.merge(counted, on=[*SERIES, "repeat"]).rename(columns={"epoch": "epoch_number"})
+    names = [_OF_RANKS.get(pair) for pair in zip(rows["stage"], rows["metric"], strict=True)]
+    rows = rows.assign(what=names).dropna(subset="what")
+    table = rows.pivot(index=[*_EPOCH, "rank"], columns="what", values="value")
+    table = table.reindex(columns=list(_OF_RANKS.values())).astype(float)
+    table["cpu"] = table["user"] + table["system"]
+    return table.drop(columns=["user", "system"]).reset_index()
+
+
+def _with_ranks(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+    """With the number of all ranks, in the order of the plan."""
+    table.insert(len(SERIES), "ranks", [world(run, w) for w in table["workload"]])
+    return plan_order(run, table)

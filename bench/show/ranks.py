@@ -1,0 +1,142 @@
+"""Runs on several ranks in the terminal: how epochs scale, and how far ranks are apart."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gatherbench.bench.read.cpu import cores_of
+from gatherbench.bench.read.epochs import problems, sort_series
+from gatherbench.bench.read.ranks import FASTER, NO_FASTER, families, over_ranks, scaling
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import MISSING, number, three_digits, time_unit
+from gatherbench.bench.show.sentences.provenance import ranks_of_run
+from gatherbench.bench.show.sentences.scaling import with_ends
+
+LEGEND = (
+    "ranks: {what}. efficiency: time for a seed node with one rank over that with W ranks, and over"
+    " W; 100 % is ideal. speed-up: over the baseline on as many ranks. Whether more ranks take less"
+    " time for a seed: {faster}, {no} (none of them by 5 %), or not decided. cores: busy, of"
+    " {cores}; torch's threads that spin while they wait count. In brackets: 95 % intervals."
+)
+#: Characters of a variant in a line.
+LONGEST = 22
+SPREAD = (
+    "Ranks of one epoch: the slowest and the fastest, and what they waited for each other; wait and"
+    " all-reduce are means over the ranks."
+)
+
+
+def rank_tables(run: Run) -> list[RenderableType]:
+    """Tables of the run's families, and of how far ranks are apart; nothing with one rank."""
+    table, parts = scaling(run), list[RenderableType]()
+    for family in families(run):
+        bad = problems(run)
+        bad = bad[bad["workload"].isin(list(family.worlds))]
+        ranks = bad["workload"].map(dict(family.worlds))
+        here = table[table["family"] == family.name]
+        lines = pd.concat([here, bad.assign(ranks=ranks, basis="")])
+        known = lines.drop_duplicates(["workload", "strategy", "variant"])
+        parts += [_scaling(family.name, known.sort_values("ranks", kind="stable")), Text()]
+        parts += [Text(line) for line in _unknown(here)]
+    if parts:
+        what = "GPUs" if ranks_of_run(run)[0] == "GPU" else "processes on a host, no GPUs"
+        words = {"faster": FASTER, "no": NO_FASTER, "cores": cores_of(run)}
+        parts += [Text(LEGEND.format(what=what, **words), style="dim"), Text()]
+    apart = over_ranks(run)
+    for workload, mine in apart.groupby("workload", sort=False):
+        parts += [_spread(f"From rank to rank: {run.names[str(workload)]}", mine), Text()]
+    return [*parts, Text(SPREAD, style="dim"), Text()] if len(apart) else parts
+
+
+def _scaling(name: str, lines: pd.DataFrame) -> Table:
+    unit, factor = time_unit(float(lines["epoch"].max()) if lines["epoch"].notna().any() else 1.0)
+    table = _empty(f"Over the number of ranks: {name}")
+    table.add_column("strategy and variant", no_wrap=True)
+    differ = bool(lines["seeds"].max() > 1.5 * lines["seeds"].min())
+    for heading in ("ranks", *["seeds"] * differ, f"epoch, {unit}"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("efficiency", "cores", "speed-up"):  # in few columns the interval stands below
+        table.add_column(heading, justify="right")
+    table.add_column("more ranks", no_wrap=True)
+    known: dict[tuple[str, str], list[Mapping[Hashable, Any]]] = {}
+    for line in sort_series(lines).to_dict("records"):
+        known.setdefault((line["strategy"], line["variant"]), []).append(line)
+    for place, (names, mine) in enumerate(known.items()):
+        if place:
+            table.add_row()
+        said = [names[0], *textwrap.wrap(names[1], LONGEST, initial_indent="  ")]
+        for line, label in itertools.zip_longest(mine, said):
+            cells = [] if line is None else _cells(line, factor, seeds=differ)
+            table.add_row(Text(label or ""), *cells)
+    return table
+
+
+def _unknown(lines: pd.DataFrame) -> Iterator[str]:
+    """Each reason why an efficiency is not known, once, with what it struck."""
+    for why, mine in lines[lines["why"] != ""].groupby("why", sort=False):
+        struck = dict.fromkeys(zip(mine["strategy"], mine["variant"], strict=True))
+        yield f"no efficiency of {', '.join(map(' '.join, struck))}: {why}"
+
+
+def _cells(line: Mapping[Hashable, Any], factor: float, *, seeds: bool) -> list[Text]:
+    ranks = f"{line['ranks']:.0f}"
+    if line["basis"] == "":
+        return [Text(cell) for cell in (ranks, *[""] * seeds, str(line["status"]))]
+    disturbed = "!" if line["disturbed"] else ""
+    cells = [
+        ranks,
+        *[number(line["seeds"])] * seeds,
+        three_digits(line["epoch"] * factor) + disturbed,
+        with_ends(line, "efficiency", 100.0, " %") if line["ranks"] > 1 else "",
+        MISSING
+        if pd.isna(line["cores"])
+        else f"{line['cores']:.1f}" + " (all)" * line["cores_full"],
+        with_ends(line, "speedup", 1.0, "×"),
+        str(line["more"]),
+    ]
+    return [Text(cell) for cell in cells]
+
+
+def _spread(title: str, lines: pd.DataFrame) -> Table:
+    unit, factor = time_unit(float(lines["slowest"].max()))
+    table = _empty(title)
+    table.add_column("strategy", no_wrap=True)
+    table.add_column("variant", overflow="fold")
+    for heading in (f"slowest, {unit}", "fastest", "wait", "all-reduce", "core-s by rank"):
+        table.add_column(heading, justify="right")
+    for line in lines.to_dict("records"):
+        least, most = line["cpu_least"], line["cpu_most"]
+        cpu = (
+            MISSING
+            if pd.isna(least)
+            else " to ".join(dict.fromkeys(map(three_digits, (least, most))))
+        )
+        shares = (
+            MISSING
+            if pd.isna(line[s])
+            else f"{three_digits(line[s] * factor)} ({line[f'{s}_share']:.0%})"
+            for s in ("wait", "all_reduce")
+        )
+        times = (three_digits(line[end] * factor) for end in ("slowest", "fastest"))
+        table.add_row(Text(line["strategy"]), Text(line["variant"]), *times, *shares, cpu)
+    return table
+
+
+def _empty(title: str) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
+    )
