@@ -181,8 +181,8 @@ def minibatch_parts(
     load: MinibatchLoad, profile: LinkProfile, gpus: int = 1, nodes: int = 1
 ) -> Parts:
     """The parts of a minibatch of each of ``gpus`` GPUs in each node, from who moves its bytes."""
-    # Rows that are kept here, for this rank and for others, and those of others put in place.
-    local = load.served * load.kept_bytes + load.sent_bytes
+    # Rows that are kept here, those of others put in place, and those that others get from here.
+    local = load.kept_bytes + load.sent_bytes * (1 if load.brought_bytes else 2)
     averages = gpus * nodes > 1 and load.gradient_bytes != 0
     load = serving(load)
     on_cpu = load.cpu_write_bytes > 0

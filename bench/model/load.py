@@ -32,7 +32,7 @@ class MinibatchLoad:
         gpu_requests: request size in bytes → count of these reads; ``None`` where not accounted.
         gpu_page_visits: how often these reads move on to another page of the table; ``None`` where
             not counted.
-        table_bytes: span of the feature table.
+        table_bytes: span of the feature table, or of the part that this rank holds.
         gpu_table_bytes: of these, what is kept in GPU memory.
         row_bytes: of one feature row; 0 where it is not known (wide rows are then assumed).
         lookahead: minibatches that are fetched ahead of the one in training.
@@ -96,12 +96,13 @@ class MinibatchLoad:
 
     @property
     def served(self) -> float:
-        """How many rows the rank serves, itself included, for each of its own that it asks for.
+        """How many rows the rank brings, for others too, for each that it brings for itself.
 
-        Ranks are alike, so each sends the others as many rows as it gets from them.
+        Ranks are alike, so each sends the others as many rows as it gets from them. They come from
+        where its own come from; rows that are kept in GPU memory are brought by nothing.
         """
-        own = self.payload_bytes - self.sent_bytes
-        return self.payload_bytes / own if own > 0 else 1.0
+        own = self.brought_bytes
+        return (own + self.sent_bytes) / own if own else 1.0
 
     @property
     def copied_bytes(self) -> float:
@@ -137,7 +138,7 @@ def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
 
     ``facts`` are the other fields of the load. Payload that nothing brings is in GPU memory.
     """
-    brought = [n for n in BYTES if n not in ("gpu_memory_bytes", "peer_bytes", "network_bytes")]
+    brought = [name for name in BYTES if name != "gpu_memory_bytes"]
     requests, visits = path.gpu_requests, path.gpu_page_visits
     return MinibatchLoad(
         **{name: share * getattr(path, name) for name in brought},

@@ -264,8 +264,8 @@ def exchange(load: MinibatchLoad, profile: LinkProfile) -> Part:
     Each direction carries as much as the other: a rank sends its ids and the rows that it serves.
     The network is its machine's, so GPUs of one machine share it.
     """
-    if load.sent_bytes >= load.payload_bytes:
-        why = "how rows are served: every one is sent by another rank"
+    if not load.brought_bytes and not load.gpu_table_bytes:
+        why = "where a rank's own rows lie: none of them was asked for"
         return Part(Estimate(None, (why,)), "unknown")
     with_ids = 1 + _ID_BYTES / load.row_bytes if load.row_bytes else 1.0
     links = [

@@ -259,9 +259,7 @@ def profile_of(run: Run) -> LinkProfile | None:
     return load_profile(file) if file.is_file() else None
 
 
-def predictions(
-    run: Run, profile: LinkProfile
-) -> list[tuple[Series, tuple[EpochPrediction, ...]]]:
+def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, tuple[EpochPrediction, ...]]]:
     """Every series of the run on the machine of ``profile``, in the order of the plan.
 
     A workload of several ranks is predicted for as many GPUs, on as many machines. Each at every corner of the profile. A series that runs on no GPU, or of which the run says too

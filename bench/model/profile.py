@@ -290,9 +290,7 @@ class Peer:
     rate: Annotated[
         Constant, Spec("B/s", 1e8, 1e13, "of each GPU, in each direction", otherwise=_UNTOLD)
     ]
-    latency: Annotated[
-        Constant, Spec("s", 1e-8, 1e-2, "a hop of a collective", otherwise=_UNTOLD)
-    ]
+    latency: Annotated[Constant, Spec("s", 1e-8, 1e-2, "a hop of a collective", otherwise=_UNTOLD)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,9 +300,7 @@ class Network:
     rate: Annotated[
         Constant, Spec("B/s", 1e7, 1e13, "of each machine, in each direction", otherwise=_UNTOLD)
     ]
-    latency: Annotated[
-        Constant, Spec("s", 1e-8, 1e-1, "a hop of a collective", otherwise=_UNTOLD)
-    ]
+    latency: Annotated[Constant, Spec("s", 1e-8, 1e-1, "a hop of a collective", otherwise=_UNTOLD)]
 
 
 @dataclass(frozen=True, slots=True)
