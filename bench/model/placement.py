@@ -193,10 +193,12 @@ def even_words(even: Even) -> str:
         return "any rate"
     if min(rates) == math.inf:
         return "no rate"
-    said = span(min(rates), max(rates), "B/s")
-    if even.key != "network.rate":
-        return said
-    return f"{said} ({span(min(rates) / GBIT, max(rates) / GBIT, 'Gb/s')})"
+    known = [rate for rate in rates if math.isfinite(rate)]
+    low, high = min(known), max(known)
+    said = span(low, high, "B/s")
+    if even.key == "network.rate":
+        said += f" ({span(low / GBIT, high / GBIT, 'Gb/s')})"
+    return said if len(known) == len(rates) else f"{said}, or no rate"
 
 
 if __name__ == "__main__":

@@ -262,8 +262,9 @@ def profile_of(run: Run) -> LinkProfile | None:
 def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, tuple[EpochPrediction, ...]]]:
     """Every series of the run on the machine of ``profile``, in the order of the plan.
 
-    A workload of several ranks is predicted for as many GPUs, on as many machines. Each at every corner of the profile. A series that runs on no GPU, or of which the run says too
-    little, is predicted as unknown.
+    A workload of several ranks is predicted for as many GPUs, on as many machines. Each at every
+    corner of the profile. A series that runs on no GPU, or of which the run says too little, is
+    predicted as unknown.
     """
     found = []
     for one in series_of(run, profile):
@@ -287,7 +288,7 @@ def predict(run: Run, profile: LinkProfile) -> list[Row]:
 
     For each series ``epoch.wall_time`` and the ``wall_time`` of ``sample``, ``fetch`` and ``train``
     (what training waited for, and training: they add up to the epoch); and, in ``fetch``, what
-    gathering and transfer would take alone; of several ranks ``all_reduce.wall_time``, which is part of
+    gathering and transfer would take alone; of several ranks ``all_reduce.wall_time``, a part of
     ``train``. What is not known is a row with the reason.
     ``borrowed`` names the stages whose time was taken from what the run measured.
     """

@@ -88,7 +88,7 @@ def training_cost(
 def gradient_bytes(model: str, in_dim: int, hidden: int, classes: int, layers: int) -> float:
     """Bytes of the gradients, float32, that ranks average after each step.
 
-    Args as of :func:`training_cost`. As many as the model has parameters: of a GraphSAGE layer two matrices and a bias, of a GAT
+    As many as the model has parameters: of a GraphSAGE layer two matrices and a bias, of a GAT
     layer two matrices (sources and targets), two vectors of attention and a bias.
 
     Raises:

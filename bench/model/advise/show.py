@@ -41,9 +41,11 @@ def headline(advice: Advice) -> str:
         table += f" and does not fit in the GPU's {gib(memory)}"
     if not ranked and all(option.fits is False for option in unranked):
         host = advice.profile.host.memory.value
-        if host is not None and any(option.host_bytes > host for option in unranked):
-            return f"{table}; nor in the {gib(host)} of a host: take more machines."
-        return f"{table}; nor do the minibatches of any path: make them smaller."
+        full = host is not None and any(option.host_bytes > host for option in unranked)
+        why = "do the minibatches of any path: make them smaller"
+        if full:
+            why = f"in the {gib(host or 0.0)} of a host: take more machines"
+        return f"{table}; nor {why}."
     if not ranked:
         return (
             f"{table}. Nothing can be ranked: the profile lacks what every path needs"
@@ -108,11 +110,11 @@ def to_json(advice: Advice) -> dict[str, Any]:
     """The same as plain values; times in seconds, sizes in bytes, ``null`` for what is not known.
 
     ``strategies`` stand in the order of their rank; those without one follow, also variants in
-    whose place a ranked one stands. ``epochs_s`` and
-    ``sharded_above`` is of several GPUs: above which rate a table sharded over GPU memory is faster
-    than a replicated host table, at each end of a range (0: at any; ``null``: at none, or not
-    known). ``minibatches`` have an entry for each law of a graph that is not at hand, or one that was
-    sampled; where the profile knows ranges, ``epochs_s`` has one for each combination of ends.
+    whose place a ranked one stands. ``epochs_s`` and ``minibatches`` have an entry for each law of
+    a graph that is not at hand, or one that was sampled; where the profile knows ranges,
+    ``epochs_s`` has one for each combination of ends. ``sharded_above`` is of several GPUs: above
+    which rate a table sharded over GPU memory is faster than a replicated host table, at each
+    combination of ends (0: at any; ``null``: at none, or not known).
     """
     question = advice.question
     laws = [sizes.law or "sampled" for sizes in advice.sizes]

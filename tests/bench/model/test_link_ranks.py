@@ -1,4 +1,4 @@
-"""Ranks that train together, worked out by hand: gradients, rows of other ranks, and whole epochs."""
+"""Ranks that train together, worked out by hand: gradients, rows of others, and whole epochs."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def test_what_is_not_known_of_the_average_is_a_reason_and_left_out_of_the_epoch(
     untold = replace(GRADIENTS, gradient_bytes=None)
     (why,) = all_reduce(untold, machine(), 2, 1).seconds.unknown
     assert why == "bytes of the gradients: not said"
-    for load, profile in ((GRADIENTS, dark), (untold, machine())):
-        load = replace(load, sample_s=Estimate(0.0), train_s=Estimate(1e-3))
+    for given_load, profile in ((GRADIENTS, dark), (untold, machine())):
+        load = replace(given_load, sample_s=Estimate(0.0), train_s=Estimate(1e-3))
         epoch = predict_batches(load, profile, 40, gpus=2, nodes=2)
         assert epoch.epoch_s.value == pytest.approx(10e-3, rel=0.02)
         assert epoch.all_reduce_s.value is None
