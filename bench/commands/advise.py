@@ -20,6 +20,8 @@ from gatherbench.bench.commands.common import (
 )
 
 GIB = 1 << 30
+#: Bytes a second.
+GBIT = 1e9 / 8
 
 
 def advise(
@@ -52,6 +54,21 @@ def advise(
             help="Memory of each GPU in GiB (0: as the profile says).",
             parser=gibibytes,
             metavar="<GiB>",
+        ),
+    ] = 0,
+    host_memory: Annotated[
+        float,
+        typer.Option(
+            help="Memory of each machine in GiB (0: as the profile says).",
+            parser=gibibytes,
+            metavar="<GiB>",
+        ),
+    ] = 0,
+    network: Annotated[
+        float,
+        typer.Option(
+            help="Network of each machine in Gb/s, one direction (0: as the profile says).",
+            metavar="<Gb/s>",
         ),
     ] = 0,
     profile: Annotated[
@@ -100,6 +117,8 @@ def advise(
                 hidden=hidden,
                 gpus=gpus,
                 gpu_memory_bytes=gpu_memory * GIB,
+                host_memory_bytes=host_memory * GIB,
+                network_rate=network * GBIT,
                 profile=profile,
                 machines=machines,
                 law=law,

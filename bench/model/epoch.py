@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from gatherbench.bench.model.estimate import Estimate, combine
-from gatherbench.bench.model.load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad, serving
 from gatherbench.bench.model.physics import (
     Part,
+    all_reduce,
     cpu_gather,
     engine_copy,
+    exchange,
     gpu_reads,
     in_turn,
     local_gather,
@@ -37,13 +39,15 @@ class EpochPrediction:
     """An epoch as the model sees it.
 
     Attributes:
-        epoch_s: wall time; unknown where a constant that it needs is.
+        epoch_s: wall time; unknown where a constant that it needs is. What it takes to average
+            gradients is left out with a remark where that is not known: all paths have it alike.
         sample_s, fetch_s, train_s: training, and what it waited for; they add up to ``epoch_s``.
         bound: what the epoch would gain most from, e.g. ``link`` or ``training (kernel launches)``.
         parts: each part of a minibatch alone, by name (``sample``, ``gather``, ``transfer``,
-            ``expand``, ``train``).
+            ``exchange``, ``expand``, ``train``, ``all_reduce``).
         exposed: of each part with a length, how much of a change of it the epoch feels: 0 for one
             that runs beside others, 1 for one that nothing hides, more where GPUs share it.
+        all_reduce_s: of ``train_s``, averaging the gradients of several GPUs.
     """
 
     epoch_s: Estimate
@@ -53,6 +57,7 @@ class EpochPrediction:
     bound: str
     parts: Mapping[str, Part]
     exposed: Mapping[str, float] = field(default_factory=dict)
+    all_reduce_s: Estimate = field(default=Estimate(0.0))
 
 
 def predict_corners(
@@ -93,9 +98,9 @@ def predict_batches(
     """Predict an epoch of ``batches`` minibatches like ``load``.
 
     Args:
-        gpus: of each node; they share its processor, host memory and ports.
-        nodes: alike, each with the whole feature table in its host memory. What the nodes send
-            each other is not modelled.
+        batches: of all GPUs together.
+        gpus: of each node; they share its processor, host memory, network and ports.
+        nodes: alike.
 
     Raises:
         ValueError: no minibatch, GPU or node.
@@ -103,11 +108,9 @@ def predict_batches(
     """
     if min(batches, gpus, nodes) < 1:
         raise ValueError("an epoch needs at least one minibatch, one GPU and one node")
-    parts = minibatch_parts(load, profile)
-    alone = parts.named
+    parts = minibatch_parts(load, profile, gpus, nodes)
     share = -(-batches // (gpus * nodes))
-    ports = profile.node.root_ports.value
-    per_port = 1 if ports is None else -(-gpus // int(ports))
+    per_port = gpus_per_port(profile, gpus)
     shared = {"ports": "node.root_ports", "host memory": "host.memory_rate"} if gpus > 1 else {}
     remarks = [
         f"as if GPUs shared no {what} ({'; '.join(Estimate.of(profile, key).unknown)})"
@@ -120,17 +123,26 @@ def predict_batches(
             f"drawing minibatches keeps {busy:.0%} of the cores busy for each of {gpus} GPUs, so it"
             " takes longer; a program that leaves cores idle gains more from them"
         )
-    if nodes > 1:
-        remarks.append("without the traffic between nodes")
+    there = profile.node.gpus.value
+    if there is not None and gpus > there:
+        remarks.append(f"{gpus} GPUs in a machine that is known with {there:g}")
+    averaging = Estimate(0.0) if parts.all_reduce is None else parts.all_reduce.seconds
+    if not averaging.known:
+        remarks.append(f"without averaging gradients ({'; '.join(averaging.unknown)})")
+        parts = replace(parts, all_reduce=None)
+    alone = parts.named
 
     every = combine(lambda *_: 0.0, *(p.seconds for p in alone.values()), parts.submit_s)
     if every.value is None:
-        return EpochPrediction(every, every, every, every, "unknown", alone)
+        every = every.remark(*remarks)
+        return EpochPrediction(every, every, every, every, "unknown", alone, {}, every)
     timeline = run_epoch(parts, share, gpus, per_port)
     seconds = {
         f.name: Estimate(getattr(timeline, f.name)).remark(*every.remarks, *remarks)
         for f in fields(Timeline)
     }
+    if not averaging.known:
+        seconds["all_reduce_s"] = averaging
     gains: dict[str, float] = {}
     for name, part in alone.items():
         shorter: Any = {name: replace(part, seconds=combine(lambda s: s * _NUDGE, part.seconds))}
@@ -145,8 +157,34 @@ def predict_batches(
     )
 
 
-def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
-    """The parts of a minibatch, from who moves its bytes."""
+def epoch_seconds(
+    load: MinibatchLoad, profile: LinkProfile, batches: int, gpus: int, nodes: int
+) -> Estimate:
+    """The wall time of :func:`predict_batches` alone, in a fraction of its time."""
+    parts = minibatch_parts(load, profile, gpus, nodes)
+    if parts.all_reduce is not None and not parts.all_reduce.seconds.known:
+        parts = replace(parts, all_reduce=None)
+    every = combine(lambda *_: 0.0, *(p.seconds for p in parts.named.values()), parts.submit_s)
+    if not every.known:
+        return every
+    share = -(-batches // (gpus * nodes))
+    return Estimate(run_epoch(parts, share, gpus, gpus_per_port(profile, gpus)).epoch_s)
+
+
+def gpus_per_port(profile: LinkProfile, gpus: int) -> int:
+    """How many GPUs of a machine share a port of its host; 1 where the ports are not known."""
+    ports = profile.node.root_ports.value
+    return 1 if ports is None else -(-gpus // int(ports))
+
+
+def minibatch_parts(
+    load: MinibatchLoad, profile: LinkProfile, gpus: int = 1, nodes: int = 1
+) -> Parts:
+    """The parts of a minibatch of each of ``gpus`` GPUs in each node, from who moves its bytes."""
+    # Rows that are kept here, those of others put in place, and those that others get from here.
+    local = load.kept_bytes + load.sent_bytes * (1 if load.brought_bytes else 2)
+    averages = gpus * nodes > 1 and load.gradient_bytes != 0
+    load = serving(load)
     on_cpu = load.cpu_write_bytes > 0
     staged = load.pageable_bytes > 0
     transfer: Part | None = None
@@ -157,8 +195,6 @@ def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
     if load.gpu_link_read_bytes > 0:
         reads = gpu_reads(load, profile)
         transfer = reads if transfer is None else in_turn(transfer, reads)
-    # Expanded from distinct rows, or resident.
-    local = max(0.0, load.payload_bytes - load.brought_bytes)
     in_gpu = local or load.gpu_table_bytes
     return Parts(
         sample=sampling(load, profile),
@@ -171,4 +207,6 @@ def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> Parts:
         lookahead=load.lookahead,
         gpu_share=load.gpu_share,
         sample_workers=load.sample_workers,
+        exchange=exchange(load, profile) if load.sent_bytes else None,
+        all_reduce=all_reduce(load, profile, gpus, nodes) if averages else None,
     )

@@ -7,10 +7,10 @@ the kernels, from the trace, and from the model's operation counts; never from a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gatherbench.bench.model.estimate import Estimate
+from gatherbench.bench.model.estimate import Estimate, combine
 from gatherbench.bench.run.training_cost import TrainingCost
 from gatherbench.strategies.data_path import BYTES, DataPath
 
@@ -32,18 +32,23 @@ class MinibatchLoad:
         gpu_requests: request size in bytes → count of these reads; ``None`` where not accounted.
         gpu_page_visits: how often these reads move on to another page of the table; ``None`` where
             not counted.
-        table_bytes: span of the feature table.
+        table_bytes: span of the feature table, or of the part that this rank holds.
         gpu_table_bytes: of these, what is kept in GPU memory.
         row_bytes: of one feature row; 0 where it is not known (wide rows are then assumed).
         lookahead: minibatches that are fetched ahead of the one in training.
         gpu_share: share of the multiprocessors that an overlapped gather takes from training.
         sampled_edges: edges drawn.
         training: what a training step asks of the GPU.
+        peer_bytes, network_bytes: rows that other ranks send, of the same machine and of others.
+        gradient_bytes: that the ranks average after a step; ``None`` where nobody knows, 0 where
+            ``train_s`` holds that already.
         handover_s: seconds that each transfer waits for another process, with the link idle.
         sample_s, gather_s, train_s: measured seconds; where given they take the place of the
             model's for the whole part (``gather_s``: of the CPU's gather).
         sample_workers: threads that draw ahead of the loop, one minibatch and core each;
             ``sample_s`` is then what a minibatch takes one of them. 0: the loop draws.
+        cpu_share: of the cores of a machine that these seconds of its processor were measured
+            with: several ranks divide them.
         gpu_samples: minibatches are drawn on the GPU; ``sample_s`` is then that time, and the
             processor has no part in it.
     """
@@ -54,6 +59,8 @@ class MinibatchLoad:
     copy_engine_bytes: float = 0.0
     pageable_bytes: float = 0.0
     gpu_link_read_bytes: float = 0.0
+    peer_bytes: float = 0.0
+    network_bytes: float = 0.0
     gpu_requests: Mapping[int, float] | None = None
     gpu_page_visits: float | None = None
     table_bytes: float = 0.0
@@ -63,17 +70,39 @@ class MinibatchLoad:
     gpu_share: float = 0.0
     sampled_edges: float = 0.0
     training: TrainingCost = _NOTHING
+    gradient_bytes: float | None = None
     handover_s: float = 0.0
     sample_s: Estimate | None = None
     gather_s: Estimate | None = None
     train_s: Estimate | None = None
     sample_workers: int = 0
+    cpu_share: float = 1.0
     gpu_samples: bool = False
 
     @property
     def brought_bytes(self) -> float:
-        """Feature rows that cross the link; the payload beyond them is in GPU memory already."""
+        """Feature rows of this rank's own part of the table, or of all of it, over the link."""
         return self.gpu_link_read_bytes + self.copied_bytes
+
+    @property
+    def sent_bytes(self) -> float:
+        """Feature rows that other ranks send."""
+        return self.peer_bytes + self.network_bytes
+
+    @property
+    def kept_bytes(self) -> float:
+        """Feature rows that this GPU's memory holds before the minibatch."""
+        return max(0.0, self.payload_bytes - self.brought_bytes - self.sent_bytes)
+
+    @property
+    def served(self) -> float:
+        """How many rows the rank brings, for others too, for each that it brings for itself.
+
+        Ranks are alike, so each sends the others as many rows as it gets from them. They come from
+        where its own come from; rows that are kept in GPU memory are brought by nothing.
+        """
+        own = self.brought_bytes
+        return (own + self.sent_bytes) / own if own else 1.0
 
     @property
     def copied_bytes(self) -> float:
@@ -84,12 +113,32 @@ class MinibatchLoad:
         return self.cpu_write_bytes if self.copy_engine_bytes >= self.cpu_write_bytes else 0.0
 
 
+def serving(load: MinibatchLoad) -> MinibatchLoad:
+    """The load with what the rank moves for others, in the same way as its own rows.
+
+    A data path cannot declare that, as it knows the ids of its own rank only.
+    """
+    times, gather_s = load.served, load.gather_s
+    requests, visits = load.gpu_requests, load.gpu_page_visits
+    return replace(
+        load,
+        cpu_read_bytes=times * load.cpu_read_bytes,
+        cpu_write_bytes=times * load.cpu_write_bytes,
+        copy_engine_bytes=times * load.copy_engine_bytes,
+        pageable_bytes=times * load.pageable_bytes,
+        gpu_link_read_bytes=times * load.gpu_link_read_bytes,
+        gpu_requests=requests and {size: times * count for size, count in requests.items()},
+        gpu_page_visits=None if visits is None else times * visits,
+        gather_s=gather_s and combine(lambda s: times * s, gather_s),
+    )
+
+
 def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
     """The average minibatch, ``share`` of those whose paths add up to ``path``.
 
     ``facts`` are the other fields of the load. Payload that nothing brings is in GPU memory.
     """
-    brought = [n for n in BYTES if n not in ("gpu_memory_bytes", "peer_bytes", "network_bytes")]
+    brought = [name for name in BYTES if name != "gpu_memory_bytes"]
     requests, visits = path.gpu_requests, path.gpu_page_visits
     return MinibatchLoad(
         **{name: share * getattr(path, name) for name in brought},

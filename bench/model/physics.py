@@ -16,6 +16,11 @@ from gatherbench.bench.model.estimate import Estimate, combine, slowest
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile
 
+#: Starting a collective of NCCL, s (NVIDIA/nccl, src/graph/tuning.cc: rings, protocol LL).
+COLLECTIVE_S = 6.6e-6
+#: Of an exchange of rows: how many ids there are, the ids, the rows.
+EXCHANGES = 3
+_ID_BYTES = 8
 #: Reads of fewer bytes on average are far smaller than a line of 128 B: they come a lane an
 #: element, or from rows as narrow, and how many are in flight decides what they get of the link.
 SMALL_READ = 64
@@ -29,7 +34,7 @@ class Part:
         seconds: how long it takes.
         bound: the limit that sets its length, in words.
         demands: resource → share of it in use meanwhile (``cpu``, ``host memory``, ``link``,
-            ``multiprocessors``).
+            ``multiprocessors``, ``peer link``, ``network``).
     """
 
     seconds: Estimate
@@ -137,7 +142,8 @@ def in_turn(first: Part, second: Part) -> Part:
 def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """The CPU gathers rows on every core into reused staging memory."""
     by_cores = load.gather_s or _gather_seconds(load, profile)
-    return _on_cpu(by_cores, load.cpu_read_bytes + load.cpu_write_bytes, profile)
+    cores = 1.0 if load.gather_s is None else load.cpu_share
+    return _on_cpu(by_cores, load.cpu_read_bytes + load.cpu_write_bytes, profile, cores)
 
 
 def _gather_seconds(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
@@ -170,20 +176,20 @@ def staged_copy(load: MinibatchLoad, profile: LinkProfile) -> Part:
     if load.gather_s is None and _gather_seconds(load, profile).known:
         busy = _gather_seconds(load, profile)
     demands = {
-        "cpu": _share(busy, seconds),
+        "cpu": _share(busy, seconds) * (1.0 if load.gather_s is None else load.cpu_share),
         "link": _share(by_link, seconds),
         **_memory_share(moved, seconds, profile),
     }
     return Part(seconds, bound, demands)
 
 
-def _on_cpu(by_cores: Estimate, moved: float, profile: LinkProfile) -> Part:
-    """Work of all cores that moves so many bytes in host memory."""
+def _on_cpu(by_cores: Estimate, moved: float, profile: LinkProfile, cores: float = 1.0) -> Part:
+    """Work of this share of the cores that moves so many bytes in host memory."""
     if not by_cores.known:
         return Part(by_cores, "cpu")
     by_memory = _at_rate(moved, profile, "host.memory_rate")
     seconds, bound = slowest([("cpu", by_cores), ("host memory", by_memory)])
-    demands = {"cpu": _share(by_cores, seconds), **_memory_share(moved, seconds, profile)}
+    demands = {"cpu": cores * _share(by_cores, seconds), **_memory_share(moved, seconds, profile)}
     return Part(seconds, bound, demands)
 
 
@@ -210,9 +216,14 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
     busy, cores = host.sample_cores.value, host.cores.value
     if load.sample_s is not None:
         drawn, many = load.sample_s, load.sample_workers
-        if many and cores is None:
-            drawn = drawn.remark(f"as if its host had {many} cores, one for each sampler worker")
-        return Part(drawn, bound, {"cpu": 1 / (cores or many) if many else 1.0})
+        if not many:
+            return Part(drawn, bound, {"cpu": load.cpu_share})
+        if cores is None:
+            cores = many / load.cpu_share
+            drawn = drawn.remark(
+                f"as if its host had {cores:.0f} cores, one for each sampler worker"
+            )
+        return Part(drawn, bound, {"cpu": 1 / cores})
     rate = host.sample_rate
     seconds = _at_rate(load.sampled_edges, profile, "host.sample_rate")
     if rate.value is not None:
@@ -245,6 +256,63 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     together = combine(max, *(seconds for _, seconds in limits))
     bound = slowest(limits)[1]
     return Part(combine(lambda a, b: a + b, together, edges), f"training ({bound})", demands)
+
+
+def exchange(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """Ids to the ranks that have the rows, and the rows back; both links at the same time.
+
+    Each direction carries as much as the other: a rank sends its ids and the rows that it serves.
+    The network is its machine's, so GPUs of one machine share it.
+    """
+    if not load.brought_bytes and not load.gpu_table_bytes:
+        why = "where a rank's own rows lie: none of them was asked for"
+        return Part(Estimate(None, (why,)), "unknown")
+    with_ids = 1 + _ID_BYTES / load.row_bytes if load.row_bytes else 1.0
+    links = [
+        ("peer link", load.peer_bytes, "peer"),
+        ("network", load.network_bytes, "network"),
+    ]
+    needed = [(name, num_bytes, section) for name, num_bytes, section in links if num_bytes]
+    times = {
+        name: _at_rate(with_ids * num_bytes, profile, f"{section}.rate")
+        for name, num_bytes, section in needed
+    }
+    farthest = needed[-1][2]
+    hop = Estimate.of(profile, f"{farthest}.latency")
+    seconds = combine(
+        lambda hop, *rates: max(rates) + EXCHANGES * (COLLECTIVE_S + hop), hop, *times.values()
+    )
+    demands = {name: _share(time, seconds) for name, time in times.items()}
+    return Part(seconds, slowest(times.items())[1], demands)
+
+
+def all_reduce(load: MinibatchLoad, profile: LinkProfile, gpus: int, nodes: int) -> Part:
+    """The gradients' average over ``gpus`` of each of ``nodes`` machines, in a ring, as NCCL does.
+
+    Each rank sends and gets 2 (W - 1) / W of the bytes, at the rate of the slowest link, in
+    2 (W - 1) hops, of which 2 (nodes - 1) go over the network (NVIDIA/nccl, src/graph/tuning.cc).
+    The ring enters each machine once, so the network carries the bytes of one rank.
+    """
+    world = gpus * nodes
+    if load.gradient_bytes is None:
+        return Part(Estimate(None, ("bytes of the gradients: not said",)), "unknown")
+    sent = 2 * (world - 1) / world * load.gradient_bytes
+    far = 2 * (nodes - 1)
+    links = [("peer link", "peer", 2 * (world - 1) - far), ("network", "network", far)]
+    used = [(name, section, hops) for name, section, hops in links if hops]
+    times = {name: _at_rate(sent, profile, f"{section}.rate") for name, section, _ in used}
+    waits = [
+        combine(lambda hop, hops=hops: hops * hop, Estimate.of(profile, f"{section}.latency"))
+        for _, section, hops in used
+    ]
+    by_rate = combine(max, *times.values(), 0.0)
+    latency = combine(lambda *hops: COLLECTIVE_S + sum(hops), *waits)
+    seconds = combine(lambda a, b: a + b, by_rate, latency)
+    _, bound = slowest([*times.items(), ("latency", latency)])
+    demands = {name: _share(time, seconds) for name, time in times.items()}
+    if "network" in demands:
+        demands["network"] /= gpus
+    return Part(seconds, f"averaging gradients ({bound})", demands)
 
 
 def _at_rate(amount: float, profile: LinkProfile, key: str, at: float = 0.0) -> Estimate:

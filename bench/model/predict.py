@@ -6,6 +6,7 @@ the other machine's profile does not know. Predictions are rows again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -57,8 +58,9 @@ class Series:
     Attributes:
         workload, strategy, variant: as in the rows.
         load: its average minibatch; ``None`` where the run says too little.
-        batches: minibatches of an epoch.
+        batches: minibatches of an epoch, of all ranks together.
         missing: why there is no load.
+        gpus, nodes: ranks on each machine, and machines.
     """
 
     workload: str
@@ -67,10 +69,17 @@ class Series:
     load: MinibatchLoad | None
     batches: int
     missing: str = ""
+    gpus: int = 1
+    nodes: int = 1
 
     @property
     def key(self) -> Key:
         return self.workload, self.strategy, self.variant
+
+    @property
+    def steps(self) -> int:
+        """Minibatches of an epoch of one rank."""
+        return -(-self.batches // (self.gpus * self.nodes))
 
 
 def series_of(run: Run, profile: LinkProfile) -> list[Series]:
@@ -82,15 +91,18 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
     }
     found = []
     for key, case in planned.items():
+        fields = run.plan["workloads"][key[0]]
+        ranks = (fields.get("gpus", 1), fields.get("nodes", 1))  # plans were written before them
         facts = host.declared.get(key, {})
         missing = _refused(case)
         if missing is None and (not facts.keys() >= _NEEDED or key[0] not in tables):
             missing = _why(run, key)
         if missing is not None:
-            found.append(Series(*key, None, 0, missing))
+            found.append(Series(*key, None, 0, missing, *ranks))
             continue
-        load = host.complete(key, declared_load(facts, float(tables[key[0]])), profile)
-        found.append(Series(*key, load, int(facts["sample.minibatches"])))
+        load = declared_load(facts, float(tables[key[0]]))
+        load = host.complete(key, replace(load, cpu_share=1 / ranks[0]), profile, math.prod(ranks))
+        found.append(Series(*key, load, int(facts["sample.minibatches"]), "", *ranks))
     return found
 
 
@@ -159,27 +171,34 @@ class _Host:
         self._spent = spent[spent["epoch"] >= 0]
         measured = run.select(metric="wall_time", basis="measured", status="ok")
         self._times = measured[measured["epoch"] >= 0]
+        gradients = run.select(stage="all_reduce", metric="payload", status="ok")
+        self._gradients = gradients.groupby("workload")["value"].median()
 
-    def complete(self, key: Key, load: MinibatchLoad, profile: LinkProfile) -> MinibatchLoad:
+    def complete(
+        self, key: Key, load: MinibatchLoad, profile: LinkProfile, world: int = 1
+    ) -> MinibatchLoad:
         """The load with what the host measured and the profile does not know.
+
+        Of ``world`` ranks the times are the slowest one's, for its share of the minibatches.
 
         Sampling is that of the run, drawn live, replayed or on the GPU: a profile's rate may be
         another program's, and is of its processor. Of workers the stage tells only what the loop
         waited for; a minibatch takes one of them the core-seconds that they used for it.
         The CPU's gather is the profile's where it knows its processor.
         """
-        batches = self.declared[key]["sample.minibatches"]
+        batches = self.declared[key]["sample.minibatches"] / world
         times = self._times[self._times["workload"] == key[0]]
         sampled = times[times["stage"] == "sample"]
         drawn = _median(sampled, batches, _SAMPLING.get(self._sampling, _SAMPLING["live"]))
         if self._workers:
-            spent = self._spent[self._spent["workload"] == key[0]]
-            drawn = _median(spent, batches, _WORKERS) or Estimate(None, (_UNMETERED,))
+            spent = self._spent[self._spent["workload"] == key[0]]  # of all ranks together
+            drawn = _median(spent, batches * world, _WORKERS) or Estimate(None, (_UNMETERED,))
         load = replace(
             load,
             gpu_samples=self._sampling == "gpu",
             sample_workers=self._workers,
             sample_s=drawn,
+            gradient_bytes=self._gradients.get(key[0]),
         )
         fetched = times[(times["stage"] == "fetch") & (times["backend"] == "host")]
         keys = list(fetched[_KEYS].itertuples(index=False, name=None))
@@ -240,13 +259,12 @@ def profile_of(run: Run) -> LinkProfile | None:
     return load_profile(file) if file.is_file() else None
 
 
-def predictions(
-    run: Run, profile: LinkProfile, *, gpus: int = 1, nodes: int = 1
-) -> list[tuple[Series, tuple[EpochPrediction, ...]]]:
+def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, tuple[EpochPrediction, ...]]]:
     """Every series of the run on the machine of ``profile``, in the order of the plan.
 
-    Each at every corner of the profile. A series that runs on no GPU, or of which the run says too
-    little, is predicted as unknown.
+    A workload of several ranks is predicted for as many GPUs, on as many machines. Each at every
+    corner of the profile. A series that runs on no GPU, or of which the run says too little, is
+    predicted as unknown.
     """
     found = []
     for one in series_of(run, profile):
@@ -256,12 +274,13 @@ def predictions(
                 EpochPrediction(nothing, nothing, nothing, nothing, "unknown", {}),
             )
         else:
-            epochs = predict_corners(one.load, profile, one.batches, gpus=gpus, nodes=nodes)
+            ranks = {"gpus": one.gpus, "nodes": one.nodes}
+            epochs = predict_corners(one.load, profile, one.batches, **ranks)
         found.append((one, epochs))
     return found
 
 
-def predict(run: Run, profile: LinkProfile, *, gpus: int = 1, nodes: int = 1) -> list[Row]:
+def predict(run: Run, profile: LinkProfile) -> list[Row]:
     """Predictions as rows: ``basis`` predicted, ``machine`` the profile's name, repeat 0.
 
     Where the profile knows ranges, epoch 0, 1, … are its corners: of two series those of one number
@@ -269,14 +288,15 @@ def predict(run: Run, profile: LinkProfile, *, gpus: int = 1, nodes: int = 1) ->
 
     For each series ``epoch.wall_time`` and the ``wall_time`` of ``sample``, ``fetch`` and ``train``
     (what training waited for, and training: they add up to the epoch); and, in ``fetch``, what
-    gathering and transfer would take alone. What is not known is a row with the reason.
+    gathering and transfer would take alone; of several ranks ``all_reduce.wall_time``, a part of
+    ``train``. What is not known is a row with the reason.
     ``borrowed`` names the stages whose time was taken from what the run measured.
     """
     commit = str(run.rows["commit"].iloc[-1]) if len(run.rows) else "unknown"
     rows: list[Row] = []
     source = f"link model, profile {profile.name}"
     sources = [f"{source} with {ends}" if ends else source for ends in profile.corner_names()]
-    for one, epochs in predictions(run, profile, gpus=gpus, nodes=nodes):
+    for one, epochs in predictions(run, profile):
         make = RowMaker(
             run_id=run.run_id,
             commit=commit,
@@ -322,10 +342,13 @@ def _rows(
     yield row("sample", "wall_time", epoch.sample_s, f"{source}: training waits for sampling")
     yield row("fetch", "wall_time", epoch.fetch_s, f"{source}: training waits for rows")
     yield row("train", "wall_time", epoch.train_s, source)
+    if one.gpus * one.nodes > 1:
+        said = f"{source}: averaging gradients in a ring, part of train"
+        yield row("all_reduce", "wall_time", epoch.all_reduce_s, said)
     for name in ("gather", "transfer"):
         part = epoch.parts.get(name)
         if part is not None:
             alone = replace(part.seconds, remarks=())
             if alone.value is not None:
-                alone = Estimate(alone.value * one.batches)
+                alone = Estimate(alone.value * one.steps)
             yield row("fetch", f"{name}_time_alone", alone, f"{source}: bound by {part.bound}")

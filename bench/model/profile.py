@@ -3,7 +3,8 @@
 A constant that nobody has published or measured has no value, and its source says why. What needs
 it is then predicted as *unknown*. A *roof* (a limit that stands beside the link's own) that is not
 known is left out instead, and the prediction says so. Of some constants only a *range* is known:
-predictions are made at its ends (:meth:`LinkProfile.corners`).
+predictions are made at its ends (:meth:`LinkProfile.corners`). A file may leave out what came later
+than the first profiles (``[peer]``, ``[network]``, ``host.memory``): nobody knows it then.
 
 A profile is a TOML file: a shipped one by its name, one of the user's own by its path.
 
@@ -28,6 +29,9 @@ from typing import Annotated, Any, Generic, Self, TypeVar, get_args, get_type_hi
 PROFILES_FOLDER = Path(__file__).parent / "profiles"
 #: The machine of the paper's evaluation (Min et al., PVLDB 14(11) 2021) on its faster link.
 DEFAULT_PROFILE = "rtx3090-pcie4"
+
+#: Why a constant has no value that older files do not name.
+_UNTOLD = "the profile does not name it"
 
 #: A curve: ``((bytes, rate), …)`` in ascending order of the bytes.
 Points = tuple[tuple[float, float], ...]
@@ -108,7 +112,8 @@ class Curve(_Known[Points]):
 class Spec:
     """What a constant is: its unit, the least and greatest value that make sense, its meaning.
 
-    ``whole``: only whole numbers make sense. ``curve``: it is a :class:`Curve`.
+    ``whole``: only whole numbers make sense. ``curve``: it is a :class:`Curve`. ``otherwise``: why
+    it has no value where a file does not name it; empty: every file has to.
     """
 
     unit: str
@@ -117,6 +122,7 @@ class Spec:
     meaning: str
     whole: bool = False
     curve: bool = False
+    otherwise: str = ""
 
     @property
     def expected(self) -> str:
@@ -159,6 +165,8 @@ class Spec:
         Raises:
             ValueError: the entry is missing or not of that shape, or its value makes no sense.
         """
+        if entry is None and self.otherwise:
+            return self.known(None, self.otherwise)
         if entry is None:
             raise ValueError(
                 f" is missing ({self.meaning}); expected {self.shape}, without a value where it is"
@@ -251,6 +259,7 @@ class Host:
     ]
     sample_rate: Annotated[Constant, Spec("1/s", 1e3, 1e12, "edges sampled for one GPU")]
     sample_cores: Annotated[Constant, Spec("1", 0.1, 4096, "cores that this keeps busy")]
+    memory: Annotated[Constant, Spec("B", 1e8, 1e15, "size of its memory", otherwise=_UNTOLD)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +284,26 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Peer:
+    """From GPU to GPU of one machine: NVLink, or PCI Express."""
+
+    rate: Annotated[
+        Constant, Spec("B/s", 1e8, 1e13, "of each GPU, in each direction", otherwise=_UNTOLD)
+    ]
+    latency: Annotated[Constant, Spec("s", 1e-8, 1e-2, "a hop of a collective", otherwise=_UNTOLD)]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """From machine to machine. It is the cluster's, so that whoever asks has to say it."""
+
+    rate: Annotated[
+        Constant, Spec("B/s", 1e7, 1e13, "of each machine, in each direction", otherwise=_UNTOLD)
+    ]
+    latency: Annotated[Constant, Spec("s", 1e-8, 1e-1, "a hop of a collective", otherwise=_UNTOLD)]
+
+
+@dataclass(frozen=True, slots=True)
 class LinkProfile:
     """A machine as the link model sees it."""
 
@@ -286,6 +315,8 @@ class LinkProfile:
     host: Host
     gpu: Gpu
     node: Node
+    peer: Peer
+    network: Network
 
     @classmethod
     def of(cls, name: str, description: str, constants: Mapping[str, Constant | Curve]) -> Self:

@@ -131,7 +131,7 @@ def _line(
     time = seconds.get(over)
     rate, shares = math.nan, (math.nan,) * 3
     if load is not None and time and "transfer" in epoch.parts:
-        rate = load.brought_bytes * one.batches / time
+        rate = load.served * load.brought_bytes * one.steps / time
         best = roofs(profile, load.table_bytes)
         shares = (rate / best.copy_engine, rate / best.sm_read, rate / best.raw_link)
     return dict(
@@ -174,8 +174,11 @@ def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
     for one, epochs in found:
         paths: Sequence[EpochPrediction | None] = [None] * len(epochs)
         if one.load is not None and one.workload in training:
-            step = Estimate(training[one.workload] / one.batches)
-            paths = predict_corners(replace(one.load, train_s=step), profile, one.batches)
+            step = Estimate(training[one.workload] / one.steps)
+            # What was measured as training holds the average of the gradients.
+            load = replace(one.load, train_s=step, gradient_bytes=0.0)
+            ranks = {"gpus": one.gpus, "nodes": one.nodes}
+            paths = predict_corners(load, profile, one.batches, **ranks)
         pairs = list(zip(epochs, paths, strict=True))
         for end, (epoch, path) in extremes(pairs, lambda pair: pair[0].epoch_s.value):
             by_path = None if path is None else path.epoch_s.value

@@ -48,6 +48,8 @@ class Parts:
         lookahead: minibatches that are fetched ahead.
         gpu_share: of the multiprocessors, while a kernel transfers beside training.
         sample_workers: how many draw ahead of the loop; 0: the loop draws.
+        exchange: ids go to other ranks and rows come back, behind the rank's own transfer.
+        all_reduce: the ranks average the gradients, at the end of the step.
     """
 
     sample: Part
@@ -60,36 +62,41 @@ class Parts:
     lookahead: int
     gpu_share: float
     sample_workers: int = 0
+    exchange: Part | None = None
+    all_reduce: Part | None = None
 
     @property
     def named(self) -> dict[str, Part]:
         """The parts that there are, by name."""
-        names = ("sample", "gather", "transfer", "expand", "train")
+        names = ("sample", "gather", "transfer", "exchange", "expand", "train", "all_reduce")
         every = {name: getattr(self, name) for name in names}
         return {name: part for name, part in every.items() if part is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Seconds of an epoch, and what the training waited for. They add up to ``epoch_s``.
+    """Seconds of an epoch; training and what it waited for add up to ``epoch_s``.
 
     Attributes:
         epoch_s: from the first sample to the end of the last step.
         sample_s: waiting while the minibatch was being drawn.
         fetch_s: waiting otherwise: for its rows.
         train_s: training.
+        all_reduce_s: of ``train_s``, averaging gradients.
     """
 
     epoch_s: float
     sample_s: float
     fetch_s: float
     train_s: float
+    all_reduce_s: float = 0.0
 
 
 def run_epoch(parts: Parts, batches: int, gpus: int = 1, gpus_per_port: int = 1) -> Timeline:
     """Simulate an epoch in which each of ``gpus`` GPUs of a node has ``batches`` alike minibatches.
 
-    They share the processor and its memory, and ``gpus_per_port`` of them a port of the host.
+    They share the processor and its memory, the network, and ``gpus_per_port`` of them a port of
+    the host. Other nodes are alike, and so are in step.
     Beyond some dozens of minibatches the pace of the middle ones is continued.
 
     Raises:
@@ -132,11 +139,13 @@ class _Program:
         self.gathers: list[int] = []
         self.fetches: list[int] = []
         self.trains: list[int] = []
+        #: What ends each step: its training, or the average of the gradients.
+        self.ends: list[int] = []
 
     def add_minibatch(self) -> None:
         """Sample, fetch and train on one more minibatch."""
         p, ahead = self.parts, self.parts.lookahead
-        host_free = self._ended(self.fetches, ahead + 1) + self._ended(self.trains, ahead + 2)
+        host_free = self._ended(self.fetches, ahead + 1) + self._ended(self.ends, ahead + 2)
         host_free += self._ended(self.taken, 1)
         workers, drawn_from = p.sample_workers, host_free
         if workers:
@@ -147,7 +156,7 @@ class _Program:
         self.taken.append(self._append(Activity(0.0, {}, (sample, *host_free))))
         submit = self._append(Activity(_seconds(p.submit_s), {}, (self.taken[-1],)))
         fetched = submit
-        buffer_free = self._ended(self.trains, ahead + 1)
+        buffer_free = self._ended(self.ends, ahead + 1)
         if p.gather is not None:
             gather = self._add(p.gather, (submit, *self._ended(self.gathers, 1)))
             self.gathers.append(gather)
@@ -155,24 +164,31 @@ class _Program:
         if p.transfer is not None:
             begin = (fetched, *buffer_free, *self._ended(self.fetches, 1))
             fetched = self._add(p.transfer, begin, beside_training=p.by_kernel and ahead > 0)
+        if p.exchange is not None:
+            begin = (fetched, *buffer_free, *self._ended(self.fetches, 1))
+            fetched = self._add(p.exchange, begin)
         if p.expand is not None:
             begin = (fetched, *buffer_free)
             fetched = self._add(p.expand, begin, beside_training=ahead > 0)
         self.fetches.append(fetched)
-        self.trains.append(self._add(p.train, (fetched, *self._ended(self.trains, 1))))
+        step = self._add(p.train, (fetched, *self._ended(self.ends, 1)))
+        self.trains.append(step)
+        self.ends.append(step if p.all_reduce is None else self._add(p.all_reduce, (step,)))
 
     def timeline(self, times: list[tuple[float, float]], count: int) -> Timeline:
         """The first ``count`` minibatches: training, and what it waited for."""
-        trained = sample_s = fetch_s = train_s = 0.0
-        for sample, train in list(zip(self.samples, self.trains, strict=True))[:count]:
-            begin, end = times[train]
+        trained = sample_s = fetch_s = train_s = all_reduce_s = 0.0
+        steps = zip(self.samples, self.trains, self.ends, strict=True)
+        for sample, train, last in list(steps)[:count]:
+            begin, end = times[train][0], times[last][1]
             drawing = min(times[sample][1], begin) - max(times[sample][0], trained)
             drawing = max(drawing, 0.0)
             sample_s += drawing
             fetch_s += begin - trained - drawing
             train_s += end - begin
+            all_reduce_s += end - times[train][1]
             trained = end
-        return Timeline(trained, sample_s, fetch_s, train_s)
+        return Timeline(trained, sample_s, fetch_s, train_s, all_reduce_s)
 
     def _ended(self, kind: Sequence[int], back: int) -> tuple[int, ...]:
         """The activity of this kind ``back`` minibatches ago, if there were so many."""
@@ -189,7 +205,8 @@ class _Program:
         return len(self.all) - 1
 
     def _resource(self, name: str) -> str:
-        owner = {"multiprocessors": f" {self.gpu}", "link": f" {self.port}"}
+        mine = dict.fromkeys(("multiprocessors", "peer link"), f" {self.gpu}")
+        owner = mine | {"link": f" {self.port}"}
         return name + owner.get(name, "")
 
 

@@ -40,7 +40,7 @@ from gatherbench.bench.model.roofline import against_measured
 from gatherbench.bench.model.schedule import run_epoch
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.run.training_cost import training_cost
+from gatherbench.bench.run.training_cost import gradient_bytes, training_cost
 from gatherbench.kernels.order import page_visits
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.requests import (
@@ -141,6 +141,7 @@ def loads(rows: float, handover_s: float) -> dict[Bar, MinibatchLoad]:
         table_bytes=NODES * ROW_BYTES,
         sampled_edges=sum(edges),
         training=training_cost("sage", WIDTH, HIDDEN, CLASSES, nodes, edges),
+        gradient_bytes=gradient_bytes("sage", WIDTH, HIDDEN, CLASSES, len(FANOUTS)),
     )
     requests = {size: n * rows for size, n in _requests_per_row().items()}
     zero_copy = replace(resident, gpu_link_read_bytes=payload, gpu_requests=requests)

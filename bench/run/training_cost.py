@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 #: Heads of the hidden GAT layers, each ``hidden`` wide (DGL's and PyG's GAT examples use 8 × 8;
 #: the paper names none). The output layer has one.
@@ -66,8 +67,7 @@ def training_cost(
         raise ValueError(f"unknown model {model!r}: sage or gat")
     if len(num_nodes) != layers + 1:
         raise ValueError(f"{layers} layers need {layers + 1} node counts")
-    inner = hidden * GAT_HEADS if model == "gat" else hidden
-    widths = [in_dim, *[inner] * (layers - 1), classes]
+    widths = _widths(model, in_dim, hidden, classes, layers)
     operations = memory = 0.0
     for layer in range(layers):  # layer 0 turns the input features into hidden rows
         block = layers - 1 - layer
@@ -83,6 +83,28 @@ def training_cost(
     copies = layers + 1  # each layer's edges, and the ids
     launches = a_layer * layers + beside + _ADAM + copies
     return TrainingCost(operations, memory, launches, sum(num_edges) * 2 * _INDEX)
+
+
+def gradient_bytes(model: str, in_dim: int, hidden: int, classes: int, layers: int) -> float:
+    """Bytes of the gradients, float32, that ranks average after each step.
+
+    As many as the model has parameters: of a GraphSAGE layer two matrices and a bias, of a GAT
+    layer two matrices (sources and targets), two vectors of attention and a bias.
+
+    Raises:
+        ValueError: another model.
+    """
+    if model not in _OPERATIONS:
+        raise ValueError(f"unknown model {model!r}: sage or gat")
+    widths = _widths(model, in_dim, hidden, classes, layers)
+    vectors = 3 if model == "gat" else 1
+    return _FLOAT * sum((2 * wide + vectors) * out for wide, out in pairwise(widths))
+
+
+def _widths(model: str, in_dim: int, hidden: int, classes: int, layers: int) -> list[int]:
+    """How wide rows are before each layer and behind the last."""
+    inner = hidden * GAT_HEADS if model == "gat" else hidden
+    return [in_dim, *[inner] * (layers - 1), classes]
 
 
 def _sage_layer(

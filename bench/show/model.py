@@ -14,6 +14,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gatherbench.bench.model.host_ranks import host_ranks
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline
@@ -31,19 +32,25 @@ OFF_BY = (
     "Off by: how much longer the model expects an epoch to be, only worth something with the"
     " machine's own profile; with training as measured, what is left is the data path's."
 )
+FROM_ONE_RANK = (
+    "Modelled: of the same run with one rank, its stages and core-seconds, and what every case"
+    " declares of its work. The longer of two bounds: each rank's share of the work (ranks), or the"
+    " core-seconds on the cores that all ranks share (cores). Without what ranks send each other or"
+    " wait for each other."
+)
 
 
 def model_tables(run: Run) -> list[RenderableType]:
     """The tables of each workload, or a line that says why there is none."""
+    parts = host_ranks_tables(run)
     try:
         profile = profile_of(run)
     except ProfileError as error:
-        return [Text(f"no roofline: {error}"), Text()]
+        return [*parts, Text(f"no roofline: {error}"), Text()]
     if profile is None:
         remedy = "gatherbench predict RUN --profile NAME"
-        return [Text(f"no roofline: the run has no link profile ({remedy})"), Text()]
+        return [*parts, Text(f"no roofline: the run has no link profile ({remedy})"), Text()]
     table = roofline(run, profile)
-    parts: list[RenderableType] = []
     if table["rate"].notna().any():
         table = table[table["bound"] != "unknown"]
         for workload, here in table.groupby("workload", sort=False):
@@ -55,6 +62,34 @@ def model_tables(run: Run) -> list[RenderableType]:
             parts += [_errors(run.names[str(workload)], profile.name, here), Text()]
         parts += [Text(OFF_BY, style="dim"), Text()]
     return parts
+
+
+def host_ranks_tables(run: Run) -> list[RenderableType]:
+    """Measured epochs of ranks on a host beside what one rank's epoch makes expect; maybe none."""
+    parts: list[RenderableType] = []
+    lines = host_ranks(run)
+    for workload, here in lines.groupby("workload", sort=False):
+        parts += [_of_ranks(run.names[str(workload)], here), Text()]
+    return [*parts, Text(FROM_ONE_RANK, style="dim"), Text()] if parts else []
+
+
+def _of_ranks(workload: str, lines: pd.DataFrame) -> Table:
+    unit, factor = time_unit(float(lines["measured_s"].max()))
+    table = _empty(f"epochs of {workload}, and what one rank makes expect")
+    table.add_column("strategy", no_wrap=True)
+    table.add_column("variant", overflow="fold")
+    for name in (f"measured, {unit}", "modelled", "off by"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("bound by")
+    for line in lines.to_dict("records"):
+        cells = [line["strategy"], line["variant"], three_digits(line["measured_s"] * factor)]
+        if line["reason"]:
+            cells += ["–", "–", line["reason"]]
+        else:
+            seconds = three_digits(line["modelled_s"] * factor)
+            cells += [seconds, f"{line['error']:+.0%}", line["bound"]]
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
 
 
 def _table(workload: str, profile: str, lines: pd.DataFrame) -> Table:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gatherbench.bench.machine.env import this_machine
 from gatherbench.bench.model.advise.question import (
@@ -18,6 +19,7 @@ from gatherbench.bench.model.advise.question import (
 )
 from gatherbench.bench.model.advise.rank import Advice, advise
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, LinkProfile, load_profile
+from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.disturbance import disturbed
 from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.tables import Run, RunError, load_run
@@ -26,7 +28,7 @@ from gatherbench.bench.run.rows import SERIES
 #: Ends the source of an epoch that was disturbed.
 BESIDE = ", beside other work"
 #: Fields of a workload that decide its epoch; seeds draw other minibatches of the same kind.
-_SAME = ("dataset", "scale", "model", "hidden", "fanouts", "batch_size")
+_SAME = ("dataset", "scale", "model", "hidden", "fanouts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Asked:
     hidden: int = 16
     gpus: int = 1
     gpu_memory_bytes: float = 0.0
+    host_memory_bytes: float = 0.0
+    network_rate: float = 0.0
     profile: str = ""
     machines: int = 1
     law: str = ""
@@ -80,6 +84,8 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
         asked.gpus,
         asked.gpu_memory_bytes or None,
         asked.machines,
+        asked.host_memory_bytes or None,
+        asked.network_rate or None,
     )
     profile, said = chosen_profile(asked.profile, calibrations)
     if asked.sampler:
@@ -113,7 +119,7 @@ def measured_epochs(
     cannot be read are passed over.
     """
     found: dict[tuple[str, str], tuple[float, str]] = {}
-    if not question.graph.name or (question.gpus, question.machines) != (1, 1):
+    if not question.graph.name:
         return found
     agreed = ""
     for run in _runs(results / machine):
@@ -146,7 +152,13 @@ def _runs(folder: Path) -> Iterator[Run]:
 def _same(question: Question, workload: dict[str, object]) -> bool:
     asked = dataclasses.asdict(question.workload())
     asked["fanouts"] = list(question.fanouts)
-    return not workload.get("max_batches") and all(workload.get(n) == asked[n] for n in _SAME)
+    if workload.get("max_batches") or any(workload.get(n) != asked[n] for n in _SAME):
+        return False
+    names = ("batch_size", "gpus", "nodes", "scaling")
+    ranks: dict[str, Any] = {name: workload[name] for name in names if name in workload}
+    its = Workload(question.graph.name, **ranks)
+    mine = question.workload()  # alike are so many seeds a rank, however they came to be its
+    return (its.gpus, its.nodes, its.step_seeds) == (mine.gpus, mine.nodes, mine.step_seeds)
 
 
 def chosen_profile(name: str, calibrations: Path) -> tuple[LinkProfile, tuple[str, ...]]:

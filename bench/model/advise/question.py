@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gatherbench.bench.model.advise.sizes import LAWS, MinibatchSizes, drawn_sizes, expected_sizes
-from gatherbench.bench.model.profile import SPECS
+from gatherbench.bench.model.profile import SPECS, LinkProfile
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.units import ITEM_BYTES
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
@@ -16,6 +16,14 @@ from gatherbench.strategies.base import nearest
 
 #: Of a graph that does not say: about as many as the graphs of this field have.
 USUAL_CLASSES = 50
+
+
+#: What may be said of a machine: option, constant, field, and in which unit the option is given.
+_SAID = (
+    ("--gpu-memory", "gpu.memory", "gpu_memory_bytes", 2**30, "GiB", 24),
+    ("--host-memory", "host.memory", "host_memory_bytes", 2**30, "GiB", 512),
+    ("--network", "network.rate", "network_rate", 1e9 / 8, "Gb/s", 400),
+)
 
 
 class AdviceError(ValueError):
@@ -67,7 +75,9 @@ class Question:
         batch_size, model, hidden: of the training, see :class:`Workload`.
         gpus: of a machine, that train, each with its share of the minibatches.
         gpu_memory_bytes: of each; ``None``: as the profile says.
-        machines: alike, each with the whole table.
+        machines: alike.
+        host_memory_bytes: of each machine; ``None``: as the profile says.
+        network_rate: of each machine in each direction, B/s; ``None``: as the profile says.
     """
 
     graph: Graph
@@ -78,6 +88,8 @@ class Question:
     gpus: int = 1
     gpu_memory_bytes: float | None = None
     machines: int = 1
+    host_memory_bytes: float | None = None
+    network_rate: float | None = None
 
     def __post_init__(self) -> None:
         if not self.fanouts or any(f < 1 for f in self.fanouts):
@@ -88,14 +100,25 @@ class Question:
         for option, value in (*positive, ("--gpus", self.gpus), ("--machines", self.machines)):
             if value < 1:
                 raise AdviceError(f"{option} {value}: must be at least 1")
-        room = SPECS["gpu.memory"]
-        if self.gpu_memory_bytes is not None and not (
-            room.low <= self.gpu_memory_bytes <= room.high
-        ):
-            raise AdviceError(
-                f"--gpu-memory: {self.gpu_memory_bytes / 2**30:g} GiB; a GPU has"
-                f" {room.low / 2**30:.2g} to {room.high / 2**30:.0f}; write 24 for 24 GiB"
-            )
+        for option, key, said, factor, unit, usual in _SAID:
+            spec, value = SPECS[key], getattr(self, said)
+            if value is not None and not spec.low <= value <= spec.high:
+                raise AdviceError(
+                    f"{option}: {value / factor:g} {unit}; expected {spec.low / factor:.2g} to"
+                    f" {spec.high / factor:.0f}; write {usual} for {usual} {unit}"
+                )
+
+    @property
+    def world(self) -> int:
+        """Ranks that train together, one a GPU."""
+        return self.gpus * self.machines
+
+    def told(self, profile: LinkProfile) -> LinkProfile:
+        """The machine with what was said of it in the question."""
+        for _, key, said, *_ in _SAID:
+            if (value := getattr(self, said)) is not None:
+                profile = profile.with_constant(key, float(value), "given with the question")
+        return profile
 
     @property
     def batches(self) -> int:
@@ -110,6 +133,9 @@ class Question:
             hidden=self.hidden,
             fanouts=self.fanouts,
             batch_size=self.batch_size,
+            gpus=self.gpus,
+            nodes=self.machines,
+            scaling="weak" if self.world > 1 else "strong",
         )
 
 

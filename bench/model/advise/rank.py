@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from gatherbench.bench.model.advise.question import Question
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
@@ -17,9 +18,10 @@ from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.units import quantity
-from gatherbench.bench.run.training_cost import training_cost
+from gatherbench.bench.run.training_cost import gradient_bytes, training_cost
 from gatherbench.strategies.base import Strategy, parameters
 from gatherbench.strategies.data_path import total
+from gatherbench.strategies.knowledge import Ranks
 from gatherbench.strategies.places import TABLE_SHARE
 from gatherbench.strategies.registry import STRATEGIES, representatives, variants
 
@@ -47,8 +49,11 @@ class Option:
         gpu_bytes: of GPU memory that it needs, about, with the largest minibatches.
         pinned_bytes: of page-locked host memory.
         kept_bytes: of these, what is kept of the table.
+        host_bytes: of the host memory of a machine: the table, or what lies there of it.
+        placement: where the table lies, in words.
+        sharded: each rank holds a part of it, and sends others the rows that they need.
         lookahead: minibatches that are fetched ahead of the one in training.
-        fits: whether ``gpu_bytes`` are there; ``None`` where the GPU's memory is not known.
+        fits: whether ``gpu_bytes`` and ``host_bytes`` are there; ``None`` where it is not known.
         rank: from 1; ``None`` where it has none. Each of a lower rank is ahead of each of a higher
             one; within a rank not all of that is decided.
     """
@@ -67,6 +72,9 @@ class Option:
     lookahead: int
     fits: bool | None
     rank: int | None = None
+    host_bytes: float = 0.0
+    placement: str = ""
+    sharded: bool = False
 
     @property
     def path(self) -> tuple[str, str]:
@@ -138,9 +146,7 @@ def advise(
     What is said of where the time goes, and of memory, is of the largest of several minibatches,
     and of the slowest corner.
     """
-    if question.gpu_memory_bytes:
-        asked = float(question.gpu_memory_bytes)
-        profile = profile.with_constant("gpu.memory", asked, "given with the question")
+    profile = question.told(profile)
     remarks = dict.fromkeys(_assumed(question, sizes, profile))
     known = measured or {}
     largest = max(sizes, key=lambda one: one.rows)
@@ -168,7 +174,7 @@ def advise(
                 f" that keeps some rows ({strategy.name}) may bring far fewer (prepare the dataset)"
             ] = None
         options.append(option)
-        if table_on_gpu(load) and on_gpu is None:
+        if table_on_gpu(load) and not is_sharded(strategy) and on_gpu is None:
             on_gpu = option.path
     able = [o for o in options if o.epochs_s and o.fits is not False]
     if {o.basis for o in able} == {MEASURED, MODELLED}:
@@ -216,20 +222,21 @@ def ranked(able: Sequence[Option]) -> tuple[Option, ...]:
 def predict(
     question: Question, load: MinibatchLoad, profile: LinkProfile
 ) -> tuple[EpochPrediction, ...]:
-    """The question's epoch with this load, at each corner of the profile.
+    """The question's epoch with this load, :func:`drawn`, at each corner of the profile."""
+    ranks = {"gpus": question.gpus, "nodes": question.machines}
+    return predict_corners(drawn(load, profile), profile, question.batches, **ranks)
 
-    Where the profile does not know how fast minibatches are drawn they cost nothing, for they cost
-    every strategy the same; a remark says so.
+
+def drawn(load: MinibatchLoad, profile: LinkProfile) -> MinibatchLoad:
+    """The load whose minibatches cost nothing where the profile does not know their rate.
+
+    They cost every strategy the same; a remark says so.
     """
     rate = profile.host.sample_rate
-    if rate.value is None:
-        free = Estimate(0.0).remark(
-            f"without drawing minibatches, which all share (host.sample_rate: {rate.source})"
-        )
-        load = replace(load, sample_s=free)
-    return predict_corners(
-        load, profile, question.batches, gpus=question.gpus, nodes=question.machines
-    )
+    if rate.value is not None:
+        return load
+    said = f"without drawing minibatches, which all share (host.sample_rate: {rate.source})"
+    return replace(load, sample_s=Estimate(0.0).remark(said))
 
 
 def distinct_paths(
@@ -245,7 +252,7 @@ def distinct_paths(
     GPU do not count: they are found when the path is opened; nor do page visits on a machine of
     which nobody knows what they cost. Variants that are ``wanted`` (strategy, variant) are there in
     any case, but for those that nobody would train with, or that have to know a graph which is not
-    there.
+    there. Of one GPU nothing is sharded.
     """
     told = profile.read.page_visits.value is not None
     for kind in STRATEGIES:
@@ -253,7 +260,9 @@ def distinct_paths(
         measured = (one for one in variants(kind) if (one.name, one.variant) in wanted)
         for strategy in dict.fromkeys((*_asked_about(kind), *measured)):
             known = (strategy.name, strategy.variant) in wanted
-            if strategy.aside or sizes.knowledge.missing(strategy.needs):
+            if strategy.aside or sizes.knowledge.missing(strategy.needs - {"ranks"}):
+                continue
+            if question.world == 1 and is_sharded(strategy):
                 continue
             if strategy.learns and not known:
                 continue
@@ -277,20 +286,31 @@ def _asked_about(kind: type[Strategy]) -> Iterable[Strategy]:
     ) or (default,)
 
 
+def is_sharded(strategy: Strategy) -> bool:
+    """Whether each rank holds a part of the table of its own, by what the strategy has to know."""
+    return "ranks" in strategy.needs
+
+
 def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) -> MinibatchLoad:
-    """What a strategy's average minibatch asks of a machine: its data path over the sizes' ids."""
+    """What a strategy's average minibatch asks of a machine: its data path over the sizes' ids.
+
+    Where each rank holds another part of the table, the average over the ranks and their parts.
+    """
     graph = question.graph
     widths = (graph.dim, question.hidden, graph.classes)
+    every = [sizes.knowledge]
+    if is_sharded(strategy):
+        ranks = (Ranks(rank, question.world, question.gpus) for rank in range(question.world))
+        every = [replace(sizes.knowledge, ranks=one) for one in ranks]
+    of_table = graph.row_bytes, graph.nodes
+    paths = (strategy.data_paths(sizes.ids, *of_table, known, sizes.seen) for known in every)
     return load_of(
-        total(
-            strategy.data_paths(
-                sizes.ids, graph.row_bytes, graph.nodes, sizes.knowledge, sizes.seen
-            )
-        ),
-        sizes.rows / sum(ids.numel() for ids in sizes.ids),
+        total(chain.from_iterable(paths)),
+        sizes.rows / sum(ids.numel() for ids in sizes.ids) / len(every),
         training=training_cost(question.model, *widths, sizes.num_nodes, sizes.num_edges),
-        table_bytes=graph.table_bytes,
-        gpu_table_bytes=strategy.gpu_table_bytes(graph.table_bytes, sizes.knowledge),
+        gradient_bytes=gradient_bytes(question.model, *widths, len(question.fanouts)),
+        table_bytes=graph.table_bytes / len(every),
+        gpu_table_bytes=max(strategy.gpu_table_bytes(graph.table_bytes, one) for one in every),
         row_bytes=graph.row_bytes,
         lookahead=strategy.lookahead,
         gpu_share=strategy.gpu_share,
@@ -301,18 +321,40 @@ def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) 
 def gpu_need(load: MinibatchLoad, question: Question, sizes: MinibatchSizes) -> float:
     """Bytes of GPU memory, about: what is kept there of the table, rows in flight, and training.
 
+    Rows that other ranks send, and as many that they get, have buffers of their own.
     Training holds the rows as float32 and, as PyG computes it, a message for each edge of the
     widest layer, forward and backward.
     """
     wide = question.graph.dim * _FLOAT
     training = sizes.rows * wide + 2 * sizes.num_edges[-1] * wide
     edges = sum(sizes.num_edges) * 2 * _INDEX
-    rows = (load.lookahead + 1) * load.payload_bytes
+    rows = (load.lookahead + 1) * load.payload_bytes + 2 * load.sent_bytes
     return training + edges + rows + load.gpu_table_bytes
 
 
+def host_need(load: MinibatchLoad, question: Question, *, sharded: bool) -> float:
+    """Bytes of host memory of each machine: the table, or the parts that its ranks hold there.
+
+    What lies in GPU memory is read from the disk when the path opens and needs none.
+    """
+    if sharded:
+        return load.table_bytes * question.gpus if load.brought_bytes else 0.0
+    return 0.0 if table_on_gpu(load) else load.table_bytes
+
+
+def placement(load: MinibatchLoad, question: Question, *, sharded: bool) -> str:
+    """Where the table lies, in words."""
+    in_host = load.brought_bytes > 0 if sharded else not table_on_gpu(load)
+    kept = load.gpu_table_bytes - (0.0 if in_host else load.table_bytes)
+    hot = ", hot rows in GPU memory" if kept > question.graph.row_bytes else ""
+    if sharded:
+        where = "host" if in_host else "GPU"
+        return f"sharded over {question.world} ranks in {where} memory{hot}"
+    return f"replicated host table{hot}" if in_host else "replicated in GPU memory"
+
+
 def table_on_gpu(load: MinibatchLoad) -> bool:
-    """Whether the whole table lies in GPU memory."""
+    """Whether the whole table, or all of it that this rank holds, lies in GPU memory."""
     return load.gpu_table_bytes >= load.table_bytes
 
 
@@ -331,7 +373,8 @@ def gib(num_bytes: float) -> str:
     """Bytes as GiB or MiB."""
     if num_bytes < 1 << 30:
         return f"{num_bytes / (1 << 20):.3g} MiB"
-    return f"{num_bytes / (1 << 30):.3g} GiB"
+    size = num_bytes / (1 << 30)
+    return f"{size:,.0f} GiB" if size >= 1e3 else f"{size:.3g} GiB"
 
 
 def _assumed(
@@ -339,16 +382,13 @@ def _assumed(
 ) -> Iterator[str]:
     """What is assumed or left out whatever moves the features."""
     yield from question.graph.assumed
-    there = profile.node.gpus.value
-    if there is not None and question.gpus > there:
-        yield f"{question.gpus} GPUs in a machine that is known with {there:g}"
     if ranged := profile.ranges():
         names = " and of ".join(ranged)
         yield f"of {names} the profile knows a range: epochs go from end to end of it"
     for kind in STRATEGIES:
-        if missing := sizes[0].knowledge.missing(kind().needs):
-            how = "" if missing == ["ranks"] else " (prepare the dataset)"
-            yield f"{kind.name} is left out: it has to know {', '.join(missing)}{how}"
+        if missing := sizes[0].knowledge.missing(kind().needs - {"ranks"}):
+            what = ", ".join(missing)
+            yield f"{kind.name} is left out: it has to know {what} (prepare the dataset)"
     for law in question.graph.laws:
         if law not in [one.law for one in sizes]:
             yield f"no graph of the law {law} has so many edges: it is left out"
@@ -363,15 +403,21 @@ def _option(
     profile: LinkProfile,
 ) -> Option:
     """The strategy as an option, still without its epochs."""
-    memory = profile.gpu.memory.value
-    need = gpu_need(load, question, sizes)
+    memory, host = profile.gpu.memory.value, profile.host.memory.value
+    sharded = is_sharded(strategy)
+    need, host_bytes = gpu_need(load, question, sizes), host_need(load, question, sharded=sharded)
+    placed = placement(load, question, sharded=sharded)
     fits = None if memory is None else need <= TABLE_SHARE * memory
     if fits is False:
         reason = f"It needs {gib(need)} of GPU memory, and {gib(memory or 0)} are there."
+    elif host is not None and host_bytes > host:
+        fits = False
+        what = f"{placed[0].upper()}{placed[1:]}"
+        reason = f"{what}: {gib(host_bytes)} of host memory a machine, and {gib(host)} are there."
     elif epoch.epoch_s.value is None:
         reason = f"Not known: {'; '.join(epoch.epoch_s.unknown)}."
     else:
-        reason = _sentence(epoch, -(-question.batches // (question.gpus * question.machines)))
+        reason = _sentence(epoch, -(-question.batches // question.world))
     return Option(
         strategy.name,
         strategy.variant,
@@ -386,6 +432,9 @@ def _option(
         kept_bytes=load.gpu_table_bytes,
         lookahead=load.lookahead,
         fits=fits,
+        host_bytes=host_bytes,
+        placement=placed,
+        sharded=sharded,
     )
 
 
@@ -394,8 +443,10 @@ _WORDS = {
     "sample": "drawing minibatches",
     "gather": "the CPU's gather",
     "transfer": "the transfer over the link",
+    "exchange": "the exchange of rows between ranks",
     "expand": "reading rows in GPU memory",
     "train": "training",
+    "all_reduce": "averaging gradients",
 }
 
 

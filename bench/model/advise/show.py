@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from math import isfinite
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -10,7 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gatherbench.bench.model.advise.rank import LEVEL, MEASURED, MODELLED, Advice, Option, gib
+from gatherbench.bench.model.placement import even_of, even_words
 from gatherbench.bench.read.units import span
+from gatherbench.strategies.places import TABLE_SHARE
 
 #: Of the JSON: raised when a field changes its meaning or goes away.
 SCHEMA_VERSION = 2
@@ -37,7 +40,12 @@ def headline(advice: Advice) -> str:
     else:
         table += f" and does not fit in the GPU's {gib(memory)}"
     if not ranked and all(option.fits is False for option in unranked):
-        return f"{table}; nor do the minibatches of any path: make them smaller."
+        host = advice.profile.host.memory.value
+        full = host is not None and any(option.host_bytes > host for option in unranked)
+        why = "do the minibatches of any path: make them smaller"
+        if full:
+            why = f"in the {gib(host or 0.0)} of a host: take more machines"
+        return f"{table}; nor {why}."
     if not ranked:
         return (
             f"{table}. Nothing can be ranked: the profile lacks what every path needs"
@@ -51,7 +59,8 @@ def headline(advice: Advice) -> str:
             f"{table}. Which path is the fastest is not decided: none is ahead in every case of"
             f" {names}."
         )
-    said = f"{table}. Take {best.strategy} ({best.variant}): {_times(best)} an epoch"
+    placed = f", {best.placement}" if advice.question.world > 1 else ""
+    said = f"{table}. Take {best.strategy} ({best.variant}){placed}: {_times(best)} an epoch"
     said += f" ({best.basis})"
     hint = ""
     seen = next((o for o in ranked if o.basis == MEASURED), best)
@@ -89,6 +98,7 @@ def render(advice: Advice) -> RenderableType:
     parts.append(Text())
     if advice.ranked:
         parts += [_ranking(advice), Text(), *_reasons(advice), *_kept(advice)]
+    parts += [Text(line) for line in placements(advice)]
     for option in advice.unranked:
         parts.append(Text(f"not ranked: {_name(option)}. {option.reason}", style="yellow"))
     parts += [Text(), Text(_stands_on(advice))]
@@ -100,9 +110,11 @@ def to_json(advice: Advice) -> dict[str, Any]:
     """The same as plain values; times in seconds, sizes in bytes, ``null`` for what is not known.
 
     ``strategies`` stand in the order of their rank; those without one follow, also variants in
-    whose place a ranked one stands. ``epochs_s`` and
-    ``minibatches`` have an entry for each law of a graph that is not at hand, or one that was
-    sampled; where the profile knows ranges, ``epochs_s`` has one for each combination of ends.
+    whose place a ranked one stands. ``epochs_s`` and ``minibatches`` have an entry for each law of
+    a graph that is not at hand, or one that was sampled; where the profile knows ranges,
+    ``epochs_s`` has one for each combination of ends. ``sharded_above`` is of several GPUs: above
+    which rate a table sharded over GPU memory is faster than a replicated host table, at each
+    combination of ends (0: at any; ``null``: at none, or not known).
     """
     question = advice.question
     laws = [sizes.law or "sampled" for sizes in advice.sizes]
@@ -133,6 +145,7 @@ def to_json(advice: Advice) -> dict[str, Any]:
         },
         "profile": {"name": advice.profile.name, "unknown": advice.profile.unknown()},
         "strategies": [said(option) for option in everything],
+        "sharded_above": _even_json(advice),
         "remarks": list(advice.remarks),
     }
 
@@ -144,6 +157,8 @@ def _ranking(advice: Advice) -> Table:
     for name in ("epoch", "GPU", "pinned"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
+    if advice.question.world > 1:
+        table.add_column("table")
     for option in advice.ranked:
         table.add_row(
             str(option.rank),
@@ -152,6 +167,7 @@ def _ranking(advice: Advice) -> Table:
             gib(option.gpu_bytes),
             gib(option.pinned_bytes) if option.pinned_bytes else "none",
             Text(option.basis, style="green" if option.basis == MEASURED else "cyan"),
+            *([option.placement] if advice.question.world > 1 else []),
         )
     return table
 
@@ -183,6 +199,61 @@ def _kept(advice: Advice) -> list[Text]:
             )
         )
     return lines
+
+
+def placements(advice: Advice) -> list[str]:
+    """Of several GPUs: is the table better replicated or sharded, how large may it be? Sentences.
+
+    All of it is modelled, whatever was measured.
+    """
+    question = advice.question
+    if question.world == 1:
+        return []
+    even = even_of(advice)
+    network = even.key == "network.rate"
+    what = "of network a machine" if network else "from its peers to each GPU"
+    words = even_words(even)
+    if words.startswith("not known"):
+        said = f"at which rate {what} is {words}"
+    else:
+        said = f"above {words} {what}"
+    lines = [
+        f"Modelled: sharded over {question.world} ranks in GPU memory the table is faster than"
+        f" replicated in host memory and read in place (aligned_zero_copy) {said}."
+    ]
+    ranked = advice.ranked
+    parts = next((one for one in ranked if one.sharded), None)
+    whole = next((one for one in ranked if not one.sharded), None)
+    if parts is not None and whole is not None:
+        first, second = (
+            (parts, whole) if ranked.index(parts) < ranked.index(whole) else (whole, parts)
+        )
+        order = "is ahead of" if first.ahead_of(second) else "is not decided against"
+        lines.append(
+            f"{_name(first)} ({first.placement}, {_times(first)}) {order} {_name(second)}"
+            f" ({second.placement}, {_times(second)})."
+        )
+    gpu, host = advice.profile.gpu.memory.value, advice.profile.host.memory.value
+    rooms = {
+        "replicated in host memory": host,
+        "sharded over host memory": host and question.machines * host,
+        "sharded over GPU memory": gpu and question.world * TABLE_SHARE * gpu,
+    }
+    told = (f"{how} {'not known' if room is None else gib(room)}" for how, room in rooms.items())
+    lines.append(f"The largest table, less what training needs: {', '.join(told)}.")
+    return lines
+
+
+def _even_json(advice: Advice) -> dict[str, Any] | None:
+    if advice.question.world == 1:
+        return None
+    even = even_of(advice)
+    rates = [r.value if r.value is not None and isfinite(r.value) else None for r in even.rates]
+    return {
+        "constant": even.key,
+        "rates": dict(zip(even.ends, rates, strict=True)),
+        "said": even_words(even),
+    }
 
 
 def _family(option: Option) -> tuple[str, int]:

@@ -69,10 +69,12 @@ def make_run(
     sampling: str = "live",
     workers: int = 0,
     metered: bool = True,
+    **workload: Any,
 ) -> Run:
     """A run whose cases declared this, and measured 2 s of sampling, 4 of fetching, 1 of steps.
 
-    Minibatches that are not drawn live took 0.04 s. Workers used 6 core-seconds.
+    Minibatches that are not drawn live took 0.04 s. Workers used 6 core-seconds. ``workload``: more
+    of its fields.
     """
     rows: list[Row] = []
     drawing = 2 if sampling == "live" else 0.04
@@ -91,7 +93,7 @@ def make_run(
             rows.append(make.ok("epoch", "cpu_sampler_workers", "s", spent, "a test", 0))
     plan: dict[str, Any] = {
         "measure": {"sampling": sampling, "sampler_workers": workers},
-        "workloads": {WORKLOAD: {"dataset": "tiny"}},
+        "workloads": {WORKLOAD: {"dataset": "tiny", **workload}},
         "cases": [
             {"workload": WORKLOAD, "strategy": name, "variant": "default", "repeat": 0}
             for name in CASES
@@ -107,8 +109,8 @@ def profile() -> LinkProfile:
     return load_profile("rtx3090-pcie4")
 
 
-def epochs(run: Run, profile: LinkProfile, **more: int) -> dict[str, float | None]:
-    found = predictions(run, profile, **more)
+def epochs(run: Run, profile: LinkProfile) -> dict[str, float | None]:
+    found = predictions(run, profile)
     return {one.strategy: epoch.epoch_s.value for one, (epoch, *_) in found}
 
 
@@ -404,9 +406,8 @@ def test_a_case_that_declared_nothing_says_so(tmp_path: Path, profile: LinkProfi
 def test_more_gpus_are_faster_until_something_is_shared(
     tmp_path: Path, profile: LinkProfile
 ) -> None:
-    run = make_run(tmp_path, sampling="replay")
-    one, four = (epochs(run, profile, gpus=n) for n in (1, 4))
-    nodes = epochs(run, profile, nodes=4)
+    ranks = ({"gpus": 1}, {"gpus": 4}, {"nodes": 4})
+    one, four, nodes = (epochs(make_run(tmp_path, sampling="gpu", **of), profile) for of in ranks)
     for name in CASES:
         first, shared, apart = one[name], four[name], nodes[name]
         assert first is not None
@@ -416,10 +417,63 @@ def test_more_gpus_are_faster_until_something_is_shared(
 
 
 def test_that_more_gpus_do_not_draw_faster_is_said(tmp_path: Path, profile: LinkProfile) -> None:
+    """Where they are drawn at a rate that one GPU had; ranks that were measured share the cores."""
     said = "drawing minibatches keeps 100% of the cores busy for each of 4 GPUs"
-    for sampling, gpus, expected in (("live", 1, False), ("live", 4, True), ("gpu", 4, False)):
-        for _, (epoch,) in predictions(make_run(tmp_path, sampling=sampling), profile, gpus=gpus):
-            assert any(said in remark for remark in epoch.epoch_s.remarks) is expected
+    load = declared_load(CASES["by_gpu"], 1e9)
+    drawn = replace(load, sample_s=Estimate(0.1))
+    for gpus, share, expected in ((1, 1.0, False), (4, 1.0, True), (4, 0.25, False)):
+        epoch = predict_batches(replace(drawn, cpu_share=share), profile, BATCHES, gpus=gpus)
+        assert any(said in remark for remark in epoch.epoch_s.remarks) is expected
+
+
+def test_a_run_of_several_ranks_is_predicted_for_as_many_gpus(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    """Of 4 minibatches each of 4 ranks has one, which it drew in 2 s on a quarter of the cores."""
+    run = make_run(tmp_path, gpus=2, nodes=2)
+    found = {one.strategy: (one, epoch) for one, (epoch,) in predictions(run, profile)}
+    series, epoch = found["by_gpu"]
+    assert (series.gpus, series.nodes, series.batches, series.steps) == (2, 2, BATCHES, 1)
+    assert series.load is not None
+    assert series.load.payload_bytes == PAYLOAD / BATCHES
+    assert series.load.sample_s is not None
+    assert (series.load.sample_s.value, series.load.cpu_share) == (2.0, 0.5)
+    alone = predict_batches(series.load, profile, 1).epoch_s.value
+    assert epoch.epoch_s.value == pytest.approx(alone)
+    assert "2 GPUs in a machine that is known with 1" in epoch.epoch_s.remarks
+    # No bytes of gradients are declared: what averaging them takes is a reason, and not 0.
+    rows = [row for row in predict(run, profile) if row.strategy == "by_gpu"]
+    (averaging,) = (row for row in rows if row.stage == "all_reduce")
+    assert averaging.value is None
+    assert averaging.reason == "unknown: bytes of the gradients: not said"
+    assert not any(r.stage == "all_reduce" for r in predict(make_run(tmp_path), profile))
+
+
+def test_the_run_says_how_many_bytes_of_gradients_are_averaged(
+    tmp_path: Path, profile: LinkProfile
+) -> None:
+    """2 ranks send 1 MB each over the 26.89 GB/s between peers, in two hops of 1 µs."""
+    run = make_run(tmp_path, gpus=2)
+    first = run.rows.iloc[[0]].assign(
+        basis="measured", stage="all_reduce", metric="payload", unit="B", value=1e6
+    )
+    run = replace(run, rows=pd.concat([run.rows, first], ignore_index=True))
+    found = {row.strategy: row for row in predict(run, profile) if row.stage == "all_reduce"}
+    assert set(found) == set(CASES)
+    for row in found.values():
+        assert row.value == pytest.approx(2 * (1e6 / 26.89e9 + 6.6e-6 + 2e-6), rel=1e-6)
+        assert (row.metric, row.basis) == ("wall_time", "predicted")
+
+
+def test_rates_of_several_ranks_are_those_of_one_link(tmp_path: Path, profile: LinkProfile) -> None:
+    """Half of the payload in the 4 s that the slowest of two ranks waited."""
+    run = make_run(tmp_path, backend="cuda", gpus=2)
+    lines = roofline(run, profile)
+    (measured,) = lines[(lines["kind"] == "measured") & (lines["strategy"] == "by_gpu")]["rate"]
+    assert measured == pytest.approx(PAYLOAD / 2 / 4.0)
+    by_path = against_measured(run, profile).set_index("strategy")["modelled_path_s"]
+    # A second of training as measured, with the gradients in it, behind two drawn minibatches.
+    assert by_path["resident"] == pytest.approx(0.5 + 2 * 1.0, rel=0.01)
 
 
 def test_rooflines_are_shares_of_the_roofs(tmp_path: Path, profile: LinkProfile) -> None:

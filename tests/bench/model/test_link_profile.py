@@ -53,6 +53,39 @@ def test_a_preset_has_units_and_sources_its_links_rate_and_reads_back(
     assert hash(load_profile(path)) == hash(profile)
 
 
+def test_a_file_from_before_peers_and_networks_is_still_read(tmp_path: Path) -> None:
+    """What it does not name is not known, for a reason."""
+    path = tmp_path / "mine.toml"
+    older = changed("host.memory", None)
+    path.write_text(older[: older.index("[peer]")], encoding="utf-8")
+    profile = load_profile(path)
+    later = {"host.memory", "peer.rate", "peer.latency", "network.rate", "network.latency"}
+    assert {key for key, spec in SPECS.items() if spec.otherwise} == later
+    assert {profile.unknown()[key] for key in later} == {"the profile does not name it"}
+    own = older.replace("[peer]\n", "[peer]\nrat = 3\n")
+    assert "peer.rat: unknown key; did you mean 'rate'?" in refused(tmp_path, own)
+
+
+def test_no_preset_knows_a_network_that_is_its_cluster_s() -> None:
+    for name in PRESETS:
+        profile = load_profile(name)
+        assert profile.network.rate.value is None
+        assert "--network" in profile.network.rate.source
+        several = (profile.node.gpus.value or 1) > 1
+        assert not several or profile.peer.rate.value
+
+
+def test_nvlink_is_what_was_measured_of_it() -> None:
+    """380 of 450 GB/s a direction; over PCI Express a peer gets what the link gives at most."""
+    for name in ("h100-sxm-pcie5", "h200-sxm-pcie5"):
+        assert load_profile(name).peer.rate.value == 380e9
+    for name in ("rtx3090-pcie3", "rtx3090-pcie4"):
+        profile = load_profile(name)
+        seconds = link_time({256.0: 1e6}, profile).value
+        assert seconds is not None
+        assert profile.peer.rate.value == pytest.approx(256e6 / seconds, rel=1e-3)
+
+
 def refused(tmp_path: Path, text: str) -> str:
     path = tmp_path / "mine.toml"
     path.write_text(text, encoding="utf-8")
@@ -80,6 +113,9 @@ def test_missing_constants_are_named_with_what_is_expected(tmp_path: Path) -> No
     said = refused(tmp_path, "[link]\n")
     assert said.startswith("mine.toml: ")
     for key, spec in SPECS.items():
+        if spec.otherwise:
+            assert f"{key} is missing" not in said
+            continue
         assert f"{key} is missing ({spec.meaning}); expected {spec.shape}" in said
         assert spec.unit in spec.shape
 

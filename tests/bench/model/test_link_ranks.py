@@ -1,0 +1,325 @@
+"""Ranks that train together, worked out by hand: gradients, rows of others, and whole epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatherbench.bench.model.epoch import epoch_seconds, minibatch_parts, predict_batches
+from gatherbench.bench.model.estimate import Estimate
+from gatherbench.bench.model.load import MinibatchLoad, load_of
+from gatherbench.bench.model.physics import Part, all_reduce, exchange
+from gatherbench.bench.model.placement import sharded
+from gatherbench.bench.model.profile import LinkProfile, load_profile
+from gatherbench.bench.model.schedule import Parts, run_epoch
+from gatherbench.strategies.data_path import DataPath
+
+
+def machine(**constants: float | None) -> LinkProfile:
+    """An RTX 3090 whose peers get 10 GB/s (1 µs a hop) and whose network has 5 GB/s (3 µs)."""
+    profile = load_profile("rtx3090-pcie4")
+    usual = {
+        "peer__rate": 10e9, "peer__latency": 1e-6, "network__rate": 5e9, "network__latency": 3e-6,
+    }  # fmt: skip
+    for key, value in (usual | constants).items():
+        profile = profile.with_constant(key.replace("__", "."), value, "made up")
+    return profile
+
+
+GRADIENTS = MinibatchLoad(0.0, gradient_bytes=1e6)
+AllReduce = Callable[[MinibatchLoad, LinkProfile, int, int], Part]
+
+
+def check_all_reduce(model: AllReduce) -> None:
+    """4 ranks send 2 · 3/4 of 1 MB each: 1.5 MB, in 6 hops behind NCCL's 6.6 µs."""
+    near = model(GRADIENTS, machine(), 4, 1)
+    assert near.seconds.value == pytest.approx(150e-6 + 6.6e-6 + 6e-6)
+    assert near.bound == "averaging gradients (peer link)"
+    assert near.demands == {"peer link": pytest.approx(150 / 162.6)}
+    # Two of the six hops cross the network, which sets the rate; each of two GPUs has half of it.
+    both = model(GRADIENTS, machine(), 2, 2)
+    assert both.seconds.value == pytest.approx(300e-6 + 6.6e-6 + 4e-6 + 6e-6)
+    assert both.demands == {
+        "peer link": pytest.approx(150 / 316.6),
+        "network": pytest.approx(300 / 316.6 / 2),
+    }
+    # One GPU a machine has no peers: 2 ranks send 1 MB each, in two hops.
+    far = model(GRADIENTS, machine(peer__rate=None, peer__latency=None), 1, 2)
+    assert far.seconds.value == pytest.approx(200e-6 + 6.6e-6 + 6e-6)
+    assert far.bound == "averaging gradients (network)"
+    small = model(replace(GRADIENTS, gradient_bytes=100.0), machine(), 8, 1)
+    assert small.seconds.value == pytest.approx(175 / 10e9 + 6.6e-6 + 14e-6)
+    assert small.bound == "averaging gradients (latency)"
+
+
+def test_gradients_go_round_in_a_ring() -> None:
+    check_all_reduce(all_reduce)
+
+
+def to_all(load: MinibatchLoad, profile: LinkProfile, gpus: int, nodes: int) -> Part:
+    """Each rank sends its gradients to each other one."""
+    world = gpus * nodes
+    more = world * load.gradient_bytes / 2 if load.gradient_bytes else 0.0
+    return all_reduce(replace(load, gradient_bytes=more), profile, gpus, nodes)
+
+
+def at_once(load: MinibatchLoad, profile: LinkProfile, gpus: int, nodes: int) -> Part:
+    """Hops cost nothing."""
+    for key in ("peer.latency", "network.latency"):
+        profile = profile.with_constant(key, 1e-8, "made up")
+    return all_reduce(load, profile, gpus, nodes)
+
+
+def one_machine(load: MinibatchLoad, profile: LinkProfile, gpus: int, nodes: int) -> Part:
+    return all_reduce(load, profile, gpus * nodes, 1)
+
+
+def a_network_each(load: MinibatchLoad, profile: LinkProfile, gpus: int, nodes: int) -> Part:
+    part = all_reduce(load, profile, gpus, nodes)
+    return replace(part, demands=dict.fromkeys(part.demands, 1.0))
+
+
+@pytest.mark.parametrize("wrong", [to_all, at_once, one_machine, a_network_each])
+def test_a_wrong_average_is_rejected(wrong: AllReduce) -> None:
+    with pytest.raises(AssertionError):
+        check_all_reduce(wrong)
+
+
+def test_what_is_not_known_of_the_average_is_a_reason_and_left_out_of_the_epoch() -> None:
+    dark = machine(network__rate=None)
+    assert all_reduce(GRADIENTS, dark, 2, 2).seconds.unknown == ("network.rate: made up",)
+    untold = replace(GRADIENTS, gradient_bytes=None)
+    (why,) = all_reduce(untold, machine(), 2, 1).seconds.unknown
+    assert why == "bytes of the gradients: not said"
+    for given_load, profile in ((GRADIENTS, dark), (untold, machine())):
+        load = replace(given_load, sample_s=Estimate(0.0), train_s=Estimate(1e-3))
+        epoch = predict_batches(load, profile, 40, gpus=2, nodes=2)
+        assert epoch.epoch_s.value == pytest.approx(10e-3, rel=0.02)
+        assert epoch.all_reduce_s.value is None
+        assert epoch.all_reduce_s.unknown
+        assert any("without averaging gradients (" in said for said in epoch.epoch_s.remarks)
+        assert epoch.epoch_s.value == epoch_seconds(load, profile, 40, 2, 2).value
+
+
+def test_gradients_are_averaged_at_the_end_of_each_step() -> None:
+    """1 ms of training, then 162.6 µs: ten steps a rank."""
+    load = replace(GRADIENTS, sample_s=Estimate(0.0), train_s=Estimate(1e-3))
+    epoch = predict_batches(load, machine(gpu__submit=1e-7), 40, gpus=4)
+    assert epoch.train_s.value == pytest.approx(10 * 1.1626e-3)
+    assert epoch.all_reduce_s.value == pytest.approx(10 * 162.6e-6)
+    assert epoch.epoch_s.value == pytest.approx(10 * 1.1626e-3, rel=1e-3)
+    assert epoch.exposed["all_reduce"] == pytest.approx(1.0)
+    alone = predict_batches(load, machine(), 40)
+    assert (alone.all_reduce_s.value, "all_reduce" in alone.parts) == (0.0, False)
+    # Where what was measured as training holds the average, nothing comes on top.
+    held = predict_batches(replace(load, gradient_bytes=0.0), machine(), 40, gpus=4)
+    assert held.train_s.value == pytest.approx(10e-3)
+
+
+def test_more_gpus_than_the_machine_is_known_with_are_said() -> None:
+    load = replace(GRADIENTS, sample_s=Estimate(0.0), train_s=Estimate(1e-3))
+    said = "4 GPUs in a machine that is known with 1"
+    assert said in predict_batches(load, machine(), 40, gpus=4).epoch_s.remarks
+    assert said not in predict_batches(load, machine(node__gpus=4.0), 40, gpus=4).epoch_s.remarks
+
+
+#: 16 MB of rows of 64 B: 5 of them here, 3 from the same machine, 8 from another; the rank's own
+#: part lies in GPU memory.
+SPREAD = MinibatchLoad(
+    16e6,
+    row_bytes=64,
+    peer_bytes=3e6,
+    network_bytes=8e6,
+    gpu_table_bytes=1e9,
+    sample_s=Estimate(0.0),
+    train_s=Estimate(2e-3),
+    gradient_bytes=0.0,
+)
+
+
+def test_rows_of_other_ranks_cross_with_their_ids() -> None:
+    """8 B of id for each row of 64 B; both links at once; counts, ids and rows are exchanged."""
+    part = exchange(SPREAD, machine())
+    assert part.seconds.value == pytest.approx(9e6 / 5e9 + 3 * (6.6e-6 + 3e-6))
+    assert part.bound == "network"
+    assert part.demands == {
+        "peer link": pytest.approx(337.5 / 1828.8),
+        "network": pytest.approx(1800 / 1828.8),
+    }
+    near = exchange(replace(SPREAD, network_bytes=0.0), machine(network__rate=None))
+    assert near.seconds.value == pytest.approx(337.5e-6 + 3 * 7.6e-6)
+    assert near.bound == "peer link"
+    assert exchange(SPREAD, machine(network__rate=None)).seconds.unknown == (
+        "network.rate: made up",
+    )
+
+
+def test_a_rank_serves_others_from_where_its_own_rows_lie() -> None:
+    """In GPU memory: 5 MB of its own, 11 for others, and 11 put in place, read and written."""
+    parts = minibatch_parts(SPREAD, machine(), 2, 2)
+    assert parts.transfer is None
+    assert parts.expand is not None
+    assert parts.expand.seconds.value == pytest.approx(2 * 27e6 / 936e9)
+    # In host memory: 5 MB of its own and 11 for others over the link, then 11 put in place.
+    host = replace(
+        SPREAD, gpu_link_read_bytes=5e6, gpu_requests={128: 5e6 / 128}, gpu_table_bytes=0.0
+    )
+    parts = minibatch_parts(host, machine(), 2, 2)
+    assert parts.transfer is not None
+    assert parts.expand is not None
+    assert parts.transfer.seconds.value == pytest.approx(16e6 / 128 * 148 / (31.51e9 * 0.92))
+    assert parts.expand.seconds.value == pytest.approx(2 * 11e6 / 936e9)
+    # The CPU gathers 5 MB for itself in 1 ms, and for others as fast.
+    gathers = dict.fromkeys(("cpu_read_bytes", "cpu_write_bytes", "copy_engine_bytes"), 5e6)
+    by_cpu = replace(SPREAD, **gathers, gather_s=Estimate(1e-3), gpu_table_bytes=0.0)
+    gather = minibatch_parts(by_cpu, machine(), 2, 2).gather
+    assert gather is not None
+    assert gather.seconds.value == pytest.approx(16 / 5 * 1e-3)
+    nowhere = replace(SPREAD, peer_bytes=8e6, gpu_table_bytes=0.0)
+    lost = predict_batches(nowhere, machine(), 8, gpus=2, nodes=2)
+    assert lost.epoch_s.unknown == ("where a rank's own rows lie: none of them was asked for",)
+
+
+def test_gpus_of_a_machine_share_its_network_and_have_a_link_to_peers_each() -> None:
+    """Beside training the slower of the two sets the pace: twice 1.8 ms where two GPUs share."""
+    ahead = replace(SPREAD, lookahead=1, train_s=Estimate(1e-3))
+    tiny = machine(gpu__submit=1e-7)
+    alone = epoch_seconds(ahead, tiny, 2 * 30, 1, 2).value
+    shared = epoch_seconds(ahead, tiny, 4 * 30, 2, 2).value
+    assert alone is not None
+    assert shared is not None
+    assert alone == pytest.approx(30 * (1828.8e-6 + 57.7e-6) + 1e-3, rel=0.01)
+    # By hand 30 · 2 · 1.8 ms, what does not use the network beside it.
+    assert shared == pytest.approx(30 * 3600e-6, rel=0.04)
+    near = replace(ahead, network_bytes=0.0, peer_bytes=11e6)
+    one, two = (epoch_seconds(near, tiny, 30 * gpus, gpus, 1).value for gpus in (1, 2))
+    assert two == pytest.approx(one)
+
+
+def part(seconds: float, **demands: float) -> Part:
+    return Part(Estimate(seconds), "a test", {k.replace("_", " "): v for k, v in demands.items()})
+
+
+def test_an_exchange_is_part_of_the_fetch_and_an_average_of_the_step() -> None:
+    """Each closed form by hand: 3 s over the link, 2 s between ranks, 1 s of a step, 0.5 s more."""
+    n = 20
+    made = Parts(
+        sample=part(0.0),
+        submit_s=Estimate(0.0),
+        gather=None,
+        transfer=part(3.0, link=1.0),
+        by_kernel=True,
+        expand=None,
+        train=part(1.0, multiprocessors=1.0),
+        lookahead=0,
+        gpu_share=0.0,
+        exchange=part(2.0, network=1.0),
+        all_reduce=part(0.5),
+    )
+    blocking = run_epoch(made, n)
+    assert blocking.epoch_s == pytest.approx(n * 6.5)
+    assert blocking.fetch_s == pytest.approx(n * 5.0)
+    assert blocking.train_s == pytest.approx(n * 1.5)
+    assert blocking.all_reduce_s == pytest.approx(n * 0.5)
+    ahead = run_epoch(replace(made, lookahead=1), n)
+    assert ahead.epoch_s == pytest.approx(n * 5.0 + 1.5)
+    assert run_epoch(replace(made, lookahead=1), 1000).all_reduce_s == pytest.approx(500.0)
+    # Two GPUs have a link each, and one network between them: 3 s, and twice 2 s.
+    both = run_epoch(replace(made, lookahead=1), n, gpus=2)
+    assert both.epoch_s == pytest.approx(n * 7.0 + 1.5)
+    networked = replace(made, lookahead=1, transfer=None)
+    assert run_epoch(networked, n, gpus=2).epoch_s == pytest.approx(n * 4.0 + 1.5, rel=0.01)
+    peers = replace(networked, exchange=part(2.0, peer_link=1.0))
+    assert run_epoch(peers, n, gpus=2).epoch_s == pytest.approx(n * 2.0 + 1.5)
+
+
+def test_what_several_ranks_measured_keeps_the_cores_that_each_had_busy() -> None:
+    """Two ranks drew for 2 ms on half of the cores each: side by side it is 2 ms again."""
+    load = MinibatchLoad(0.0, sample_s=Estimate(2e-3), train_s=Estimate(1e-6), gradient_bytes=0.0)
+    halves = replace(load, cpu_share=0.5)
+    whole, half = (epoch_seconds(one, machine(), 60, 2, 1).value for one in (load, halves))
+    assert half == pytest.approx(30 * 2e-3, rel=0.02)
+    assert whole == pytest.approx(30 * 4e-3, rel=0.02)
+
+
+def test_a_path_s_rows_from_other_ranks_are_in_the_load() -> None:
+    path = DataPath(10, gpu_memory_bytes=2, peer_bytes=3, network_bytes=5, gpu_requests={})
+    load = load_of(path, 0.5)
+    assert (load.peer_bytes, load.network_bytes, load.sent_bytes) == (1.5, 2.5, 4.0)
+    assert (load.brought_bytes, load.kept_bytes) == (0.0, 1.0)
+
+
+WHOLE = MinibatchLoad(
+    1e8,
+    gpu_link_read_bytes=1e8,
+    gpu_requests={128: 1e8 / 128},
+    table_bytes=1e10,
+    row_bytes=512,
+    sample_s=Estimate(0.0),
+    train_s=Estimate(2e-3),
+    gradient_bytes=1e5,
+)
+
+
+def test_sharded_over_one_rank_is_local() -> None:
+    """As if the whole table were in its GPU's memory: nothing is exchanged."""
+    resident = replace(
+        WHOLE, gpu_link_read_bytes=0.0, gpu_requests={}, gpu_table_bytes=WHOLE.table_bytes
+    )
+    one = sharded(WHOLE, 1, 1)
+    assert minibatch_parts(one, machine()) == minibatch_parts(resident, machine())
+    assert epoch_seconds(one, machine(), 40, 1, 1) == epoch_seconds(resident, machine(), 40, 1, 1)
+
+
+RANKS = st.tuples(st.integers(1, 4), st.integers(1, 3))
+
+
+@given(RANKS)
+def test_each_row_of_a_sharded_table_comes_from_one_rank(ranks: tuple[int, int]) -> None:
+    gpus, nodes = ranks
+    load = sharded(WHOLE, gpus, nodes)
+    world = gpus * nodes
+    assert load.kept_bytes == pytest.approx(1e8 / world)
+    assert load.peer_bytes == pytest.approx(1e8 * (gpus - 1) / world)
+    assert load.network_bytes == pytest.approx(1e8 * (nodes - 1) / nodes)
+    assert load.gpu_table_bytes == pytest.approx(1e10 / world)
+
+
+@settings(max_examples=25, deadline=None)
+@given(RANKS, RANKS, st.booleans())
+def test_more_ranks_never_give_a_gpu_more_of_its_own_work(
+    some: tuple[int, int], more: tuple[int, int], spread: bool
+) -> None:
+    """Its training, and its own rows, of an epoch of 240 minibatches."""
+    few, many = sorted((some, more), key=lambda ranks: ranks[0] * ranks[1])
+    found = []
+    for gpus, nodes in (few, many):
+        load = sharded(WHOLE, gpus, nodes) if spread else WHOLE
+        epoch = predict_batches(load, machine(), 240, gpus=gpus, nodes=nodes)
+        assert epoch.train_s.value is not None
+        assert epoch.all_reduce_s.value is not None
+        steps = -(-240 // (gpus * nodes))
+        found.append((epoch.train_s.value - epoch.all_reduce_s.value, steps * load.kept_bytes))
+    (train, own), (train_of_many, own_of_many) = found
+    assert train_of_many <= train * (1 + 1e-9)
+    assert own_of_many <= own * (1 + 1e-9)
+
+
+@settings(max_examples=15, deadline=None)
+@given(RANKS, st.sampled_from(["peer.rate", "network.rate"]), st.floats(1.0, 50.0))
+def test_a_faster_link_between_ranks_is_never_slower(
+    ranks: tuple[int, int], key: str, factor: float
+) -> None:
+    before = machine()
+    value = before.constant(key).value
+    assert isinstance(value, float)
+    after = before.with_constant(key, factor * value, "made up")
+    load = sharded(WHOLE, *ranks)
+    slow, fast = (epoch_seconds(load, p, 120, *ranks).value for p in (before, after))
+    assert slow is not None
+    assert fast is not None
+    assert fast <= slow * (1 + 1e-9)
