@@ -9,22 +9,28 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from rank_processes import on_ranks
 from torch import Tensor
 
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import Table
 from gatherbench.kernels.order import ORDERS, Order
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
-from gatherbench.strategies import conformance, cuda_cached, cuda_kernel_fetcher
+from gatherbench.strategies import conformance, cuda_cached, cuda_kernel_fetcher, cuda_sharded
 from gatherbench.strategies.cuda_cached import CachedFetcher
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
+from gatherbench.strategies.cuda_sharded import ShardedFetcher
+from gatherbench.strategies.knowledge import Ranks
 from gatherbench.strategies.placed import Kept, Placed
+from gatherbench.strategies.rank_exchange import Exchange, Part
 from gatherbench.strategies.set_cache import SetCache
+from gatherbench.strategies.sharded import kept_rows, own_rows
 
 HOST = torch.device("cpu")
 
@@ -115,6 +121,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     monkeypatch.setattr(cuda_kernel_fetcher, "_stream", side)
     monkeypatch.setattr(cuda_kernel_fetcher, "with_index", lambda device: device)
     monkeypatch.setattr(cuda_kernel_fetcher, "gather_into", gather)
+    monkeypatch.setattr(cuda_sharded, "gather_into", gather)
     monkeypatch.setattr(cuda_kernel_fetcher, "architecture", lambda device: "sm_90")
     monkeypatch.setattr(cuda_kernel_fetcher, "load_gather", lambda point, arch: None)
     return made
@@ -342,3 +349,94 @@ def test_a_cached_fetch_that_runs_ahead_is_confined_to_its_share(
         told = [step.value for step in fetcher.setup if step.metric == "budget"]
     assert taken == shares
     assert told == [percent / 100 for percent in shares]
+
+
+def part_of(table: Tensor, ranks: Ranks, kept: Placed | None) -> Part:
+    exchange = Exchange(ranks, HOST, table.shape[1] * table.itemsize)
+    slots = None if kept is None else torch.from_numpy(kept.slots)
+    return Part(len(table), own_rows(table, ranks), kept_rows(table, kept), slots, exchange)
+
+
+def joined(part: Part, *, overlapped: bool, in_gpu: bool = False) -> ShardedFetcher:
+    made = (HOST, Memory(part.rows), [], "aligned", "unique")
+    fetcher = ShardedFetcher(part.rows, *made, overlapped=overlapped)
+    fetcher.join(part, in_gpu)
+    return fetcher
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize(("world", "staged"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize("kept", [None, hot(0, 3, 128, 256)], ids=["all sent", "some kept"])
+def test_rows_of_other_ranks_are_put_in_their_place(
+    notes: Notes, tmp_path: Path, world: int, kept: Placed | None, staged: bool
+) -> None:
+    table = conformance.random_table(conformance.NUM_ROWS, 37, torch.int8)
+
+    def work(rank: int) -> None:
+        part = part_of(table, Ranks(rank, world, world), kept)
+        part.exchange._staged = staged  # gloo under tensors of a GPU
+        with joined(part, overlapped=staged) as fetcher:
+            for name, ids in conformance.id_patterns(conformance.NUM_ROWS):
+                for kind in (torch.int32, torch.int64):
+                    rows = fetcher.submit(ids.to(kind)).result()
+                    assert same_bytes(rows, reference_gather(table, ids)) is None, (name, kind)
+
+    assert on_ranks(world, work, tmp_path) == [None] * world
+
+
+def test_a_rank_counts_what_its_gpu_had(notes: Notes) -> None:
+    """7 twice: kept; 4 and 9: of its part; 9 again: read already."""
+    table = conformance.random_table(conformance.NUM_ROWS, 37, torch.int8)
+    ids = torch.tensor([7, 9, 4, 7, 9])
+    for in_gpu, hits in ((False, 3), (True, 5)):
+        part = part_of(table, Ranks(0, 1, 1), hot(7, 200))
+        with joined(part, overlapped=False, in_gpu=in_gpu) as fetcher:
+            fetcher.submit(ids).result()
+            assert fetcher.rows_on_device() == hits
+
+
+def test_rows_are_arranged_beside_training_and_read_after_that(notes: Notes) -> None:
+    table = conformance.random_table(conformance.NUM_ROWS, 37, torch.int8)
+    with joined(part_of(table, Ranks(0, 1, 1), hot(7)), overlapped=True) as fetcher:
+        fetcher.submit(torch.tensor([7, 9])).result()
+    streams = {name for name, what, _ in notes.queue if what == "gather"}
+    assert streams == {"side1"}
+    side = notes.of("side1")
+    arranged = [event for what, event in notes.of("side2") if what == "record"][-1]
+    first = next(k for k, (what, _) in enumerate(side) if what == "gather")
+    assert side.index(("wait", arranged)) < first
+
+
+@pytest.mark.parametrize(
+    ("in_gpu", "ahead", "shares"), [(False, 0, []), (True, 1, [10]), (False, 1, [10])]
+)
+def test_a_rank_has_its_part_where_it_is_to_lie(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, in_gpu: bool, ahead: int, shares: list[int]
+) -> None:
+    table = torch.zeros(conformance.NUM_ROWS, 3)
+    asked: list[str] = []
+
+    def opener(where: str) -> Any:
+        def opened(
+            rows: Tensor, *_: object, fetcher: type[ShardedFetcher], overlapped: bool
+        ) -> Any:
+            asked.append(where)
+            made = (HOST, Memory(rows), [], "aligned", "unique")
+            return fetcher(rows, *made, overlapped=overlapped)
+
+        return opened
+
+    taken: list[int] = []
+    for name in ("open_registered", "open_resident"):
+        monkeypatch.setattr(cuda_sharded, name, opener(name))
+    monkeypatch.setattr(cuda_sharded, "share_threads", lambda _, n: taken.append(n) or "a cap")
+    for module in (cuda_kernel_fetcher, cuda_sharded):
+        monkeypatch.setattr(module, "pointer_kind", lambda address: "somewhere")
+    part = part_of(table, Ranks(0, 1, 1), hot(1))
+    with cuda_sharded.open_sharded(
+        part, HOST, "aligned", [], in_gpu=in_gpu, ahead=ahead
+    ) as fetcher:
+        assert fetcher.lookahead == ahead
+        assert [one.part for one in fetcher.residency()] == ["the table", "the part that is kept"]
+    assert asked == ["open_resident" if in_gpu else "open_registered"]
+    assert taken == shares
