@@ -48,6 +48,7 @@ class EpochPrediction:
         exposed: of each part with a length, how much of a change of it the epoch feels: 0 for one
             that runs beside others, 1 for one that nothing hides, more where GPUs share it.
         all_reduce_s: of ``train_s``, averaging the gradients of several GPUs.
+        at_once_s: seconds of each part of a minibatch where all GPUs are at it at the same time.
     """
 
     epoch_s: Estimate
@@ -58,6 +59,7 @@ class EpochPrediction:
     parts: Mapping[str, Part]
     exposed: Mapping[str, float] = field(default_factory=dict)
     all_reduce_s: Estimate = field(default=Estimate(0.0))
+    at_once_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def predict_corners(
@@ -154,6 +156,7 @@ def predict_batches(
         bound=alone[max(gains, key=lambda name: gains[name])].bound,
         parts=alone,
         exposed={n: gains[n] / ((1 - _NUDGE) * length) for n, length in lengths.items() if length},
+        at_once_s={name: _at_once(part, gpus, per_port) for name, part in alone.items()},
     )
 
 
@@ -169,6 +172,13 @@ def epoch_seconds(
         return every
     share = -(-batches // (gpus * nodes))
     return Estimate(run_epoch(parts, share, gpus, gpus_per_port(profile, gpus)).epoch_s)
+
+
+def _at_once(part: Part, gpus: int, per_port: int) -> float:
+    """Seconds of the part where all GPUs of a machine are at it at the same time."""
+    sharers = {**dict.fromkeys(("cpu", "host memory", "network"), gpus), "link": per_port}
+    crowd = max((s * sharers.get(name, 1) for name, s in part.demands.items()), default=1.0)
+    return (part.seconds.value or 0.0) * max(1.0, crowd)
 
 
 def gpus_per_port(profile: LinkProfile, gpus: int) -> int:

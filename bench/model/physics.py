@@ -20,7 +20,8 @@ from gatherbench.bench.model.profile import LinkProfile
 COLLECTIVE_S = 6.6e-6
 #: Of an exchange of rows: how many ids there are, the ids, the rows.
 EXCHANGES = 3
-_ID_BYTES = 8
+#: Of an id that is sent for a row.
+ID_BYTES = 8
 #: Reads of fewer bytes on average are far smaller than a line of 128 B: they come a lane an
 #: element, or from rows as narrow, and how many are in flight decides what they get of the link.
 SMALL_READ = 64
@@ -267,7 +268,7 @@ def exchange(load: MinibatchLoad, profile: LinkProfile) -> Part:
     if not load.brought_bytes and not load.gpu_table_bytes:
         why = "where a rank's own rows lie: none of them was asked for"
         return Part(Estimate(None, (why,)), "unknown")
-    with_ids = 1 + _ID_BYTES / load.row_bytes if load.row_bytes else 1.0
+    with_ids = 1 + ID_BYTES / load.row_bytes if load.row_bytes else 1.0
     links = [
         ("peer link", load.peer_bytes, "peer"),
         ("network", load.network_bytes, "network"),

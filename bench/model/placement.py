@@ -26,8 +26,9 @@ from gatherbench.bench.model.advise.rank import (
 from gatherbench.bench.model.epoch import epoch_seconds
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad
+from gatherbench.bench.model.physics import ID_BYTES
 from gatherbench.bench.model.profile import SPECS, LinkProfile, load_profile
-from gatherbench.bench.read.units import span
+from gatherbench.bench.read.units import quantity, span
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.places import TABLE_SHARE
 
@@ -148,12 +149,29 @@ def even_of(advice: Advice) -> Even:
     return replace(even, rates=(unknown,) * len(even.rates))
 
 
+def crosses(load: MinibatchLoad, gpus: int, nodes: int) -> tuple[float, float]:
+    """Bytes that a machine gets over the network in a step: of rows if sharded, of gradients.
+
+    Rows come with the ids that were sent for them by others; the ring of gradients enters a machine
+    once.
+    """
+    world, ids = gpus * nodes, load.payload_bytes / load.row_bytes * ID_BYTES
+    rows = gpus * (load.payload_bytes + ids) * (world - gpus) / world
+    return rows, 2 * (world - 1) / world * (load.gradient_bytes or 0.0)
+
+
 def tables() -> str:
-    """The tables of ``docs/several-machines.md`` as Markdown: modelled epochs, and even rates."""
+    """What ``docs/several-machines.md`` holds as Markdown: what crosses, epochs, even rates."""
     profile = load_profile(PROFILE)
     heads = (f"sharded, {rate} Gb/s" for rate in NETWORKS)
     one, *several = (_cells(machines, profile) for machines in (1, *MACHINES))
+    question, load = _asked(2, profile)
+    rows, gradients = crosses(load, question.gpus, question.machines)
     lines = [
+        f"Of minibatches of {load.payload_bytes / load.row_bytes:,.0f} rows of {load.row_bytes:,} B,"
+        f" each of two machines of 8 GPUs gets {quantity(rows, 'B')} a step where the table is"
+        f" sharded, and {quantity(gradients, 'B')} where it is replicated.",
+        "",
         f"| machines of 8 GPUs | replicated | {' | '.join(heads)} | sharded is faster above |",
         "|" + "---|" * (len(NETWORKS) + 3),
         *(f"| {' | '.join(cells)} |" for cells in several),
@@ -166,9 +184,7 @@ def tables() -> str:
 
 def _cells(machines: int, profile: LinkProfile) -> list[str]:
     """How many machines, epochs of both placements by network, and the even rate."""
-    question = Question(replace(source_graph(GRAPH), dim=DIM), gpus=8, machines=machines)
-    (sizes,) = graph_sizes(question)
-    load = drawn(average_load(AlignedZeroCopy(), question, sizes), profile)
+    question, load = _asked(machines, profile)
     ranks = {"gpus": question.gpus, "nodes": machines}
 
     def epoch(one: MinibatchLoad, rate: float) -> str:
@@ -181,6 +197,13 @@ def _cells(machines: int, profile: LinkProfile) -> list[str]:
     by_network = (epoch(sharded(load, **ranks), rate) for rate in NETWORKS)
     even = even_words(even_rate(load, profile, question.batches, **ranks))
     return [str(machines), epoch(load, NETWORKS[-1]), *by_network, even]
+
+
+def _asked(machines: int, profile: LinkProfile) -> tuple[Question, MinibatchLoad]:
+    """The question behind the tables, and its replicated minibatch."""
+    question = Question(replace(source_graph(GRAPH), dim=DIM), gpus=8, machines=machines)
+    (sizes,) = graph_sizes(question)
+    return question, drawn(average_load(AlignedZeroCopy(), question, sizes), profile)
 
 
 def even_words(even: Even) -> str:

@@ -452,7 +452,7 @@ _WORDS = {
 
 def _sentence(epoch: EpochPrediction, batches: int) -> str:
     """Where the time of an epoch goes: its two longest parts, and whether one hides the other."""
-    alone = {n: batches * (p.seconds.value or 0.0) for n, p in epoch.parts.items()}
+    alone = {name: batches * seconds for name, seconds in epoch.at_once_s.items()}
     longest, *others = sorted(alone, key=lambda n: -alone[n])
     words, bound = _WORDS[longest], epoch.parts[longest].bound
     said = f"{words[0].upper()}{words[1:]} takes {quantity(alone[longest], 's')}"

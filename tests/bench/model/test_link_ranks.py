@@ -195,6 +195,10 @@ def test_gpus_of_a_machine_share_its_network_and_have_a_link_to_peers_each() -> 
     assert alone == pytest.approx(30 * (1828.8e-6 + 57.7e-6) + 1e-3, rel=0.01)
     # By hand 30 · 2 · 1.8 ms, what does not use the network beside it.
     assert shared == pytest.approx(30 * 3600e-6, rel=0.04)
+    # What one part takes of it is told as all of them see it: 1.8 ms of the network, twice.
+    told = predict_batches(ahead, tiny, 120, gpus=2, nodes=2).at_once_s
+    assert told["exchange"] == pytest.approx(2 * 1800e-6)
+    assert told["train"] == pytest.approx(1e-3)
     near = replace(ahead, network_bytes=0.0, peer_bytes=11e6)
     one, two = (epoch_seconds(near, tiny, 30 * gpus, gpus, 1).value for gpus in (1, 2))
     assert two == pytest.approx(one)

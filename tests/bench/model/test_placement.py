@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from io import StringIO
 from pathlib import Path
-from typing import Any, ClassVar, Literal
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from torch import Tensor
 
 from gatherbench.bench.model import placement
-from gatherbench.bench.model.advise import rank
 from gatherbench.bench.model.advise.question import Question, graph_of, graph_sizes
 from gatherbench.bench.model.advise.rank import Advice, Option, advise, average_load, gpu_need
 from gatherbench.bench.model.advise.show import headline, placements, render, to_json
 from gatherbench.bench.model.epoch import epoch_seconds
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad
-from gatherbench.bench.model.placement import Even, even_of, even_rate, even_words, sharded
+from gatherbench.bench.model.placement import Even, crosses, even_of, even_rate, even_words, sharded
 from gatherbench.bench.model.profile import LinkProfile, Range, load_profile
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
-from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.data_path import DataPath, zero_copy_path
-from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need, Ranks
 from gatherbench.strategies.places import TABLE_SHARE
+from gatherbench.strategies.sharded import Sharded
 
 ROWS = 100e6
 #: 128 B with 20 B of header and framing, on 31.51 GB/s less 8 %.
@@ -121,63 +114,6 @@ def test_what_an_even_rate_needs_is_said() -> None:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Spread(Strategy):
-    """Row ``i`` lies with rank ``i % world``, as a sharded path declares it."""
-
-    name: ClassVar[str] = "spread"
-    summary: ClassVar[str] = "a test"
-    memory: Literal["gpu", "host"] = "gpu"
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset(("ranks",))
-
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return None
-
-    def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
-        assert knowledge.ranks is not None
-        return -(-table_bytes // knowledge.ranks.world) if self.memory == "gpu" else 0
-
-    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        raise AssertionError("it depends on the ranks")
-
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
-    ) -> Iterator[DataPath]:
-        assert knowledge.ranks is not None
-        return (self._path(ids, row_bytes, knowledge.ranks) for ids in batches)
-
-    def _path(self, ids: Tensor, row_bytes: int, ranks: Ranks) -> DataPath:
-        owner = ids % ranks.world
-        own, machine = ids[owner == ranks.rank], owner // ranks.local_world
-        near = int((machine == ranks.machine(ranks.rank)).sum()) - own.numel()
-        path = DataPath(0, gpu_memory_bytes=own.numel() * row_bytes, gpu_requests={})
-        if self.memory == "host":
-            path = zero_copy_path(own, row_bytes, "aligned", "given")
-        return replace(
-            path,
-            payload_bytes=ids.numel() * row_bytes,
-            peer_bytes=near * row_bytes,
-            network_bytes=(ids.numel() - own.numel() - near) * row_bytes,
-        )
-
-    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
-        raise NotImplementedError
-
-
-@pytest.fixture
-def spread(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = tuple(kind for kind in rank.STRATEGIES if "ranks" not in kind().needs)
-    monkeypatch.setattr(rank, "STRATEGIES", (*kept, Spread))
-
-
 @cache
 def machine() -> LinkProfile:
     profile = MACHINE.with_constant("node.gpus", 2.0, "made up")
@@ -192,9 +128,9 @@ def options(advice: Advice) -> dict[tuple[str, str], Option]:
     return {o.path: o for o in (*advice.ranked, *advice.unranked, *advice.others)}
 
 
-def test_a_sharded_path_is_the_average_over_its_ranks(spread: None) -> None:
+def test_a_sharded_path_is_the_average_over_its_ranks() -> None:
     (sizes,) = graph_sizes(ASKED)
-    load = average_load(Spread(), ASKED, sizes)
+    load = average_load(Sharded(memory="gpu", ahead="0"), ASKED, sizes)
     assert load.payload_bytes == pytest.approx(sizes.rows * 2048)
     assert load.kept_bytes == pytest.approx(load.payload_bytes / 4)
     assert load.sent_bytes == pytest.approx(load.payload_bytes * 3 / 4)
@@ -209,19 +145,19 @@ def test_a_sharded_path_is_the_average_over_its_ranks(spread: None) -> None:
     )
 
 
-def test_advice_knows_both_placements_in_the_same_words(spread: None) -> None:
+def test_advice_knows_both_placements_in_the_same_words() -> None:
     found = options(advice_on(ASKED))
     words = {path: (o.placement, o.sharded) for path, o in found.items()}
-    assert words["spread", "gpu"] == ("sharded over 4 ranks in GPU memory", True)
-    assert words["spread", "host"] == ("sharded over 4 ranks in host memory", True)
+    assert words["sharded", "gpu,0,0"] == ("sharded over 4 ranks in GPU memory", True)
+    assert words["sharded", "host,0,0"] == ("sharded over 4 ranks in host memory", True)
     assert words["aligned_zero_copy", "given"] == ("replicated host table", False)
     assert words["all_in_gpu", "default"] == ("replicated in GPU memory", False)
     table = GRAPH.table_bytes
     needs = {path: o.host_bytes for path, o in found.items()}
-    assert needs["spread", "gpu"] == needs["all_in_gpu", "default"] == 0
-    assert needs["spread", "host"] == table / 2
+    assert needs["sharded", "gpu,0,0"] == needs["all_in_gpu", "default"] == 0
+    assert needs["sharded", "host,0,0"] == table / 2
     assert needs["aligned_zero_copy", "given"] == table
-    assert found["spread", "host"].pinned_bytes == table / 4
+    assert found["sharded", "host,0,0"].pinned_bytes == table / 4
     # The placement is said wherever the choice is.
     advice = advice_on(ASKED)
     console = Console(width=1000, file=StringIO())
@@ -233,40 +169,40 @@ def test_advice_knows_both_placements_in_the_same_words(spread: None) -> None:
     assert f"Take {first.strategy} ({first.variant}), {first.placement}: " in headline(advice)
 
 
-def test_one_gpu_has_nothing_to_shard(spread: None) -> None:
+def test_one_gpu_has_nothing_to_shard() -> None:
     alone = advice_on(replace(ASKED, gpus=1, machines=1))
     assert not any(o.sharded for o in options(alone).values())
-    assert not any("spread" in remark for remark in alone.remarks)
+    assert not any("sharded" in remark for remark in alone.remarks)
     assert placements(alone) == []
     assert to_json(alone)["sharded_above"] is None
 
 
-def test_a_table_that_no_host_holds_is_refused_and_sharded_is_what_is_left(spread: None) -> None:
+def test_a_table_that_no_host_holds_is_refused_and_sharded_is_what_is_left() -> None:
     """38.1 GiB: on hosts of 32 GiB a half each, on GPUs of 24 GiB a quarter each."""
     advice = advice_on(replace(ASKED, host_memory_bytes=32 * 2.0**30))
-    assert {o.path for o in advice.ranked} == {("spread", "gpu"), ("spread", "host")}
+    assert {o.path for o in advice.ranked} == {
+        ("sharded", f"{memory},{ahead},0") for memory in ("gpu", "host") for ahead in (0, 1)
+    }
     refused = options(advice)["aligned_zero_copy", "given"]
     assert refused.fits is False
     assert refused.reason == (
         "Replicated host table: 38.1 GiB of host memory a machine, and 32 GiB are there."
     )
-    small = advice_on(
-        replace(ASKED, host_memory_bytes=8 * 2.0**30, gpu_memory_bytes=8 * 2.0**30)
-    )
+    small = advice_on(replace(ASKED, host_memory_bytes=8 * 2.0**30, gpu_memory_bytes=8 * 2.0**30))
     assert not small.ranked
     assert headline(small).endswith("nor in the 8 GiB of a host: take more machines.")
     assert options(advice_on(ASKED))["aligned_zero_copy", "given"].fits is True
 
 
-def test_the_faster_placement_follows_the_network(spread: None) -> None:
-    """Above the even rate the sharded path is ahead of the one that reads in place, below behind."""
+def test_the_faster_placement_follows_the_network() -> None:
+    """Above the even rate the sharded path is ahead of the one that reads in place."""
     advice = advice_on(ASKED)
     (rate,) = even_of(advice).rates
     assert rate.value is not None
     for factor, ahead in ((1.5, True), (0.5, False)):
         there = machine().with_constant("network.rate", factor * rate.value, "made up")
         found = options(advice_on(ASKED, there))
-        one, other = found["spread", "gpu"], found["aligned_zero_copy", "given"]
+        one, other = found["sharded", "gpu,0,0"], found["aligned_zero_copy", "given"]
         assert one.ahead_of(other) is ahead
         assert other.ahead_of(one) is not ahead
     said = placements(advice)
@@ -277,7 +213,7 @@ def test_the_faster_placement_follows_the_network(spread: None) -> None:
         "The largest table, less what training needs: replicated in host memory not known, sharded"
         " over host memory not known, sharded over GPU memory 86.4 GiB."
     )
-    assert 4 * TABLE_SHARE * 24 == pytest.approx(86.4)
+    assert TABLE_SHARE * 4 * 24 == pytest.approx(86.4)
     told = json.loads(json.dumps(to_json(advice)))["sharded_above"]
     assert told == {
         "constant": "network.rate",
@@ -288,14 +224,14 @@ def test_the_faster_placement_follows_the_network(spread: None) -> None:
     assert "in host memory 1,024 GiB, sharded over host memory 2,048 GiB" in with_host[-1]
 
 
-def test_an_even_rate_of_parts_that_no_gpu_holds_is_none(spread: None) -> None:
+def test_an_even_rate_of_parts_that_no_gpu_holds_is_none() -> None:
     """A quarter of 38.1 GiB and what training needs do not fit into 8 GiB."""
     advice = advice_on(replace(ASKED, gpu_memory_bytes=8 * 2.0**30))
     said = even_words(even_of(advice))
     assert said.startswith("not known: a rank's part and its minibatches need ")
     assert said.endswith("GiB of GPU memory, and 8 GiB are there")
     (sizes,) = graph_sizes(ASKED)
-    part = average_load(Spread(), ASKED, sizes)
+    part = average_load(Sharded(memory="gpu", ahead="0"), ASKED, sizes)
     assert gpu_need(part, ASKED, sizes) > GRAPH.table_bytes / 4
     assert to_json(advice)["sharded_above"]["rates"] == {"": None}
 
@@ -306,6 +242,14 @@ def test_what_is_said_of_a_machine_takes_the_place_of_the_profile_s() -> None:
     assert told.network.rate.value == 12.5e9
     assert told.host.memory.value == 2.0**38
     assert told.gpu.memory == MACHINE.gpu.memory
+
+
+def test_what_crosses_the_network_by_hand() -> None:
+    """Two GPUs in each of two machines, 1000 rows of 512 B: half of the rows, with their ids."""
+    load = MinibatchLoad(512e3, row_bytes=512, gradient_bytes=1e5)
+    assert crosses(load, 2, 2) == (2 * 500 * 520, pytest.approx(1.5e5))
+    assert crosses(load, 1, 4) == (750 * 520, pytest.approx(1.5e5))
+    assert crosses(load, 4, 1)[0] == 0
 
 
 def test_the_tables_of_the_page_are_the_model_s() -> None:
