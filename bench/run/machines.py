@@ -14,7 +14,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import psutil
 from pydantic import TypeAdapter
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
+from gatherbench.bench.machine.env import commit_id
 from gatherbench.bench.run.job import Job, Meeting, Preparation
 from gatherbench.bench.run.worker import last_answer
 
@@ -46,12 +47,14 @@ class Machines:
     Attributes:
         node, count: which machine, of how many.
         address, port: of the store, on a machine that all can reach.
+        silent: machines that did not answer, and are not waited for again.
     """
 
     node: int
     count: int
     address: str
     port: int
+    silent: set[int] = field(default_factory=set, compare=False)
 
     @classmethod
     def of(cls, env: Mapping[str, str] = os.environ) -> Machines | None:
@@ -76,6 +79,8 @@ class Machines:
         Returns:
             Or why they cannot.
         """
+        if self.silent:
+            return f"machine {min(self.silent)} has not answered before"
         store = self._store()
         meeting = Meeting(self.count, 0, self.address, _free_port(), self.port)
         job = replace(job, meeting=meeting)
@@ -84,6 +89,7 @@ class Machines:
             try:
                 store.wait([f"ready/{number}/{node}"], timedelta(seconds=job.measure.timeout_s))
             except DistError:
+                self.silent.add(node)
                 return f"machine {node} did not answer within {job.measure.timeout_s:g} s"
             refused = store.get(f"ready/{number}/{node}").decode()
             if refused:
@@ -105,14 +111,14 @@ class Machines:
             MachinesError: machine 0 is gone.
         """
         try:
-            store = self._store()
+            store, commit = self._store(), commit_id()
             for number in itertools.count():
                 store.wait([f"case/{number}"], _FOR_EVER)
                 told = store.get(f"case/{number}")
                 if not told:
                     return
                 job = TypeAdapter(Job).validate_json(told)
-                mine = self._prepared(job, folder, work)
+                mine = self._prepared(replace(job, commit=commit), folder, work)
                 refused = mine if isinstance(mine, str) else ""
                 store.set(f"ready/{number}/{self.node}", refused)
                 if isinstance(mine, Job):

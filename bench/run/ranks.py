@@ -7,6 +7,7 @@ when all have ended, these make the rows of the case (:mod:`gatherbench.bench.ru
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -104,7 +105,13 @@ def _launched(config: LaunchConfig, job: Job, table: Table, folder: Path) -> lis
             for rank, found in sorted(error.failures.items())
             if found.exitcode < 0
         ]
-    return []
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+    else:
+        return []
+    # Outside of the handler: with that error behind it, this one would stop the whole run.
+    raise RankError("the launcher finds no room in /dev/shm for its locks: make some there")
 
 
 def _rendezvous(meeting: Meeting | None) -> dict[str, Any]:
