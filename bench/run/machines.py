@@ -23,6 +23,7 @@ import psutil
 from pydantic import TypeAdapter
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
+from gatherbench.bench.machine.env import commit_id
 from gatherbench.bench.run.job import Job, Meeting, Preparation
 from gatherbench.bench.run.worker import last_answer
 
@@ -105,14 +106,14 @@ class Machines:
             MachinesError: machine 0 is gone.
         """
         try:
-            store = self._store()
+            store, commit = self._store(), commit_id()
             for number in itertools.count():
                 store.wait([f"case/{number}"], _FOR_EVER)
                 told = store.get(f"case/{number}")
                 if not told:
                     return
                 job = TypeAdapter(Job).validate_json(told)
-                mine = self._prepared(job, folder, work)
+                mine = self._prepared(replace(job, commit=commit), folder, work)
                 refused = mine if isinstance(mine, str) else ""
                 store.set(f"ready/{number}/{self.node}", refused)
                 if isinstance(mine, Job):

@@ -5,6 +5,7 @@ Where namespaces cannot be made (no root), two torchruns meet on the loopback in
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import socket
@@ -13,11 +14,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
+from torch.distributed import TCPStore
 
+from gatherbench.bench.plan.case import Case
+from gatherbench.bench.plan.plan import Measure
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run import machines
+from gatherbench.bench.run.job import Job, Meeting, Preparation
 from gatherbench.bench.run.machines import Machines, MachinesError
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import RunStore
@@ -152,6 +160,36 @@ def test_a_machine_that_dies_ends_the_run_in_bounded_time_and_nothing_is_lost(
     assert kept[0].status == "ok"
     ended = [row for row in kept if row.stage == "case"]
     assert ended[0].status == "ok"
+
+
+def test_another_machine_says_which_code_it_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ranks compare commits: that of machine 0, which comes with the job, would always agree."""
+    workload = Workload("tiny", nodes=2)
+    case = Case(workload, "cpu_gather", "pinned", {"mode": "pinned"}, 0)
+    job = Job(case, Measure(), "cpu", "run", "abc", "box", tmp_path, tmp_path, tmp_path / "p")
+    monkeypatch.setattr(machines, "commit_id", lambda: "def")
+    told: list[Job | Preparation] = []
+
+    def work(verb: str, job: Job | Preparation, timeout_s: float) -> None:
+        told.append(job)
+        if isinstance(job, Preparation):
+            answer = {"dataset": "/data", "trace": "/trace", "identity": "its own"}
+            job.answers.write_text(json.dumps(answer) + "\n")
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meeting = Meeting(2, 0, "127.0.0.1", 1, store.port)
+    store.set("case/0", TypeAdapter(Job).dump_json(replace(job, meeting=meeting)).decode())
+    store.set("case/1", "")
+    said: list[str] = []
+    Machines(1, 2, "127.0.0.1", store.port).follow(work, tmp_path, said.append)
+    assert store.get("ready/0/1") == b""
+    assert said == [f"{case.id}: done"]
+    _, mine = told
+    assert isinstance(mine, Job)
+    assert (mine.commit, mine.identity, mine.dataset) == ("def", "its own", Path("/data"))
+    assert mine.meeting == replace(meeting, node=1)
 
 
 def test_what_torchrun_tells() -> None:
