@@ -69,8 +69,11 @@ def torchrun(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.usefixtures("data_root")
-@pytest.mark.parametrize("averaged", [True, False])
-def test_train_ddp(averaged: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("averaged", "strategy"),
+    [(True, "async_zero_copy"), (True, "sharded"), (False, "async_zero_copy")],
+)
+def test_train_ddp(averaged: bool, strategy: str, tmp_path: Path) -> None:
     """Ranks end with the same parameters, by whose digests a script without DDP is found out."""
     script, shared = EXAMPLES / "train_ddp.py", tmp_path / "shared"
     shared.mkdir()
@@ -79,7 +82,7 @@ def test_train_ddp(averaged: bool, tmp_path: Path) -> None:
         assert wrapped in text
         script = tmp_path / "wrong.py"
         script.write_text(text.replace(wrapped, "model.to(device)"))
-    few = ("--epochs", "2", "--max-batches", "10" if averaged else "1")
+    few = ("--epochs", "2", "--max-batches", "10" if averaged else "1", "--strategy", strategy)
     done = torchrun(script, "--device", "cpu", "--shared", str(shared), *few)
     assert done.returncode == 0, done.stderr
     digests = re.search(r"^parameters by rank: (\w{16}) (\w{16})$", done.stdout, re.MULTILINE)
@@ -88,7 +91,7 @@ def test_train_ddp(averaged: bool, tmp_path: Path) -> None:
     assert not list(shared.iterdir())
     if averaged:
         assert "2 ranks, each with " in done.stdout
-        assert "UnifiedTensor([117659, 300], torch.float32, async_zero_copy (" in done.stdout
+        assert f"UnifiedTensor([117659, 300], torch.float32, {strategy} (" in done.stdout
         losses = [float(loss) for loss in re.findall(r"loss ([\d.]+), 10 batches", done.stdout)]
         assert len(losses) == 2, "rank 0 alone says it"
         assert losses[1] < losses[0]
