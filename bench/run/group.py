@@ -9,7 +9,6 @@ when each rank entered it, counted from the barrier with which every epoch begin
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,7 +22,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.strategies.knowledge import Ranks
+from gatherbench.strategies.knowledge import Ranks, current_ranks
 
 #: Stages within ``train``: the gradients' way once all ranks are there, and waiting until they are.
 EXCHANGE, WAIT = "all_reduce", "wait"
@@ -92,8 +91,7 @@ class Together(Alone):
     def __init__(self, device: torch.device, patience_s: float = PATIENCE_S) -> None:
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=timedelta(seconds=patience_s))
-        local = int(os.environ["LOCAL_WORLD_SIZE"])
-        self.ranks: Ranks = Ranks(dist.get_rank(), dist.get_world_size(), local)
+        self.ranks: Ranks = current_ranks()
         self._device = device
         self._model: nn.Module | None = None
         self._begin = self._now()

@@ -72,6 +72,10 @@ class DiskFullError(OSError):
     """A worker found the disk full."""
 
 
+class NotStartedError(Exception):
+    """A case that could not begin; a resumed run tries it again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What the runner tells of its work; the command line draws it."""
@@ -238,7 +242,10 @@ class Runner:
             if isinstance(ready, str):
                 source, failure = NOT_PREPARED, ready
             else:
-                failure = self._measure(case, part, *ready)
+                try:
+                    failure = self._measure(case, part, *ready)
+                except NotStartedError as error:
+                    source, failure = NOT_PREPARED, str(error)
         make = row_maker(case, self.device, self.store.run_id, self.commit, self.machine)
         rows = self._fold(part, make, CASE_STAGE, failure, source)
         self.unprepared += source == NOT_PREPARED
@@ -252,7 +259,11 @@ class Runner:
     def _measure(
         self, case: Case, part: Path, dataset: Path, trace: Path, identity: str
     ) -> str | None:
-        """Measure the case in a process of its own; why it failed if the part does not say."""
+        """Measure the case in a process of its own; why it failed if the part does not say.
+
+        Raises:
+            NotStartedError: another machine cannot take part.
+        """
         # One repeat of a strategy is enough to look at.
         traced = self.measure.trace and case.repeat == 0
         job = Job(
@@ -273,7 +284,7 @@ class Runner:
             called = self._machines.call(self._called, job)
             self._called += 1
             if isinstance(called, str):
-                return called
+                raise NotStartedError(called)
             job = called
         if self._served >= self._round:
             self._workers.close()
