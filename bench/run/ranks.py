@@ -139,10 +139,13 @@ def _one_rank(job: Job, table: Table, folder: Path, launcher: int) -> None:
     with closing(PartWriter(folder / f"rank{rank}.jsonl")) as out:
         begin = time.perf_counter()
         try:
-            with closing(Together(torch.device(job.device), patience_s)) as group:
-                skipped = measure(mine, out, table, group)
-                group.gathered(None)  # nobody leaves before all have ended
+            # Not closed where something fails: that would break the others before this one has said
+            # what went wrong.
+            group = Together(torch.device(job.device), patience_s)
+            skipped = measure(mine, out, table, group)
+            group.gathered(None)  # nobody leaves before all have ended
             out.end("skipped" if skipped else "ok", skipped, time.perf_counter() - begin)
+            group.close()
         except Exception as error:
             traceback.print_exc()
             said = textwrap.shorten(str(error), _WORDS)
