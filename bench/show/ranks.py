@@ -74,9 +74,9 @@ def _scaling(name: str, lines: pd.DataFrame) -> Table:
         if place:
             table.add_row()
         said = [names[0], *textwrap.wrap(names[1], LONGEST, initial_indent="  ")]
-        for line, label in itertools.zip_longest(mine, said):
-            cells = [] if line is None else _cells(line, factor, seeds=differ)
-            table.add_row(Text(label or ""), *cells)
+        rows = [_cells(line, factor, seeds=differ) for line in mine]
+        for cells, label in itertools.zip_longest(rows, said):
+            table.add_row(Text(label or ""), *(cells or []))
     return table
 
 
