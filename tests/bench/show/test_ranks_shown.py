@@ -332,6 +332,7 @@ def test_measured_ratios_stand_beside_the_published_range(make_run: MakeRun) -> 
     epochs = measured_over_ranks(findings, "cuda", "epoch").set_index(["series", "x"])["y"]
     assert epochs["cpu_gather", 4] == pytest.approx(3.125)
     assert measured_over_ranks(findings, "host", "epoch").empty
+    assert len(list(beside_published(table, [1.65, 1.92]))) == 2, "on 2 and 4; not the bound"
     four = table[(table["series"] == "aligned_zero_copy") & (table["x"] == 4)]
     (said,) = beside_published(four, [1.65, 1.92])
     assert said == (
