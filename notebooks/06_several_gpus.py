@@ -84,8 +84,8 @@ show(
         beside(epochs, measured_epochs),
         absent,
         CurveAxes("GPUs", "time per epoch (s)", ticks),
-        title="Several GPUs: one epoch on Reddit, its minibatches shared",
-        foot="Modelled as above. What does not get shorter with more GPUs is work of the shared "
+        title="Several GPUs: one epoch, its minibatches shared",
+        foot="Modelled as above, on Reddit. What does not get shorter with more GPUs is work of the shared "
         "host.",
         kinds=("modelled", "measured"),
         names=names,

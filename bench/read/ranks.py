@@ -312,8 +312,9 @@ def _ranks(run: Run) -> pd.DataFrame:
     counted = run.rows.loc[run.rows["used"], [*SERIES, "repeat"]].drop_duplicates()
     rows = run.ranks[(run.ranks["status"] == "ok") & (run.ranks["epoch"] >= 0)]
     rows = rows.merge(counted, on=[*SERIES, "repeat"]).rename(columns={"epoch": "epoch_number"})
-    names = [_OF_RANKS.get(pair) for pair in zip(rows["stage"], rows["metric"], strict=True)]
-    rows = rows.assign(what=names).dropna(subset="what")
+    names = [_OF_RANKS.get(pair, "") for pair in zip(rows["stage"], rows["metric"], strict=True)]
+    rows = rows.assign(what=names)
+    rows = rows[rows["what"] != ""]
     table = rows.pivot(index=[*_EPOCH, "rank"], columns="what", values="value")
     table = table.reindex(columns=list(_OF_RANKS.values())).astype(float)
     table["cpu"] = table["user"] + table["system"]

@@ -10,6 +10,7 @@ import pandas as pd
 
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.model.roofline import roofs
+from gatherbench.bench.plan.workload import ranks_in_words
 from gatherbench.bench.read.cpu import cores_of, thread_seconds
 from gatherbench.bench.read.epochs import (
     EPOCHS,
@@ -405,11 +406,10 @@ def _over_ranks(
     panels = []
     for family in families(run):
         mine = table[table["family"] == family.name]
-        ends = mine[[value, f"{value}_high"]].max(axis=None)
         marks = [(at, "published") for at in published]
         marks += [(ideal, "one")] if ideal is not None else []
-        top = max([*(at for at, _ in marks), *([ends] if pd.notna(ends) else [])], default=1.0)
-        axis = Axis(unit, float(top))
+        ends = mine[[value, f"{value}_high"]].stack().dropna()
+        axis = Axis(unit, max([*(at for at, _ in marks), *map(float, ends)], default=1.0))
         lines = _lines_of_family(run, family, mine, value, axis, fewest, without, seeds=differ)
         panels.append(Panel(family.name, lines, axis, marks))
     said = " to ".join(f"{100 * (at - 1):.0f} %" for at in sorted(published))
@@ -448,7 +448,7 @@ def _lines_of_family(
         for key in {**rows, **why}:
             if " ".join(key) == without:
                 continue
-            number = f"{world} {rank}{'s' if world > 1 else ''}"
+            number = ranks_in_words(world, rank=rank)
             detail = number if key[1] == "default" else f"{number}, {key[1]}"
             names, row = (key[0], detail), rows.get(key)
             if row is None:
@@ -456,11 +456,11 @@ def _lines_of_family(
             elif pd.isna(row[value]):
                 line = Line(*names, missing=str(row["why"]) or f"no {without} on as many")
             else:
-                number = float(row[value])
+                height = float(row[value])
                 ends = (float(row[f"{value}_low"]), float(row[f"{value}_high"]))
                 note = f"{quantity(row['seeds'], '1')} seeds" if seeds else why.get(key, "")
                 line = _bar(
-                    names, "measured", {key[0]: number}, axis.said(number), axis, ends, note
+                    names, "measured", {key[0]: height}, axis.said(height), axis, ends, note
                 )
             lines.setdefault(key, []).append(line)
     order = sort_series(pd.DataFrame(list(lines), columns=["strategy", "variant"]))

@@ -43,7 +43,7 @@ def rank_tables(run: Run) -> list[RenderableType]:
         bad = bad[bad["workload"].isin(list(family.worlds))]
         ranks = bad["workload"].map(dict(family.worlds))
         here = table[table["family"] == family.name]
-        lines = pd.concat([here, bad.assign(ranks=ranks, basis="")])
+        lines = pd.concat([here, bad.assign(ranks=ranks, basis="measured")])
         known = lines.drop_duplicates(["workload", "strategy", "variant"])
         parts += [_scaling(family.name, known.sort_values("ranks", kind="stable")), Text()]
         parts += [Text(line) for line in _unknown(here)]
@@ -74,9 +74,9 @@ def _scaling(name: str, lines: pd.DataFrame) -> Table:
         if place:
             table.add_row()
         said = [names[0], *textwrap.wrap(names[1], LONGEST, initial_indent="  ")]
-        for line, label in itertools.zip_longest(mine, said):
-            cells = [] if line is None else _cells(line, factor, seeds=differ)
-            table.add_row(Text(label or ""), *cells)
+        rows = [_cells(line, factor, seeds=differ) for line in mine]
+        for cells, label in itertools.zip_longest(rows, said):
+            table.add_row(Text(label or ""), *(cells or []))
     return table
 
 
@@ -89,7 +89,7 @@ def _unknown(lines: pd.DataFrame) -> Iterator[str]:
 
 def _cells(line: Mapping[Hashable, Any], factor: float, *, seeds: bool) -> list[Text]:
     ranks = f"{line['ranks']:.0f}"
-    if line["basis"] == "":
+    if isinstance(line["status"], str):
         return [Text(cell) for cell in (ranks, *[""] * seeds, str(line["status"]))]
     disturbed = "!" if line["disturbed"] else ""
     cells = [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .written_run import append_rows
+from .written_run import append_rows, edit
 
 #: Of a step of all ranks, and of an epoch of one of them.
 SEEDS = 20_000.0
@@ -29,7 +29,7 @@ def write_ranks(
     backend: str = "host",
     repeats: int = 3,
     epochs: int = 2,
-    failures: Mapping[tuple[int, str, str], tuple[str, str]] | None = None,
+    failures: Mapping[tuple[int, str, str], str] | None = None,
     **run: Any,
 ) -> Path:
     """A run whose series take ``seconds`` an epoch, by their number of ranks.
@@ -37,7 +37,8 @@ def write_ranks(
     A tenth of an epoch is sampling, half of it fetching, the rest training; in this the exchange
     takes :data:`REDUCE` of the epoch. Rank ``r`` of ``W`` waits for :data:`WAIT` of the epoch times
     ``W - 1 - r``, and ends its epoch half as much earlier; it uses ``10 + r`` core-seconds.
-    ``seeds`` an epoch by number of ranks; ``failures`` by number of ranks, strategy and variant.
+    ``seeds`` an epoch by number of ranks. ``failures``: why no repeat of a series was measured, by
+    its number of ranks, strategy and variant.
     """
     worlds = sorted({world for of in seconds.values() for world in of})
     fields = {
@@ -67,6 +68,7 @@ def write_ranks(
         for world, time_s in of.items():
             case = {"workload": workload_of(world, scaling), "strategy": strategy}
             case |= {"variant": variant, "backend": backend}
+            case |= {"machine": run["machine"]} if "machine" in run else {}
             many = (seeds or {}).get(world, SEEDS)
             row = {"stage": "sample", "metric": "seeds", "unit": "1", "value": many}
             append_rows(folder, [{**row, "basis": "declared"}], **case)
@@ -78,6 +80,18 @@ def write_ranks(
                         for rank in range(world):
                             behind = world - 1 - rank
                             append_rows(folder, _rank(time_s, rank, behind), rank=rank, **at)
+    reasons = {
+        (workload_of(w, scaling), *names): why for (w, *names), why in (failures or {}).items()
+    }
+
+    def of(row: dict[str, str]) -> tuple[str, str, str]:
+        return row["workload"], row["strategy"], row["variant"]
+
+    def fail(row: dict[str, str]) -> None:
+        if of(row) in reasons:
+            row |= {"status": "failed", "value": "", "reason": reasons[of(row)]}
+
+    edit(folder, fail, keep=lambda row: of(row) not in reasons or row["stage"] == "case")
     return folder
 
 

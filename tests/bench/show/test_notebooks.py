@@ -17,6 +17,7 @@ from gatherbench.bench.show.figures import requests_per_row as per_row
 from gatherbench.bench.show.notebook_tables import RESULTS_VARIABLE
 from gatherbench.bench.show.notebooks import drift, main, sync
 
+from ..ranks_run import write_ranks
 from .gpu_rows import (
     add_gpu_metrics,
     add_overlap,
@@ -292,7 +293,35 @@ def test_panels_fill_themselves_from_the_rows_of_a_gpu_run(
 
 
 @pytest.mark.parametrize(
-    "stem", ["01_where_the_time_goes", "04_epoch_time", "07_cpu_power_energy", "10_hot_rows"]
+    ("backend", "there", "missing"),
+    [
+        ("cuda", "- 2 GPUs, measured: `aligned_zero_copy` is **1.60** (1.60–1.60)", "without GPUs"),
+        ("host", "(ranks are processes on a host, not GPUs)", "Several GPUs: **not measured yet**"),
+    ],
+)
+def test_several_gpus_fill_from_runs_of_several_ranks(
+    said_by: SaidBy, make_run: MakeRun, tmp_path: Path, backend: str, there: str, missing: str
+) -> None:
+    times = {
+        ("cpu_gather", "naive"): {1: 4.0, 2: 3.2},
+        ("aligned_zero_copy", "given"): {1: 3, 2: 2},
+    }
+    write_ranks(make_run, times, backend=backend)
+    said = said_by("06_several_gpus", tmp_path / "results")
+    assert there in said
+    assert missing in said
+    assert ("Several GPUs: **not measured yet**" in said) == (backend == "host")
+
+
+@pytest.mark.parametrize(
+    "stem",
+    [
+        "01_where_the_time_goes",
+        "04_epoch_time",
+        "07_cpu_power_energy",
+        "10_hot_rows",
+        "06_several_gpus",
+    ],
 )
 def test_without_any_run_the_notebooks_say_what_is_missing(
     said_by: SaidBy, tmp_path: Path, stem: str

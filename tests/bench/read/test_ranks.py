@@ -1,0 +1,329 @@
+"""Runs on several ranks: every number worked out by hand, from rows that were made up."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatherbench.bench.read.epochs import stage_breakdown
+from gatherbench.bench.read.ranks import (
+    FASTER,
+    NO_FASTER,
+    OPEN,
+    UNKNOWN_SEEDS,
+    by_rank,
+    families,
+    over_ranks,
+    saturation,
+    scaling,
+)
+from gatherbench.bench.read.tables import Run, load_run, only
+
+from ..ranks_run import workload_of, write_ranks
+from ..written_run import edit
+
+MakeRun = Callable[..., Path]
+NAIVE, ALIGNED = ("cpu_gather", "naive"), ("aligned_zero_copy", "given")
+
+
+def of(run: Run, ranks: int, names: tuple[str, str] = ALIGNED) -> Any:
+    table = scaling(run)
+    mine = table[(table["strategy"] == names[0]) & (table["variant"] == names[1])]
+    (line,) = mine[mine["ranks"] == ranks].to_dict("records")
+    return line
+
+
+@pytest.fixture
+def make(make_run: MakeRun) -> Callable[..., Run]:
+    """The run of ``aligned_zero_copy`` whose epochs take so long, by the number of ranks."""
+
+    def one(times: dict[int, float], **more: Any) -> Run:
+        return load_run(write_ranks(make_run, {ALIGNED: times}, **more))
+
+    return one
+
+
+def test_strong_scaling_is_time_of_one_over_ranks_times_theirs(make: Callable[..., Run]) -> None:
+    run = make({1: 2.0, 2: 1.25, 4: 1.0})
+    (family,) = families(run)
+    assert family.name == "wordnet GraphSAGE, strong scaling"
+    assert list(family.worlds.values()) == [1, 2, 4]
+    assert [of(run, n)["efficiency"] for n in (1, 2, 4)] == pytest.approx([1.0, 0.8, 0.5])
+    assert [of(run, n)["epoch"] for n in (1, 2, 4)] == pytest.approx([2.0, 1.25, 1.0])
+    assert set(scaling(run)["why"]) == {""}
+    assert set(scaling(run)["seeds"]) == {20_000}
+
+
+def test_its_interval_is_that_of_a_ratio_over_repeats(make: Callable[..., Run]) -> None:
+    """Two ranks take 1.0, 1.2 and 1.4 s, one rank 2 s each time; t(2) is 4.3027."""
+    run = make({1: 2.0, 2: 1.0}, longer=lambda w, repeat, _: 1.0 + w * 0.2 * repeat)
+    logs = [math.log(t) for t in (1.0, 1.2, 1.4)]
+    reach = 4.3027 * statistics.stdev(logs) / math.sqrt(3)
+    typical = 2.0 / (2 * math.exp(statistics.mean(logs)))
+    found = of(run, 2)
+    assert found["efficiency"] == pytest.approx(typical)
+    assert found["efficiency_low"] == pytest.approx(typical * math.exp(-reach), rel=1e-4)
+    assert found["efficiency_high"] == pytest.approx(typical * math.exp(reach), rel=1e-4)
+    one = of(run, 1)
+    assert [one[f"efficiency{end}"] for end in ("", "_low", "_high")] == [1, 1, 1], "by definition"
+
+
+def test_a_weak_epoch_with_twice_the_seeds_in_the_same_time_is_ideal(
+    make: Callable[..., Run],
+) -> None:
+    run = make({1: 2.0, 2: 2.0}, scaling="weak", seeds={1: 15_000, 2: 30_000})
+    (family,) = families(run)
+    assert family.name == "wordnet GraphSAGE, weak scaling"
+    assert of(run, 2)["efficiency"] == pytest.approx(1.0)
+    assert (of(run, 1)["more"], of(run, 2)["more"]) == (FASTER, ""), "for a seed, not an epoch"
+
+
+def test_a_weak_epoch_that_is_not_cut_has_fewer_steps(make: Callable[..., Run]) -> None:
+    """All seeds but two, which two ranks could not share; half the time would be ideal."""
+    run = make({1: 2.0, 2: 1.25}, scaling="weak", seeds={1: 10_000, 2: 9_998})
+    assert of(run, 2)["efficiency"] == pytest.approx(0.8 * 0.9998)
+
+
+@pytest.mark.parametrize(
+    ("times", "failures", "why"),
+    [
+        ({2: 1.0, 4: 0.6}, {}, "one rank is not in the plan"),
+        ({1: 2.0, 2: 1.0}, {(1, *ALIGNED): "out of memory"}, "one rank: failed: out of memory"),
+    ],
+)
+def test_without_one_rank_there_is_no_efficiency_and_a_reason(
+    make: Callable[..., Run], times: dict[int, float], failures: Any, why: str
+) -> None:
+    run = make(times, failures=failures)
+    table = scaling(run)
+    assert table["efficiency"].isna().all()
+    assert set(table["why"]) == {why}
+    assert table["epoch"].notna().all()
+
+
+def test_without_seeds_nothing_is_compared(make_run: MakeRun) -> None:
+    folder = write_ranks(make_run, {ALIGNED: {1: 2.0, 2: 1.0}})
+    edit(folder, keep=lambda row: row["metric"] != "seeds")
+    run = load_run(folder)
+    assert of(run, 2)["why"] == UNKNOWN_SEEDS
+    assert math.isnan(of(run, 2)["efficiency"])
+    assert of(run, 1)["more"] == OPEN
+
+
+def test_one_number_of_ranks_is_no_family(make: Callable[..., Run], make_run: MakeRun) -> None:
+    for run in (make({2: 1.0}), load_run(make_run())):
+        assert families(run) == []
+        assert scaling(run).empty
+        assert saturation(scaling(run)).empty
+    assert over_ranks(load_run(make_run("20261122-other-b"))).empty
+
+
+def test_one_repeat_has_no_interval_and_decides_nothing(make: Callable[..., Run]) -> None:
+    found = of(make({1: 2.0, 2: 1.0}, repeats=1), 2)
+    assert found["efficiency"] == pytest.approx(1.0)
+    assert math.isnan(found["efficiency_low"])
+    assert math.isnan(found["epoch_high"])
+    first = of(make({1: 2.0, 2: 1.0}, repeats=1, name="20261122-again-b"), 1)
+    assert (first["more"], first["cores_full"]) == (OPEN, False)
+
+
+def test_the_speed_up_is_over_as_many_ranks(make_run: MakeRun) -> None:
+    times = {NAIVE: {1: 3.0, 2: 2.4}, ALIGNED: {1: 2.0, 2: 1.2}}
+    run = load_run(write_ranks(make_run, times))
+    assert [of(run, n)["speedup"] for n in (1, 2)] == pytest.approx([1.5, 2.0])
+    assert of(run, 2, NAIVE)["speedup"] == 1
+    assert of(run, 2, NAIVE)["efficiency"] == pytest.approx(3 / 4.8)
+
+
+def test_quiet_repeats_alone_count(make_run: MakeRun) -> None:
+    """Beside the last of three repeats with two ranks, which took 9 s each, was other work."""
+    beside = (*ALIGNED, 2)
+    folder = write_ranks(
+        make_run,
+        {ALIGNED: {1: 2.0, 2: 1.0}},
+        other_cores=1.5,
+        beside=beside,
+        longer=lambda _, repeat, __: 9.0 if repeat == 2 else 1.0,
+    )
+    run = load_run(folder)
+    assert of(run, 2)["efficiency"] == pytest.approx(1.0)
+    assert not of(run, 2)["disturbed"]
+    assert of(run, 1)["more"] == FASTER
+    noisy = load_run(
+        write_ranks(make_run, {ALIGNED: {1: 2.0, 2: 1.0}}, name="20261122-n-b", other_cores=1.5)
+    )
+    assert of(noisy, 2)["disturbed"]
+    assert of(noisy, 1)["more"] == OPEN, "beside other work nothing is decided"
+
+
+# ---- where it ends -------------------------------------------------------------------------------
+
+
+def test_more_ranks_are_faster_until_they_are_not(make: Callable[..., Run]) -> None:
+    run = make({1: 2.0, 2: 1.0, 4: 0.99, 8: 1.01})
+    assert [of(run, n)["more"] for n in (1, 2, 4, 8)] == [FASTER, NO_FASTER, NO_FASTER, ""]
+    (end,) = saturation(scaling(run)).to_dict("records")
+    assert (end["word"], end["ranks"], end["before"]) == (NO_FASTER, 2, False)
+
+
+def test_a_plateau_before_a_further_gain_is_no_end(make: Callable[..., Run]) -> None:
+    run = make({1: 2.0, 2: 1.0, 4: 0.99, 8: 0.5})
+    assert [of(run, n)["more"] for n in (1, 2, 4)] == [FASTER] * 3
+    (end,) = saturation(scaling(run)).to_dict("records")
+    assert (end["word"], end["ranks"]) == (FASTER, 8)
+
+
+def test_what_an_interval_does_not_tell_is_not_decided(make: Callable[..., Run]) -> None:
+    """One rank scatters by a factor of three, two and four are alike and steady."""
+    run = make({1: 1.2, 2: 1.0, 4: 1.0}, longer=lambda w, repeat, _: 1.0 if w else 1.0 + repeat)
+    assert [of(run, n)["more"] for n in (1, 2)] == [OPEN, NO_FASTER]
+    (end,) = saturation(scaling(run)).to_dict("records")
+    assert (end["word"], end["ranks"], end["before"]) == (NO_FASTER, 2, True)
+    last = make(
+        {1: 1.2, 2: 1.0},
+        name="20261122-last-b",
+        longer=lambda w, repeat, _: 1.0 + w * repeat,
+    )
+    (open_,) = saturation(scaling(last)).to_dict("records")
+    assert open_["word"] == OPEN
+
+
+@given(st.lists(st.sampled_from([FASTER, NO_FASTER, OPEN]), min_size=1, max_size=5))
+def test_no_faster_holds_for_all_that_follow(words: list[str]) -> None:
+    names = dict(zip(("family", "strategy", "variant", "backend"), "fsvb", strict=True))
+    lines = [
+        {**names, "ranks": 2**n, "more": word, "cores_full": n == 1}
+        for n, word in enumerate([*words, ""])
+    ]
+    (end,) = saturation(pd.DataFrame(lines)).to_dict("records")
+    if end["word"] == NO_FASTER:
+        at = int(math.log2(end["ranks"]))
+        assert set(words[at:]) == {NO_FASTER}
+        assert at == 0 or words[at - 1] != NO_FASTER
+        assert end["before"] == (OPEN in words[:at])
+        assert end["cores_full"] == (at == 1)
+    else:
+        assert words[-1] == end["word"]
+        assert end["ranks"] == 2 ** len(words)
+
+
+@pytest.mark.parametrize(("seconds", "full"), [(2.7, True), (2.5, False)])
+def test_cores_are_full_where_the_whole_interval_says_so(
+    make: Callable[..., Run], seconds: float, full: bool
+) -> None:
+    """Half of an epoch is fetching: 2.1 core-seconds a second; 0.4 training: 1. Windows of 2 s."""
+    found = of(make({1: seconds, 2: 1.0}), 1)
+    assert found["cores"] == pytest.approx((2.1 * 0.5 + 0.4) * seconds / 2)
+    assert found["cores_full"] == full  # of two cores: 1.96 is, 1.81 is not within 5 %
+
+
+# ---- families ------------------------------------------------------------------------------------
+
+
+def layouts(run: Run, *ranks: tuple[int, int, str]) -> list[tuple[str, list[int]]]:
+    """Families of workloads alike but for (ranks on a machine, machines, scaling)."""
+    fields = next(iter(run.plan["workloads"].values()))
+    table = {
+        str(number): {**fields, "gpus": gpus, "nodes": nodes, "scaling": scaling}
+        for number, (gpus, nodes, scaling) in enumerate(ranks)
+    }
+    found = families(replace(run, plan={**run.plan, "workloads": table}))
+    return [(family.name, list(family.worlds.values())) for family in found]
+
+
+def test_layouts_with_as_many_ranks_are_told_apart(make: Callable[..., Run]) -> None:
+    run, name = make({1: 1.0, 2: 1.0}), "wordnet GraphSAGE, strong scaling"
+    one, two, spread, four = (1, 1, "strong"), (2, 1, "strong"), (1, 2, "strong"), (2, 2, "strong")
+    assert layouts(run, four, spread, one) == [(name, [1, 2, 4])]
+    assert layouts(run, one, two, spread, four) == [
+        (f"{name}, 1 machine", [1, 2]),
+        (f"{name}, 2 machines", [1, 2, 4]),
+    ]
+    assert layouts(run, one, two, (2, 1, "weak"), (4, 1, "weak")) == [
+        (name, [1, 2]),
+        ("wordnet GraphSAGE, weak scaling", [1, 2, 4]),
+    ]
+
+
+def test_workloads_that_differ_otherwise_are_no_family(make: Callable[..., Run]) -> None:
+    run = make({1: 1.0, 2: 1.0})
+    first, second = run.plan["workloads"].items()
+    table = dict([first, (second[0], {**second[1], "batch_size": 500})])
+    assert families(replace(run, plan={**run.plan, "workloads": table})) == []
+
+
+def test_plans_from_before_ranks_have_none(make_run: MakeRun) -> None:
+    run = load_run(make_run())
+    assert "gpus" not in next(iter(run.plan["workloads"].values()))
+    assert families(run) == []
+
+
+# ---- from rank to rank ---------------------------------------------------------------------------
+
+
+def test_each_rank_and_how_far_they_are_apart(make: Callable[..., Run]) -> None:
+    """Of two ranks in an epoch of 2 s: the first waits 0.04 s and ends 0.02 s earlier."""
+    run = make({1: 3.0, 2: 2.0})
+    ranks = by_rank(run)
+    assert list(ranks["rank"]) == [0, 1]
+    assert list(ranks["epoch"]) == pytest.approx([1.98, 2.0])
+    assert list(ranks["wait"]) == pytest.approx([0.04, 0.0])
+    assert list(ranks["wait_share"]) == pytest.approx([0.04 / 1.98, 0.0])
+    assert list(ranks["all_reduce_share"]) == pytest.approx([0.1 / 1.98, 0.05])
+    assert list(ranks["cpu"]) == [10, 11]
+    (apart,) = over_ranks(run).to_dict("records")
+    assert (apart["ranks"], apart["slowest"], apart["fastest"]) == (2, 2.0, pytest.approx(1.98))
+    assert apart["apart"] == pytest.approx(2 / 1.98)
+    assert apart["wait"] == pytest.approx(0.02)
+    assert apart["wait_share"] == pytest.approx(0.02 / 1.99)
+    assert apart["all_reduce"] == pytest.approx(0.1)
+    assert (apart["cpu_least"], apart["cpu_most"]) == (10, 11)
+
+
+def test_ranks_of_repeats_that_do_not_count_are_left_out(make_run: MakeRun) -> None:
+    folder = write_ranks(make_run, {ALIGNED: {1: 3.0, 2: 2.0}})
+
+    def damage(row: dict[str, str]) -> None:
+        if row["repeat"] == "2" and row["workload"] == workload_of(2):
+            if row["stage"] == "case":
+                row |= {"status": "failed", "value": "", "reason": "rank 1 was killed by SIGKILL"}
+            elif row["rank"] != "-1" and (row["stage"], row["metric"]) == ("epoch", "wall_time"):
+                row["value"] = "50"
+
+    edit(folder, damage)
+    (apart,) = over_ranks(load_run(folder)).to_dict("records")
+    assert apart["slowest"] == 2.0
+
+
+def test_ranks_that_were_not_metered_have_no_core_seconds(make_run: MakeRun) -> None:
+    folder = write_ranks(make_run, {ALIGNED: {1: 3.0, 2: 2.0}})
+    edit(folder, keep=lambda row: row["rank"] == "-1" or row["metric"] != "cpu_user")
+    (apart,) = over_ranks(load_run(folder)).to_dict("records")
+    assert math.isnan(apart["cpu_least"])
+    assert apart["slowest"] == 2.0
+
+
+def test_the_exchange_stands_beside_the_stages(make: Callable[..., Run]) -> None:
+    run = make({1: 3.0, 2: 2.0})
+    stages = stage_breakdown(run).set_index("workload")
+    assert stages.loc[workload_of(2), "train"] == pytest.approx(0.8)
+    assert stages.loc[workload_of(2), "all_reduce"] == pytest.approx(0.1)
+    assert stages.loc[workload_of(1), "all_reduce"] == 0
+    assert stages.loc[workload_of(2), "other"] == 0, "they are within train"
+
+
+def test_a_run_cut_down_keeps_its_ranks(make: Callable[..., Run]) -> None:
+    run = make({1: 3.0, 2: 2.0, 4: 1.0})
+    cut = only(run, workloads={workload_of(1), workload_of(2)})
+    assert set(cut.ranks["workload"]) == {workload_of(2)}
+    assert list(over_ranks(cut)["ranks"]) == [2]
+    assert only(run, backends={"cuda"}).ranks.empty

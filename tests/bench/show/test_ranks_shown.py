@@ -1,0 +1,354 @@
+"""What is shown of runs on several ranks: terminal, charts, report, sentences, notebook."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.show.answers.epochs import measured_bars
+from gatherbench.bench.show.answers.ranks import beside_published, measured_over_ranks
+from gatherbench.bench.show.chart import Chart, Line
+from gatherbench.bench.show.charts import (
+    RANK_CHARTS,
+    charts_of,
+    epoch_breakdown,
+    epoch_over_ranks,
+    scaling_efficiency,
+    speedup_at_ranks,
+)
+from gatherbench.bench.show.figures.draw import draw
+from gatherbench.bench.show.notebook_tables import load_findings
+from gatherbench.bench.show.report.facts import workloads
+from gatherbench.bench.show.report.page import render_report
+from gatherbench.bench.show.report.tables import each_rank, numbers, over_ranks
+from gatherbench.bench.show.sentences.scaling import scaling_sentences
+from gatherbench.bench.show.sentences.verdict import verdict
+
+from ..ranks_run import write_ranks
+from .test_notebook_figures import test_no_text_overlaps_another_or_leaves_the_paper as stands_free
+from .test_notebook_figures import texts
+from .test_show import line_of, shown
+
+MakeRun = Callable[..., Path]
+REFERENCE = Path(__file__).parents[3] / "results" / "reference"
+NAIVE, ALIGNED, BOUND = (
+    ("cpu_gather", "naive"),
+    ("aligned_zero_copy", "registered,sorted"),
+    ("all_in_gpu", "default"),
+)
+#: With two ranks the efficiencies are 62.5 %, 80 % and 100 %, with four 32 %, 50 % and 62.5 %.
+TIMES = {
+    NAIVE: {1: 4.0, 2: 3.2, 4: 3.125},
+    ALIGNED: {1: 3.2, 2: 2.0, 4: 1.6},
+    BOUND: {1: 1.0, 2: 0.5, 4: 0.4},
+}
+NO_GPU = re.compile(r"\bGPUs?\b")
+
+
+@pytest.fixture
+def folder(make_run: MakeRun) -> Path:
+    return write_ranks(make_run, TIMES)
+
+
+def bars(chart: Chart) -> dict[tuple[str, str], Line]:
+    (panel,) = chart.panels
+    return {(line.name, line.detail): line for line in panel.lines}
+
+
+# ---- terminal ------------------------------------------------------------------------------------
+
+
+def scaling_table(text: str) -> str:
+    return text.partition("Over the number of ranks: ")[2].partition("From rank to rank")[0]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_over_ranks_fits_the_terminal(folder: Path, width: int) -> None:
+    text = shown(folder, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    table = scaling_table(text)
+    assert table.startswith("wordnet GraphSAGE, strong scaling")
+    lines = [line.split() for line in table.splitlines()]
+    assert ["naive", "2", "3.20", "62.5", "%", "2.3", "(all)", "1.00×", "no", "faster"] in [
+        line[:10] for line in lines
+    ]
+    assert ["registered,sorted", "2", "2.00", "80.0"] in [line[:4] for line in lines]
+
+
+def test_the_exchange_stands_beside_the_stages(folder: Path) -> None:
+    two = shown(folder, 80).partition("2 ranks, strong scaling")[2].partition("4 ranks")[0]
+    assert line_of(two, "strategy")[-4:] == ["train", "reduce", "wait", "speed-up"]
+    assert line_of(two, "cpu_gather", "naive")[5:] == ["1.60", "1.28", "0.160", "0", "1.00"]
+    assert "both are within train" in " ".join(shown(folder, 80).split())
+    one = shown(folder, 80).partition("wordnet GraphSAGE:")[2].partition("2 ranks")[0]
+    assert line_of(one, "strategy")[-3:] == ["core-s", "GB/s", "speed-up"]
+
+
+def test_from_rank_to_rank(folder: Path) -> None:
+    text = shown(folder, 100).partition("From rank to rank: wordnet GraphSAGE (2 ranks")[2]
+    line = line_of(text.partition("From rank to rank")[0], "cpu_gather")
+    # Of 3.2 s: rank 0 waits for 2 % and ends 1 % earlier.
+    assert line[2:] == [
+        *("3.20", "3.17", "0.0320", "(1%)", "0.160", "(5%)"),
+        *("10.0", "to", "11.0"),
+    ]
+
+
+def test_a_weak_epoch_says_its_seeds(make_run: MakeRun) -> None:
+    seeds = {1: 15_000, 2: 30_000}
+    text = shown(
+        write_ranks(make_run, {ALIGNED: {1: 2.0, 2: 2.5}}, scaling="weak", seeds=seeds), 120
+    )
+    table = scaling_table(text)
+    assert table.startswith("wordnet GraphSAGE, weak scaling")
+    assert "30 000" in table.replace("\N{NARROW NO-BREAK SPACE}", " ")
+    assert "80.0 %" in table
+
+
+def test_one_number_of_ranks_shows_nothing_of_the_kind(make_run: MakeRun) -> None:
+    text = shown(make_run())
+    assert "ranks" not in text
+    run = load_run(make_run("20261122-other-b"))
+    assert not set(RANK_CHARTS) & set(charts_of(run))
+    assert "Several ranks" not in render_report(run)
+
+
+def test_a_failed_number_of_ranks_stands_in_its_place(make_run: MakeRun) -> None:
+    failed = {(2, *ALIGNED): "rank 1 was killed by SIGKILL", (1, *BOUND): "out of memory"}
+    path = write_ranks(make_run, TIMES, failures=failed)
+    table = scaling_table(shown(path, 120))
+    assert ["registered,sorted", "2", "failed"] in [line.split() for line in table.splitlines()]
+    reason = "no efficiency of all_in_gpu default: one rank: failed: out of memory"
+    assert reason in " ".join(table.split())
+    found = bars(epoch_over_ranks(load_run(path)))
+    killed = found["aligned_zero_copy", "2 ranks, registered,sorted"]
+    assert killed.missing == "failed: rank 1 was killed by SIGKILL"
+    left = bars(scaling_efficiency(load_run(path)))["all_in_gpu", "2 ranks"]
+    assert left.missing == "one rank: failed: out of memory"
+
+
+def test_a_speed_up_that_is_decided_has_no_mark(make_run: MakeRun) -> None:
+    text = shown(write_ranks(make_run, TIMES, jitter=0.01, repeats=5), 120)
+    two = text.partition("2 ranks, strong scaling")[2].partition("4 ranks")[0]
+    assert line_of(two, "aligned_zero_copy")[-1] in ("1.59", "1.60", "1.61")
+
+
+# ---- charts --------------------------------------------------------------------------------------
+
+
+def test_bars_over_ranks_have_their_values(folder: Path) -> None:
+    run = load_run(folder)
+    epochs, ratios, shares = (bars(make(run)) for make in RANK_CHARTS.values())
+    assert list(epochs)[:3] == [
+        ("cpu_gather", f"{n}, naive") for n in ("1 rank", "2 ranks", "4 ranks")
+    ]
+    assert [line.end for line in epochs.values()][:3] == pytest.approx([4.0, 3.2, 3.125])
+    assert ("cpu_gather", "2 ranks, naive") not in ratios, "it would be 1 throughout"
+    two = "2 ranks, registered,sorted"
+    assert ratios["aligned_zero_copy", two].end == pytest.approx(1.6)
+    assert shares["aligned_zero_copy", two].text == "80.0 %"
+    assert ("all_in_gpu", "1 rank") not in shares, "1 by definition"
+
+
+def test_bars_have_the_interval_for_whisker(make_run: MakeRun) -> None:
+    several = load_run(write_ranks(make_run, TIMES, jitter=0.05))
+    single = load_run(write_ranks(make_run, TIMES, jitter=0.05, repeats=1, name="20261122-one-b"))
+    for make in RANK_CHARTS.values():
+        for line in bars(make(several)).values():
+            assert line.ends is not None
+            assert line.ends[0] < sum(line.parts.values()) < line.ends[1]
+        assert {line.ends for line in bars(make(single)).values()} == {None}
+
+
+def test_on_a_host_ranks_are_processes_and_no_gpus(folder: Path) -> None:
+    run = load_run(folder)
+    for name, make in RANK_CHARTS.items():
+        chart = make(run)
+        said = [chart.title, chart.reading, *(line.detail for line in bars(chart).values())]
+        assert not NO_GPU.search(" ".join(said)), name
+        assert "ranks (processes) on a host" in chart.title
+        assert chart.warnings[0].startswith("Host memory only: no GPU")
+        assert not chart.marks
+    text = " ".join(shown(folder, 120).split())
+    assert "ranks: processes on a host, no GPUs" in text
+    (said_of_scaling,) = scaling_sentences(run)
+    assert "ranks are processes on a host, not GPUs" in said_of_scaling
+
+
+def test_published_gains_stand_beside_gpus_alone(make_run: MakeRun) -> None:
+    path = write_ranks(make_run, TIMES, backend="cuda")
+    assert speedup_at_ranks(load_run(path)).marks == {}, "no published figures beside the run"
+    shutil.copytree(REFERENCE, path.parents[1] / "reference")
+    chart = speedup_at_ranks(load_run(path))
+    assert chart.title == "Speed-up over cpu_gather naive on as many GPUs"
+    assert chart.panels[0].marks == [(1.65, "published"), (1.92, "published"), (1.0, "one")]
+    assert "65 % to 92 % faster" in chart.marks["published"]
+    assert "2 GPUs, registered,sorted" in {detail for _, detail in bars(chart)}
+    assert epoch_over_ranks(load_run(path)).marks == {}
+    on_host = write_ranks(make_run, TIMES, name="20261122-host-b")
+    assert speedup_at_ranks(load_run(on_host)).marks == {}
+
+
+@pytest.mark.parametrize("backend", ["host", "cuda"])
+def test_pictures_over_ranks_are_readable(make_run: MakeRun, backend: str) -> None:
+    path = write_ranks(make_run, TIMES, backend=backend, jitter=0.02)
+    shutil.copytree(REFERENCE, path.parents[1] / "reference")
+    run = load_run(path)
+    for make in RANK_CHARTS.values():
+        figure = draw(make(run))
+        stands_free(figure)
+        assert ("Host memory only" in texts(figure)) == (backend == "host")
+
+
+def test_the_breakdown_splits_training_among_ranks(folder: Path, make_run: MakeRun) -> None:
+    chart = epoch_breakdown(load_run(folder))
+    one, two, _ = ({(x.name, x.detail): x for x in p.lines}[NAIVE].parts for p in chart.panels)
+    assert two == pytest.approx(
+        {"sample": 0.32, "fetch": 1.6, "train": 1.12, "all_reduce": 0.16, "wait": 0, "other": 0}
+    )
+    assert one["train"] == pytest.approx(1.6)
+    assert "“all-reduce” is the exchange of gradients" in chart.reading
+    alone = epoch_breakdown(load_run(make_run()))
+    assert list(alone.legend) == ["sample", "fetch", "train", "other"]
+    assert "all-reduce" not in alone.reading
+
+
+# ---- report --------------------------------------------------------------------------------------
+
+
+def cells(grid: Any, *fields: str) -> list[tuple[str, ...]]:
+    places = [[column.field for column in grid.columns].index(field) for field in fields]
+    return [tuple(line.cells[place].text for place in places) for line in grid.lines]
+
+
+def test_the_report_has_a_section_on_ranks(folder: Path) -> None:
+    run = load_run(folder)
+    page = render_report(run)
+    assert '<a href="#ranks">Several ranks</a>' in page
+    assert "here ranks (processes) on a host." in page
+    for ident in ("ranks-epoch", "ranks-speedup", "ranks-efficiency"):
+        assert f'id="{ident}-chart"' in page
+    table = cells(over_ranks(run), "strategy", "ranks", "epoch", "efficiency", "speedup", "more")
+    assert ("aligned_zero_copy", "2", "2.00", "80.0", "1.60", "faster") in table
+    assert ("cpu_gather", "2", "3.20", "62.5", "1.00", "no faster") in table
+    ranks = cells(each_rank(run), "strategy", "rank", "epoch", "wait", "cpu")
+    assert ("cpu_gather", "0", "3.17", "64.0", "10.0") in ranks  # the wait in ms
+    assert ("2 ranks", "strong") in cells(workloads(run), "ranks", "scaling")
+    columns = [column.field for column in numbers(run).columns]
+    assert {"all_reduce", "wait"} <= set(columns)
+
+
+def test_of_one_rank_the_report_has_no_new_columns(make_run: MakeRun) -> None:
+    run = load_run(make_run())
+    fields = {column.field for grid in (numbers(run), workloads(run)) for column in grid.columns}
+    assert not {"all_reduce", "wait", "ranks", "scaling"} & fields
+
+
+# ---- sentences -----------------------------------------------------------------------------------
+
+
+def test_ranks_have_sentences_of_their_own(folder: Path) -> None:
+    said = [statement.text for statement in verdict(load_run(folder))]
+    start = "Measured in host memory only (no GPU, no PCIe link), by "
+    assert said[:3] == [
+        f"{start}{ranks}: aligned_zero_copy registered,sorted had the shortest epochs, {ratio} as"
+        f" fast as cpu_gather naive; all_in_gpu, the upper bound, reached {bound}."
+        for ranks, ratio, bound in (
+            ("1 rank (process)", "1.25× (1.25–1.25)", "4.00× (4.00–4.00)"),
+            ("2 ranks (processes)", "1.60× (1.60–1.60)", "6.40× (6.40–6.40)"),
+            ("4 ranks (processes)", "1.95× (1.95–1.95)", "7.81× (7.81–7.81)"),
+        )
+    ]
+    assert said[3] == (
+        "wordnet GraphSAGE, strong scaling (ranks are processes on a host, not GPUs): scaling"
+        " efficiency with 4 ranks is 32.0 %, cpu_gather naive, to 50.0 %, aligned_zero_copy"
+        " registered,sorted; more than 2 ranks (all 2 cores are busy) were no faster for cpu_gather"
+        " naive; more ranks were faster up to 4 ranks for aligned_zero_copy registered,sorted."
+    )
+    assert len(said) == 4
+
+
+def test_on_gpus_they_are_called_so(make_run: MakeRun) -> None:
+    said = [s.text for s in verdict(load_run(write_ranks(make_run, TIMES, backend="cuda")))]
+    assert said[1].startswith("Measured on NVIDIA H200, on 2 GPUs: aligned_zero_copy")
+    assert "(ranks are GPUs): scaling efficiency with 4 GPUs is" in said[3]
+
+
+def test_what_is_not_decided_is_said_so(make_run: MakeRun) -> None:
+    two = {names: {1: of[1], 2: of[2]} for names, of in TIMES.items()}
+    run = load_run(write_ranks(make_run, two, longer=lambda w, repeat, _: 1.0 + w * repeat))
+    (said,) = scaling_sentences(run)
+    assert "not decided whether more ranks are faster for" in said
+    assert "were faster" not in said
+    single = load_run(write_ranks(make_run, two, repeats=1, name="20261122-one-b"))
+    (said,) = scaling_sentences(single)
+    assert "62.5 % (one repeat), cpu_gather naive, to 80.0 % (one repeat), aligned" in said
+    assert "were faster" not in said
+
+
+def test_a_disturbed_run_says_nothing_of_scaling(make_run: MakeRun) -> None:
+    said = [s.text for s in verdict(load_run(write_ranks(make_run, TIMES, other_cores=1.5)))]
+    assert "no ratio is given" in said[0]
+    assert not any("scaling efficiency" in text for text in said)
+
+
+def test_models_of_other_ranks_are_not_mixed(make_run: MakeRun) -> None:
+    modelled = [
+        ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
+        ("aligned_zero_copy", "given", (0.2, 0.4, 0.4)),
+    ]
+    said = verdict(load_run(write_ranks(make_run, TIMES, modelled=modelled)))
+    assert [s.text.partition(":")[0] for s in said if s.kind == "modelled"] == [
+        f"Modelled, not measured, for rtx3090-pcie4, on {on}"
+        for on in ("1 GPU", "2 GPUs", "4 GPUs")
+    ]
+
+
+# ---- notebooks -----------------------------------------------------------------------------------
+
+
+def test_other_notebooks_ask_of_one_rank_alone(folder: Path) -> None:
+    findings = load_findings(folder.parents[1], REFERENCE)
+    assert set(measured_bars(findings, "host")["group"]) == {"wordnet GraphSAGE"}
+    assert [len(run.workloads) for run in findings.runs_of_ranks("host")] == [3]
+    assert findings.runs_of_ranks("cuda") == []
+
+
+def test_measured_ratios_stand_beside_the_published_range(make_run: MakeRun) -> None:
+    path = write_ranks(make_run, TIMES, backend="cuda", machine="nvidia-h200")
+    findings = load_findings(path.parents[1], REFERENCE)
+    table = measured_over_ranks(findings, "cuda", "speedup")
+    found = table.set_index(["series", "x"])["y"]
+    assert found["aligned_zero_copy", 2] == pytest.approx(1.6)
+    assert set(table["series"]) == {"aligned_zero_copy", "all_in_gpu"}
+    assert set(table["place"]) == {"wordnet GraphSAGE, strong scaling, nvidia-h200"}
+    epochs = measured_over_ranks(findings, "cuda", "epoch").set_index(["series", "x"])["y"]
+    assert epochs["cpu_gather", 4] == pytest.approx(3.125)
+    assert measured_over_ranks(findings, "host", "epoch").empty
+    assert len(list(beside_published(table, [1.65, 1.92]))) == 2, "on 2 and 4; not the bound"
+    four = table[(table["series"] == "aligned_zero_copy") & (table["x"] == 4)]
+    (said,) = beside_published(four, [1.65, 1.92])
+    assert said == (
+        "- 4 GPUs, measured: `aligned_zero_copy` is **1.95** (1.95–1.95) times as fast as CPU"
+        " gather, outside the published 1.65 to 1.92."
+    )
+    for ends, place in (((1.7, 1.9), "inside"), ((1.5, 1.8), "not decided against")):
+        (said,) = beside_published(four.assign(y=1.8, low=ends[0], high=ends[1]), [1.65, 1.92])
+        assert f"gather, {place} the published" in said
+    (said,) = beside_published(four.assign(low=float("nan")), [1.65, 1.92])
+    assert "one repeat, so not comparable with" in said
+
+
+def test_two_graphs_or_machines_are_named_in_the_series(make_run: MakeRun) -> None:
+    first = write_ranks(make_run, TIMES, backend="cuda", machine="one")
+    write_ranks(make_run, TIMES, backend="cuda", machine="two", name="20261123-b-b")
+    table = measured_over_ranks(load_findings(first.parents[1], REFERENCE), "cuda", "speedup")
+    assert "all_in_gpu: wordnet GraphSAGE, strong scaling, one" in set(table["series"])
+    assert table["series"].nunique() == 4
