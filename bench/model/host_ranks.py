@@ -130,9 +130,9 @@ def _of_one_rank(run: Run, workload: str) -> str:
 def _missing(
     run: Run,
     fields: Mapping[str, Any],
-    one: tuple[str, ...],
-    alone: Mapping[tuple[str, ...], Any],
-    cores_s: Mapping[tuple[str, ...], float],
+    one: tuple[str, str, str],
+    alone: Mapping[tuple[str, str, str], Any],
+    cores_s: Mapping[tuple[str, str, str], float],
 ) -> str:
     """Why nothing can be predicted; empty where it can."""
     if fields.get("nodes", 1) > 1:

@@ -167,9 +167,9 @@ def tables() -> str:
     one, *several = (_cells(machines, profile) for machines in (1, *MACHINES))
     question, load = _asked(2, profile)
     rows, gradients = crosses(load, question.gpus, question.machines)
+    count = load.payload_bytes / load.row_bytes
     lines = [
-        f"Of minibatches of {load.payload_bytes / load.row_bytes:,.0f} rows of {load.row_bytes:,} B,"
-        f" each of two machines of 8 GPUs gets {quantity(rows, 'B')} a step where the table is"
+        f"Of minibatches of {count:,.0f} rows of {load.row_bytes:,} B, each of two machines of 8 GPUs gets {quantity(rows, 'B')} a step where the table is"
         f" sharded, and {quantity(gradients, 'B')} where it is replicated.",
         "",
         f"| machines of 8 GPUs | replicated | {' | '.join(heads)} | sharded is faster above |",

@@ -213,7 +213,8 @@ def test_the_faster_placement_follows_the_network() -> None:
         "The largest table, less what training needs: replicated in host memory not known, sharded"
         " over host memory not known, sharded over GPU memory 86.4 GiB."
     )
-    assert TABLE_SHARE * 4 * 24 == pytest.approx(86.4)
+    whole = 4 * 24 * TABLE_SHARE
+    assert whole == pytest.approx(86.4)
     told = json.loads(json.dumps(to_json(advice)))["sharded_above"]
     assert told == {
         "constant": "network.rate",

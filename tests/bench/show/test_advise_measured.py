@@ -47,6 +47,27 @@ def test_a_measured_epoch_takes_the_models_place(make_run: Any) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("ranks", "gpus", "machines", "counts"),
+    [
+        # As many seeds a rank, split of a step's or of its own.
+        ({"gpus": 2, "nodes": 1, "scaling": "strong", "batch_size": 2000}, 2, 1, True),
+        ({"gpus": 2, "nodes": 1, "scaling": "weak", "batch_size": 1000}, 2, 1, True),
+        ({"gpus": 2, "nodes": 1, "scaling": "strong", "batch_size": 1000}, 2, 1, False),
+        ({"gpus": 2, "nodes": 1, "scaling": "weak", "batch_size": 1000}, 1, 2, False),
+        ({"gpus": 2, "nodes": 1, "scaling": "weak", "batch_size": 1000}, 1, 1, False),
+        ({}, 1, 1, True),
+        ({}, 2, 1, False),
+    ],
+)
+def test_epochs_of_several_gpus_take_the_place_of_as_many(
+    make_run: Any, ranks: dict[str, Any], gpus: int, machines: int, counts: bool
+) -> None:
+    run = make_run(backend="cuda", workloads={"w": ranks})
+    asked = replace(QUESTION, gpus=gpus, machines=machines)
+    assert bool(measured_epochs(asked, results_of(run), MACHINE)) is counts
+
+
 def test_what_was_measured_beside_other_work_says_so(make_run: Any) -> None:
     run = make_run(backend="cuda", other_cores=1.5, beside=("cpu_gather", "pinned", 0))
     found = measured_epochs(QUESTION, results_of(run), MACHINE)
