@@ -169,8 +169,9 @@ def tables() -> str:
     rows, gradients = crosses(load, question.gpus, question.machines)
     count = load.payload_bytes / load.row_bytes
     lines = [
-        f"Of minibatches of {count:,.0f} rows of {load.row_bytes:,} B, each of two machines of 8 GPUs gets {quantity(rows, 'B')} a step where the table is"
-        f" sharded, and {quantity(gradients, 'B')} where it is replicated.",
+        f"Of minibatches of {count:,.0f} rows of {load.row_bytes:,} B, each of two machines of 8"
+        f" GPUs gets {quantity(rows, 'B')} a step where the table is sharded, and"
+        f" {quantity(gradients, 'B')} where it is replicated.",
         "",
         f"| machines of 8 GPUs | replicated | {' | '.join(heads)} | sharded is faster above |",
         "|" + "---|" * (len(NETWORKS) + 3),
