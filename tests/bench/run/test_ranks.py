@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,9 +53,15 @@ def values(rows: list[Row], workload: Workload, metric: str, rank: int = -1) -> 
 def nothing_is_left(store: RunStore) -> bool:
     """No process of the ranks, and no file of theirs in the run's folder."""
     mine = str(Path(__file__).parent / "ranks_worker.py")
-    processes = [folder for folder in Path("/proc").iterdir() if folder.name.isdigit()]
-    alive = [folder for folder in processes if mine.encode() in _command(folder)]
-    return not alive and not list(store.folder.rglob("*rank*"))
+    until = time.monotonic() + 10.0  # one that was killed takes a moment to be gone
+
+    def alive() -> bool:
+        processes = (folder for folder in Path("/proc").iterdir() if folder.name.isdigit())
+        return any(mine.encode() in _command(folder) for folder in processes)
+
+    while alive() and time.monotonic() < until:
+        time.sleep(0.05)
+    return not alive() and not list(store.folder.rglob("*rank*"))
 
 
 def _command(process: Path) -> bytes:
