@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from gatherbench.bench.model.profile import LinkProfile, load_profile
+from gatherbench.bench.model.profile import SPECS, LinkProfile, load_profile
 from gatherbench.bench.probe import calibrate as calibration
 from gatherbench.bench.probe.calibrate import render
 from gatherbench.bench.probe.cases import GIB, gpu_points, host_points
@@ -168,6 +168,9 @@ def test_the_constants_of_a_made_up_machine_are_recovered(
     not_one_number = ("read.roof", "read.page_visits", "host.gather_rate")
     for key, constant in profile.constants():
         if key in ("link.max_request", "link.outstanding_reads", *not_one_number):
+            continue
+        if SPECS[key].otherwise:  # peers, a network, the host's size: nothing times them
+            assert constant.source == "not measured"
             continue
         section, _, name = key.partition(".")
         expected = getattr(getattr(truth, section), name).value
