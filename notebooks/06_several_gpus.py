@@ -85,8 +85,8 @@ show(
         absent,
         CurveAxes("GPUs", "time per epoch (s)", ticks),
         title="Several GPUs: one epoch, its minibatches shared",
-        foot="Modelled as above, on Reddit. What does not get shorter with more GPUs is work of the"
-        " shared host.",
+        foot="Modelled as above, on Reddit. What does not get shorter with more GPUs is work of "
+        "the shared host.",
         kinds=("modelled", "measured"),
         names=names,
     ),

@@ -45,7 +45,7 @@ def measured_over_ranks(findings: Findings, backend: str, value: str) -> pd.Data
 
 
 def beside_published(ratios: pd.DataFrame, published: Sequence[float]) -> Iterator[str]:
-    """A sentence for each zero-copy on several GPUs: does the published range hold its ratio?"""
+    """A sentence for each zero-copy on several GPUs: is its ratio in the published range?"""
     least, most = min(published), max(published)
     several = ratios[(ratios["x"] > 1) & ~ratios["series"].str.startswith(BOUND)]
     for row in several.to_dict("records"):
