@@ -58,7 +58,7 @@ class Launch(LaunchConfig):
 
     def __post_init__(self) -> None:
         """Complete what was given, as on a machine without a GPU."""
-        with mock.patch.object(torch.cuda, "is_available", lambda: False):
+        with mock.patch.object(torch.cuda, "is_available", return_value=False):
             super().__post_init__()  # type: ignore[no-untyped-call]
 
 
