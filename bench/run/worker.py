@@ -129,7 +129,7 @@ def main(runner: int) -> None:
     import numba
     import torch
 
-    # PyG asks how torch was built. To answer, torch counts the GPUs, which starts the driver, and no
+    # PyG asks how torch was built. To answer, torch counts GPUs, which starts the driver, and no
     # fork could use it then (pytorch #138453). PyG looks for MKL alone.
     built = "" if torch.backends.mkl.is_available() else "USE_MKL=OFF"
     with mock.patch.object(torch.__config__, "show", return_value=built):
