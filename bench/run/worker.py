@@ -131,7 +131,8 @@ def main(runner: int) -> None:
 
     # PyG asks how torch was built. To answer, torch counts GPUs, which starts the driver, and no
     # fork could use it then (pytorch #138453). PyG looks for MKL alone.
-    built = "" if torch.backends.mkl.is_available() else "USE_MKL=OFF"
+    mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    built = "" if mkl else "USE_MKL=OFF"
     with mock.patch.object(torch.__config__, "show", return_value=built):
         import torch_geometric  # noqa: F401
 
