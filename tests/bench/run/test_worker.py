@@ -56,7 +56,7 @@ def test_an_error_becomes_a_reason(make_job, tmp_path: Path) -> None:
 
 
 def test_lack_of_memory_fails_the_case_and_says_so(make_job, tmp_path: Path, monkeypatch) -> None:
-    beyond_any_address_space = lambda _: bytearray(1 << 60)  # noqa: E731
+    beyond_any_address_space = lambda _, **__: bytearray(1 << 60)  # noqa: E731
     monkeypatch.setattr(measure_module, "resident_copy", beyond_any_address_space)
     end = ended(make_job(), tmp_path)
     assert end["status"] == "failed"
