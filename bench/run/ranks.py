@@ -20,6 +20,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -49,6 +50,18 @@ class RankError(RuntimeError):
     """A rank died, hung or failed; the message has its number and last words."""
 
 
+class Launch(LaunchConfig):
+    """What to launch, without torch's own NUMA binding of ranks, which bind themselves.
+
+    To find whether it should bind, torch asks CUDA's runtime, and no fork survives that.
+    """
+
+    def __post_init__(self) -> None:
+        """Complete what was given, as on a machine without a GPU."""
+        with mock.patch.object(torch.cuda, "is_available", return_value=False):
+            super().__post_init__()  # type: ignore[no-untyped-call]
+
+
 def measure_ranks(job: Job, out: PartWriter) -> str | None:
     """Measure the case with a process for each rank; on machine 0 ``out`` gets all of its rows.
 
@@ -67,7 +80,7 @@ def measure_ranks(job: Job, out: PartWriter) -> str | None:
     torch.set_num_threads(1)  # a team of OpenMP threads does not survive the forks: they would hang
     table = load_table(open_dataset(job.dataset), shared=job.device == "cuda")
     folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=job.part.parent))
-    config = LaunchConfig(
+    config = Launch(
         min_nodes=nodes,
         max_nodes=nodes,
         nproc_per_node=gpus,

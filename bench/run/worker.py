@@ -19,6 +19,7 @@ import time
 import traceback
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from gatherbench.bench.run.job import Job, Preparation
 
@@ -124,8 +125,16 @@ def main(runner: int) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the runner's to answer
     die_with_parent(runner)
-    # Imports start no thread that a fork would lose, and no CUDA context, which no fork survives.
+    # Imports start no thread that a fork would lose, and leave CUDA alone, which no fork survives.
     import numba
+    import torch
+
+    # PyG asks how torch was built. To answer, torch counts GPUs, which starts the driver, and no
+    # fork could use it then (pytorch #138453). PyG looks for MKL alone.
+    mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    built = "" if mkl else "USE_MKL=OFF"
+    with mock.patch.object(torch.__config__, "show", return_value=built):
+        import torch_geometric  # noqa: F401
 
     import gatherbench.bench.run.ranks
     import gatherbench.bench.run.sensor_calibration

@@ -172,6 +172,7 @@ int nvmlInitWithFlags(unsigned flags) {
     return (int)number("init_return", SUCCESS);
 }
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+int nvmlInit(void) { return nvmlInitWithFlags(0); } // as torch counts GPUs
 int nvmlShutdown(void) { return SUCCESS; }
 
 const char *nvmlErrorString(int code) {

@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.ranks import Launch
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import Runner
 from gatherbench.bench.run.store import RunStore
@@ -69,6 +71,15 @@ def _command(process: Path) -> bytes:
         return (process / "cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def test_before_the_fork_the_launcher_asks_nothing_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    for name, answer in (("is_available", True), ("device_count", 2)):
+        monkeypatch.setattr(torch.cuda, name, lambda n=name, a=answer: (asked.append(n), a)[1])
+    config = Launch(min_nodes=1, max_nodes=1, nproc_per_node=2, start_method="fork")
+    assert not asked
+    assert getattr(config, "numa_options", None) is None  # ranks bind themselves
 
 
 @pytest.mark.parametrize("world", [2, 3])

@@ -36,6 +36,19 @@ def test_a_strategy_that_cannot_run_is_skipped_with_its_reason(make_job, tmp_pat
     assert end["reason"]
 
 
+def test_the_server_imports_without_asking_cuda() -> None:
+    """What torch says of how it was built, it says after it has counted the GPUs."""
+    code = """
+import os, sys, torch
+torch.__config__.show = lambda: sys.exit("asked")
+from gatherbench.bench.run import fork_server, worker
+fork_server.serve_requests = lambda work: print("torch_geometric" in sys.modules)
+worker.main(os.getppid())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
 def test_an_error_becomes_a_reason(make_job, tmp_path: Path) -> None:
     end = ended(replace(make_job(), dataset=tmp_path / "none"), tmp_path)
     assert end["status"] == "failed"
@@ -43,7 +56,7 @@ def test_an_error_becomes_a_reason(make_job, tmp_path: Path) -> None:
 
 
 def test_lack_of_memory_fails_the_case_and_says_so(make_job, tmp_path: Path, monkeypatch) -> None:
-    beyond_any_address_space = lambda _: bytearray(1 << 60)  # noqa: E731
+    beyond_any_address_space = lambda _, **__: bytearray(1 << 60)  # noqa: E731
     monkeypatch.setattr(measure_module, "resident_copy", beyond_any_address_space)
     end = ended(make_job(), tmp_path)
     assert end["status"] == "failed"

@@ -27,22 +27,23 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 NVML_STUB = ROOT / "tests/bench/nvml_stub/nvml_stub.c"
-#: The GPU as NVML tells of it: the one of native/device.cpp.
-NVML = """\
-devices 1
-driver 580.00
-gpu0.uuid GPU-01020304-0506-0708-090a-0b0c0d0e0f10
-gpu0.name stand-in (no GPU)
-gpu0.gen 4
-gpu0.gen_max 4
-gpu0.width 16
-gpu0.width_max 16
-gpu0.reasons 0
-gpu0.power_mw 100000
-gpu0.temperature 40
-gpu0.clock_mhz 1980
-gpu0.gpm 1
+#: The GPUs as NVML tells of them: those of native/device.cpp.
+NVML = "devices 2\ndriver 580.00\n" + "".join(
+    f"""\
+gpu{number}.uuid GPU-01020304-0506-0708-090a-0b0c0d0e0f1{number}
+gpu{number}.name stand-in (no GPU)
+gpu{number}.gen 4
+gpu{number}.gen_max 4
+gpu{number}.width 16
+gpu{number}.width_max 16
+gpu{number}.reasons 0
+gpu{number}.power_mw 100000
+gpu{number}.temperature 40
+gpu{number}.clock_mhz 1980
+gpu{number}.gpm 1
 """
+    for number in range(2)
+)
 #: NVIDIA's control program as far as it is asked: a daemon is a file.
 MPS_CONTROL = """\
 #!/bin/sh
@@ -160,6 +161,7 @@ def steps(out: Path) -> dict[str, list[str]]:
         "gpu-epoch": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'rehearsal.toml'}", "BUDGET=800"],
         # Training on 200 times 100 000 rows is a second of a GPU and minutes of a processor.
         "gpu-meters": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'meters.toml'}", "BUDGET=400"],
+        "ranks": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'ranks.toml'}", "BUDGET=400"],
         "calibrate": [*make, "calibrate", f"OUT={out / 'calibrate'}", "BUDGET=400"],
     }
 
@@ -172,7 +174,8 @@ def run(names: Sequence[str], out: Path, environment: dict[str, str]) -> bool:
         began = time.monotonic()
         try:
             command = steps(out)[name]
-            status = subprocess.run(command, env=environment, timeout=LIMIT_S, check=False)
+            seen = environment if name == "ranks" else {**environment, "CUDA_VISIBLE_DEVICES": "0"}
+            status = subprocess.run(command, env=seen, timeout=LIMIT_S, check=False)
             how = "ok" if status.returncode == 0 else f"FAILED with status {status.returncode}"
         except subprocess.TimeoutExpired:
             how = f"FAILED: took longer than {LIMIT_S:.0f} s"

@@ -1,7 +1,7 @@
 """Puts the stand-in under torch and CUDA's bindings in every Python process, children too.
 
 Python imports this module by itself at its start where it lies on the path, which rehearse.py sees
-to. Three modules are changed right after they are loaded, and nothing of the project's.
+to. Four modules are changed right after they are loaded, and nothing of the project's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from types import ModuleType
 #: What is changed, and the module here whose ``install`` changes it.
 _CHANGES = {
     "torch": "standin_operators",
+    "torch.distributed.distributed_c10d": "standin_ranks",
     "cuda.bindings.runtime": "standin_runtime",
     "cuda.core": "standin_program",
 }

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
+#include <pthread.h>
+#include <sstream>
 #include <unistd.h>
 
 namespace standin {
@@ -22,6 +24,8 @@ bool under_mps() {
   return folder != nullptr && access((std::string(folder) + "/control").c_str(), F_OK) == 0;
 }
 
+bool known(int device) { return device >= 0 && device < static_cast<int>(gpus().size()); }
+
 cudaError_t not_run(const void* kernel) {
   static const char* loud = std::getenv("STANDIN_LOUD");
   Dl_info found;
@@ -32,6 +36,22 @@ cudaError_t not_run(const void* kernel) {
   return answer(0);
 }
 }  // namespace
+
+const std::vector<int>& gpus() {
+  static const std::vector<int> all = [] {
+    pthread_atfork(nullptr, nullptr, [] { broken = cudaErrorInitializationError; });
+    std::vector<int> found;
+    const char* named = std::getenv("CUDA_VISIBLE_DEVICES");
+    std::istringstream numbers(named != nullptr ? named : "0,1");
+    for (std::string one; std::getline(numbers, one, ',');) {
+      const int gpu = std::atoi(one.c_str());
+      if (one.find_first_not_of("0123456789") != std::string::npos || gpu >= kGpus) break;
+      found.push_back(gpu);
+    }
+    return found;
+  }();
+  return all;
+}
 
 cudaError_t answer(int status) {
   if (status == 0) status = broken;
@@ -44,16 +64,16 @@ cudaError_t answer(int status) {
 using namespace standin;
 
 API cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
-  return answer(0);
+  *count = static_cast<int>(gpus().size());
+  return answer(*count == 0 ? cudaErrorNoDevice : 0);
 }
 API cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return answer(0);
 }
 API cudaError_t cudaSetDevice(int device) {
-  has_context = device == 0;
-  return answer(device == 0 ? 0 : cudaErrorInvalidDevice);
+  has_context = device == 0 && !gpus().empty();
+  return answer(has_context ? 0 : cudaErrorInvalidDevice);
 }
 API cudaError_t cudaDriverGetVersion(int* version) {
   *version = 13000;
@@ -61,12 +81,13 @@ API cudaError_t cudaDriverGetVersion(int* version) {
 }
 API cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int device) {
-  if (device != 0) return answer(cudaErrorInvalidDevice);
+  if (!known(device)) return answer(cudaErrorInvalidDevice);
   size_t left, total;
   cudaMemGetInfo(&left, &total);
   std::memset(of, 0, sizeof *of);
   std::strcpy(of->name, kName);
   for (int i = 0; i < 16; ++i) of->uuid.bytes[i] = static_cast<char>(i + 1);
+  of->uuid.bytes[15] = static_cast<char>(16 + gpus()[device]);
   of->totalGlobalMem = total;
   of->major = 9;
   of->multiProcessorCount = kMultiprocessors;
@@ -84,7 +105,7 @@ API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int device) {
   of->sharedMemPerBlockOptin = 232448;
   of->totalConstMem = 65536;
   of->l2CacheSize = 1 << 20;
-  of->pciBusID = 3;
+  of->pciBusID = 3 + gpus()[device];
   of->canMapHostMemory = of->unifiedAddressing = of->concurrentKernels = 1;
   of->managedMemory = of->concurrentManagedAccess = of->streamPrioritiesSupported = 1;
   of->hostRegisterSupported = of->hostRegisterReadOnlySupported = 1;
@@ -92,7 +113,7 @@ API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int device) {
   return answer(0);
 }
 API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  if (device != 0) return answer(cudaErrorInvalidDevice);
+  if (!known(device)) return answer(cudaErrorInvalidDevice);
   switch (static_cast<int>(attribute)) {
     case cudaDevAttrMultiProcessorCount: *value = kMultiprocessors; break;
     case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
@@ -115,8 +136,8 @@ API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int
   return answer(0);
 }
 API cudaError_t cudaDeviceGetPCIBusId(char* text, int room, int device) {
-  if (device != 0) return answer(cudaErrorInvalidDevice);
-  std::snprintf(text, room, "0000:03:00.0");
+  if (!known(device)) return answer(cudaErrorInvalidDevice);
+  std::snprintf(text, room, "0000:%02x:00.0", 3 + gpus()[device]);
   return answer(0);
 }
 API cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {

@@ -49,22 +49,26 @@ std::uint64_t hash_of(const unsigned char* bytes, size_t size) {
 
 }  // namespace
 
-API CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+API CUresult cuInit(unsigned) {
+  return gpus().empty() ? CUDA_ERROR_NO_DEVICE : static_cast<CUresult>(broken.load());
+}
 API CUresult cuDriverGetVersion(int* version) {
   *version = 13000;
   return CUDA_SUCCESS;
 }
 API CUresult cuDeviceGet(CUdevice* device, int ordinal) {
-  *device = 0;
-  return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  const bool known = ordinal >= 0 && ordinal < static_cast<int>(gpus().size());
+  return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 API CUresult cuDeviceGetCount(int* count) {
-  *count = 1;
+  *count = static_cast<int>(gpus().size());
   return CUDA_SUCCESS;
 }
 #undef cuDeviceGetUuid
-API CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice) {
+API CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   for (int i = 0; i < 16; ++i) uuid->bytes[i] = static_cast<char>(i + 1);
+  uuid->bytes[15] = static_cast<char>(16 + gpus()[device]);
   return CUDA_SUCCESS;
 }
 API CUresult cuCtxGetCurrent(CUcontext* context) {

@@ -29,6 +29,7 @@ namespace standin {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr int kGpus = 2;
 constexpr int kMultiprocessors = 132;
 constexpr const char* kName = "stand-in (no GPU)";
 
@@ -84,6 +85,10 @@ struct Range {
 cudaMemoryType kind_at(const void* address);
 // Whether a kernel may touch all of these bytes.
 bool visible(const void* address, size_t size);
+
+// The machine's numbers of the GPUs that this process sees, as CUDA_VISIBLE_DEVICES names them; read
+// once, as by the driver. Only the first can be used. A fork of a process that asked is broken.
+const std::vector<int>& gpus();
 
 // An illegal access is met by every later call, as on a GPU.
 extern std::atomic<int> broken;
