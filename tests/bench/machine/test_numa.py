@@ -132,6 +132,35 @@ def test_a_node_of_memory_alone_or_one_that_is_not_understood_costs_no_case(
     assert machine.allowed == set(range(8))
 
 
+@pytest.mark.parametrize(
+    ("parts", "threads", "cores"),
+    [
+        (2, 0, [{2, 3}, {6, 7}]),
+        (3, 0, [{2}, {3}, {6, 7}]),
+        (2, 3, [{2}, {3, 6}]),  # the plan's threads are those of all ranks
+        (5, 0, [{2, 3, 6, 7}] * 5),  # too few for one each
+    ],
+)
+def test_ranks_divide_the_cores_of_their_node(
+    machine: Machine, parts: int, threads: int, cores: list[set[int]]
+) -> None:
+    asked: list[int | None] = []
+
+    def take(part: int, device: torch.device = CUDA) -> set[int]:
+        def part_of(node: int | None) -> tuple[int, int]:
+            asked.append(node)
+            return part, parts
+
+        machine.allowed = set(range(8))
+        bind_case(device, threads, "gpu", machine.topology, part_of)
+        return machine.allowed
+
+    assert [take(part) for part in range(parts)] == cores
+    assert set(asked) == {1}
+    take(0, CPU)
+    assert asked[-1] is None
+
+
 def test_the_plan_may_leave_a_case_unbound(machine: Machine) -> None:
     binding = bind_case(CUDA, 2, numa="none", topology=machine.topology)
     assert "numa = none" in str(binding.reason)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import TypeAdapter
@@ -190,6 +191,74 @@ def test_another_machine_says_which_code_it_runs(
     assert isinstance(mine, Job)
     assert (mine.commit, mine.identity, mine.dataset) == ("def", "its own", Path("/data"))
     assert mine.meeting == replace(meeting, node=1)
+
+
+@pytest.fixture
+def meeting_place() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def a_job(folder: Path, timeout_s: float) -> Job:
+    case = Case(Workload("tiny", nodes=3), "cpu_gather", "pinned", {"mode": "pinned"}, 0)
+    measure = Measure(timeout_s=timeout_s)
+    return Job(case, measure, "cpu", "run", "abc", "box", folder, folder, folder / "p")
+
+
+def test_a_machine_that_is_silent_is_waited_for_once(
+    meeting_place: TCPStore, tmp_path: Path
+) -> None:
+    first, job = Machines(0, 3, "127.0.0.1", meeting_place.port), a_job(tmp_path, 0.1)
+    meeting_place.set("ready/0/1", "")
+    assert first.call(0, job) == "machine 2 did not answer within 0.1 s"
+    assert first.call(1, job) == "machine 2 has not answered before"
+    assert not meeting_place.check(["case/1"]), "nobody is called"
+
+
+def test_all_machines_are_called_and_any_may_refuse(
+    meeting_place: TCPStore, tmp_path: Path
+) -> None:
+    first, job = Machines(0, 3, "127.0.0.1", meeting_place.port), a_job(tmp_path, 10)
+    for key, said in {"0/1": "", "0/2": "no such graph", "1/1": "", "1/2": ""}.items():
+        meeting_place.set(f"ready/{key}", said)
+    assert first.call(0, job) == "machine 2: no such graph"
+    called = first.call(1, job)
+    assert isinstance(called, Job)
+    assert called.meeting is not None
+    assert (called.meeting.nodes, called.meeting.node) == (3, 0)
+    assert called.meeting.store_port == meeting_place.port != called.meeting.port
+    assert TypeAdapter(Job).validate_json(meeting_place.get("case/1")) == called
+    first.dismiss(2)
+    assert meeting_place.get("case/2") == b""
+
+
+def test_machine_0_gets_what_the_others_found_and_leaves_out_who_says_nothing(
+    meeting_place: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machines, "ANSWER_S", 0.1)
+    first = Meeting(4, 0, "127.0.0.1", 1, meeting_place.port)
+    for node in (1, 3):
+        found = {"killed": [], "parts": {f"rank{node}.jsonl": "x"}}
+        assert machines.exchange_parts(replace(first, node=node), "case", found) == []
+    told = machines.exchange_parts(first, "case", {})
+    assert [list(one["parts"]) for one in told] == [["rank1.jsonl"], ["rank3.jsonl"]]
+    later = replace(first, port=2)
+    assert machines.exchange_parts(later, "case", {}) == [], "of the same case, tried again"
+
+
+@pytest.mark.parametrize("told", [None, "mine0"])
+def test_ranks_use_the_network_that_leads_to_machine_0_unless_told(
+    told: str | None, meeting_place: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = SimpleNamespace
+    found = {"eth0": [address(address="10.0.0.1")], "lo": [address(address="127.0.0.1")]}
+    monkeypatch.setattr(machines.psutil, "net_if_addrs", lambda: found)
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    for name in names:
+        monkeypatch.setenv(name, told or "")  # so that both are as before when the test ends
+        if told is None:
+            monkeypatch.delenv(name)
+    machines.use_interface_towards("127.0.0.1", meeting_place.port)
+    assert [os.environ[name] for name in names] == [told or "lo"] * 2
 
 
 def test_what_torchrun_tells() -> None:

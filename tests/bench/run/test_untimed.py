@@ -75,6 +75,26 @@ def test_too_short_a_window_is_run_on_with_whole_epochs(monkeypatch: pytest.Monk
     assert rows["pcie_host_to_device"].reason == "unsupported: nobody is trusted"
 
 
+def test_ranks_run_on_together_until_no_window_is_too_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """This rank's own window would do, twice over; another's is short, for three epochs more."""
+    monkeypatch.setattr(power_module, "SHORTEST_ENERGY_WINDOW_S", 0.0)
+    ran: list[int] = []
+    told: list[bool] = []
+    block = EnergyBlock(GPU, shortest_s=0.0)
+    with block:
+        pass
+
+    def gathered(mine: bool) -> list[bool]:
+        told.append(mine)
+        return [mine, len(told) <= 4]
+
+    rows = by_metric(list(block.rows(3, lambda: ran.append(1), MAKE, gathered)))
+    assert told == [False] * 5
+    assert rows["epochs"].value == len(ran) == 3
+
+
 def test_where_no_further_epochs_are_wanted_a_short_window_has_its_reason() -> None:
     block = EnergyBlock(GPU, run_on=False)
     with block:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.sampling.prepare import identity, prepare
+from gatherbench.bench.sampling.epoch import batch_seed, workload_seeds
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.prepare import identity, prepare, rank_trace
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.importers import import_graph
+from gatherbench.datasets.store import open_dataset
 
 WORKLOAD = Workload("mine", fanouts=(2,), batch_size=4)
 #: A ring, and the same ring the other way round: graphs of one size and one description.
@@ -69,3 +73,26 @@ def test_a_copied_data_folder_needs_no_new_minibatches(
     monkeypatch.setenv("GATHERBENCH_DATA", str(copy))
     assert prepare(WORKLOAD)[1].name == trace.name
     assert len(list((copy / "traces").iterdir())) == 1
+
+
+def test_each_rank_has_minibatches_of_its_own_and_a_missing_one_is_drawn_anew(root: Path) -> None:
+    imported(root, RING)
+    two = replace(WORKLOAD, gpus=2)
+    dataset, trace = prepare(two)
+    files = {path: path.read_bytes() for path in trace.rglob("*") if path.is_file()}
+    assert sorted(path.name for path in trace.iterdir()) == ["rank0", "rank1"]
+    seen = identity(dataset, trace)
+    graph = open_dataset(dataset)
+    sampler = NeighborSampler(graph.indptr, graph.indices, two.fanouts)
+    for rank in range(2):
+        seeds = workload_seeds(two, graph.train_ids, 0, rank)
+        drawn = [sampler.sample(s, batch_seed(0, 0, i, rank, 2)) for i, s in enumerate(seeds)]
+        mine = inputs(rank_trace(trace, rank))
+        assert mine == [batch.input_ids.tolist() for batch in drawn]
+    shutil.rmtree(rank_trace(trace, 1))
+    assert identity(dataset, trace) != seen, "every rank's minibatches are part of it"
+    kept = rank_trace(trace, 0).stat().st_ino
+    assert prepare(two) == (dataset, trace)
+    assert {path: path.read_bytes() for path in trace.rglob("*") if path.is_file()} == files
+    assert rank_trace(trace, 0).stat().st_ino == kept, "what is there is not drawn again"
+    assert identity(dataset, trace) == seen

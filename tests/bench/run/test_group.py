@@ -1,0 +1,200 @@
+"""What one rank makes of all ranks' moments and nodes: by hand, with what the others tell."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gatherbench.bench.run import group as group_module
+from gatherbench.bench.run.group import Alone, RanksDisagreeError, Together, cores_of_rank
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.measure import Epochs, _trainer, load_table, measure
+from gatherbench.bench.run.rows import RowMaker
+from gatherbench.bench.sampling.prepare import prepare, rank_trace
+from gatherbench.bench.sampling.trace import Trace
+from gatherbench.datasets.store import open_dataset
+from gatherbench.strategies.knowledge import Ranks
+
+HOST = torch.device("cpu")
+
+
+class Told(Together):
+    """A rank without a group: ``others`` is what the others say where it says something."""
+
+    def __init__(self, ranks: Ranks, *others: Any, device: torch.device = HOST) -> None:
+        self.ranks, self.others, self._device = ranks, others, device
+        self._model = nn.Linear(1, 1, bias=False)
+        self._begin: Any = 100.0
+        self._entered, self._left = [], []
+
+    def gathered(self, value: Any) -> list[Any]:
+        found = [other(value) if callable(other) else other for other in self.others]
+        found.insert(self.rank, value)
+        return found
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        return model
+
+
+def entered(*seconds: float) -> Any:
+    """A rank that came to each exchange so long after its epoch's begin, with this one's model."""
+    return lambda mine: (list(seconds), mine[1])
+
+
+def test_a_step_waits_for_the_last_rank_and_exchanges_from_then_on() -> None:
+    group = Told(Ranks(0, 3, 3), entered(3.0, 4.0), entered(2.0, 9.0))
+    group._entered, group._left = [101.0, 106.0], [103.5, 110.0]
+    # Step 0: at 1, 3 and 2 s, left at 3.5 s. Step 1: at 6, 4 and 9 s, left at 10 s.
+    assert group.end_epoch() == {"wait": [2.0, 3.0], "all_reduce": [0.5, 1.0]}
+
+
+def test_the_last_rank_waits_for_nobody_and_clocks_that_differ_make_no_time_below_0() -> None:
+    group = Told(Ranks(1, 2, 2), entered(1.0, 5.0))
+    group._entered, group._left = [102.0, 103.0], [102.5, 104.75]
+    assert group.end_epoch() == {"wait": [0.0, 2.0], "all_reduce": [0.5, 0.0]}
+
+
+def test_on_a_gpu_events_are_counted_from_the_begin_in_seconds() -> None:
+    class Event:
+        def __init__(self, at_ms: float) -> None:
+            self.at_ms = at_ms
+
+        def elapsed_time(self, end: Event) -> float:
+            return end.at_ms - self.at_ms
+
+    group = Told(Ranks(0, 2, 2), entered(2.0), device=torch.device("cuda"))
+    group._begin = Event(5000)
+    group._entered, group._left = [Event(6500)], [Event(7250)]
+    assert group.end_epoch() == {"wait": [0.5], "all_reduce": [0.25]}
+
+
+def test_other_parameters_are_no_one_model() -> None:
+    group = Told(Ranks(0, 2, 2), lambda _mine: ([], "of other parameters"))
+    with pytest.raises(RanksDisagreeError, match="the parameters differ"):
+        group.end_epoch()
+    before = group._digest()
+    with torch.no_grad():
+        next(group._model.parameters()).add_(1.0)  # type: ignore[union-attr]
+    assert group._digest() != before
+
+
+def test_an_epoch_begins_when_all_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1.0]
+    group = Told(Ranks(0, 2, 2))
+    group._entered, group._left = [1.0], [2.0]
+    monkeypatch.setattr(group_module.dist, "barrier", lambda: now.__setitem__(0, 7.0))
+    monkeypatch.setattr(group, "_now", lambda: now[0])
+    group.begin_epoch()
+    assert (group._begin, group._entered, group._left) == (7.0, [], [])
+
+
+class Bucket:
+    """One of three buckets of gradients."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def index(self) -> int:
+        return self.number
+
+    def is_last(self) -> bool:
+        return self.number == 2
+
+
+def test_a_step_enters_with_its_first_bucket_and_leaves_when_its_last_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group, now = Told(Ranks(0, 2, 2)), [0.0]
+    monkeypatch.setattr(group, "_now", lambda: now[0])
+    futures: list[Any] = [torch.futures.Future() for _ in range(3)]
+    monkeypatch.setattr(group_module, "allreduce_hook", lambda _, bucket: futures[bucket.number])
+    told = []
+    for number in range(3):
+        now[0] = 10.0 + number
+        told.append(group._exchange(Bucket(number)))
+    for number in range(3):
+        now[0] = 20.0 + number
+        futures[number].set_result(torch.tensor(number))
+    assert [int(one.wait()) for one in told] == [0, 1, 2]
+    assert (group._entered, group._left) == ([10.0], [22.0])
+
+
+def test_what_a_step_sends_is_what_is_learnt() -> None:
+    group = Told(Ranks(0, 2, 2))
+    group._model = nn.Linear(10, 3)  # 30 weights and 3 biases, of which the weights stay as is
+    group._model.weight.requires_grad_(False)
+    (row,) = group.rows(RowMaker("run", "abc", "box", "host", "w", "d", "s", "v", 0))
+    assert (row.stage, row.metric, row.value) == ("all_reduce", "payload", 12.0)
+
+
+@pytest.mark.parametrize(
+    ("rank", "node", "others", "part"),
+    [
+        (0, None, (None, None, None), (0, 2)),  # ranks 2 and 3 are another machine
+        (1, None, (None, None, None), (1, 2)),
+        (2, None, (None, None, None), (0, 2)),
+        (1, 1, (0, 1, 1), (0, 1)),  # its neighbour has the other node
+        (3, 1, (0, 1, 1), (1, 2)),
+    ],
+)
+def test_ranks_of_one_node_share_its_cores(
+    rank: int, node: int | None, others: tuple[int | None, ...], part: tuple[int, int]
+) -> None:
+    assert cores_of_rank(Told(Ranks(rank, 4, 2), *others))(node) == part
+
+
+def test_one_process_has_all_cores() -> None:
+    assert cores_of_rank(Alone())(1) == (0, 1)
+
+
+@pytest.mark.parametrize("other", [("other", "abc"), ("", "other")])
+def test_ranks_with_other_minibatches_or_other_code_do_not_begin(
+    make_job: Any, other: tuple[str, str]
+) -> None:
+    job: Job = make_job()
+    group = Told(
+        Ranks(0, 2, 2), lambda mine: tuple(o or m for o, m in zip(other, mine, strict=True))
+    )
+    with pytest.raises(RanksDisagreeError, match="other minibatches, or other code"):
+        measure(job, None, group=group)  # type: ignore[arg-type]
+
+
+def test_ranks_begin_with_one_model_and_draw_a_dropout_each(make_job: Any) -> None:
+    job: Job = make_job()
+    found = []
+    for rank in range(3):
+        dataset, group = open_dataset(job.dataset), Told(Ranks(rank, 3, 3))
+        trainer = _trainer(job.case.workload, dataset, HOST, group)
+        group._model = trainer.model
+        found.append((group._digest(), torch.rand(8).tolist()))
+    assert len({digest for digest, _ in found}) == 1
+    assert len({tuple(draws) for _, draws in found}) == 3
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_live_sampling_gives_each_rank_its_trace(make_job: Any, rank: int) -> None:
+    job: Job = make_job(sampling="sample")
+    workload = replace(job.case.workload, gpus=2)
+    dataset, trace = prepare(workload)
+    mine = Trace.open(rank_trace(trace, rank))
+    job = replace(job, case=replace(job.case, workload=workload), rank=rank)
+    drawn = list(Epochs(job, open_dataset(dataset), mine).measured(0))
+    assert [b.input_ids.tolist() for b in drawn] == [b.input_ids.tolist() for b in mine]
+
+
+def test_a_table_that_ranks_register_is_shared(make_job: Any) -> None:
+    dataset = open_dataset(make_job().dataset)
+    table = load_table(dataset, shared=True)
+    assert table.where == "copied into anonymous shared memory"
+    assert load_table(dataset).where == "copied into anonymous memory"
+    child = os.fork()
+    if not child:
+        table.features[0, 0] = 12345.0
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert table.features[0, 0] == 12345.0

@@ -1,0 +1,142 @@
+"""What the launcher's process and a rank do around the measurement, without any process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gatherbench.bench.run import ranks as ranks_module
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.ranks import RankError, measure_ranks
+from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+
+
+@pytest.fixture
+def job(make_job: Any) -> Job:
+    job: Job = make_job()
+    workload = replace(job.case.workload, gpus=2)
+    return replace(job, case=replace(job.case, workload=workload))
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, *statuses: str, killed: tuple[str, ...] = ()) -> None:
+    """Have the ranks write their parts: rank ``r`` takes ``r + 1`` s for epoch 0; ends so."""
+
+    def write(_config: object, job: Job, _table: object, folder: Path) -> list[str]:
+        for rank, status in enumerate(statuses):
+            with closing(PartWriter(folder / f"rank{rank}.jsonl")) as out:
+                make = replace(job.rows, rank=rank)
+                out.row(make.ok("epoch", "wall_time", "s", rank + 1, "clock", 0))
+                out.samples(job.case, 0, "train", [float(rank)])
+                if status:
+                    out.end(status, None if status == "ok" else f"it is {status}", 1.0)
+        return list(killed)
+
+    monkeypatch.setattr(ranks_module, "_launched", write)
+
+
+def folded(job: Job) -> tuple[str | None, list[dict[str, Any]]]:
+    with closing(PartWriter(job.part)) as out:
+        skipped = measure_ranks(job, out)
+    return skipped, list(read_part(job.part))
+
+
+def test_samples_are_the_slowest_ranks_and_no_part_is_left(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched(monkeypatch, "ok", "ok")
+    skipped, records = folded(job)
+    assert skipped is None
+    assert [r["values"] for r in records if r["kind"] == "samples"] == [[1.0]]
+    assert [(r.rank, r.value) for r in rows_of(records)] == [(0, 1.0), (1, 2.0), (-1, 2.0)]
+    assert [path.name for path in job.part.parent.iterdir()] == [job.part.name]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "killed", "said"),
+    [
+        (("ok", ""), (), "rank 1 ended without a word"),
+        (("", ""), (), "rank 0, 1 ended without a word"),
+        (("ok",), (), "rank 1 ended without a word"),
+        (("failed", "failed"), (), "rank 0: it is failed"),  # the first to fail
+        (("failed", ""), (), "rank 0: it is failed; rank 1 said nothing"),
+        (("failed", ""), ("rank 1 was killed by SIGKILL",), "rank 1 was killed by SIGKILL"),
+    ],
+)
+def test_a_case_fails_with_its_ranks_and_no_part_is_left(
+    job: Job,
+    statuses: tuple[str, ...],
+    killed: tuple[str, ...],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched(monkeypatch, *statuses, killed=killed)
+    with pytest.raises(RankError, match=f"^{said}$"):
+        folded(job)
+    rows = rows_of(read_part(job.part))
+    assert [row.rank for row in rows] == list(range(len(statuses))), "none of the case as a whole"
+    assert [path.name for path in job.part.parent.iterdir()] == [job.part.name]
+
+
+def test_ranks_skip_together_and_the_case_has_no_rows_of_its_own(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched(monkeypatch, "skipped", "skipped")
+    skipped, records = folded(job)
+    assert skipped == "it is skipped"
+    assert -1 not in {row.rank for row in rows_of(records)}
+
+
+def test_no_team_of_threads_and_a_table_to_register_before_the_forks(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[object] = []
+    monkeypatch.setattr(torch, "set_num_threads", order.append)
+    monkeypatch.setattr(
+        ranks_module, "load_table", lambda _dataset, shared: order.append(f"shared {shared}")
+    )
+    launched(monkeypatch, "ok", "ok")
+    folded(job)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    folded(replace(job, device="cuda"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    refused, _ = folded(replace(job, device="cuda"))
+    assert refused == "no_device: 2 GPUs are asked for and 1 are here"
+    assert order == [1, "shared False", 1, "shared True"]
+
+
+def test_a_rank_measures_its_own_share_on_its_own_gpu(
+    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told: list[Any] = []
+
+    class Group:
+        def __init__(self, device: torch.device, patience_s: float) -> None:
+            told.append((device.type, patience_s, os.environ["CUDA_VISIBLE_DEVICES"]))
+
+        def gathered(self, value: object) -> None:
+            told.append("waits for all")
+
+        def close(self) -> None:
+            told.append("leaves")
+
+    for name, value in {"RANK": "3", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "GPU-a,5"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ranks_module, "Together", Group)
+    monkeypatch.setattr(ranks_module, "die_with_parent", told.append)
+    monkeypatch.setattr(ranks_module.signal, "signal", lambda *what: told.append(what))
+    monkeypatch.setattr(ranks_module, "measure", lambda mine, *_: told.append(mine))
+    job = replace(job, device="cuda")
+    ranks_module._one_rank(job, None, tmp_path, 77)  # type: ignore[arg-type]
+    mine = replace(job, rank=3, trace=job.trace / "rank3")
+    assert told == [
+        (signal.SIGTERM, signal.SIG_DFL), 77, ("cuda", 30.0, "5"), mine, "waits for all", "leaves",
+    ]  # fmt: skip
+    (end,) = read_part(tmp_path / "rank3.jsonl")
+    assert (end["kind"], end["status"]) == ("end", "ok")
