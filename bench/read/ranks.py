@@ -41,6 +41,17 @@ from gatherbench.bench.run.rows import SERIES, Key
 FASTER, NO_FASTER, OPEN = "faster", "no faster", "not decided"
 UNKNOWN_SEEDS = "its rows do not tell the seeds of an epoch"
 
+
+def _ends(name: str) -> list[str]:
+    return [name, f"{name}_low", f"{name}_high"]
+
+
+#: Of :func:`scaling`, but for the speed-up.
+COLUMNS = [
+    *("family", *SERIES, "ranks", "seeds", *_ends("epoch"), *_ends("efficiency")),
+    *("why", "cores", "cores_full", "more", "disturbed"),
+]
+
 _Logs = NDArray[np.float64]
 
 
@@ -120,6 +131,8 @@ def scaling(run: Run) -> pd.DataFrame:
     :data:`NO_FASTER` or :data:`OPEN`), ``disturbed`` (other work beside every repeat). Intervals
     are of 95 %, NaN with one repeat.
     """
+    if not families(run):
+        return pd.DataFrame(columns=[*COLUMNS, *_ends("speedup")])
     logs = repeat_logs(run.values("epoch", "wall_time"))
     seeds, alone = seeds_an_epoch(run), disturbed_alone(run)
     costs = {
@@ -150,15 +163,7 @@ def scaling(run: Run) -> pd.DataFrame:
                         "disturbed": key in alone,
                     }
                 )
-    columns = ["epoch", "efficiency"]
-    table = pd.DataFrame(
-        records,
-        columns=[
-            *("family", *SERIES, "ranks", "seeds"),
-            *(f"{name}{end}" for name in columns for end in ("", "_low", "_high")),
-            *("why", "cores", "cores_full", "more", "disturbed"),
-        ],
-    )
+    table = pd.DataFrame(records, columns=COLUMNS)
     ratios = speedup_over(run, *(reference_variant(run) or ("cpu_gather", "naive")))
     ends = {"low": "speedup_low", "high": "speedup_high"}
     table = table.merge(ratios.rename(columns=ends), on=SERIES, how="left")
