@@ -271,7 +271,7 @@ def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, tuple[Epoc
         if one.load is None:
             nothing = Estimate(None, (one.missing,))
             epochs: tuple[EpochPrediction, ...] = (
-                EpochPrediction(nothing, nothing, nothing, nothing, "unknown", {}),
+                EpochPrediction(nothing, nothing, nothing, nothing, "unknown", {}, {}, nothing),
             )
         else:
             ranks = {"gpus": one.gpus, "nodes": one.nodes}

@@ -59,7 +59,9 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
     for stage, table in stage_times(run).items():
         values[stage] = table.set_index(SERIES)["median"]
     for stage in WITHIN_TRAIN:
-        values[stage] = run.values(stage, "wall_time", EPOCHS).groupby(SERIES).median()
+        part = run.values(stage, "wall_time", EPOCHS).groupby(SERIES).median()
+        # By the epochs' index, which pandas otherwise extends where it is empty.
+        values[stage] = part.reindex(values.index)
     values[[*STAGES, *WITHIN_TRAIN]] = values[[*STAGES, *WITHIN_TRAIN]].fillna(0.0)
     left = values["median"] - values[list(STAGES)].sum(axis=1)
     values["other"] = left.where(left > ROUNDING * values["median"], 0.0)

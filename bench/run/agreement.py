@@ -77,7 +77,8 @@ def strays(rows: Iterable[Row]) -> dict[Key, str]:
     """
     groups: dict[tuple[str, str, int, str, str], dict[Key, float]] = defaultdict(dict)
     for row in rows:
-        if (row.stage, row.metric) in TOLERANCES and row.value is not None:
+        # Ranks have losses of their own; those of a case that failed may have no mean beside them.
+        if (row.stage, row.metric) in TOLERANCES and row.value is not None and row.rank == -1:
             where = (row.workload, row.backend, row.epoch, row.stage, row.metric)
             groups[where][key_of(row)] = row.value
     found: dict[Key, str] = {}

@@ -397,6 +397,11 @@ def test_a_case_that_declared_nothing_says_so(tmp_path: Path, profile: LinkProfi
     reason = next(r.reason for r in rows if r.strategy == "by_gpu" and r.stage == "epoch")
     assert reason is not None
     assert "has not been run" in reason
+    # Nor is it known of ranks what they would take to average their gradients.
+    rows = predict(make_run(tmp_path, some, gpus=2), profile)
+    several = [r for r in rows if r.strategy == "by_gpu"]
+    assert {r.stage for r in several} >= {"epoch", "all_reduce"}
+    assert {(r.value, r.reason) for r in several} == {(None, reason)}
     older = {name: {k: v for k, v in f.items() if k != "fetch.row"} for name, f in CASES.items()}
     reasons = {r.reason for r in predict(make_run(tmp_path, older), profile)}
     (reason,) = reasons

@@ -321,6 +321,13 @@ def test_the_exchange_stands_beside_the_stages(make: Callable[..., Run]) -> None
     assert stages.loc[workload_of(2), "other"] == 0, "they are within train"
 
 
+def test_an_exchange_without_an_epoch_is_no_stage_of_one(make: Callable[..., Run]) -> None:
+    run = make({2: 2.0})
+    rows = run.rows[run.rows["stage"] == "all_reduce"]
+    assert len(rows)
+    assert stage_breakdown(replace(run, rows=rows)).empty
+
+
 def test_a_run_cut_down_keeps_its_ranks(make: Callable[..., Run]) -> None:
     run = make({1: 3.0, 2: 2.0, 4: 1.0})
     cut = only(run, workloads={workload_of(1), workload_of(2)})

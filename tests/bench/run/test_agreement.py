@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,14 @@ def test_the_first_epoch_that_strays_is_named() -> None:
         ("aligned_zero_copy", 0): "it trained on other rows: train.loss of epoch 1 is 3.5,"
         " and 3.25 with cpu_gather"
     }
+
+
+def test_a_rank_alone_says_nothing_of_the_loss_of_all() -> None:
+    """Two ranks' mean is 4. Of a case one of whose ranks died, theirs are in the table alone."""
+    ranks = [replace(r, rank=n) for n, x in enumerate((3.5, 4.5)) for r in case(NAIVE, [x])[:-1]]
+    assert found(ranks, case(ALIGNED, [4.0])) == {}
+    assert found([*case(NAIVE, [4.0]), *ranks], case(ALIGNED, [4.0])) == {}
+    assert list(found([*case(NAIVE, [4.0]), *ranks], case(ALIGNED, [4.5]))) == [(ALIGNED[0], 0)]
 
 
 def test_a_score_alone_betrays_too() -> None:
