@@ -375,6 +375,7 @@ class Plan(_Table):
             try:
                 if workload.model not in MODELS:
                     own_model(workload.model)
+                _refuse_idle_ranks(workload)
                 # A graph of the user's own is known by its folder.
                 if not dataset_folder(workload.dataset, workload.scale).exists():
                     source = get_source(workload.dataset)
@@ -445,6 +446,15 @@ def nearest(word: str, known: list[str]) -> str:
     """What to say of a word that is not known: the nearest one, or all there are."""
     near = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(known)})"
+
+
+def _refuse_idle_ranks(workload: Workload) -> None:
+    """Refuse minibatches that are too small to be split."""
+    if workload.step_seeds < workload.world:
+        raise ValueError(
+            f"batch_size = {workload.batch_size} leaves no seed node for some of"
+            f" {workload.world} ranks: at least {workload.world}"
+        )
 
 
 def _refuse_nothing(value: Any) -> Any:

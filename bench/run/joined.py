@@ -1,8 +1,8 @@
 """The rows of a case as a whole, from those of the ranks that trained it together.
 
-An epoch is over when its slowest rank is done: its time and stages are that rank's. What is used
-up (bytes, core-seconds, joules) adds up over ranks. What a machine has once, one of its ranks has
-seen for all.
+An epoch is over when its slowest rank is done. That this rank had the longest fetch is chance where
+all wait for each other in every step, so the stages are means over the ranks. What is used up
+(bytes, core-seconds, joules) adds up. What a machine has once, one of its ranks has seen for all.
 """
 
 from __future__ import annotations
@@ -15,10 +15,6 @@ from gatherbench.bench.run.group import EXCHANGE, WAIT
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import PartWriter
 
-#: Of the slowest rank of the epoch.
-_SLOWEST = {
-    (stage, "wall_time") for stage in ("epoch", "sample", "fetch", "train", EXCHANGE, WAIT)
-} | {("harness", "overhead")}
 #: What every rank sees of its whole machine.
 _OF_MACHINE = {
     "system_cpu_busy",
@@ -44,7 +40,12 @@ _ALIKE = {
 }
 #: Pages that ranks share are counted for each of them.
 _MEMORY = {"peak_rss", "host_pageable", "host_file_mapped"}
-_MEAN = {("train", "loss"), ("setup", "table_on_node")}
+_MEAN = {
+    *((stage, "wall_time") for stage in ("sample", "fetch", "train", EXCHANGE, WAIT)),
+    ("harness", "overhead"),
+    ("train", "loss"),
+    ("setup", "table_on_node"),
+}
 #: Units of what adds up; of seconds only core-seconds do.
 _ADDS_UP = ("B", "J", "W", "1")
 
@@ -82,7 +83,6 @@ def _joined(
     first = next(iter(rows.values()))
     if len(rows) == 1 or what in _ALIKE:  # of one rank: what it did for all, a test of the model
         return first
-    row = rows[slowest] if what in _SLOWEST else first
     absent = next((one for one in rows.values() if one.value is None), None)
     if absent is not None:
         return absent
@@ -91,7 +91,7 @@ def _joined(
     if found is None:
         return None
     value, how = found
-    return replace(row, value=value, source=f"{row.source}; {how}")
+    return replace(first, value=value, source=f"{first.source}; {how}")
 
 
 def _value(
@@ -99,7 +99,7 @@ def _value(
 ) -> tuple[float, str] | None:
     """What the ranks' values make together, and how."""
     every, count = values.values(), len(values)
-    if what in _SLOWEST:
+    if what == ("epoch", "wall_time"):
         return values[slowest], f"rank {slowest}, the slowest"
     if what in _MEAN:
         return fmean(every), f"mean of {count} ranks"

@@ -37,6 +37,8 @@ from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.bench.sampling.prepare import rank_trace
 from gatherbench.datasets.store import open_dataset
 
+#: Ranks that may share a core of a host.
+RANKS_A_CORE = 4
 #: How long a rank that failed stays, so that the launcher first sees one that was killed, not those
 #: that lost it.
 _LINGER_S = 1.0
@@ -77,6 +79,9 @@ def measure_ranks(job: Job, out: PartWriter) -> str | None:
         return f"unsupported: {machines}: torchrun --nnodes {nodes} starts gatherbench on each"
     if job.device == "cuda" and torch.cuda.device_count() < gpus:  # asks NVML: no context yet
         return f"no_device: {gpus} GPUs are asked for and {torch.cuda.device_count()} are here"
+    cores = len(os.sched_getaffinity(0))
+    if job.device == "cpu" and gpus > RANKS_A_CORE * cores:
+        return f"unsupported: {gpus} ranks on {cores} cores would only take turns"
     torch.set_num_threads(1)  # a team of OpenMP threads does not survive the forks: they would hang
     table = load_table(open_dataset(job.dataset), shared=job.device == "cuda")
     folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=job.part.parent))

@@ -30,23 +30,23 @@ def whole(folder: Path, ranks: Iterable[list[Row]], local_world: int = 4) -> lis
     return rows_of(read_part(path))
 
 
-def test_an_epoch_is_its_slowest_rank_with_that_ranks_stages(tmp_path: Path) -> None:
+def test_an_epoch_is_its_slowest_rank_and_its_stages_are_means(tmp_path: Path) -> None:
     first = of_rank(
         0,
         ("epoch", "wall_time", "s", 2.0, 0), ("fetch", "wall_time", "s", 1.5, 0),
-        ("epoch", "wall_time", "s", 1.0, 1), ("fetch", "wall_time", "s", 0.9, 1),
+        ("epoch", "wall_time", "s", 1.0, 1), ("fetch", "wall_time", "s", 0.75, 1),
     )  # fmt: skip
     second = of_rank(
         1,
-        ("epoch", "wall_time", "s", 1.9, 0), ("fetch", "wall_time", "s", 1.8, 0),
-        ("epoch", "wall_time", "s", 1.1, 1), ("fetch", "wall_time", "s", 0.2, 1),
+        ("epoch", "wall_time", "s", 1.9, 0), ("fetch", "wall_time", "s", 2.0, 0),
+        ("epoch", "wall_time", "s", 1.1, 1), ("fetch", "wall_time", "s", 0.25, 1),
     )  # fmt: skip
     rows = whole(tmp_path, [first, second])
     assert {(r.stage, r.epoch): (r.value, r.rank) for r in rows} == {
         ("epoch", 0): (2.0, -1),
-        ("fetch", 0): (1.5, -1),
+        ("fetch", 0): (1.75, -1),
         ("epoch", 1): (1.1, -1),
-        ("fetch", 1): (0.2, -1),
+        ("fetch", 1): (0.5, -1),
     }
     assert rows[0].source == "clock; rank 0, the slowest"
 
@@ -61,6 +61,8 @@ def test_an_epoch_is_its_slowest_rank_with_that_ranks_stages(tmp_path: Path) -> 
         (("epoch", "peak_rss", "B"), [1, 2, 3, 4], 10,
          "sum of 4 ranks, what they share counted for each"),
         (("train", "loss", "1"), [1, 2, 3, 4], 2.5, "mean of 4 ranks"),
+        (("wait", "wall_time", "s"), [1, 2, 3, 4], 2.5, "mean of 4 ranks"),
+        (("harness", "overhead", "s"), [1, 2, 3, 4], 2.5, "mean of 4 ranks"),
         (("setup", "open_time", "s"), [1, 4, 2, 3], 4, "longest of 4 ranks"),
         # Two machines of two ranks each: ranks 0 and 2 speak for them.
         (("epoch", "system_cpu_busy", "s"), [1, 20, 3, 40], 4, "the first rank of each machine"),

@@ -140,3 +140,13 @@ def test_a_rank_measures_its_own_share_on_its_own_gpu(
     ]  # fmt: skip
     (end,) = read_part(tmp_path / "rank3.jsonl")
     assert (end["kind"], end["status"]) == ("end", "ok")
+
+
+def test_more_ranks_than_a_hosts_cores_can_serve_are_skipped(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    launched(monkeypatch, "ok", "ok")
+    assert folded(job)[0] is None
+    monkeypatch.setattr(ranks_module, "RANKS_A_CORE", 1)
+    assert folded(job)[0] == "unsupported: 2 ranks on 1 cores would only take turns"
