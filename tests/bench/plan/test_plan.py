@@ -175,11 +175,6 @@ def test_every_other_path_between_ranks_is_measured_where_there_are_several(tmp_
             for fan in ("[0]", "[1.5]", "1.5", "[true]", "[]", "[[]]", "[[25], [1.5]]", '["25"]')
         ),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nbatch_size = 0', "at least 1"),
-        (
-            'dataset = "wordnet"',
-            'dataset = "wordnet"\nbatch_size = 1\ngpus = 2',
-            "batch_size = 1 leaves no seed node for some of 2 ranks: at least 2",
-        ),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = -1', "above 0"),
         ('dataset = "wordnet"', "dataset = []", "workload[0].dataset: an empty list"),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nbatch_size = true', "no values here"),
@@ -400,3 +395,12 @@ def test_a_path_that_learns_while_it_fetches_wants_fresh_minibatches(tmp_path: P
     assert load_plan(write(tmp_path, fresh)).cases()
     with pytest.raises(PlanError, match=r"fresh.* are drawn"):
         load_plan(write(tmp_path, fresh.replace("[measure]", '[measure]\nsampling = "replay"')))
+
+
+def test_minibatches_too_small_to_be_split_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(SMALL.replace('"wordnet"', '"wordnet"\nbatch_size = 1\ngpus = 2'))
+    with pytest.raises(PlanError, match="batch_size = 1 leaves no seed node for some of 2 ranks"):
+        load_plan(str(path)).cases()
+    path.write_text(path.read_text().replace("gpus = 2", 'gpus = 2\nscaling = "weak"'))
+    assert load_plan(str(path)).cases()  # a seed for each
