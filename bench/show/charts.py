@@ -305,6 +305,9 @@ def _bar(
     if not ends[1] > ends[0]:
         return Line(*names, look, parts, text=text, note=note)
     spread = f"{axis.plain(ends[0])} to {axis.plain(ends[1])}"
+    if ends[1] > axis.top:  # drawn as far as the axis goes
+        text += f" (to {axis.said(ends[1])})"
+        ends = ends[0], axis.top
     return Line(*names, look, parts, ends, text, spread, note=note)
 
 
@@ -332,6 +335,8 @@ def _unpredicted(run: Run, workload: str) -> dict[Names, str]:
 # ---- over the number of ranks ----------------------------------------------------------------
 
 #: Of what was published for several GPUs, as the legend has it.
+#: Of an axis, times its longest bar: a whisker of two repeats would leave nothing else to see.
+LONGEST_WHISKER = 4.0
 PUBLISHED = "published for several GPUs: {} faster (Min et al., PVLDB 14(11), 2021)"
 
 
@@ -408,8 +413,9 @@ def _over_ranks(
         mine = table[table["family"] == family.name]
         marks = [(at, "published") for at in published]
         marks += [(ideal, "one")] if ideal is not None else []
-        ends = mine[[value, f"{value}_high"]].stack().dropna()
-        axis = Axis(unit, max([*(at for at, _ in marks), *map(float, ends)], default=1.0))
+        highest, reach = (float(mine[name].max()) for name in (value, f"{value}_high"))
+        shown = [highest, min(reach, LONGEST_WHISKER * highest), *(at for at, _ in marks)]
+        axis = Axis(unit, max((one for one in shown if one > 0), default=1.0))
         lines = _lines_of_family(run, family, mine, value, axis, fewest, without, seeds=differ)
         panels.append(Panel(family.name, lines, axis, marks))
     said = " to ".join(f"{100 * (at - 1):.0f} %" for at in sorted(published))

@@ -137,7 +137,7 @@ def test_only_the_first_repeat_is_traced_and_only_where_asked(
     monkeypatch.setattr(Runner, "_work", lambda _, verb, job, limit_s: jobs.append(job))
     job = make_job()
     runner = Runner(RunStore(tmp_path), [], Measure(trace=asked), "cpu", "abc", "box")
-    runner._measure(replace(job.case, repeat=repeat), job.part, job.dataset, job.trace)
+    runner._measure(replace(job.case, repeat=repeat), job.part, job.dataset, job.trace, "")
     assert jobs[0].traces == (tmp_path / "traces" if traced else None)
 
 

@@ -13,9 +13,10 @@ import pytest
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.answers.epochs import measured_bars
 from gatherbench.bench.show.answers.ranks import beside_published, measured_over_ranks
-from gatherbench.bench.show.chart import Chart, Line
+from gatherbench.bench.show.chart import Axis, Chart, Line
 from gatherbench.bench.show.charts import (
     RANK_CHARTS,
+    _bar,
     charts_of,
     epoch_breakdown,
     epoch_over_ranks,
@@ -352,3 +353,13 @@ def test_two_graphs_or_machines_are_named_in_the_series(make_run: MakeRun) -> No
     table = measured_over_ranks(load_findings(first.parents[1], REFERENCE), "cuda", "speedup")
     assert "all_in_gpu: wordnet GraphSAGE, strong scaling, one" in set(table["series"])
     assert table["series"].nunique() == 4
+
+
+def test_a_whisker_beyond_the_axis_is_cut_there_and_its_end_is_said() -> None:
+    names, axis = ("sharded", "host"), Axis("s", 4.0)
+    line = _bar(names, "measured", {"sharded": 1.0}, "1 s", axis, (0.5, 40.0))
+    assert line.ends == (0.5, 4.0)
+    assert line.text == "1 s (to 40.0 s)"
+    assert line.spread == "0.500 to 40.0 s"
+    within = _bar(names, "measured", {"sharded": 1.0}, "1 s", axis, (0.5, 4.0))
+    assert (within.ends, within.text) == ((0.5, 4.0), "1 s")
