@@ -360,6 +360,6 @@ def test_a_whisker_beyond_the_axis_is_cut_there_and_its_end_is_said() -> None:
     line = _bar(names, "measured", {"sharded": 1.0}, "1 s", axis, (0.5, 40.0))
     assert line.ends == (0.5, 4.0)
     assert line.text == "1 s (to 40.0 s)"
-    assert line.spread == "0.500 to 40.0 s"
+    assert line.spread == "0.500 to 40.0"
     within = _bar(names, "measured", {"sharded": 1.0}, "1 s", axis, (0.5, 4.0))
     assert (within.ends, within.text) == ((0.5, 4.0), "1 s")

@@ -373,6 +373,6 @@ def test_the_example_of_the_repository(open_report: OpenReport) -> None:
     page = open_report(REPO / "results" / "example")
     bars = page.locator("#speedup-chart li.bar").all_inner_texts()
     modelled = [bar for bar in bars if "modelled" in bar]
-    assert len(bars) - len(modelled) == 12
-    assert len(modelled) in (0, 12)  # a run keeps predictions or none
+    assert len(bars) - len(modelled) == 14
+    assert len(modelled) in (0, 14)  # a run keeps predictions or none
     assert "host memory only" in page.locator(".verdict").inner_text()
