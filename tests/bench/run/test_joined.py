@@ -83,6 +83,23 @@ def test_what_is_alike_stays_and_what_nobody_can_add_is_left_out(tmp_path: Path)
     assert [(row.metric, row.value, row.source) for row in rows] == [("table", 100.0, "clock")]
 
 
+@pytest.mark.parametrize(
+    "what",
+    [
+        # Joules of all ranks are over as many epochs as each ran, not over all of theirs together.
+        ("energy", "epochs", "1"), ("uvm", "epochs", "1"), ("all_reduce", "payload", "B"),
+        ("fetch", "row", "B"), ("fetch", "lookahead", "1"), ("fetch", "gpu_share", "1"),
+        ("fetch", "gpu_table", "B"), ("setup", "numa_node", "1"), ("check", "residency", "1"),
+        ("setup", "table_load_time", "s"),
+    ],
+)  # fmt: skip
+def test_what_is_alike_on_all_ranks_is_not_added_up(
+    what: tuple[str, str, str], tmp_path: Path
+) -> None:
+    (row,) = whole(tmp_path, [of_rank(rank, (*what, 3.0, -1)) for rank in (0, 1)])
+    assert (row.value, row.source) == (3.0, "clock")
+
+
 def test_what_one_rank_does_for_all_stands_for_all(tmp_path: Path) -> None:
     (row,) = whole(tmp_path, [of_rank(0, ("eval", "test_accuracy", "1", 0.5, -1)), []])
     assert (row.value, row.rank, row.source) == (0.5, -1, "clock")
