@@ -11,12 +11,15 @@ import dataclasses
 import difflib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, Protocol, Self, get_args, get_type_hints
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.strategies.data_path import DataPath
@@ -50,6 +53,21 @@ class Residency:
     found: str
     source: str
     part: str = "the table"
+
+
+#: Of :meth:`Fetcher.latencies`: up to 2^20 µs, about a second.
+LATENCY_BINS = 81
+
+#: What an open path may count, as :meth:`Fetcher.counts` tells it: the unit, and what it counts.
+COUNTS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "rows_on_device": ("1", "rows that the path found in device memory, by its own count"),
+        "rows_in_memory": ("1", "rows that the path had kept in host memory, by its own count"),
+        "disk_read": ("B", "bytes that the path asked the disk for, by its own count"),
+        "disk_requests": ("1", "reads that the path sent to the disk, by its own count"),
+        "swaps": ("1", "partitions that the path brought into memory, by its own count"),
+    }
+)
 
 
 class Ticket(Protocol):
@@ -139,10 +157,18 @@ class Fetcher(ABC):
         submission and so many ahead of it.
         """
 
-    def rows_on_device(self) -> int | None:
-        """How many rows came from the device's own memory since the path was opened.
+    def begin_epoch(self) -> None:  # noqa: B027 - most paths know no epochs
+        """The loop begins a pass over its minibatches; nothing is in flight, no clock runs."""
 
-        ``None`` where nobody counts. Waits for the device.
+    def counts(self) -> dict[str, int]:
+        """What the path counts since it was opened, of :data:`COUNTS`; waits for the device."""
+        return {}
+
+    def latencies(self) -> NDArray[np.int64] | None:
+        """How many reads of the disk took how long, since the path was opened.
+
+        ``[LATENCY_BINS]``: those that took less than 2^(k/4) µs and no less than 2^((k-1)/4).
+        ``None`` where there are none, or nobody times them.
         """
         return None
 

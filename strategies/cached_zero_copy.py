@@ -213,8 +213,6 @@ def scores(policy: str, num_rows: int, known: Knowledge) -> NDArray[Any]:
 class CachedPath(HostPath):
     """Rows that are kept lie in memory of their own; each fetch reads both places."""
 
-    hits: int
-
     def __init__(self, features: Tensor, kept: Kept) -> None:
         super().__init__(features)
         self._kept = kept
@@ -223,13 +221,16 @@ class CachedPath(HostPath):
         if isinstance(kept, Placed):
             self.cpu.gather(features, torch.from_numpy(kept.ids), self._rows)
         self.fill_seconds = time.perf_counter() - begin
-        self.hits = 0
+        self._hits = 0
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
         slots, fill = (torch.from_numpy(found) for found in self._kept.step(ids.numpy()))
         here, far = (torch.nonzero(where).view(-1) for where in (slots >= 0, slots < 0))
         self.cpu.gather(self._rows, slots[here], out, here)
         self.cpu.gather(self.table, ids[far], out, far)
-        self.hits += here.numel()
+        self._hits += here.numel()
         new = torch.nonzero(fill >= 0).view(-1)
         self.cpu.gather(out, new, self._rows, fill[new])
+
+    def counts(self) -> dict[str, int]:
+        return {"rows_on_device": self._hits}

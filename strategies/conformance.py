@@ -8,14 +8,19 @@ them on a strategy that lives elsewhere.
 
 from __future__ import annotations
 
+import os
+import tempfile
+import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
-from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.kernels.table_file import TableFile
+from gatherbench.strategies.base import COUNTS, Fetcher, Strategy, Ticket
 from gatherbench.strategies.data_path import BYTES
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of, current_ranks
 
@@ -218,18 +223,30 @@ def check_knowledge(strategy: Strategy, device: torch.device) -> None:
     said = "data_paths() depends on what was fetched before, and learns is False"
     _require(strategy, strategy.learns or first == later, said)
     with open_known(strategy, table, device) as fetcher:
-        counted = fetcher.rows_on_device()
+        counted = fetcher.counts()
+        unknown = ", ".join(set(counted) - set(COUNTS))
+        _require(strategy, not unknown, f"counts() names {unknown}, which COUNTS does not")
         for ids, path in zip(batches, first, strict=True):
-            if counted is not None:
-                fetcher.submit(_on(fetcher, ids)).result()
-                before, counted = counted, fetcher.rows_on_device() or 0
-                hits, told = counted - before, path.gpu_memory_bytes // 129
-                said = f"{hits} rows came from the device's memory, and {told} were declared"
-                _require(strategy, hits == told, said)
+            told = {
+                "rows_on_device": path.gpu_memory_bytes // 129,
+                "disk_read": path.disk_bytes,
+                "disk_requests": path.disk_requests,
+            }
+            fetcher.announce(_on(fetcher, ids))
+            fetcher.submit(_on(fetcher, ids)).result()
+            before, counted = counted, fetcher.counts()
+            for name in counted.keys() & told.keys():
+                found = counted[name] - before[name]
+                said = f"{found} of {name} were counted, and {told[name]} declared"
+                _require(strategy, told[name] in (None, found), said)
 
 
-def known_of(strategy: Strategy, num_rows: int) -> Knowledge:
-    """What the strategy needs to know, of a random graph of ``num_rows`` nodes."""
+def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -> Knowledge:
+    """What the strategy needs to know, of a random graph of ``num_rows`` nodes.
+
+    Args:
+        file: where the table lies.
+    """
     generator = torch.Generator().manual_seed(3)
     edges = torch.randint(0, max(1, num_rows), (2, 4 * num_rows), generator=generator)
     batches = list(torch.split(edges.view(-1), max(1, num_rows)))
@@ -240,13 +257,27 @@ def known_of(strategy: Strategy, num_rows: int) -> Knowledge:
         measured=batches,
         room_bytes=1 << 20,
         ranks=current_ranks(),
+        file=file or TableFile(Path(os.devnull), 0, 0, 1),
     )
     return known.limited_to(strategy.needs)
 
 
 def open_known(strategy: Strategy, table: Tensor, device: torch.device) -> Fetcher:
-    """The strategy opened with what it needs to know, of a random graph."""
-    return strategy.open(table, device, known_of(strategy, len(table)))
+    """The strategy opened with what it needs to know, of a random graph.
+
+    A table that has to lie in a file is written to one, behind a header as short as NumPy's; the
+    file goes when the fetcher does.
+    """
+    if "file" not in strategy.needs:
+        return strategy.open(table, device, known_of(strategy, len(table)))
+    folder = tempfile.TemporaryDirectory()
+    row_bytes = table.shape[1] * table.element_size()
+    file = TableFile(Path(folder.name, "table"), 128, len(table), row_bytes)
+    rows = table.contiguous().view(torch.uint8).numpy().tobytes() if len(table) else b""
+    file.path.write_bytes(bytes(file.offset) + rows)
+    fetcher = strategy.open(table, device, known_of(strategy, len(table), file))
+    weakref.finalize(fetcher, folder.cleanup)
+    return fetcher
 
 
 #: The checks beside :func:`check_rows`, which also takes a dtype and a width.

@@ -18,7 +18,7 @@ from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
 from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.host_fetcher import HostFetcher, StagedPath
+from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.places import cuda_skip, no_path_to, with_index
 
@@ -57,8 +57,8 @@ class CpuGather(Strategy):
         if self.mode == "naive":
             return NaiveFetcher(features, device)
         if device.type == "cuda":
-            return CudaStagedFetcher(features, device, self.lookahead)
-        return HostFetcher(StagedPath(features), features, self.lookahead)
+            return CudaStagedFetcher(DirectPath(features), features, device, self.lookahead)
+        return HostFetcher(DirectPath(features), features, self.lookahead, staged=True)
 
 
 class NaiveFetcher(Fetcher):

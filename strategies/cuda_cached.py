@@ -65,9 +65,9 @@ class CachedFetcher(KernelFetcher):
         hot = Residency("Device", kind, RESIDENCY_SOURCE, "the part that is kept")
         return (*super().residency(), hot)
 
-    def rows_on_device(self) -> int:
+    def counts(self) -> dict[str, int]:
         torch.cuda.synchronize(self.device)
-        return int(self._hits)
+        return {"rows_on_device": int(self._hits)}
 
     def _arrange(
         self, ids: Tensor, buffer: IdBuffer, stream: torch.cuda.Stream, ready: torch.cuda.Event

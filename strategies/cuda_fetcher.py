@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from gatherbench.kernels.cuda_calls import pointer_kind
-from gatherbench.kernels.host_gather import HostGather
-from gatherbench.strategies.base import Fetcher, Residency, Ticket
+from gatherbench.strategies.base import Residency, Ticket
 from gatherbench.strategies.buffers import RowBuffer, TicketRing, fetched
+from gatherbench.strategies.host_fetcher import HostPath, PathFetcher
 from gatherbench.strategies.places import with_index
 
 #: While the copy engine reads one staging buffer, the CPU fills the other.
@@ -49,18 +49,19 @@ class Staging:
         self._read.record(stream)
 
 
-class CudaStagedFetcher(Fetcher):
-    """Gather on every core into pinned staging, then one asynchronous copy to the GPU.
+class CudaStagedFetcher(PathFetcher):
+    """A path of the host into pinned staging, then one asynchronous copy to the GPU.
 
-    With ``lookahead`` 0 the calling thread gathers and queues the copy; with 1 another thread
+    With ``lookahead`` 0 the calling thread fetches and queues the copy; with 1 another thread
     does, while the caller trains on the batch before. The copies have a stream of their own.
     """
 
-    def __init__(self, features: Tensor, device: torch.device, lookahead: int) -> None:
-        super().__init__(features, with_index(device))
+    def __init__(
+        self, path: HostPath, features: Tensor, device: torch.device, lookahead: int
+    ) -> None:
+        super().__init__(path, features, with_index(device))
         self.lookahead = lookahead
         self._table = features
-        self._cpu = HostGather()
         self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self._staging = [Staging((self.row_width,), self.dtype) for _ in range(_STAGING_BUFFERS)]
         self._rows = [
@@ -104,7 +105,7 @@ class CudaStagedFetcher(Fetcher):
         copied: torch.cuda.Event,
     ) -> None:
         with torch.cuda.device(self.device):  # a thread starts on device 0
-            self._cpu.gather(self._table, ids, staging.rows(ids.numel()))
+            self._path.fetch(ids, staging.rows(ids.numel()))
             self._stream.wait_event(free)
             staging.copy_to(out, self._stream)
             copied.record(self._stream)
@@ -113,7 +114,7 @@ class CudaStagedFetcher(Fetcher):
         self._ring.close()
         if self._worker is not None:
             self._worker.shutdown(wait=True, cancel_futures=True)
-        self._cpu.close()
+        self._path.close()
         # Copies that are still queued need no wait: torch hands neither end on before they ran.
         self._staging.clear()
         self._rows.clear()

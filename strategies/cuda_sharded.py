@@ -49,8 +49,8 @@ class ShardedFetcher(KernelFetcher):
         kind = pointer_kind(self._hot.address)
         return (*found, Residency("Device", kind, RESIDENCY_SOURCE, "the part that is kept"))
 
-    def rows_on_device(self) -> int:
-        return self._hits
+    def counts(self) -> dict[str, int]:
+        return {"rows_on_device": self._hits}
 
     def _arrange(
         self, ids: Tensor, buffer: IdBuffer, stream: torch.cuda.Stream, ready: torch.cuda.Event

@@ -41,6 +41,11 @@ class DataPath:
     these reads move on to another page of the table (``kernels/order.py``), ``None`` where nobody
     counts. ``pageable_bytes`` is the part of ``copy_engine_bytes`` that lies in freshly allocated
     pageable memory, which the driver copies once more before it travels.
+
+    Of rows that come off a disk, ``disk_bytes`` counts what is read there, whole blocks, in
+    ``disk_requests`` reads, and ``disk_payload_bytes`` the rows among them, each as often as it is
+    asked for; they then travel like rows of host memory. The first two are ``None`` where the page
+    cache decides what is read.
     """
 
     payload_bytes: int
@@ -54,6 +59,9 @@ class DataPath:
     gpu_requests: Mapping[int, int] | None = None
     gpu_page_visits: int | None = None
     pageable_bytes: int = 0
+    disk_payload_bytes: int = 0
+    disk_bytes: int | None = 0
+    disk_requests: int | None = 0
 
     @property
     def arriving_bytes(self) -> int:
@@ -89,8 +97,10 @@ def zero_copy_path(ids: Tensor, row_bytes: int, policy_name: str, order: Order) 
     )
 
 
-#: The fields of a :class:`DataPath` that are bytes.
-BYTES = tuple(f.name for f in fields(DataPath) if f.name.endswith("_bytes"))
+#: The fields of a :class:`DataPath` that are bytes of every path.
+BYTES = tuple(
+    f.name for f in fields(DataPath) if f.name.endswith("_bytes") and f.name != "disk_bytes"
+)
 
 
 def total(paths: Iterable[DataPath]) -> DataPath:
@@ -102,6 +112,8 @@ def total(paths: Iterable[DataPath]) -> DataPath:
     sums: Counter[str] = Counter()
     requests: Counter[int] | None = Counter()
     visits: int | None = 0
+    disk_bytes: int | None = 0
+    disk_requests: int | None = 0
     for path in paths:
         sums.update({name: getattr(path, name) for name in BYTES})
         if path.gpu_requests is None:
@@ -111,6 +123,16 @@ def total(paths: Iterable[DataPath]) -> DataPath:
         if visits is not None and path.gpu_link_read_bytes:
             counted = path.gpu_page_visits
             visits = None if counted is None else visits + counted
+        disk_bytes = _plus(disk_bytes, path.disk_bytes)
+        disk_requests = _plus(disk_requests, path.disk_requests)
     return DataPath(
-        **{name: sums[name] for name in BYTES}, gpu_requests=requests, gpu_page_visits=visits
+        **{name: sums[name] for name in BYTES},
+        gpu_requests=requests,
+        gpu_page_visits=visits,
+        disk_bytes=disk_bytes,
+        disk_requests=disk_requests,
     )
+
+
+def _plus(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other

@@ -12,7 +12,9 @@ from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.kernels.host_gather import HostGather
@@ -30,8 +32,8 @@ def host_buffer(features: Tensor) -> RowBuffer:
 class HostPath(ABC):
     """How the rows of one minibatch get from the table into an output buffer."""
 
-    #: Rows that were found in the memory that stands for the device's; ``None``: nobody counts.
-    hits: int | None = None
+    #: How many minibatches ahead the path wants to hear of: see ``Fetcher.announce``.
+    announced: int = 0
     #: Other ranks take part in each fetch: none that was submitted is dropped, as they wait for it.
     collective: ClassVar[bool] = False
 
@@ -42,6 +44,20 @@ class HostPath(ABC):
     @abstractmethod
     def fetch(self, ids: Tensor, out: Tensor) -> None:
         """Write row ``ids[i]`` of the table to row ``i`` of ``out`` ``[B, D]``."""
+
+    def announce(self, ids: Tensor) -> None:  # noqa: B027 - most paths look no further ahead
+        """See ``Fetcher.announce``; called by the thread that submits, maybe beside a fetch."""
+
+    def begin_epoch(self) -> None:  # noqa: B027 - most paths know no epochs
+        """See ``Fetcher.begin_epoch``."""
+
+    def counts(self) -> dict[str, int]:
+        """See ``Fetcher.counts``."""
+        return {}
+
+    def latencies(self) -> NDArray[np.int64] | None:
+        """See ``Fetcher.latencies``."""
+        return None
 
     def close(self) -> None:
         """Join the threads."""
@@ -55,44 +71,70 @@ class DirectPath(HostPath):
         self.cpu.gather(self.table, ids, out)
 
 
-class StagedPath(HostPath):
-    """Gather into a staging buffer, then copy that as a whole: the conventional path."""
+class Staged:
+    """A path into a staging buffer, which is then copied as a whole: what feeds a copy engine."""
 
-    def __init__(self, features: Tensor) -> None:
-        super().__init__(features)
-        self._staging = host_buffer(features)
+    def __init__(self, path: HostPath) -> None:
+        self._path = path
+        self._staging = host_buffer(path.table)
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
         staged = self._staging.rows(ids.numel())
-        self.cpu.gather(self.table, ids, staged)
-        self.cpu.copy(staged, out)
+        self._path.fetch(ids, staged)
+        self._path.cpu.copy(staged, out)
 
 
-class HostFetcher(Fetcher):
+class PathFetcher(Fetcher):
+    """A fetcher whose rows a :class:`HostPath` brings, wherever they go from there."""
+
+    def __init__(self, path: HostPath, features: Tensor, device: torch.device) -> None:
+        super().__init__(features, device)
+        self.announced = path.announced
+        self._path = path
+
+    def announce(self, ids: Tensor) -> None:
+        self._path.announce(ids)
+
+    def begin_epoch(self) -> None:
+        self._path.begin_epoch()
+
+    def counts(self) -> dict[str, int]:
+        return self._path.counts()
+
+    def latencies(self) -> NDArray[np.int64] | None:
+        return self._path.latencies()
+
+
+class HostFetcher(PathFetcher):
     """Runs a :class:`HostPath` into a ring of ``lookahead + 1`` buffers.
 
     With lookahead 0 ``submit`` does the work. With more, one thread does it, in the order of
     submission, while the caller goes on; what it raises comes out of ``Ticket.result``.
+
+    Args:
+        staged: the rows pass a staging buffer on their way, as those do that a copy engine carries.
     """
 
-    def __init__(self, path: HostPath, features: Tensor, lookahead: int) -> None:
-        super().__init__(features, torch.device("cpu"))
+    def __init__(
+        self, path: HostPath, features: Tensor, lookahead: int, *, staged: bool = False
+    ) -> None:
+        super().__init__(path, features, torch.device("cpu"))
         self.lookahead = lookahead
-        self._path = path
+        self._staged = Staged(path) if staged else None
         self._ring = TicketRing(lookahead + 1)
         self._buffers = [host_buffer(features) for _ in range(lookahead + 1)]
         self._worker = ThreadPoolExecutor(1, "gatherbench-fetch") if lookahead else None
 
-    def rows_on_device(self) -> int | None:
-        return self._path.hits
-
     def _submit(self, ids: Tensor) -> Ticket:
         out = self._buffers[self._ring.claim()].rows(ids.numel())
         if self._worker is None:
-            self._path.fetch(ids, out)
+            self._fetch(ids, out)
             return self._ring.issue(lambda: out)
-        future = self._worker.submit(self._path.fetch, ids.clone(), out)
+        future = self._worker.submit(self._fetch, ids.clone(), out)
         return self._ring.issue(lambda: fetched(future, out))
+
+    def _fetch(self, ids: Tensor, out: Tensor) -> None:
+        (self._staged or self._path).fetch(ids, out)
 
     def _close(self) -> None:
         self._ring.close()

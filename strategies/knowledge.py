@@ -20,8 +20,10 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gatherbench.kernels.table_file import TableFile
+
 #: What a strategy may ask for.
-Need = Literal["graph", "training_ids", "earlier", "measured", "room_bytes", "ranks"]
+Need = Literal["graph", "training_ids", "earlier", "measured", "room_bytes", "ranks", "file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Knowledge:
         measured: input ids of the very minibatches that are measured; for bounds alone.
         room_bytes: of the device's memory that may be filled.
         ranks: the process among those that train together.
+        file: in which the table lies; then ``features`` is a map of it.
     """
 
     graph: Adjacency | None = None
@@ -74,6 +77,7 @@ class Knowledge:
     measured: Iterable[Tensor] | None = None
     room_bytes: int | None = None
     ranks: Ranks | None = None
+    file: TableFile | None = None
 
     def limited_to(self, needs: frozenset[Need]) -> Knowledge:
         """The same without what was not asked for."""

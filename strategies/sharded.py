@@ -197,13 +197,12 @@ class ShardedPath(HostPath):
     """Brings the rows of other ranks, reads its own, and expands the minibatch from both."""
 
     collective: ClassVar[bool] = True
-    hits: int
 
     def __init__(self, part: Part, in_gpu: bool) -> None:
         super().__init__(part.rows)
         self._part, self._in_gpu = part, in_gpu
         self._distinct, self._served = host_buffer(part.rows), host_buffer(part.rows)
-        self.hits = 0
+        self._hits = 0
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
         exchange = self._part.exchange
@@ -214,12 +213,15 @@ class ShardedPath(HostPath):
         self.cpu.gather(self.table, asked.rows[own], rows[own])
         self.cpu.gather(self._part.hot, asked.rows[hot], rows[hot])
         self.cpu.gather(rows, asked.expand, out)
-        self.hits += len(ids) - asked.sent - (0 if self._in_gpu else asked.own)
+        self._hits += len(ids) - asked.sent - (0 if self._in_gpu else asked.own)
 
     def _serve(self, wanted: Tensor) -> Tensor:
         rows = self._served.rows(len(wanted))
         self.cpu.gather(self.table, wanted, rows)
         return rows
+
+    def counts(self) -> dict[str, int]:
+        return {"rows_on_device": self._hits}
 
     def close(self) -> None:
         super().close()

@@ -40,6 +40,8 @@ class MinibatchLoad:
         sampled_edges: edges drawn.
         training: what a training step asks of the GPU.
         peer_bytes, network_bytes: rows that other ranks send, of the same machine and of others.
+        disk_payload_bytes: rows that come off a disk, on their way into host memory.
+        disk_bytes, disk_requests: what is read there for them; ``None`` where nobody knows.
         gradient_bytes: that the ranks average after a step; ``None`` where nobody knows, 0 where
             ``train_s`` holds that already.
         handover_s: seconds that each transfer waits for another process, with the link idle.
@@ -61,6 +63,9 @@ class MinibatchLoad:
     gpu_link_read_bytes: float = 0.0
     peer_bytes: float = 0.0
     network_bytes: float = 0.0
+    disk_payload_bytes: float = 0.0
+    disk_bytes: float | None = 0.0
+    disk_requests: float | None = 0.0
     gpu_requests: Mapping[int, float] | None = None
     gpu_page_visits: float | None = None
     table_bytes: float = 0.0
@@ -144,5 +149,7 @@ def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
         **{name: share * getattr(path, name) for name in brought},
         gpu_requests=requests and {size: share * count for size, count in requests.items()},
         gpu_page_visits=None if visits is None else share * visits,
+        disk_bytes=None if path.disk_bytes is None else share * path.disk_bytes,
+        disk_requests=None if path.disk_requests is None else share * path.disk_requests,
         **facts,
     )

@@ -12,7 +12,8 @@ import difflib
 import itertools
 import random
 from collections.abc import Iterator
-from typing import Any, Literal, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -24,6 +25,9 @@ from pydantic import (
 
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.workload import MODELS, Workload, own_model
+
+if TYPE_CHECKING:
+    from gatherbench.strategies.base import Strategy
 
 T = TypeVar("T")
 
@@ -189,19 +193,29 @@ class WorkloadTable(_Table):
     seed: int | list[int] = Field(
         default=0, description="Seed of the minibatches and the model's weights."
     )
-    gpus: int | list[int] = Field(
-        default=1,
-        description="GPUs of a machine that train together, a process each; on a host: processes.",
-    )
     nodes: int | list[int] = Field(
         default=1,
         description="Machines that train together; more than one: start the run with torchrun.",
+    )
+    gpus: int | list[int] = Field(
+        default=1,
+        description="GPUs of a machine that train together, a process each; on a host: processes.",
     )
     scaling: Literal["strong", "weak"] = Field(
         default="strong",
         description="Of several GPUs: strong splits each minibatch of batch_size seeds over them,"
         " so the steps of an epoch stay the same; weak gives each of them batch_size seeds, so an"
         " epoch has fewer steps.",
+    )
+    memory_share: float | list[float] = Field(
+        default=0.0,
+        description="Host memory that a case may take, as a share of the table's bytes (0: no"
+        " limit). Needs a memory cgroup; docs/disk.md.",
+    )
+    partitions: str | list[str] = Field(
+        default="",
+        description='Draws each minibatch from the parts of the graph that a buffer holds: "16/4'
+        ' beta" for 4 of 16 parts in the order beta, comet, sequential or dispersed.',
     )
 
     @field_validator("model")
@@ -223,7 +237,17 @@ class WorkloadTable(_Table):
         return many
 
     @field_validator(
-        "dataset", "scale", "model", "hidden", "batch_size", "seed", "gpus", "nodes", mode="before"
+        "dataset",
+        "scale",
+        "model",
+        "hidden",
+        "batch_size",
+        "seed",
+        "gpus",
+        "nodes",
+        "memory_share",
+        "partitions",
+        mode="before",
     )
     @classmethod
     def _something(cls, value: Any) -> Any:
@@ -243,47 +267,25 @@ class WorkloadTable(_Table):
             raise ValueError("must be above 0")
         return value
 
+    @field_validator("memory_share")
+    @classmethod
+    def _zero_or_more(cls, value: float | list[float]) -> float | list[float]:
+        if any(v < 0 for v in _as_list(value)):
+            raise ValueError("must be 0 or more")
+        return value
+
     def expand(self) -> Iterator[Workload]:
-        for (
-            dataset,
-            scale,
-            model,
-            hidden,
-            fanouts,
-            batch_size,
-            seed,
-            nodes,
-            gpus,
-        ) in itertools.product(
-            _as_list(self.dataset),
-            _as_list(self.scale),
-            _as_list(self.model),
-            _as_list(self.hidden),
-            self.fanouts,
-            _as_list(self.batch_size),
-            _as_list(self.seed),
-            _as_list(self.nodes),
-            _as_list(self.gpus),
-        ):
-            yield Workload(
-                dataset=dataset,
-                scale=scale,
-                model=model,
-                hidden=hidden,
-                fanouts=tuple(fanouts),
-                batch_size=batch_size,
-                max_batches=self.max_batches,
-                seed=seed,
-                gpus=gpus,
-                nodes=nodes,
-                # Of one rank it means nothing, and would only give the workload a second id.
-                scaling=self.scaling if gpus * nodes > 1 else "strong",
-            )
+        axes = {name: _as_list(value) for name, value in self if name != "scaling"}
+        axes["fanouts"] = [tuple(fanouts) for fanouts in self.fanouts]
+        for values in itertools.product(*axes.values()):
+            workload = Workload(**dict(zip(axes, values, strict=True)))
+            # Of one rank it means nothing, and would only give the workload a second id.
+            yield replace(workload, scaling=self.scaling) if workload.world > 1 else workload
 
 
 #: In place of a strategy's name: every one of ours that the plan does not name. What is installed
 #: beside us does not change what a shipped plan measures. One rank has nothing to fetch from
-#: others, so paths between ranks are left out there.
+#: others, and a table that fits is not read off a disk: such paths are left out there.
 EVERY_OTHER = "*"
 
 
@@ -295,7 +297,8 @@ class StrategyTable(BaseModel):
     name: str = Field(
         description="Needed: one of `gatherbench list strategies`, which lists its parameters, too;"
         ' or "*", every one of ours that the plan does not name, with its default parameters (of a'
-        " single rank without those that fetch from other ranks)."
+        " single rank without those that fetch from other ranks, and without memory_share without"
+        " those that read a disk)."
     )
 
     @model_validator(mode="after")
@@ -355,7 +358,7 @@ class Plan(_Table):
         chosen: dict[tuple[str, str], dict[str, Any]] = {}
         named = {table.name for table in self.strategy}
         others = [strategy.name for strategy in STRATEGIES if strategy.name not in named]
-        between_ranks: set[tuple[str, str]] = set()
+        by_the_way: dict[tuple[str, str], Strategy] = {}
         for table in self.strategy:
             names = others if table.name == EVERY_OTHER else [table.name]
             for name, params in itertools.product(names, table.expand()):
@@ -369,8 +372,8 @@ class Plan(_Table):
                         ' that it fetches: say minibatches = "fresh" in [measure]'
                     )
                 chosen[name, strategy.variant] = params
-                if table.name == EVERY_OTHER and strategy.collective:
-                    between_ranks.add((name, strategy.variant))
+                if table.name == EVERY_OTHER:
+                    by_the_way[name, strategy.variant] = strategy
         for workload in self.workloads():
             try:
                 if workload.model not in MODELS:
@@ -387,13 +390,24 @@ class Plan(_Table):
         cases = []
         for repeat in range(self.measure.min_repeats):
             for workload in self.workloads():
-                keys = [k for k in chosen if workload.world > 1 or k not in between_ranks]
+                keys = [
+                    key
+                    for key in chosen
+                    if key not in by_the_way or _suits(by_the_way[key], workload)
+                ]
                 rng.shuffle(keys)
                 cases += [
                     Case(workload, name, variant, chosen[name, variant], repeat)
                     for name, variant in keys
                 ]
         return cases
+
+
+def _suits(strategy: Strategy, workload: Workload) -> bool:
+    """Whether ``"*"`` means this path too."""
+    if strategy.collective and workload.world == 1:
+        return False
+    return "file" not in strategy.needs or workload.memory_share > 0
 
 
 class NamedCase(_Table):

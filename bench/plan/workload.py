@@ -34,6 +34,11 @@ class Workload:
     ``gpus`` ranks on each of ``nodes`` machines train together (on a host: processes). By
     ``scaling``, ``batch_size`` seeds are those of a step of all ranks (``strong``: the same steps
     as one rank takes, each split) or of one rank (``weak``: fewer steps an epoch, and larger ones).
+
+    A case may take ``memory_share`` of the table's bytes in host memory, the page cache's pages of
+    its files among them; 0: as much as there is. With ``partitions``, such as ``16/4 beta``, a
+    minibatch is drawn from the few parts of the graph that a buffer holds meanwhile, in the order
+    named, and from no other: other minibatches, another accuracy (MariusGNN).
     """
 
     dataset: str
@@ -47,6 +52,8 @@ class Workload:
     gpus: int = 1
     nodes: int = 1
     scaling: Literal["strong", "weak"] = "strong"
+    memory_share: float = 0.0
+    partitions: str = ""
 
     @property
     def layers(self) -> int:
@@ -68,13 +75,25 @@ class Workload:
         return "" if self.world == 1 else f"-{self.nodes}x{self.gpus}{self.scaling[0]}"
 
     @property
+    def _parts(self) -> str:
+        return f"-p{self.partitions.replace('/', 'of').replace(' ', '')}" if self.partitions else ""
+
+    @property
+    def _memory(self) -> str:
+        return f"-m{100 * self.memory_share:g}" if self.memory_share else ""
+
+    @property
     def trace_id(self) -> str:
         """Names the minibatches alone: workloads that differ only in the model share a trace."""
         fields = self._fields()
-        del fields["model"], fields["hidden"]
+        for other in ("model", "hidden", "memory_share"):
+            fields.pop(other, None)
         fan = "x".join(str(f) for f in self.fanouts)
         scale = "" if self.scale == 1.0 else f"@{self.scale:g}"
-        return f"{self.dataset}{scale}-f{fan}-b{self.batch_size}{self._ranks}-{_digest(fields)}"
+        return (
+            f"{self.dataset}{scale}-f{fan}-b{self.batch_size}{self._ranks}{self._parts}"
+            f"-{_digest(fields)}"
+        )
 
     @property
     def id(self) -> str:
@@ -85,14 +104,18 @@ class Workload:
         scale = "" if self.scale == 1.0 else f"@{self.scale:g}"
         return (
             f"{self.dataset}{scale}-{self.model.rpartition(':')[2]}{self.hidden}x{self.layers}"
-            f"-b{self.batch_size}{self._ranks}-{_digest(self._fields())}"
+            f"-b{self.batch_size}{self._ranks}{self._parts}{self._memory}"
+            f"-{_digest(self._fields())}"
         )
 
     def _fields(self) -> dict[str, Any]:
-        """What the digests stand for: of one rank what they stood for before there were several."""
+        """What the digests stand for: of a usual workload what they stood for ever since."""
         fields = asdict(self)
         if self.world == 1:
             del fields["gpus"], fields["nodes"], fields["scaling"]
+        for later in ("memory_share", "partitions"):
+            if not fields[later]:
+                del fields[later]
         return fields
 
 
@@ -143,6 +166,10 @@ def workload_name(fields: Mapping[str, Any]) -> str:
     gpus, nodes = ranks_of(fields)
     if gpus * nodes > 1:
         words.append(f"{ranks_in_words(gpus, nodes)}, {fields['scaling']} scaling")
+    if fields.get("partitions"):
+        words.append(f"partitions {fields['partitions']}")
+    if fields.get("memory_share"):
+        words.append(f"memory for {fields['memory_share']:.0%} of the table")
     scale = "" if fields["scale"] == usual.scale else f"@{fields['scale']:g}"
     name = f"{fields['dataset']}{scale} {MODELS.get(fields['model'], fields['model'])}"
     return f"{name} ({'; '.join(words)})" if words else name

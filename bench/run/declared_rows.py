@@ -22,6 +22,8 @@ from gatherbench.strategies.knowledge import NOTHING, Knowledge
 
 #: Why nothing is declared, and so nothing predicted, of another model.
 UNCOUNTED = "operations are counted for sage and gat, not for mlp or a model of one's own"
+#: Why nobody declares what is read off the disk.
+PAGE_CACHE = "not_applicable: the page cache decides what is read, and when"
 #: Fields of a ``DataPath`` that are summed over the trace, and the rows' metric for each.
 PATH_METRICS = {
     "payload_bytes": "declared_payload",
@@ -33,6 +35,7 @@ PATH_METRICS = {
     "gpu_memory_bytes": "gpu_memory_read",
     "peer_bytes": "peer_read",
     "network_bytes": "network_read",
+    "disk_payload_bytes": "disk_payload",
 }
 #: Fields of a ``TrainingCost``, and the rows' metric and unit for each.
 TRAINING_METRICS = {
@@ -92,6 +95,12 @@ def path_rows(
     source = "Strategy.data_paths over the trace"
     for name, metric in PATH_METRICS.items():
         yield make.ok("fetch", metric, "B", getattr(path, name), source)
+    reads = {"disk_read": ("B", path.disk_bytes), "disk_requests": ("1", path.disk_requests)}
+    for metric, (unit, value) in reads.items():
+        if value is None:
+            yield make.missing("fetch", metric, unit, source, PAGE_CACHE)
+        else:
+            yield make.ok("fetch", metric, unit, value, source)
     if path.gpu_requests is not None:
         source = "request accounting over the trace; the table begins at a page"
         for size, count in sorted(path.gpu_requests.items()):

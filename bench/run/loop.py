@@ -182,6 +182,7 @@ def run_epoch(
         in_flight.append((number, batch, ticket))
         return True
 
+    fetcher.begin_epoch()
     group.begin_epoch()
     if on_cuda:
         torch.cuda.synchronize()

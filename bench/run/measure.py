@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.bench.machine.numa import Binding, bind_case, share_on_node
@@ -59,7 +60,8 @@ from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels.host_memory import available_bytes, resident_copy
 from gatherbench.kernels.reference import reference_gather
-from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
+from gatherbench.kernels.table_file import TableFile
+from gatherbench.strategies.base import COUNTS, Fetcher, SetupStep, Strategy
 from gatherbench.strategies.knowledge import Ranks
 from gatherbench.strategies.places import free_bytes
 from gatherbench.strategies.registry import build
@@ -67,6 +69,7 @@ from gatherbench.strategies.registry import build
 #: Share of the available memory up to which the table is brought into anonymous memory; a larger
 #: one is read through its memory map.
 RESIDENT_SHARE = 0.6
+LATENCY_SOURCE = "the path's clock around each read; upper edge of a bin, four to a doubling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,8 @@ def _measure(
     trace = Trace.open(job.trace)
     make = job.rows
 
-    loaded = loaded or load_table(dataset)
+    if loaded is None or "file" in strategy.needs:
+        loaded = load_table(dataset, on_disk="file" in strategy.needs)
     table = loaded.features
     # Again: the table has taken memory.
     reason = _anybody(group.gathered(strategy.skip(device, table.nbytes)))
@@ -131,7 +135,7 @@ def _measure(
     epochs = Epochs(job, dataset, trace)
     room = free_bytes(device)
     known = knowledge_of(job.case.workload, dataset, epochs.measured_ids(), room)
-    known = replace(known, ranks=group.ranks or Ranks(0, 1, 1))
+    known = replace(known, ranks=group.ranks or Ranks(0, 1, 1), file=file_of(dataset))
     knowledge = known.limited_to(strategy.needs)
     begin = time.perf_counter()
     with strategy.open(table, device, knowledge) as fetcher:
@@ -169,7 +173,7 @@ def _anybody(reasons: list[str | None]) -> str | None:
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def load_table(dataset: GraphDataset, *, shared: bool = False) -> Table:
+def load_table(dataset: GraphDataset, *, shared: bool = False, on_disk: bool = False) -> Table:
     """The feature table ``[N, D]`` in host memory.
 
     In anonymous memory, where huge pages serve it, as long as it fits comfortably.
@@ -177,9 +181,10 @@ def load_table(dataset: GraphDataset, *, shared: bool = False) -> Table:
     Args:
         shared: forked processes shall register it: page-locking memory that a fork only shares
             for reading would copy it for each of them.
+        on_disk: it stays there: the path reads the file.
     """
     begin = time.perf_counter()
-    if dataset.spec.table_bytes < RESIDENT_SHARE * available_bytes():
+    if not on_disk and dataset.spec.table_bytes < RESIDENT_SHARE * available_bytes():
         features = resident_copy(dataset.features, shared=shared)
         where = f"copied into anonymous {'shared ' if shared else ''}memory"
     else:
@@ -188,6 +193,20 @@ def load_table(dataset: GraphDataset, *, shared: bool = False) -> Table:
             features = torch.from_numpy(dataset.features)
         where = "memory-mapped file, paged in on demand"
     return Table(features, where, time.perf_counter() - begin)
+
+
+def file_of(dataset: GraphDataset) -> TableFile | None:
+    """Where the table's rows lie on disk."""
+    mapped = dataset.features
+    return TableFile.of(mapped) if isinstance(mapped, np.memmap) else None
+
+
+def latency_percentiles(counted: NDArray[np.int64]) -> Iterator[tuple[str, float]]:
+    """Median and 99th percentile of what ``Fetcher.latencies`` counts, in seconds; none of none."""
+    total = np.cumsum(counted)
+    if total[-1]:
+        for metric, share in {"disk_latency_median": 0.5, "disk_latency_99th": 0.99}.items():
+            yield metric, 2 ** (int(np.searchsorted(total, share * total[-1])) / 4) * 1e-6
 
 
 def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[Row]:
@@ -317,15 +336,13 @@ def _train(
             run_epoch(epochs.warm_up(number), fetcher, trainer, unmarked, watch, group)
     with nvtx_session(plan.nvtx) as mark, energy:
         for number in range(plan.epochs):
-            kept = fetcher.rows_on_device()
+            before, slow = fetcher.counts(), fetcher.latencies()
             spots = witness.spots(f"in epoch {number}", len(epochs.trace))
             with spots as watch, recorder:
                 times = run_epoch(epochs.measured(number), fetcher, trainer, mark, watch, group)
             _write_epoch(job, times, dataset.spec.row_bytes, number, make, out)
-            if kept is not None:
-                hits = (fetcher.rows_on_device() or 0) - kept
-                source = "rows that the path found in the device's memory, by its own count"
-                out.row(make.ok("fetch", "rows_on_device", "1", hits, source, number))
+            for row in _counted_rows(fetcher, before, slow, number, make):
+                out.row(row)
             for reading in recorder.readings:
                 out.row(row_of(reading, make, "epoch", number))
                 if reading.series:
@@ -356,6 +373,23 @@ def _train(
             run_epoch(itertools.islice(epochs.further(), TRACE_BATCHES), fetcher, trainer, mark)
 
         out.row(_traced(traced, path, fetcher.device, make))
+
+
+def _counted_rows(
+    fetcher: Fetcher,
+    before: dict[str, int],
+    slow: NDArray[np.int64] | None,
+    epoch: int,
+    make: RowMaker,
+) -> Iterator[Row]:
+    """What the path itself counted in an epoch that began with ``before`` and ``slow``."""
+    for name, count in fetcher.counts().items():
+        unit, source = COUNTS[name]
+        yield make.ok("fetch", name, unit, count - before[name], source, epoch)
+    after = fetcher.latencies()
+    if slow is not None and after is not None:
+        for metric, seconds in latency_percentiles(after - slow):
+            yield make.ok("fetch", metric, "s", seconds, LATENCY_SOURCE, epoch)
 
 
 def _trainer(

@@ -160,7 +160,7 @@ def test_no_thread_reads_the_table_once_the_path_is_closed(
         asleep.synchronize()
         done.append(table)
 
-    monkeypatch.setattr(fetcher._cpu, "gather", slow)
+    monkeypatch.setattr(fetcher._path.cpu, "gather", slow)
     sleep_on([asleep] * 5)
     fetcher.submit(torch.arange(9))
     assert begun.wait(30)

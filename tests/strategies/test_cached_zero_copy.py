@@ -98,10 +98,10 @@ def test_what_is_told_in_advance_is_what_is_counted(
         for batch in ids[:before]:
             fetcher.submit(batch).result()
         for batch, path in zip(ids[before:], told, strict=True):
-            counted = fetcher.rows_on_device()
+            counted = fetcher.counts()["rows_on_device"]
             assert counted is not None
             fetcher.submit(batch).result()
-            assert fetcher.rows_on_device() == counted + path.gpu_memory_bytes // 12
+            assert fetcher.counts()["rows_on_device"] == counted + path.gpu_memory_bytes // 12
 
 
 @pytest.mark.parametrize("policy", ["lru", "lfu"])
@@ -115,7 +115,7 @@ def test_a_cache_that_learns_keeps_what_was_asked_for(
             assert torch.equal(
                 fetcher.submit(ids).result().view(torch.uint8), table[ids].view(torch.uint8)
             )
-        assert fetcher.rows_on_device() == 30 + 60
+        assert fetcher.counts()["rows_on_device"] == 30 + 60
 
 
 @pytest.mark.parametrize("strategy", representatives(CachedZeroCopy), ids=str)

@@ -314,7 +314,7 @@ def test_host_rows_come_first_and_kept_ones_are_not_read_there(
     monkeypatch.setattr(cuda_kernel_fetcher, "gather_into", addresses)
     with cached(table, hot(4, 7)) as fetcher:
         fetcher.submit(torch.tensor([7, 9, 4, 7, 200])).result()
-        assert fetcher.rows_on_device() == 3
+        assert fetcher.counts()["rows_on_device"] == 3
         assert read[:2] == [begin + 9 * 37, begin + 200 * 37]
         of_table = range(begin, begin + table.nbytes)
         assert not any(address in of_table for address in read[2:])
@@ -392,7 +392,7 @@ def test_a_rank_counts_what_its_gpu_had(notes: Notes) -> None:
         part = part_of(table, Ranks(0, 1, 1), hot(7, 200))
         with joined(part, overlapped=False, in_gpu=in_gpu) as fetcher:
             fetcher.submit(ids).result()
-            assert fetcher.rows_on_device() == hits
+            assert fetcher.counts()["rows_on_device"] == hits
 
 
 def test_rows_are_arranged_beside_training_and_read_after_that(notes: Notes) -> None:

@@ -138,7 +138,7 @@ def test_each_row_crosses_once_and_as_declared(
         with strategy.open(table, HOST, known) as fetcher:
             found = traffic_of(3, fetch)
             kept = sum(path.gpu_memory_bytes for path in paths)
-            assert fetcher.rows_on_device() == kept // 100
+            assert fetcher.counts()["rows_on_device"] == kept // 100
         assert sum(path.peer_bytes for path in paths) == 0, "three machines"
         return [path.network_bytes for path in paths], found
 

@@ -1,0 +1,44 @@
+"""A feature table in a file: where its rows begin, and how long they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """``num_rows`` rows of ``row_bytes`` bytes, one behind the other from byte ``offset`` on.
+
+    The file stays as it is while a path reads it; it may end right behind the last row.
+    """
+
+    path: Path
+    offset: int
+    num_rows: int
+    row_bytes: int
+
+    @classmethod
+    def of(cls, features: np.memmap[Any, Any]) -> TableFile:
+        """The file behind a map ``[N, D]``, as ``numpy.load(..., mmap_mode="r")`` gives it.
+
+        Raises:
+            TypeError: no map of a file.
+            ValueError: not two-dimensional, or not the whole rows in their order.
+        """
+        if not isinstance(features, np.memmap) or features.filename is None:
+            raise TypeError(
+                f"features: expected a numpy.memmap of a file, got {type(features).__name__}"
+            )
+        if features.ndim != 2 or not features.flags.c_contiguous:
+            raise ValueError(f"features: expected rows [N, D] as they lie, got {features.shape}")
+        row_bytes = features.shape[1] * features.itemsize
+        return cls(Path(features.filename), features.offset, features.shape[0], row_bytes)
+
+    @property
+    def end(self) -> int:
+        """The byte behind the last row."""
+        return self.offset + self.num_rows * self.row_bytes
