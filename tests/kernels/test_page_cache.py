@@ -111,7 +111,7 @@ def test_pages_that_another_process_maps_remain_and_that_is_said(
     held: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert drop_pages(held, 0.05) > 0
-    monkeypatch.setattr(page_cache, "drop_pages", lambda path: drop_pages(path, 0.05))
+    monkeypatch.setattr(page_cache, "EPOCH_PATIENCE_S", 0.05)
     with pytest.raises(PagesRemainError, match=r"table: \d+ pages stay .* another process maps"):
         require_cold(held)
 

@@ -65,7 +65,7 @@ def test_a_warm_epoch_keeps_what_was_read_and_claims_nothing(file: TableFile, ad
 def test_a_cold_epoch_that_would_be_warm_does_not_begin(
     file: TableFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatherbench.kernels.page_cache.drop_pages", lambda _path: 7)
+    monkeypatch.setattr("gatherbench.kernels.page_cache.drop_pages", lambda *_: 7)
     with opened(file, start="cold") as fetcher:
         with pytest.raises(RuntimeError, match="table: 7 pages stay in memory"):
             fetcher.begin_epoch()
