@@ -19,6 +19,7 @@ from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.disk_direct import DiskDirect
+from gatherbench.strategies.disk_mmap import DiskMmap
 from gatherbench.strategies.sharded import Sharded
 from gatherbench.strategies.unified_zero_copy import UnifiedZeroCopy
 
@@ -40,6 +41,7 @@ STRATEGIES: tuple[type[Strategy], ...] = (
     AsyncZeroCopy,
     CachedZeroCopy,
     Sharded,
+    DiskMmap,
     DiskDirect,
     DiskCached,
     AllInGpu,
