@@ -292,8 +292,8 @@ def predict(run: Run, profile: LinkProfile) -> list[Row]:
 
     For each series ``epoch.wall_time`` and the ``wall_time`` of ``sample``, ``fetch`` and ``train``
     (what training waited for, and training: they add up to the epoch); and, in ``fetch``, what
-    disk, gathering and transfer would take alone; of several ranks ``all_reduce.wall_time``, a part of
-    ``train``. What is not known is a row with the reason.
+    disk, gathering and transfer would take alone; of several ranks ``all_reduce.wall_time``, a part
+    of ``train``. What is not known is a row with the reason.
     ``borrowed`` names the stages whose time was taken from what the run measured.
     """
     commit = str(run.rows["commit"].iloc[-1]) if len(run.rows) else "unknown"

@@ -106,8 +106,8 @@ class Timeline:
 def run_epoch(parts: Parts, batches: int, gpus: int = 1, gpus_per_port: int = 1) -> Timeline:
     """Simulate an epoch in which each of ``gpus`` GPUs of a node has ``batches`` alike minibatches.
 
-    They share the processor and its memory, the disk, the network, and ``gpus_per_port`` of them a port of
-    the host. Other nodes are alike, and so are in step.
+    They share the processor and its memory, the disk, the network, and ``gpus_per_port`` of them a
+    port of the host. Other nodes are alike, and so are in step.
     Beyond some dozens of minibatches the pace of the middle ones is continued.
 
     Raises:
