@@ -78,9 +78,9 @@ def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
     where none cross it or nothing is known); its shares of the roofs ``of_copy_engine``,
     ``of_sm_read``, ``of_raw_link``; ``of_disk``, of the time in ``over`` the share that the disk
     needs at its best for the reads of all GPUs of a machine; and by the model ``fetch_bound``, the
-    limit that sets how long a fetch takes, and ``bound``, what the epoch would gain most from. Where the profile's ranges
-    make more than one rate, there is a line with the least and one with the most, and ``end`` says
-    which (:func:`~gatherbench.bench.model.epoch.extremes`); of what was measured the share of a
+    limit that sets how long a fetch takes, and ``bound``, what the epoch would gain most from.
+    Where the profile's ranges make more than one rate, there is a line with the least and one with
+    the most, and ``end`` says which (:func:`~gatherbench.bench.model.epoch.extremes`); of what was measured the share of a
     roof that ranges is NaN. The measured lines mean something only if ``profile`` describes the
     machine of the run.
     """

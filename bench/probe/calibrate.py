@@ -357,7 +357,7 @@ def folder_of_disk(said: str) -> Path | None:
     if said == "none":
         return None
     if said and not Path(said).is_dir():
-        raise ProbeError(f"--disk {said}: no such folder; name one of the disk to be timed, or none")
+        raise ProbeError(f"--disk {said}: no such folder; name one of the disk, or none")
     # A data folder that is not there yet will lie on the disk of what it is made in.
     root = Path(said) if said else data_root().absolute()
     return next(place for place in (root, *root.parents) if place.is_dir())

@@ -1,4 +1,4 @@
-"""The test cases of host memory, a disk, the link and the GPU, and which points of each are measured.
+"""The test cases of host memory, disk, link and GPU, and which points of each are measured.
 
 Each case has a name, a unit and what it needs; ``gpu-micro --list`` shows them. What is measured is
 decided before a GPU is touched. Sizes are such that one launch reads much more than any cache holds

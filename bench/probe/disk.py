@@ -67,7 +67,9 @@ class DiskStand:
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda text: None) -> None:
         size = file_bytes(folder)
-        say(f"writes {size / GIB:g} GiB into {folder} to time its disk; it has them back afterwards")
+        say(
+            f"writes {size / GIB:g} GiB into {folder} to time its disk; it has them back afterwards"
+        )
         self._readers: dict[Point, RowReader] = {}
         self._generator = np.random.default_rng(0)
         self._closing = ExitStack()
