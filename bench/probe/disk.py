@@ -67,14 +67,12 @@ class DiskStand:
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda text: None) -> None:
         size = file_bytes(folder)
-        say(
-            f"writes {size / GIB:g} GiB into {folder} to time its disk; it has them back afterwards"
-        )
+        say(f"writes {size / GIB:g} GiB into {folder} to time its disk, and gives them back")
         self._readers: dict[Point, RowReader] = {}
         self._generator = np.random.default_rng(0)
         self._closing = ExitStack()
         try:
-            file = self._closing.enter_context(tempfile.TemporaryFile(dir=folder))
+            file = self._closing.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
             self._path = Path(f"/proc/self/fd/{file.fileno()}")
             self._size = size
             self._write(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,8 +38,6 @@ def folder(tmp_path: Path) -> Path:
     probe = tmp_path / "probe"
     probe.write_bytes(bytes(4096))
     try:
-        import os
-
         os.close(open_direct(probe))
     except DiskReadError as why:
         pytest.skip(str(why))
@@ -68,9 +67,7 @@ def test_every_point_is_measured_and_the_file_leaves_nothing(
             assert seen.amount == each * min(8 * point.threads, 32 * MIB // point.row_bytes)
             assert seen.seconds > 0
             assert seen.source.startswith("time.perf_counter, ")
-    assert said == [
-        f"writes 0.03125 GiB into {folder} to time its disk; it has them back afterwards"
-    ]
+    assert said == [f"writes 0.03125 GiB into {folder} to time its disk, and gives them back"]
 
 
 @pytest.mark.usefixtures("small")
@@ -120,7 +117,7 @@ def test_the_file_leaves_room(
 
 def test_too_little_room_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=GIB - MIB))
-    with pytest.raises(ProbeError, match="1.00 GiB are free, and timing its disk needs 1 GiB"):
+    with pytest.raises(ProbeError, match=r"1\.00 GiB are free, and timing its disk needs 1 GiB"):
         file_bytes(tmp_path)
     monkeypatch.undo()
     with pytest.raises(ProbeError, match="No such file"):
