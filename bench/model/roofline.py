@@ -81,8 +81,8 @@ def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
     limit that sets how long a fetch takes, and ``bound``, what the epoch would gain most from.
     Where the profile's ranges make more than one rate, there is a line with the least and one with
     the most, and ``end`` says which (:func:`~gatherbench.bench.model.epoch.extremes`); of what was
-    measured the share of a roof that ranges is NaN. The measured lines mean something only if ``profile`` describes the
-    machine of the run.
+    measured the share of a roof that ranges is NaN. The measured lines mean something only if
+    ``profile`` describes the machine of the run.
     """
     measured = _measured_seconds(run)
     corners = profile.corners()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite
 from typing import Any
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from gatherbench.bench.model.advise.rank import LEVEL, MEASURED, MODELLED, Advice, Option, gib
 from gatherbench.bench.model.placement import even_of, even_words
-from gatherbench.bench.read.units import span
+from gatherbench.bench.read.units import listed, span
 from gatherbench.strategies.places import TABLE_SHARE
 
 #: Of the JSON: raised when a field changes its meaning or goes away.
@@ -39,13 +40,21 @@ def headline(advice: Advice) -> str:
         table += ", and how much memory the GPU has is not known (say --gpu-memory)"
     else:
         table += f" and does not fit in the GPU's {gib(memory)}"
+    host = advice.profile.host.memory.value
+    on_disk = host is not None and advice.question.graph.table_bytes > host
+    if on_disk and advice.question.machines == 1:
+        table += f", nor in the {gib(host or 0.0)} of the host's memory"
     if not ranked and all(option.fits is False for option in unranked):
-        host = advice.profile.host.memory.value
         full = host is not None and any(option.host_bytes > host for option in unranked)
         why = "do the minibatches of any path: make them smaller"
         if full:
             why = f"in the {gib(host or 0.0)} of a host: take more machines"
         return f"{table}; nor {why}."
+    if not ranked and on_disk and advice.profile.disk.iops.value is None:
+        return (
+            f"{table}. How fast a disk is that would hold it nobody knows: measure it (gatherbench"
+            " calibrate) or say it (--disk IOPS,BANDWIDTH)."
+        )
     if not ranked:
         return (
             f"{table}. Nothing can be ranked: the profile lacks what every path needs"
@@ -55,6 +64,13 @@ def headline(advice: Advice) -> str:
     lead = [option for option in ranked if not any(other.ahead_of(option) for other in ranked)]
     if not all(option.level_with(best) for option in lead):
         names = ", ".join(f"{option.strategy} ({option.variant})" for option in lead)
+        if len({option.strategy for option in lead}) == 1:
+            ends = [seconds for option in lead for seconds in option.epochs_s]
+            return (
+                f"{table}. Take {best.strategy}: {span(min(ends), max(ends), 's')} an epoch"
+                f" ({best.basis}). Which of its variants is the fastest is not decided:"
+                f" {listed([option.variant for option in lead], len(lead))}."
+            )
         return (
             f"{table}. Which path is the fastest is not decided: none is ahead in every case of"
             f" {names}."
@@ -99,8 +115,9 @@ def render(advice: Advice) -> RenderableType:
     if advice.ranked:
         parts += [_ranking(advice), Text(), *_reasons(advice), *_kept(advice)]
     parts += [Text(line) for line in placements(advice)]
-    for option in advice.unranked:
-        parts.append(Text(f"not ranked: {_name(option)}. {option.reason}", style="yellow"))
+    parts += _caches(advice)
+    for why, these in _by_reason(advice.unranked).items():
+        parts.append(Text(f"not ranked: {', '.join(these)}. {why}", style="yellow"))
     parts += [Text(), Text(_stands_on(advice))]
     parts += [Text(f"assumed or left out: {remark}", style="dim") for remark in advice.remarks]
     return Group(*parts)
@@ -114,7 +131,8 @@ def to_json(advice: Advice) -> dict[str, Any]:
     a graph that is not at hand, or one that was sampled; where the profile knows ranges,
     ``epochs_s`` has one for each combination of ends. ``sharded_above`` is of several GPUs: above
     which rate a table sharded over GPU memory is faster than a replicated host table, at each
-    combination of ends (0: at any; ``null``: at none, or not known).
+    combination of ends (0: at any; ``null``: at none, or not known). ``disk_caches`` are those in
+    host memory that were modelled, of a table that stays on a disk.
     """
     question = advice.question
     laws = [sizes.law or "sampled" for sizes in advice.sizes]
@@ -146,6 +164,15 @@ def to_json(advice: Advice) -> dict[str, Any]:
         "profile": {"name": advice.profile.name, "unknown": advice.profile.unknown()},
         "strategies": [said(option) for option in everything],
         "sharded_above": _even_json(advice),
+        "disk_caches": [
+            {
+                **asdict(cache),
+                "basis": MODELLED,
+                "hit_rates": dict(zip(laws, cache.hit_rates, strict=True)),
+                "epochs_s": dict(zip(cases, cache.epochs_s, strict=False)) or None,
+            }
+            for cache in advice.caches
+        ],
         "remarks": list(advice.remarks),
     }
 
@@ -174,11 +201,47 @@ def _ranking(advice: Advice) -> Table:
 
 def _reasons(advice: Advice) -> list[Text]:
     """Why each stands where it does: sentences, which no column of a table would hold."""
+    paths = _by_reason(advice.ranked)
+    return [Text(f"{', '.join(these)}: {why}") for why, these in paths.items()]
+
+
+def _by_reason(options: Sequence[Option]) -> dict[str, list[str]]:
+    """Why, and the options of which that is said."""
     paths: dict[str, list[str]] = {}
-    for option in advice.ranked:
+    for option in options:
         why = option.reason if option.basis != MEASURED else f"{option.source}."
         paths.setdefault(why, []).append(_name(option))
-    return [Text(f"{', '.join(these)}: {why}") for why, these in paths.items()]
+    return paths
+
+
+def _caches(advice: Advice) -> list[RenderableType]:
+    """What caches in host memory would hold of a table on a disk, by policy and size."""
+    if not advice.caches:
+        return []
+    sizes = dict.fromkeys((one.memory_share, one.cache_bytes) for one in advice.caches)
+    largest = max(size for _, size in sizes)
+    lines: list[RenderableType] = []
+    for option in [option for option in advice.ranked if option.cache_bytes][:1]:
+        why = "" if option.cache_bytes == largest else f"; more gains less than {LEVEL - 1:.0%}"
+        lines.append(Text(f"{_name(option)}: {option.placement}{why}."))
+    table = Table(
+        title="Modelled: rows that a cache in host memory holds, and the epoch, by policy and size",
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
+    table.add_column("", no_wrap=True)
+    for part, held in sizes:
+        table.add_column(f"{part:.0%}, {gib(held)}", justify="right")
+    for policy in dict.fromkeys(one.policy for one in advice.caches):
+        cells = []
+        for one in advice.caches:
+            if one.policy == policy:
+                rates = span(min(one.hit_rates), max(one.hit_rates), "share")
+                times = [span(min(one.epochs_s), max(one.epochs_s), "s")] if one.epochs_s else []
+                cells.append(", ".join([rates, *times]))
+        table.add_row(policy, *cells)
+    return [*lines, Text(), table, Text()]
 
 
 def _kept(advice: Advice) -> list[Text]:

@@ -1,0 +1,143 @@
+"""What a cache in host memory keeps from the disk: hit rates, simulated on a part of the rows.
+
+A cache of the same share of the rows that sees the requests for a random part of them hits as
+often as the whole one (Waldspurger et al., FAST 2015), so some ten thousand rows tell of a table of
+any size. The requests are those of minibatches that were drawn, or where the graph is not at hand
+of rows that are asked for independently of each other, each as often as the graph's law expects.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatherbench.bench.model.advise.sizes import MinibatchSizes
+from gatherbench.bench.model.load import MinibatchLoad
+from gatherbench.strategies.row_caches import Belady, RowCache
+
+#: Rows that are simulated, and requests for each: so many fill the cache, and so many are counted.
+ROWS, FILLING, COUNTED = 20_000, 5, 5
+#: Minibatches that Belady's cache knows beforehand: Ginex's superbatch (PVLDB 15(11), 2022).
+SUPERBATCH = 1000
+#: A step of the simulation has so many requests at least, where minibatches have hardly any.
+_LEAST = 64
+#: A node that is in nearly every minibatch: of certainty no rate can be had.
+_MOST_CHANCE = 0.999
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A cache in the host memory of each machine, in front of its disk; modelled.
+
+    Attributes:
+        policy: which rows it keeps.
+        memory_share: of the host's memory, and ``cache_bytes``, what that is; ranks of a machine
+            have a cache each, and divide it.
+        table_share: of the table, that each rank's cache holds.
+        hit_rates: of its rows, with each of the advice's sizes.
+        epochs_s: as of an option of the advice; empty where they are not known.
+    """
+
+    policy: str
+    memory_share: float
+    cache_bytes: float
+    table_share: float
+    hit_rates: tuple[float, ...]
+    epochs_s: tuple[float, ...]
+
+
+#: Policy → a cache of ``capacity`` among ``rows`` rows that knows ``ahead`` steps beforehand.
+POLICIES: dict[str, Callable[[int, int, int], Belady | RowCache]] = {
+    "belady": Belady,
+    "sieve": lambda capacity, rows, _: RowCache("sieve", capacity, rows),
+    "s3-fifo": lambda capacity, rows, _: RowCache("s3-fifo", capacity, rows),
+    "clock": lambda capacity, rows, _: RowCache("clock", capacity, rows),
+    "lru": lambda capacity, rows, _: RowCache("lru", capacity, rows),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Requests:
+    """Requests for a part of the rows.
+
+    Attributes:
+        rows: how many rows these are.
+        filling, counted: ids below ``rows``, a step each, distinct in it: before hits are counted,
+            and while they are.
+        minibatches: that make a step.
+    """
+
+    rows: int
+    filling: tuple[Ids, ...]
+    counted: tuple[Ids, ...]
+    minibatches: float = 1.0
+
+
+def requests_of(sizes: MinibatchSizes, num_rows: int) -> Requests:
+    """What minibatches of these sizes ask of a table of ``num_rows`` rows."""
+    draw = np.random.default_rng(0)
+    if sizes.asked is None:
+        return _drawn(sizes, num_rows, draw)
+    nodes, chance = sizes.asked[:, np.argsort(-sizes.asked[1])]
+    # Each simulated row stands for as many nodes of the table, all asked for alike.
+    ends = np.append(0.0, np.cumsum(nodes))
+    cuts = np.linspace(0.0, ends[-1], ROWS + 1)
+    upto = np.interp(cuts, ends, np.append(0.0, np.cumsum(nodes * chance)))
+    mean = np.diff(upto) / np.diff(cuts)
+    rate = -np.log1p(-np.minimum(mean, _MOST_CHANCE))
+    step = max(_LEAST, math.ceil(rate.sum()))
+    steps = ROWS * (FILLING + COUNTED) // step + 2
+    asked = draw.choice(ROWS, (steps, step), p=rate / rate.sum())
+    found = tuple(draw.permutation(np.unique(one)) for one in asked)
+    begin = max(1, steps * FILLING // (FILLING + COUNTED))
+    return Requests(ROWS, found[:begin], found[begin:], step / rate.sum())
+
+
+def _drawn(sizes: MinibatchSizes, num_rows: int, draw: np.random.Generator) -> Requests:
+    """Of two epochs that were drawn, some rows: the second one counts."""
+    kept = draw.permutation(num_rows)[:ROWS]
+    place = np.full(num_rows, -1, np.int64)
+    place[kept] = np.arange(len(kept))
+    earlier = sizes.knowledge.earlier
+    assert earlier is not None
+    epochs = []
+    for epoch in range(2):
+        ids = (place[one.numpy()] for one in islice(earlier(epoch), SUPERBATCH))
+        epochs.append(tuple(one[one >= 0] for one in ids))
+    return Requests(len(kept), *epochs)
+
+
+def hit_rate(requests: Requests, policy: str, share: float) -> float:
+    """Of the requests the share that a cache for ``share`` of the rows holds."""
+    capacity = min(requests.rows, int(share * requests.rows))
+    ahead = max(1, int(SUPERBATCH / requests.minibatches))
+    cache = POLICIES[policy](capacity, requests.rows, ahead)
+    steps = (*requests.filling, *requests.counted)
+    if isinstance(cache, Belady):
+        for ids in steps:
+            cache.announce(ids)
+    hits = 0
+    for number, ids in enumerate(steps):
+        slots, _ = cache.step(ids)
+        if number >= len(requests.filling):
+            hits += int((slots >= 0).sum())
+    return hits / max(1, sum(len(ids) for ids in requests.counted))
+
+
+def keeping(load: MinibatchLoad, rate: float) -> MinibatchLoad:
+    """A load off the disk where a cache in host memory holds ``rate`` of the rows."""
+    missed = 1 - rate
+    reads: dict[str, Any] = {
+        name: value and missed * value
+        for name in ("disk_payload_bytes", "disk_bytes", "disk_requests")
+        for value in (getattr(load, name),)
+    }
+    return replace(load, **reads)
