@@ -1,4 +1,4 @@
-"""How much host memory to give a cache before the disk, and by which policy: options of an advice."""
+"""A cache in host memory before the disk: by which policy and how large, as options of advice."""
 
 from __future__ import annotations
 

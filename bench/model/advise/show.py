@@ -22,59 +22,17 @@ SCHEMA_VERSION = 2
 
 def headline(advice: Advice) -> str:
     """What to do, in a sentence or two."""
-    ranked, unranked, resident = advice.ranked, advice.unranked, advice.resident
-    memory = advice.profile.gpu.memory.value or 0.0
+    ranked, resident = advice.ranked, advice.resident
     table = f"The feature table takes {gib(advice.question.graph.table_bytes)}"
     if resident is not None and resident.fits:
-        said = (
-            f"{table} and fits in the GPU's {gib(memory)}: keep it there ({resident.strategy})"
-            " and none of the other paths matters."
-        )
-        first = ranked[0] if ranked else resident
-        modelled = first.basis == resident.basis == MODELLED
-        if modelled and resident.epochs_s and first.ahead_of(resident):
-            ahead = max(a / b for a, b in zip(resident.epochs_s, first.epochs_s, strict=True)) - 1
-            said += f" {first.strategy} is {ahead:.1%} shorter, as it fetches during training."
-        return said
-    if resident is not None and resident.fits is None:
-        table += ", and how much memory the GPU has is not known (say --gpu-memory)"
-    else:
-        table += f" and does not fit in the GPU's {gib(memory)}"
-    host = advice.profile.host.memory.value
-    on_disk = host is not None and advice.question.graph.table_bytes > host
-    if on_disk and advice.question.machines == 1:
-        table += f", nor in the {gib(host or 0.0)} of the host's memory"
-    if not ranked and all(option.fits is False for option in unranked):
-        full = host is not None and any(option.host_bytes > host for option in unranked)
-        why = "do the minibatches of any path: make them smaller"
-        if full:
-            why = f"in the {gib(host or 0.0)} of a host: take more machines"
-        return f"{table}; nor {why}."
-    if not ranked and on_disk and advice.profile.disk.iops.value is None:
-        return (
-            f"{table}. How fast a disk is that would hold it nobody knows: measure it (gatherbench"
-            " calibrate) or say it (--disk IOPS,BANDWIDTH)."
-        )
+        return f"{table} and fits in the GPU's {_stay_there(advice, resident)}"
+    table += _no_room(advice)
     if not ranked:
-        return (
-            f"{table}. Nothing can be ranked: the profile lacks what every path needs"
-            " (gatherbench calibrate --base NAME takes it from another)."
-        )
+        return table + _nothing(advice)
     best = ranked[0]
     lead = [option for option in ranked if not any(other.ahead_of(option) for other in ranked)]
     if not all(option.level_with(best) for option in lead):
-        names = ", ".join(f"{option.strategy} ({option.variant})" for option in lead)
-        if len({option.strategy for option in lead}) == 1:
-            ends = [seconds for option in lead for seconds in option.epochs_s]
-            return (
-                f"{table}. Take {best.strategy}: {span(min(ends), max(ends), 's')} an epoch"
-                f" ({best.basis}). Which of its variants is the fastest is not decided:"
-                f" {listed([option.variant for option in lead], len(lead))}."
-            )
-        return (
-            f"{table}. Which path is the fastest is not decided: none is ahead in every case of"
-            f" {names}."
-        )
+        return table + _undecided(lead)
     placed = f", {best.placement}" if advice.question.world > 1 else ""
     said = f"{table}. Take {best.strategy} ({best.variant}){placed}: {_times(best)} an epoch"
     said += f" ({best.basis})"
@@ -102,6 +60,67 @@ def headline(advice: Advice) -> str:
     if best.basis == MODELLED and best.bound.endswith("(sampling)"):
         said += " Drawing minibatches is then what bounds it: a faster sampler would help most."
     return said + hint
+
+
+def _stay_there(advice: Advice, resident: Option) -> str:
+    """Of a table that fits in GPU memory: keep it there."""
+    said = (
+        f"{gib(advice.profile.gpu.memory.value or 0.0)}: keep it there ({resident.strategy})"
+        " and none of the other paths matters."
+    )
+    first = advice.ranked[0] if advice.ranked else resident
+    modelled = first.basis == resident.basis == MODELLED
+    if modelled and resident.epochs_s and first.ahead_of(resident):
+        ahead = max(a / b for a, b in zip(resident.epochs_s, first.epochs_s, strict=True)) - 1
+        said += f" {first.strategy} is {ahead:.1%} shorter, as it fetches during training."
+    return said
+
+
+def _no_room(advice: Advice) -> str:
+    """In which memory the table does not fit."""
+    resident, host = advice.resident, advice.profile.host.memory.value
+    if resident is not None and resident.fits is None:
+        said = ", and how much memory the GPU has is not known (say --gpu-memory)"
+    else:
+        said = f" and does not fit in the GPU's {gib(advice.profile.gpu.memory.value or 0.0)}"
+    return said + (f", nor in the {gib(host or 0.0)} of a host" if _too_large(advice) else "")
+
+
+def _too_large(advice: Advice) -> bool:
+    """Whether the table is known not to fit in a host's memory."""
+    host = advice.profile.host.memory.value
+    return host is not None and advice.question.graph.table_bytes > host
+
+
+def _nothing(advice: Advice) -> str:
+    """Why nothing is ranked."""
+    if all(option.fits is False for option in advice.unranked):
+        return "; nor do the minibatches of any path: make them smaller."
+    if _too_large(advice) and not advice.profile.disk.iops.values:
+        return (
+            ": take more machines, or a disk, whose speed nobody knows yet: measure it (gatherbench"
+            " calibrate) or say it (--disk IOPS,BANDWIDTH)."
+        )
+    return (
+        ". Nothing can be ranked: the profile lacks what every path needs"
+        " (gatherbench calibrate --base NAME takes it from another)."
+    )
+
+
+def _undecided(lead: Sequence[Option]) -> str:
+    """Between which paths it is not decided."""
+    best = lead[0]
+    if len({option.strategy for option in lead}) > 1:
+        names = ", ".join(f"{option.strategy} ({option.variant})" for option in lead)
+        return (
+            f". Which path is the fastest is not decided: none is ahead in every case of {names}."
+        )
+    ends = [seconds for option in lead for seconds in option.epochs_s]
+    return (
+        f". Take {best.strategy}: {span(min(ends), max(ends), 's')} an epoch ({best.basis})."
+        " Which of its variants is the fastest is not decided:"
+        f" {listed([option.variant for option in lead], len(lead))}."
+    )
 
 
 def render(advice: Advice) -> RenderableType:

@@ -1,0 +1,161 @@
+"""Caches before a disk: simulated hit rates where they can be worked out, and what they save."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatherbench.bench.model import disk_cache
+from gatherbench.bench.model.advise.sizes import MinibatchSizes
+from gatherbench.bench.model.disk_cache import (
+    POLICIES,
+    ROWS,
+    Requests,
+    hit_rate,
+    keeping,
+    requests_of,
+)
+from gatherbench.bench.model.load import MinibatchLoad
+from gatherbench.strategies.knowledge import Knowledge
+
+ONLINE = [name for name in POLICIES if name != "belady"]
+
+
+def sizes_of(*classes: tuple[float, float]) -> MinibatchSizes:
+    """Minibatches of a law: (nodes, chance that a minibatch asks for one of them) of each class."""
+    asked = np.array(classes).T
+    rows = float(asked[0] @ asked[1])
+    return MinibatchSizes((1.0, rows), (rows,), (), law="made up", asked=asked)
+
+
+@pytest.mark.parametrize("policy", ONLINE)
+@pytest.mark.parametrize("share", [0.1, 0.4])
+def test_of_rows_that_are_asked_for_alike_a_cache_holds_its_share(
+    policy: str, share: float
+) -> None:
+    """Nothing tells one row from another, so whatever is kept is asked for as often."""
+    requests = requests_of(sizes_of((1e8, 0.01)), 10**8)
+    assert hit_rate(requests, policy, share) == pytest.approx(share, abs=0.01)
+
+
+def test_belady_keeps_what_comes_soonest() -> None:
+    """Rows 0 to 3 in turn, one a minibatch, in a cache of two: online policies never hit.
+
+    Belady keeps two rows and lets the others pass: every other one hits.
+    """
+    turns = tuple(np.array([i % 4]) for i in range(1200))
+    requests = Requests(4, turns[:600], turns[600:])
+    assert hit_rate(requests, "lru", 0.5) == 0.0
+    assert hit_rate(requests, "belady", 0.5) == pytest.approx(1 / 2, abs=0.01)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_hot_rows_that_fit_are_held(policy: str) -> None:
+    """One row in ten is in half of the minibatches, the others in one of 5000: 99.6 % of requests
+    ask for those, and a cache for a fifth of the table holds them all."""
+    requests = requests_of(sizes_of((9e7, 2e-4), (1e7, 0.5)), 10**8)
+    hot = 1e7 * 0.5 / (1e7 * 0.5 + 9e7 * 2e-4)
+    assert hot == pytest.approx(0.9964, abs=1e-4)
+    assert hit_rate(requests, policy, 0.2) == pytest.approx(hot, abs=0.004)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_cache_of_nothing_or_of_everything(policy: str) -> None:
+    """Of all rows e^-5 were never asked for before counting begins, and then fewer and fewer."""
+    requests = requests_of(sizes_of((1e6, 0.02)), 10**6)
+    assert hit_rate(requests, policy, 0.0) == 0.0
+    unseen = math.exp(-5) * (1 - math.exp(-5)) / 5
+    assert hit_rate(requests, policy, 1.0) == pytest.approx(1 - unseen, abs=3e-4)
+
+
+def test_requests_are_those_of_the_law() -> None:
+    """20 000 rows stand for the table: 1 % of them hot, in 9 of 10 minibatches; 99 % in one of 100.
+
+    Of them a minibatch asks for 180 + 198 rows.
+    """
+    requests = requests_of(sizes_of((99e4, 0.01), (1e4, 0.9)), 10**6)
+    assert requests.rows == ROWS == 20_000
+    assert np.mean([len(ids) for ids in requests.counted]) == pytest.approx(378, rel=0.05)
+    hot = np.mean([(ids < 200).sum() for ids in requests.counted])
+    assert hot == pytest.approx(180, rel=0.05)
+    assert requests.minibatches == pytest.approx(1.0, rel=0.01)
+    # Where minibatches ask for hardly any of the rows, several of them are a step.
+    rare = requests_of(sizes_of((1e9, 1e-5)), 10**9)
+    assert rare.minibatches == pytest.approx(64 / (20_000 * 1e-5), rel=0.01)
+
+
+def test_of_a_graph_at_hand_the_requests_are_drawn() -> None:
+    epochs = [
+        [torch.tensor([3, 1, 4]), torch.tensor([5])],
+        [torch.tensor([2, 0]), torch.tensor([5])],
+    ]
+    known = Knowledge(earlier=lambda epoch: epochs[epoch])
+    sizes = MinibatchSizes((1.0, 2.0), (1.0,), (), knowledge=known)
+    requests = requests_of(sizes, 6)
+    assert requests.rows == 6
+    assert [len(ids) for ids in (*requests.filling, *requests.counted)] == [3, 1, 2, 1]
+    # Of three rows asked for in the second epoch only row 5 was asked for in the first.
+    assert hit_rate(requests, "lru", 1.0) == pytest.approx(1 / 3)
+
+
+LOAD = MinibatchLoad(
+    1000.0, cpu_write_bytes=1000.0, disk_payload_bytes=1000.0, disk_bytes=8000.0, disk_requests=2.0
+)
+
+
+def check_keeping(keep: Callable[[MinibatchLoad, float], MinibatchLoad]) -> None:
+    kept = keep(LOAD, 0.75)
+    assert (kept.disk_payload_bytes, kept.disk_bytes, kept.disk_requests) == (250, 2000, 0.5)
+    assert (kept.payload_bytes, kept.cpu_write_bytes) == (1000, 1000)
+    assert keep(LOAD, 0.0) == LOAD
+
+
+def test_what_is_kept_is_not_read() -> None:
+    check_keeping(keeping)
+    nothing = keeping(LOAD, 1.0)
+    assert (nothing.disk_bytes, nothing.disk_requests) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda load, rate: keeping(load, 1 - rate), lambda load, rate: load]
+)
+def test_a_wrong_saving_is_rejected(
+    wrong: Callable[[MinibatchLoad, float], MinibatchLoad],
+) -> None:
+    with pytest.raises(AssertionError):
+        check_keeping(wrong)
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    seed=st.integers(0, 1000),
+    small=st.floats(0.02, 0.9),
+    more=st.floats(0.0, 1.0),
+    policy=st.sampled_from(["belady", "lru"]),
+)
+def test_a_larger_cache_never_holds_less(seed: int, small: float, more: float, policy: str) -> None:
+    """LRU and Belady are stack algorithms (Mattson et al., 1970); the others need not be."""
+    draw = np.random.default_rng(seed)
+    steps = tuple(np.unique(draw.zipf(1.3, 20) % 100) for _ in range(60))
+    requests = Requests(100, steps[:30], steps[30:])
+    large = small + more * (1 - small)
+    assert hit_rate(requests, policy, small) <= hit_rate(requests, policy, large) + 1e-12
+
+
+def test_belady_knows_a_superbatch_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead: list[int] = []
+
+    def remember(capacity: int, rows: int, known: int) -> object:
+        ahead.append(known)
+        return POLICIES["lru"](capacity, rows, known)
+
+    monkeypatch.setitem(disk_cache.POLICIES, "spy", remember)
+    for minibatches in (1.0, 21.0, 1e6):
+        hit_rate(Requests(4, (), (np.array([1]),), minibatches), "spy", 0.5)
+    assert ahead == [1000, 47, 1]
