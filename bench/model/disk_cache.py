@@ -39,17 +39,19 @@ class Cache:
 
     Attributes:
         policy: which rows it keeps.
-        memory_share: of the host's memory, and ``cache_bytes``, what that is; ranks of a machine
-            have a cache each, and divide it.
-        table_share: of the table, that each rank's cache holds.
-        hit_rates: of its rows, with each of the advice's sizes.
+        variant: of ``disk_cached``, as plans name it.
+        table_share: of the table, that it holds; ranks of a machine have a cache each.
+        cache_bytes: of all ranks of a machine together, and ``memory_share``, what that is of the
+            host's memory.
+        hit_rates: of the rows asked for, with each of the advice's sizes.
         epochs_s: as of an option of the advice; empty where they are not known.
     """
 
     policy: str
-    memory_share: float
-    cache_bytes: float
+    variant: str
     table_share: float
+    cache_bytes: float
+    memory_share: float
     hit_rates: tuple[float, ...]
     epochs_s: tuple[float, ...]
 

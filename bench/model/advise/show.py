@@ -237,14 +237,15 @@ def _caches(advice: Advice) -> list[RenderableType]:
     """What caches in host memory would hold of a table on a disk, by policy and size."""
     if not advice.caches:
         return []
-    sizes = dict.fromkeys((one.memory_share, one.cache_bytes) for one in advice.caches)
+    sizes = dict.fromkeys((one.table_share, one.cache_bytes) for one in advice.caches)
     largest = max(size for _, size in sizes)
     lines: list[RenderableType] = []
     for option in [option for option in advice.ranked if option.cache_bytes][:1]:
         why = "" if option.cache_bytes == largest else f"; more gains less than {LEVEL - 1:.0%}"
         lines.append(Text(f"{_name(option)}: {option.placement}{why}."))
     table = Table(
-        title="Modelled: rows that a cache in host memory holds, and the epoch, by policy and size",
+        title="Modelled: requests that a cache in host memory holds, and the epoch, by policy and"
+        " share of the table",
         title_justify="left",
         box=None,
         padding=(0, 2, 0, 0),

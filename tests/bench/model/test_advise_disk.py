@@ -17,7 +17,7 @@ from gatherbench.bench.cli import app
 from gatherbench.bench.model import disk_cache
 from gatherbench.bench.model.advise import caches
 from gatherbench.bench.model.advise.answer import Asked, answer
-from gatherbench.bench.model.advise.caches import MEMORY_SHARES, with_caches
+from gatherbench.bench.model.advise.caches import with_caches
 from gatherbench.bench.model.advise.question import (
     AdviceError,
     Question,
@@ -30,6 +30,7 @@ from gatherbench.bench.model.advise.show import headline, render, to_json
 from gatherbench.bench.model.disk_cache import POLICIES
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.strategies.disk_direct import DiskDirect
+from gatherbench.strategies.registry import build
 
 GIB = 2.0**30
 BARE = load_profile("rtx3090-pcie4")
@@ -83,21 +84,23 @@ def test_a_slow_disk_is_bound_by_its_bytes() -> None:
 
 
 def test_a_cache_saves_the_reads_that_it_holds() -> None:
-    """80 % of 64 GiB hold 27.5 % of 200 GB, and as many requests where rows are asked for alike."""
+    """A fifth of 200 GB fits in 80 % of 64 GiB, a half does not. Where rows are asked for alike, it
+    holds a fifth of the requests."""
     advice = advice_on(LARGE)
     by_lru = [one for one in advice.caches if one.policy == "lru"]
-    assert [one.memory_share for one in by_lru] == list(MEMORY_SHARES)
+    assert [one.table_share for one in by_lru] == [0.01, 0.05, 0.1, 0.2]
     most = by_lru[-1]
-    assert most.cache_bytes == pytest.approx(0.8 * 64 * GIB)
-    assert most.table_share == pytest.approx(0.8 * 64 * GIB / 2e11)
-    assert most.hit_rates == (pytest.approx(0.275, abs=0.01),)
+    assert most.cache_bytes == pytest.approx(40e9)
+    assert most.memory_share == pytest.approx(40e9 / (64 * GIB))
+    assert most.hit_rates == (pytest.approx(0.2, abs=0.01),)
     direct = next(o for o in advice.ranked if o.strategy == "disk_direct" and o.lookahead == 1)
-    cached = next(o for o in advice.ranked if o.path == ("disk_cached", "lru"))
-    assert cached.longest_s == pytest.approx((1 - 0.275) * direct.longest_s, rel=0.03)
+    cached = next(o for o in advice.ranked if o.path == ("disk_cached", "lru,20%,warm,1,100"))
+    assert cached.longest_s == pytest.approx(0.8 * direct.longest_s, rel=0.03)
+    assert cached.variant == build("disk_cached", {"policy": "lru", "share": "20%"}).variant
     assert (cached.host_bytes, cached.basis) == (most.cache_bytes, "modelled")
     assert cached.placement == (
-        "on the disk, 51.2 GiB of it (27%) in 80% of host memory, which holds"
-        f" {most.hit_rates[0]:.0%} of the rows"
+        "on the disk, 37.3 GiB of it (20%) in host memory, which holds"
+        f" {most.hit_rates[0]:.0%} of the rows asked for"
     )
     assert advice.ranked[0].strategy == "disk_cached"
     assert "GPU's 24 GiB, nor in the 64 GiB of a host. Take disk_cached" in headline(advice)
@@ -106,8 +109,9 @@ def test_a_cache_saves_the_reads_that_it_holds() -> None:
 def test_ranks_of_a_machine_divide_the_memory() -> None:
     two = advice_on(replace(LARGE, gpus=2)).caches
     one = advice_on(LARGE).caches
-    assert [2 * c.table_share for c in two] == pytest.approx([c.table_share for c in one])
-    assert [c.cache_bytes for c in two] == pytest.approx([c.cache_bytes for c in one])
+    assert {c.table_share for c in one} == {0.01, 0.05, 0.1, 0.2}
+    assert {c.table_share for c in two} == {0.01, 0.05, 0.1}, "two fifths do not fit"
+    assert max(c.cache_bytes for c in two) == pytest.approx(40e9)
 
 
 def test_more_than_is_needed_is_not_recommended() -> None:
@@ -116,7 +120,7 @@ def test_more_than_is_needed_is_not_recommended() -> None:
     assert [one.epochs_s for one in larger] == sorted((o.epochs_s for o in larger), reverse=True)
     slow = BARE.with_constant("gpu.launch", 5e-3, "made up")
     lazy = next(o for o in advice_on(LARGE, slow).ranked if o.strategy == "disk_cached")
-    assert lazy.cache_bytes == pytest.approx(0.1 * 64 * GIB)
+    assert lazy.cache_bytes == pytest.approx(2e9)
 
 
 def test_without_a_disk_the_remedy_is_said() -> None:
@@ -173,16 +177,16 @@ def text_of(advice: Any) -> str:
 def test_the_text_and_the_json_say_what_each_cache_holds_and_takes() -> None:
     advice = advice_on(LARGE)
     text, said = text_of(advice), json.loads(json.dumps(to_json(advice)))
-    assert "Modelled: rows that a cache in host memory holds, and the epoch" in text
-    assert "10%, 6.4 GiB" in text
+    assert "Modelled: requests that a cache in host memory holds, and the epoch" in text
+    assert "10%, 18.6 GiB" in text
     assert len(said["disk_caches"]) == 8
     (last,) = [
-        one for one in said["disk_caches"] if (one["policy"], one["memory_share"]) == ("lru", 0.8)
+        one for one in said["disk_caches"] if (one["policy"], one["table_share"]) == ("lru", 0.2)
     ]
-    cached = next(o for o in advice.ranked if o.path == ("disk_cached", "lru"))
+    cached = next(o for o in advice.ranked if o.path == ("disk_cached", last["variant"]))
     assert last["epochs_s"] == {"uniform": cached.longest_s}
     assert last["basis"] == "modelled"
-    assert last["hit_rates"] == {"uniform": pytest.approx(0.275, abs=0.01)}
+    assert last["hit_rates"] == {"uniform": pytest.approx(0.2, abs=0.01)}
     assert f"{100 * last['hit_rates']['uniform']:.1f} %, " in text
     assert said["question"]["disk_iops"] == 250e3
     assert any("simulated on 20,000 rows" in remark for remark in said["remarks"])
