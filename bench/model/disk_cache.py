@@ -12,13 +12,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
 from gatherbench.bench.model.load import MinibatchLoad
+from gatherbench.strategies.data_path import total
+from gatherbench.strategies.disk_direct import DiskDirect
 from gatherbench.strategies.row_caches import Belady, RowCache
 
 #: Rows that are simulated, and requests for each: so many fill the cache, and so many are counted.
@@ -134,12 +136,23 @@ def hit_rate(requests: Requests, policy: str, share: float) -> float:
     return hits / max(1, sum(len(ids) for ids in requests.counted))
 
 
-def keeping(load: MinibatchLoad, rate: float) -> MinibatchLoad:
-    """A load off the disk where a cache in host memory holds ``rate`` of the rows."""
-    missed = 1 - rate
-    reads: dict[str, Any] = {
-        name: value and missed * value
-        for name in ("disk_payload_bytes", "disk_bytes", "disk_requests")
-        for value in (getattr(load, name),)
-    }
-    return replace(load, **reads)
+def keeping(
+    load: MinibatchLoad, sizes: MinibatchSizes, num_rows: int, rate: float
+) -> MinibatchLoad:
+    """A load of ``disk_direct`` where a cache in host memory holds ``rate`` of the rows.
+
+    Missing rows are taken to be any: of the minibatches' ids as many are drawn, and their reads
+    counted, since rows that are left between others no longer share a read with them.
+    """
+    draw = np.random.default_rng(0)
+    missing = (ids[torch.from_numpy(draw.random(len(ids)) >= rate)] for ids in sizes.ids)
+    path = total(DiskDirect().data_paths(missing, int(load.row_bytes), num_rows))
+    assert path.disk_bytes is not None
+    assert path.disk_requests is not None
+    part = sizes.rows / sum(ids.numel() for ids in sizes.ids)
+    return replace(
+        load,
+        disk_payload_bytes=(1 - rate) * load.disk_payload_bytes,
+        disk_bytes=part * path.disk_bytes,
+        disk_requests=part * path.disk_requests,
+    )

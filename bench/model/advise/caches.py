@@ -104,7 +104,8 @@ def _load(
     """The average minibatch, with what the cache holds once it is warm."""
     if path.policy not in POLICIES:
         return average_load(path, question, sizes)
-    return keeping(direct, hit_rate(requests, path.policy, _share(path)))
+    rate = hit_rate(requests, path.policy, _share(path))
+    return keeping(direct, sizes, question.graph.nodes, rate)
 
 
 def _modelled(

@@ -259,7 +259,8 @@ def _caches(advice: Advice) -> list[RenderableType]:
             if one.policy == policy:
                 rates = span(min(one.hit_rates), max(one.hit_rates), "share")
                 times = [span(min(one.epochs_s), max(one.epochs_s), "s")] if one.epochs_s else []
-                cells.append(", ".join([rates, *times]))
+                # Two ranges do not stand beside each other.
+                cells.append((", " if len(one.hit_rates) == 1 else "\n").join([rates, *times]))
         table.add_row(policy, *cells)
     return [*lines, Text(), table, Text()]
 

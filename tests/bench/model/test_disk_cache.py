@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from gatherbench.bench.model.disk_cache import (
     requests_of,
 )
 from gatherbench.bench.model.load import MinibatchLoad
+from gatherbench.kernels.disk_read import MERGE_BYTES
 from gatherbench.strategies.knowledge import Knowledge
 
 ONLINE = [name for name in POLICIES if name != "belady"]
@@ -104,30 +106,67 @@ def test_of_a_graph_at_hand_the_requests_are_drawn() -> None:
     assert hit_rate(requests, "lru", 1.0) == pytest.approx(1 / 3)
 
 
+#: Rows of 64 B in every second block: each is a read of its own.
+APART = MinibatchSizes((1.0, 4000.0), (1.0,), (torch.arange(0, 256_000, 128),))
 LOAD = MinibatchLoad(
-    1000.0, cpu_write_bytes=1000.0, disk_payload_bytes=1000.0, disk_bytes=8000.0, disk_requests=2.0
+    4000 * 64.0,
+    cpu_write_bytes=4000 * 64.0,
+    disk_payload_bytes=4000 * 64.0,
+    disk_bytes=4000 * 4096.0,
+    disk_requests=4000.0,
+    row_bytes=64,
 )
+Keeping = Callable[[MinibatchLoad, MinibatchSizes, int, float], MinibatchLoad]
 
 
-def check_keeping(keep: Callable[[MinibatchLoad, float], MinibatchLoad]) -> None:
-    kept = keep(LOAD, 0.75)
-    assert (kept.disk_payload_bytes, kept.disk_bytes, kept.disk_requests) == (250, 2000, 0.5)
-    assert (kept.payload_bytes, kept.cpu_write_bytes) == (1000, 1000)
-    assert keep(LOAD, 0.0) == LOAD
+def check_keeping(keep: Keeping) -> None:
+    """Of 2000 ids that stand for 4000 a quarter is missing, but for the chance of the draw."""
+    kept = keep(LOAD, APART, 256_000, 0.75)
+    assert kept.disk_payload_bytes == 64_000
+    assert kept.disk_requests == pytest.approx(1000, rel=0.1)
+    assert kept.disk_requests is not None
+    assert kept.disk_bytes == 4096 * kept.disk_requests
+    assert (kept.payload_bytes, kept.cpu_write_bytes) == (256_000, 256_000)
+    assert keep(LOAD, APART, 256_000, 0.0) == LOAD
 
 
 def test_what_is_kept_is_not_read() -> None:
     check_keeping(keeping)
-    nothing = keeping(LOAD, 1.0)
+    nothing = keeping(LOAD, APART, 256_000, 1.0)
     assert (nothing.disk_bytes, nothing.disk_requests) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    "wrong", [lambda load, rate: keeping(load, 1 - rate), lambda load, rate: load]
-)
-def test_a_wrong_saving_is_rejected(
-    wrong: Callable[[MinibatchLoad, float], MinibatchLoad],
-) -> None:
+def test_rows_that_are_held_between_others_split_their_reads() -> None:
+    """1024 blocks in a row are 8 reads of 128 blocks' bytes at most; with holes they are many."""
+    together = MinibatchSizes((1.0, 1024.0), (1.0,), (torch.arange(1024),))
+    load = MinibatchLoad(1.0, disk_payload_bytes=1.0, row_bytes=4096)
+    whole, half = (keeping(load, together, 1024, rate) for rate in (0.0, 0.5))
+    assert whole.disk_requests == 1024 / (MERGE_BYTES / 4096)
+    # A read begins at a missing row behind one that is held: a quarter of all places.
+    assert half.disk_requests == pytest.approx(1024 / 4, rel=0.15)
+    assert half.disk_bytes == pytest.approx(512 * 4096, rel=0.1)
+
+
+def other_way_round(
+    load: MinibatchLoad, sizes: MinibatchSizes, n: int, rate: float
+) -> MinibatchLoad:
+    return keeping(load, sizes, n, 1 - rate)
+
+
+def nothing_kept(load: MinibatchLoad, sizes: MinibatchSizes, n: int, rate: float) -> MinibatchLoad:
+    return load
+
+
+def of_the_ids_alone(
+    load: MinibatchLoad, sizes: MinibatchSizes, n: int, rate: float
+) -> MinibatchLoad:
+    """As if the ids at hand were all of the minibatch."""
+    few = replace(sizes, num_nodes=(1.0, float(len(sizes.ids[0]))))
+    return keeping(load, few, n, rate)
+
+
+@pytest.mark.parametrize("wrong", [other_way_round, nothing_kept, of_the_ids_alone])
+def test_a_wrong_saving_is_rejected(wrong: Keeping) -> None:
     with pytest.raises(AssertionError):
         check_keeping(wrong)
 
