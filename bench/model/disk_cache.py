@@ -76,17 +76,19 @@ class Requests:
         rows: how many rows these are.
         filling, counted: ids below ``rows``, a step each, distinct in it: before hits are counted,
             and while they are.
+        epoch: such steps of an epoch, or of as much of it as is simulated.
         minibatches: that make a step.
     """
 
     rows: int
     filling: tuple[Ids, ...]
     counted: tuple[Ids, ...]
+    epoch: tuple[Ids, ...]
     minibatches: float = 1.0
 
 
-def requests_of(sizes: MinibatchSizes, num_rows: int) -> Requests:
-    """What minibatches of these sizes ask of a table of ``num_rows`` rows."""
+def requests_of(sizes: MinibatchSizes, num_rows: int, batches: int) -> Requests:
+    """What epochs of ``batches`` minibatches of these sizes ask of a table of ``num_rows`` rows."""
     draw = np.random.default_rng(0)
     if sizes.asked is None:
         return _drawn(sizes, num_rows, draw)
@@ -102,7 +104,9 @@ def requests_of(sizes: MinibatchSizes, num_rows: int) -> Requests:
     asked = draw.choice(ROWS, (steps, step), p=rate / rate.sum())
     found = tuple(draw.permutation(np.unique(one)) for one in asked)
     begin = max(1, steps * FILLING // (FILLING + COUNTED))
-    return Requests(ROWS, found[:begin], found[begin:], step / rate.sum())
+    minibatches = float(step / rate.sum())
+    epoch = found[: max(1, round(batches / minibatches))]
+    return Requests(ROWS, found[:begin], found[begin:], epoch, minibatches)
 
 
 def _drawn(sizes: MinibatchSizes, num_rows: int, draw: np.random.Generator) -> Requests:
@@ -116,24 +120,27 @@ def _drawn(sizes: MinibatchSizes, num_rows: int, draw: np.random.Generator) -> R
     for epoch in range(2):
         ids = (place[one.numpy()] for one in islice(earlier(epoch), SUPERBATCH))
         epochs.append(tuple(one[one >= 0] for one in ids))
-    return Requests(len(kept), *epochs)
+    return Requests(len(kept), epochs[0], epochs[1], epochs[1])
 
 
 def hit_rate(requests: Requests, policy: str, share: float) -> float:
-    """Of the requests the share that a cache for ``share`` of the rows holds."""
+    """Of the requests the share that a cache for ``share`` of the rows holds.
+
+    Of one that learns, once it is full; Belady's begins each epoch anew, and knows no further.
+    """
     capacity = min(requests.rows, int(share * requests.rows))
     ahead = max(1, int(SUPERBATCH / requests.minibatches))
     cache = POLICIES[policy](capacity, requests.rows, ahead)
-    steps = (*requests.filling, *requests.counted)
+    counted = requests.counted
     if isinstance(cache, Belady):
-        for ids in steps:
+        counted = requests.epoch
+        for ids in counted:
             cache.announce(ids)
-    hits = 0
-    for number, ids in enumerate(steps):
-        slots, _ = cache.step(ids)
-        if number >= len(requests.filling):
-            hits += int((slots >= 0).sum())
-    return hits / max(1, sum(len(ids) for ids in requests.counted))
+    else:
+        for ids in requests.filling:
+            cache.step(ids)
+    hits = sum(int((cache.step(ids)[0] >= 0).sum()) for ids in counted)
+    return hits / max(1, sum(len(ids) for ids in counted))
 
 
 def keeping(

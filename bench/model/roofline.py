@@ -138,8 +138,8 @@ def _line(
         best = roofs(profile, load.table_bytes)
         shares = (rate / best.copy_engine, rate / best.sm_read, rate / best.raw_link)
     if time and "disk" in epoch.parts:
-        seconds = epoch.parts["disk"].seconds.value
-        of_disk = math.nan if seconds is None else one.gpus * one.steps * seconds / time
+        least = epoch.parts["disk"].seconds.value
+        of_disk = math.nan if least is None else one.gpus * one.steps * least / time
     return dict(
         zip(
             COLUMNS,

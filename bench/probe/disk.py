@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +84,7 @@ class DiskStand:
             self.close()
             raise
 
-    def _write(self, file: tempfile._TemporaryFileWrapper[bytes]) -> None:
+    def _write(self, file: BinaryIO) -> None:
         chunk = self._generator.integers(0, 1 << 62, _CHUNK // 8).reshape(-1, DISK_READ_BYTES // 8)
         for start in range(0, self._size // DISK_READ_BYTES, len(chunk)):
             part = chunk[: self._size // DISK_READ_BYTES - start]

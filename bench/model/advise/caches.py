@@ -49,7 +49,8 @@ def with_caches(advice: Advice) -> Advice:
         said = "a cache in host memory before the disk: say --host-memory"
         return replace(advice, remarks=(*advice.remarks, said))
     direct = [average_load(DiskDirect(), question, one) for one in advice.sizes]
-    requests = [requests_of(one, question.graph.nodes) for one in advice.sizes]
+    batches = -(-question.batches // question.world)
+    requests = [requests_of(one, question.graph.nodes, batches) for one in advice.sizes]
     room = MOST_MEMORY * memory / question.gpus / question.graph.table_bytes
     caches: list[Cache] = []
     options: list[Option] = []
