@@ -77,7 +77,7 @@ def _block_of(fd: int, path: Path) -> int:
     aligned = memory[-memory.ctypes.data % _LARGEST_BLOCK :]
     while True:
         try:
-            os.preadv(fd, [memoryview(aligned[:block])], 0)
+            os.preadv(fd, [aligned[:block].data], 0)
             return block
         except OSError as error:
             if error.errno != errno.EINVAL or block == _LARGEST_BLOCK:

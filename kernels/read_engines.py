@@ -164,7 +164,7 @@ def latency_bin(nanoseconds: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _finish(reads: Reads, k: int, slot: int, got: int, error: int, took: int) -> bool:
+def _finish(reads: Reads, k: int, slot: int, got: Any, error: Any, took: int) -> bool:
     """Read ``k`` has ended with ``got`` bytes in ``slot``: count it and copy its rows."""
     take(reads.latencies.ctypes.data + 8 * latency_bin(took), 1)
     begin, last = reads.begins[k], reads.starts[k + 1] - 1
@@ -237,7 +237,7 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing, libc: Libc) -> int:
             reading[slot], began[slot] = k, now
             in_flight += 1
             k += 1
-        said = np.int64(np.int32(_call(uring.submit_and_wait, uring.ring, 1, 0, 0, 0)))
+        said: Any = np.int64(np.int32(_call(uring.submit_and_wait, uring.ring, 1, 0, 0, 0)))
         if said < 0 and said not in (-_EINTR, -_EAGAIN, -_EBUSY):
             return -said
         found = _call(uring.peek_batch, uring.ring, entries.ctypes.data, depth, 0, 0) & 0xFFFFFFFF
@@ -311,7 +311,7 @@ class RingEngine:
             remedy = _RING_REMEDIES.get(-said, "")
             raise OSError(-said, f"io_uring_setup: {os.strerror(-said)}{remedy}")
         addresses = (_address(self._library, name) for name in _LIBURING)
-        self._calls = Liburing(*addresses, self._ring.ctypes.data)
+        self._calls = Liburing._make((*addresses, self._ring.ctypes.data))
 
     def run(self, reads: Reads) -> None:
         if said := read_by_ring(reads, self._depth, self._calls, self._libc):
