@@ -71,6 +71,14 @@ def advise(
             metavar="<Gb/s>",
         ),
     ] = 0,
+    disk: Annotated[
+        str,
+        typer.Option(
+            help="Disk of each machine: random reads of 4 KiB a second, many at a time, and bytes a"
+            " second of long ones, e.g. 250k,3GB/s (default: as the profile says).",
+            metavar="<IOPS,BANDWIDTH>",
+        ),
+    ] = "",
     profile: Annotated[
         str,
         typer.Option(help="The machine: a profile's name or a .toml file (default: this machine)."),
@@ -119,6 +127,7 @@ def advise(
                 gpu_memory_bytes=gpu_memory * GIB,
                 host_memory_bytes=host_memory * GIB,
                 network_rate=network * GBIT,
+                disk=disk,
                 profile=profile,
                 machines=machines,
                 law=law,

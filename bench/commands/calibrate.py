@@ -25,10 +25,17 @@ def calibrate(
         typer.Option(help="Profile (name or .toml file) that gives what cannot be measured here."),
     ] = "",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    disk: Annotated[
+        str,
+        typer.Option(
+            help="Folder whose disk is timed, in a file of up to 2 GiB that is gone afterwards"
+            " (default: the data folder; none: no disk)."
+        ),
+    ] = "",
 ) -> None:
     """Measure this machine and write a profile that plans and `advise` can name."""
     from gatherbench.bench.probe.calibrate import run
 
     if device not in ("auto", "cpu", "cuda"):
         fail(f"--device {device}: expected auto, cpu or cuda")
-    raise typer.Exit(run(out, budget, base, device))  # type: ignore[arg-type]
+    raise typer.Exit(run(out, budget, base, device, disk))  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from gatherbench.bench.model.physics import (
     Part,
     all_reduce,
     cpu_gather,
+    disk_read,
     engine_copy,
     exchange,
     gpu_reads,
@@ -43,8 +44,8 @@ class EpochPrediction:
             gradients is left out with a remark where that is not known: all paths have it alike.
         sample_s, fetch_s, train_s: training, and what it waited for; they add up to ``epoch_s``.
         bound: what the epoch would gain most from, e.g. ``link`` or ``training (kernel launches)``.
-        parts: each part of a minibatch alone, by name (``sample``, ``gather``, ``transfer``,
-            ``exchange``, ``expand``, ``train``, ``all_reduce``).
+        parts: each part of a minibatch alone, by name (``sample``, ``disk``, ``gather``,
+            ``transfer``, ``exchange``, ``expand``, ``train``, ``all_reduce``).
         exposed: of each part with a length, how much of a change of it the epoch feels: 0 for one
             that runs beside others, 1 for one that nothing hides, more where GPUs share it.
         all_reduce_s: of ``train_s``, averaging the gradients of several GPUs.
@@ -101,7 +102,7 @@ def predict_batches(
 
     Args:
         batches: of all GPUs together.
-        gpus: of each node; they share its processor, host memory, network and ports.
+        gpus: of each node; they share its processor, host memory, disk, network and ports.
         nodes: alike.
 
     Raises:
@@ -176,7 +177,7 @@ def epoch_seconds(
 
 def _at_once(part: Part, gpus: int, per_port: int) -> float:
     """Seconds of the part where all GPUs of a machine are at it at the same time."""
-    sharers = {**dict.fromkeys(("cpu", "host memory", "network"), gpus), "link": per_port}
+    sharers = {**dict.fromkeys(("cpu", "host memory", "network", "disk"), gpus), "link": per_port}
     crowd = max((s * sharers.get(name, 1) for name, s in part.demands.items()), default=1.0)
     return (part.seconds.value or 0.0) * max(1.0, crowd)
 
@@ -206,6 +207,7 @@ def minibatch_parts(
         reads = gpu_reads(load, profile)
         transfer = reads if transfer is None else in_turn(transfer, reads)
     in_gpu = local or load.gpu_table_bytes
+    on_disk = load.disk_bytes != 0 or load.disk_requests != 0
     return Parts(
         sample=sampling(load, profile),
         submit_s=Estimate.of(profile, "gpu.submit"),
@@ -219,4 +221,5 @@ def minibatch_parts(
         sample_workers=load.sample_workers,
         exchange=exchange(load, profile) if load.sent_bytes else None,
         all_reduce=all_reduce(load, profile, gpus, nodes) if averages else None,
+        disk=disk_read(load, profile) if on_disk else None,
     )

@@ -134,6 +134,9 @@ def serving(load: MinibatchLoad) -> MinibatchLoad:
         gpu_link_read_bytes=times * load.gpu_link_read_bytes,
         gpu_requests=requests and {size: times * count for size, count in requests.items()},
         gpu_page_visits=None if visits is None else times * visits,
+        disk_payload_bytes=times * load.disk_payload_bytes,
+        disk_bytes=None if load.disk_bytes is None else times * load.disk_bytes,
+        disk_requests=None if load.disk_requests is None else times * load.disk_requests,
         gather_s=gather_s and combine(lambda s: times * s, gather_s),
     )
 

@@ -2,8 +2,8 @@
 
 Every time is the slowest of several limits, each a lower bound of its own: bytes on the link with
 their headers, requests in flight over the round trip (Little's law), the rates that multiprocessors
-were seen to read and to change pages at, cores, host memory. The limit that holds gives the stage
-its bound.
+were seen to read and to change pages at, cores, host memory, reads and bytes of a disk. The limit
+that holds gives the stage its bound.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ COLLECTIVE_S = 6.6e-6
 EXCHANGES = 3
 #: Of an id that is sent for a row.
 ID_BYTES = 8
+#: Reads that a path keeps in flight at a disk, if it has as many (kernels/disk_read.py).
+DISK_DEPTH = 128
 #: Reads of fewer bytes on average are far smaller than a line of 128 B: they come a lane an
 #: element, or from rows as narrow, and how many are in flight decides what they get of the link.
 SMALL_READ = 64
@@ -35,7 +37,7 @@ class Part:
         seconds: how long it takes.
         bound: the limit that sets its length, in words.
         demands: resource → share of it in use meanwhile (``cpu``, ``host memory``, ``link``,
-            ``multiprocessors``, ``peer link``, ``network``).
+            ``multiprocessors``, ``peer link``, ``network``, ``disk``).
     """
 
     seconds: Estimate
@@ -138,6 +140,24 @@ def in_turn(first: Part, second: Part) -> Part:
         for name in {**first.demands, **second.demands}
     }
     return Part(seconds, (first if a >= b else second).bound, demands)
+
+
+def disk_read(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """Rows come off the disk into host memory, whole blocks, many reads in flight.
+
+    As long as its reads take at the rate of that depth, or its bytes at that of long reads. What
+    the processor does for each read is left out.
+    """
+    if load.disk_bytes is None or load.disk_requests is None:
+        why = "what is read off the disk: the page cache decides that, and nobody counts it before"
+        return Part(Estimate(None, (why,)), "unknown")
+    in_flight = min(DISK_DEPTH, max(1.0, load.disk_requests))
+    by_reads = _at_rate(load.disk_requests, profile, "disk.iops", in_flight)
+    if not by_reads.known:
+        return Part(by_reads, "unknown")
+    by_bytes = _at_rate(load.disk_bytes, profile, "disk.bandwidth")
+    seconds, bound = slowest([("disk (reads a second)", by_reads), ("disk (bytes)", by_bytes)])
+    return Part(seconds, bound, {"disk": 1.0, **_memory_share(load.disk_bytes, seconds, profile)})
 
 
 def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:

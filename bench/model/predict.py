@@ -134,6 +134,10 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
         for name, count in declared.items()
         if name.startswith(_REQUESTS)
     }
+    # What stands there without a value is decided by the page cache; before disks nothing stood.
+    uncounted = None if sums["disk_payload_bytes"] else 0.0
+    sums["disk_bytes"] = declared.get("fetch.disk_read", uncounted)
+    sums["disk_requests"] = declared.get("fetch.disk_requests", uncounted)
     read = sums["gpu_link_read_bytes"]
     sums["gpu_requests"] = requests if requests or not read else None
     sums["gpu_page_visits"] = declared.get("fetch.gpu_page_visits")
@@ -288,8 +292,8 @@ def predict(run: Run, profile: LinkProfile) -> list[Row]:
 
     For each series ``epoch.wall_time`` and the ``wall_time`` of ``sample``, ``fetch`` and ``train``
     (what training waited for, and training: they add up to the epoch); and, in ``fetch``, what
-    gathering and transfer would take alone; of several ranks ``all_reduce.wall_time``, a part of
-    ``train``. What is not known is a row with the reason.
+    disk, gathering and transfer would take alone; of several ranks ``all_reduce.wall_time``, a part
+    of ``train``. What is not known is a row with the reason.
     ``borrowed`` names the stages whose time was taken from what the run measured.
     """
     commit = str(run.rows["commit"].iloc[-1]) if len(run.rows) else "unknown"
@@ -345,7 +349,7 @@ def _rows(
     if one.gpus * one.nodes > 1:
         said = f"{source}: averaging gradients in a ring, part of train"
         yield row("all_reduce", "wall_time", epoch.all_reduce_s, said)
-    for name in ("gather", "transfer"):
+    for name in ("disk", "gather", "transfer"):
         part = epoch.parts.get(name)
         if part is not None:
             alone = replace(part.seconds, remarks=())

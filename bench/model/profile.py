@@ -4,7 +4,8 @@ A constant that nobody has published or measured has no value, and its source sa
 it is then predicted as *unknown*. A *roof* (a limit that stands beside the link's own) that is not
 known is left out instead, and the prediction says so. Of some constants only a *range* is known:
 predictions are made at its ends (:meth:`LinkProfile.corners`). A file may leave out what came later
-than the first profiles (``[peer]``, ``[network]``, ``host.memory``): nobody knows it then.
+than the first profiles (``[peer]``, ``[network]``, ``[disk]``, ``host.memory``): nobody knows it
+then.
 
 A profile is a TOML file: a shipped one by its name, one of the user's own by its path.
 
@@ -32,8 +33,12 @@ DEFAULT_PROFILE = "rtx3090-pcie4"
 
 #: Why a constant has no value that older files do not name.
 _UNTOLD = "the profile does not name it"
+_NO_DISK = (
+    f"{_UNTOLD}: measure the disk (gatherbench calibrate) or say it (gatherbench advise --disk"
+    " IOPS,BANDWIDTH)"
+)
 
-#: A curve: ``((bytes, rate), …)`` in ascending order of the bytes.
+#: A curve: ``((bytes, rate), …)`` in ascending order of the bytes, or of the reads in flight.
 Points = tuple[tuple[float, float], ...]
 _T = TypeVar("_T", float, Points)
 
@@ -89,10 +94,12 @@ class Constant(_Known[float]):
 
 @dataclass(frozen=True, slots=True)
 class Curve(_Known[Points]):
-    """A rate over bytes: of the table that is read (its span), or of a row."""
+    """A rate over bytes, of the table that is read (its span) or of a row; or over a depth."""
 
     def at(self, num_bytes: float) -> float | None:
         """The rate for a span, or a row, of ``num_bytes``: straight lines over its logarithm.
+
+        Of a disk's reads, for so many in flight.
 
         Outside the points that were measured the nearest holds.
         """
@@ -304,6 +311,20 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
+class Disk:
+    """What holds a table that is larger than memory; all GPUs of a machine share it."""
+
+    iops: Annotated[
+        Curve,
+        Spec("1/s", 10, 1e9, "random reads, over reads in flight", curve=True, otherwise=_NO_DISK),
+    ]
+    block: Annotated[Constant, Spec("B", 512, 1e6, "bytes of such a read", otherwise=_NO_DISK)]
+    bandwidth: Annotated[
+        Constant, Spec("B/s", 1e6, 1e12, "long reads, one behind the other", otherwise=_NO_DISK)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class LinkProfile:
     """A machine as the link model sees it."""
 
@@ -317,6 +338,7 @@ class LinkProfile:
     node: Node
     peer: Peer
     network: Network
+    disk: Disk
 
     @classmethod
     def of(cls, name: str, description: str, constants: Mapping[str, Constant | Curve]) -> Self:

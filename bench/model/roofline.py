@@ -3,7 +3,8 @@
 The roofline shows the rows that cross the link per second, beside three roofs of the machine: the
 copy engine's peak, what multiprocessors read at best from a table of that span, and the raw link. A
 strategy that hides its fetches behind training is measured over the whole epoch, since nobody
-waited for the link alone; its percentage is then a lower bound of how busy the link is.
+waited for the link alone; its percentage is then a lower bound of how busy the link is. Rows that
+come off a disk have a fourth roof: its reads and bytes a second.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ COLUMNS = (
     "of_copy_engine",
     "of_sm_read",
     "of_raw_link",
+    "of_disk",
     "fetch_bound",
     "bound",
 )
@@ -74,12 +76,13 @@ def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
     Columns: ``workload``, ``strategy``, ``variant``; ``kind`` (``measured`` or ``modelled``);
     ``rate`` (B/s of rows that cross the link over the time in ``over``: ``fetch`` or ``epoch``; NaN
     where none cross it or nothing is known); its shares of the roofs ``of_copy_engine``,
-    ``of_sm_read``, ``of_raw_link``; and by the model ``fetch_bound``, the limit that sets how long
-    a fetch takes, and ``bound``, what the epoch would gain most from. Where the profile's ranges
-    make more than one rate, there is a line with the least and one with the most, and ``end`` says
-    which (:func:`~gatherbench.bench.model.epoch.extremes`); of what was measured the share of a
-    roof that ranges is NaN. The measured lines mean something only if ``profile`` describes the
-    machine of the run.
+    ``of_sm_read``, ``of_raw_link``; ``of_disk``, of the time in ``over`` the share that the disk
+    needs at its best for the reads of all GPUs of a machine; and by the model ``fetch_bound``, the
+    limit that sets how long a fetch takes, and ``bound``, what the epoch would gain most from.
+    Where the profile's ranges make more than one rate, there is a line with the least and one with
+    the most, and ``end`` says which (:func:`~gatherbench.bench.model.epoch.extremes`); of what was
+    measured the share of a roof that ranges is NaN. The measured lines mean something only if
+    ``profile`` describes the machine of the run.
     """
     measured = _measured_seconds(run)
     corners = profile.corners()
@@ -129,15 +132,18 @@ def _line(
     load = one.load
     over = "epoch" if load is not None and load.lookahead else "fetch"
     time = seconds.get(over)
-    rate, shares = math.nan, (math.nan,) * 3
+    rate, shares, of_disk = math.nan, (math.nan,) * 3, math.nan
     if load is not None and time and "transfer" in epoch.parts:
         rate = load.served * load.brought_bytes * one.steps / time
         best = roofs(profile, load.table_bytes)
         shares = (rate / best.copy_engine, rate / best.sm_read, rate / best.raw_link)
+    if time and "disk" in epoch.parts:
+        least = epoch.parts["disk"].seconds.value
+        of_disk = math.nan if least is None else one.gpus * one.steps * least / time
     return dict(
         zip(
             COLUMNS,
-            (*one.key, kind, "", rate, over, *shares, _fetch_bound(epoch), epoch.bound),
+            (*one.key, kind, "", rate, over, *shares, of_disk, _fetch_bound(epoch), epoch.bound),
             strict=True,
         )
     )
@@ -145,7 +151,8 @@ def _line(
 
 def _fetch_bound(epoch: EpochPrediction) -> str:
     """The limit of the longest part of a fetch."""
-    parts = [epoch.parts[n] for n in ("gather", "transfer", "expand") if n in epoch.parts]
+    names = ("disk", "gather", "transfer", "expand")
+    parts = [epoch.parts[name] for name in names if name in epoch.parts]
     if not parts or any(part.seconds.value is None for part in parts):
         return "unknown"
     return max(parts, key=lambda part: part.seconds.value or 0.0).bound

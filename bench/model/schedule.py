@@ -39,6 +39,7 @@ class Parts:
     Attributes:
         sample: the host, or one of its workers, draws the minibatch.
         submit_s: the host starts its fetch.
+        disk: rows come off the disk, which all GPUs of the machine share.
         gather: the CPU gathers.
         transfer: over the link, by the copy engine (staged by the driver or not) or by
             multiprocessors.
@@ -64,11 +65,21 @@ class Parts:
     sample_workers: int = 0
     exchange: Part | None = None
     all_reduce: Part | None = None
+    disk: Part | None = None
 
     @property
     def named(self) -> dict[str, Part]:
         """The parts that there are, by name."""
-        names = ("sample", "gather", "transfer", "exchange", "expand", "train", "all_reduce")
+        names = [
+            "sample",
+            "disk",
+            "gather",
+            "transfer",
+            "exchange",
+            "expand",
+            "train",
+            "all_reduce",
+        ]
         every = {name: getattr(self, name) for name in names}
         return {name: part for name, part in every.items() if part is not None}
 
@@ -95,8 +106,8 @@ class Timeline:
 def run_epoch(parts: Parts, batches: int, gpus: int = 1, gpus_per_port: int = 1) -> Timeline:
     """Simulate an epoch in which each of ``gpus`` GPUs of a node has ``batches`` alike minibatches.
 
-    They share the processor and its memory, the network, and ``gpus_per_port`` of them a port of
-    the host. Other nodes are alike, and so are in step.
+    They share the processor and its memory, the disk, the network, and ``gpus_per_port`` of them a
+    port of the host. Other nodes are alike, and so are in step.
     Beyond some dozens of minibatches the pace of the middle ones is continued.
 
     Raises:
@@ -157,10 +168,11 @@ class _Program:
         submit = self._append(Activity(_seconds(p.submit_s), {}, (self.taken[-1],)))
         fetched = submit
         buffer_free = self._ended(self.ends, ahead + 1)
-        if p.gather is not None:
-            gather = self._add(p.gather, (submit, *self._ended(self.gathers, 1)))
-            self.gathers.append(gather)
-            fetched = gather
+        # One thread reads a minibatch's rows off the disk and gathers them, then the next one's.
+        for by_host in (p.disk, p.gather):
+            if by_host is not None:
+                fetched = self._add(by_host, (fetched, *self._ended(self.gathers, 1)))
+                self.gathers.append(fetched)
         if p.transfer is not None:
             begin = (fetched, *buffer_free, *self._ended(self.fetches, 1))
             fetched = self._add(p.transfer, begin, beside_training=p.by_kernel and ahead > 0)

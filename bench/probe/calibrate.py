@@ -42,6 +42,7 @@ from gatherbench.bench.probe.cases import (
     OUR_BEST,
     SPANS,
     as_large_as_opens,
+    disk_points,
     fitting,
     gpu_points,
     host_points,
@@ -59,6 +60,7 @@ from gatherbench.bench.probe.fit import (
 from gatherbench.bench.probe.machine import MachineFacts, ask_gpu, ask_host, no_gpu
 from gatherbench.bench.probe.stand import (
     Measure,
+    Observation,
     OutputError,
     PointFile,
     ProbeError,
@@ -85,6 +87,10 @@ MOST_ROUNDS = 100
 #: Fewer whole rounds than this give no quartiles worth the name.
 FEWEST_ROUNDS = 3
 _WIDTH = 120
+DISK_HELP = (
+    "folder whose disk is timed, in a file of up to 2 GiB that is gone afterwards (default: the"
+    " data folder; none: no disk)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,7 @@ def calibrate(
     device: Device = "auto",
     budget_s: float | None = None,
     base: LinkProfile | None = None,
+    disk: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Calibration:
     """Measure, fit and write ``<machine>.toml``, ``.samples.csv`` and ``.checks.csv`` to ``out``.
@@ -123,6 +130,8 @@ def calibrate(
         device: ``cpu`` leaves a GPU alone; ``auto`` takes one if there is one.
         budget_s: seconds for everything; by default one minute, on a GPU 500 seconds.
         base: where the constants come from that this machine cannot give.
+        disk: a folder whose disk is timed, in a file of at most 2 GiB that is gone afterwards;
+            where that cannot be done the profile says why. ``None``: no disk is timed.
         say: told what is being done.
 
     Raises:
@@ -138,6 +147,9 @@ def calibrate(
         measure, points, ask = _gpu_stand(stack, say) if on_gpu else _host_stand(stack)
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
+        no_disk = ""
+        if disk is not None:
+            measure, points, no_disk = _with_disk(stack, disk, measure, points, say)
         facts = ask()
         written = tuple(
             out / f"{facts.slug}.{kind}" for kind in ("toml", "samples.csv", "checks.csv")
@@ -157,6 +169,8 @@ def calibrate(
         )
         other_cores = work.cores()
         facts = ask()  # the link is awake now
+        if no_disk:
+            facts = dataclasses.replace(facts, no_disk=no_disk)
     if other_cores is not None and not is_quiet(other_cores):
         note = f"measured beside other work that kept {other_cores:.1f} cores busy"
         facts = dataclasses.replace(facts, description=f"{facts.description}; {note}")
@@ -215,6 +229,29 @@ def _gpu_stand(stack: ExitStack, say: Callable[[str], None]) -> _Ready:
     cores = ask_host().cores
     points = [*host_points(cores, max(spans)), *gpu_points(spans, cores)]
     return stand.measure, points, lambda: ask_gpu(device)
+
+
+def _with_disk(
+    stack: ExitStack,
+    folder: Path,
+    others: Measure,
+    points: list[Point],
+    say: Callable[[str], None],
+) -> tuple[Measure, list[Point], str]:
+    """The same with a disk's points, or why they cannot be had."""
+    from gatherbench.bench.probe.disk import DiskStand
+
+    try:
+        stand = stack.enter_context(DiskStand(folder, say))
+    except ProbeError as why:
+        say(f"no disk is timed: {why}")
+        return others, points, str(why)
+    more = disk_points()
+
+    def measure(point: Point) -> Observation:
+        return stand.measure(point) if point in more else others(point)
+
+    return measure, [*points, *more], ""
 
 
 def _on_gpu(device: Device) -> bool:
@@ -309,7 +346,24 @@ def _closing(calibration: Calibration) -> Iterator[Text]:
         )
 
 
-def run(out: Path, budget_s: float, base: str, device: Device) -> int:
+def folder_of_disk(said: str) -> Path | None:
+    """The folder whose disk is timed: the data folder where none is said; ``none``: no disk.
+
+    Raises:
+        ProbeError: there is no such folder.
+    """
+    from gatherbench.datasets.store import data_root
+
+    if said == "none":
+        return None
+    if said and not Path(said).is_dir():
+        raise ProbeError(f"--disk {said}: no such folder; name one of the disk, or none")
+    # A data folder that is not there yet will lie on the disk of what it is made in.
+    root = Path(said) if said else data_root().absolute()
+    return next(place for place in (root, *root.parents) if place.is_dir())
+
+
+def run(out: Path, budget_s: float, base: str, device: Device, disk: str = "none") -> int:
     """Calibrate and print what came of it; 0, 1 if the machine failed, 2 for bad input."""
     err, console = Console(stderr=True), Console()
     if not console.is_terminal:
@@ -321,6 +375,7 @@ def run(out: Path, budget_s: float, base: str, device: Device) -> int:
             device=device,
             budget_s=budget_s or None,
             base=known,
+            disk=folder_of_disk(disk),
             say=lambda text: err.print(text, highlight=False),
         )
     except (ProbeError, OutputError, ProfileError) as error:
@@ -340,10 +395,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--budget", type=float, default=0.0, help="seconds (0: 60, a GPU 500)")
     parser.add_argument("--base", default="", help="profile for what cannot be measured here")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--disk", default="", help=DISK_HELP)
     asked = parser.parse_args(arguments)
     last_word = f"no profile; the samples so far lie in {asked.out}"
     with ends_within((asked.budget or GPU_BUDGET_S) + LATE_S, lambda: print(last_word)):
-        return run(asked.out, asked.budget, asked.base, asked.device)
+        return run(asked.out, asked.budget, asked.base, asked.device, asked.disk)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The test cases of host memory, the link and the GPU, and which points of each are measured.
+"""The test cases of host memory, disk, link and GPU, and which points of each are measured.
 
 Each case has a name, a unit and what it needs; ``gpu-micro --list`` shows them. What is measured is
 decided before a GPU is touched. Sizes are such that one launch reads much more than any cache holds
@@ -25,7 +25,8 @@ class Case:
 
     Attributes:
         unit: of the amount that is timed or counted; an amount of ``what``.
-        section: of ``gpu-micro``, whose sections have a process each.
+        section: of ``gpu-micro``, whose sections have a process each; ``disk``: a calibration
+            alone times it.
         needs: beside the processor.
     """
 
@@ -41,6 +42,8 @@ _CASES = (
     Case("host_read", "B", "bytes read by the processor", needs=""),
     Case("host_gather", "B", "bytes of rows gathered by the processor", needs=""),
     Case("host_sample", "1", "edges sampled by the processor", needs=""),
+    Case("disk_random", "1", "blocks of a file, read in random order", "disk", "a disk"),
+    Case("disk_sequential", "B", "bytes of a file, read one behind the other", "disk", "a disk"),
     Case("table_fill", "B", "bytes of the table, mapped and filled by the processor"),
     Case("table_register", "B", "bytes of the table, page-locked and mapped for the GPU"),
     Case("copy_to_device", "B", "bytes copied from page-locked memory by the copy engine"),
@@ -106,6 +109,9 @@ HELD_OUT_ROW_BYTES = (100 * 4, 353 * 4)
 USUAL_ROW_BYTES = 512
 #: Per cent of the GPU's threads that a calibration's gather has, beside the policy's own grid.
 SHARES = (1, 2, 3, 5, 10, 15, 25)
+#: Bytes of a random read of a disk, and of a long one; how many reads are in flight.
+DISK_READ_BYTES, LONG_READ_BYTES = 4096, MIB
+DEPTHS, LONG_DEPTH = (1, 8, 32, 128), 8
 
 
 def num_ids(point: Point) -> int:
@@ -197,6 +203,12 @@ def host_points(cores: int, span_bytes: int) -> list[Point]:
     return points + [
         Point("host_gather", width, span_bytes, count, held_out=True) for width, count in held_out
     ]
+
+
+def disk_points() -> list[Point]:
+    """A disk's part of a calibration; ``threads`` are reads in flight."""
+    points = [Point("disk_random", DISK_READ_BYTES, threads=depth) for depth in DEPTHS]
+    return [*points, Point("disk_sequential", LONG_READ_BYTES, threads=LONG_DEPTH)]
 
 
 def gpu_points(spans: Sequence[int], cores: int) -> list[Point]:

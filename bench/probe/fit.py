@@ -24,7 +24,13 @@ from gatherbench.bench.machine.pcie import UnknownLinkError, packet_link_rate
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.physics import cpu_gather, gpu_reads
 from gatherbench.bench.model.profile import SPECS, LinkProfile, ProfileError, Value
-from gatherbench.bench.probe.cases import NARROWEST, OUR_BEST
+from gatherbench.bench.probe.cases import (
+    DISK_READ_BYTES,
+    LONG_DEPTH,
+    LONG_READ_BYTES,
+    NARROWEST,
+    OUR_BEST,
+)
 from gatherbench.bench.probe.machine import MachineFacts
 from gatherbench.bench.read.points import Point, Row
 from gatherbench.strategies.data_path import zero_copy_path
@@ -279,6 +285,7 @@ class Fit:
     def run(self) -> LinkProfile:
         """The profile with every constant set that was measured."""
         self._host()
+        self._disk()
         if self.facts.has_gpu:
             self._told()
             for key, case, change, what in _TIMED:
@@ -312,6 +319,21 @@ class Fit:
                 what = "edges of fan-out 25, 10 on an RMAT graph of 1 M nodes and 25 M edges"
                 self._measured("host.sample_rate", measured, what)
                 self._set("host.sample_cores", cores, "the sampler was given every core")
+
+    def _disk(self) -> None:
+        reads = {p.threads: m for p, m in self._of("disk_random").items()}
+        long_reads = self._of("disk_sequential").values()
+        if not reads:
+            remedy = "gatherbench calibrate --disk FOLDER, or advise --disk IOPS,BANDWIDTH"
+            for key in ("disk.iops", "disk.block", "disk.bandwidth"):
+                self._set(key, None, f"not measured ({self.facts.no_disk}): {remedy}")
+            return
+        what = f"random reads of {DISK_READ_BYTES} B past the page cache, by reads in flight"
+        self._curve("disk.iops", reads, what)
+        self._set("disk.block", float(DISK_READ_BYTES), "what was read at a time")
+        for measured in long_reads:
+            what = f"reads of {LONG_READ_BYTES // 1024} KiB, {LONG_DEPTH} in flight"
+            self._measured("disk.bandwidth", measured, what)
 
     def _told(self) -> None:
         """What the machine tells of itself, and what the protocol fixes."""

@@ -36,6 +36,7 @@ class MachineFacts:
         gpu_memory_bytes: of the GPU that is calibrated.
         link_generation, link_lanes: of PCI Express, as trained when asked.
         max_payload: bytes of the largest completion that the link carries.
+        no_disk: why no disk was measured, where none was.
     """
 
     slug: str
@@ -46,6 +47,7 @@ class MachineFacts:
     link_generation: int | None = None
     link_lanes: int | None = None
     max_payload: int | None = None
+    no_disk: str = "not asked for"
 
     @property
     def has_gpu(self) -> bool:

@@ -98,7 +98,8 @@ def parser() -> argparse.ArgumentParser:
     add("--budget", type=float, default=500.0, help="seconds for everything")
     add("--rounds", type=int, default=0, help="end after so many (0: the budget decides)")
     add("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
-    add("--cases", nargs="+", choices=list(CASES), metavar="CASE", help="only these, see --list")
+    cases = [case.name for case in CASES.values() if case.section in SECTIONS]
+    add("--cases", nargs="+", choices=cases, metavar="CASE", help="only these, see --list")
     of_gathers = parser.add_argument_group("of the gathers")
     add = of_gathers.add_argument
     add("--spans", type=float, nargs="+", default=[s / GIB for s in SPANS], help="GiB of table")

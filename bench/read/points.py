@@ -22,9 +22,9 @@ class Point:
 
     Attributes:
         case: a name in :data:`gatherbench.bench.probe.cases.CASES`.
-        row_bytes: of a gather.
+        row_bytes: of a gather, or of a read of a disk.
         span_bytes: the part of the host's table that is read.
-        threads: of the processor.
+        threads: of the processor; of a disk the reads in flight.
         grid_percent: how many blocks are launched. Of a gather: per cent of the threads that the
             GPU can hold (0: the launch policy's own grid). Of ``sm_read``: blocks for each hundred
             multiprocessors. Beside training: per cent of the GPU that the fetch may take.

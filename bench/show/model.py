@@ -5,7 +5,7 @@ Stands below the tables of ``run.py`` wherever a profile came with the run.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -23,10 +23,12 @@ from gatherbench.bench.read.units import three_digits, time_unit
 
 #: Shares of the roofs, and what their columns are called.
 _SHARES = {"of_copy_engine": "copies", "of_sm_read": "SM reads", "of_raw_link": "raw link"}
+_DISK = {"of_disk": "disk"}
 READING = (
     "GB/s: rows that cross the link over the time waited for rows, or over the epoch (*) where"
     " fetches are hidden; then their share of the roofs of copies, of reads by SMs and of the raw"
-    " link; a path may exceed a roof that is not its own."
+    " link; a path may exceed a roof that is not its own. Disk: of that time what its reads take at"
+    " least."
 )
 OFF_BY = (
     "Off by: how much longer the model expects an epoch to be, only worth something with the"
@@ -98,7 +100,8 @@ def _table(workload: str, profile: str, lines: pd.DataFrame) -> Table:
     table.add_column("strategy", no_wrap=True)
     table.add_column("variant", overflow="fold")
     table.add_column("GB/s", justify="right", no_wrap=True)
-    for name in _SHARES.values():
+    shares = _SHARES | (_DISK if lines["of_disk"].notna().any() else {})
+    for name in shares.values():
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("bound by: fetch / epoch", overflow="fold")
     # Of what was measured on a GPU the model's seconds have a table of their own.
@@ -109,16 +112,16 @@ def _table(workload: str, profile: str, lines: pd.DataFrame) -> Table:
         table.add_section()
         table.add_row(str(kind))
         for line in some.to_dict("records"):
-            table.add_row(*_cells(line), style="italic" if kind == "modelled" else "")
+            table.add_row(*_cells(line, shares), style="italic" if kind == "modelled" else "")
     return table
 
 
-def _cells(line: Mapping[Hashable, Any]) -> list[Text]:
+def _cells(line: Mapping[Hashable, Any], roofs: Iterable[str]) -> list[Text]:
     rate = "–"
     if not pd.isna(line["rate"]):
         rate = three_digits(line["rate"] * 1e-9) + ("*" if line["over"] == "epoch" else "")
         rate = f"{line['end']} {rate}".strip()
-    shares = ["–" if pd.isna(line[key]) else f"{line[key]:.0%}" for key in _SHARES]
+    shares = ["–" if pd.isna(line[key]) else f"{line[key]:.0%}" for key in roofs]
     bound = f"{line['fetch_bound']} / {line['bound']}"
     return [Text(str(word)) for word in (line["strategy"], line["variant"], rate, *shares, bound)]
 

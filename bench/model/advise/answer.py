@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from gatherbench.bench.machine.env import this_machine
+from gatherbench.bench.model.advise.caches import with_caches
 from gatherbench.bench.model.advise.question import (
     AdviceError,
     Question,
     dataset_graph,
+    disk_of,
     graph_of,
     graph_sizes,
     laws_of,
@@ -50,6 +52,7 @@ class Asked:
     gpu_memory_bytes: float = 0.0
     host_memory_bytes: float = 0.0
     network_rate: float = 0.0
+    disk: str = ""
     profile: str = ""
     machines: int = 1
     law: str = ""
@@ -86,6 +89,7 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
         asked.machines,
         asked.host_memory_bytes or None,
         asked.network_rate or None,
+        *disk_of(asked.disk),
     )
     profile, said = chosen_profile(asked.profile, calibrations)
     if asked.sampler:
@@ -103,7 +107,7 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
     question = dataclasses.replace(question, graph=graph)
     sizes = graph_sizes(question)
     measured = {} if asked.profile else measured_epochs(question, results, this_machine())
-    advice = advise(question, sizes, profile, measured)
+    advice = with_caches(advise(question, sizes, profile, measured))
     return dataclasses.replace(advice, remarks=(*said, *advice.remarks))
 
 

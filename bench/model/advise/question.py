@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from gatherbench.bench.model.advise.sizes import LAWS, MinibatchSizes, drawn_sizes, expected_sizes
@@ -18,11 +19,18 @@ from gatherbench.strategies.base import nearest
 USUAL_CLASSES = 50
 
 
-#: What may be said of a machine: option, constant, field, and in which unit the option is given.
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_DISK = re.compile(rf"(?:{_NUMBER}([kM]?)(?:,{_NUMBER}([MG])B/s)?)?")
+_FACTORS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}
+#: A disk as it is written.
+DISK = "250k,3GB/s for 250 thousand reads of 4 KiB a second and 3 GB/s"
+#: What may be said of a machine: option, constant, field, in which unit, and how it is written.
 _SAID = (
-    ("--gpu-memory", "gpu.memory", "gpu_memory_bytes", 2**30, "GiB", 24),
-    ("--host-memory", "host.memory", "host_memory_bytes", 2**30, "GiB", 512),
-    ("--network", "network.rate", "network_rate", 1e9 / 8, "Gb/s", 400),
+    ("--gpu-memory", "gpu.memory", "gpu_memory_bytes", 2**30, "GiB", "24 for 24 GiB"),
+    ("--host-memory", "host.memory", "host_memory_bytes", 2**30, "GiB", "512 for 512 GiB"),
+    ("--network", "network.rate", "network_rate", 1e9 / 8, "Gb/s", "400 for 400 Gb/s"),
+    ("--disk", "disk.iops", "disk_iops", 1e3, "thousand reads a second", DISK),
+    ("--disk", "disk.bandwidth", "disk_bandwidth", 1e9, "GB/s", DISK),
 )
 
 
@@ -78,6 +86,8 @@ class Question:
         machines: alike.
         host_memory_bytes: of each machine; ``None``: as the profile says.
         network_rate: of each machine in each direction, B/s; ``None``: as the profile says.
+        disk_iops, disk_bandwidth: random reads a second of each machine's disk, many at a time, and
+            B/s of long ones; ``None``: as the profile says.
     """
 
     graph: Graph
@@ -90,6 +100,8 @@ class Question:
     machines: int = 1
     host_memory_bytes: float | None = None
     network_rate: float | None = None
+    disk_iops: float | None = None
+    disk_bandwidth: float | None = None
 
     def __post_init__(self) -> None:
         if not self.fanouts or any(f < 1 for f in self.fanouts):
@@ -100,12 +112,12 @@ class Question:
         for option, value in (*positive, ("--gpus", self.gpus), ("--machines", self.machines)):
             if value < 1:
                 raise AdviceError(f"{option} {value}: must be at least 1")
-        for option, key, said, factor, unit, usual in _SAID:
+        for option, key, said, factor, unit, example in _SAID:
             spec, value = SPECS[key], getattr(self, said)
             if value is not None and not spec.low <= value <= spec.high:
                 raise AdviceError(
                     f"{option}: {value / factor:g} {unit}; expected {spec.low / factor:.2g} to"
-                    f" {spec.high / factor:.0f}; write {usual} for {usual} {unit}"
+                    f" {spec.high / factor:.0f}; write {example}"
                 )
 
     @property
@@ -182,6 +194,20 @@ def graph_of(
         tuple(assumed),
         laws,
     )
+
+
+def disk_of(text: str) -> tuple[float | None, float | None]:
+    """``250k,3GB/s`` as reads a second and B/s; ``None`` for what is not said.
+
+    Raises:
+        AdviceError: it is no disk.
+    """
+    match = _DISK.fullmatch(text.replace(" ", ""))
+    if not match:
+        raise AdviceError(f"--disk {text!r}: write {DISK}")
+    reads, many, rate, much = match.groups()
+    iops = float(reads) * _FACTORS[many or ""] if reads else None
+    return iops, float(rate) * _FACTORS[much] if rate else None
 
 
 def laws_of(law: str) -> tuple[str, ...]:

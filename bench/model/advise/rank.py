@@ -13,6 +13,7 @@ from itertools import chain
 
 from gatherbench.bench.model.advise.question import Question
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
+from gatherbench.bench.model.disk_cache import Cache
 from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad, load_of
@@ -21,7 +22,8 @@ from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.training_cost import gradient_bytes, training_cost
 from gatherbench.strategies.base import Strategy, parameters
 from gatherbench.strategies.data_path import total
-from gatherbench.strategies.knowledge import Ranks
+from gatherbench.strategies.disk_cached import DiskCached
+from gatherbench.strategies.knowledge import Need, Ranks
 from gatherbench.strategies.places import TABLE_SHARE
 from gatherbench.strategies.registry import STRATEGIES, representatives, variants
 
@@ -29,6 +31,10 @@ MODELLED, MEASURED = "modelled", "measured"
 #: Epochs within this ratio count as level: the model is off by more.
 LEVEL = 1.01
 _FLOAT, _INDEX = 4, 8
+#: What a path may need that is there for any graph: ranks, and the table in a file.
+_GIVEN: frozenset[Need] = frozenset({"ranks", "file"})
+#: What they keep depends on more minibatches than are at hand here (``caches.py``).
+_SIMULATED: tuple[type[Strategy], ...] = (DiskCached,)
 #: Buffers of a staged path: the CPU fills one while the copy engine reads the other.
 _STAGING_BUFFERS = 2
 
@@ -51,6 +57,7 @@ class Option:
         kept_bytes: of these, what is kept of the table.
         host_bytes: of the host memory of a machine: the table, or what lies there of it.
         placement: where the table lies, in words.
+        cache_bytes: of host memory, that keep rows of a table on a disk.
         sharded: each rank holds a part of it, and sends others the rows that they need.
         lookahead: minibatches that are fetched ahead of the one in training.
         fits: whether ``gpu_bytes`` and ``host_bytes`` are there; ``None`` where it is not known.
@@ -75,6 +82,7 @@ class Option:
     host_bytes: float = 0.0
     placement: str = ""
     sharded: bool = False
+    cache_bytes: float = 0.0
 
     @property
     def path(self) -> tuple[str, str]:
@@ -114,6 +122,7 @@ class Advice:
         others: variants in whose place a ranked one stands, see :func:`best_kept`.
         resident: the option that keeps the whole table in GPU memory, if there is one.
         remarks: what is assumed or left out.
+        caches: in host memory, before a disk, of which some are ranked.
     """
 
     question: Question
@@ -124,6 +133,7 @@ class Advice:
     others: tuple[Option, ...] = ()
     resident: Option | None = None
     remarks: tuple[str, ...] = ()
+    caches: tuple[Cache, ...] = ()
 
     @property
     def table_fits(self) -> bool | None:
@@ -158,7 +168,7 @@ def advise(
         slowest = max(epochs[id(load)], key=lambda one: one.epoch_s.value or 0.0)
         every = [epoch.epoch_s.value for one in loads for epoch in epochs[id(one)]]
         times = tuple(seconds for seconds in every if seconds is not None)
-        option = _option(strategy, load, slowest, question, largest, profile)
+        option = option_of(strategy, load, slowest, question, largest, profile)
         option = replace(option, epochs_s=times if len(times) == len(every) else ())
         seen = known.get(option.path)
         if seen is not None:
@@ -252,7 +262,7 @@ def distinct_paths(
     GPU do not count: they are found when the path is opened; nor do page visits on a machine of
     which nobody knows what they cost. Variants that are ``wanted`` (strategy, variant) are there in
     any case, but for those that nobody would train with, or that have to know a graph which is not
-    there. Of one GPU nothing is sharded.
+    there. Of one GPU nothing is sharded, and what fits in memory is not left on a disk.
     """
     told = profile.read.page_visits.value is not None
     for kind in STRATEGIES:
@@ -260,7 +270,11 @@ def distinct_paths(
         measured = (one for one in variants(kind) if (one.name, one.variant) in wanted)
         for strategy in dict.fromkeys((*_asked_about(kind), *measured)):
             known = (strategy.name, strategy.variant) in wanted
-            if strategy.aside or sizes.knowledge.missing(strategy.needs - {"ranks"}):
+            if strategy.aside or sizes.knowledge.missing(strategy.needs - _GIVEN):
+                continue
+            if kind in _SIMULATED and not known:
+                continue
+            if "file" in strategy.needs and not (known or off_disk(question, profile)):
                 continue
             if question.world == 1 and is_sharded(strategy):
                 continue
@@ -289,6 +303,13 @@ def _asked_about(kind: type[Strategy]) -> Iterable[Strategy]:
 def is_sharded(strategy: Strategy) -> bool:
     """Whether each rank holds a part of the table of its own, by what the strategy has to know."""
     return "ranks" in strategy.needs
+
+
+def off_disk(question: Question, profile: LinkProfile) -> bool:
+    """Whether paths from a disk are worth a word: a disk was named, or memory is too small."""
+    host = profile.host.memory.value
+    full = host is not None and question.graph.table_bytes > host
+    return full or question.disk_iops is not None
 
 
 def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) -> MinibatchLoad:
@@ -335,8 +356,11 @@ def gpu_need(load: MinibatchLoad, question: Question, sizes: MinibatchSizes) -> 
 def host_need(load: MinibatchLoad, question: Question, *, sharded: bool) -> float:
     """Bytes of host memory of each machine: the table, or the parts that its ranks hold there.
 
-    What lies in GPU memory is read from the disk when the path opens and needs none.
+    What lies in GPU memory is read from the disk when the path opens and needs none, nor does what
+    stays on the disk.
     """
+    if load.disk_payload_bytes:
+        return 0.0
     if sharded:
         return load.table_bytes * question.gpus if load.brought_bytes else 0.0
     return 0.0 if table_on_gpu(load) else load.table_bytes
@@ -344,6 +368,8 @@ def host_need(load: MinibatchLoad, question: Question, *, sharded: bool) -> floa
 
 def placement(load: MinibatchLoad, question: Question, *, sharded: bool) -> str:
     """Where the table lies, in words."""
+    if load.disk_payload_bytes:
+        return "on the disk"
     in_host = load.brought_bytes > 0 if sharded else not table_on_gpu(load)
     kept = load.gpu_table_bytes - (0.0 if in_host else load.table_bytes)
     hot = ", hot rows in GPU memory" if kept > question.graph.row_bytes else ""
@@ -385,8 +411,8 @@ def _assumed(
     if ranged := profile.ranges():
         names = " and of ".join(ranged)
         yield f"of {names} the profile knows a range: epochs go from end to end of it"
-    for kind in STRATEGIES:
-        if missing := sizes[0].knowledge.missing(kind().needs - {"ranks"}):
+    for kind in [kind for kind in STRATEGIES if kind not in _SIMULATED]:
+        if missing := sizes[0].knowledge.missing(kind().needs - _GIVEN):
             what = ", ".join(missing)
             yield f"{kind.name} is left out: it has to know {what} (prepare the dataset)"
     for law in question.graph.laws:
@@ -394,7 +420,7 @@ def _assumed(
             yield f"no graph of the law {law} has so many edges: it is left out"
 
 
-def _option(
+def option_of(
     strategy: Strategy,
     load: MinibatchLoad,
     epoch: EpochPrediction,
@@ -441,6 +467,7 @@ def _option(
 #: What the parts of a minibatch are called in a sentence.
 _WORDS = {
     "sample": "drawing minibatches",
+    "disk": "reading the disk",
     "gather": "the CPU's gather",
     "transfer": "the transfer over the link",
     "exchange": "the exchange of rows between ranks",

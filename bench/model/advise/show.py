@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite
 from typing import Any
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from gatherbench.bench.model.advise.rank import LEVEL, MEASURED, MODELLED, Advice, Option, gib
 from gatherbench.bench.model.placement import even_of, even_words
-from gatherbench.bench.read.units import span
+from gatherbench.bench.read.units import listed, span
 from gatherbench.strategies.places import TABLE_SHARE
 
 #: Of the JSON: raised when a field changes its meaning or goes away.
@@ -21,44 +22,17 @@ SCHEMA_VERSION = 2
 
 def headline(advice: Advice) -> str:
     """What to do, in a sentence or two."""
-    ranked, unranked, resident = advice.ranked, advice.unranked, advice.resident
-    memory = advice.profile.gpu.memory.value or 0.0
+    ranked, resident = advice.ranked, advice.resident
     table = f"The feature table takes {gib(advice.question.graph.table_bytes)}"
     if resident is not None and resident.fits:
-        said = (
-            f"{table} and fits in the GPU's {gib(memory)}: keep it there ({resident.strategy})"
-            " and none of the other paths matters."
-        )
-        first = ranked[0] if ranked else resident
-        modelled = first.basis == resident.basis == MODELLED
-        if modelled and resident.epochs_s and first.ahead_of(resident):
-            ahead = max(a / b for a, b in zip(resident.epochs_s, first.epochs_s, strict=True)) - 1
-            said += f" {first.strategy} is {ahead:.1%} shorter, as it fetches during training."
-        return said
-    if resident is not None and resident.fits is None:
-        table += ", and how much memory the GPU has is not known (say --gpu-memory)"
-    else:
-        table += f" and does not fit in the GPU's {gib(memory)}"
-    if not ranked and all(option.fits is False for option in unranked):
-        host = advice.profile.host.memory.value
-        full = host is not None and any(option.host_bytes > host for option in unranked)
-        why = "do the minibatches of any path: make them smaller"
-        if full:
-            why = f"in the {gib(host or 0.0)} of a host: take more machines"
-        return f"{table}; nor {why}."
+        return f"{table} and fits in the GPU's {_stay_there(advice, resident)}"
+    table += _no_room(advice)
     if not ranked:
-        return (
-            f"{table}. Nothing can be ranked: the profile lacks what every path needs"
-            " (gatherbench calibrate --base NAME takes it from another)."
-        )
+        return table + _nothing(advice)
     best = ranked[0]
     lead = [option for option in ranked if not any(other.ahead_of(option) for other in ranked)]
     if not all(option.level_with(best) for option in lead):
-        names = ", ".join(f"{option.strategy} ({option.variant})" for option in lead)
-        return (
-            f"{table}. Which path is the fastest is not decided: none is ahead in every case of"
-            f" {names}."
-        )
+        return table + _undecided(lead)
     placed = f", {best.placement}" if advice.question.world > 1 else ""
     said = f"{table}. Take {best.strategy} ({best.variant}){placed}: {_times(best)} an epoch"
     said += f" ({best.basis})"
@@ -88,6 +62,67 @@ def headline(advice: Advice) -> str:
     return said + hint
 
 
+def _stay_there(advice: Advice, resident: Option) -> str:
+    """Of a table that fits in GPU memory: keep it there."""
+    said = (
+        f"{gib(advice.profile.gpu.memory.value or 0.0)}: keep it there ({resident.strategy})"
+        " and none of the other paths matters."
+    )
+    first = advice.ranked[0] if advice.ranked else resident
+    modelled = first.basis == resident.basis == MODELLED
+    if modelled and resident.epochs_s and first.ahead_of(resident):
+        ahead = max(a / b for a, b in zip(resident.epochs_s, first.epochs_s, strict=True)) - 1
+        said += f" {first.strategy} is {ahead:.1%} shorter, as it fetches during training."
+    return said
+
+
+def _no_room(advice: Advice) -> str:
+    """In which memory the table does not fit."""
+    resident, host = advice.resident, advice.profile.host.memory.value
+    if resident is not None and resident.fits is None:
+        said = ", and how much memory the GPU has is not known (say --gpu-memory)"
+    else:
+        said = f" and does not fit in the GPU's {gib(advice.profile.gpu.memory.value or 0.0)}"
+    return said + (f", nor in the {gib(host or 0.0)} of a host" if _too_large(advice) else "")
+
+
+def _too_large(advice: Advice) -> bool:
+    """Whether the table is known not to fit in a host's memory."""
+    host = advice.profile.host.memory.value
+    return host is not None and advice.question.graph.table_bytes > host
+
+
+def _nothing(advice: Advice) -> str:
+    """Why nothing is ranked."""
+    if all(option.fits is False for option in advice.unranked):
+        return "; nor do the minibatches of any path: make them smaller."
+    if _too_large(advice) and not advice.profile.disk.iops.values:
+        return (
+            ": take more machines, or a disk, whose speed nobody knows yet: measure it (gatherbench"
+            " calibrate) or say it (--disk IOPS,BANDWIDTH)."
+        )
+    return (
+        ". Nothing can be ranked: the profile lacks what every path needs"
+        " (gatherbench calibrate --base NAME takes it from another)."
+    )
+
+
+def _undecided(lead: Sequence[Option]) -> str:
+    """Between which paths it is not decided."""
+    best = lead[0]
+    if len({option.strategy for option in lead}) > 1:
+        names = ", ".join(f"{option.strategy} ({option.variant})" for option in lead)
+        return (
+            f". Which path is the fastest is not decided: none is ahead in every case of {names}."
+        )
+    ends = [seconds for option in lead for seconds in option.epochs_s]
+    return (
+        f". Take {best.strategy}: {span(min(ends), max(ends), 's')} an epoch ({best.basis})."
+        " Which of its variants is the fastest is not decided:"
+        f" {listed([option.variant for option in lead], len(lead))}."
+    )
+
+
 def render(advice: Advice) -> RenderableType:
     """The headline, the ranking, what could not be ranked, and what the answer stands on."""
     parts: list[RenderableType] = [Text(headline(advice), style="bold")]
@@ -99,8 +134,9 @@ def render(advice: Advice) -> RenderableType:
     if advice.ranked:
         parts += [_ranking(advice), Text(), *_reasons(advice), *_kept(advice)]
     parts += [Text(line) for line in placements(advice)]
-    for option in advice.unranked:
-        parts.append(Text(f"not ranked: {_name(option)}. {option.reason}", style="yellow"))
+    parts += _caches(advice)
+    for why, these in _by_reason(advice.unranked).items():
+        parts.append(Text(f"not ranked: {', '.join(these)}. {why}", style="yellow"))
     parts += [Text(), Text(_stands_on(advice))]
     parts += [Text(f"assumed or left out: {remark}", style="dim") for remark in advice.remarks]
     return Group(*parts)
@@ -114,7 +150,8 @@ def to_json(advice: Advice) -> dict[str, Any]:
     a graph that is not at hand, or one that was sampled; where the profile knows ranges,
     ``epochs_s`` has one for each combination of ends. ``sharded_above`` is of several GPUs: above
     which rate a table sharded over GPU memory is faster than a replicated host table, at each
-    combination of ends (0: at any; ``null``: at none, or not known).
+    combination of ends (0: at any; ``null``: at none, or not known). ``disk_caches`` are those in
+    host memory that were modelled, of a table that stays on a disk.
     """
     question = advice.question
     laws = [sizes.law or "sampled" for sizes in advice.sizes]
@@ -146,6 +183,15 @@ def to_json(advice: Advice) -> dict[str, Any]:
         "profile": {"name": advice.profile.name, "unknown": advice.profile.unknown()},
         "strategies": [said(option) for option in everything],
         "sharded_above": _even_json(advice),
+        "disk_caches": [
+            {
+                **asdict(cache),
+                "basis": MODELLED,
+                "hit_rates": dict(zip(laws, cache.hit_rates, strict=True)),
+                "epochs_s": dict(zip(cases, cache.epochs_s, strict=False)) or None,
+            }
+            for cache in advice.caches
+        ],
         "remarks": list(advice.remarks),
     }
 
@@ -174,11 +220,49 @@ def _ranking(advice: Advice) -> Table:
 
 def _reasons(advice: Advice) -> list[Text]:
     """Why each stands where it does: sentences, which no column of a table would hold."""
+    paths = _by_reason(advice.ranked)
+    return [Text(f"{', '.join(these)}: {why}") for why, these in paths.items()]
+
+
+def _by_reason(options: Sequence[Option]) -> dict[str, list[str]]:
+    """Why, and the options of which that is said."""
     paths: dict[str, list[str]] = {}
-    for option in advice.ranked:
+    for option in options:
         why = option.reason if option.basis != MEASURED else f"{option.source}."
         paths.setdefault(why, []).append(_name(option))
-    return [Text(f"{', '.join(these)}: {why}") for why, these in paths.items()]
+    return paths
+
+
+def _caches(advice: Advice) -> list[RenderableType]:
+    """What caches in host memory would hold of a table on a disk, by policy and size."""
+    if not advice.caches:
+        return []
+    sizes = dict.fromkeys((one.table_share, one.cache_bytes) for one in advice.caches)
+    largest = max(size for _, size in sizes)
+    lines: list[RenderableType] = []
+    for option in [option for option in advice.ranked if option.cache_bytes][:1]:
+        why = "" if option.cache_bytes == largest else f"; more gains less than {LEVEL - 1:.0%}"
+        lines.append(Text(f"{_name(option)}: {option.placement}{why}."))
+    table = Table(
+        title="Modelled: requests that a cache in host memory holds, and the epoch, by policy and"
+        " share of the table",
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
+    table.add_column("", no_wrap=True)
+    for part, held in sizes:
+        table.add_column(f"{part:.0%}, {gib(held)}", justify="right")
+    for policy in dict.fromkeys(one.policy for one in advice.caches):
+        cells = []
+        for one in advice.caches:
+            if one.policy == policy:
+                rates = span(min(one.hit_rates), max(one.hit_rates), "share")
+                times = [span(min(one.epochs_s), max(one.epochs_s), "s")] if one.epochs_s else []
+                # Two ranges do not stand beside each other.
+                cells.append((", " if len(one.hit_rates) == 1 else "\n").join([rates, *times]))
+        table.add_row(policy, *cells)
+    return [*lines, Text(), table, Text()]
 
 
 def _kept(advice: Advice) -> list[Text]:

@@ -175,6 +175,8 @@ class MinibatchSizes:
         ids: node ids of some minibatches, or a sample of such, int64.
         seen: node ids of other minibatches, for paths that learn from what they fetch.
         knowledge: what a path may know; nothing of a graph that is not at hand.
+        asked: of a graph that is not at hand: its classes of nodes, ``[2, C]``: how many there are,
+            and the chance that a minibatch asks for one of them.
         law: that the graph is taken to follow, one of ``LAWS``; every node is then asked for alike
             in ``ids`` and ``seen``, as in no graph. Empty: sampled from the graph itself.
     """
@@ -185,6 +187,7 @@ class MinibatchSizes:
     seen: tuple[Tensor, ...] = ()
     law: str = ""
     knowledge: Knowledge = NOTHING
+    asked: Array | None = None
 
     @property
     def rows(self) -> float:
@@ -261,4 +264,5 @@ def expected_sizes(
         return torch.from_numpy(draw.permutation(np.unique(draw.integers(0, num_nodes, count))))
 
     ids, seen = (minibatch(),), tuple(minibatch() for _ in range(DRAWN))
-    return MinibatchSizes(tuple(nodes), tuple(edges), ids, seen, law)
+    asked = np.stack((graph.nodes, known / np.maximum(graph.nodes, 1e-300)))
+    return MinibatchSizes(tuple(nodes), tuple(edges), ids, seen, law, asked=asked)

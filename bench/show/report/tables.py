@@ -282,6 +282,7 @@ def _grid(profile: LinkProfile, table: pd.DataFrame) -> Grid:
         Column("of_copy_engine", "of the copy engine", "share"),
         Column("of_sm_read", "of reads by SMs", "share"),
         Column("of_raw_link", "of the raw link", "share"),
+        *([Column("of_disk", "of the disk", "share")] if table["of_disk"].notna().any() else []),
         Column("fetch_bound", "fetch bound by"),
         Column("bound", "epoch bound by"),
     ]

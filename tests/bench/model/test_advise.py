@@ -83,7 +83,7 @@ def test_every_strategy_is_there_and_alike_variants_are_one() -> None:
     graphless = {kind.name for kind in STRATEGIES if not kind().needs}
     assert {name for name, _ in found} == graphless
     remarks = advice_on(SMALL).remarks
-    for name in {kind.name for kind in STRATEGIES if kind().needs - {"ranks"}}:
+    for name in {kind.name for kind in STRATEGIES if kind().needs - {"ranks", "file"}}:
         assert any(said.startswith(f"{name} is left out: it has to know") for said in remarks)
     assert [v for n, v in found if n == "cpu_gather"] == ["pinned", "prefetch", "naive"]
     assert len([n for n, _ in found if n == "async_zero_copy"]) == 1
@@ -257,7 +257,8 @@ def test_json_says_all_that_the_table_says() -> None:
     said = json.loads(json.dumps(to_json(advice)))
     assert set(said) == {
         "schema_version", "headline", "table_fits_in_gpu", "question", "minibatches_per_epoch",
-        "minibatches", "profile", "strategies", "sharded_above", "remarks",
+        "minibatches", "profile", "strategies", "sharded_above", "disk_caches",
+        "remarks",
     }  # fmt: skip
     assert said["schema_version"] == SCHEMA_VERSION
     every = (*advice.ranked, *advice.unranked)
@@ -311,6 +312,10 @@ def test_the_table_names_every_option_and_calls_it_modelled() -> None:
         (Asked(nodes=10, edges=20, dim=4, gpu_memory_bytes=1e5), "--gpu-memory: 9.3.*e-05 GiB"),
         (Asked(nodes=10, edges=20, dim=4, host_memory_bytes=1e5), "--host-memory: 9.3.*write 512"),
         (Asked(nodes=10, edges=20, dim=4, network_rate=1.25e5), "--network: 0.001 Gb/s; expected"),
+        (Asked(nodes=10, edges=20, dim=4, disk="fast"), "--disk 'fast': write 250k,3GB/s"),
+        (Asked(nodes=10, edges=20, dim=4, disk="250k,3GiB/s"), "--disk '250k,3GiB/s': write 250k"),
+        (Asked(nodes=10, edges=20, dim=4, disk="1"), "--disk: 0.001 thousand reads a second; exp"),
+        (Asked(nodes=10, edges=20, dim=4, disk="1k,9000GB/s"), "--disk: 9000 GB/s; expected 0.001"),
         (Asked(nodes=100, edges=10**6, dim=4), "too dense, 100 nodes have at most 9,900"),
         (Asked(nodes=100, edges=9000, dim=4, law="rmat"), "too dense for RMAT"),
         (Asked(nodes=100, edges=200, dim=4, law="unifrom"), "did you mean 'uniform'"),

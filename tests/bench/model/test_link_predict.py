@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
@@ -32,6 +34,7 @@ from gatherbench.bench.read.epochs import plan_order
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.rows import HEADER, Row, RowMaker
 from gatherbench.bench.run.store import RunStore
+from gatherbench.bench.show.model import _table as model_table
 from gatherbench.strategies import registry
 from gatherbench.strategies.cpu_gather import CpuGather
 
@@ -96,7 +99,7 @@ def make_run(
         "workloads": {WORKLOAD: {"dataset": "tiny", **workload}},
         "cases": [
             {"workload": WORKLOAD, "strategy": name, "variant": "default", "repeat": 0}
-            for name in CASES
+            for name in {**CASES, **cases}
         ],
     }
     table = pd.DataFrame([asdict(row) for row in rows], columns=list(HEADER))
@@ -305,6 +308,33 @@ def test_each_end_of_a_range_is_an_epoch_of_its_own(tmp_path: Path, profile: Lin
         values = [r.value for r in rows if (r.strategy, r.stage, r.metric) == key]
         assert len(values) == 2
         assert values[0] == values[1], key
+
+
+def test_a_disk_has_rows_a_roof_and_a_reason(tmp_path: Path, profile: LinkProfile) -> None:
+    """Four minibatches, 800 000 reads of 4 KiB: 8 s of 100 k a second, beside 3.3 s of 1 GB/s."""
+    disk = {"fetch.disk_payload": PAYLOAD, "fetch.disk_requests": 8e5, "fetch.disk_read": 3.2768e9}
+    mapped = {**COMMON, **GATHERS, "fetch.disk_payload": PAYLOAD}
+    cases = {"direct": {**COMMON, **GATHERS, **disk}, "mapped": mapped}
+    run = make_run(tmp_path, cases)
+    for key, value in (("disk.iops", 1e5), ("disk.block", 4096), ("disk.bandwidth", 1e9)):
+        profile = profile.with_constant(key, value, "made up")
+    rows = {(row.strategy, row.stage, row.metric): row for row in predict(run, profile)}
+    alone = rows["direct", "fetch", "disk_time_alone"]
+    assert alone.value == pytest.approx(8.0)
+    assert alone.source.endswith("bound by disk (reads a second)")
+    refused = rows["mapped", "epoch", "wall_time"].reason
+    assert refused is not None
+    assert refused.startswith("unknown: what is read off the disk: the page cache decides")
+    lines = roofline(run, profile).set_index("strategy")
+    assert lines.loc["direct", "fetch_bound"] == lines.loc["direct", "bound"]
+    assert lines.loc["direct", "bound"] == "disk (reads a second)"
+    waited = rows["direct", "fetch", "wall_time"].value
+    assert lines.loc["direct", "of_disk"] == pytest.approx(8.0 / (waited or 0))
+    assert pd.isna(lines.loc["mapped", "of_disk"])
+    text = Console(width=200, record=True, file=StringIO())
+    table = model_table(WORKLOAD, profile.name, lines.reset_index())
+    text.print(table)
+    assert "disk" in text.export_text().splitlines()[1]
 
 
 def test_the_least_and_the_most_of_a_range_stand_in_the_rooflines(

@@ -60,10 +60,29 @@ def test_a_file_from_before_peers_and_networks_is_still_read(tmp_path: Path) -> 
     path.write_text(older[: older.index("[peer]")], encoding="utf-8")
     profile = load_profile(path)
     later = {"host.memory", "peer.rate", "peer.latency", "network.rate", "network.latency"}
-    assert {key for key, spec in SPECS.items() if spec.otherwise} == later
+    disk = {"disk.iops", "disk.block", "disk.bandwidth"}
+    assert {key for key, spec in SPECS.items() if spec.otherwise} == later | disk
     assert {profile.unknown()[key] for key in later} == {"the profile does not name it"}
+    (why,) = {profile.unknown()[key] for key in disk}
+    assert "measure the disk (gatherbench calibrate) or say it (gatherbench advise --disk" in why
     own = older.replace("[peer]\n", "[peer]\nrat = 3\n")
     assert "peer.rat: unknown key; did you mean 'rate'?" in refused(tmp_path, own)
+
+
+def test_a_disk_is_read_back_over_its_depths_and_as_a_range(tmp_path: Path) -> None:
+    profile = load_profile(DEFAULT_PROFILE)
+    depths = ((1.0, 21e3), (8.0, 57e3), (128.0, 90e3))
+    profile = profile.with_constant("disk.iops", depths, "a virtual disk")
+    profile = profile.with_constant("disk.block", 4096.0, "as read")
+    profile = profile.with_constant("disk.bandwidth", Range(1e9, 3e9), "nobody knows")
+    path = tmp_path / "x.toml"
+    path.write_text(profile.to_toml(), encoding="utf-8")
+    assert load_profile(path) == profile
+    assert profile.disk.iops.at(8) == 57e3
+    assert profile.disk.iops.at(1000) == 90e3
+    assert profile.corner_names() == ("disk.bandwidth low", "disk.bandwidth high")
+    with pytest.raises(ProfileError, match=r"disk.iops = 1.0: expected 10 to 1e\+09 1/s"):
+        profile.with_constant("disk.iops", 1.0, "a tape")
 
 
 def test_no_preset_knows_a_network_that_is_its_cluster_s() -> None:

@@ -190,7 +190,9 @@ def test_a_table_that_no_host_holds_is_refused_and_sharded_is_what_is_left() -> 
     )
     small = advice_on(replace(ASKED, host_memory_bytes=8 * 2.0**30, gpu_memory_bytes=8 * 2.0**30))
     assert not small.ranked
-    assert headline(small).endswith("nor in the 8 GiB of a host: take more machines.")
+    assert "GPU's 8 GiB, nor in the 8 GiB of a host: take more machines, or a disk" in headline(
+        small
+    )
     assert options(advice_on(ASKED))["aligned_zero_copy", "given"].fits is True
 
 

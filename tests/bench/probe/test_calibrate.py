@@ -99,8 +99,8 @@ def test_a_machine_that_hangs_is_cut_off_and_told_where_its_samples_are(
 
     monkeypatch.setattr(calibration, "ends_within", cut_off)
     monkeypatch.setattr(calibration, "run", lambda *asked: len(asked))
-    assert calibration.main(["--out", str(tmp_path), "--budget", "10"]) == 4
-    assert calibration.main(["--out", str(tmp_path)]) == 4
+    assert calibration.main(["--out", str(tmp_path), "--budget", "10"]) == 5
+    assert calibration.main(["--out", str(tmp_path)]) == 5
     assert limits == [10 + calibration.LATE_S, calibration.GPU_BUDGET_S + calibration.LATE_S]
     assert f"no profile; the samples so far lie in {tmp_path}" in capsys.readouterr().out
 

@@ -1,0 +1,251 @@
+"""Advice on a table that fits in no memory: from which disk path, with which cache, how fast."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from gatherbench.bench.cli import app
+from gatherbench.bench.model import disk_cache
+from gatherbench.bench.model.advise import caches
+from gatherbench.bench.model.advise.answer import Asked, answer
+from gatherbench.bench.model.advise.caches import with_caches
+from gatherbench.bench.model.advise.question import (
+    AdviceError,
+    Question,
+    disk_of,
+    graph_of,
+    graph_sizes,
+)
+from gatherbench.bench.model.advise.rank import Advice, advise, average_load, off_disk
+from gatherbench.bench.model.advise.show import headline, render, to_json
+from gatherbench.bench.model.disk_cache import POLICIES
+from gatherbench.bench.model.profile import LinkProfile, load_profile
+from gatherbench.strategies.disk_direct import DiskDirect
+from gatherbench.strategies.registry import build
+
+GIB = 2.0**30
+BARE = load_profile("rtx3090-pcie4")
+#: A table of 200 GB, of nodes that are asked for alike; minibatches of about 1000 nodes.
+LARGE = Question(
+    graph_of(400_000_000, 6_000_000_000, 125, classes=10, train_nodes=100_000, laws=("uniform",)),
+    (2,),
+    400,
+    host_memory_bytes=64 * GIB,
+    disk_iops=250e3,
+    disk_bandwidth=3e9,
+)
+
+
+@pytest.fixture(autouse=True)
+def two_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulating all of them, or more rows, takes time and tells nothing more here."""
+    monkeypatch.setattr(disk_cache, "ROWS", 5000)
+    some = {name: POLICIES[name] for name in ("belady", "lru")}
+    monkeypatch.setattr(caches, "POLICIES", some)
+
+
+@cache
+def advice_on(question: Question, profile: LinkProfile = BARE) -> Advice:
+    return with_caches(advise(question, graph_sizes(question), profile))
+
+
+def test_reading_every_row_is_bound_by_the_disks_reads() -> None:
+    """A minibatch has some 1200 rows of 500 B, each in a read of its own, of one block or two."""
+    advice = advice_on(LARGE)
+    (sizes,) = advice.sizes
+    load = average_load(DiskDirect(), LARGE, sizes)
+    assert load.disk_payload_bytes == pytest.approx(sizes.rows * 500)
+    # Rows of 500 B begin at every multiple of 4 B of a block alike: 124 of 1024 places cut them.
+    assert load.disk_requests == pytest.approx(sizes.rows, rel=1e-3)
+    assert load.disk_bytes == pytest.approx(sizes.rows * 4096 * (1 + 124 / 1024), rel=0.02)
+    direct = next(o for o in advice.ranked if o.strategy == "disk_direct" and o.lookahead == 1)
+    assert direct.longest_s == pytest.approx(250 * sizes.rows / 250e3, rel=0.02)
+    assert direct.bound == "disk (reads a second)"
+    assert direct.reason.startswith("Reading the disk takes")
+    assert (direct.placement, direct.host_bytes, direct.fits) == ("on the disk", 0.0, True)
+
+
+def test_a_slow_disk_is_bound_by_its_bytes() -> None:
+    advice = advice_on(replace(LARGE, disk_bandwidth=100e6))
+    direct = next(o for o in advice.ranked if o.strategy == "disk_direct" and o.lookahead == 1)
+    (sizes,) = advice.sizes
+    seconds = 250 * sizes.rows * 4096 * (1 + 124 / 1024) / 100e6
+    assert direct.longest_s == pytest.approx(seconds, rel=0.03)
+    assert direct.bound == "disk (bytes)"
+
+
+def test_a_cache_saves_the_reads_that_it_holds() -> None:
+    """A fifth of 200 GB fits in 80 % of 64 GiB, a half does not. Where rows are asked for alike, it
+    holds a fifth of the requests."""
+    advice = advice_on(LARGE)
+    by_lru = [one for one in advice.caches if one.policy == "lru"]
+    assert [one.table_share for one in by_lru] == [0.01, 0.05, 0.1, 0.2]
+    most = by_lru[-1]
+    assert most.cache_bytes == pytest.approx(40e9)
+    assert most.memory_share == pytest.approx(40e9 / (64 * GIB))
+    assert most.hit_rates == (pytest.approx(0.2, abs=0.01),)
+    direct = next(o for o in advice.ranked if o.strategy == "disk_direct" and o.lookahead == 1)
+    cached = next(o for o in advice.ranked if o.path == ("disk_cached", "lru,20%,warm,1,100"))
+    assert cached.longest_s == pytest.approx(0.8 * direct.longest_s, rel=0.03)
+    assert cached.variant == build("disk_cached", {"policy": "lru", "share": "20%"}).variant
+    assert (cached.host_bytes, cached.basis) == (most.cache_bytes, "modelled")
+    assert cached.placement == (
+        "on the disk, 37.3 GiB of it (20%) in host memory, which holds"
+        f" {most.hit_rates[0]:.0%} of the rows asked for"
+    )
+    assert advice.ranked[0].strategy == "disk_cached"
+    assert "GPU's 24 GiB, nor in the 64 GiB of a host. Take disk_cached" in headline(advice)
+
+
+def test_ranks_of_a_machine_divide_the_memory() -> None:
+    two = advice_on(replace(LARGE, gpus=2)).caches
+    one = advice_on(LARGE).caches
+    assert {c.table_share for c in one} == {0.01, 0.05, 0.1, 0.2}
+    assert {c.table_share for c in two} == {0.01, 0.05, 0.1}, "two fifths do not fit"
+    assert max(c.cache_bytes for c in two) == pytest.approx(40e9)
+
+
+def test_more_than_is_needed_is_not_recommended() -> None:
+    """A larger cache is never slower; a GPU that is busy for longer gains nothing from one."""
+    larger = [one for one in advice_on(LARGE).caches if one.policy == "lru"]
+    assert [one.epochs_s for one in larger] == sorted((o.epochs_s for o in larger), reverse=True)
+    slow = BARE.with_constant("gpu.launch", 5e-3, "made up")
+    lazy = next(o for o in advice_on(LARGE, slow).ranked if o.strategy == "disk_cached")
+    assert lazy.cache_bytes == pytest.approx(2e9)
+
+
+def test_without_a_disk_the_remedy_is_said() -> None:
+    advice = advice_on(replace(LARGE, disk_iops=None, disk_bandwidth=None))
+    assert not advice.ranked
+    assert headline(advice).endswith(
+        "take more machines, or a disk, whose speed nobody knows yet: measure it (gatherbench"
+        " calibrate) or say it (--disk IOPS,BANDWIDTH)."
+    )
+    refused = {o.strategy: o.reason for o in advice.unranked}
+    assert "gatherbench advise --disk IOPS,BANDWIDTH" in refused["disk_direct"]
+    assert all(not one.epochs_s for one in advice.caches)
+    assert "belady" in text_of(advice)
+
+
+def test_what_fits_in_memory_is_not_left_on_a_disk() -> None:
+    roomy = replace(LARGE, host_memory_bytes=512 * GIB, disk_iops=None, disk_bandwidth=None)
+    advice = advice_on(roomy)
+    assert not off_disk(roomy, advice.profile)
+    assert not any("disk" in option.strategy for option in (*advice.ranked, *advice.unranked))
+    assert advice.caches == ()
+    # Who names a disk is told of it all the same; in host memory the table is faster.
+    named = advice_on(replace(LARGE, host_memory_bytes=512 * GIB))
+    places = [option.strategy for option in named.ranked]
+    assert places.index("cpu_gather") < places.index("disk_direct")
+    untold = replace(LARGE, host_memory_bytes=None)
+    assert "a cache in host memory before the disk: say --host-memory" in advice_on(untold).remarks
+
+
+def test_a_page_cache_is_refused_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gatherbench.bench.model.advise import rank
+
+    class Mapped(DiskDirect):
+        name = "mapped"
+
+        def data_path(self, ids: Any, row_bytes: int) -> Any:
+            return replace(super().data_path(ids, row_bytes), disk_bytes=None, disk_requests=None)
+
+        def data_paths(self, batches: Any, row_bytes: int, *_: Any, **__: Any) -> Any:
+            return (self.data_path(ids, row_bytes) for ids in batches)
+
+    monkeypatch.setattr(rank, "STRATEGIES", (Mapped,))
+    advice = advise(LARGE, graph_sizes(LARGE), BARE)
+    assert not advice.ranked
+    assert "the page cache decides that, and nobody counts it before" in advice.unranked[0].reason
+
+
+def text_of(advice: Any) -> str:
+    console = Console(width=1000, file=StringIO())
+    console.print(render(advice))
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_the_text_and_the_json_say_what_each_cache_holds_and_takes() -> None:
+    advice = advice_on(LARGE)
+    text, said = text_of(advice), json.loads(json.dumps(to_json(advice)))
+    assert "Modelled: requests that a cache in host memory holds, and the epoch" in text
+    assert "10%, 18.6 GiB" in text
+    assert len(said["disk_caches"]) == 8
+    (last,) = [
+        one for one in said["disk_caches"] if (one["policy"], one["table_share"]) == ("lru", 0.2)
+    ]
+    cached = next(o for o in advice.ranked if o.path == ("disk_cached", last["variant"]))
+    assert last["epochs_s"] == {"uniform": cached.longest_s}
+    assert last["basis"] == "modelled"
+    assert last["hit_rates"] == {"uniform": pytest.approx(0.2, abs=0.01)}
+    assert f"{100 * last['hit_rates']['uniform']:.1f} %, " in text
+    assert said["question"]["disk_iops"] == 250e3
+    assert any("simulated on 20,000 rows" in remark for remark in said["remarks"])
+
+
+@pytest.mark.parametrize(
+    ("text", "disk"),
+    [
+        ("250k,3GB/s", (250e3, 3e9)),
+        ("1.5M, 14 GB/s", (1.5e6, 14e9)),
+        ("90000,500MB/s", (90e3, 500e6)),
+        ("250k", (250e3, None)),
+        ("", (None, None)),
+    ],
+)
+def test_a_disk_is_read_as_people_write_it(
+    text: str, disk: tuple[float | None, float | None]
+) -> None:
+    assert disk_of(text) == disk
+
+
+@pytest.mark.parametrize("text", ["250", "k", "250k,3", "250k,3GB", ",3GB/s", "250k,3GB/s,1"])
+def test_what_is_no_disk_is_said(text: str, tmp_path: Path) -> None:
+    if text == "250":
+        assert disk_of(text) == (250.0, None)
+        return
+    with pytest.raises(AdviceError, match="write 250k,3GB/s for 250 thousand reads"):
+        disk_of(text)
+
+
+def test_the_command_takes_a_disk(tmp_path: Path) -> None:
+    asked = ["advise", "--nodes", "400M", "--edges", "6B", "--dim", "128", "--fanouts", "2"]
+    asked += ["--train-nodes", "100k", "--host-memory", "64", "--profile", "rtx3090-pcie4"]
+    asked += ["--law", "uniform", "--batch-size", "400", "--disk", "250k,3GB/s", "--json"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert said["strategies"][0]["strategy"] == "disk_cached"
+    assert said["strategies"][0]["bound"] == "disk (reads a second)"
+    done = CliRunner().invoke(app, [*asked, "--disk", "quick"])
+    assert done.exit_code == 2
+    assert "--disk 'quick': write 250k,3GB/s" in done.stderr
+
+
+def test_a_calibrated_disk_needs_no_option(tmp_path: Path) -> None:
+    own = BARE.with_constant("disk.iops", ((1.0, 20e3), (128.0, 100e3)), "measured")
+    path = tmp_path / "mine.toml"
+    path.write_text(own.to_toml(), encoding="utf-8")
+    asked = Asked(
+        nodes=400_000_000,
+        edges=6_000_000_000,
+        dim=125,
+        train_nodes=100_000,
+        fanouts="2",
+        batch_size=400,
+        host_memory_bytes=64 * GIB,
+        profile=str(path),
+        law="uniform",
+    )
+    advice = answer(asked, tmp_path, tmp_path)
+    direct = next(o for o in advice.ranked if o.strategy == "disk_direct" and o.lookahead == 1)
+    assert direct.longest_s == pytest.approx(250 * advice.sizes[0].rows / 100e3, rel=0.02)

@@ -1,0 +1,232 @@
+"""Rows that come off a disk, worked out by hand: its limits, its sharing, and what is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatherbench.bench.model.epoch import epoch_seconds, minibatch_parts, predict_batches
+from gatherbench.bench.model.estimate import Estimate, combine
+from gatherbench.bench.model.load import MinibatchLoad, load_of, serving
+from gatherbench.bench.model.physics import Part, disk_read
+from gatherbench.bench.model.predict import declared_load
+from gatherbench.bench.model.profile import LinkProfile, Points, load_profile
+from gatherbench.strategies.data_path import DataPath
+
+BARE = load_profile("rtx3090-pcie4")
+
+
+def machine(
+    iops: float | Points = ((1.0, 20e3), (64.0, 80e3), (128.0, 250e3)),
+    bandwidth: float | None = 3e9,
+) -> LinkProfile:
+    """An RTX 3090 with a disk that reads 250 k blocks of 4 KiB a second, 128 at once, and 3 GB/s.
+
+    Its host has 1 TB/s and 1 TB/s a core, so that what the processor does takes hardly any time.
+    """
+    found = BARE.with_constant("disk.iops", iops, "made up")
+    constants = {"disk.block": 4096.0, "disk.bandwidth": bandwidth, "gpu.submit": 1e-7}
+    constants |= {"host.memory_rate": 1e12, "host.gather_rate": 1e12}
+    for key, value in constants.items():
+        found = found.with_constant(key, value, "made up")
+    return found
+
+
+#: 25 000 rows of 512 B, each in a block of its own: 0.1 s by reads, 34 ms by bytes.
+ROWS = 25_000
+READS = MinibatchLoad(
+    ROWS * 512.0,
+    cpu_read_bytes=ROWS * 512.0,
+    cpu_write_bytes=ROWS * 512.0,
+    copy_engine_bytes=ROWS * 512.0,
+    disk_payload_bytes=ROWS * 512.0,
+    disk_bytes=ROWS * 4096.0,
+    disk_requests=float(ROWS),
+    row_bytes=512,
+    table_bytes=2e11,
+    sample_s=Estimate(0.0),
+    train_s=Estimate(0.05),
+)
+#: 12.8 MB over the link: payloads of 256 B with 20 B of header on 31.51 GB/s less 8 %.
+COPY_S = 12.8e6 / 256 * 276 / (31.51e9 * 0.92)
+
+
+Disk = Callable[[MinibatchLoad, LinkProfile], Part]
+
+
+def check_disk(disk: Disk) -> None:
+    by_reads = disk(READS, machine())
+    assert by_reads.seconds.value == pytest.approx(0.1)
+    assert by_reads.bound == "disk (reads a second)"
+    assert by_reads.demands == {"disk": 1.0, "host memory": pytest.approx(102.4e6 / 1e12 / 0.1)}
+    # 1000 reads of 600 kB: 4 ms of 250 k a second, 0.2 s of 3 GB/s.
+    long_reads = replace(READS, disk_requests=1000.0, disk_bytes=600e6)
+    by_bytes = disk(long_reads, machine())
+    assert (by_bytes.seconds.value, by_bytes.bound) == (pytest.approx(0.2), "disk (bytes)")
+    # No more reads are in flight than there are: 8 are half-way from 1 to 64 as doublings go, so
+    # half-way from 20 k to 80 k.
+    for requests, rate in ((1.0, 20e3), (8.0, 50e3), (64.0, 80e3), (128.0, 250e3), (1e6, 250e3)):
+        few = replace(READS, disk_requests=requests, disk_bytes=0.0)
+        assert disk(few, machine()).seconds.value == pytest.approx(requests / rate)
+
+
+def test_the_slower_of_reads_and_bytes_counts() -> None:
+    check_disk(disk_read)
+
+
+def one_after_the_other(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """Reads, then bytes."""
+    part = disk_read(load, profile)
+    more = disk_read(replace(load, disk_requests=0.0), profile).seconds
+    return replace(part, seconds=combine(lambda a, b: a + b, part.seconds, more))
+
+
+def always_deep(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """As if there were always as many reads in flight as there may be."""
+    best = profile.with_constant("disk.iops", profile.disk.iops.at(128), "made up")
+    return disk_read(load, best)
+
+
+def of_payload(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    """As if the disk read rows and not blocks."""
+    return disk_read(replace(load, disk_bytes=load.disk_payload_bytes), profile)
+
+
+def a_disk_for_each(load: MinibatchLoad, profile: LinkProfile) -> Part:
+    return replace(disk_read(load, profile), demands={})
+
+
+@pytest.mark.parametrize("wrong", [one_after_the_other, always_deep, of_payload, a_disk_for_each])
+def test_a_wrong_disk_is_rejected(wrong: Disk) -> None:
+    with pytest.raises(AssertionError):
+        check_disk(wrong)
+
+
+def seconds(load: MinibatchLoad, profile: LinkProfile, batches: int, gpus: int = 1) -> float:
+    value = predict_batches(load, profile, batches, gpus=gpus).epoch_s.value
+    assert value is not None
+    assert value == pytest.approx(epoch_seconds(load, profile, batches, gpus, 1).value)
+    return value
+
+
+def test_one_minibatch_at_a_time_reads_while_the_gpu_trains() -> None:
+    """The host waits for rows and not for training; the copy waits for the one buffer there is."""
+    assert seconds(READS, machine(), 100) == pytest.approx(100 * (0.1 + COPY_S) + 0.05, rel=1e-3)
+    slow = replace(READS, train_s=Estimate(0.3))
+    assert seconds(slow, machine(), 100) == pytest.approx(100 * (0.3 + COPY_S) + 0.1, rel=1e-3)
+
+
+def test_a_minibatch_ahead_hides_the_shorter_of_disk_and_training_and_the_copy() -> None:
+    ahead = replace(READS, lookahead=1)
+    assert seconds(ahead, machine(), 100) == pytest.approx(100 * 0.1 + COPY_S + 0.05, rel=1e-3)
+    slow = replace(ahead, train_s=Estimate(0.3))
+    assert seconds(slow, machine(), 100) == pytest.approx(100 * 0.3 + 0.1 + COPY_S, rel=1e-3)
+    epoch = predict_batches(ahead, machine(), 100)
+    assert epoch.bound == "disk (reads a second)"
+    assert epoch.exposed["disk"] == pytest.approx(1.0, rel=0.02)
+    assert epoch.exposed["train"] < 0.05
+    assert predict_batches(slow, machine(), 100).bound == "training (measured)"
+
+
+def test_ranks_of_a_machine_share_its_disk_and_machines_have_one_each() -> None:
+    """Two ranks read half as many minibatches each, at half the rate: nothing is gained."""
+    ahead = replace(READS, lookahead=1, gradient_bytes=0.0)
+    assert seconds(ahead, machine(), 100, gpus=2) == pytest.approx(100 * 0.1 + 0.05, rel=2e-3)
+    apart = predict_batches(ahead, machine(), 100, nodes=2).epoch_s.value
+    assert apart == pytest.approx(50 * 0.1 + 0.05, rel=2e-3)
+    parts = predict_batches(ahead, machine(), 100, gpus=2)
+    assert parts.at_once_s["disk"] == pytest.approx(0.2)
+
+
+def test_what_a_rank_reads_for_others_comes_off_its_disk_too() -> None:
+    sent = replace(READS, payload_bytes=2 * READS.payload_bytes, peer_bytes=READS.payload_bytes)
+    double = serving(sent)
+    assert double.disk_requests == 2 * ROWS
+    assert double.disk_bytes == 2 * ROWS * 4096
+    assert double.disk_payload_bytes == 2 * ROWS * 512
+
+
+def test_an_unknown_disk_is_a_reason_with_the_remedy() -> None:
+    (why,) = disk_read(READS, BARE).seconds.unknown
+    assert why == (
+        "disk.iops: the profile does not name it: measure the disk (gatherbench calibrate) or say"
+        " it (gatherbench advise --disk IOPS,BANDWIDTH)"
+    )
+    epoch = predict_batches(READS, BARE, 10)
+    assert epoch.epoch_s.unknown == (why,)
+    assert epoch.bound == "unknown"
+
+
+def test_an_unknown_bandwidth_is_left_out_and_said() -> None:
+    part = disk_read(READS, machine(bandwidth=None))
+    assert part.seconds.value == pytest.approx(0.1)
+    assert part.seconds.remarks == ("a limit is not known and left out: disk.bandwidth: made up",)
+
+
+@pytest.mark.parametrize("missing", ["disk_bytes", "disk_requests"])
+def test_what_the_page_cache_decides_is_not_predicted(missing: str) -> None:
+    nothing: dict[str, Any] = {missing: None}
+    mapped = replace(READS, **nothing)
+    epoch = predict_batches(mapped, machine(), 10)
+    (why,) = epoch.epoch_s.unknown
+    assert why.startswith("what is read off the disk: the page cache decides that")
+
+
+def test_a_path_without_a_disk_has_no_such_part() -> None:
+    warm = replace(READS, disk_payload_bytes=0.0, disk_bytes=0.0, disk_requests=0.0)
+    assert "disk" not in minibatch_parts(warm, BARE).named
+    assert list(minibatch_parts(READS, machine()).named) == [
+        "sample", "disk", "gather", "transfer", "train",
+    ]  # fmt: skip
+
+
+DECLARED = {
+    "fetch.declared_payload": 1e6,
+    "fetch.row": 500.0,
+    "fetch.lookahead": 1.0,
+    "fetch.gpu_share": 0.0,
+    "sample.minibatches": 4.0,
+    "sample.edges": 4e6,
+    "train.operations": 1e9,
+    "train.gpu_memory": 1e9,
+    "train.launches": 400.0,
+    "train.structure": 6.4e7,
+}
+
+
+def test_a_run_declares_its_reads() -> None:
+    """Over four minibatches: 8000 reads of 32.8 MB for 1 MB of rows."""
+    disk = {"fetch.disk_payload": 1e6, "fetch.disk_read": 32.8e6, "fetch.disk_requests": 8000.0}
+    load = declared_load(DECLARED | disk, 1e9)
+    assert (load.disk_payload_bytes, load.disk_bytes, load.disk_requests) == (25e4, 8.2e6, 2000.0)
+    mapped = declared_load(DECLARED | {"fetch.disk_payload": 1e6}, 1e9)
+    assert (mapped.disk_bytes, mapped.disk_requests) == (None, None)
+    older = declared_load(DECLARED, 1e9)
+    assert (older.disk_payload_bytes, older.disk_bytes, older.disk_requests) == (0.0, 0.0, 0.0)
+
+
+def test_a_data_path_says_what_it_reads() -> None:
+    path = DataPath(1024, disk_payload_bytes=1024, disk_bytes=8192, disk_requests=2)
+    load = load_of(path, share=0.5)
+    assert (load.disk_payload_bytes, load.disk_bytes, load.disk_requests) == (512, 4096, 1)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    iops=st.floats(1e3, 1e7),
+    more=st.floats(1.0, 100.0),
+    ahead=st.integers(0, 1),
+    gpus=st.integers(1, 2),
+    train_s=st.floats(0.0, 0.5),
+)
+def test_more_reads_a_second_are_never_slower(
+    iops: float, more: float, ahead: int, gpus: int, train_s: float
+) -> None:
+    load = replace(READS, lookahead=ahead, train_s=Estimate(train_s), gradient_bytes=0.0)
+    slow, fast = (seconds(load, machine(rate), 8, gpus) for rate in (iops, min(1e9, more * iops)))
+    assert fast <= slow * (1 + 1e-9)

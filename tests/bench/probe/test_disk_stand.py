@@ -1,0 +1,195 @@
+"""A disk is timed for real where there is one, and refused where what is read is memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gatherbench.bench.model.profile import LinkProfile
+from gatherbench.bench.probe import calibrate as calibration
+from gatherbench.bench.probe import disk
+from gatherbench.bench.probe.calibrate import calibrate, folder_of_disk
+from gatherbench.bench.probe.cases import CASES, DEPTHS, GIB, MIB, disk_points
+from gatherbench.bench.probe.disk import DiskStand, file_bytes, read_bytes
+from gatherbench.bench.probe.fit import Fit, Measured, blank_profile
+from gatherbench.bench.probe.machine import MachineFacts
+from gatherbench.bench.probe.stand import Observation, ProbeError
+from gatherbench.bench.read.points import Point
+from gatherbench.kernels.disk_read import DiskReadError, open_direct
+
+FACTS = MachineFacts("a-host", "two cores", 2)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "FILE_BYTES", 32 * MIB)
+    monkeypatch.setattr(disk, "LEAST_BYTES", MIB)
+    monkeypatch.setattr(disk, "_SECONDS", 1e-6)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of a disk."""
+    probe = tmp_path / "probe"
+    probe.write_bytes(bytes(4096))
+    try:
+        os.close(open_direct(probe))
+    except DiskReadError as why:
+        pytest.skip(str(why))
+    probe.unlink()
+    return tmp_path
+
+
+def test_a_disk_s_points_are_cases_that_can_be_listed() -> None:
+    points = disk_points()
+    assert [p.threads for p in points if p.case == "disk_random"] == [1, 8, 32, 128]
+    assert {p.row_bytes for p in points} == {4096, MIB}
+    assert all(CASES[p.case].section == "disk" for p in points)
+
+
+@pytest.mark.usefixtures("small")
+def test_every_point_is_measured_and_the_file_leaves_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The stand's file may come from a cache of the file system's own: that is another test's.
+    monkeypatch.setattr(disk, "COUNTERS", folder / "none")
+    said: list[str] = []
+    with DiskStand(folder, said.append) as stand:
+        assert list(folder.iterdir()) == [], "it has no name"
+        for point in disk_points():
+            seen = stand.measure(point)
+            each = MIB if point.case == "disk_sequential" else 1
+            assert seen.amount == each * min(8 * point.threads, 32 * MIB // point.row_bytes)
+            assert seen.seconds > 0
+            assert seen.source.startswith("time.perf_counter, ")
+    assert said == [f"writes 0.03125 GiB into {folder} to time its disk, and gives them back"]
+
+
+@pytest.mark.usefixtures("small")
+def test_wrong_blocks_are_not_timed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "COUNTERS", folder / "none")
+    with DiskStand(folder) as stand:
+        point = disk_points()[1]
+
+        class Lazy:
+            file, engine = stand._reader(point).file, "lazy"
+
+            def read(self, ids: object, out: np.ndarray[Any, Any]) -> None:
+                out[:] = 0
+
+            def close(self) -> None: ...
+
+        stand._readers[point].close()
+        monkeypatch.setitem(stand._readers, point, Lazy())
+        with pytest.raises(ProbeError, match="delivered wrong blocks"):
+            stand.measure(point)
+
+
+@pytest.mark.usefixtures("small")
+def test_what_is_read_from_memory_is_no_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "read_bytes", lambda: 1000)
+    with pytest.raises(ProbeError, match="counts 0 bytes read from disks while 262144 were read"):
+        DiskStand(folder)
+
+
+def test_the_kernels_count_is_read_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters = tmp_path / "io"
+    monkeypatch.setattr(disk, "COUNTERS", counters)
+    assert read_bytes() is None
+    counters.write_text("rchar: 9\nread_bytes: 4096\nwrite_bytes: 7\n")
+    assert read_bytes() == 4096
+
+
+@pytest.mark.parametrize(("free", "size"), [(100 * GIB, 2 * GIB), (4 * GIB, GIB), (GIB, 256 * MIB)])
+def test_the_file_leaves_room(
+    free: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    assert file_bytes(tmp_path) == size
+
+
+def test_too_little_room_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=GIB - MIB))
+    with pytest.raises(ProbeError, match=r"1\.00 GiB are free, and timing its disk needs 1 GiB"):
+        file_bytes(tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(ProbeError, match="No such file"):
+        file_bytes(tmp_path / "gone")
+
+
+def rates(**of: float) -> Measured:
+    return Measured(of["median"], 0.9 * of["median"], 1.1 * of["median"], 5)
+
+
+def test_a_profile_is_fitted_to_what_was_seen() -> None:
+    seen = dict(zip(DEPTHS, (20e3, 50e3, 80e3, 90e3), strict=True))
+    found = {
+        p: rates(median=seen[p.threads] if p.case == "disk_random" else 1.5e9)
+        for p in disk_points()
+    }
+    profile = Fit(blank_profile(FACTS), found, FACTS).run()
+    assert profile.disk.iops.value == ((1, 20e3), (8, 50e3), (32, 80e3), (128, 90e3))
+    assert profile.disk.block.value == 4096
+    assert profile.disk.bandwidth.value == 1.5e9
+    assert "on a-host, 20 samples, widest quartiles -10.0% and +10.0%" in profile.disk.iops.source
+    assert profile.disk.bandwidth.source.endswith("reads of 1024 KiB, 8 in flight")
+
+
+def test_without_a_disk_the_profile_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(point: Point) -> Observation:
+        return Observation(1e6, 1e-3, "made up")
+
+    point = Point("host_copy", 0, GIB, 2)
+    monkeypatch.setattr(calibration, "_host_stand", lambda stack: (measure, [point], lambda: FACTS))
+    monkeypatch.setattr(calibration, "MOST_ROUNDS", 3)
+
+    class Full:
+        def __init__(self, folder: Path, say: object) -> None:
+            raise ProbeError("1.00 GiB are free")
+
+    said: list[str] = []
+    monkeypatch.setattr(disk, "DiskStand", Full)
+    reasons = {}
+    for folder in (None, tmp_path):
+        done = calibrate(tmp_path, device="cpu", disk=folder, say=said.append).profile
+        reasons[folder] = {done.disk.iops.source, done.disk.block.source}
+    remedy = "gatherbench calibrate --disk FOLDER, or advise --disk IOPS,BANDWIDTH"
+    assert reasons[None] == {f"not measured (not asked for): {remedy}"}
+    assert reasons[tmp_path] == {f"not measured (1.00 GiB are free): {remedy}"}
+    assert "no disk is timed: 1.00 GiB are free" in said
+
+    class Steady:
+        def __init__(self, folder: Path, say: object) -> None: ...
+
+        def __enter__(self) -> Steady:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def measure(self, point: Point) -> Observation:
+            return Observation(30e3 * point.threads, 1.0, "made up")
+
+    monkeypatch.setattr(disk, "DiskStand", Steady)
+    profile: LinkProfile = calibrate(tmp_path, device="cpu", disk=tmp_path).profile
+    assert profile.disk.iops.at(8) == 240e3
+    assert profile.host.memory_rate.value == 2e9, "the other points are still the host's"
+
+
+def test_the_folder_is_the_one_named_or_the_data_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "not" / "there"))
+    assert folder_of_disk("") == tmp_path
+    assert folder_of_disk(str(tmp_path)) == tmp_path
+    assert folder_of_disk("none") is None
+    with pytest.raises(ProbeError, match="no such folder; name one of the disk, or none"):
+        folder_of_disk(str(tmp_path / "gone"))
