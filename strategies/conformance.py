@@ -23,11 +23,14 @@ from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import COUNTS, Fetcher, Strategy, Ticket
 from gatherbench.strategies.data_path import BYTES
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of, current_ranks
+from gatherbench.strategies.partition_orders import Partitions
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float64)
 #: Bytes of a row: powers of two, either side of a 128 B line, and the widths of known datasets.
 ROW_BYTES = (1, 2, 4, 8, 16, 100, 127, 128, 129, 400, 353 * 4, 602 * 4, 4096, 8192)
 NUM_ROWS = 257
+#: In front of a table in a file; NumPy's is no shorter.
+HEADER_BYTES = 128
 
 
 class NonconformingError(AssertionError):
@@ -257,7 +260,8 @@ def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -
         measured=batches,
         room_bytes=1 << 20,
         ranks=current_ranks(),
-        file=file or TableFile(Path(os.devnull), 0, 0, 1),
+        file=file or TableFile(Path(os.devnull), HEADER_BYTES, 0, 1),
+        partitions=Partitions(7, 3, "beta") if num_rows >= 7 else Partitions(1, 1, "sequential"),
     )
     return known.limited_to(strategy.needs)
 
@@ -265,14 +269,13 @@ def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -
 def open_known(strategy: Strategy, table: Tensor, device: torch.device) -> Fetcher:
     """The strategy opened with what it needs to know, of a random graph.
 
-    A table that has to lie in a file is written to one, behind a header as short as NumPy's; the
-    file goes when the fetcher does.
+    A table that has to lie in a file is written to one; the file goes when the fetcher does.
     """
     if "file" not in strategy.needs:
         return strategy.open(table, device, known_of(strategy, len(table)))
     folder = tempfile.TemporaryDirectory()
     row_bytes = table.shape[1] * table.element_size()
-    file = TableFile(Path(folder.name, "table"), 128, len(table), row_bytes)
+    file = TableFile(Path(folder.name, "table"), HEADER_BYTES, len(table), row_bytes)
     rows = table.contiguous().view(torch.uint8).numpy().tobytes() if len(table) else b""
     file.path.write_bytes(bytes(file.offset) + rows)
     fetcher = strategy.open(table, device, known_of(strategy, len(table), file))
