@@ -29,7 +29,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float6
 #: Bytes of a row: powers of two, either side of a 128 B line, and the widths of known datasets.
 ROW_BYTES = (1, 2, 4, 8, 16, 100, 127, 128, 129, 400, 353 * 4, 602 * 4, 4096, 8192)
 NUM_ROWS = 257
-#: In front of a table in a file; NumPy's is no shorter.
+#: Bytes before the rows in a file, as short a header as NumPy's.
 HEADER_BYTES = 128
 
 
@@ -260,7 +260,7 @@ def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -
         measured=batches,
         room_bytes=1 << 20,
         ranks=current_ranks(),
-        file=file or TableFile(Path(os.devnull), HEADER_BYTES, 0, 1),
+        file=file or TableFile(Path(os.devnull), HEADER_BYTES, num_rows, 1),
         partitions=Partitions(7, 3, "beta") if num_rows >= 7 else Partitions(1, 1, "sequential"),
     )
     return known.limited_to(strategy.needs)
@@ -269,7 +269,8 @@ def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -
 def open_known(strategy: Strategy, table: Tensor, device: torch.device) -> Fetcher:
     """The strategy opened with what it needs to know, of a random graph.
 
-    A table that has to lie in a file is written to one; the file goes when the fetcher does.
+    A table that has to lie in a file is written to one, behind a header as short as NumPy's; the
+    file goes when the fetcher does.
     """
     if "file" not in strategy.needs:
         return strategy.open(table, device, known_of(strategy, len(table)))

@@ -52,7 +52,7 @@ class PartitionBuffer(Strategy):
 
     name: ClassVar[str] = "partition_buffer"
     summary: ClassVar[str] = "partitions of a table on disk pass through a buffer in host memory"
-    colour: ClassVar[str] = "grey"
+    colour: ClassVar[str] = "green"
 
     ahead: Literal["1", "0"] = "1"
 
