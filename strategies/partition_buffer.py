@@ -331,16 +331,3 @@ class BufferPath(HostPath):
 def blocks(begin: int, end: int) -> tuple[int, int]:
     """The whole blocks of a file that hold the bytes from ``begin`` to ``end``."""
     return begin // BLOCK_BYTES * BLOCK_BYTES, -(-end // BLOCK_BYTES) * BLOCK_BYTES
-
-
-def open_direct(path: Path, room: mmap.mmap) -> tuple[int, bool]:
-    """A file to be read past the page cache, if its file system can; and whether it can."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
-        with memoryview(room) as whole, whole[:BLOCK_BYTES] as some:
-            os.preadv(fd, [some], 0)
-        return fd, True
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        return os.open(path, os.O_RDONLY), False
