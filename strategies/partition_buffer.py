@@ -2,7 +2,7 @@
 
 The workload says how many partitions there are, how many of them the buffer holds and in which
 order they come (``partition_orders.py``); its minibatches want rows of those alone that are there
-together. So the path reads whole partitions, one behind the other, and no single row. It knows no
+together. So the path reads whole partitions past the page cache, and no single row. It knows no
 state by number: it goes on, state by state, to the next one that holds all that is asked for, and
 reads what comes new in each, trained in or not.
 
@@ -16,14 +16,11 @@ Marius++ / MariusGNN: Waleffe et al., EuroSys 2023, sections 3 and 5.
 
 from __future__ import annotations
 
-import errno
-import mmap
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -31,7 +28,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.kernels.host_memory import empty_table
+from gatherbench.kernels.disk_read import DiskReadError, block_bytes, open_direct
+from gatherbench.kernels.host_memory import HUGE_PAGE, empty_table
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
 from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
@@ -41,8 +39,8 @@ from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.partition_orders import Partitions
 from gatherbench.strategies.places import cuda_skip, no_path_to
 
-#: Reads begin and end at multiples of this in the file, and are no longer than that.
-BLOCK_BYTES, READ_BYTES = 4096, 4 << 20
+#: Bytes that are read at a time, at most.
+READ_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -154,6 +152,11 @@ class Walk:
             (file.offset + int(begin) * file.row_bytes, file.offset + int(end) * file.row_bytes)
             for begin, end in pairwise(partitions.bounds(file.num_rows))
         ]
+        block = block_bytes(file.path)
+        #: The whole blocks that hold them, which are read.
+        self.reads = [
+            (begin // block * block, -(-end // block) * block) for begin, end in self.extents
+        ]
         self._counts = dict.fromkeys(("rows_in_memory", "disk_read", "disk_requests", "swaps"), 0)
         self.begin_epoch()
 
@@ -219,7 +222,7 @@ class Walk:
         loads = [Load(part, self._free.pop()) for part in sorted(parts - self.where.keys())]
         for part, place in loads:
             self.where[part] = place
-            begin, end = blocks(*self.extents[part])
+            begin, end = self.reads[part]
             self._counts["disk_read"] += end - begin
             self._counts["disk_requests"] += -(-(end - begin) // READ_BYTES)
             self._counts["swaps"] += self._loaded >= self._held  # what fills the buffer is none
@@ -237,7 +240,7 @@ class BufferPath(HostPath):
 
     Raises:
         ValueError: more partitions than rows.
-        OSError: the file cannot be opened.
+        DiskReadError: the file cannot be opened, or not for direct reads.
     """
 
     def __init__(
@@ -251,14 +254,13 @@ class BufferPath(HostPath):
         width = int(features.shape[1])
         self._buffer = empty_table((self._walk.places * self._most, width), features.dtype)
         self._bytes = self._buffer.view(torch.uint8).numpy().reshape(-1)
-        self._read = mmap.mmap(-1, READ_BYTES)  # begins at a page, as direct reads want it
-        self._fd, direct = open_direct(file.path, self._read)
+        # Direct reads want aligned memory: what is as long as a huge page begins at one.
+        self._read = empty_table((max(READ_BYTES, HUGE_PAGE), 1), torch.uint8).numpy()[:, 0]
+        self._fd = open_direct(file.path)
         self._thread = ThreadPoolExecutor(1, "gatherbench-partitions") if ahead else None
         self._coming: dict[int, Future[None]] = {}
-        self.setup = [
-            SetupStep("buffer", "B", self._bytes.size, "places for partitions, those ahead too"),
-            SetupStep("direct_reads", "1", direct, "whether O_DIRECT passes the page cache by"),
-        ]
+        said = "places for partitions, those that are read ahead among them"
+        self.setup = [SetupStep("buffer", "B", self._bytes.size, said)]
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
         array = ids.numpy()
@@ -297,20 +299,17 @@ class BufferPath(HostPath):
         """Read a partition, one request after the other."""
         begin, end = self._walk.extents[load.part]
         start = load.place * self._most * self._file.row_bytes - begin
-        first, stop = blocks(begin, end)
+        first, stop = self._walk.reads[load.part]
         for at in range(first, stop, READ_BYTES):
             size = min(READ_BYTES, stop - at)
-            with memoryview(self._read) as whole, whole[:size] as some:
-                got = os.preadv(self._fd, [some], at)
+            got = os.preadv(self._fd, [self._read[:size].data], at)
             low, high = max(at, begin), min(at + size, end)
             if at + got < high:
-                raise OSError(
+                raise DiskReadError(
                     f"{self._file.path}: byte {at + got} could not be read, and the table ends at"
-                    f" {self._file.end}; was the file cut short?"
+                    f" {self._file.end}: it was cut short; write it anew"
                 )
-            read = np.frombuffer(self._read, np.uint8, high - low, low - at)
-            self._bytes[start + low : start + high] = read
-        os.posix_fadvise(self._fd, first, stop - first, os.POSIX_FADV_DONTNEED)
+            self._bytes[start + low : start + high] = self._read[low - at : high - at]
 
     def begin_epoch(self) -> None:
         for future in self._coming.values():
@@ -326,8 +325,3 @@ class BufferPath(HostPath):
             self._thread.shutdown(wait=True, cancel_futures=True)
         os.close(self._fd)
         super().close()
-
-
-def blocks(begin: int, end: int) -> tuple[int, int]:
-    """The whole blocks of a file that hold the bytes from ``begin`` to ``end``."""
-    return begin // BLOCK_BYTES * BLOCK_BYTES, -(-end // BLOCK_BYTES) * BLOCK_BYTES

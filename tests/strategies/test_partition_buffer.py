@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gatherbench.kernels.disk_read import DiskReadError
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies import conformance, partition_buffer
 from gatherbench.strategies.base import Fetcher
@@ -210,32 +210,12 @@ def test_a_file_that_was_cut_short_is_named_and_nothing_stale_is_served(opened: 
     with fetcher:
         fetcher.submit(torch.arange(50)).result()
         os.truncate(known.file.path, 80_000)
-        with pytest.raises(OSError, match=r"byte 80000 could not be read.*cut short"):
+        with pytest.raises(DiskReadError, match=r"byte 80000 could not be read.*cut short"):
             fetcher.submit(torch.arange(50, 100)).result()
         known.file.path.write_bytes(whole)
         ids = torch.arange(50, 100)
         rows = fetcher.submit(ids).result()
         assert torch.equal(rows.view(torch.uint8), table[ids].view(torch.uint8))
-
-
-def test_a_file_system_without_direct_reads_is_read_through_the_page_cache(
-    opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = os.open
-
-    def refuse(path: Path, flags: int) -> int:
-        if flags & os.O_DIRECT:
-            raise OSError(errno.EINVAL, "Invalid argument")
-        return plain(path, flags)
-
-    monkeypatch.setattr(os, "open", refuse)
-    table = random_table(100, 5, torch.float32)
-    fetcher, _ = opened(table, Partitions(4, 2, "beta"))
-    with fetcher:
-        ids = torch.arange(100)
-        rows = fetcher.submit(ids).result()
-        assert torch.equal(rows.view(torch.uint8), table.view(torch.uint8))
-    assert {step.metric: step.value for step in fetcher.setup}["direct_reads"] == 0
 
 
 @pytest.mark.parametrize("wrong", ["the partition before", "nothing", "half of it"])
