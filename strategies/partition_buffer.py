@@ -17,6 +17,7 @@ Marius++ / MariusGNN: Waleffe et al., EuroSys 2023, sections 3 and 5.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -30,7 +31,8 @@ from torch import Tensor
 
 from gatherbench.kernels.disk_read import DiskReadError, block_bytes, open_direct
 from gatherbench.kernels.host_memory import HUGE_PAGE, empty_table
-from gatherbench.kernels.table_file import TableFile
+from gatherbench.kernels.read_engines import latency_bin
+from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
 from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
 from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
 from gatherbench.strategies.data_path import DataPath
@@ -257,6 +259,7 @@ class BufferPath(HostPath):
         # Direct reads want aligned memory: what is as long as a huge page begins at one.
         self._read = empty_table((max(READ_BYTES, HUGE_PAGE), 1), torch.uint8).numpy()[:, 0]
         self._fd = open_direct(file.path)
+        self._latencies = np.zeros(LATENCY_BINS, np.int64)
         self._thread = ThreadPoolExecutor(1, "gatherbench-partitions") if ahead else None
         self._coming: dict[int, Future[None]] = {}
         said = "places for partitions, those that are read ahead among them"
@@ -302,7 +305,9 @@ class BufferPath(HostPath):
         first, stop = self._walk.reads[load.part]
         for at in range(first, stop, READ_BYTES):
             size = min(READ_BYTES, stop - at)
+            asked = time.perf_counter_ns()
             got = os.preadv(self._fd, [self._read[:size].data], at)
+            self._latencies[latency_bin(time.perf_counter_ns() - asked)] += 1
             low, high = max(at, begin), min(at + size, end)
             if at + got < high:
                 raise DiskReadError(
@@ -319,6 +324,9 @@ class BufferPath(HostPath):
 
     def counts(self) -> dict[str, int]:
         return self._walk.counts()
+
+    def latencies(self) -> NDArray[np.int64]:
+        return self._latencies.copy()
 
     def close(self) -> None:
         if self._thread is not None:

@@ -84,6 +84,9 @@ def test_an_epoch_takes_the_swaps_of_its_order(
             paths = list(told)
             assert counted["disk_read"] == epoch * sum(path.disk_bytes or 0 for path in paths)
             assert counted["disk_requests"] == epoch * (c + swaps)
+            timed = fetcher.latencies()
+            assert timed is not None
+            assert timed.sum() == counted["disk_requests"]
             missed = sum(path.disk_payload_bytes for path in paths) // 36
             asked = sum(ids.numel() for ids in batches)
             assert counted["rows_in_memory"] == epoch * (asked - missed)
