@@ -64,7 +64,7 @@ COUNTS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "rows_in_memory": ("1", "rows that the path had kept in host memory, by its own count"),
         "disk_read": ("B", "bytes that the path asked the disk for, by its own count"),
         "disk_requests": ("1", "reads that the path sent to the disk, by its own count"),
-        "swaps": ("1", "partitions that the path brought into memory, by its own count"),
+        "swaps": ("1", "partitions that took the place of others in memory, by the path's count"),
     }
 )
 

@@ -23,6 +23,7 @@ from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import COUNTS, Fetcher, Strategy, Ticket, announcing
 from gatherbench.strategies.data_path import BYTES
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of, current_ranks
+from gatherbench.strategies.partition_orders import Partitions
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float64)
 #: Bytes of a row: powers of two, either side of a 128 B line, and the widths of known datasets.
@@ -263,6 +264,7 @@ def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -
         room_bytes=1 << 20,
         ranks=current_ranks(),
         file=file or TableFile(Path(os.devnull), HEADER_BYTES, num_rows, 1),
+        partitions=Partitions(7, 3, "beta") if num_rows >= 7 else Partitions(1, 1, "sequential"),
     )
     return known.limited_to(strategy.needs)
 

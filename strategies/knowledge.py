@@ -21,9 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.kernels.table_file import TableFile
+from gatherbench.strategies.partition_orders import Partitions
 
 #: What a strategy may ask for.
-Need = Literal["graph", "training_ids", "earlier", "measured", "room_bytes", "ranks", "file"]
+Need = Literal[
+    "graph", "training_ids", "earlier", "measured", "room_bytes", "ranks", "file", "partitions"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class Knowledge:
         room_bytes: of the device's memory that may be filled.
         ranks: the process among those that train together.
         file: in which the table lies; then ``features`` is a map of it.
+        partitions: of which some are in memory together: a minibatch wants rows of no others.
     """
 
     graph: Adjacency | None = None
@@ -78,6 +82,7 @@ class Knowledge:
     room_bytes: int | None = None
     ranks: Ranks | None = None
     file: TableFile | None = None
+    partitions: Partitions | None = None
 
     def limited_to(self, needs: frozenset[Need]) -> Knowledge:
         """The same without what was not asked for."""

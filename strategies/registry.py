@@ -20,6 +20,7 @@ from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.disk_direct import DiskDirect
 from gatherbench.strategies.disk_mmap import DiskMmap
+from gatherbench.strategies.partition_buffer import PartitionBuffer
 from gatherbench.strategies.sharded import Sharded
 from gatherbench.strategies.unified_zero_copy import UnifiedZeroCopy
 
@@ -44,6 +45,7 @@ STRATEGIES: tuple[type[Strategy], ...] = (
     DiskMmap,
     DiskDirect,
     DiskCached,
+    PartitionBuffer,
     AllInGpu,
 )
 

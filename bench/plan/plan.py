@@ -25,6 +25,7 @@ from pydantic import (
 
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.workload import MODELS, Workload, own_model
+from gatherbench.strategies.partition_orders import Partitions
 
 if TYPE_CHECKING:
     from gatherbench.strategies.base import Strategy
@@ -97,6 +98,11 @@ class Measure(_Table):
         ge=0,
         description="Minibatches of test nodes that score the trained model at the end (0: none).",
     )
+    eval_every_epoch: bool = Field(
+        default=False,
+        description="Score it after each measured epoch too, outside the clock: accuracy over time."
+        " Then there is no energy of a GPU's epochs.",
+    )
     timeout_s: float = Field(
         default=3600, gt=0, description="Seconds after which a case has failed."
     )
@@ -156,6 +162,12 @@ class Measure(_Table):
                 'sampler_workers are CPU threads, and sampling = "gpu" needs none: leave'
                 ' sampler_workers out, or take sampling = "live"'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _scored(self) -> Measure:
+        if self.eval_every_epoch and not self.eval_batches:
+            raise ValueError("eval_every_epoch scores eval_batches minibatches: say how many")
         return self
 
     @model_validator(mode="after")
@@ -274,6 +286,14 @@ class WorkloadTable(_Table):
             raise ValueError("must be 0 or more")
         return value
 
+    @field_validator("partitions")
+    @classmethod
+    def _known_order(cls, value: str | list[str]) -> str | list[str]:
+        for words in _as_list(value):
+            if words:
+                Partitions.parse(words)
+        return value
+
     def expand(self) -> Iterator[Workload]:
         axes = {name: _as_list(value) for name, value in self if name != "scaling"}
         axes["fanouts"] = [tuple(fanouts) for fanouts in self.fanouts]
@@ -297,8 +317,8 @@ class StrategyTable(BaseModel):
     name: str = Field(
         description="Needed: one of `gatherbench list strategies`, which lists its parameters, too;"
         ' or "*", every one of ours that the plan does not name, with its default parameters (of a'
-        " single rank without those that fetch from other ranks, and without memory_share without"
-        " those that read a disk)."
+        " single rank without those that fetch from other ranks, without memory_share without those"
+        " that read a disk, and without partitions without those that hold some)."
     )
 
     @model_validator(mode="after")
@@ -407,6 +427,8 @@ def _suits(strategy: Strategy, workload: Workload) -> bool:
     """Whether ``"*"`` means this path too."""
     if strategy.collective and workload.world == 1:
         return False
+    if "partitions" in strategy.needs:
+        return bool(workload.partitions)
     return "file" not in strategy.needs or workload.memory_share > 0
 
 
@@ -463,7 +485,12 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def _refuse_idle_ranks(workload: Workload) -> None:
-    """Refuse minibatches that are too small to be split."""
+    """Refuse minibatches that are too small to be split, or that only one rank can draw."""
+    if workload.partitions and workload.world > 1:
+        raise ValueError(
+            f"partitions = {workload.partitions!r} are for one rank, and there are"
+            f" {workload.world}: leave partitions out, or gpus and nodes"
+        )
     if workload.step_seeds < workload.world:
         raise ValueError(
             f"batch_size = {workload.batch_size} leaves no seed node for some of"

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from torch import nn
 
+    from gatherbench.strategies.partition_orders import Partitions
+
 #: Models by their names in a plan; any other is a class of the user's own, ``module:Class``.
 MODELS = MappingProxyType({"sage": "GraphSAGE", "gat": "GAT", "mlp": "MLP"})
 #: The model that looks at no edge: trained on rows of a table without a graph (``gpu-meters``).
@@ -69,6 +71,17 @@ class Workload:
     def step_seeds(self) -> int:
         """Seed nodes of a step of all ranks together."""
         return self.batch_size * (self.world if self.scaling == "weak" else 1)
+
+    @property
+    def parted(self) -> Partitions | None:
+        """What ``partitions`` says; the order of the parts is drawn from the seed.
+
+        Raises:
+            ValueError: it says nothing that could be done.
+        """
+        from gatherbench.strategies.partition_orders import Partitions
+
+        return Partitions.parse(self.partitions, self.seed) if self.partitions else None
 
     @property
     def _ranks(self) -> str:

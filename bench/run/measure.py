@@ -48,12 +48,12 @@ from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_calibration import gpu_under_test
 from gatherbench.bench.run.store import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.untimed import EnergyBlock, row_of, uvm_rows
-from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds, workload_seeds
+from gatherbench.bench.sampling.epoch import StateSeeds, batch_seed, epoch_seeds, workload_seeds
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.splitmix import derive
-from gatherbench.bench.sampling.torch_sampler import DeviceSampler
+from gatherbench.bench.sampling.state_sampler import device_sampler_of, sampler_of
 from gatherbench.bench.sampling.trace import InputIds, Sampler, Trace
 from gatherbench.bench.sampling.workers import drawn_ahead
 from gatherbench.datasets.dataset import GraphDataset
@@ -142,6 +142,8 @@ def _measure(
     room = free_bytes(device)
     known = knowledge_of(job.case.workload, dataset, epochs.measured_ids(), room)
     known = replace(known, ranks=group.ranks or Ranks(0, 1, 1), file=file_of(dataset))
+    if "partitions" in known.missing(strategy.needs):
+        return 'unsupported: the workload has no partitions; say some, such as "16/4 beta"'
     knowledge = known.limited_to(strategy.needs)
     cached = _dropped(knowledge.file)
     begin = time.perf_counter()
@@ -250,9 +252,10 @@ def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[R
 
 def draws(
     workload: Workload, dataset: GraphDataset, epoch: int = 0, rank: int = 0
-) -> Iterator[tuple[Tensor, int]]:
+) -> Iterator[tuple[Tensor | StateSeeds, int]]:
     """What a rank's minibatches of an epoch are drawn from: the seed nodes and seed of each."""
-    for i, seeds in enumerate(workload_seeds(workload, dataset.train_ids, epoch, rank)):
+    nodes = dataset.spec.num_nodes
+    for i, seeds in enumerate(workload_seeds(workload, dataset.train_ids, epoch, rank, nodes)):
         yield seeds, batch_seed(workload.seed, epoch, i, rank, workload.world)
 
 
@@ -274,11 +277,10 @@ class Epochs:
         self.plan, self.workload = job.measure, job.case.workload
         self.dataset, self.trace, self.rank = dataset, trace, max(job.rank, 0)
         graph = (dataset.indptr, dataset.indices)
-        self.sampler = NeighborSampler(*graph, self.workload.fanouts)
+        self.sampler = sampler_of(self.workload, *graph)
         self._drawing: Sampler = self.sampler
         if self.plan.sampling == "gpu":
-            device = torch.device(job.device)
-            self._drawing = DeviceSampler(*graph, self.workload.fanouts, device)
+            self._drawing = device_sampler_of(self.workload, *graph, torch.device(job.device))
         self._workers = [self.sampler.clone(threads=1) for _ in range(self.plan.sampler_workers)]
         self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
 
@@ -351,7 +353,15 @@ def _train(
         out.row(row)
     gpu = gpu_under_test(fetcher.device, job.sensors)
     recorder = Recorder(open_meters(gpu=gpu, folder=dataset.folder))
-    energy = EnergyBlock(gpu, run_on=plan.energy)
+    # What is scored between epochs takes energy, too.
+    energy = EnergyBlock(None if plan.eval_every_epoch else gpu, run_on=plan.energy)
+
+    def evaluate(epoch: int) -> None:
+        if plan.eval_batches and group.rank == 0:
+            right, seen = score(case.workload, dataset, table, trainer, plan.eval_batches)
+            if seen:
+                source = f"{seen} test nodes"
+                out.row(make.ok("eval", "test_accuracy", "1", right / seen, source, epoch))
 
     for step in _tuned(fetcher, trainer, typical, table):
         out.row(make.ok("setup", step.metric, step.unit, step.value, step.source))
@@ -372,13 +382,9 @@ def _train(
                 out.row(row_of(reading, make, "epoch", number))
                 if reading.series:
                     out.series(case, number, reading.metric, reading.unit, reading.series)
-    if plan.eval_batches and group.rank == 0:
-        right, seen = score(
-            case.workload, dataset, table, trainer, epochs.sampler, plan.eval_batches
-        )
-        if seen:
-            source = f"{seen} test nodes"
-            out.row(make.ok("eval", "test_accuracy", "1", right / seen, source))
+            if plan.eval_every_epoch:
+                evaluate(number)
+    evaluate(-1)
 
     last = itertools.islice(epochs.trace, LAST_BATCHES)
     check_rows(fetcher, witness, last, "after the last epoch", trainer, group=group)
@@ -433,13 +439,16 @@ def score(
     dataset: GraphDataset,
     table: Tensor,
     trainer: Trainer,
-    sampler: NeighborSampler,
     batches: int,
 ) -> tuple[int, int]:
-    """Test nodes classified rightly, and how many were looked at; drawn from the seed."""
+    """Test nodes classified rightly, and how many were looked at; drawn from the seed.
+
+    They see the whole graph, whatever the workload's minibatches see of it.
+    """
     if not len(dataset.test_ids):  # a split of one's own need not have any
         return 0, 0
     seeds = epoch_seeds(dataset.test_ids, workload.batch_size, workload.seed, 0, batches)
+    sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
     right = seen = 0
     for i, batch_seeds in enumerate(seeds):
         batch = sampler.sample(batch_seeds, batch_seed(workload.seed, -1, i))

@@ -5,6 +5,9 @@ Both live sampling and traces use this module, so they give the same minibatches
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,9 +15,20 @@ from torch import Tensor
 
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.sampling.splitmix import derive, stream
+from gatherbench.strategies.partition_orders import Partitions
 
 # Apart from one another, so that the order of an epoch says nothing about its draws.
-_ORDER, _DRAWS = 1, 2
+_ORDER, _DRAWS, _STATES = 1, 2, 3
+
+
+class StateSeeds(NamedTuple):
+    """Seed nodes of a minibatch that sees only what a buffer of partitions holds in a state.
+
+    ``nodes`` are int64 ``[S]``, ``state`` is a place in ``Partitions.states()``.
+    """
+
+    nodes: Tensor
+    state: int
 
 
 def epoch_seeds(
@@ -48,10 +62,64 @@ def epoch_seeds(
     return list(torch.split(torch.from_numpy(ids[order]), batch_size))
 
 
+def state_seeds(
+    partitions: Partitions,
+    num_nodes: int,
+    train_ids: NDArray[np.int64],
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    max_batches: int = 0,
+) -> list[StateSeeds]:
+    """The seed nodes of each minibatch of an epoch that goes from state to state of a buffer.
+
+    Each node is trained in one of the states in which its partition is there: drawn anew in each
+    epoch, each as likely as the others, so that the last states have their share too. The last
+    minibatch of each state is shorter; a state without seed nodes has none.
+
+    Args:
+        num_nodes: of the graph.
+
+    The others are those of :func:`epoch_seeds`.
+
+    Raises:
+        ValueError: as :func:`epoch_seeds`; or the graph has fewer nodes than partitions.
+    """
+    (ids,) = epoch_seeds(train_ids, max(1, len(train_ids)), seed, epoch)
+    held = np.zeros((partitions.count, len(states := partitions.states())), bool)
+    for number, state in enumerate(states):
+        held[list(state), number] = True
+    partitions.bounds(num_nodes)  # refuses a graph that is too small
+    part = partitions.of(ids.numpy(), num_nodes)
+    often = held.sum(axis=1)
+    where = np.nonzero(held)[1]  # the states of partition 0, then of partition 1, …
+    draws = stream(derive(seed, epoch, _STATES), len(ids)) % often.astype(np.uint64)[part]
+    drawn = where[(np.cumsum(often) - often)[part] + draws.astype(np.int64)]
+    by_state = ids[torch.from_numpy(np.argsort(drawn, kind="stable"))]
+    shares = torch.split(by_state, np.bincount(drawn, minlength=len(states)).tolist())
+    found = [
+        StateSeeds(batch, state)
+        for state, share in enumerate(shares)
+        if share.numel()
+        for batch in torch.split(share, batch_size)
+    ]
+    return found[: max_batches or None]
+
+
 def workload_seeds(
-    workload: Workload, train_ids: NDArray[np.int64], epoch: int, rank: int = 0
-) -> list[Tensor]:
-    """:func:`epoch_seeds` of a workload; where several ranks train, the share of one."""
+    workload: Workload,
+    train_ids: NDArray[np.int64],
+    epoch: int,
+    rank: int = 0,
+    num_nodes: int = 0,
+) -> Sequence[Tensor | StateSeeds]:
+    """:func:`epoch_seeds` of a workload; where several ranks train, the share of one.
+
+    Of a workload with partitions :func:`state_seeds`, for a graph of ``num_nodes``.
+    """
+    if (parts := workload.parted) is not None:
+        size, cut = workload.batch_size, workload.max_batches
+        return state_seeds(parts, num_nodes, train_ids, size, workload.seed, epoch, cut)
     steps = epoch_seeds(train_ids, workload.step_seeds, workload.seed, epoch, workload.max_batches)
     return steps if workload.world == 1 else rank_seeds(steps, rank, workload.world)
 

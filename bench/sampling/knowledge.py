@@ -7,13 +7,14 @@ where the measured ones are cut short, as they would in a training that goes on 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from torch import Tensor
 
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
-from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.epoch import batch_seed, workload_seeds
 from gatherbench.bench.sampling.splitmix import derive
+from gatherbench.bench.sampling.state_sampler import sampler_of
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.strategies.knowledge import Adjacency, Knowledge
 
@@ -32,14 +33,15 @@ def knowledge_of(
         measured: input ids of the minibatches that are measured.
         room_bytes: of the device's memory that a path may fill.
     """
-    sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
     seed = derive(workload.seed, _EARLIER)
+    other = replace(workload, seed=seed, max_batches=0, gpus=1, nodes=1)
+    sampler = sampler_of(other, dataset.indptr, dataset.indices)
 
     def earlier(epoch: int) -> Iterator[Tensor]:
-        seeds = epoch_seeds(dataset.train_ids, workload.batch_size, seed, epoch)
+        nodes = dataset.spec.num_nodes
         return (
             sampler.sample(part, batch_seed(seed, epoch, i)).input_ids
-            for i, part in enumerate(seeds)
+            for i, part in enumerate(workload_seeds(other, dataset.train_ids, epoch, 0, nodes))
         )
 
     return Knowledge(
@@ -48,4 +50,5 @@ def knowledge_of(
         earlier=earlier,
         measured=measured,
         room_bytes=room_bytes,
+        partitions=workload.parted,
     )

@@ -30,7 +30,7 @@ def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, Path
         TraceError: the trace on disk is broken.
     """
     from gatherbench.bench.sampling.epoch import workload_seeds
-    from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+    from gatherbench.bench.sampling.state_sampler import sampler_of
     from gatherbench.bench.sampling.trace import Trace, draw_trace
     from gatherbench.datasets.registry import prepare_dataset
     from gatherbench.datasets.store import data_root, open_dataset
@@ -46,9 +46,9 @@ def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, Path
     if not missing:
         return folder, trace
     dataset = open_dataset(folder)
-    sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
+    sampler = sampler_of(workload, dataset.indptr, dataset.indices)
     for rank, one in missing.items():
-        seeds = workload_seeds(workload, dataset.train_ids, 0, rank)
+        seeds = workload_seeds(workload, dataset.train_ids, 0, rank, dataset.spec.num_nodes)
         draw_trace(one, sampler, seeds, workload.seed, progress, rank=rank, world=world)
     for old in trace.parent.glob(f"{workload.trace_id}-{'?' * len(state_of(folder))}"):
         if old != trace:  # of a graph that is no more

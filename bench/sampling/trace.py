@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.bench.sampling.epoch import batch_seed
+from gatherbench.bench.sampling.epoch import StateSeeds, batch_seed
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.datasets.files import new_folder
 
@@ -45,13 +45,14 @@ class Sampler(Protocol):
     @property
     def num_nodes(self) -> int: ...
 
-    def sample(self, seeds: Tensor, seed: int) -> MiniBatch: ...
+    # Tensor, or StateSeeds for a sampler that goes from state to state of a buffer.
+    def sample(self, seeds: Any, seed: int) -> MiniBatch: ...
 
 
 def draw_trace(
     folder: Path,
     sampler: Sampler,
-    seeds: Iterable[Tensor],
+    seeds: Iterable[Tensor | StateSeeds],
     seed: int,
     progress: Callable[[str, float], None] | None = None,
     *,
@@ -65,7 +66,7 @@ def draw_trace(
     same arguments give the same bytes. A trace that is already there is replaced.
 
     Args:
-        seeds: of :func:`~gatherbench.bench.sampling.epoch.epoch_seeds`.
+        seeds: of :func:`~gatherbench.bench.sampling.epoch.workload_seeds`.
         seed: the workload's.
         progress: called with what is being done and the fraction of it that is done.
 
@@ -92,7 +93,7 @@ def draw_trace(
 def _write(
     folder: Path,
     sampler: Sampler,
-    batches: list[Tensor],
+    batches: list[Tensor | StateSeeds],
     seed: int,
     epoch: int,
     progress: Callable[[str, float], None] | None,

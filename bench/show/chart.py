@@ -16,7 +16,7 @@ from gatherbench.bench.show.looks import colour_of
 
 #: Share of a panel's width that the longest bar or whisker takes in the report, per cent.
 FULL = 98.0
-#: Seconds since an epoch began, and the value up to then, in order.
+#: Seconds since the axis of time begins, and the value up to then, in order.
 Points = Sequence[tuple[float, float]]
 
 
@@ -149,6 +149,7 @@ class Chart:
         panels: a reason in place of each line that is missing.
         legend: parts or curves → what they are called, and the name of their colour.
         marks: kinds of marks → what they are called.
+        time: of curves, what the axis of time is.
         absent: why there is nothing to draw at all.
         warnings: what has to stand above the numbers.
         foot: where they come from.
@@ -161,6 +162,7 @@ class Chart:
     panels: Sequence[Panel]
     legend: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     marks: Mapping[str, str] = field(default_factory=dict)
+    time: str = "time since the epoch began"
     absent: str = ""
     warnings: Sequence[str] = ()
     foot: str = ""

@@ -11,6 +11,8 @@ import pandas as pd
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.model.roofline import roofs
 from gatherbench.bench.plan.workload import ranks_in_words
+from gatherbench.bench.read.accuracy import accuracy_over_time as scores_over_time
+from gatherbench.bench.read.accuracy import alike
 from gatherbench.bench.read.cpu import cores_of, thread_seconds
 from gatherbench.bench.read.epochs import (
     EPOCHS,
@@ -36,6 +38,7 @@ from gatherbench.bench.read.ranks import Family, families, scaling
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import bytes_in_words, quantity, short
+from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.run.samples import load_timeline
 from gatherbench.bench.run.store import StoreError
 from gatherbench.bench.show.answers.reddit import published_range
@@ -651,6 +654,53 @@ def power_over_time(run: Run) -> Chart:
     )
 
 
+def accuracy_over_time(run: Run) -> Chart:
+    """What the model of each series had come to, over the time of its measured epochs."""
+    table, families = scores_over_time(run), alike(run)
+    began = int(run.plan["measure"].get("warmup_epochs", 0))
+    before = f" It had been trained in {began} untimed epochs before." if began else ""
+    otherwise = "not scored after each epoch: eval_every_epoch in [measure] does it"
+    panels = []
+    for workload in run.workloads:
+        # Axes are those of all that it may be compared with.
+        shared = table[table["workload"].isin(families[workload])]
+        highest, longest = (float(shared[name].max()) for name in ("accuracy", "time_s"))
+        values, time = Axis("share", highest or 1.0), Axis("s", 1.05 * longest or 1.0)
+        if shared.empty:
+            values, time = Axis("share", 1.0), Axis("s", 1.0)
+        lines = []
+        for names in _series(run, workload):
+            mine = table[table[SERIES[:3]].eq([workload, *names]).all(axis=1)]
+            if mine.empty:
+                why = _unpolled(run, "test_accuracy", workload, names, otherwise)
+                lines.append(Line(*names, missing=why))
+                continue
+            ends, scores = mine["time_s"].tolist(), mine["accuracy"].tolist()
+            # A score holds from the end of its epoch on, and nobody knows it before.
+            points = list(zip([*ends, time.top], [0.0, *scores], strict=True))
+            said = f"{values.said(scores[-1])} after {quantity(ends[-1], 's')}"
+            told = ", ".join(
+                f"{values.said(score)} after {quantity(end, 's')}"
+                for end, score in zip(ends, scores, strict=True)
+            )
+            lines.append(Line(*names, text=said, curves={"accuracy": points}, aloud=told))
+        panels.append(Panel(run.names[workload], lines, time, values=values))
+    return Chart(
+        "accuracy",
+        "Test accuracy over time",
+        "Scored after each measured epoch, which takes no time here; medians over repeats. A step"
+        " is where an epoch ended. Workloads that differ in their partitions have other minibatches"
+        f" and the same axes: the one that is higher at a time is better by then.{before}",
+        "test accuracy",
+        panels,
+        {"accuracy": ("test accuracy", "blue")},
+        time="time of the measured epochs",
+        absent="" if len(table) else otherwise,
+        warnings=warnings_of(run),
+        foot=provenance(run),
+    )
+
+
 def _over_time(
     run: Run,
     *,
@@ -783,14 +833,20 @@ def _series(run: Run, workload: str) -> list[Names]:
     return [(str(s), str(v)) for s, v in sort_series(planned).itertuples(index=False)]
 
 
-def _unpolled(run: Run, metric: str, workload: str, names: Names) -> str:
-    """What the run says of a metric that it does not have of a series."""
+def _unpolled(
+    run: Run,
+    metric: str,
+    workload: str,
+    names: Names,
+    otherwise: str = "nothing was polled: a GPU’s sensors are read during runs on a GPU",
+) -> str:
+    """What the run says of a metric that it does not have of a series; or else ``otherwise``."""
     mine: dict[str, object] = {"workload": workload, "strategy": names[0], "variant": names[1]}
     mine["status"] = ["failed", "skipped"]
     for found in (run.select(metric=metric, **mine), run.select(stage="case", **mine)):
         if len(found):
             return f"{found['status'].iloc[0]}: {found['reason'].iloc[0]}"
-    return "nothing was polled: a GPU’s sensors are read during runs on a GPU"
+    return otherwise
 
 
 # ---- as files --------------------------------------------------------------------------------
@@ -818,8 +874,14 @@ RANK_CHARTS: dict[str, Callable[[Run], Chart]] = {
 }
 
 
+def is_scored(run: Run) -> bool:
+    """Whether the plan has the model scored after each epoch."""
+    return bool(run.plan["measure"].get("eval_every_epoch"))
+
+
 def charts_of(run: Run) -> dict[str, Chart]:
     """Every chart that is kept as a picture, by the name of its file."""
     wanted = CHARTS | (GPU_CHARTS if has_gpu(run) else {})
     wanted |= RANK_CHARTS if families(run) else {}
+    wanted |= {"accuracy_over_time": accuracy_over_time} if is_scored(run) else {}
     return {name: make(run) for name, make in wanted.items()}

@@ -238,7 +238,7 @@ def _strips(
         if number + 1 < len(panel.lines):
             axes.tick_params(labelbottom=False)
         else:
-            axes.set_xlabel("time since the epoch began (s)")
+            axes.set_xlabel(f"{chart.time} (s)")
         if panel.lines and names[number]:
             axes.annotate(
                 f"{names[number]}\n{unit}", (0, 0.5), xytext=(-30, 0), ha="right", va="center",

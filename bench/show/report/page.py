@@ -84,6 +84,7 @@ def render_report(run: Run, base: Run | None = None) -> str:
             against=None if base is None else against(run, base),
             speedups=charts.speedup(run),
             stages=charts.epoch_breakdown(run),
+            accuracy=charts.accuracy_over_time(run) if charts.is_scored(run) else None,
             rank_charts=[make(run) for make in several],
             over_ranks=tables.over_ranks(run),
             each_rank=each,

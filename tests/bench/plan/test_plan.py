@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from gatherbench.bench.plan.plan_file import load_plan, plan_names
 from gatherbench.bench.plan.workload import Workload, workload_name
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.models import build_model
+from gatherbench.strategies.partition_orders import Partitions
 
 SMALL = """
 [measure]
@@ -192,6 +193,17 @@ def test_every_other_path_between_ranks_is_measured_where_there_are_several(tmp_
             )
         ),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nscaling = "both"', "'strong' or 'weak'"),
+        *(
+            ('dataset = "wordnet"', f'dataset = "wordnet"\npartitions = {words}', said)
+            for words, said in (
+                ('"16/4 bta"', "no order is called 'bta'"),
+                ('["", "4/16 beta"]', "a buffer of 16 of 4 partitions"),
+                ('"16/1 beta"', "a buffer of 1 is too small"),
+                ('"16"', "expected such as '16/4 beta'"),
+                ("[]", "workload[0].partitions: an empty list"),
+            )
+        ),
+        ("repeats = 3", "repeats = 3\neval_every_epoch = true", "say how many"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:
@@ -404,3 +416,21 @@ def test_minibatches_too_small_to_be_split_are_refused(tmp_path: Path) -> None:
         load_plan(str(path)).cases()
     path.write_text(path.read_text().replace("gpus = 2", 'gpus = 2\nscaling = "weak"'))
     assert load_plan(str(path)).cases()  # a seed for each
+
+
+def test_partitions_are_another_workload_of_one_rank_alone(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    parted = '"wordnet"\npartitions = ["", "16/4 beta"]'
+    path.write_text(SMALL.replace('"sage", "gat"', '"sage"').replace('"wordnet"', parted))
+    whole, some = load_plan(str(path)).workloads()
+    assert (whole.parted, some.parted) == (None, Partitions(16, 4, "beta"))
+    assert whole.id != some.id
+    assert whole.trace_id != some.trace_id
+    assert replace(some, seed=5).parted == Partitions(16, 4, "beta", 5)
+    every = path.read_text().replace('"all_in_gpu"', '"*"')
+    path.write_text(every)
+    cases = load_plan(str(path)).cases()
+    assert {c.workload for c in cases if c.strategy == "partition_buffer"} == {some}
+    path.write_text(every.replace("partitions", "gpus = [1, 2]\npartitions"))
+    with pytest.raises(PlanError, match="'16/4 beta' are for one rank, and there are 2"):
+        load_plan(str(path)).cases()

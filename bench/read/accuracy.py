@@ -1,0 +1,38 @@
+"""Test accuracy over the time that training took.
+
+Workloads that differ in ``partitions`` train on other minibatches: how long their epochs are says
+nothing of which is better. How right the model is after as much time does.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES
+
+
+def accuracy_over_time(run: Run) -> pd.DataFrame:
+    """What each measured series had come to after each measured epoch.
+
+    Columns: :data:`SERIES`, ``epoch``, ``time_s`` (of all measured epochs up to this one) and
+    ``accuracy`` (0 to 1); medians over repeats. Empty where ``eval_every_epoch`` was not asked for.
+    """
+    case = [*SERIES, "repeat"]
+    seconds = run.values("epoch", "wall_time").sort_index(level="epoch").groupby(case).cumsum()
+    scored = run.values("eval", "test_accuracy")
+    # Inner: the score of a whole case, of epoch -1, took no time of its own.
+    both = pd.DataFrame({"time_s": seconds, "accuracy": scored}).dropna()
+    return both.groupby([*SERIES, "epoch"]).median().reset_index()
+
+
+def alike(run: Run) -> dict[str, list[str]]:
+    """For each workload those that differ from it in their partitions at most, itself among them.
+
+    In the order of the plan.
+    """
+    plain = {name: {**fields, "partitions": ""} for name, fields in run.plan["workloads"].items()}
+    return {
+        name: [other for other, known in plain.items() if known == fields]
+        for name, fields in plain.items()
+    }

@@ -1,0 +1,335 @@
+"""Partitions of a table on disk pass through a buffer in host memory: MariusGNN's way.
+
+The workload says how many partitions there are, how many of them the buffer holds and in which
+order they come (``partition_orders.py``); its minibatches want rows of those alone that are there
+together. So the path reads whole partitions past the page cache, and no single row. It knows no
+state by number: it goes on, state by state, to the next one that holds all that is asked for, and
+reads what comes new in each, trained in or not.
+
+An epoch begins with an empty buffer, as in MariusGNN. What fills it first is read but no swap: the
+formulas of the orders count from then on. States behind the last minibatch are not gone to, because
+nobody asks for their rows. Rows that no further state has together are served all the same, from
+partitions that are read for them out of turn.
+
+Marius++ / MariusGNN: Waleffe et al., EuroSys 2023, sections 3 and 5.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gatherbench.kernels.disk_read import DiskReadError, block_bytes, open_direct
+from gatherbench.kernels.host_memory import HUGE_PAGE, empty_table
+from gatherbench.kernels.read_engines import latency_bin
+from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
+from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
+from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
+from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.host_fetcher import HostFetcher, HostPath
+from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
+from gatherbench.strategies.partition_orders import Partitions
+from gatherbench.strategies.places import cuda_skip, no_path_to
+
+#: Bytes that are read at a time, at most.
+READ_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class PartitionBuffer(Strategy):
+    """``ahead``: one minibatch is fetched ahead, and the partitions of the next state are read
+    while this one is trained on, into room beside the buffer (``1``); or neither (``0``)."""
+
+    name: ClassVar[str] = "partition_buffer"
+    summary: ClassVar[str] = "partitions of a table on disk pass through a buffer in host memory"
+    colour: ClassVar[str] = "green"
+
+    ahead: Literal["1", "0"] = "1"
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        return cuda_skip(device) if device.type == "cuda" else no_path_to(device)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"file", "partitions"})
+
+    @property
+    def lookahead(self) -> int:
+        return int(self.ahead)
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        payload = ids.numel() * row_bytes
+        return DataPath(
+            payload_bytes=payload,
+            cpu_read_bytes=payload,
+            cpu_write_bytes=payload,
+            copy_engine_bytes=payload,
+            gpu_requests={},
+            disk_bytes=None,  # as the minibatches before it will have it
+            disk_requests=None,
+        )
+
+    def data_paths(
+        self,
+        batches: Iterable[Tensor],
+        row_bytes: int,
+        num_rows: int,
+        knowledge: Knowledge = NOTHING,
+        before: Iterable[Tensor] = (),
+    ) -> Iterator[DataPath]:
+        parts, file = knowledge.partitions, knowledge.file
+        if parts is None or file is None:
+            yield from super().data_paths(batches, row_bytes, num_rows, knowledge, before)
+            return
+        file = replace(file, num_rows=num_rows, row_bytes=row_bytes)
+        walk = Walk(parts, file, ahead=self.ahead == "1")
+        for ids in batches:
+            before_it = walk.counts()
+            for _ in walk.steps(parts.of(ids.numpy(), num_rows)):
+                pass
+            done = {name: count - before_it[name] for name, count in walk.counts().items()}
+            yield replace(
+                self.data_path(ids, row_bytes),
+                disk_payload_bytes=(ids.numel() - done["rows_in_memory"]) * row_bytes,
+                disk_bytes=done["disk_read"],
+                disk_requests=done["disk_requests"],
+            )
+
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
+        assert knowledge.partitions is not None
+        assert knowledge.file is not None
+        path = BufferPath(features, knowledge.file, knowledge.partitions, ahead=self.ahead == "1")
+        fetcher: Fetcher
+        if device.type == "cuda":
+            fetcher = CudaStagedFetcher(path, features, device, self.lookahead)
+        else:
+            fetcher = HostFetcher(path, features, self.lookahead, staged=True)
+        fetcher.setup += path.setup
+        return fetcher
+
+
+class Load(NamedTuple):
+    """A partition is read into a place of the buffer."""
+
+    part: int
+    place: int
+
+
+class Step(NamedTuple):
+    """``loads``, then rows of the partitions ``served`` are gathered; ``ahead`` may wait for it."""
+
+    loads: list[Load]
+    served: frozenset[int]
+    ahead: list[Load]
+
+
+class Walk:
+    """What the minibatches of an epoch bring into the buffer, and what that takes.
+
+    It reads nothing: who declares and who fetches take the same steps.
+
+    Args:
+        file: of whose rows the partitions are.
+        ahead: what the next state brings is read beside the buffer.
+    """
+
+    def __init__(self, partitions: Partitions, file: TableFile, *, ahead: bool) -> None:
+        self._held, self._ahead, self._offset = partitions.held, ahead, file.offset
+        self._states = [frozenset(state) for state in partitions.states()]
+        more = max((len(new - old) for old, new in pairwise(self._states)), default=0)
+        #: How many partitions find room.
+        self.places = partitions.held + (more if ahead else 0)
+        #: Bytes of the file, from and to, of each partition.
+        self.extents = [
+            (file.offset + int(begin) * file.row_bytes, file.offset + int(end) * file.row_bytes)
+            for begin, end in pairwise(partitions.bounds(file.num_rows))
+        ]
+        block = block_bytes(file.path)
+        #: The whole blocks that hold them, which are read.
+        self.reads = [
+            (begin // block * block, -(-end // block) * block) for begin, end in self.extents
+        ]
+        self._counts = dict.fromkeys(("rows_in_memory", "disk_read", "disk_requests", "swaps"), 0)
+        self.begin_epoch()
+
+    def begin_epoch(self) -> None:
+        """Empty the buffer, before the first state."""
+        #: Place of each partition that is there.
+        self.where: dict[int, int] = {}
+        self._free = list(range(self.places))
+        self._state, self._astray, self._loaded = -1, False, 0
+
+    def counts(self) -> dict[str, int]:
+        """See ``Fetcher.counts``; of the steps that were taken."""
+        return self._counts.copy()
+
+    def steps(self, parts: NDArray[np.int64]) -> Iterator[Step]:
+        """What is to be done for a minibatch whose rows are of ``parts``, int64 ``[B]``."""
+        found = np.unique(parts, return_counts=True)
+        rows = dict(zip(*(array.tolist() for array in found), strict=True))
+        if not rows:
+            return
+        wanted, new = frozenset(rows), set[int]()
+        for step in self._steps(wanted):
+            new.update(load.part for load in step.loads)
+            self._counts["rows_in_memory"] += sum(rows[part] for part in step.served - new)
+            yield step
+
+    def _steps(self, wanted: frozenset[int]) -> Iterator[Step]:
+        left = range(max(0, self._state), len(self._states))
+        goal = next((k for k in left if wanted <= self._states[k]), None)
+        if goal is None:
+            yield from self._detour(wanted)
+            return
+        for state in range(left.start, goal + 1):
+            loads = self._enter(state)
+            if state < goal:
+                yield Step(loads, frozenset(), [])
+        following = self._states[goal + 1 : goal + 2] if self._ahead else []
+        yield Step(loads, wanted, [load for one in following for load in self._bring(one)])
+
+    def _enter(self, state: int) -> list[Load]:
+        if state == self._state and not self._astray:
+            return []
+        self._state, self._astray = state, False
+        return self._hold(self._states[state])
+
+    def _detour(self, wanted: frozenset[int]) -> Iterator[Step]:
+        """Serve what is there, then the rest, as much at a time as the buffer holds."""
+        self._astray = True
+        if here := wanted & self.where.keys():
+            yield Step([], here, [])
+        rest = sorted(wanted - here)
+        for k in range(0, len(rest), self._held):
+            served = frozenset(rest[k : k + self._held])
+            yield Step(self._hold(served), served, [])
+
+    def _hold(self, parts: frozenset[int]) -> list[Load]:
+        """Have these in the buffer and no others."""
+        for part in self.where.keys() - parts:
+            self._free.append(self.where.pop(part))
+        return self._bring(parts)
+
+    def _bring(self, parts: frozenset[int]) -> list[Load]:
+        loads = [Load(part, self._free.pop()) for part in sorted(parts - self.where.keys())]
+        for part, place in loads:
+            self.where[part] = place
+            begin, end = self.reads[part]
+            self._counts["disk_read"] += end - begin
+            self._counts["disk_requests"] += -(-(end - begin) // READ_BYTES)
+            self._counts["swaps"] += self._loaded >= self._held  # what fills the buffer is none
+            self._loaded += 1
+        return loads
+
+
+class BufferPath(HostPath):
+    """Brings partitions into the buffer, and rows out of it.
+
+    Args:
+        features: the table; of it only the shape and dtype are used.
+        file: where its rows lie.
+        ahead: see :class:`Walk`; a thread of its own reads them.
+
+    Raises:
+        ValueError: more partitions than rows.
+        DiskReadError: the file cannot be opened, or not for direct reads.
+    """
+
+    def __init__(
+        self, features: Tensor, file: TableFile, partitions: Partitions, *, ahead: bool
+    ) -> None:
+        self._walk = Walk(partitions, file, ahead=ahead)
+        super().__init__(features)
+        self._file, self._partitions = file, partitions
+        self._bounds = partitions.bounds(file.num_rows)
+        self._most = int(np.diff(self._bounds).max())
+        width = int(features.shape[1])
+        self._buffer = empty_table((self._walk.places * self._most, width), features.dtype)
+        self._bytes = self._buffer.view(torch.uint8).numpy().reshape(-1)
+        # Direct reads want aligned memory: what is as long as a huge page begins at one.
+        self._read = empty_table((max(READ_BYTES, HUGE_PAGE), 1), torch.uint8).numpy()[:, 0]
+        self._fd = open_direct(file.path)
+        self._latencies = np.zeros(LATENCY_BINS, np.int64)
+        self._thread = ThreadPoolExecutor(1, "gatherbench-partitions") if ahead else None
+        self._coming: dict[int, Future[None]] = {}
+        said = "places for partitions, those that are read ahead among them"
+        self.setup = [SetupStep("buffer", "B", self._bytes.size, said)]
+
+    def fetch(self, ids: Tensor, out: Tensor) -> None:
+        array = ids.numpy()
+        parts = self._partitions.of(array, self._file.num_rows)
+        try:
+            for step in self._walk.steps(parts):
+                self._take(step, array, parts, out)
+        except BaseException:  # what the walk believes to be there may not be
+            self.begin_epoch()
+            raise
+
+    def _take(
+        self, step: Step, ids: NDArray[np.int64], parts: NDArray[np.int64], out: Tensor
+    ) -> None:
+        if step.loads:  # into places, maybe, that others are still read into
+            self._wait(self._coming.keys())
+        for load in step.loads:
+            self._load(load)
+        self._wait(step.served)
+        if step.served:
+            shift = np.zeros(self._partitions.count, np.int64)
+            for part in step.served:
+                shift[part] = self._walk.where[part] * self._most - self._bounds[part]
+            mine = np.flatnonzero(np.isin(parts, list(step.served)))
+            rows = torch.from_numpy(ids[mine] + shift[parts[mine]])
+            self.cpu.gather(self._buffer, rows, out, torch.from_numpy(mine))
+        if self._thread is not None:
+            for load in step.ahead:
+                self._coming[load.part] = self._thread.submit(self._load, load)
+
+    def _wait(self, parts: Iterable[int]) -> None:
+        for part in [part for part in parts if part in self._coming]:
+            self._coming.pop(part).result()
+
+    def _load(self, load: Load) -> None:
+        """Read a partition, one request after the other."""
+        begin, end = self._walk.extents[load.part]
+        start = load.place * self._most * self._file.row_bytes - begin
+        first, stop = self._walk.reads[load.part]
+        for at in range(first, stop, READ_BYTES):
+            size = min(READ_BYTES, stop - at)
+            asked = time.perf_counter_ns()
+            got = os.preadv(self._fd, [self._read[:size].data], at)
+            self._latencies[latency_bin(time.perf_counter_ns() - asked)] += 1
+            low, high = max(at, begin), min(at + size, end)
+            if at + got < high:
+                raise DiskReadError(
+                    f"{self._file.path}: byte {at + got} could not be read, and the table ends at"
+                    f" {self._file.end}: it was cut short; write it anew"
+                )
+            self._bytes[start + low : start + high] = self._read[low - at : high - at]
+
+    def begin_epoch(self) -> None:
+        for future in self._coming.values():
+            future.exception()  # waits; what is dropped may have failed
+        self._coming.clear()
+        self._walk.begin_epoch()
+
+    def counts(self) -> dict[str, int]:
+        return self._walk.counts()
+
+    def latencies(self) -> NDArray[np.int64]:
+        return self._latencies.copy()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=True, cancel_futures=True)
+        os.close(self._fd)
+        super().close()

@@ -1,0 +1,162 @@
+"""The orders in which partitions of a table on disk come into memory, and who is there together.
+
+A graph that does not fit in memory can be trained part by part: ``p`` partitions of nodes lie on
+disk, ``c`` of them in a buffer, and a minibatch sees only what the buffer holds. The sequence of
+the buffer's contents decides how much is read and which neighbours meet. The sampler needs it to
+draw the minibatches, and the data path to bring the rows.
+
+- ``beta``: every two partitions meet. ``c - 1`` stay while all that have not met them pass through
+  the last place, one swap a state; then they are replaced, one by one, and never come back. It
+  takes (p-c) + (x+1)[(p-c) - x(c-1)/2] swaps, x = ⌊(p-c)/(c-1)⌋, where ⌈(p(p-1) - c(c-1)) /
+  (2(c-1))⌉ is the least that any order takes (Marius, OSDI 2021, section 4).
+- ``comet``: partitions are put into random groups, and ``beta`` goes over the groups (MariusGNN,
+  EuroSys 2023, section 5). Here a group has ``c/2`` partitions, so that the buffer holds two; the
+  paper also chooses the size of groups, and draws them anew in each epoch.
+- ``sequential``: ``c`` after ``c``, in the table's order: ⌈p/c⌉ states, all of them replaced at
+  once. Every partition is there, hardly any two meet. The paper's order of this name wants a table
+  that begins with all training nodes, and has one state an epoch; our tables are not sorted so.
+- ``dispersed``: ``p - c`` single swaps, each in place of the partition that came first, in random
+  order.
+
+What is random depends on the seed alone, and is the same in every epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: What a buffer holds, by number of the partition; and one after the other.
+State = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """``count`` parts of a table's rows, alike in size, of which a buffer holds ``held``.
+
+    Attributes:
+        order: a name of :data:`ORDERS`.
+        seed: of what is random in the order.
+
+    Raises:
+        ValueError: there is no such order, or none for such numbers.
+    """
+
+    count: int
+    held: int
+    order: str
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise ValueError(f"no order is called {self.order!r}; there are {', '.join(ORDERS)}")
+        if not 1 <= self.held <= self.count:
+            raise ValueError(
+                f"a buffer of {self.held} of {self.count} partitions: expected 1 to {self.count}"
+            )
+        if self.order == "beta" and self.held < 2 <= self.count:
+            raise ValueError("beta has every two partitions meet: a buffer of 1 is too small")
+        if self.order == "comet" and (self.held % 2 or self.count % (self.held // 2)):
+            raise ValueError(
+                f"comet makes groups of half a buffer: {self.held} must be even, and its half"
+                f" divide {self.count}"
+            )
+
+    @classmethod
+    def parse(cls, words: str, seed: int = 0) -> Self:
+        """``16/4 beta``, as a plan has it: 4 of 16 parts in the order ``beta``.
+
+        Raises:
+            ValueError: it does not read so, or see above.
+        """
+        found = re.fullmatch(r"([0-9]+)/([0-9]+) (\w+)", words)
+        if found is None:
+            raise ValueError(
+                f"partitions = {words!r}: expected such as '16/4 beta', for 4 of 16 parts in the"
+                f" order {', '.join(ORDERS)}"
+            )
+        count, held, order = found.groups()
+        try:
+            return cls(int(count), int(held), order, seed)
+        except ValueError as error:
+            raise ValueError(f"partitions = {words!r}: {error}") from None
+
+    def states(self) -> tuple[State, ...]:
+        """What the buffer holds in an epoch, ``held`` partitions at a time."""
+        return tuple(ORDERS[self.order](self))
+
+    def bounds(self, num_rows: int) -> NDArray[np.int64]:
+        """Where each partition begins, and where the last one ends: int64 ``[count + 1]``.
+
+        Raises:
+            ValueError: a table with fewer rows than partitions.
+        """
+        if max(1, num_rows) < self.count:
+            raise ValueError(
+                f"a table of {num_rows} rows has no {self.count} partitions: take fewer"
+            )
+        return np.arange(self.count + 1, dtype=np.int64) * num_rows // self.count
+
+    def of(self, ids: NDArray[Any], num_rows: int) -> NDArray[np.int64]:
+        """The partition of each row id: int64, of the shape of ``ids``."""
+        last = (ids.astype(np.int64) + 1) * self.count - 1
+        return np.asarray(last // max(1, num_rows))
+
+    def shuffled(self) -> list[int]:
+        """All partitions in random order: by a hash, as no library promises its next version's."""
+
+        def key(part: int) -> bytes:
+            return hashlib.sha256(f"{self.seed}/{part}".encode()).digest()
+
+        return sorted(range(self.count), key=key)
+
+
+def _beta(parts: Partitions) -> Iterator[State]:
+    return beta(parts.shuffled(), parts.held)
+
+
+def _comet(parts: Partitions) -> Iterator[State]:
+    order, size = parts.shuffled(), max(1, parts.held // 2)
+    groups = [tuple(order[k : k + size]) for k in range(0, parts.count, size)]
+    return (sum((groups[k] for k in state), ()) for state in beta(list(range(len(groups))), 2))
+
+
+def _sequential(parts: Partitions) -> Iterator[State]:
+    for first in range(0, parts.count, parts.held):
+        begin = min(first, parts.count - parts.held)  # the last ones stay with some before them
+        yield tuple(range(begin, begin + parts.held))
+
+
+def _dispersed(parts: Partitions) -> Iterator[State]:
+    order = parts.shuffled()
+    return (tuple(order[k : k + parts.held]) for k in range(parts.count - parts.held + 1))
+
+
+def beta(parts: list[int], held: int) -> Iterator[State]:
+    """BETA's states over ``parts``, of which the buffer holds ``held``, at least 2 if not all."""
+    buffer, waiting = parts[:held], parts[held:]
+    yield tuple(buffer)
+    while waiting:
+        for k in range(len(waiting)):
+            buffer[-1], waiting[k] = waiting[k], buffer[-1]
+            yield tuple(buffer)
+        replaced = min(held - 1, len(waiting))
+        for k in range(replaced):
+            buffer[k] = waiting[k]
+            yield tuple(buffer)
+        del waiting[:replaced]
+
+
+#: How the states of an epoch follow each other, by name.
+ORDERS: dict[str, Callable[[Partitions], Iterator[State]]] = {
+    "beta": _beta,
+    "comet": _comet,
+    "sequential": _sequential,
+    "dispersed": _dispersed,
+}

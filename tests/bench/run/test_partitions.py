@@ -1,0 +1,165 @@
+"""Cases of a workload with partitions: one set of minibatches, all swaps, accuracy over time."""
+
+from __future__ import annotations
+
+import io
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from gatherbench.bench.commands.execute import execute, new_run
+from gatherbench.bench.read.accuracy import accuracy_over_time, alike
+from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.measure import Epochs, measure
+from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.sampling.prepare import prepare
+from gatherbench.bench.sampling.trace import Trace
+from gatherbench.bench.show.charts import charts_of
+from gatherbench.bench.show.figures.draw import draw
+from gatherbench.bench.show.report.page import render_report
+from gatherbench.datasets.store import open_dataset
+
+
+def parted(job: Job, words: str = "8/2 beta", max_batches: int = 0) -> Job:
+    """The job with partitions, on epochs of whole length."""
+    workload = replace(job.case.workload, partitions=words, max_batches=max_batches)
+    dataset, trace = prepare(workload)
+    return replace(job, case=replace(job.case, workload=workload), dataset=dataset, trace=trace)
+
+
+def measured(job: Job) -> list[Row]:
+    with closing(PartWriter(job.part)) as out:
+        assert measure(job, out) is None
+    return rows_of(read_part(job.part))
+
+
+def values(rows: list[Row], metric: str, basis: str = "measured") -> list[float | None]:
+    return [row.value for row in rows if (row.metric, row.basis) == (metric, basis)]
+
+
+def losses(rows: list[Row]) -> list[float | None]:
+    return values(rows, "loss")
+
+
+def test_every_way_to_have_them_gives_the_same_minibatches(make_job) -> None:
+    drawn = []
+    for changes in (
+        {"sampling": "replay"},
+        {"sampling": "live"},
+        {"sampling": "live", "sampler_workers": 2},
+        {"sampling": "gpu"},
+        {"minibatches": "fresh"},
+    ):
+        job = parted(make_job(**changes))
+        epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+        drawn.append([batch.input_ids for batch in epochs.measured(0)])
+        if changes == {"minibatches": "fresh"}:
+            other = [batch.input_ids for batch in epochs.measured(1)]
+    first, *rest = drawn
+    assert len(first) > 20
+    for more in rest:
+        assert all(torch.equal(a, b) for a, b in zip(first, more, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=False))
+
+
+def test_max_batches_cuts_the_epoch_short(make_job) -> None:
+    whole, cut = (parted(make_job(), max_batches=n) for n in (0, 3))
+    ids = [Trace.open(job.trace) for job in (whole, cut)]
+    assert len(ids[1]) == 3
+    assert all(torch.equal(ids[0].input_ids(i), ids[1].input_ids(i)) for i in range(3))
+
+
+@pytest.mark.parametrize("ahead", ["0", "1"])
+def test_the_buffer_swaps_as_it_was_declared_in_each_epoch(make_job, ahead: str) -> None:
+    """8 partitions, 2 at a time: 6 + 7 (6 - 3) = 27 swaps, and 29 reads."""
+    rows = measured(parted(make_job("partition_buffer", params={"ahead": ahead}, epochs=2)))
+    assert values(rows, "swaps") == [27, 27]
+    assert (
+        values(rows, "disk_requests") == [29, 29] == 2 * values(rows, "disk_requests", "declared")
+    )
+    assert values(rows, "disk_read") == 2 * values(rows, "disk_read", "declared")
+    asked = [p / 132 for p in values(rows, "payload")]
+    (missed,) = values(rows, "disk_payload", "declared")
+    assert values(rows, "rows_in_memory") == [n - missed / 132 for n in asked]
+
+
+def test_all_paths_train_alike_on_partitions_and_otherwise_without(make_job) -> None:
+    buffered, gathered = (
+        losses(measured(parted(make_job(name)))) for name in ("partition_buffer", "cpu_gather")
+    )
+    assert buffered == pytest.approx(gathered, rel=1e-6)
+    assert gathered != pytest.approx(losses(measured(make_job("cpu_gather"))), rel=1e-3)
+
+
+def test_without_partitions_the_buffer_is_skipped(make_job) -> None:
+    job = make_job("partition_buffer")
+    with closing(PartWriter(job.part)) as out:
+        said = measure(job, out)
+    assert said is not None
+    assert said.startswith("unsupported: the workload has no partitions")
+
+
+def test_the_model_is_scored_after_each_epoch_outside_the_clock(make_job) -> None:
+    """What is trained, and what it comes to, is the same whether anybody looks in between."""
+    often, once = (
+        measured(make_job(epochs=3, eval_batches=2, eval_every_epoch=word))
+        for word in (True, False)
+    )
+    scored = {row.epoch: row.value for row in often if row.metric == "test_accuracy"}
+    assert sorted(scored) == [-1, 0, 1, 2]
+    assert scored[-1] == scored[2]
+    assert values(once, "test_accuracy") == [scored[-1]]
+    assert losses(often) == losses(once)
+
+
+def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(
+    plan: Path, tmp_path: Path, undrawn: None
+) -> None:
+    text = plan.read_text().replace("max_batches = 2", 'partitions = ["", "4/2 beta"]')
+    text = text.replace("aligned_zero_copy", "partition_buffer")
+    more = "epochs = 2\neval_batches = 1\neval_every_epoch = true"
+    plan.write_text(text.replace("epochs = 1", more))
+    prepared = new_run(str(plan), tmp_path / "results", "cpu", profile="a100-pcie4")
+    said = io.StringIO()
+    console = Console(file=said, width=200)
+    assert execute(prepared, console, console) == 0, said.getvalue()
+    run = load_run(prepared.store.folder)
+    whole, some = run.workloads
+    ended = run.select(stage="case", metric="wall_time")
+    status = {(r["workload"], r["strategy"]): r["status"] for r in ended.to_dict("records")}
+    assert status == {
+        (whole, "cpu_gather"): "ok",
+        (whole, "partition_buffer"): "skipped",
+        (some, "cpu_gather"): "ok",
+        (some, "partition_buffer"): "ok",
+    }
+    swaps = run.values("fetch", "swaps")
+    assert set(swaps.index.get_level_values("workload")) == {some}
+    assert swaps.tolist() == [5, 5]  # 2 + 3 (2 - 1) = 5
+
+    table = accuracy_over_time(run)
+    assert len(table) == 3 * 2
+    epochs = run.values("epoch", "wall_time")
+    for (workload, strategy), mine in table.groupby(["workload", "strategy"]):
+        seconds = epochs.xs((workload, strategy), level=("workload", "strategy")).tolist()
+        assert mine["time_s"].tolist() == pytest.approx([seconds[0], sum(seconds)])
+    assert alike(run) == {whole: [whole, some], some: [whole, some]}
+
+    chart = charts_of(run)["accuracy_over_time"]
+    first, second = chart.panels
+    assert first.axis == second.axis
+    assert first.values == second.values
+    (_, skipped), drawn = first.lines, [first.lines[0], *second.lines]
+    assert "the workload has no partitions" in skipped.missing
+    for line, (_, mine) in zip(drawn, table.groupby(["workload", "strategy"]), strict=False):
+        assert len(line.curves["accuracy"]) == 3, line
+        assert line.curves["accuracy"][-1][0] == first.axis.top
+        assert mine["accuracy"].between(0, 1).all()
+    assert "Test accuracy over time" in render_report(run)
+    assert draw(chart).axes

@@ -1,0 +1,210 @@
+"""Minibatches of a buffer of partitions: who is trained in which state, and who is seen there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.sampling.epoch import (
+    StateSeeds,
+    batch_seed,
+    epoch_seeds,
+    state_seeds,
+    workload_seeds,
+)
+from gatherbench.bench.sampling.knowledge import knowledge_of
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.prepare import prepare
+from gatherbench.bench.sampling.state_sampler import StateSampler, sampler_of
+from gatherbench.bench.sampling.trace import Trace
+from gatherbench.datasets.store import open_dataset
+from gatherbench.strategies.partition_orders import ORDERS, Partitions
+
+NODES, FANOUTS = 300, (5, -1)
+HOST = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def graph() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    indptr = np.cumsum([0, *rng.integers(0, 30, NODES)], dtype=np.int64)
+    return indptr, rng.integers(0, NODES, indptr[-1]).astype(np.int32)
+
+
+def same(one: MiniBatch, other: MiniBatch) -> bool:
+    edges = zip(one.edges, other.edges, strict=True)
+    return torch.equal(one.input_ids, other.input_ids) and all(torch.equal(*two) for two in edges)
+
+
+@given(
+    order=st.sampled_from(sorted(ORDERS)),
+    train=st.lists(st.integers(0, NODES - 1), unique=True, min_size=1, max_size=80),
+    size=st.integers(1, 30),
+    epoch=st.integers(0, 3),
+)
+def test_each_training_node_is_trained_once_an_epoch_where_its_partition_is(
+    order: str, train: list[int], size: int, epoch: int
+) -> None:
+    parts = Partitions(8, 4, order)
+    found = state_seeds(parts, NODES, np.array(train), size, 7, epoch)
+    assert sorted(torch.cat([one.nodes for one in found]).tolist()) == sorted(train)
+    assert [one.state for one in found] == sorted(one.state for one in found)
+    for one in found:
+        held = parts.states()[one.state]
+        assert set(parts.of(one.nodes.numpy(), NODES).tolist()) <= set(held)
+    sizes = Counter[int]()
+    for one, following in zip(found, [*found[1:], None], strict=True):
+        last = following is None or following.state != one.state
+        assert 0 < one.nodes.numel() <= size
+        assert last or one.nodes.numel() == size, "only the last of a state is shorter"
+        sizes[one.state] += one.nodes.numel()
+    cut = state_seeds(parts, NODES, np.array(train), size, 7, epoch, max_batches=2)
+    assert all(torch.equal(a.nodes, b.nodes) for a, b in zip(cut, found[:2], strict=True))
+
+
+def test_the_states_of_a_node_are_drawn_alike_often_and_anew_in_each_epoch() -> None:
+    """Three of six states hold each partition; chi-square, of two degrees of freedom."""
+    parts, train = Partitions(4, 2, "beta"), np.arange(2000)
+    first, second = (state_seeds(parts, 2000, train, 2000, 0, epoch) for epoch in (0, 1))
+    states = parts.states()
+    of_part = Counter[tuple[int, int]]()
+    for one in first:
+        for part in parts.of(one.nodes.numpy(), 2000).tolist():
+            of_part[part, one.state] += 1
+    for part in range(4):
+        where = [k for k, state in enumerate(states) if part in state]
+        counts = [of_part[part, k] for k in where]
+        expected = 500 / len(where)
+        assert sum(counts) == 500
+        assert len(where) == 3
+        assert sum((n - expected) ** 2 / expected for n in counts) < 13.8  # in one of 1000 above
+    assert any(not torch.equal(a.nodes, b.nodes) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("order", sorted(ORDERS))
+def test_nobody_outside_the_state_is_seen_and_everybody_inside_may_be(
+    graph: tuple[np.ndarray, np.ndarray], order: str
+) -> None:
+    parts = Partitions(8, 4, order)
+    sampler = StateSampler(parts, *graph, (-1,))
+    indptr, indices = graph
+    of = parts.of(np.arange(NODES), NODES)
+    for i, seeds in enumerate(state_seeds(parts, NODES, np.arange(NODES), 40, 0, 0)):
+        held = np.isin(of, parts.states()[seeds.state])
+        batch = sampler.sample(seeds, i)
+        assert held[batch.input_ids.numpy()].all()
+        sources, targets = batch.edges[0]
+        ends = (batch.input_ids[of_all].tolist() for of_all in (targets, sources))
+        seen = Counter(zip(*ends, strict=True))
+        inside = Counter(
+            (v, int(u)) for v in seeds.nodes.tolist() for u in indices[indptr[v] : indptr[v + 1]]
+            if held[u]
+        )  # fmt: skip
+        assert seen == inside
+
+
+def test_in_a_buffer_for_everything_minibatches_are_those_without_partitions(
+    graph: tuple[np.ndarray, np.ndarray],
+) -> None:
+    seeds = torch.arange(10, 40)
+    whole = NeighborSampler(*graph, FANOUTS).sample(seeds, 5)
+    sampler = StateSampler(Partitions(8, 8, "beta"), *graph, FANOUTS)
+    assert same(whole, sampler.sample(StateSeeds(seeds, 0), 5))
+
+
+def test_a_sampler_that_looks_past_the_buffer_is_found(
+    graph: tuple[np.ndarray, np.ndarray],
+) -> None:
+    """The plain one does: what the tests above say of the other is no matter of course."""
+    parts = Partitions(8, 4, "beta")
+    (first, *_) = state_seeds(parts, NODES, np.arange(NODES), 40, 0, 0)
+    batch = NeighborSampler(*graph, FANOUTS).sample(first.nodes, 0)
+    seen = set(parts.of(batch.input_ids.numpy(), NODES).tolist())
+    assert not seen <= set(parts.states()[first.state])
+
+
+def test_whoever_draws_and_in_whatever_order_draws_the_same(
+    graph: tuple[np.ndarray, np.ndarray],
+) -> None:
+    """On the device, by clones beside each other, and backwards through the states."""
+    parts = Partitions(8, 4, "comet")
+    tasks = [
+        (seeds, i) for i, seeds in enumerate(state_seeds(parts, NODES, np.arange(NODES), 30, 3, 0))
+    ]
+    sampler = StateSampler(parts, *graph, FANOUTS)
+    plain = [sampler.sample(*task) for task in tasks]
+    device = StateSampler(parts, *graph, FANOUTS, HOST)
+    assert all(same(one, device.sample(*task)) for one, task in zip(plain, tasks, strict=True))
+    assert all(
+        same(one, sampler.sample(*task))
+        for one, task in zip(reversed(plain), reversed(tasks), strict=True)
+    )
+    clones = [sampler.clone(threads=1) for _ in range(3)]
+
+    def every_third(k: int) -> list[MiniBatch]:
+        return [clones[k].sample(*task) for task in tasks[k::3]]
+
+    with ThreadPoolExecutor(3) as pool:
+        for k, found in enumerate(pool.map(every_third, range(3))):
+            assert all(same(a, b) for a, b in zip(plain[k::3], found, strict=True))
+
+
+def test_a_broken_graph_and_too_few_nodes_are_named(graph: tuple[np.ndarray, np.ndarray]) -> None:
+    indptr, indices = graph
+    broken = indices.copy()
+    broken[3] = NODES
+    sampler = StateSampler(Partitions(4, 4, "beta"), indptr, broken, FANOUTS)
+    with pytest.raises(IndexError, match=r"indices\[3\] = 300 is outside the graph's nodes 0..299"):
+        sampler.sample(StateSeeds(torch.arange(5), 0), 0)
+    many = Partitions(NODES + 1, 2, "dispersed")
+    with pytest.raises(ValueError, match="300 rows has no 301 partitions"):
+        StateSampler(many, indptr, indices, FANOUTS)
+    with pytest.raises(ValueError, match="300 rows has no 301 partitions"):
+        state_seeds(many, NODES, np.arange(9), 3, 0, 0)
+    with pytest.raises(ValueError, match="at least one seed node"):
+        state_seeds(many, NODES, np.arange(0), 3, 0, 0)
+
+
+def test_a_workload_s_minibatches_are_those_of_its_partitions(
+    tiny_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trace holds them, and an earlier epoch, which a path may learn from, is one of them."""
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+    plain = Workload("tiny", fanouts=(4, 3), batch_size=32)
+    workload = replace(plain, partitions="8/2 beta")
+    assert workload.trace_id != plain.trace_id
+    folder, trace = prepare(workload)
+    dataset = open_dataset(folder)
+    seeds = workload_seeds(workload, dataset.train_ids, 0, 0, 400)
+    assert isinstance(seeds[0], StateSeeds)
+    drawn = Trace.open(trace)
+    sampler = sampler_of(workload, dataset.indptr, dataset.indices)
+    assert len(drawn) == len(seeds)
+    for i, (one, of) in enumerate(zip(drawn, seeds, strict=True)):
+        assert same(one, sampler.sample(of, batch_seed(0, 0, i)))
+    known = knowledge_of(workload, dataset)
+    assert known.partitions == Partitions(8, 2, "beta")
+    assert known.earlier is not None
+    for ids in known.earlier(0):
+        assert len(set(Partitions(8, 2, "beta").of(ids.numpy(), 400).tolist())) <= 2
+    assert prepare(replace(plain, partitions="8/8 beta")) != prepare(plain)
+    whole = workload_seeds(plain, dataset.train_ids, 0)
+    assert torch.equal(whole[0], epoch_seeds(dataset.train_ids, 32, 0, 0)[0])
+
+
+def test_a_dataset_with_too_few_nodes_is_refused_before_a_case_runs(
+    tiny_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+    with pytest.raises(ValueError, match="a table of 400 rows has no 500 partitions: take fewer"):
+        prepare(Workload("tiny", partitions="500/4 beta"))

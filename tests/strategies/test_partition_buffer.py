@@ -1,0 +1,252 @@
+"""The buffer of partitions: rows bit for bit, and every read and swap as it was told in advance."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatherbench.kernels.disk_read import DiskReadError
+from gatherbench.kernels.table_file import TableFile
+from gatherbench.strategies import conformance, partition_buffer
+from gatherbench.strategies.base import Fetcher
+from gatherbench.strategies.conformance import NonconformingError, random_table
+from gatherbench.strategies.knowledge import Knowledge
+from gatherbench.strategies.partition_buffer import BufferPath, PartitionBuffer
+from gatherbench.strategies.partition_orders import ORDERS, Partitions
+
+HOST = torch.device("cpu")
+Open = Callable[..., tuple[Fetcher, Knowledge]]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Open:
+    """Opens the strategy for a table that is written to a file behind a header."""
+
+    def make(
+        table: torch.Tensor, parts: Partitions, ahead: str = "0", header: int = 128
+    ) -> tuple[Fetcher, Knowledge]:
+        row_bytes = table.shape[1] * table.element_size()
+        file = TableFile(tmp_path / f"table{header}", header, len(table), row_bytes)
+        file.path.write_bytes(bytes(header) + table.view(torch.uint8).numpy().tobytes())
+        known = Knowledge(file=file, partitions=parts)
+        return PartitionBuffer(ahead=ahead).open(table, HOST, known), known  # type: ignore[arg-type]
+
+    return make
+
+
+def batches_of(parts: Partitions, rows: int, of_state: int = 40) -> list[torch.Tensor]:
+    """A minibatch for each state, of rows of all its partitions."""
+    bounds, rng = parts.bounds(rows), np.random.default_rng(0)
+    inside = [
+        np.concatenate([np.arange(bounds[part], bounds[part + 1]) for part in state])
+        for state in parts.states()
+    ]
+    return [torch.from_numpy(rng.permutation(ids)[:of_state].copy()) for ids in inside]
+
+
+@pytest.mark.parametrize("ahead", ["0", "1"])
+@pytest.mark.parametrize(
+    ("p", "c", "order", "swaps"),
+    [
+        (16, 4, "beta", 42),
+        (16, 4, "comet", 54),
+        (16, 4, "sequential", 12),
+        (16, 4, "dispersed", 12),
+        (5, 4, "beta", 2),  # the one that left comes back at once
+        (4, 4, "beta", 0),
+    ],
+)
+def test_an_epoch_takes_the_swaps_of_its_order(
+    opened: Open, p: int, c: int, order: str, swaps: int, ahead: str
+) -> None:
+    parts = Partitions(p, c, order, seed=3)
+    table = random_table(16 * 20, 9, torch.float32)
+    batches = batches_of(parts, len(table), len(table))
+    fetcher, known = opened(table, parts, ahead)
+    with fetcher:
+        for epoch in (1, 2):
+            fetcher.begin_epoch()
+            for ids in batches:
+                assert torch.equal(
+                    fetcher.submit(ids).result().view(torch.uint8), table[ids].view(torch.uint8)
+                )
+            counted = fetcher.counts()
+            assert counted["swaps"] == epoch * swaps
+            told = PartitionBuffer(ahead=ahead).data_paths(batches, 36, len(table), known)  # type: ignore[arg-type]
+            paths = list(told)
+            assert counted["disk_read"] == epoch * sum(path.disk_bytes or 0 for path in paths)
+            assert counted["disk_requests"] == epoch * (c + swaps)
+            timed = fetcher.latencies()
+            assert timed is not None
+            assert timed.sum() == counted["disk_requests"]
+            missed = sum(path.disk_payload_bytes for path in paths) // 36
+            asked = sum(ids.numel() for ids in batches)
+            assert counted["rows_in_memory"] == epoch * (asked - missed)
+
+
+def test_states_in_which_nothing_is_trained_are_gone_through(opened: Open) -> None:
+    """The last minibatch of an epoch alone: all swaps before it, and none behind it."""
+    parts = Partitions(16, 4, "beta")
+    table = random_table(160, 3, torch.float32)
+    last = batches_of(parts, 160)[-1]
+    first = batches_of(parts, 160)[0]
+    fetcher, _ = opened(table, parts)
+    with fetcher:
+        fetcher.begin_epoch()
+        fetcher.submit(first).result()
+        assert fetcher.counts()["swaps"] == 0
+        fetcher.submit(last).result()
+        assert fetcher.counts()["swaps"] == 42
+
+
+def test_reads_by_hand(opened: Open) -> None:
+    """Partitions of two rows, each a block of its own: 8192 B in a read."""
+    table = random_table(8, 1024, torch.float32)
+    fetcher, _ = opened(table, Partitions(4, 2, "sequential"), header=4096)
+
+    def after(*ids: int) -> tuple[int, ...]:
+        fetcher.submit(torch.tensor(ids, dtype=torch.int32)).result()
+        counted = fetcher.counts()
+        names = ("rows_in_memory", "disk_read", "disk_requests", "swaps")
+        return tuple(counted[name] for name in names)
+
+    with fetcher:
+        assert after(0, 1, 2) == (0, 2 * 8192, 2, 0)
+        assert after(3) == (1, 2 * 8192, 2, 0)
+        assert after() == (1, 2 * 8192, 2, 0)
+        assert after(7, 4, 4) == (1, 4 * 8192, 4, 2)
+        fetcher.begin_epoch()
+        assert after(0) == (1, 6 * 8192, 6, 2)
+    assert {step.metric: step.value for step in fetcher.setup}["buffer"] == 4 * 4096
+
+
+def test_what_is_read_ahead_is_in_memory_when_it_is_asked_for(opened: Open) -> None:
+    table = random_table(8, 1024, torch.float32)
+    fetcher, _ = opened(table, Partitions(4, 2, "sequential"), "1", header=4096)
+    with fetcher:
+        fetcher.submit(torch.tensor([0, 1, 2])).result()
+        assert fetcher.counts() == {
+            "rows_in_memory": 0,
+            "disk_read": 4 * 8192,
+            "disk_requests": 4,
+            "swaps": 2,
+        }
+        ids = torch.tensor([7, 4])
+        assert torch.equal(
+            fetcher.submit(ids).result().view(torch.uint8), table[ids].view(torch.uint8)
+        )
+        assert fetcher.counts()["rows_in_memory"] == 2
+        assert fetcher.counts()["disk_read"] == 4 * 8192
+    # Room for what comes next lies beside the buffer.
+    assert {step.metric: step.value for step in fetcher.setup}["buffer"] == 8 * 4096
+
+
+def test_partitions_longer_than_a_read(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Header 128 B, two partitions of 10 × 1000 B: blocks 0 to 2, and 2 to 4."""
+    monkeypatch.setattr(partition_buffer, "READ_BYTES", 4096)
+    table = random_table(20, 250, torch.float32)
+    fetcher, _ = opened(table, Partitions(2, 1, "sequential"))
+    with fetcher:
+        for ids in (torch.arange(10), torch.arange(10, 20)):
+            assert torch.equal(
+                fetcher.submit(ids).result().view(torch.uint8), table[ids].view(torch.uint8)
+            )
+        assert fetcher.counts() == {
+            "rows_in_memory": 0,
+            "disk_read": (3 + 3) * 4096,
+            "disk_requests": 6,
+            "swaps": 1,
+        }
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 256), max_size=30), min_size=1, max_size=6),
+    st.sampled_from(sorted(ORDERS)),
+    st.sampled_from(["0", "1"]),
+)
+def test_any_rows_in_any_order_are_served_and_counted_as_told(
+    batches: list[list[int]], order: str, ahead: str
+) -> None:
+    strategy = PartitionBuffer(ahead=ahead)  # type: ignore[arg-type]
+    table = random_table(257, 3, torch.float32)
+    parts = Partitions(8, 4, order)
+    ids = [torch.tensor(batch, dtype=torch.int64) for batch in batches]
+    with pytest.MonkeyPatch.context() as patch:
+        plain = conformance.known_of
+        patch.setattr(
+            conformance, "known_of", lambda *given: replace(plain(*given), partitions=parts)
+        )
+        told = list(strategy.data_paths(ids, 12, 257, conformance.known_of(strategy, 257)))
+        with conformance.open_known(strategy, table, HOST) as fetcher:
+            for batch, path in zip(ids, told, strict=True):
+                before = fetcher.counts()
+                rows = fetcher.submit(batch).result()
+                assert torch.equal(rows.view(torch.uint8), table[batch].view(torch.uint8))
+                after = fetcher.counts()
+                assert after["disk_read"] - before["disk_read"] == path.disk_bytes
+                assert after["disk_requests"] - before["disk_requests"] == path.disk_requests
+                kept = after["rows_in_memory"] - before["rows_in_memory"]
+                assert path.disk_payload_bytes == 12 * (batch.numel() - kept)
+
+
+def test_without_partitions_nobody_says_what_is_read() -> None:
+    (path,) = PartitionBuffer().data_paths([torch.arange(3)], 100, 10)
+    assert (path.payload_bytes, path.disk_bytes, path.disk_requests) == (300, None, None)
+    with pytest.raises(ValueError, match=r"partition_buffer \(1\) has to know file, partitions"):
+        PartitionBuffer().open(torch.zeros(4, 3), HOST)
+
+
+def test_a_file_that_was_cut_short_is_named_and_nothing_stale_is_served(opened: Open) -> None:
+    table = random_table(100, 250, torch.float32)
+    fetcher, known = opened(table, Partitions(4, 2, "sequential"))
+    assert known.file is not None
+    whole = known.file.path.read_bytes()
+    with fetcher:
+        fetcher.submit(torch.arange(50)).result()
+        os.truncate(known.file.path, 80_000)
+        with pytest.raises(DiskReadError, match=r"byte 80000 could not be read.*cut short"):
+            fetcher.submit(torch.arange(50, 100)).result()
+        known.file.path.write_bytes(whole)
+        ids = torch.arange(50, 100)
+        rows = fetcher.submit(ids).result()
+        assert torch.equal(rows.view(torch.uint8), table[ids].view(torch.uint8))
+
+
+@pytest.mark.parametrize("wrong", ["the partition before", "nothing", "half of it"])
+def test_a_buffer_that_reads_something_else_is_rejected(
+    monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    plain = BufferPath._load
+
+    def load(self: BufferPath, load: partition_buffer.Load) -> None:
+        if wrong == "the partition before":
+            plain(self, load._replace(part=max(0, load.part - 1)))
+        elif wrong == "half of it":
+            begin, end = self._walk.extents[load.part]
+            self._walk.extents[load.part] = (begin, (begin + end) // 2)
+            plain(self, load)
+            self._walk.extents[load.part] = (begin, end)
+
+    monkeypatch.setattr(BufferPath, "_load", load)
+    with pytest.raises(NonconformingError):
+        conformance.check_rows(PartitionBuffer(ahead="0"), HOST, torch.float32, 400)
+
+
+def test_a_walk_that_forgets_a_read_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = BufferPath.counts
+    monkeypatch.setattr(
+        BufferPath,
+        "counts",
+        lambda self: {**plain(self), "disk_read": plain(self)["disk_read"] // 2},
+    )
+    with pytest.raises(NonconformingError, match="of disk_read were counted"):
+        conformance.check_knowledge(PartitionBuffer(), HOST)
