@@ -18,6 +18,7 @@ from matplotlib.patches import Patch
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.chart import Chart, Line, Panel
 from gatherbench.bench.show.charts import charts_of
+from gatherbench.bench.show.figures.amplification import draw_amplification
 from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from gatherbench.bench.show.figures.paper import (
     AXIS,
@@ -40,6 +41,7 @@ NOTHING = Line("", "", missing="no case of this workload")
 DASHES: dict[str, Any] = {
     **{"one": ":", "raw_link": ":", "sm_read": "--", "copy_engine": "-"},
     "published": (0, (6, 2, 1, 2)),
+    "in_memory": "--",
 }
 
 
@@ -48,6 +50,8 @@ def save_all(run: Run, folder: Path, formats: Iterable[str] = ("png", "svg")) ->
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     figures = {name: draw(chart) for name, chart in charts_of(run).items()}
+    if amplification := draw_amplification(run):
+        figures["disk_row_width"] = amplification
     figures |= {f"kept_rows_{name}": figure for name, figure in draw_kept_rows(run).items()}
     for name, figure in figures.items():
         for extension in formats:
@@ -158,7 +162,8 @@ def _bars(
     axes.set_title(title)
     unit, factor = panel.axis.shown
     kind = "modelled " if panel.profile else ""
-    axes.set_xlabel(f"{kind}{chart.quantity}" + (f" ({unit})" if unit else ""))
+    what = panel.quantity or chart.quantity
+    axes.set_xlabel(f"{kind}{what}" + (f" ({unit})" if unit else ""))
     axes.set_ylim(max(len(panel.lines), 1) - 0.5, -0.5)
     axes.set_yticks(range(len(panel.lines)), names)
     texts = {}
