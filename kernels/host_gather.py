@@ -90,8 +90,8 @@ def _define_take(_typing: Any, _counter: Any, _amount: Any) -> Any:
 
 
 _prefetch: Any = intrinsic(_define_prefetch)
-_memcpy: Any = intrinsic(_define_memcpy)
-_take: Any = intrinsic(_define_take)
+memcpy: Any = intrinsic(_define_memcpy)
+take: Any = intrinsic(_define_take)
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -127,7 +127,7 @@ def gather_rows(
     count = ids.shape[0]
     first_bad = -1
     while True:
-        start = _take(counter, chunk)
+        start = take(counter, chunk)
         if start >= count:
             return first_bad
         stop = min(start + chunk, count)
@@ -139,7 +139,7 @@ def gather_rows(
             row = np.intp(ids[i])
             to = np.intp(positions[i]) if scatter else i
             if 0 <= row < num_rows and 0 <= to < out_rows:
-                _memcpy(out + to * row_bytes, table + row * row_bytes, row_bytes)
+                memcpy(out + to * row_bytes, table + row * row_bytes, row_bytes)
             elif first_bad < 0:
                 first_bad = i
 
@@ -148,10 +148,10 @@ def gather_rows(
 def copy_bytes(source: int, out: int, size: int, chunk: int, counter: int) -> None:
     """Copy ``size`` bytes between two addresses, by chunks as :func:`gather_rows`."""
     while True:
-        start = _take(counter, chunk)
+        start = take(counter, chunk)
         if start >= size:
             return
-        _memcpy(out + start, source + start, min(chunk, size - start))
+        memcpy(out + start, source + start, min(chunk, size - start))
 
 
 def available_cores() -> int:
@@ -207,7 +207,7 @@ class HostGather(AbstractContextManager["HostGather"]):
                 *of, id_array, scatter, place, *to, ahead, chunk, counter.ctypes.data
             )
 
-        found = [at for at in self._share(work, -(-count // chunk)) if at >= 0]
+        found = [at for at in self.share(work, -(-count // chunk)) if at >= 0]
         if found:
             at = min(found)
             where = f"; positions[{at}] = {place[at]} of {out.shape[0]}" if scatter else ""
@@ -231,7 +231,7 @@ class HostGather(AbstractContextManager["HostGather"]):
         def work(counter: NDArray[np.int64]) -> None:
             copy_bytes(source.data_ptr(), out.data_ptr(), size, chunk, counter.ctypes.data)
 
-        self._share(work, -(-size // chunk))
+        self.share(work, -(-size // chunk))
 
     def close(self) -> None:
         """Join the threads. Safe to call twice."""
@@ -242,7 +242,7 @@ class HostGather(AbstractContextManager["HostGather"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _share(self, work: Callable[[NDArray[np.int64]], T], chunks: int) -> list[T]:
+    def share(self, work: Callable[[NDArray[np.int64]], T], chunks: int) -> list[T]:
         """Run ``work(common counter)`` here and in other threads, for its results.
 
         This thread begins at once and does not wait for those that have not begun when all is

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+#: Of how long reads of the disk took: up to 2^20 µs, about a second (``Fetcher.latencies``).
+LATENCY_BINS = 81
+
 
 @dataclass(frozen=True, slots=True)
 class TableFile:

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gatherbench.kernels.table_file import LATENCY_BINS as LATENCY_BINS  # noqa: PLC0414 - part of the contract
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 
@@ -54,9 +55,6 @@ class Residency:
     source: str
     part: str = "the table"
 
-
-#: Of :meth:`Fetcher.latencies`: up to 2^20 µs, about a second.
-LATENCY_BINS = 81
 
 #: What an open path may count, as :meth:`Fetcher.counts` tells it: the unit, and what it counts.
 COUNTS: Mapping[str, tuple[str, str]] = MappingProxyType(

@@ -28,6 +28,8 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float6
 #: Bytes of a row: powers of two, either side of a 128 B line, and the widths of known datasets.
 ROW_BYTES = (1, 2, 4, 8, 16, 100, 127, 128, 129, 400, 353 * 4, 602 * 4, 4096, 8192)
 NUM_ROWS = 257
+#: Bytes before the rows in a file, as short a header as NumPy's.
+HEADER_BYTES = 128
 
 
 class NonconformingError(AssertionError):
@@ -257,7 +259,7 @@ def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -
         measured=batches,
         room_bytes=1 << 20,
         ranks=current_ranks(),
-        file=file or TableFile(Path(os.devnull), 0, 0, 1),
+        file=file or TableFile(Path(os.devnull), HEADER_BYTES, num_rows, 1),
     )
     return known.limited_to(strategy.needs)
 
@@ -272,7 +274,7 @@ def open_known(strategy: Strategy, table: Tensor, device: torch.device) -> Fetch
         return strategy.open(table, device, known_of(strategy, len(table)))
     folder = tempfile.TemporaryDirectory()
     row_bytes = table.shape[1] * table.element_size()
-    file = TableFile(Path(folder.name, "table"), 128, len(table), row_bytes)
+    file = TableFile(Path(folder.name, "table"), HEADER_BYTES, len(table), row_bytes)
     rows = table.contiguous().view(torch.uint8).numpy().tobytes() if len(table) else b""
     file.path.write_bytes(bytes(file.offset) + rows)
     fetcher = strategy.open(table, device, known_of(strategy, len(table), file))

@@ -17,6 +17,7 @@ from gatherbench.strategies.async_zero_copy import AsyncZeroCopy
 from gatherbench.strategies.base import Strategy, nearest, parameters
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.cpu_gather import CpuGather
+from gatherbench.strategies.disk_direct import DiskDirect
 from gatherbench.strategies.sharded import Sharded
 from gatherbench.strategies.unified_zero_copy import UnifiedZeroCopy
 
@@ -38,6 +39,7 @@ STRATEGIES: tuple[type[Strategy], ...] = (
     AsyncZeroCopy,
     CachedZeroCopy,
     Sharded,
+    DiskDirect,
     AllInGpu,
 )
 

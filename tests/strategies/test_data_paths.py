@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import count_requests
 from gatherbench.strategies.base import Strategy
-from gatherbench.strategies.conformance import known_of
+from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.registry import STRATEGIES, build, get, representatives, variants
 
@@ -38,7 +38,7 @@ def test_a_path_fetches_as_far_ahead_as_its_strategy_says(strategy: Strategy) ->
     host = torch.device("cpu")
     if strategy.skip(host) is not None:
         pytest.skip("does not run in host memory")
-    with strategy.open(torch.zeros(4, 3), host, known_of(strategy, 4)) as fetcher:
+    with open_known(strategy, torch.zeros(4, 3), host) as fetcher:
         assert fetcher.lookahead == strategy.lookahead
     assert 0 <= strategy.gpu_share < 1
     assert strategy.gpu_share == 0 or strategy.lookahead > 0

@@ -1,0 +1,276 @@
+"""Rows read off a disk past the page cache, many at a time.
+
+``O_DIRECT`` transfers whole blocks to aligned memory, so a row costs the blocks that it touches: a
+row of 512 B costs 4096 B. Two rows of one block may share a read. A table that begins on a block
+costs less than one behind a header of 128 B, where a row of a block's size touches two.
+
+Two engines keep reads in flight: io_uring from one thread, or a thread for each read. The first
+needs the package ``liburing`` (extra ``disk``) and a kernel that lets it: containers often forbid
+it. Where it cannot be had the second takes its place, and :attr:`RowReader.reason` says why.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatherbench.kernels.host_gather import HostGather
+from gatherbench.kernels.host_memory import empty_table
+from gatherbench.kernels.read_engines import Reads, libc, plan_reads, read_by_thread
+from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
+
+#: What is read at a time, at least; a disk whose sectors are larger is read by those.
+BLOCK_BYTES = 4096
+_LARGEST_BLOCK = 1 << 16
+#: A merged read grows to no more than this: the next begins there, maybe with the same block.
+MERGE_BYTES = 128 << 10
+#: Reads that are worth another thread.
+_READS_A_THREAD = 8
+
+
+class DiskReadError(OSError):
+    """A row that could not be read; says which, of which file, and why."""
+
+
+def open_direct(path: Path) -> int:
+    """A file descriptor that reads past the page cache.
+
+    Raises:
+        DiskReadError: the file is not there, or its file system knows no direct reads.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECT)
+    except OSError as error:
+        remedy = (
+            "its file system has no direct reads (O_DIRECT): put the table on one that has, "
+            "such as ext4 or xfs"
+            if error.errno == errno.EINVAL
+            else error.strerror
+        )
+        raise DiskReadError(error.errno, f"cannot read the table {path}: {remedy}") from error
+
+
+@functools.cache
+def block_bytes(path: Path) -> int:
+    """The block in which ``path`` is read: the smallest of 4096 B or more that its disk takes.
+
+    4096 for a file that cannot be opened here: what a plan for another machine assumes.
+
+    Raises:
+        DiskReadError: no block up to 64 KiB can be read.
+    """
+    try:
+        fd = open_direct(path)
+    except DiskReadError:
+        return BLOCK_BYTES
+    try:
+        return _block_of(fd, path)
+    finally:
+        os.close(fd)
+
+
+def _block_of(fd: int, path: Path) -> int:
+    block = BLOCK_BYTES
+    memory = mmap.mmap(-1, 2 * _LARGEST_BLOCK)
+    while True:
+        ahead = -np.frombuffer(memory, np.uint8).ctypes.data % _LARGEST_BLOCK
+        try:
+            os.preadv(fd, [memoryview(memory)[ahead : ahead + block]], 0)
+            return block
+        except OSError as error:
+            if error.errno != errno.EINVAL or block == _LARGEST_BLOCK:
+                raise DiskReadError(
+                    error.errno, f"cannot read the table {path} in blocks: {error.strerror}"
+                ) from error
+        block *= 2
+
+
+class _Plan:
+    """The reads that bring rows of a file: ``order`` is which row is read when."""
+
+    def __init__(self, ids: NDArray[np.int64], file: TableFile, merge: bool) -> None:
+        self.order = np.argsort(ids) if merge else np.arange(len(ids))
+        self.rows = file.offset + ids[self.order] * file.row_bytes
+        self.begins, self.sizes = np.empty((2, len(ids)), np.int64)
+        self.starts = np.empty(len(ids) + 1, np.int64)
+        block = block_bytes(file.path)
+        into = self.begins, self.sizes, self.starts
+        count = plan_reads(self.rows, file.row_bytes, block, MERGE_BYTES, merge, *into)
+        self.begins, self.sizes = self.begins[:count], self.sizes[:count]
+        self.starts = self.starts[: count + 1]
+
+
+def reads_of(ids: NDArray[np.int64], file: TableFile, merge: bool) -> tuple[int, int]:
+    """Bytes and requests with which :meth:`RowReader.read` gets rows ``ids`` (int64 ``[B]``)."""
+    plan = _Plan(ids, file, merge)
+    return int(plan.sizes.sum()), len(plan.sizes)
+
+
+class RowReader:
+    """Reads rows of a table off its disk; :meth:`read` may be called by one thread at a time.
+
+    Args:
+        engine: ``io_uring`` or ``threads``.
+        depth: how many reads are in flight at most.
+        merge: rows whose blocks overlap or touch share a read, of up to 128 KiB (or one row, where
+            that is longer). Without it each row is a read of its own, repeats too.
+
+    Attributes:
+        engine: the one in use, after a fall back.
+        reason: why it is not the one that was asked for; empty if it is.
+
+    Raises:
+        ValueError: no such engine, or a depth below 1.
+        DiskReadError: no such file, one that ends before its last row, or no direct reads.
+    """
+
+    def __init__(
+        self, file: TableFile, engine: str = "io_uring", depth: int = 128, merge: bool = True
+    ) -> None:
+        if engine not in ("io_uring", "threads"):
+            raise ValueError(f"engine = {engine!r}: expected io_uring or threads")
+        if depth < 1:
+            raise ValueError(f"depth = {depth}: expected at least 1")
+        self.file, self.depth, self.merge = file, depth, merge
+        self.engine, self.reason = engine, ""
+        self._fd = open_direct(file.path)
+        self._cpu = HostGather(depth)
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        file = self.file
+        if (size := os.fstat(self._fd).st_size) < file.end:
+            raise DiskReadError(0, _truncated(file, size))
+        block = block_bytes(file.path)
+        widest = (file.row_bytes + block - 2) // block * block + block
+        self._slot_bytes = max(MERGE_BYTES if self.merge else 0, widest)
+        # The kernel wants memory that is aligned as the file is.
+        self._slots = empty_table((1, self.depth * self._slot_bytes + block), torch.uint8)
+        self._slots_at = self._slots.data_ptr() + -self._slots.data_ptr() % block
+        self._latencies = np.zeros(LATENCY_BINS, np.int64)
+        self._bytes = self._requests = 0
+        self._libc = libc()
+        self.engine = "threads"
+        self._read_rows(np.empty(0, np.int64), 0, np.empty(0, np.int64))  # compiles the loops
+
+    def read(
+        self,
+        ids: NDArray[np.int64],
+        out: NDArray[np.uint8],
+        places: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Write row ``ids[i]`` of the file to row ``places[i]`` of ``out``, without them row ``i``.
+
+        Args:
+            ids: int64 ``[B]``.
+            out: uint8 ``[M, row_bytes]``, contiguous.
+            places: int64 ``[B]``, distinct rows of ``out``.
+
+        Raises:
+            ValueError: wrong shape or layout; nothing is read.
+            IndexError: an id or a place lies outside; nothing is read.
+            DiskReadError: the disk failed, or the file has become shorter; rows of ``out`` may have
+                been written.
+            RuntimeError: closed.
+        """
+        if self._fd < 0:
+            raise RuntimeError("RowReader is closed")
+        row_bytes, count = self.file.row_bytes, len(ids)
+        if out.ndim != 2 or out.shape[1] != row_bytes or out.dtype != np.uint8:
+            raise ValueError(f"out: expected uint8 [M, {row_bytes}], got {out.dtype} {out.shape}")
+        if not out.flags.c_contiguous:
+            raise ValueError("out: expected a contiguous array")
+        if places is None:
+            places = np.arange(count)
+        if places.shape != ids.shape:
+            raise ValueError(f"places: expected shape {ids.shape} as the ids, got {places.shape}")
+        _check("ids", ids, self.file.num_rows, "the table")
+        _check("places", places, len(out), "the output")
+        if count:
+            self._read_rows(ids, out.ctypes.data, places)
+
+    def _read_rows(self, ids: NDArray[np.int64], out: int, places: NDArray[np.int64]) -> None:
+        plan = _Plan(ids, self.file, self.merge)
+        reads = Reads(
+            self._fd,
+            plan.begins,
+            plan.sizes,
+            plan.starts,
+            plan.rows,
+            places[plan.order],
+            self.file.row_bytes,
+            out,
+            self._slots_at,
+            self._slot_bytes,
+            self._latencies,
+            np.zeros(4, np.int64),
+        )
+        self._bytes += int(plan.sizes.sum())
+        self._requests += len(plan.sizes)
+        self._run(reads)
+        if reads.failed[0]:
+            raise self._failure(reads)
+
+    def _run(self, reads: Reads) -> None:
+        slot = np.zeros(1, np.int64)
+
+        def work(counter: NDArray[np.int64]) -> None:
+            read_by_thread(reads, self._libc, counter.ctypes.data, slot.ctypes.data)
+
+        self._cpu.share(work, -(-len(reads.begins) // _READS_A_THREAD))
+
+    def _failure(self, reads: Reads) -> DiskReadError:
+        _, k, number, got = (int(x) for x in reads.failed)
+        rows = reads.rows[reads.starts[k] : reads.starts[k + 1]]
+        missing = rows[rows + reads.row_bytes > reads.begins[k] + max(got, 0)]
+        row = (int(missing[0]) - self.file.offset) // reads.row_bytes
+        what = f"row {row} of the table {self.file.path}"
+        if number:
+            said = f"{what}: {os.strerror(number)}; the disk's messages are in dmesg"
+            return DiskReadError(number, said)
+        size = os.fstat(self._fd).st_size
+        if size < self.file.end:
+            return DiskReadError(0, f"{what}: {_truncated(self.file, size)}")
+        asked = int(reads.sizes[k])
+        return DiskReadError(0, f"{what}: the disk gave {got} of {asked} bytes, and no error")
+
+    def counts(self) -> dict[str, int]:
+        """Bytes and reads that were asked of the disk since the reader was opened."""
+        return {"disk_read": self._bytes, "disk_requests": self._requests}
+
+    def latencies(self) -> NDArray[np.int64]:
+        """See ``Fetcher.latencies``: from a read's submission until its end was noticed."""
+        return self._latencies.copy()
+
+    def close(self) -> None:
+        """Join the threads and close the file. Safe to call twice."""
+        if self._fd >= 0:
+            self._cpu.close()
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _check(name: str, values: NDArray[np.int64], count: int, whose: str) -> None:
+    if values.ndim != 1 or values.dtype != np.int64:
+        raise ValueError(f"{name}: expected int64 [B], got {values.dtype} {values.shape}")
+    if values.size and (values.min() < 0 or values.max() >= count):
+        at = int(np.flatnonzero((values < 0) | (values >= count))[0])
+        raise IndexError(f"{name}[{at}] = {values[at]}: {whose} has rows 0..{count - 1}")
+
+
+def _truncated(file: TableFile, size: int) -> str:
+    return (
+        f"{file.path} has {size} bytes and its table needs {file.end}: it was cut short; "
+        "write it anew"
+    )

@@ -1,0 +1,132 @@
+"""Rows read off a disk for each minibatch, past the page cache and with nothing kept.
+
+What GraphBolt's ``DiskBasedFeature`` does without a cache: every row costs the blocks that it
+touches, each time it is asked for. So it is the floor that every cache in memory has to beat, and
+with many reads in flight the disk itself is the bound.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gatherbench.kernels.disk_read import RowReader, reads_of
+from gatherbench.kernels.table_file import TableFile
+from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
+from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
+from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.host_fetcher import HostFetcher, HostPath
+from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
+from gatherbench.strategies.places import cuda_skip, no_path_to
+
+#: Of a plan's table that is not here: blocks of 4096 B.
+NOWHERE = Path(os.devnull)
+
+
+@dataclass(frozen=True)
+class DiskDirect(Strategy):
+    """``engine``: what keeps ``depth`` reads in flight; ``merge``: rows of a block share a read.
+
+    ``ahead``: for how many minibatches beyond the one in training rows may be read.
+    """
+
+    name: ClassVar[str] = "disk_direct"
+    summary: ClassVar[str] = "rows read off the disk past the page cache, then one copy to the GPU"
+    colour: ClassVar[str] = "purple"
+
+    engine: Literal["io_uring", "threads"] = "io_uring"
+    merge: Literal["yes", "no"] = "yes"
+    depth: Literal["128", "32", "8"] = "128"
+    ahead: Literal["1", "0", "4"] = "1"
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        return cuda_skip(device) if device.type == "cuda" else no_path_to(device)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"file"})
+
+    @property
+    def lookahead(self) -> int:
+        return int(self.ahead)
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        """Of a table that begins on a block of 4096 B; :meth:`data_paths` knows the file."""
+        return self._path(ids, TableFile(NOWHERE, 0, 0, row_bytes))
+
+    def data_paths(
+        self,
+        batches: Iterable[Tensor],
+        row_bytes: int,
+        num_rows: int,
+        knowledge: Knowledge = NOTHING,
+        before: Iterable[Tensor] = (),
+    ) -> Iterator[DataPath]:
+        known = knowledge.file or TableFile(NOWHERE, 0, num_rows, row_bytes)
+        file = replace(known, num_rows=num_rows, row_bytes=row_bytes)
+        return (self._path(ids, file) for ids in batches)
+
+    def _path(self, ids: Tensor, file: TableFile) -> DataPath:
+        payload = ids.numel() * file.row_bytes
+        disk_bytes, requests = reads_of(_numbers(ids), file, self.merge == "yes")
+        return DataPath(
+            payload_bytes=payload,
+            cpu_read_bytes=payload,
+            cpu_write_bytes=payload,
+            copy_engine_bytes=payload,
+            gpu_requests={},
+            disk_payload_bytes=payload,
+            disk_bytes=disk_bytes,
+            disk_requests=requests,
+        )
+
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
+        assert knowledge.file is not None
+        reader = RowReader(knowledge.file, self.engine, int(self.depth), self.merge == "yes")
+        path = DiskPath(features, reader)
+        fetcher = (
+            CudaStagedFetcher(path, features, device, self.lookahead)
+            if device.type == "cuda"
+            else HostFetcher(path, features, self.lookahead, staged=True)
+        )
+        fetcher.setup.append(engine_step(reader))
+        return fetcher
+
+
+class DiskPath(HostPath):
+    """Every row of every minibatch off the disk."""
+
+    def __init__(self, features: Tensor, reader: RowReader) -> None:
+        super().__init__(features)
+        self._reader = reader
+
+    def fetch(self, ids: Tensor, out: Tensor) -> None:
+        self._reader.read(_numbers(ids), out.view(torch.uint8).numpy())
+
+    def counts(self) -> dict[str, int]:
+        return self._reader.counts()
+
+    def latencies(self) -> NDArray[np.int64]:
+        return self._reader.latencies()
+
+    def close(self) -> None:
+        self._reader.close()
+        super().close()
+
+
+def engine_step(reader: RowReader) -> SetupStep:
+    """Whether io_uring keeps the reads in flight, and why it does not where it was asked for."""
+    said = reader.engine + (f" instead of io_uring: {reader.reason}" if reader.reason else "")
+    return SetupStep("disk_io_uring", "1", float(reader.engine == "io_uring"), said)
+
+
+def _numbers(ids: Tensor) -> NDArray[np.int64]:
+    return ids.cpu().long().numpy()
