@@ -47,8 +47,9 @@ def random_reads(row_bytes: int, num_rows: int, ids: int, *, merge: bool) -> flo
 
 
 def draw_amplification(run: Run) -> Figure | None:
-    """A panel for each graph that was read off a disk; ``None`` where none was."""
+    """A panel for each graph of which somebody counts what is read; ``None`` where nobody does."""
     found = {family.name: _points(run, set(family.shares)) for family in memories(run)}
+    found = {name: points for name, points in found.items() if len(points)}
     if not found:
         return None
     series = list(dict.fromkeys(name for points in found.values() for name in points["series"]))
@@ -78,7 +79,9 @@ def draw_amplification(run: Run) -> Figure | None:
 def _points(run: Run, workloads: set[str]) -> pd.DataFrame:
     """``series``, ``x`` (B of a row), ``counted``, ``declared``; and ``rows`` and ``ids``, alike."""
     table = disk_reads(run)
-    table = table[table["workload"].isin(workloads)]
+    table = table[table["workload"].isin(workloads)].dropna(
+        subset=["amplification", "declared"], how="all"
+    )
     names = [f"{s} {v}" for s, v in zip(table["strategy"], table["variant"], strict=True)]
     columns = {"x": "row_bytes", "counted": "amplification", "declared": "declared"}
     columns |= {"rows": "rows", "ids": "ids"}

@@ -61,7 +61,9 @@ def _clause(run: Run, table: pd.DataFrame, share: float) -> str:
     each = listed([f"{key.strategy} {key.variant}{_times(rival[key])}" for key in near])
     if len(near) > 1:
         level = all(words[key] == "SAME" for key in near[1:])
-        said = "level at the shortest epochs are" if level else "not decided whose are the shortest:"
+        said = (
+            "level at the shortest epochs are" if level else "not decided whose are the shortest:"
+        )
         return f"{memory}, {said} {each}{over}"
     took = " had the shortest epochs," if others else " took" * bool(over)
     said = f"{leader.strategy} {leader.variant}{took}{_times(rival[leader])}{over}"

@@ -128,7 +128,9 @@ def test_a_run_without_a_disk_has_no_lines(make_run: MakeRun) -> None:
 
 def test_what_declares_no_rows_of_a_disk_is_none_of_its_paths(folder: Path) -> None:
     case = {"workload": WHOLE, "strategy": GATHER[0], "variant": GATHER[1], "basis": "declared"}
-    append_rows(folder, [{"stage": "fetch", "metric": "disk_payload", "unit": "B", "value": 0}], **case)
+    append_rows(
+        folder, [{"stage": "fetch", "metric": "disk_payload", "unit": "B", "value": 0}], **case
+    )
     run = load_run(folder)
     assert GATHER[0] not in disk_strategies(run)
     assert GATHER[0] not in set(disk_reads(run)["strategy"])
