@@ -77,7 +77,7 @@ def draw_amplification(run: Run) -> Figure | None:
 
 
 def _points(run: Run, workloads: set[str]) -> pd.DataFrame:
-    """``series``, ``x`` (B of a row), ``counted``, ``declared``; and ``rows`` and ``ids``, alike."""
+    """``series``, ``x`` (B of a row), ``counted``, ``declared``, ``rows``, ``ids``; a line a series."""
     table = disk_reads(run)
     table = table[table["workload"].isin(workloads)].dropna(
         subset=["amplification", "declared"], how="all"
