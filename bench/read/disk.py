@@ -161,7 +161,8 @@ def disk_reads(run: Run) -> pd.DataFrame:
     Columns: :data:`SERIES`, those, ``declared`` (the amplification that the path declared of the
     first measured epoch; NaN where the page cache decides), ``over`` (what ``iops`` is a rate of:
     ``fetch`` or ``epoch``), ``row_bytes``, ``rows`` (of the table), ``ids`` (of a minibatch),
-    ``engine`` (``io_uring`` or ``threads``), ``memory_limit`` (B that the case might take; NaN: no limit).
+    ``engine`` (``io_uring`` or ``threads``), ``memory_limit`` (B that the case might take;
+    NaN: no limit).
     """
     medians = disk_ratios(run).groupby(SERIES).median().reset_index()
     said = _declared(run)

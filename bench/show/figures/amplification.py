@@ -7,6 +7,8 @@ Points are the run's own: hollow as declared, filled as counted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -20,7 +22,6 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.figures.curves import label_places, name_series, series_looks
 from gatherbench.bench.show.figures.paper import panel_row
 from gatherbench.bench.show.looks import FAINT, RC
-from gatherbench.bench.show.sentences.provenance import provenance
 from gatherbench.kernels.disk_read import reads_of
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.disk_direct import NOWHERE
@@ -46,56 +47,68 @@ def random_reads(row_bytes: int, num_rows: int, ids: int, *, merge: bool) -> flo
     return read / (some * row_bytes)
 
 
-def draw_amplification(run: Run) -> Figure | None:
-    """A panel for each graph of which somebody counts what is read; ``None`` where nobody does."""
-    found = {family.name: _points(run, set(family.shares)) for family in memories(run)}
-    found = {name: points for name, points in found.items() if len(points)}
-    if not found:
-        return None
-    series = list(dict.fromkeys(name for points in found.values() for name in points["series"]))
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a panel shows: a table of so many rows, minibatches of so many ids, and points.
+
+    ``points``: ``series``, ``x`` (B of a row), ``counted`` and ``declared`` (bytes for a byte).
+    """
+
+    rows: int
+    ids: int
+    points: pd.DataFrame
+
+
+def reads_of_run(run: Run) -> dict[str, Reads]:
+    """By graph that was read off a disk, without the paths of which nobody counts what they read.
+
+    Medians over the workloads that differ in memory alone.
+    """
+    table, found = disk_reads(run).dropna(subset=["amplification", "declared"], how="all"), {}
+    columns = {"x": "row_bytes", "counted": "amplification", "declared": "declared"}
+    for family in memories(run):
+        mine = table[table["workload"].isin(family.shares)]
+        names = [f"{s} {v}" for s, v in zip(mine["strategy"], mine["variant"], strict=True)]
+        points = pd.DataFrame({new: mine[old].to_numpy() for new, old in columns.items()})
+        points = points.assign(series=names).groupby("series", sort=False).median()
+        if len(points):
+            size = int(mine["rows"].median()), int(mine["ids"].median())
+            found[family.name] = Reads(*size, points.reset_index())
+    return found
+
+
+def row_widths(panels: Mapping[str, Reads], foot: str = "") -> Figure:
+    """Draw a panel for each of ``panels``, by its title."""
+    series = [name for reads in panels.values() for name in reads.points["series"]]
     looks: dict[str, dict[str, Any]] = {
         name: {"color": look["color"], "marker": look.get("marker", "o"), "linestyle": "none"}
-        for name, look in series_looks(series).items()
+        for name, look in series_looks(list(dict.fromkeys(series))).items()
     }
     looks |= {name: {"color": FAINT, "linestyle": of[1]} for name, of in COMPUTED.items()}
-    figure, panels = panel_row(
+    figure, axes = panel_row(
         "Bytes read off the disk for each byte of the rows",
-        list(found),
+        list(panels),
         foot="Lines are computed for as many random ids as a minibatch has, of a table of as many"
         " rows that begins on a block of 4096 B. Points: hollow as the path declared, filled as it"
-        " counted, over the rows that it had not kept in memory; medians. " + provenance(run),
+        f" counted, over the rows that it had not kept in memory; medians. {foot}",
         height=3.2,
-        width=4.6 + 4.4 * len(found),
+        width=4.6 + 4.4 * len(panels),
         share_y=True,
     )
     with mpl.rc_context(RC):
-        name_series(figure, panels, looks)
-        for axes, points in zip(panels, found.values(), strict=True):
-            _fill(axes, points, looks)
-        panels[0].set_ylabel("bytes read for a byte of rows")
+        name_series(figure, axes, looks)
+        for one, reads in zip(axes, panels.values(), strict=True):
+            _fill(one, reads, looks)
+        axes[0].set_ylabel("bytes read for a byte of rows")
     return figure
 
 
-def _points(run: Run, workloads: set[str]) -> pd.DataFrame:
-    """``series``, ``x`` (B of a row), ``counted``, ``declared``, ``rows``, ``ids``; a line a series."""
-    table = disk_reads(run)
-    table = table[table["workload"].isin(workloads)].dropna(
-        subset=["amplification", "declared"], how="all"
-    )
-    names = [f"{s} {v}" for s, v in zip(table["strategy"], table["variant"], strict=True)]
-    columns = {"x": "row_bytes", "counted": "amplification", "declared": "declared"}
-    columns |= {"rows": "rows", "ids": "ids"}
-    frame = pd.DataFrame({new: table[old].to_numpy() for new, old in columns.items()})
-    return frame.assign(series=names).groupby("series", sort=False).median().reset_index()
-
-
-def _fill(axes: Axes, points: pd.DataFrame, looks: dict[str, dict[str, Any]]) -> None:
+def _fill(axes: Axes, reads: Reads, looks: dict[str, dict[str, Any]]) -> None:
     axes.grid(visible=True, axis="both")
-    of = {"num_rows": int(points["rows"].median()), "ids": int(points["ids"].median())}
     for name, (merge, _) in COMPUTED.items():
-        heights = [random_reads(width, **of, merge=merge) for width in WIDTHS]
+        heights = [random_reads(width, reads.rows, reads.ids, merge=merge) for width in WIDTHS]
         axes.plot(WIDTHS, heights, linewidth=1.3, **looks[name])
-    for line in points.to_dict("records"):
+    for line in reads.points.to_dict("records"):
         look = looks[line["series"]] | {"zorder": 3}
         axes.plot(line["x"], line["declared"], markersize=9, fillstyle="none", **look)
         axes.plot(line["x"], line["counted"], markersize=5, **look)

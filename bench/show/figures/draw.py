@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.chart import Chart, Line, Panel
 from gatherbench.bench.show.charts import charts_of
-from gatherbench.bench.show.figures.amplification import draw_amplification
+from gatherbench.bench.show.figures.amplification import reads_of_run, row_widths
 from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from gatherbench.bench.show.figures.paper import (
     AXIS,
@@ -30,6 +30,7 @@ from gatherbench.bench.show.figures.paper import (
     wrapped,
 )
 from gatherbench.bench.show.looks import FAINT, KINDS, MODEL_HATCH, RC, ink
+from gatherbench.bench.show.sentences.provenance import provenance
 
 #: Inches: a line holds two rows of label; a strip is a line with curves over time.
 LINE, STRIP, LABELS, COLUMN, BESIDE = 0.36, 1.06, 2.1, {1: 6.3, 2: 4.4}, 0.25
@@ -50,8 +51,8 @@ def save_all(run: Run, folder: Path, formats: Iterable[str] = ("png", "svg")) ->
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     figures = {name: draw(chart) for name, chart in charts_of(run).items()}
-    if amplification := draw_amplification(run):
-        figures["disk_row_width"] = amplification
+    if reads := reads_of_run(run):
+        figures["disk_row_width"] = row_widths(reads, provenance(run))
     figures |= {f"kept_rows_{name}": figure for name, figure in draw_kept_rows(run).items()}
     for name, figure in figures.items():
         for extension in formats:

@@ -19,7 +19,7 @@ from gatherbench.bench.show.charts import (
     disk_hits,
     disk_rate,
 )
-from gatherbench.bench.show.figures.amplification import draw_amplification, random_reads
+from gatherbench.bench.show.figures.amplification import random_reads, reads_of_run, row_widths
 from gatherbench.bench.show.figures.draw import draw, save_all
 from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.report.tables import on_disk
@@ -231,7 +231,7 @@ def test_runs_without_a_disk_show_nothing_of_it(make_run: MakeRun) -> None:
     folder = make_run(declared=True)
     run = load_run(folder)
     assert not set(DISK_CHARTS) & set(charts_of(run))
-    assert draw_amplification(run) is None
+    assert reads_of_run(run) == {}
     assert disk_sentences(run) == []
     assert not re.search("[Dd]isk", shown(folder))
     page = render_report(run)
@@ -248,8 +248,11 @@ def test_pictures_are_drawn_and_readable(published: Path, tmp_path: Path) -> Non
 
 
 def test_points_lie_on_their_rows_width(folder: Path) -> None:
-    figure = draw_amplification(load_run(folder))
-    assert figure is not None
+    reads = reads_of_run(load_run(folder))
+    assert {name: (of.rows, of.ids) for name, of in reads.items()} == {
+        "wordnet GraphSAGE": (160_000, 100_000)
+    }
+    figure = row_widths(reads)
     stands_free(figure)
     assert MAPPED[0] not in texts(figure), "nobody counts what is read for it"
     (axes,) = figure.axes
