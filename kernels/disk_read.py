@@ -12,52 +12,47 @@ it. Where it cannot be had the second takes its place, and :attr:`RowReader.reas
 from __future__ import annotations
 
 import errno
-import functools
-import mmap
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatherbench.kernels.host_gather import HostGather
 from gatherbench.kernels.host_memory import empty_table
-from gatherbench.kernels.read_engines import Reads, libc, plan_reads, read_by_thread
+from gatherbench.kernels.read_engines import Reads, open_engine, plan_reads
 from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
 
 #: What is read at a time, at least; a disk whose sectors are larger is read by those.
 BLOCK_BYTES = 4096
 _LARGEST_BLOCK = 1 << 16
 #: A merged read grows to no more than this: the next begins there, maybe with the same block.
-MERGE_BYTES = 128 << 10
-#: Reads that are worth another thread.
-_READS_A_THREAD = 8
+MERGE_BYTES = 32 << 10
 
 
-class DiskReadError(OSError):
-    """A row that could not be read; says which, of which file, and why."""
+class DiskReadError(RuntimeError):
+    """A table that cannot be read off its disk; says which file or row, why, and the remedy."""
 
 
 def open_direct(path: Path) -> int:
     """A file descriptor that reads past the page cache.
 
     Raises:
-        DiskReadError: the file is not there, or its file system knows no direct reads.
+        DiskReadError: the file cannot be opened, or its file system knows no direct reads.
     """
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECT)
     except OSError as error:
-        remedy = (
-            "its file system has no direct reads (O_DIRECT): put the table on one that has, "
-            "such as ext4 or xfs"
-            if error.errno == errno.EINVAL
-            else error.strerror
-        )
-        raise DiskReadError(error.errno, f"cannot read the table {path}: {remedy}") from error
+        said = error.strerror
+        if error.errno == errno.EINVAL:
+            said = (
+                "its file system has no direct reads (O_DIRECT): put the table on one that has, "
+                "such as ext4 or xfs"
+            )
+        raise DiskReadError(f"cannot read the table {path}: {said}") from error
 
 
-@functools.cache
 def block_bytes(path: Path) -> int:
     """The block in which ``path`` is read: the smallest of 4096 B or more that its disk takes.
 
@@ -78,29 +73,27 @@ def block_bytes(path: Path) -> int:
 
 def _block_of(fd: int, path: Path) -> int:
     block = BLOCK_BYTES
-    memory = mmap.mmap(-1, 2 * _LARGEST_BLOCK)
+    memory = np.empty(2 * _LARGEST_BLOCK, np.uint8)
+    aligned = memory[-memory.ctypes.data % _LARGEST_BLOCK :]
     while True:
-        ahead = -np.frombuffer(memory, np.uint8).ctypes.data % _LARGEST_BLOCK
         try:
-            os.preadv(fd, [memoryview(memory)[ahead : ahead + block]], 0)
+            os.preadv(fd, [memoryview(aligned[:block])], 0)
             return block
         except OSError as error:
             if error.errno != errno.EINVAL or block == _LARGEST_BLOCK:
-                raise DiskReadError(
-                    error.errno, f"cannot read the table {path} in blocks: {error.strerror}"
-                ) from error
+                said = f"cannot read the table {path} in blocks of {block} B: {error.strerror}"
+                raise DiskReadError(said) from error
         block *= 2
 
 
 class _Plan:
     """The reads that bring rows of a file: ``order`` is which row is read when."""
 
-    def __init__(self, ids: NDArray[np.int64], file: TableFile, merge: bool) -> None:
+    def __init__(self, ids: NDArray[np.int64], file: TableFile, block: int, merge: bool) -> None:
         self.order = np.argsort(ids) if merge else np.arange(len(ids))
         self.rows = file.offset + ids[self.order] * file.row_bytes
         self.begins, self.sizes = np.empty((2, len(ids)), np.int64)
         self.starts = np.empty(len(ids) + 1, np.int64)
-        block = block_bytes(file.path)
         into = self.begins, self.sizes, self.starts
         count = plan_reads(self.rows, file.row_bytes, block, MERGE_BYTES, merge, *into)
         self.begins, self.sizes = self.begins[:count], self.sizes[:count]
@@ -109,7 +102,7 @@ class _Plan:
 
 def reads_of(ids: NDArray[np.int64], file: TableFile, merge: bool) -> tuple[int, int]:
     """Bytes and requests with which :meth:`RowReader.read` gets rows ``ids`` (int64 ``[B]``)."""
-    plan = _Plan(ids, file, merge)
+    plan = _Plan(ids, file, block_bytes(file.path), merge)
     return int(plan.sizes.sum()), len(plan.sizes)
 
 
@@ -119,7 +112,7 @@ class RowReader:
     Args:
         engine: ``io_uring`` or ``threads``.
         depth: how many reads are in flight at most.
-        merge: rows whose blocks overlap or touch share a read, of up to 128 KiB (or one row, where
+        merge: rows whose blocks overlap or touch share a read, of up to 32 KiB (or one row, where
             that is longer). Without it each row is a read of its own, repeats too.
 
     Attributes:
@@ -138,31 +131,27 @@ class RowReader:
             raise ValueError(f"engine = {engine!r}: expected io_uring or threads")
         if depth < 1:
             raise ValueError(f"depth = {depth}: expected at least 1")
-        self.file, self.depth, self.merge = file, depth, merge
-        self.engine, self.reason = engine, ""
-        self._fd = open_direct(file.path)
-        self._cpu = HostGather(depth)
-        try:
-            self._open()
-        except BaseException:
-            self.close()
-            raise
-
-    def _open(self) -> None:
-        file = self.file
-        if (size := os.fstat(self._fd).st_size) < file.end:
-            raise DiskReadError(0, _truncated(file, size))
-        block = block_bytes(file.path)
-        widest = (file.row_bytes + block - 2) // block * block + block
-        self._slot_bytes = max(MERGE_BYTES if self.merge else 0, widest)
-        # The kernel wants memory that is aligned as the file is.
-        self._slots = empty_table((1, self.depth * self._slot_bytes + block), torch.uint8)
-        self._slots_at = self._slots.data_ptr() + -self._slots.data_ptr() % block
+        self.file, self._merge, self._pid = file, merge, os.getpid()
         self._latencies = np.zeros(LATENCY_BINS, np.int64)
         self._bytes = self._requests = 0
-        self._libc = libc()
-        self.engine = "threads"
-        self._read_rows(np.empty(0, np.int64), 0, np.empty(0, np.int64))  # compiles the loops
+        self._closed = False
+        with ExitStack() as opened:
+            self._fd = open_direct(file.path)
+            opened.callback(os.close, self._fd)
+            if (size := os.fstat(self._fd).st_size) < file.end:
+                raise DiskReadError(_cut_short(file, size))
+            self._block = block = _block_of(self._fd, file.path)
+            widest = (file.row_bytes + block - 2) // block * block + block
+            self._slot_bytes = max(MERGE_BYTES if merge else 0, widest)
+            # The disk wants memory that is aligned as the file is.
+            self._slots = empty_table((1, depth * self._slot_bytes + block), torch.uint8)
+            self._slots_at = self._slots.data_ptr() + -self._slots.data_ptr() % block
+            self._engine, self.reason = open_engine(engine, depth)
+            opened.callback(self._engine.close)
+            self.engine = self._engine.name
+            nothing = np.empty(0, np.int64)
+            self._read_rows(nothing, 0, nothing)  # compiles the loops
+            self._opened = opened.pop_all()
 
     def read(
         self,
@@ -184,8 +173,8 @@ class RowReader:
                 been written.
             RuntimeError: closed.
         """
-        if self._fd < 0:
-            raise RuntimeError("RowReader is closed")
+        if self._closed or self._pid != os.getpid():
+            raise RuntimeError("RowReader is closed, or was opened by the parent process")
         row_bytes, count = self.file.row_bytes, len(ids)
         if out.ndim != 2 or out.shape[1] != row_bytes or out.dtype != np.uint8:
             raise ValueError(f"out: expected uint8 [M, {row_bytes}], got {out.dtype} {out.shape}")
@@ -201,7 +190,7 @@ class RowReader:
             self._read_rows(ids, out.ctypes.data, places)
 
     def _read_rows(self, ids: NDArray[np.int64], out: int, places: NDArray[np.int64]) -> None:
-        plan = _Plan(ids, self.file, self.merge)
+        plan = _Plan(ids, self.file, self._block, self._merge)
         reads = Reads(
             self._fd,
             plan.begins,
@@ -218,17 +207,12 @@ class RowReader:
         )
         self._bytes += int(plan.sizes.sum())
         self._requests += len(plan.sizes)
-        self._run(reads)
+        try:
+            self._engine.run(reads)
+        except OSError as error:
+            raise DiskReadError(f"cannot read the table {self.file.path}: {error}") from error
         if reads.failed[0]:
             raise self._failure(reads)
-
-    def _run(self, reads: Reads) -> None:
-        slot = np.zeros(1, np.int64)
-
-        def work(counter: NDArray[np.int64]) -> None:
-            read_by_thread(reads, self._libc, counter.ctypes.data, slot.ctypes.data)
-
-        self._cpu.share(work, -(-len(reads.begins) // _READS_A_THREAD))
 
     def _failure(self, reads: Reads) -> DiskReadError:
         _, k, number, got = (int(x) for x in reads.failed)
@@ -237,13 +221,12 @@ class RowReader:
         row = (int(missing[0]) - self.file.offset) // reads.row_bytes
         what = f"row {row} of the table {self.file.path}"
         if number:
-            said = f"{what}: {os.strerror(number)}; the disk's messages are in dmesg"
-            return DiskReadError(number, said)
-        size = os.fstat(self._fd).st_size
-        if size < self.file.end:
-            return DiskReadError(0, f"{what}: {_truncated(self.file, size)}")
-        asked = int(reads.sizes[k])
-        return DiskReadError(0, f"{what}: the disk gave {got} of {asked} bytes, and no error")
+            said = f"{os.strerror(number)} (errno {number}); dmesg may tell more of the disk"
+        elif (size := os.fstat(self._fd).st_size) < self.file.end:
+            said = _cut_short(self.file, size)
+        else:
+            said = f"the disk gave {got} of {reads.sizes[k]} bytes, and no error"
+        return DiskReadError(f"{what}: {said}")
 
     def counts(self) -> dict[str, int]:
         """Bytes and reads that were asked of the disk since the reader was opened."""
@@ -255,10 +238,8 @@ class RowReader:
 
     def close(self) -> None:
         """Join the threads and close the file. Safe to call twice."""
-        if self._fd >= 0:
-            self._cpu.close()
-            os.close(self._fd)
-            self._fd = -1
+        self._closed = True
+        self._opened.close()
 
 
 def _check(name: str, values: NDArray[np.int64], count: int, whose: str) -> None:
@@ -269,7 +250,7 @@ def _check(name: str, values: NDArray[np.int64], count: int, whose: str) -> None
         raise IndexError(f"{name}[{at}] = {values[at]}: {whose} has rows 0..{count - 1}")
 
 
-def _truncated(file: TableFile, size: int) -> str:
+def _cut_short(file: TableFile, size: int) -> str:
     return (
         f"{file.path} has {size} bytes and its table needs {file.end}: it was cut short; "
         "write it anew"

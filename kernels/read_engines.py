@@ -13,8 +13,12 @@ that fails. Integer arguments travel in registers, where one too many does no ha
 from __future__ import annotations
 
 import ctypes
+import errno
+import importlib.util
 import math
-from typing import Any, NamedTuple
+import os
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from llvmlite import ir
@@ -22,10 +26,29 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from gatherbench.kernels.host_gather import memcpy, take
+from gatherbench.kernels.host_gather import HostGather, memcpy, take
 from gatherbench.kernels.table_file import LATENCY_BINS
 
 _CLOCK_MONOTONIC = 1
+_EINTR, _EAGAIN, _EBUSY = errno.EINTR, errno.EAGAIN, errno.EBUSY
+#: Reads that are worth another thread.
+_READS_A_THREAD = 8
+#: More than any ``struct io_uring`` of liburing takes.
+_RING_BYTES = 4096
+#: What :class:`Liburing` holds of the C library, in its order.
+_LIBURING = (
+    "io_uring_get_sqe",
+    "io_uring_prep_read",
+    "io_uring_sqe_set_data64",
+    "io_uring_submit_and_wait",
+    "io_uring_peek_batch_cqe",
+    "io_uring_cq_advance",
+)
+_RING_REMEDIES = {
+    errno.EPERM: ": a container's seccomp profile or kernel.io_uring_disabled forbids it",
+    errno.ENOSYS: ": the kernel has no io_uring",
+    errno.ENOMEM: ": more memory may have to be locked (ulimit -l)",
+}
 
 
 def _define_call(_typing: Any, _function: Any, _1: Any, _2: Any, _3: Any, _4: Any, _5: Any) -> Any:
@@ -42,6 +65,10 @@ def _define_call(_typing: Any, _function: Any, _1: Any, _2: Any, _3: Any, _4: An
 _call: Any = intrinsic(_define_call)
 
 
+def _address(library: ctypes.CDLL, name: str) -> int:
+    return int(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0)
+
+
 class Libc(NamedTuple):
     """Addresses of functions of the C library."""
 
@@ -54,17 +81,8 @@ def libc() -> Libc:
     """Those of this process."""
     library = ctypes.CDLL(None)
     return Libc(
-        *(address_of(library, name) for name in ("pread", "__errno_location", "clock_gettime"))
+        *(_address(library, name) for name in ("pread", "__errno_location", "clock_gettime"))
     )
-
-
-def address_of(library: ctypes.CDLL, name: str) -> int:
-    """Where a function lies.
-
-    Raises:
-        AttributeError: the library has none of that name.
-    """
-    return int(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0)
 
 
 class Reads(NamedTuple):
@@ -146,13 +164,13 @@ def latency_bin(nanoseconds: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _finish(reads: Reads, k: int, slot: int, got: int, errno: int, took: int) -> bool:
+def _finish(reads: Reads, k: int, slot: int, got: int, error: int, took: int) -> bool:
     """Read ``k`` has ended with ``got`` bytes in ``slot``: count it and copy its rows."""
     take(reads.latencies.ctypes.data + 8 * latency_bin(took), 1)
     begin, last = reads.begins[k], reads.starts[k + 1] - 1
     if got < reads.rows[last] + reads.row_bytes - begin:
         if take(reads.failed.ctypes.data, 1) == 0:
-            reads.failed[1], reads.failed[2], reads.failed[3] = k, errno, got
+            reads.failed[1], reads.failed[2], reads.failed[3] = k, error, got
         return False
     for i in range(reads.starts[k], last + 1):
         to = reads.out + reads.places[i] * reads.row_bytes
@@ -167,7 +185,7 @@ def read_by_thread(reads: Reads, libc: Libc, counter: int, slot_counter: int) ->
     Called from as many threads as reads shall be in flight; each takes a slot of its own.
     """
     slot = reads.slots + take(slot_counter, 1) * reads.slot_bytes
-    moment, errno = np.empty(2, np.int64), np.zeros(1, np.int32)
+    moment, error = np.empty(2, np.int64), np.zeros(1, np.int32)
     count = reads.begins.shape[0]
     while True:
         k = take(counter, 1)
@@ -176,8 +194,154 @@ def read_by_thread(reads: Reads, libc: Libc, counter: int, slot_counter: int) ->
         began = _now(libc.clock, moment)
         got = _call(libc.pread, reads.fd, slot, reads.sizes[k], reads.begins[k], 0)
         if got < 0:
-            memcpy(errno.ctypes.data, _call(libc.errno, 0, 0, 0, 0, 0), 4)
+            memcpy(error.ctypes.data, _call(libc.errno, 0, 0, 0, 0, 0), 4)
         took = _now(libc.clock, moment) - began
-        if not _finish(reads, k, slot, got, np.int64(errno[0]), took):
+        if not _finish(reads, k, slot, got, np.int64(error[0]), took):
             take(counter, count)  # the others stop as well
             return
+
+
+class Liburing(NamedTuple):
+    """Addresses of functions of liburing, and of an open ring (``struct io_uring``)."""
+
+    get_sqe: int
+    prep_read: int
+    set_data: int
+    submit_and_wait: int
+    peek_batch: int
+    advance: int
+    ring: int
+
+
+@njit(nogil=True, cache=True)
+def read_by_ring(reads: Reads, depth: int, uring: Liburing, libc: Libc) -> int:
+    """Keep ``depth`` reads in flight until all have ended; 0, or the ``errno`` of a broken ring.
+
+    After a failure no other read begins, and those in flight are waited for: they write to slots.
+    """
+    moment, ended = np.empty(2, np.int64), np.empty(2, np.int64)
+    entries = np.empty(depth, np.int64)  # where the kernel's completions lie
+    reading, began = np.empty(depth, np.int64), np.empty(depth, np.int64)
+    free = np.arange(depth)  # slots; those from free[in_flight] on
+    in_flight, k, count, good = 0, 0, reads.begins.shape[0], True
+    while in_flight or (good and k < count):
+        now = _now(libc.clock, moment)
+        while good and k < count and in_flight < depth:
+            entry = _call(uring.get_sqe, uring.ring, 0, 0, 0, 0)
+            if entry == 0:
+                break
+            slot = free[in_flight]
+            at = reads.slots + slot * reads.slot_bytes
+            _call(uring.prep_read, entry, reads.fd, at, reads.sizes[k], reads.begins[k])
+            _call(uring.set_data, entry, slot, 0, 0, 0)
+            reading[slot], began[slot] = k, now
+            in_flight += 1
+            k += 1
+        said = np.int64(np.int32(_call(uring.submit_and_wait, uring.ring, 1, 0, 0, 0)))
+        if said < 0 and said not in (-_EINTR, -_EAGAIN, -_EBUSY):
+            return -said
+        found = _call(uring.peek_batch, uring.ring, entries.ctypes.data, depth, 0, 0) & 0xFFFFFFFF
+        now = _now(libc.clock, moment)
+        for i in range(found):
+            memcpy(ended.ctypes.data, entries[i], 16)  # user_data, then res and flags
+            slot, got = ended[0], np.int64(np.int32(ended[1]))
+            at = reads.slots + slot * reads.slot_bytes
+            error = -got if got < 0 else np.int64(0)
+            if not _finish(reads, reading[slot], at, got, error, now - began[slot]):
+                good = False
+            in_flight -= 1
+            free[in_flight] = slot
+        _call(uring.advance, uring.ring, found, 0, 0, 0)
+    return 0
+
+
+class Engine(Protocol):
+    """Something that does :class:`Reads`, from one thread at a time."""
+
+    name: ClassVar[str]
+
+    def run(self, reads: Reads) -> None:
+        """Returns when none is in flight; what failed stands in ``reads.failed``.
+
+        Raises:
+            OSError: no read can be made at all.
+        """
+
+    def close(self) -> None:
+        """Give back threads and memory."""
+
+
+class ThreadEngine:
+    """A thread for each read in flight."""
+
+    name: ClassVar[str] = "threads"
+
+    def __init__(self, depth: int) -> None:
+        self._pool, self._libc = HostGather(depth), libc()
+
+    def run(self, reads: Reads) -> None:
+        slot = np.zeros(1, np.int64)
+
+        def work(counter: NDArray[np.int64]) -> None:
+            read_by_thread(reads, self._libc, counter.ctypes.data, slot.ctypes.data)
+
+        self._pool.share(work, -(-len(reads.begins) // _READS_A_THREAD))
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class RingEngine:
+    """One thread, and io_uring.
+
+    Raises:
+        OSError: liburing is not installed, or the kernel gives no ring; says why, and the remedy.
+    """
+
+    name: ClassVar[str] = "io_uring"
+
+    def __init__(self, depth: int) -> None:
+        self._depth, self._libc = depth, libc()
+        self._library = _liburing()
+        self._ring = np.zeros(_RING_BYTES // 8, np.int64)
+        said = self._library.io_uring_queue_init(
+            ctypes.c_uint(depth), ctypes.c_void_p(self._ring.ctypes.data), ctypes.c_uint(0)
+        )
+        if said < 0:
+            remedy = _RING_REMEDIES.get(-said, "")
+            raise OSError(-said, f"io_uring_setup: {os.strerror(-said)}{remedy}")
+        addresses = (_address(self._library, name) for name in _LIBURING)
+        self._calls = Liburing(*addresses, self._ring.ctypes.data)
+
+    def run(self, reads: Reads) -> None:
+        if said := read_by_ring(reads, self._depth, self._calls, self._libc):
+            raise OSError(said, f"io_uring_enter: {os.strerror(said)}")
+
+    def close(self) -> None:
+        self._library.io_uring_queue_exit(ctypes.c_void_p(self._ring.ctypes.data))
+
+
+def _liburing() -> ctypes.CDLL:
+    """The C library inside the package ``liburing``.
+
+    The package's own Python calls are of no use here: they take a ``bytearray``, which is not
+    aligned, and each costs about as much as a read of a fast disk.
+    """
+    found = importlib.util.find_spec("liburing")
+    if found is None or not found.submodule_search_locations:
+        remedy = "pip install 'gatherbench[disk]'"
+        raise OSError(errno.ENOPKG, f"the package liburing is not installed: {remedy}")
+    library = ctypes.CDLL(str(Path(found.submodule_search_locations[0]) / "liburing.so"))
+    if missing := [name for name in _LIBURING if not hasattr(library, name)]:
+        raise OSError(errno.ELIBBAD, f"the package liburing lacks {', '.join(missing)}")
+    return library
+
+
+def open_engine(name: str, depth: int) -> tuple[Engine, str]:
+    """The engine ``name``, or threads and the reason why it cannot be had."""
+    if name == RingEngine.name:
+        try:
+            return RingEngine(depth), ""
+        except OSError as error:
+            return ThreadEngine(depth), error.strerror or str(error)
+    return ThreadEngine(depth), ""
