@@ -73,9 +73,10 @@ class CudaStagedFetcher(PathFetcher):
         self._worker = ThreadPoolExecutor(1, "gatherbench-fetch") if lookahead else None
 
     def residency(self) -> tuple[Residency, ...]:
-        """The CPU reads a table that the GPU knows nothing of."""
-        if self._table.numel() == 0:
-            return ()
+        """The CPU reads a table that the GPU knows nothing of, or the path's own answer."""
+        told = super().residency()
+        if told or self._table.numel() == 0:
+            return told
         found = pointer_kind(self._table.data_ptr())
         return (Residency("Unregistered", found, RESIDENCY_SOURCE),)
 

@@ -45,7 +45,7 @@ class DataPath:
     Of rows that come off a disk, ``disk_bytes`` counts what is read there, whole blocks, in
     ``disk_requests`` reads, and ``disk_payload_bytes`` the rows among them, each as often as it is
     asked for; they then travel like rows of host memory. The first two are ``None`` where the page
-    cache decides what is read.
+    cache decides what is read; the third is then all that is asked for in the file.
     """
 
     payload_bytes: int

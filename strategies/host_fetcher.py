@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +20,9 @@ from torch import Tensor
 
 from gatherbench.kernels.host_gather import HostGather
 from gatherbench.kernels.host_memory import empty_table
-from gatherbench.strategies.base import Fetcher, Ticket
+from gatherbench.kernels.page_cache import SOURCE as MINCORE
+from gatherbench.kernels.page_cache import pages_in_memory
+from gatherbench.strategies.base import Fetcher, Residency, Ticket
 from gatherbench.strategies.buffers import RowBuffer, TicketRing, fetched
 
 
@@ -27,6 +30,19 @@ def host_buffer(features: Tensor) -> RowBuffer:
     """A reusable buffer in host memory for rows of ``features``."""
     width, dtype = int(features.shape[1]), features.dtype
     return RowBuffer(lambda count: empty_table((count, width), dtype))
+
+
+def on_disk(path: Path) -> tuple[Residency, ...]:
+    """That no page of the file is in memory: what a path claims whose reads pass the page cache by.
+
+    Nothing where the kernel does not tell.
+    """
+    try:
+        left = pages_in_memory(path)
+    except OSError:
+        return ()
+    found = f"the page cache ({left} pages)" if left else "the file on disk"
+    return (Residency("the file on disk", found, MINCORE),)
 
 
 class HostPath(ABC):
@@ -58,6 +74,10 @@ class HostPath(ABC):
     def latencies(self) -> NDArray[np.int64] | None:
         """See ``Fetcher.latencies``."""
         return None
+
+    def residency(self) -> tuple[Residency, ...]:
+        """See ``Fetcher.residency``."""
+        return ()
 
     def close(self) -> None:
         """Join the threads."""
@@ -103,6 +123,9 @@ class PathFetcher(Fetcher):
 
     def latencies(self) -> NDArray[np.int64] | None:
         return self._path.latencies()
+
+    def residency(self) -> tuple[Residency, ...]:
+        return self._path.residency()
 
 
 class HostFetcher(PathFetcher):

@@ -18,6 +18,7 @@ from gatherbench.strategies.base import Strategy, nearest, parameters
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.disk_direct import DiskDirect
+from gatherbench.strategies.disk_mmap import DiskMmap
 from gatherbench.strategies.sharded import Sharded
 from gatherbench.strategies.unified_zero_copy import UnifiedZeroCopy
 
@@ -40,6 +41,7 @@ STRATEGIES: tuple[type[Strategy], ...] = (
     CachedZeroCopy,
     Sharded,
     DiskDirect,
+    DiskMmap,
     AllInGpu,
 )
 

@@ -322,8 +322,9 @@ def test_tables_on_disk_fill_from_a_run(
     assert "disk_cached sieve,10% had the shortest epochs, 2.50× (2.50–2.50) as long" in said
     # Published: 138.4 over 97.0 s.
     assert "with the cache `lru` an epoch takes **1.43** times as long as with `sieve`" in said
-    # By hand: a row of 400 B lies across two blocks in 24 of its 256 places.
-    assert "Of papers100M's many random rows of 400 B, **11.2 B** are read for each byte" in said
+    # By hand: of 8 rows of a block each is asked for with p = 0.5 of 111 M, so that a row costs
+    # (1 - (1 - p)^8) / 8p = 0.984 blocks of 8 rows.
+    assert "Of papers100M's many random rows of 512 B, **7.9 B** are read for each byte" in said
     assert "not measured" not in said.lower()
 
 

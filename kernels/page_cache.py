@@ -1,0 +1,218 @@
+"""The pages of a file that are in memory: how many there are, and how to be rid of them.
+
+A file that was just written or read lies in the page cache, and reads of it are memory reads. Who
+measures a disk drops those pages first, and looks whether they are gone: the kernel keeps pages
+that somebody maps, has locked or has not written back, and says nothing (``posix_fadvise(2)``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import re
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gatherbench.kernels.table_file import TableFile
+
+PAGE_BYTES = mmap.PAGESIZE
+SOURCE = "mincore on a map of the file"
+#: Seconds within which other processes of ours let go of their pages, too.
+PATIENCE_S = 5.0
+_LOOK_S = 0.02
+#: Bytes of a file that are looked at in one call.
+_STEP_BYTES = 1 << 30
+#: ``MADV_*`` by the words of a strategy.
+_ADVICE = {"normal": mmap.MADV_NORMAL, "random": mmap.MADV_RANDOM}
+#: Ranges that the kernel takes in one call of ``process_madvise`` (UIO_MAXIOV), and its number,
+#: the same on every processor that has it since Linux 5.10.
+_MOST_RANGES, _PROCESS_MADVISE = 1024, 440
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class PagesRemainError(RuntimeError):
+    """Pages of a file stay in memory, so that nobody can measure reads of its disk."""
+
+
+def pages_in_memory(path: Path) -> int:
+    """How many pages of the file are in the page cache, whoever brought them there.
+
+    Raises:
+        OSError: no such file; or the kernel tells only its owner, or one who may write to it.
+    """
+    status = path.stat()
+    if status.st_uid != os.geteuid() and not os.access(path, os.W_OK):
+        # The kernel would say of every page that it is there (mincore(2), since Linux 5.2).
+        raise PermissionError(errno.EPERM, "mincore tells only the file's owner", str(path))
+    if not status.st_size:
+        return 0
+    found = 0
+    with path.open("rb") as file:
+        for start in range(0, status.st_size, _STEP_BYTES):
+            size = min(_STEP_BYTES, status.st_size - start)
+            with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ, offset=start) as mapped:
+                flags = np.zeros(-(-size // PAGE_BYTES), np.uint8)
+                with memoryview(mapped) as view:
+                    at = np.frombuffer(view, np.uint8).ctypes.data
+                _check(_libc.mincore(_address(at), _size(size), _address(flags.ctypes.data)))
+                found += int(np.count_nonzero(flags & 1))
+    return found
+
+
+def drop_pages(path: Path, patience_s: float = 0.0) -> int:
+    """Drop the file's pages from memory, those that this process maps among them; how many remain.
+
+    A map stays valid: it reads the file anew. Reads beside this bring pages back.
+
+    Args:
+        patience_s: how long it is tried again while pages remain.
+
+    Raises:
+        OSError: as :func:`pages_in_memory`.
+    """
+    until = time.monotonic() + patience_s
+    with path.open("rb") as file:
+        os.fsync(file.fileno())  # what is not written back stays
+        while True:
+            _let_go(os.fstat(file.fileno()))
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            left = pages_in_memory(path)
+            if not left or time.monotonic() >= until:
+                return left
+            time.sleep(_LOOK_S)
+
+
+def require_cold(path: Path, patience_s: float = PATIENCE_S) -> None:
+    """Drop the file's pages from memory, all of them.
+
+    Raises:
+        PagesRemainError: some stay; says what may hold them.
+        OSError: as :func:`pages_in_memory`.
+    """
+    left = drop_pages(path, patience_s)
+    if left:
+        raise PagesRemainError(
+            f"{path}: {left} pages stay in memory although they were dropped ({SOURCE}): another"
+            " process maps or locks the file, or its file system lies in memory (tmpfs); end that"
+            " process, or keep the file on a disk"
+        )
+
+
+def mapped_table(file: TableFile, dtype: torch.dtype, advice: str) -> Tensor:
+    """The rows of the file as a tensor ``[N, D]`` over a map of its own, which is read-only.
+
+    Args:
+        advice: ``normal`` or ``random``: whether the kernel reads ahead of a page that is touched.
+    """
+    shape = (file.num_rows, file.row_bytes // dtype.itemsize)
+    if not file.num_rows:
+        return torch.empty(shape, dtype=dtype)
+    with file.path.open("rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), file.end, access=mmap.ACCESS_READ)
+    mapped.madvise(_ADVICE[advice])
+    flat: NDArray[Any] = np.frombuffer(mapped, np.uint8, file.end - file.offset, file.offset)
+    return _tensor(flat).view(dtype).view(shape)
+
+
+def read_ahead_refused() -> str | None:
+    """Why :func:`read_ahead` cannot be had, or ``None``."""
+    try:
+        _advise_will_need(np.empty((0, 2), np.uint64))
+    except OSError as error:
+        return (
+            f"unsupported: process_madvise is refused ({error.strerror}); it needs Linux 5.10, and"
+            " before 5.13 CAP_SYS_NICE"
+        )
+    return None
+
+
+def read_ahead(ids: Tensor, table: Tensor) -> None:
+    """Have the kernel read the pages of rows ``ids`` of a mapped table, and do not wait for them.
+
+    Raises:
+        OSError: see :func:`read_ahead_refused`.
+    """
+    row_bytes = table.shape[1] * table.element_size()
+    if not ids.numel():
+        return
+    begin = table.data_ptr() + np.unique(ids.numpy()).astype(np.int64) * row_bytes
+    first, last = begin // PAGE_BYTES, (begin + row_bytes - 1) // PAGE_BYTES
+    # Rows that touch, or share a page, are one range.
+    breaks = np.flatnonzero(first[1:] > last[:-1] + 1) + 1
+    starts, ends = np.r_[0, breaks], np.r_[breaks, len(first)] - 1
+    ranges = np.empty((len(starts), 2), np.uint64)
+    ranges[:, 0] = first[starts] * PAGE_BYTES
+    ranges[:, 1] = (last[ends] + 1 - first[starts]) * PAGE_BYTES
+    _advise_will_need(ranges)
+
+
+def _advise_will_need(ranges: NDArray[np.uint64]) -> None:
+    """``process_madvise(2)`` of this process's ranges ``[n, 2]``: address and size, in order."""
+    process = os.pidfd_open(os.getpid())
+    try:
+        while True:
+            some = ranges[:_MOST_RANGES]
+            at, count = _address(some.ctypes.data), _size(len(some))
+            wide = (ctypes.c_long(process), at, count, ctypes.c_long(mmap.MADV_WILLNEED), _size(0))
+            done = _libc.syscall(ctypes.c_long(_PROCESS_MADVISE), *wide)
+            _check(done)
+            # It may stop early, and says behind how many bytes.
+            whole = int(np.searchsorted(np.cumsum(some[:, 1]), done, side="right"))
+            ranges = ranges[max(1, whole) :]
+            if not len(ranges):
+                return
+    finally:
+        os.close(process)
+
+
+def _let_go(status: os.stat_result) -> None:
+    """Take the file's pages out of this process's page tables: maps hold them in memory.
+
+    Only of maps that nobody writes through: what was written to a private one would be lost.
+    """
+    for start, size in _maps_of(status):
+        # Fails of a map that was locked in memory; then the pages remain, which is seen.
+        _libc.madvise(_address(start), _size(size), ctypes.c_int(mmap.MADV_DONTNEED))
+
+
+def _maps_of(status: os.stat_result) -> Iterator[tuple[int, int]]:
+    """Address and size of each read-only map of the file in this process."""
+    device = (os.major(status.st_dev), os.minor(status.st_dev), status.st_ino)
+    for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
+        found = re.match(r"(\w+)-(\w+) (\S+) \w+ (\w+):(\w+) (\d+)", line)
+        if found is None or "w" in found[3]:
+            continue
+        if (int(found[4], 16), int(found[5], 16), int(found[6])) == device:
+            start = int(found[1], 16)
+            yield start, int(found[2], 16) - start
+
+
+def _tensor(flat: NDArray[Any]) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # read-only: torch warns, and nothing writes to it
+        return torch.from_numpy(flat)
+
+
+def _check(answer: int) -> None:
+    if answer < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def _address(value: int) -> ctypes.c_void_p:
+    return ctypes.c_void_p(value)
+
+
+def _size(value: int) -> ctypes.c_size_t:
+    return ctypes.c_size_t(value)

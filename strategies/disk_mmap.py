@@ -1,0 +1,102 @@
+"""The table stays in its file, and the CPU gathers from a memory map of it: OGB's and PyG's way.
+
+A row that is not in memory is a page fault, and the thread that meets it waits for the disk. So no
+more reads are under way than threads gather, and what the page cache keeps decides how many there
+are. The kernel may be told what to expect (``advice``). It reads ahead by default, which of random
+rows brings megabytes that nobody asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gatherbench.kernels.page_cache import (
+    mapped_table,
+    read_ahead,
+    read_ahead_refused,
+    require_cold,
+)
+from gatherbench.kernels.table_file import TableFile
+from gatherbench.strategies.base import Fetcher, Residency, Strategy
+from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
+from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.host_fetcher import HostFetcher, HostPath, on_disk
+from gatherbench.strategies.knowledge import Knowledge, Need
+from gatherbench.strategies.places import cuda_skip, no_path_to
+
+
+@dataclass(frozen=True)
+class DiskMmap(Strategy):
+    """``advice``: ``random``, ``normal`` (the kernel reads ahead) or ``willneed``; ``start``.
+
+    With ``willneed`` the kernel is told of a minibatch's pages before they are touched, and reads
+    many of them at a time. ``warm`` epochs begin with what the page cache has kept, ``cold`` ones
+    with no page of the table in memory.
+    """
+
+    name: ClassVar[str] = "disk_mmap"
+    summary: ClassVar[str] = "the CPU gathers from a memory-mapped file, then one copy to the GPU"
+    colour: ClassVar[str] = "grey"
+
+    advice: Literal["random", "normal", "willneed"] = "random"
+    start: Literal["warm", "cold"] = "warm"
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        refused = cuda_skip(device) if device.type == "cuda" else no_path_to(device)
+        return refused or (read_ahead_refused() if self.advice == "willneed" else None)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"file"})
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        payload = ids.numel() * row_bytes
+        return DataPath(
+            payload_bytes=payload,
+            cpu_read_bytes=payload,
+            cpu_write_bytes=payload,
+            copy_engine_bytes=payload,
+            gpu_requests={},
+            disk_payload_bytes=payload,
+            disk_bytes=None,
+            disk_requests=None,
+        )
+
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
+        assert knowledge.file is not None
+        path = MappedPath(knowledge.file, features.dtype, self.advice, cold=self.start == "cold")
+        if device.type == "cuda":
+            return CudaStagedFetcher(path, features, device, self.lookahead)
+        return HostFetcher(path, features, self.lookahead, staged=True)
+
+
+class MappedPath(HostPath):
+    """Gathers from a map of its own: what it tells the kernel holds for no other map.
+
+    Raises:
+        PagesRemainError: a cold epoch cannot begin.
+    """
+
+    def __init__(self, file: TableFile, dtype: torch.dtype, advice: str, *, cold: bool) -> None:
+        self._told = advice == "willneed"
+        super().__init__(mapped_table(file, dtype, "random" if self._told else advice))
+        self._file, self._cold = file, cold
+        self._began: tuple[Residency, ...] = ()
+
+    def fetch(self, ids: Tensor, out: Tensor) -> None:
+        if self._told:
+            read_ahead(ids, self.table)
+        self.cpu.gather(self.table, ids, out)
+
+    def begin_epoch(self) -> None:
+        if self._cold:
+            require_cold(self._file.path)
+            self._began = on_disk(self._file.path)
+
+    def residency(self) -> tuple[Residency, ...]:
+        """Where a cold epoch found the table when it began; a warm one has it where it is."""
+        return self._began
