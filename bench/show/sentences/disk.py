@@ -81,8 +81,8 @@ def _times(line: dict[object, object]) -> str:
 
 
 def _read(run: Run) -> Iterator[str]:
-    """What each strategy read for a byte of rows, by its own count; from least to most."""
+    """What each strategy read for a byte of rows, by its own count; in the order of names."""
     table = disk_reads(run).dropna(subset="amplification")
-    for strategy, mine in table.groupby("strategy", sort=False):
+    for strategy, mine in table.groupby("strategy"):
         ends = mine["amplification"].min(), mine["amplification"].max()
         yield f"{strategy} {span(*ends, '×').replace('×', ' B')}"
