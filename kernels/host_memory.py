@@ -23,6 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gatherbench.kernels.memory_cgroup import available_in_cgroup
+
 #: The size of a transparent huge page on x86-64 and on arm64 with 4 KiB base pages.
 HUGE_PAGE = 2 << 20
 #: GiB of host memory that there will be; see :func:`available_bytes`.
@@ -41,14 +43,16 @@ Progress = Callable[[int, int], None]
 def available_bytes() -> int:
     """Bytes of host memory to be had: what ``$GATHERBENCH_MEMORY_GIB`` says, or else the kernel.
 
+    No more in either case than the process's cgroup leaves it, as in a container.
+
     Some virtual machines begin with little memory and are given more as they use it: there the
     kernel speaks of what there is now, and only the user knows what there will be.
     """
     said = os.environ.get(MEMORY_VARIABLE)
-    if said is None:
-        return int(psutil.virtual_memory().available)
+    left = available_in_cgroup()
     try:
-        return int(float(said) * 2**30)
+        there = psutil.virtual_memory().available if said is None else int(float(said) * 2**30)
+        return there if left is None else min(there, left)
     except (ValueError, OverflowError):  # the latter for "inf"
         raise ValueError(f"{MEMORY_VARIABLE}={said!r}: expected a number of GiB") from None
 

@@ -27,11 +27,11 @@ from gatherbench.kernels.table_file import TableFile
 
 PAGE_BYTES = mmap.PAGESIZE
 SOURCE = "mincore on a map of the file"
-#: Seconds within which other processes of ours let go of their pages, too.
+#: Seconds within which other processes of ours let go of their pages, and reads on the way end.
 PATIENCE_S = 5.0
 _LOOK_S = 0.02
 #: Bytes of a file that are looked at in one call.
-_STEP_BYTES = 1 << 30
+_STEP_BYTES, _READ_BYTES = 1 << 30, 1 << 20
 #: ``MADV_*`` by the words of a strategy.
 _ADVICE = {"normal": mmap.MADV_NORMAL, "random": mmap.MADV_RANDOM}
 #: Ranges that the kernel takes in one call of ``process_madvise`` (UIO_MAXIOV), and its number,
@@ -70,7 +70,14 @@ def pages_in_memory(path: Path) -> int:
     return found
 
 
-def drop_pages(path: Path, patience_s: float = 0.0) -> int:
+def read_in(path: Path) -> None:
+    """Bring the file's pages into memory."""
+    with path.open("rb", buffering=0) as file:
+        while file.read(_READ_BYTES):
+            pass
+
+
+def drop_pages(path: Path, patience_s: float = PATIENCE_S) -> int:
     """Drop the file's pages from memory, those that this process maps among them; how many remain.
 
     A map stays valid: it reads the file anew. Reads beside this bring pages back.
@@ -93,14 +100,14 @@ def drop_pages(path: Path, patience_s: float = 0.0) -> int:
             time.sleep(_LOOK_S)
 
 
-def require_cold(path: Path, patience_s: float = PATIENCE_S) -> None:
+def require_cold(path: Path) -> None:
     """Drop the file's pages from memory, all of them.
 
     Raises:
         PagesRemainError: some stay; says what may hold them.
         OSError: as :func:`pages_in_memory`.
     """
-    left = drop_pages(path, patience_s)
+    left = drop_pages(path)
     if left:
         raise PagesRemainError(
             f"{path}: {left} pages stay in memory although they were dropped ({SOURCE}): another"

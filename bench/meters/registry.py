@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gatherbench.bench.meters.base import Meter
 from gatherbench.bench.meters.clock import WallClockMeter
 from gatherbench.bench.meters.cpu import CpuMeter
+from gatherbench.bench.meters.disk import DiskMeter
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.memory import MemoryMeter
 from gatherbench.bench.meters.memory_traffic import MemoryTrafficMeter
@@ -22,6 +25,7 @@ METERS: tuple[type[Meter], ...] = (
     PcieMeter,
     GpuPowerMeter,
     MemoryTrafficMeter,
+    DiskMeter,
     MemoryMeter,
     CpuMeter,
     ThreadMeter,
@@ -46,13 +50,16 @@ PLUGINS = Plugins(
 )
 
 
-def open_meters(gpu: GpuUnderTest | None = None) -> list[Meter]:
+def open_meters(gpu: GpuUnderTest | None = None, folder: Path | None = None) -> list[Meter]:
     """Every meter of :data:`METERS`, within those of other packages; ours of a GPU watch ``gpu``.
 
-    Meters that cannot read here, or have no GPU to watch, are among them: their readings carry the
+    That of the disk watches the one on which ``folder`` lies. Meters that cannot read here, or have no GPU to watch, are among them: their readings carry the
     reason.
     """
-    return [
-        meter(gpu) if issubclass(meter, (PcieMeter, GpuPowerMeter)) else meter()
-        for meter in (*PLUGINS.usable(), *METERS)
-    ]
+
+    def opened(meter: type[Meter]) -> Meter:
+        if issubclass(meter, (PcieMeter, GpuPowerMeter)):
+            return meter(gpu)
+        return meter(folder) if issubclass(meter, DiskMeter) else meter()
+
+    return [opened(meter) for meter in (*PLUGINS.usable(), *METERS)]

@@ -36,9 +36,10 @@ class Workload:
     as one rank takes, each split) or of one rank (``weak``: fewer steps an epoch, and larger ones).
 
     A case may take ``memory_share`` of the table's bytes in host memory, the page cache's pages of
-    its files among them; 0: as much as there is. With ``partitions``, such as ``16/4 beta``, a
-    minibatch is drawn from the few parts of the graph that a buffer holds meanwhile, in the order
-    named, and from no other: other minibatches, another accuracy (MariusGNN).
+    the table among them, the graph beside them; 0: as much as there is. With ``partitions``, such
+    as ``16/4 beta``, a minibatch is drawn from the few parts of the graph that a buffer holds
+    meanwhile, in the order named, and from no other: other minibatches, another accuracy
+    (MariusGNN).
     """
 
     dataset: str

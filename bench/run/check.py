@@ -16,10 +16,12 @@ from random import Random
 import torch
 from torch import Tensor
 
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.run.loop import Steps, Watch, run_epoch
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CHECK_STAGE
 from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
 from gatherbench.strategies.base import Fetcher
 
@@ -30,8 +32,8 @@ SPOT_BATCHES, SPOT_ROWS = 3, 32
 #: Minibatches that are fetched once more after the last epoch.
 LAST_BATCHES = 8
 #: Rows are put aside up to here, since to compare them at once would give a fetch that runs beside
-#: the training more time than it has in a timed epoch.
-_ASIDE_BYTES = 128 << 20
+#: the training more time than it has in a timed epoch; of memory that is scarce, a share only.
+_ASIDE_BYTES, _ASIDE_SHARE = 128 << 20, 1 / 8
 #: Rows that are gathered at a time: memory that is used again costs no page faults.
 _BLOCK = 4096
 
@@ -68,15 +70,22 @@ class Witness:
     def __init__(self, table: Tensor, device: torch.device) -> None:
         self.rows = 0
         self._table, self._device, self._draw = table, device, Random()
+        self._aside_bytes = min(_ASIDE_BYTES, int(_ASIDE_SHARE * available_bytes()))
 
-    def everything(self, when: str) -> AbstractContextManager[Watch]:
+    def everything(
+        self, when: str, first: Callable[[], None] = lambda: None
+    ) -> AbstractContextManager[Watch]:
         """Watches all rows of every minibatch; the block ends with the comparison.
+
+        Args:
+            first: called once rows have been fetched, and before any is compared: to compare means
+                to read the table, through the page cache if it lies in a file.
 
         Raises:
             WrongRowsError: on leaving the block; says ``when``, and names the minibatch, the row
                 and the column of the first difference.
         """
-        return self._watching(when, lambda _number: True, None)
+        return self._watching(when, lambda _number: True, None, first)
 
     def spots(self, when: str, batches: int) -> AbstractContextManager[Watch]:
         """The same of a few rows of some minibatches, out of as many as the epoch has."""
@@ -85,9 +94,20 @@ class Witness:
 
     @contextmanager
     def _watching(
-        self, when: str, chosen: Callable[[int], bool], rows: int | None
+        self,
+        when: str,
+        chosen: Callable[[int], bool],
+        rows: int | None,
+        first: Callable[[], None] = lambda: None,
     ) -> Iterator[Watch]:
         aside: list[_Aside] = []
+        looks = [first]
+
+        def compare() -> None:
+            while looks:
+                looks.pop()()
+            self._compare(aside, when)
+
         begin = self._draw.randrange(2)
 
         @contextmanager
@@ -99,21 +119,21 @@ class Witness:
                 yield
             ids = batch.input_ids
             stride = max(1, len(ids) // rows) if rows else 1
-            first = self._draw.randrange(stride)
-            copy = x[first::stride].clone(memory_format=torch.contiguous_format)
-            of_batch = range(first, len(ids), stride)
-            aside.append(_Aside(number, of_batch, ids[first::stride], copy))
+            start = self._draw.randrange(stride)
+            copy = x[start::stride].clone(memory_format=torch.contiguous_format)
+            of_batch = range(start, len(ids), stride)
+            aside.append(_Aside(number, of_batch, ids[start::stride], copy))
             if not late:
                 del x  # to be freed by the step, as ever
                 yield
-            if sum(seen.rows.nbytes for seen in aside) > _ASIDE_BYTES:
-                self._compare(aside, when)
+            if sum(seen.rows.nbytes for seen in aside) > self._aside_bytes:
+                compare()
 
         def watch(number: int, batch: MiniBatch, x: Tensor) -> AbstractContextManager[object]:
             return looked_at(number, batch, x) if chosen(number) else nullcontext()
 
         yield watch
-        self._compare(aside, when)
+        compare()
 
     def _compare(self, aside: list[_Aside], when: str) -> None:
         for seen in aside:
@@ -148,36 +168,44 @@ def check_rows(
     batches: Iterable[MiniBatch],
     when: str,
     steps: Steps | None = None,
+    first: Callable[[], None] = lambda: None,
 ) -> int:
     """Compare the rows of ``batches``, fetched by the loop; how many minibatches those were.
 
     As many are in flight as in an epoch, so that buffers are reused as there, beside ``steps``.
+    What ``first`` does: see :meth:`Witness.everything`.
 
     Raises:
         WrongRowsError: see :meth:`Witness.everything`.
     """
-    with witness.everything(when) as watch:
+    with witness.everything(when, first) as watch:
         return len(run_epoch(batches, fetcher, steps or Untrained(), watch=watch).losses)
 
 
-def residency_row(fetcher: Fetcher, make: RowMaker) -> Row:
+def residency_row(fetcher: Fetcher, make: RowMaker, cached: Reason | None = None) -> Row:
     """That each part of the table lies where the strategy says; the source says where that is.
+
+    Args:
+        cached: why pages of a table on disk are in memory whatever the path does.
 
     Raises:
         WrongMemoryError: it lies elsewhere, so what would be timed is another data path.
     """
     parts = fetcher.residency()
+    what = (CHECK_STAGE, "residency", "1")
+    if parts and cached is not None:
+        return make.missing(*what, parts[0].source, cached)
     if not parts:
         reason = (
             "unsupported: an empty table, or one that only the CPU or another process reads:"
             " CUDA has nothing to say of it here"
         )
-        return make.missing(CHECK_STAGE, "residency", "1", "cudaPointerGetAttributes", reason)
+        return make.missing(*what, "cudaPointerGetAttributes", reason)
     for one in parts:
         if one.found != one.expected:
             raise WrongMemoryError(
-                f"{one.part} lies in {one.found} memory by {one.source}, "
-                f"and the strategy reads {one.expected} memory: not timed"
+                f"{one.part} was found in {one.found} by {one.source}, "
+                f"and the strategy reads it in {one.expected}: not timed"
             )
     where = ", ".join(f"{one.part} in {one.found}" for one in parts)
-    return make.ok(CHECK_STAGE, "residency", "1", 1, f"{parts[0].source}: {where}")
+    return make.ok(*what, 1, f"{parts[0].source}: {where}")

@@ -8,6 +8,7 @@ from typing import Self
 
 from pydantic import TypeAdapter
 
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
@@ -58,6 +59,21 @@ class Preparation(_File):
 
 
 @dataclass(frozen=True)
+class MemoryLimit:
+    """What a case may take of host memory (bench/run/memory_limit.py).
+
+    Attributes:
+        size: bytes.
+        cgroup: the folder of the cgroup that holds it to that; ``None``: there is none.
+        reason: why not.
+    """
+
+    size: int
+    cgroup: Path | None
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True)
 class Job(_File):
     """One case to measure, and where.
 
@@ -74,6 +90,7 @@ class Job(_File):
         identity: of dataset and minibatches, which all ranks have to agree on.
         rank: which of several processes; -1 for one that is alone, or that starts the others.
         meeting: with the other machines; ``None``: there is none.
+        memory: what the case's processes may take together; ``None``: as much as there is.
     """
 
     case: Case
@@ -90,6 +107,7 @@ class Job(_File):
     identity: str = ""
     rank: int = -1
     meeting: Meeting | None = None
+    memory: MemoryLimit | None = None
 
     @property
     def rows(self) -> RowMaker:

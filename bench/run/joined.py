@@ -23,6 +23,8 @@ _OF_MACHINE = {
     "cpu_dram_energy",
     "dram_read",
     "dram_write",
+    "disk_read_device",
+    "disk_reads_device",
 }
 #: Alike on all ranks.
 _ALIKE = {

@@ -59,6 +59,7 @@ from gatherbench.bench.sampling.workers import drawn_ahead
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels.host_memory import available_bytes, resident_copy
+from gatherbench.kernels.page_cache import drop_pages, mapped_table
 from gatherbench.kernels.reference import reference_gather
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import COUNTS, Fetcher, SetupStep, Strategy
@@ -74,9 +75,14 @@ LATENCY_SOURCE = "the path's clock around each read; upper edge of a bin, four t
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The feature table ``[N, D]`` in host memory, in words where it lies, and how long it took."""
+    """The feature table ``[N, D]`` in host memory, in words where it lies, and how long it took.
+
+    ``truth`` are the same rows for whoever compares. Of a table in a file it is a map of its own,
+    since the kernel would read ahead of each row that is looked at.
+    """
 
     features: Tensor
+    truth: Tensor
     where: str
     load_s: float
 
@@ -137,6 +143,7 @@ def _measure(
     known = knowledge_of(job.case.workload, dataset, epochs.measured_ids(), room)
     known = replace(known, ranks=group.ranks or Ranks(0, 1, 1), file=file_of(dataset))
     knowledge = known.limited_to(strategy.needs)
+    cached = _dropped(knowledge.file)
     begin = time.perf_counter()
     with strategy.open(table, device, knowledge) as fetcher:
         open_s = time.perf_counter() - begin
@@ -150,20 +157,24 @@ def _measure(
         for step in fetcher.setup:
             out.row(make.ok("setup", step.metric, step.unit, step.value, step.source))
 
-        witness = Witness(table, device)
+        witness = Witness(loaded.truth, device)
         first = max(job.measure.check_batches, fetcher.lookahead + 2)
         looked_at = list(itertools.islice(epochs.warm_up(0), first))
-        checked = check_rows(fetcher, witness, looked_at, "before timing")
+
+        def residency() -> None:
+            if device.type == "cuda" or fetcher.residency():
+                out.row(residency_row(fetcher, make, cached))
+
+        when = "before timing"
+        checked = check_rows(fetcher, witness, looked_at, when, first=residency)
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
-        if device.type == "cuda":
-            out.row(residency_row(fetcher, make))
         if job.case.repeat == 0:
             before = itertools.chain((one.input_ids for one in looked_at), epochs.warm_up_ids())
             told = knowledge, before
             for row in declared_rows(job.case.workload, strategy, trace, dataset, make, *told):
                 out.row(row)
 
-        _train(job, dataset, table, epochs, looked_at[0], fetcher, witness, make, out, group)
+        _train(job, dataset, loaded.truth, epochs, looked_at[0], fetcher, witness, make, out, group)
         out.row(make.ok(CHECK_STAGE, "rows", "1", witness.rows, COMPARED))
     return None
 
@@ -185,20 +196,34 @@ def load_table(dataset: GraphDataset, *, shared: bool = False, on_disk: bool = F
     """
     begin = time.perf_counter()
     if not on_disk and dataset.spec.table_bytes < RESIDENT_SHARE * available_bytes():
-        features = resident_copy(dataset.features, shared=shared)
+        features = truth = resident_copy(dataset.features, shared=shared)
         where = f"copied into anonymous {'shared ' if shared else ''}memory"
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # read-only: torch warns, and nothing writes to it
-            features = torch.from_numpy(dataset.features)
+            features = truth = torch.from_numpy(dataset.features)
         where = "memory-mapped file, paged in on demand"
-    return Table(features, where, time.perf_counter() - begin)
+        if (file := file_of(dataset)) is not None:
+            truth = mapped_table(file, features.dtype, "random")
+    return Table(features, truth, where, time.perf_counter() - begin)
 
 
 def file_of(dataset: GraphDataset) -> TableFile | None:
     """Where the table's rows lie on disk."""
     mapped = dataset.features
     return TableFile.of(mapped) if isinstance(mapped, np.memmap) else None
+
+
+def _dropped(file: TableFile | None) -> Reason | None:
+    """Have no page of the file in memory when a path opens it; why there are some."""
+    if file is None:
+        return None
+    try:
+        left = drop_pages(file.path)
+    except OSError as error:
+        return Reason("no_permission", str(error))
+    cause = f"{left} pages of {file.path} stay in memory: another process maps or locks them"
+    return Reason("busy", cause, "end it") if left else None
 
 
 def latency_percentiles(counted: NDArray[np.int64]) -> Iterator[tuple[str, float]]:
@@ -325,7 +350,7 @@ def _train(
     for row in group.rows(make):
         out.row(row)
     gpu = gpu_under_test(fetcher.device, job.sensors)
-    recorder = Recorder(open_meters(gpu=gpu))
+    recorder = Recorder(open_meters(gpu=gpu, folder=dataset.folder))
     energy = EnergyBlock(gpu, run_on=plan.energy)
 
     for step in _tuned(fetcher, trainer, typical, table):

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.guards import only_one, terminate_as_interrupt
 from gatherbench.bench.run.job import Job, Preparation, row_maker
 from gatherbench.bench.run.machines import Machines
+from gatherbench.bench.run.memory_limit import killed_at_limit, limited
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import (
     CALIBRATION_STAGE,
@@ -57,6 +59,11 @@ from gatherbench.datasets.store import data_root
 #: Of a folder that may be read only.
 _NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM)
 CASE_CLOCK = "time.perf_counter"
+#: What is likely behind a signal.
+_HINTS = {
+    "SIGKILL": " (most likely out of memory)",
+    "SIGBUS": " (most likely a mapped file that was cut short, or whose disk failed)",
+}
 WORKER = (sys.executable, "-m", "gatherbench.bench.run.worker")
 
 
@@ -112,12 +119,15 @@ class Workers:
             DiskFullError: it found the disk full.
             TimeoutError: it was ended after ``timeout_s``.
         """
-        job.dump(self._job)
         log = self._log.absolute()
         log.write_bytes(b"")
-        until = time.monotonic() + timeout_s
-        code = self._server.run(verb, self._job.absolute(), log, until, look)
-        return _death_of(code, log.read_text(errors="replace"))
+        with limited(job) if isinstance(job, Job) else nullcontext(job) as given:
+            given.dump(self._job)
+            until = time.monotonic() + timeout_s
+            code = self._server.run(verb, self._job.absolute(), log, until, look)
+            death = _death_of(code, log.read_text(errors="replace"))
+            said = killed_at_limit(given) if isinstance(given, Job) and death else None
+        return said or death
 
     def close(self) -> None:
         """End the process that forks; the next job starts another."""
@@ -426,6 +436,5 @@ def _death_of(code: int, log: str) -> str | None:
     if code < 0:
         known = {int(s): s.name for s in signal.Signals}
         name = known.get(-code, f"signal {-code}")
-        hint = " (most likely out of memory)" if name == "SIGKILL" else ""
-        return f"killed by {name}{hint}; last words: {last}"
+        return f"killed by {name}{_HINTS.get(name, '')}; last words: {last}"
     return f"exit status {code}; last words: {last}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import signal
 import sys
@@ -73,19 +74,29 @@ def measure_case(path: Path) -> None:
     begin = time.perf_counter()
     try:
         from gatherbench.bench.run.measure import measure
+        from gatherbench.bench.run.memory_limit import enter, killed_at_limit, peak_row
         from gatherbench.bench.run.ranks import measure_ranks
         from gatherbench.bench.run.store import PartWriter
 
         of_case = measure if job.case.workload.world == 1 else measure_ranks
         with contextlib.closing(PartWriter(job.part)) as out:
             try:
-                skipped = of_case(job, out)
+                limit = enter(job)
+                if limit is not None:
+                    out.row(limit)
+                skipped = limit.reason if limit and limit.reason else of_case(job, out)
                 status, reason = ("skipped", skipped) if skipped else ("ok", None)
             except Exception as error:
                 if is_disk_full(error):
                     raise
                 traceback.print_exc()
-                status, reason = "failed", f"{type(error).__name__}: {error}"
+                # Of several ranks it may be one that was killed.
+                status, reason = (
+                    "failed",
+                    killed_at_limit(job) or f"{type(error).__name__}: {error}",
+                )
+            if (peak := peak_row(job)) is not None:
+                out.row(peak)
             out.end(status, reason, time.perf_counter() - begin)
     except Exception as error:
         if is_disk_full(error):
@@ -141,6 +152,7 @@ def main(runner: int) -> None:
     import gatherbench.bench.run.store  # noqa: F401
 
     numba.njit("int64(int64)")(lambda x: x)  # numba's own imports wait for the first function
+    gc.freeze()  # a collection in a fork would copy the pages of all that was imported
     serve_requests(lambda verb, path: VERBS[verb](Path(path)))
 
 

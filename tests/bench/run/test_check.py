@@ -44,7 +44,7 @@ def test_a_table_in_its_place_is_a_row_that_names_the_place() -> None:
 def test_a_table_that_was_copied_to_the_gpu_is_not_timed() -> None:
     hot = Residency("Device", "Device", "cudaPointerGetAttributes", "the hot rows")
     moved = Claims(hot, Residency("Host", "Device", "cudaPointerGetAttributes"))
-    with pytest.raises(WrongMemoryError, match=r"table lies in Device memory .* reads Host memory"):
+    with pytest.raises(WrongMemoryError, match=r"table was found in Device .* reads it in Host"):
         residency_row(moved, MAKE)
 
 
