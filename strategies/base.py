@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import os
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -360,6 +361,20 @@ def nearest(word: object, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the known word that is like ``word``, else nothing."""
     close = difflib.get_close_matches(str(word), list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def announcing(
+    batches: Iterable[Tensor], ahead: int, announce: Callable[[Tensor], object]
+) -> Iterator[Tensor]:
+    """An epoch's minibatches, each when ``ahead`` more have been announced, as the loop does."""
+    waiting: deque[Tensor] = deque()
+    for ids in batches:
+        if ahead:
+            announce(ids)
+        waiting.append(ids)
+        if len(waiting) > ahead:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def check_features(features: Tensor) -> None:

@@ -44,12 +44,18 @@ SAMPLED_EPOCHS = 1
 #: Part of the free memory that ``free`` fills: the training needs the rest.
 SHARE_OF_FREE = 0.5
 
-_NEEDS: dict[str, tuple[Need, ...]] = {
+#: What a static policy has to know.
+NEEDS: dict[str, tuple[Need, ...]] = {
     "presampled": ("earlier", "graph"),
     "degree": ("graph",),
     "reverse_pagerank": ("graph",),
     "weighted_reverse_pagerank": ("graph", "training_ids"),
     "oracle": ("measured",),
+}
+#: Policies that nobody would train with.
+ASIDE = {
+    "oracle": "the bound: it knows the minibatches that are measured",
+    "random": "the control: rows drawn by lot",
 }
 
 
@@ -89,14 +95,11 @@ class CachedZeroCopy(Strategy):
     @property
     def needs(self) -> frozenset[Need]:
         room: tuple[Need, ...] = ("room_bytes",) if self.share == "free" else ()
-        return frozenset((*_NEEDS.get(self.policy, ()), *room))
+        return frozenset((*NEEDS.get(self.policy, ()), *room))
 
     @property
     def aside(self) -> str | None:
-        return {
-            "oracle": "the bound: it knows the minibatches that are measured",
-            "random": "the control: rows drawn by lot",
-        }.get(self.policy)
+        return ASIDE.get(self.policy)
 
     @property
     def learns(self) -> bool:
@@ -144,7 +147,7 @@ class CachedZeroCopy(Strategy):
         """How many rows are kept."""
         return self.gpu_table_bytes(num_rows * row_bytes, knowledge) // row_bytes
 
-    def _kept(self, num_rows: int, row_bytes: int, knowledge: Knowledge) -> Kept:
+    def _kept(self, num_rows: int, row_bytes: int, knowledge: Knowledge) -> Placed | SetCache:
         count = self._count(num_rows, row_bytes, knowledge)
         if self.learns:
             return SetCache(count, cast("Policy", self.policy))
@@ -213,24 +216,31 @@ def scores(policy: str, num_rows: int, known: Knowledge) -> NDArray[Any]:
 class CachedPath(HostPath):
     """Rows that are kept lie in memory of their own; each fetch reads both places."""
 
+    #: What the rows are called that are found there: of ``COUNTS``.
+    counted: ClassVar[str] = "rows_on_device"
+
     def __init__(self, features: Tensor, kept: Kept) -> None:
         super().__init__(features)
         self._kept = kept
         self._rows = empty_table((kept.capacity, features.shape[1]), features.dtype)
         begin = time.perf_counter()
         if isinstance(kept, Placed):
-            self.cpu.gather(features, torch.from_numpy(kept.ids), self._rows)
+            self._read_far(torch.from_numpy(kept.ids), self._rows)
         self.fill_seconds = time.perf_counter() - begin
         self._hits = 0
+
+    def _read_far(self, ids: Tensor, out: Tensor, places: Tensor | None = None) -> None:
+        """Row ``ids[i]``, which is not kept, into row ``places[i]`` of ``out``, or row ``i``."""
+        self.cpu.gather(self.table, ids, out, places)
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
         slots, fill = (torch.from_numpy(found) for found in self._kept.step(ids.numpy()))
         here, far = (torch.nonzero(where).view(-1) for where in (slots >= 0, slots < 0))
         self.cpu.gather(self._rows, slots[here], out, here)
-        self.cpu.gather(self.table, ids[far], out, far)
+        self._read_far(ids[far], out, far)
         self._hits += here.numel()
         new = torch.nonzero(fill >= 0).view(-1)
         self.cpu.gather(out, new, self._rows, fill[new])
 
     def counts(self) -> dict[str, int]:
-        return {"rows_on_device": self._hits}
+        return {self.counted: self._hits}

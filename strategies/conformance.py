@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.kernels.table_file import TableFile
-from gatherbench.strategies.base import COUNTS, Fetcher, Strategy, Ticket
+from gatherbench.strategies.base import COUNTS, Fetcher, Strategy, Ticket, announcing
 from gatherbench.strategies.data_path import BYTES
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of, current_ranks
 
@@ -228,14 +228,17 @@ def check_knowledge(strategy: Strategy, device: torch.device) -> None:
         counted = fetcher.counts()
         unknown = ", ".join(set(counted) - set(COUNTS))
         _require(strategy, not unknown, f"counts() names {unknown}, which COUNTS does not")
-        for ids, path in zip(batches, first, strict=True):
+        fetcher.begin_epoch()
+        given = [_on(fetcher, ids) for ids in batches]
+        coming = announcing(given, fetcher.announced, fetcher.announce)
+        for ids, path in zip(coming, first, strict=True):
             told = {
                 "rows_on_device": path.gpu_memory_bytes // 129,
+                "rows_in_memory": (path.payload_bytes - path.disk_payload_bytes) // 129,
                 "disk_read": path.disk_bytes,
                 "disk_requests": path.disk_requests,
             }
-            fetcher.announce(_on(fetcher, ids))
-            fetcher.submit(_on(fetcher, ids)).result()
+            fetcher.submit(ids).result()
             before, counted = counted, fetcher.counts()
             for name in counted.keys() & told.keys():
                 found = counted[name] - before[name]

@@ -24,7 +24,7 @@ from gatherbench.strategies.base import Residency, SetupStep
 from gatherbench.strategies.cuda_fetcher import RESIDENCY_SOURCE
 from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher, open_registered
 from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, share_threads
-from gatherbench.strategies.placed import Kept
+from gatherbench.strategies.placed import Placed
 from gatherbench.strategies.set_cache import DeviceSetCache, SetCache
 
 #: Rows that travel at a time when the kept ones are filled.
@@ -34,7 +34,7 @@ _FILL_ROWS = 1 << 16
 class CachedFetcher(KernelFetcher):
     """A :class:`KernelFetcher` that reads what :meth:`keep` has put into GPU memory there."""
 
-    def keep(self, features: Tensor, kept: Kept) -> None:
+    def keep(self, features: Tensor, kept: Placed | SetCache) -> None:
         """Make room for the rows of ``kept``, and fill it where they are known."""
         row_bytes, count = self.table.row_bytes, kept.capacity
         #: A spare row stands at the end, for what is not to be written.
@@ -96,7 +96,7 @@ def open_cached(
     features: Tensor,
     device: torch.device,
     policy: str,
-    kept: Kept,
+    kept: Placed | SetCache,
     setup: Sequence[SetupStep],
     lookahead: int,
 ) -> CachedFetcher:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from gatherbench.strategies.set_cache import SetCache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,5 +31,16 @@ class Placed:
         return self.slots[ids].astype(np.int64), np.empty(0, np.int64)
 
 
-#: Which rows are kept, and where: for good, or as they are asked for.
-Kept = Placed | SetCache
+class Kept(Protocol):
+    """Which rows are kept, and where: for good, or as they are asked for."""
+
+    @property
+    def capacity(self) -> int:
+        """Slots that rows are kept in."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of the bookkeeping itself."""
+
+    def step(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See ``SetCache.step``; of rows that stay no slot is filled."""

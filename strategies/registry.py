@@ -17,6 +17,7 @@ from gatherbench.strategies.async_zero_copy import AsyncZeroCopy
 from gatherbench.strategies.base import Strategy, nearest, parameters
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.cpu_gather import CpuGather
+from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.disk_direct import DiskDirect
 from gatherbench.strategies.disk_mmap import DiskMmap
 from gatherbench.strategies.sharded import Sharded
@@ -41,6 +42,7 @@ STRATEGIES: tuple[type[Strategy], ...] = (
     CachedZeroCopy,
     Sharded,
     DiskDirect,
+    DiskCached,
     DiskMmap,
     AllInGpu,
 )

@@ -1,0 +1,233 @@
+"""Rows that are asked for often stay in host memory; the rest is read off a disk.
+
+The table is larger than the memory, so a part of it is kept there. Which one, a score says before
+training, as in ``cached_zero_copy.py``, or a cache finds out (``row_caches.py``): GraphBolt has
+LRU, CLOCK, SIEVE and S3-FIFO. Or the minibatches are drawn long before they are fetched, and what
+comes is known: Ginex (Park et al., PVLDB 15(11), 2022) then keeps what Belady's algorithm keeps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gatherbench.kernels.disk_read import RowReader, reads_of
+from gatherbench.kernels.table_file import TableFile
+from gatherbench.strategies.base import Fetcher, SetupStep, Strategy, announcing
+from gatherbench.strategies.cached_zero_copy import ASIDE, NEEDS, CachedPath, placed
+from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
+from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.disk_direct import NOWHERE, engine_step
+from gatherbench.strategies.host_fetcher import HostFetcher
+from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
+from gatherbench.strategies.placed import Placed
+from gatherbench.strategies.places import cuda_skip, no_path_to, no_room
+from gatherbench.strategies.row_caches import Belady, RowCache, RowPolicy
+
+#: Policies that find out while they fetch.
+LEARNING = ("lru", "clock", "sieve", "s3-fifo")
+
+
+@dataclass(frozen=True)
+class DiskCached(Strategy):
+    """``policy``: which rows are kept, ``share``: how many of all, ``ahead``: minibatches ahead.
+
+    By score, as ``cached_zero_copy`` has them, by use (``lru``, ``clock``, ``sieve``, ``s3-fifo``),
+    or by what comes: for ``belady`` a ``superbatch`` of minibatches is announced. It knows what any
+    training could that draws its minibatches early, and forgets all between epochs, so it is ranked
+    like the others, and need not see fresh ones. ``start``: whether a cache that learns keeps its
+    rows from epoch to epoch (``warm``).
+    """
+
+    name: ClassVar[str] = "disk_cached"
+    summary: ClassVar[str] = "hot rows kept in host memory, the rest read off the disk"
+    colour: ClassVar[str] = "sky"
+
+    policy: Literal[
+        "presampled",
+        "degree",
+        "reverse_pagerank",
+        "random",
+        "oracle",
+        "lru",
+        "clock",
+        "sieve",
+        "s3-fifo",
+        "belady",
+    ] = "presampled"
+    share: Literal["10%", "1%", "5%", "20%", "50%"] = "10%"
+    start: Literal["warm", "cold"] = "warm"
+    ahead: Literal["1", "0"] = "1"
+    superbatch: Literal["100", "10", "1000"] = "100"
+
+    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
+        reason = cuda_skip(device) if device.type == "cuda" else no_path_to(device)
+        if reason is not None:
+            return reason
+        if self.start == "cold" and not self.learns:
+            return f"unsupported: start = cold: {self.policy} learns nothing that it could forget"
+        if self.superbatch != type(self).superbatch and self.policy != "belady":
+            return f"unsupported: superbatch = {self.superbatch}: {self.policy} hears of none"
+        kept = self._part(table_bytes)
+        return no_room(torch.device("cpu"), kept, "the part that is kept")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset((*NEEDS.get(self.policy, ()), "file"))
+
+    @property
+    def aside(self) -> str | None:
+        return ASIDE.get(self.policy)
+
+    @property
+    def learns(self) -> bool:
+        return self.policy in LEARNING
+
+    @property
+    def lookahead(self) -> int:
+        return int(self.ahead)
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        """Of a minibatch none of whose rows is kept, and a table as ``disk_direct`` says."""
+        return self._path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes))
+
+    def data_paths(
+        self,
+        batches: Iterable[Tensor],
+        row_bytes: int,
+        num_rows: int,
+        knowledge: Knowledge = NOTHING,
+        before: Iterable[Tensor] = (),
+    ) -> Iterator[DataPath]:
+        known = knowledge.file or TableFile(NOWHERE, 0, num_rows, row_bytes)
+        file = replace(known, num_rows=num_rows, row_bytes=row_bytes)
+        kept = self.kept(num_rows, knowledge)
+        if self.learns and self.start == "warm":
+            for ids in before:
+                kept.step(ids.numpy())
+        if isinstance(kept, Belady):
+            batches = announcing(batches, kept.ahead, lambda ids: kept.announce(ids.numpy()))
+        for ids in batches:
+            missing = ids[torch.from_numpy(kept.step(ids.numpy())[0] < 0)]
+            yield self._path(ids, missing, file)
+
+    def _path(self, ids: Tensor, missing: Tensor, file: TableFile) -> DataPath:
+        payload = ids.numel() * file.row_bytes
+        disk_bytes, requests = reads_of(missing.long().numpy(), file, merge=True)
+        return DataPath(
+            payload_bytes=payload,
+            cpu_read_bytes=payload,
+            cpu_write_bytes=payload,
+            copy_engine_bytes=payload,
+            gpu_requests={},
+            disk_payload_bytes=missing.numel() * file.row_bytes,
+            disk_bytes=disk_bytes,
+            disk_requests=requests,
+        )
+
+    def _part(self, whole: int) -> int:
+        return whole * int(self.share.removesuffix("%")) // 100
+
+    def kept(self, num_rows: int, knowledge: Knowledge = NOTHING) -> Placed | RowCache | Belady:
+        """The rows that are kept of a table of so many, before anything was fetched.
+
+        Raises:
+            ValueError: the graph has another number of nodes.
+        """
+        count = self._part(num_rows)
+        if self.policy == "belady":
+            return Belady(count, num_rows, int(self.superbatch))
+        if self.learns:
+            return RowCache(cast("RowPolicy", self.policy), count, num_rows)
+        return placed(self.policy, count, num_rows, knowledge)
+
+    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
+        assert knowledge.file is not None
+        clock = "time.perf_counter"
+        begin = time.perf_counter()
+        kept = self.kept(len(features), knowledge)
+        seconds = time.perf_counter() - begin
+        reader = RowReader(knowledge.file)
+        path = DiskCachedPath(features, kept, reader, forgets=self.start == "cold")
+        fetcher = (
+            CudaStagedFetcher(path, features, device, self.lookahead)
+            if device.type == "cuda"
+            else HostFetcher(path, features, self.lookahead, staged=True)
+        )
+        held = kept.capacity * knowledge.file.row_bytes
+        fetcher.setup += [
+            engine_step(reader),
+            SetupStep("score_time", "s", seconds, f"{clock}, choosing the rows to keep"),
+            SetupStep("kept", "B", held, "rows kept × bytes of a row"),
+            SetupStep("location", "B", kept.state_bytes, "of what says where a row lies"),
+            SetupStep("fill_time", "s", path.fill_seconds, f"{clock}, reading the rows to keep"),
+        ]
+        if isinstance(kept, Belady):
+            source = "minibatches; each of their ids takes 8 B until its turn comes, then 4 B"
+            fetcher.setup.append(SetupStep("announced", "1", kept.ahead, source))
+        return fetcher
+
+
+class DiskCachedPath(CachedPath):
+    """Rows that are not kept come off the disk.
+
+    Args:
+        forgets: what a cache has learnt is lost when an epoch begins.
+    """
+
+    counted: ClassVar[str] = "rows_in_memory"
+
+    def __init__(
+        self,
+        features: Tensor,
+        kept: Placed | RowCache | Belady,
+        reader: RowReader,
+        *,
+        forgets: bool,
+    ) -> None:
+        self._reader = reader
+        self._failed = False
+        try:
+            super().__init__(features, kept)
+        except BaseException:
+            reader.close()
+            raise
+        self._belady = kept if isinstance(kept, Belady) else None
+        self._forgetful = kept if isinstance(kept, RowCache) and forgets else self._belady
+        self.announced = self._belady.ahead if self._belady else 0
+
+    def _read_far(self, ids: Tensor, out: Tensor, places: Tensor | None = None) -> None:
+        rows = out.view(torch.uint8).numpy()
+        self._reader.read(ids.long().numpy(), rows, None if places is None else places.numpy())
+
+    def fetch(self, ids: Tensor, out: Tensor) -> None:
+        if self._failed:
+            raise RuntimeError("a read has failed, and rows are missing in memory: open it again")
+        self._failed = True
+        super().fetch(ids, out)
+        self._failed = False
+
+    def announce(self, ids: Tensor) -> None:
+        if self._belady is not None:
+            self._belady.announce(ids.numpy())
+
+    def begin_epoch(self) -> None:
+        if self._forgetful is not None:
+            self._forgetful.forget()
+
+    def counts(self) -> dict[str, int]:
+        return super().counts() | self._reader.counts()
+
+    def latencies(self) -> NDArray[np.int64]:
+        return self._reader.latencies()
+
+    def close(self) -> None:
+        self._reader.close()
+        super().close()

@@ -1,0 +1,206 @@
+"""Rows in memory and off the disk: counted as declared, right after every start, honest to whom."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gatherbench.kernels.disk_read import DiskReadError
+from gatherbench.kernels.table_file import TableFile
+from gatherbench.strategies import places
+from gatherbench.strategies.base import Fetcher, announcing, parameters
+from gatherbench.strategies.conformance import known_of, open_known, random_table
+from gatherbench.strategies.data_path import DataPath, total
+from gatherbench.strategies.disk_cached import LEARNING, DiskCached
+from gatherbench.strategies.knowledge import Knowledge, adjacency_of
+from gatherbench.strategies.registry import build, variants
+
+HOST = torch.device("cpu")
+ROWS = 257
+#: Node 3 is a source five times, 1 twice, 0 once.
+EDGES = torch.tensor([[3, 3, 3, 3, 3, 1, 1, 0], [0, 1, 2, 4, 9, 9, 2, 5]])
+
+
+def cached(**params: str) -> DiskCached:
+    strategy = build("disk_cached", params)
+    assert isinstance(strategy, DiskCached)
+    return strategy
+
+
+def fetched(fetcher: Fetcher, epoch: Sequence[Tensor]) -> Iterator[tuple[Tensor, dict[str, int]]]:
+    """An epoch as the loop runs it: ids, and what each minibatch was counted to take."""
+    fetcher.begin_epoch()
+    before = fetcher.counts()
+    for ids in announcing(epoch, fetcher.announced, fetcher.announce):
+        rows = fetcher.submit(ids).result()
+        assert len(rows) == len(ids)
+        after = fetcher.counts()
+        yield rows, {name: after[name] - before[name] for name in after}
+        before = after
+
+
+def skewed(batches: int = 30, seed: int = 5) -> list[Tensor]:
+    """Minibatches of distinct rows, low ones often."""
+    draw = np.random.default_rng(seed)
+    drawn = (np.unique((ROWS * draw.random(60) ** 2).astype(np.int64)) for _ in range(batches))
+    return [torch.from_numpy(draw.permutation(ids)) for ids in drawn]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.integers(0, ROWS - 1), max_size=80), max_size=5), st.data())
+def test_what_is_told_in_advance_is_what_is_counted(
+    batches: list[list[int]], data: st.DataObject
+) -> None:
+    """For every policy, and in a second epoch for one that remembers the first."""
+    words = parameters(DiskCached)
+    policy = data.draw(st.sampled_from(words["policy"]))
+    params = {"policy": policy, "share": data.draw(st.sampled_from(words["share"]))}
+    if policy in LEARNING:
+        params["start"] = data.draw(st.sampled_from(words["start"]))
+    strategy = cached(**params, ahead=data.draw(st.sampled_from(words["ahead"])))
+    table = random_table(ROWS, 3, torch.float32)
+    first = skewed(4)
+    second = [torch.tensor(ids, dtype=torch.int64) for ids in batches]
+    told = strategy.data_paths(second, 12, ROWS, known_of(strategy, ROWS), first)
+    with open_known(strategy, table, HOST) as fetcher:
+        list(fetched(fetcher, first))
+        for ids, path, (rows, counted) in zip(second, told, fetched(fetcher, second), strict=True):
+            assert torch.equal(rows.view(torch.uint8), table[ids].view(torch.uint8))
+            missing = len(ids) - counted.pop("rows_in_memory")
+            assert path.disk_payload_bytes == 12 * missing
+            declared = {"disk_read": path.disk_bytes, "disk_requests": path.disk_requests}
+            assert counted == declared
+
+
+def test_the_path_of_a_minibatch_by_hand() -> None:
+    """Rows of 400 B behind a header of 128 B: 5 lies in the first block, and 35 in the fourth."""
+    edges = torch.cat([EDGES, torch.tensor([[3], [39]])], 1)
+    file = TableFile(Path(os.devnull), 128, 40, 400)
+    known = Knowledge(graph=adjacency_of(edges, 40), file=file)
+    ids = torch.tensor([3, 5, 1, 3, 35], dtype=torch.int32)  # of two kept rows 3, 1 and 3 again
+    (path,) = cached(policy="degree", share="5%").data_paths([ids], 400, 40, known)
+    assert path == DataPath(
+        payload_bytes=2000,
+        cpu_read_bytes=2000,
+        cpu_write_bytes=2000,
+        copy_engine_bytes=2000,
+        gpu_requests={},
+        disk_payload_bytes=800,
+        disk_bytes=2 * 4096,
+        disk_requests=2,
+    )
+
+
+def test_without_a_start_from_memory_each_epoch_begins_with_nothing() -> None:
+    epoch = skewed(10)
+    hits: dict[str, list[int]] = {}
+    for start in ("warm", "cold"):
+        strategy = cached(policy="lru", share="50%", start=start)
+        with open_known(strategy, random_table(ROWS, 5, torch.float16), HOST) as fetcher:
+            hits[start] = [
+                sum(counted["rows_in_memory"] for _, counted in fetched(fetcher, epoch))
+                for _ in range(2)
+            ]
+    assert hits["cold"][0] == hits["cold"][1] == hits["warm"][0] < hits["warm"][1]
+
+
+@pytest.mark.parametrize("ahead", ["0", "1"])
+def test_belady_has_more_hits_than_any_that_does_not_know_what_comes(ahead: str) -> None:
+    epoch, found = skewed(), dict[str, int]()
+    for policy in ("belady", "random", *LEARNING):
+        strategy = cached(policy=policy, ahead=ahead)
+        with open_known(strategy, random_table(ROWS, 5, torch.float16), HOST) as fetcher:
+            assert fetcher.announced == (100 if policy == "belady" else 0)
+            found[policy] = sum(c["rows_in_memory"] for _, c in fetched(fetcher, epoch))
+    assert found.pop("belady") > max(found.values())
+    assert found["random"] < min(found[policy] for policy in ("sieve", "s3-fifo"))
+
+
+def test_a_longer_superbatch_misses_no_more() -> None:
+    """Of 257 rows 128 are kept; ten minibatches ask for 44 on average, a hundred for 210."""
+    few = [ids[:5] for ids in skewed(300)]
+
+    def missed(superbatch: str) -> int:
+        strategy = cached(policy="belady", share="50%", superbatch=superbatch)
+        known = known_of(strategy, ROWS)
+        return total(strategy.data_paths(few, 12, ROWS, known)).disk_payload_bytes
+
+    assert missed("10") > missed("100") >= missed("1000")
+
+
+def test_rows_come_from_the_file_and_not_from_its_map(tmp_path: Path) -> None:
+    rows = random_table(ROWS, 16, torch.int8)
+    file = TableFile(tmp_path / "table", 0, ROWS, 16)
+    file.path.write_bytes(rows.numpy().tobytes())
+    ids = torch.arange(ROWS)
+    for policy in ("random", "lru", "belady"):
+        with cached(policy=policy).open(
+            torch.zeros(ROWS, 16, dtype=torch.int8), HOST, Knowledge(file=file)
+        ) as fetcher:
+            for _ in range(3):
+                assert torch.equal(fetcher.submit(ids).result(), rows)
+
+
+@pytest.mark.parametrize("policy", ["random", "sieve", "belady"])
+def test_after_a_read_that_failed_nothing_more_is_fetched(policy: str, tmp_path: Path) -> None:
+    """The cache has slots that no row was written to."""
+    file = TableFile(tmp_path / "table", 0, ROWS, 64)
+    file.path.write_bytes(bytes(file.end))
+    table = torch.zeros(ROWS, 64, dtype=torch.uint8)
+    with cached(policy=policy, ahead="0").open(table, HOST, Knowledge(file=file)) as fetcher:
+        os.truncate(file.path, 0)
+        with pytest.raises(DiskReadError):
+            fetcher.submit(torch.arange(ROWS))
+        with pytest.raises(RuntimeError, match="a read has failed"):
+            fetcher.submit(torch.arange(1))
+
+
+def test_who_learns_who_is_aside_and_what_each_needs() -> None:
+    every = {policy: cached(policy=policy) for policy in parameters(DiskCached)["policy"]}
+    assert {name for name, one in every.items() if one.learns} == set(LEARNING)
+    assert {name for name, one in every.items() if one.aside} == {"oracle", "random"}
+    needs = {name: one.needs - {"file"} for name, one in every.items()}
+    assert all("file" in one.needs for one in every.values())
+    assert {name for name, of in needs.items() if not of} == {"random", "belady", *LEARNING}
+    assert needs["presampled"] == {"earlier", "graph"}
+
+
+def test_no_variant_runs_under_two_names() -> None:
+    runs = [one for one in variants(DiskCached) if one.skip(HOST) is None]
+    shares, aheads, static = 5, 2, 5
+    assert len(runs) == shares * aheads * (static + 2 * len(LEARNING) + 3)
+    assert "belady learns nothing" in str(cached(policy="belady", start="cold").skip(HOST))
+    assert "lru hears of none" in str(cached(policy="lru", superbatch="10").skip(HOST))
+    said = cached(policy="lru", superbatch="10").skip(torch.device("cuda", 127))
+    assert str(said).startswith("no_device: ")
+
+
+def test_what_opening_takes_is_told() -> None:
+    table = random_table(ROWS, 4, torch.float32)
+    with open_known(cached(policy="belady", share="20%"), table, HOST) as fetcher:
+        told = {step.metric: step.value for step in fetcher.setup}
+    assert told["kept"] == (ROWS // 5) * 16
+    assert told["announced"] == 100
+    assert told["location"] > ROWS * 12
+    assert {"score_time", "fill_time", "disk_io_uring"} < set(told)
+    with open_known(cached(policy="degree"), table, HOST) as fetcher:
+        told = {step.metric: step.value for step in fetcher.setup}
+    assert (told["location"], "announced" in told) == (ROWS * 4, False)
+
+
+def test_a_part_for_which_there_is_no_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(places, "free_bytes", lambda device: asked.append(device) or 1000)
+    assert cached(share="5%").skip(HOST, 10_000) is None
+    refused = str(cached(share="50%").skip(HOST, 10_000))
+    assert refused.startswith("no_memory: the part that is kept takes 0.0 MiB and cpu has")
+    assert asked == [HOST, HOST]

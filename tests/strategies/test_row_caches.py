@@ -1,0 +1,478 @@
+"""Each policy against its published algorithm in plain Python, and Belady against every choice."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gatherbench.strategies.row_caches import Belady, RowCache, RowPolicy
+
+POLICIES: tuple[RowPolicy, ...] = ("lru", "clock", "sieve", "s3-fifo")
+Held = list[set[int]]
+
+
+class Lru:
+    """The newest row stands first."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity, self.queue = capacity, list[int]()
+
+    @property
+    def held(self) -> set[int]:
+        return set(self.queue)
+
+    def request(self, row: int) -> None:
+        if row in self.queue:
+            self.queue.remove(row)
+        elif len(self.queue) == self.capacity:
+            self.queue.pop()
+        self.queue.insert(0, row)
+
+
+class Fifo(Lru):
+    def request(self, row: int) -> None:
+        if row not in self.queue:
+            super().request(row)
+
+
+class Clock(Lru):
+    """The queue itself, where the ring of the implementation has none."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self.used = set[int]()
+
+    def request(self, row: int) -> None:
+        if row in self.queue:
+            self.used.add(row)
+            return
+        while len(self.queue) == self.capacity:
+            oldest = self.queue.pop()
+            if oldest in self.used:
+                self.queue.insert(0, oldest)
+                self.used.remove(oldest)
+        self.queue.insert(0, row)
+
+
+class Sieve(Clock):
+    resets = True
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self.hand: int | None = None  # the row at it
+
+    def request(self, row: int) -> None:
+        if row in self.queue:
+            self.used.add(row)
+            return
+        if len(self.queue) == self.capacity:
+            self.evict()
+        self.queue.insert(0, row)
+
+    def evict(self) -> None:
+        at = len(self.queue) - 1 if self.hand is None else self.queue.index(self.hand)
+        for _ in range(2 * self.capacity):
+            if self.queue[at] not in self.used:
+                break
+            if self.resets:
+                self.used.remove(self.queue[at])
+            at = (at - 1) % len(self.queue)
+        self.used.discard(self.queue[at])
+        self.hand = self.queue[at - 1] if at else None
+        del self.queue[at]
+
+
+class SieveThatDoesNotReset(Sieve):
+    resets = False
+
+
+class S3Fifo:
+    """Lists with the newest row first: small, main and ghost queue."""
+
+    ghosts, moves_on = True, 2
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.small, self.main, self.ghost = list[int](), list[int](), list[int]()
+        self.uses = dict[int, int]()
+        self.main_room = capacity - int(0.1 * capacity)
+
+    @property
+    def held(self) -> set[int]:
+        return {*self.small, *self.main}
+
+    def request(self, row: int) -> None:
+        if row in self.held:
+            self.uses[row] = min(3, self.uses[row] + 1)
+            return
+        into = self.main if row in self.ghost and self.ghosts else self.small
+        if row in self.ghost:
+            self.ghost.remove(row)
+        if len(self.held) == self.capacity:
+            while not (self.evict_main() if self.main_is_next() else self.evict_small()):
+                pass
+        into.insert(0, row)
+        self.uses[row] = 0
+
+    def main_is_next(self) -> bool:
+        return len(self.main) > self.main_room or not self.small
+
+    def evict_main(self) -> bool:
+        row = self.main.pop()
+        if self.uses[row]:
+            self.uses[row] -= 1
+            self.main.insert(0, row)
+            return self.evict_main()
+        return True
+
+    def evict_small(self) -> bool:
+        while self.small:
+            row = self.small.pop()
+            if self.uses[row] < self.moves_on:
+                self.ghost = [row, *self.ghost][: self.main_room]
+                return True
+            self.uses[row] = 0
+            self.main.insert(0, row)
+        return False
+
+
+class S3FifoWithoutGhosts(S3Fifo):
+    ghosts = False
+
+
+class S3FifoMovesOnAtOnce(S3Fifo):
+    moves_on = 1
+
+
+MODELS: dict[RowPolicy, Callable[[int], Any]] = {
+    "lru": Lru,
+    "clock": Clock,
+    "sieve": Sieve,
+    "s3-fifo": S3Fifo,
+}
+
+
+def modelled(model: Any, batches: Sequence[Sequence[int]]) -> Held:
+    """What is held before each minibatch, and in the end."""
+    found = [set(model.held)]
+    for ids in batches:
+        for row in dict.fromkeys(ids):
+            model.request(row)
+        found.append(set(model.held))
+    return found
+
+
+class Memory:
+    """A cache and its rows, moved as a path does; it holds what it says, and each row once."""
+
+    def __init__(self, cache: RowCache | Belady) -> None:
+        self.cache, self.rows = cache, np.full(cache.capacity, -1)
+        self.hits = 0
+
+    def step(self, ids: Sequence[int]) -> None:
+        rows = np.array(ids, np.int64)
+        before = self.held
+        slots, fill = self.cache.step(rows)
+        assert [row in before for row in ids] == (slots >= 0).tolist()
+        assert (self.rows[slots[slots >= 0]] == rows[slots >= 0]).all()
+        new = fill >= 0
+        assert np.unique(fill[new]).size == new.sum()
+        assert all(p == ids.index(ids[p]) for p in np.flatnonzero(new))
+        self.rows[fill[new]] = rows[new]
+        assert len(self.held) == (self.rows >= 0).sum()
+        self.hits += int((slots >= 0).sum())
+
+    @property
+    def held(self) -> set[int]:
+        return set(self.rows[self.rows >= 0].tolist())
+
+    def over(self, batches: Sequence[Sequence[int]]) -> Held:
+        found = [self.held]
+        for number, ids in enumerate(batches):
+            if isinstance(self.cache, Belady):  # as far ahead as the loop announces
+                ahead = self.cache.ahead
+                for late in batches[number + ahead if number else 0 : number + ahead + 1]:
+                    self.cache.announce(np.array(late, np.int64))
+            self.step(ids)
+            found.append(self.held)
+        return found
+
+
+ROWS = 60
+BATCHES = st.lists(st.lists(st.integers(0, ROWS - 1), max_size=40), max_size=12)
+DISTINCT = st.lists(st.lists(st.integers(0, 8), max_size=5, unique=True), max_size=7)
+
+
+@settings(deadline=None)  # the first minibatch compiles
+@given(st.sampled_from(POLICIES), st.integers(0, 30), BATCHES)
+@example("s3-fifo", 10, [[row // 2] for row in range(30)] + [[3], [3], [3], [9], [20]])
+@example("lru", 2, [[1, 2], [3, 1]])  # 1 is read, evicted by 3, and enters again
+def test_each_policy_holds_what_its_algorithm_holds(
+    policy: RowPolicy, capacity: int, batches: list[list[int]]
+) -> None:
+    memory = Memory(RowCache(policy, capacity, ROWS))
+    model = MODELS[policy](capacity) if capacity else Lru(0)
+    expected = modelled(model, batches) if capacity else [set[int]()] * (len(batches) + 1)
+    assert memory.over(batches) == expected
+
+
+@functools.cache
+def skewed() -> tuple[tuple[int, ...], ...]:
+    """Minibatches in which low ids occur often, beside others that come once in a while."""
+    draw = np.random.default_rng(7)
+    return tuple(
+        (*(ROWS * draw.random(12) ** 3).astype(int).tolist(), t * 7 % ROWS) for t in range(80)
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "wrong"),
+    [
+        ("lru", Fifo),
+        ("clock", Fifo),
+        ("clock", Sieve),
+        ("sieve", Clock),
+        ("sieve", SieveThatDoesNotReset),
+        ("s3-fifo", S3FifoWithoutGhosts),
+        ("s3-fifo", S3FifoMovesOnAtOnce),
+    ],
+)
+def test_a_wrong_policy_is_found_out(policy: RowPolicy, wrong: Callable[[int], Any]) -> None:
+    batches = skewed()
+    held = Memory(RowCache(policy, 20, ROWS)).over(batches)
+    assert held == modelled(MODELS[policy](20), batches)
+    assert held != modelled(wrong(20), batches)
+
+
+def test_by_hand() -> None:
+    """Three rows; 1 is used again twice. CLOCK lets it go when its hand comes by for the third
+    time; SIEVE's hand passed it once, and is still on its way to the newest row.
+    """
+    batches = [[1], [2], [3], [1], [4], [1], [5], [6], [7], [8]]
+    expected: dict[RowPolicy, Held] = {
+        "lru": [{1, 3, 4}, {1, 3, 4}, {1, 4, 5}, {1, 5, 6}, {5, 6, 7}, {6, 7, 8}],
+        "clock": [{1, 3, 4}, {1, 3, 4}, {1, 4, 5}, {1, 5, 6}, {1, 6, 7}, {6, 7, 8}],
+        "sieve": [{1, 3, 4}, {1, 3, 4}, {1, 4, 5}, {1, 5, 6}, {1, 6, 7}, {1, 7, 8}],
+    }
+    for policy, held in expected.items():
+        found = Memory(RowCache(policy, 3, 9)).over(batches)
+        assert found[5:] == held, policy
+
+
+def test_what_s3_fifo_remembers_by_hand() -> None:
+    """Ten rows: a small queue of one, a main queue of nine, and nine that are remembered."""
+    cache = Memory(RowCache("s3-fifo", 10, 40))
+    cache.over([[row] for row in range(10)])
+    cache.over([[10]])
+    assert cache.held == {*range(1, 11)}, "0 was asked for once"
+    cache.over([[1], [1], [11]])
+    assert cache.held == {1, *range(3, 12)}, "1, used twice since, moved on, and 2 left"
+    cache.over([[0], *([row] for row in range(20, 30))])
+    assert {0, 1} <= cache.held, "0 came back, and like 1 it stands in the main queue"
+
+
+def test_a_window_by_hand() -> None:
+    """Two rows, and two minibatches known ahead."""
+    memory = Memory(Belady(2, 9, 2))
+    batches = [[1, 2], [3], [1], [4], [2], [4], [5], [6], [4], [5]]
+    assert memory.over(batches)[1:] == [
+        {1, 2},  # 1 is asked for again in minibatch 2, of 2 nobody knows
+        {1, 3},  # nor of 3; but 2 was used longer ago
+        {1, 3},
+        {1, 4},  # 4 comes again; 3 was used longer ago than 1
+        {2, 4},
+        {2, 4},
+        {4, 5},  # 4 comes again in 8
+        {4, 5},  # 6 is not taken in: now 5 is announced too
+        {4, 5},
+        {4, 5},
+    ]
+    assert memory.hits == 4
+
+
+def most_hits(batches: Sequence[Sequence[int]], capacity: int) -> int:
+    """Of every choice of rows to hold after each minibatch."""
+    best = {frozenset[int](): 0}
+    for ids in batches:
+        after = dict[frozenset[int], int]()
+        for held, before in best.items():
+            hits = before + sum(row in held for row in ids)
+            for chosen in subsets(sorted({*held, *ids}), capacity):
+                after[chosen] = max(after.get(chosen, 0), hits)
+        best = after
+    return max(best.values())
+
+
+def subsets(rows: list[int], most: int) -> list[frozenset[int]]:
+    if not rows or not most:
+        return [frozenset()]
+    without = subsets(rows[1:], most)
+    return without + [one | {rows[0]} for one in subsets(rows[1:], most - 1)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 3), DISTINCT)
+def test_belady_has_as_many_hits_as_the_best_of_all_choices(
+    capacity: int, batches: list[list[int]]
+) -> None:
+    memory = Memory(Belady(capacity, 9, len(batches)))
+    memory.over(batches)
+    assert memory.hits == most_hits(batches, capacity)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 30),
+    st.lists(st.lists(st.integers(0, ROWS - 1), max_size=40, unique=True), max_size=12),
+)
+def test_no_policy_has_more_hits_than_belady(capacity: int, batches: list[list[int]]) -> None:
+    best = Memory(Belady(capacity, ROWS, len(batches)))
+    best.over(batches)
+    for policy in POLICIES:
+        other = Memory(RowCache(policy, capacity, ROWS))
+        other.over(batches)
+        assert other.hits <= best.hits
+
+
+class Window:
+    """Belady of a window, decided row by row from the announced minibatches themselves."""
+
+    furthest = True
+
+    def __init__(self, capacity: int, ahead: int) -> None:
+        self.capacity, self.ahead = capacity, ahead
+
+    def over(self, batches: Sequence[Sequence[int]]) -> Held:
+        held = dict[int, tuple[int, int]]()  # the last minibatch that asked for it; a number
+        found: Held = [set()]
+        numbers = iter(range(1 << 30))
+        seen = 0
+        for t, ids in enumerate(batches):
+            for batch in batches[seen : t + self.ahead + 1]:  # of those announced only now
+                for row in dict.fromkeys(batch):
+                    if row in held and not any(row in one for one in batches[t:seen]):
+                        held[row] = held[row][0], next(numbers)
+                seen += 1
+            hits = [row for row in dict.fromkeys(ids) if row in held]
+            misses = [row for row in dict.fromkeys(ids) if row not in held]
+            for row in hits:
+                held[row] = t, next(numbers)
+            coming = batches[t + 1 : t + 1 + self.ahead]
+            for row in misses:
+                worth = functools.partial(self.worth, coming)
+                if len(held) == self.capacity and held:
+                    rank = {r: (worth(r, held[r][0]), self.tie(held, r, coming)) for r in held}
+                    worst = min(rank, key=rank.__getitem__)
+                    if worth(row, t) <= worth(worst, held[worst][0]):
+                        continue
+                    del held[worst]
+                if self.capacity:
+                    held[row] = t, next(numbers)
+            found.append(set(held))
+        return found
+
+    def worth(self, coming: Sequence[Sequence[int]], row: int, asked: int) -> tuple[int, int]:
+        soon = next((k for k, ids in enumerate(coming) if row in ids), None)
+        if soon is None:
+            return 0, asked
+        return 1, -soon if self.furthest else soon
+
+    def tie(
+        self, held: dict[int, tuple[int, int]], row: int, coming: Sequence[Sequence[int]]
+    ) -> int:
+        """Of those that are asked for again the last found out, of the others the first."""
+        known = any(row in ids for ids in coming)
+        return -held[row][1] if known else held[row][1]
+
+
+class KeepsTheFurthest(Window):
+    furthest = False
+
+
+@settings(deadline=None)
+@given(st.integers(0, 20), st.integers(0, 6), BATCHES)
+def test_a_window_is_decided_by_what_was_announced(
+    capacity: int, ahead: int, batches: list[list[int]]
+) -> None:
+    assert Memory(Belady(capacity, ROWS, ahead)).over(batches) == Window(capacity, ahead).over(
+        batches
+    )
+
+
+def test_a_wrong_belady_is_found_out() -> None:
+    batches = [list(dict.fromkeys(ids)) for ids in skewed()]
+    right = Memory(Belady(20, ROWS, 10))
+    held = right.over(batches)
+    assert held == Window(20, 10).over(batches)
+    assert held != KeepsTheFurthest(20, 10).over(batches)
+    assert held != Window(20, 9).over(batches)
+    learnt = Memory(RowCache("lru", 20, ROWS))
+    learnt.over(batches)
+    assert right.hits > learnt.hits
+
+
+def test_a_minibatch_announced_early_changes_nothing() -> None:
+    """As when another thread announces while the one that fetches is late."""
+    batches = [list(ids) for ids in skewed()]
+    early = Memory(Belady(20, ROWS, 4))
+    for ids in batches:
+        early.cache.announce(np.array(ids, np.int32))  # type: ignore[union-attr]
+    for ids in batches:
+        early.step(ids)
+    late = Memory(Belady(20, ROWS, 4))
+    late.over(batches)
+    assert (early.hits, early.held) == (late.hits, late.held)
+
+
+def test_what_nobody_announced_is_known_when_it_comes() -> None:
+    memory = Memory(Belady(2, 9, 3))
+    for ids in ([1, 2], [2], [3]):
+        memory.step(ids)
+    assert memory.held == {2, 3}
+
+
+def test_other_rows_than_were_announced_are_refused() -> None:
+    cache = Belady(2, 9, 1)
+    cache.announce(np.array([1, 2]))
+    with pytest.raises(RuntimeError, match=r"2 distinct rows were announced .* 1 are asked for"):
+        cache.step(np.array([1, 1]))
+
+
+@pytest.mark.parametrize("make", [*MODELS, "belady"])
+def test_what_was_forgotten_leaves_no_trace(make: Any) -> None:
+    cache = Belady(15, ROWS, 5) if make == "belady" else RowCache(make, 15, ROWS)
+    again = Belady(15, ROWS, 5) if make == "belady" else RowCache(make, 15, ROWS)
+    memory = Memory(cache)
+    memory.over(skewed())
+    if isinstance(cache, Belady):
+        cache.announce(np.array([1]))
+    cache.forget()
+    memory.rows.fill(-1)
+    assert memory.over(skewed()) == Memory(again).over(skewed())
+
+
+def test_state_by_hand() -> None:
+    """A row of the table has 4 B, and 8 B more for Belady."""
+    assert RowCache("lru", 10, 100).state_bytes == 400 + 10 * (8 + 1) + (10 + 4) * 8 + 4 * 8
+    ghosts = 9
+    assert RowCache("s3-fifo", 10, 100).state_bytes == (
+        400 + 10 * 1 + (10 + ghosts) * 8 + (10 + ghosts + 4) * 8 + 4 * 8
+    )
+    belady = 400 + 800 + 10 * (8 + 8) + (10 + 7 + 3) * 8 + 1024 * 4
+    assert Belady(10, 100, 7).state_bytes == belady
+
+
+def test_what_makes_no_cache_is_refused() -> None:
+    with pytest.raises(ValueError, match="policy = 'fifo': expected one of lru, clock, sieve, s3"):
+        RowCache("fifo", 10, 100)  # type: ignore[arg-type]
+    for capacity in (-1, 101):
+        with pytest.raises(ValueError, match=f"capacity = {capacity}: expected 0 to 100"):
+            Belady(capacity, 100, 10)
+    with pytest.raises(ValueError, match="ahead = -1: expected 0 or more"):
+        Belady(10, 100, -1)
