@@ -23,7 +23,12 @@ import pandas as pd
 
 from gatherbench.bench.read.disk import disk_strategies
 from gatherbench.bench.show.charts import disk_epochs, disk_hits, disk_rate
-from gatherbench.bench.show.figures.amplification import Reads, random_reads, reads_of_run, row_widths
+from gatherbench.bench.show.figures.amplification import (
+    Reads,
+    random_reads,
+    reads_of_run,
+    row_widths,
+)
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
 from gatherbench.bench.show.sentences.disk import disk_sentences

@@ -527,15 +527,16 @@ def disk_epochs(run: Run) -> Chart:
         panels.append(Panel(family.name, _by_memory(run, family, mine, axis), axis, marks))
     bound_is = " ".join(reference_variant(run) or ())
     known = any(panel.marks for panel in panels)
-    panels += _published_epochs(run, caches=False)
+    published = _published_epochs(run, caches=False)
     return Chart(
         "disk-epochs",
         "Epoch time with the table on disk, by memory",
         "Means over repeats; whiskers: their 95 % interval. The memory is the share of the table’s"
         " bytes that all of a case may take, pages of its files among them. Shorter is faster."
-        " Published: other people’s machines.",
+        + " Published: other people’s machines."
+        * bool(published),
         "time per epoch",
-        panels,
+        [*panels, *published],
         marks={"in_memory": f"{bound_is} with the whole table in memory"} if known else {},
         warnings=warnings_of(run),
         foot=provenance(run),
@@ -601,14 +602,14 @@ def disk_hits(run: Run) -> Chart:
         ident="disk-hits",
         title="Rows found in the path’s own memory",
         reading="Of the rows that an epoch asks for, by the path’s own count; what the page cache"
-        " holds is not in it. Medians over repeats and epochs; whiskers: quartiles. Published:"
-        " epochs on another’s machine.",
+        " holds is not in it. Medians over repeats and epochs; whiskers: quartiles.",
         quantity="rows found in memory",
         unit="share",
         absent="it keeps no rows, or counts none",
     )
     published = _published_epochs(run, caches=True) if CACHE in disk_strategies(run) else []
-    return replace(chart, panels=[*chart.panels, *published])
+    reading = chart.reading + " Published: epochs on another’s machine." * bool(published)
+    return replace(chart, reading=reading, panels=[*chart.panels, *published])
 
 
 def disk_rate(run: Run) -> Chart:

@@ -94,7 +94,7 @@ def _observed(
         {"stage": "fetch", "metric": metric, "unit": unit, "value": value}
         for metric, (unit, value) in counted.items()
     ]
-    for metric, value in zip(("process_disk_read", "device_disk_read"), KERNEL[names], strict=True):
+    for metric, value in zip(("disk_read_process", "disk_read_device"), KERNEL[names], strict=True):
         rows.append({"stage": "epoch", "metric": metric, "unit": "B", "value": value})
     rows.append({"stage": "epoch", "metric": "minibatches", "unit": "1", "value": 40})
     if counted:

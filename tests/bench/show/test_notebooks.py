@@ -314,9 +314,7 @@ def test_several_gpus_fill_from_runs_of_several_ranks(
     assert ("Several GPUs: **not measured yet**" in said) == (backend == "host")
 
 
-def test_tables_on_disk_fill_from_a_run(
-    said_by: SaidBy, make_run: MakeRun, tmp_path: Path
-) -> None:
+def test_tables_on_disk_fill_from_a_run(said_by: SaidBy, make_run: MakeRun, tmp_path: Path) -> None:
     write_disk(make_run)
     said = said_by("11_disk", tmp_path / "results")
     assert "disk_cached sieve,10% had the shortest epochs, 2.50× (2.50–2.50) as long" in said
