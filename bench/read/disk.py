@@ -175,7 +175,8 @@ def disk_reads(run: Run) -> pd.DataFrame:
     payload = run.values("fetch", "payload").groupby(SERIES[:4]).median()
     said["ids"] = payload / batches / said["row"]
     said["rows"] = said["table"] / said["row"]
-    said["engine"] = said["disk_io_uring"].map({1.0: "io_uring", 0.0: "threads"})
+    rings = said["disk_io_uring"].dropna()  # of several ranks: how many have one
+    said["engine"] = rings.map(lambda many: "io_uring" if many else "threads").reindex(said.index)
     said = said.rename(columns={"row": "row_bytes"})
     facts = ["declared", "over", "row_bytes", "rows", "ids", "engine", "memory_limit"]
     return plan_order(run, medians.join(said[facts], on=SERIES[:4]))
