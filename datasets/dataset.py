@@ -27,10 +27,11 @@ ARRAYS = ("indptr", "indices", "features", "labels", *(f"{s}_ids" for s in SPLIT
 MARKER = "checked.json"
 #: All that may lie in a dataset folder.
 _FILES = {SPEC_FILE, MARKER, *(f"{array}.npy" for array in ARRAYS), "LICENSE.WordNet"}
-#: Length of every ``.npy`` header that the writer makes. NumPy pads headers, so that one which is
-#: rewritten for a longer array keeps its length. A multiple of 128 keeps the first row of the
-#: feature table on a 128 B boundary of the mapping.
-HEADER_BYTES = 128
+#: Length of the ``.npy`` headers that the writer makes: NumPy's own, and that of the feature table,
+#: which is padded to a block of a disk, so that direct reads of its rows begin where blocks do. A
+#: header that is rewritten for a longer array keeps its length. In folders of earlier versions
+#: the table's is as short as the others'.
+HEADER_BYTES, TABLE_HEADER_BYTES = 128, 4096
 
 
 class DatasetError(ValueError):
@@ -109,9 +110,19 @@ class ArrayFile:
     bytes: int
 
     @classmethod
-    def of(cls, dtype: np.dtype[Any], shape: tuple[int, ...]) -> ArrayFile:
+    def of(cls, array: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> ArrayFile:
         """The file of such an array; ``bytes`` counts the header too."""
-        return cls(dtype.str, shape, HEADER_BYTES + math.prod(shape) * dtype.itemsize)
+        return cls(dtype.str, shape, header_bytes(array) + math.prod(shape) * dtype.itemsize)
+
+    @property
+    def offset(self) -> int:
+        """Bytes of the header."""
+        return self.bytes - math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+def header_bytes(array: str) -> int:
+    """Length of the header that the writer gives an array."""
+    return TABLE_HEADER_BYTES if array == "features" else HEADER_BYTES
 
 
 def array_path(folder: Path, array: str) -> Path:
@@ -128,7 +139,7 @@ def folder_bytes(spec: DatasetSpec) -> int:
     """Bytes that a folder of these sizes takes on disk if every node is in a split."""
     graph = 8 * (spec.num_nodes + 1) + index_dtype(spec.num_nodes).itemsize * spec.num_edges
     per_node = 8 + 8  # a label, and an id in one of the splits
-    headers = (len(ARRAYS) + 32) * HEADER_BYTES  # and a few KB for the spec
+    headers = sum(map(header_bytes, ARRAYS)) + 4096  # and a few KB for the spec
     return graph + spec.table_bytes + per_node * spec.num_nodes + headers
 
 

@@ -30,6 +30,7 @@ from gatherbench.datasets.dataset import (
     GraphDataset,
     array_path,
     folder_bytes,
+    header_bytes,
     read_spec,
     remedy,
 )
@@ -123,8 +124,9 @@ def map_array(folder: Path, array: str, file: ArrayFile) -> NDArray[Any]:
         raise
     except ValueError as error:
         raise DatasetError(f"{path}: no .npy file ({error}); {remedy(folder)}") from error
-    same = (found.dtype.str, found.shape, found.offset) == (file.dtype, file.shape, HEADER_BYTES)
-    if not same or not found.flags.c_contiguous:
+    same = (found.dtype.str, found.shape, found.offset) == (file.dtype, file.shape, file.offset)
+    known = file.offset in (HEADER_BYTES, header_bytes(array))
+    if not same or not known or not found.flags.c_contiguous:
         raise DatasetError(
             f"{path}: holds {found.dtype.str} {found.shape}, and {SPEC_FILE} says {file.dtype} "
             f"{file.shape}; {remedy(folder)}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import errno
 import hashlib
+import io
 import os
+import struct
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -17,7 +19,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from gatherbench.datasets.dataset import (
     ARRAYS,
-    HEADER_BYTES,
     SPLITS,
     ArrayFile,
     DatasetError,
@@ -25,6 +26,7 @@ from gatherbench.datasets.dataset import (
     GraphDataset,
     array_path,
     folder_bytes,
+    header_bytes,
     index_dtype,
     not_ours,
     write_spec,
@@ -33,6 +35,8 @@ from gatherbench.datasets.files import check_free_space, exclusive, new_folder, 
 from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.store import check_shapes, check_values, map_array, remember
 
+#: Of a header: the magic, the version, and the length of what follows, two bytes.
+_PREFIX_BYTES = np.lib.format.MAGIC_LEN + 2
 #: Elements written at a time where a whole table is given.
 _CHUNK = 1 << 22
 
@@ -156,7 +160,7 @@ class DatasetWriter(AbstractContextManager["DatasetWriter"]):
         real, tail = np.dtype(dtype), () if width is None else (width,)
         length = 0
         with array_path(self._staged, array).open("wb") as file:
-            _write_header(file, real, (0, *tail))
+            _write_header(file, array, real, (0, *tail))
             for chunk in chunks:
                 if chunk.shape[1:] != tail:
                     raise DatasetError(
@@ -168,8 +172,8 @@ class DatasetWriter(AbstractContextManager["DatasetWriter"]):
                 length += len(chunk)
                 file.write(np.ascontiguousarray(chunk, real).data)
             file.seek(0)
-            _write_header(file, real, (length, *tail))
-        self._files[array] = ArrayFile.of(real, (length, *tail))
+            _write_header(file, array, real, (length, *tail))
+        self._files[array] = ArrayFile.of(array, real, (length, *tail))
 
     def _check_ids(self, ids: NDArray[Any], offset: int) -> None:
         bad = (ids < 0) | (ids >= self.spec.num_nodes)
@@ -204,9 +208,15 @@ class DatasetWriter(AbstractContextManager["DatasetWriter"]):
             raise DatasetError(f"{why}; choose another name")
 
 
-def _write_header(file: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    np.lib.format.write_array_header_1_0(
-        file, {"descr": dtype.str, "fortran_order": False, "shape": shape}
-    )
-    if file.tell() != HEADER_BYTES:
-        raise AssertionError(f"NumPy wrote a header of {file.tell()} bytes, not {HEADER_BYTES}")
+def _write_header(file: BinaryIO, array: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """NumPy's header of format 1.0, padded with spaces before its last byte, a line feed."""
+    made = io.BytesIO()
+    fields = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(made, fields)
+    text = made.getvalue()[_PREFIX_BYTES:].rstrip()
+    length = header_bytes(array)
+    size = length - _PREFIX_BYTES
+    if len(text) >= size:
+        raise AssertionError(f"NumPy wrote a header of {len(text)} bytes, and {size} have room")
+    file.write(np.lib.format.magic(1, 0) + struct.pack("<H", size))
+    file.write(text.ljust(size - 1) + b"\n")

@@ -28,7 +28,8 @@ from gatherbench.kernels.table_file import TableFile
 PAGE_BYTES = mmap.PAGESIZE
 SOURCE = "mincore on a map of the file"
 #: Seconds within which other processes of ours let go of their pages, and reads on the way end.
-PATIENCE_S = 5.0
+#: Where an epoch begins, also until the slowest of several ranks is there.
+PATIENCE_S, EPOCH_PATIENCE_S = 5.0, 60.0
 _LOOK_S = 0.02
 #: Bytes of a file that are looked at in one call.
 _STEP_BYTES, _READ_BYTES = 1 << 30, 1 << 20
@@ -107,7 +108,7 @@ def require_cold(path: Path) -> None:
         PagesRemainError: some stay; says what may hold them.
         OSError: as :func:`pages_in_memory`.
     """
-    left = drop_pages(path)
+    left = drop_pages(path, EPOCH_PATIENCE_S)
     if left:
         raise PagesRemainError(
             f"{path}: {left} pages stay in memory although they were dropped ({SOURCE}): another"

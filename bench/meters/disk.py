@@ -62,8 +62,9 @@ class DiskMeter:
         if isinstance(self._device, Reason):
             statistics = str(_DEVICES)
         else:
-            ahead = _number(self._device / "queue/read_ahead_kb")
-            said = "" if ahead is None else f" (read-ahead {ahead} KiB)"
+            whole = (self._device, self._device.parent)  # a partition has no queue of its own
+            ahead = next((kib for x in whole if (kib := _text(x / "queue/read_ahead_kb"))), "")
+            said = f" (read-ahead {ahead.strip()} KiB)" if ahead else ""
             statistics = f"/sys/class/block/{self._device.name}/stat{said}"
         named = (
             ("disk_read_process", "B", f"{_IO} read_bytes"),
@@ -108,11 +109,6 @@ def _device_of(folder: Path, devices: Path) -> Path | Reason:
         f"{folder} lies on no block device of its own (a network, overlay or memory file system)",
         "keep the datasets on a disk: GATHERBENCH_DATA",
     )
-
-
-def _number(file: Path) -> int | None:
-    text = _text(file).strip()
-    return int(text) if text.isdecimal() else None
 
 
 def _text(file: Path) -> str:

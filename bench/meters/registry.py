@@ -53,8 +53,8 @@ PLUGINS = Plugins(
 def open_meters(gpu: GpuUnderTest | None = None, folder: Path | None = None) -> list[Meter]:
     """Every meter of :data:`METERS`, within those of other packages; ours of a GPU watch ``gpu``.
 
-    That of the disk watches the one on which ``folder`` lies. Meters that cannot read here, or have no GPU to watch, are among them: their readings carry the
-    reason.
+    That of the disk watches the one on which ``folder`` lies. Meters that cannot read here, or have
+    no GPU to watch, are among them: their readings carry the reason.
     """
 
     def opened(meter: type[Meter]) -> Meter:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.machine.reason import Reason
+from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.loop import Steps, Watch, run_epoch
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import CHECK_STAGE
@@ -169,17 +170,21 @@ def check_rows(
     when: str,
     steps: Steps | None = None,
     first: Callable[[], None] = lambda: None,
+    group: Alone = ALONE,
 ) -> int:
     """Compare the rows of ``batches``, fetched by the loop; how many minibatches those were.
 
     As many are in flight as in an epoch, so that buffers are reused as there, beside ``steps``.
-    What ``first`` does: see :meth:`Witness.everything`.
+    What ``first`` does: see :meth:`Witness.everything`. The ranks of ``group`` begin together: one
+    that is early would bring pages into memory while another still drops them.
 
     Raises:
         WrongRowsError: see :meth:`Witness.everything`.
     """
     with witness.everything(when, first) as watch:
-        return len(run_epoch(batches, fetcher, steps or Untrained(), watch=watch).losses)
+        return len(
+            run_epoch(batches, fetcher, steps or Untrained(), watch=watch, group=group).losses
+        )
 
 
 def residency_row(fetcher: Fetcher, make: RowMaker, cached: Reason | None = None) -> Row:

@@ -166,7 +166,7 @@ def _measure(
                 out.row(residency_row(fetcher, make, cached))
 
         when = "before timing"
-        checked = check_rows(fetcher, witness, looked_at, when, first=residency)
+        checked = check_rows(fetcher, witness, looked_at, when, first=residency, group=group)
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
         if job.case.repeat == 0:
             before = itertools.chain((one.input_ids for one in looked_at), epochs.warm_up_ids())
@@ -381,7 +381,7 @@ def _train(
             out.row(make.ok("eval", "test_accuracy", "1", right / seen, source))
 
     last = itertools.islice(epochs.trace, LAST_BATCHES)
-    check_rows(fetcher, witness, last, "after the last epoch", trainer)
+    check_rows(fetcher, witness, last, "after the last epoch", trainer, group=group)
 
     def one_epoch() -> None:
         run_epoch(epochs.further(), fetcher, trainer, group=group)

@@ -28,6 +28,7 @@ from gatherbench.datasets.dataset import (
     HEADER_BYTES,
     MARKER,
     SPEC_FILE,
+    ArrayFile,
     DatasetSpec,
     read_spec,
     write_spec,
@@ -131,9 +132,52 @@ def change(folder: Path, array: str, patch: Callable[[NDArray[Any]], Any]) -> No
     """Change a file's values behind the format's back, visibly later than it was checked."""
     path = folder / f"{array}.npy"
     values = np.load(path)
-    np.save(path, values if (other := patch(values)) is None else other)
+    other = values if (other := patch(values)) is None else other
+    path.write_bytes(path.read_bytes()[: -values.nbytes] + other.tobytes())
     later = path.stat().st_mtime_ns + 10**9
     os.utime(path, ns=(later, later))
+
+
+# --- the header of the table ---------------------------------------------------------------------
+
+
+def reheader(path: Path, length: int) -> None:
+    """The same array behind a header of another length, and a spec that says so."""
+    values = np.load(path)
+    text = f"{{'descr': '{values.dtype.str}', 'fortran_order': False, 'shape': {values.shape}, }}"
+    padded = text.encode().ljust(length - 11) + b"\n"
+    header = np.lib.format.magic(1, 0) + (length - 10).to_bytes(2, "little") + padded
+    path.write_bytes(header + values.tobytes())
+    spec, files = read_spec(path.parent)
+    old = files[path.stem]
+    files[path.stem] = ArrayFile(old.dtype, old.shape, path.stat().st_size)
+    write_spec(path.parent, spec, files)
+
+
+def test_the_table_begins_on_a_block_and_numpy_reads_it(tmp_path: Path) -> None:
+    arrays = write(tmp_path / "tiny")
+    path = tmp_path / "tiny" / "features.npy"
+    table = np.load(path, mmap_mode="r")
+    assert table.offset == 4096
+    assert path.stat().st_size == 4096 + N * D * 4
+    np.testing.assert_array_equal(table, arrays.features)
+    assert np.load(tmp_path / "tiny" / "labels.npy", mmap_mode="r").offset == HEADER_BYTES
+
+
+def test_a_folder_of_an_earlier_version_opens(tmp_path: Path) -> None:
+    arrays = write(tmp_path / "tiny")
+    reheader(tmp_path / "tiny" / "features.npy", HEADER_BYTES)
+    data = open_dataset(tmp_path / "tiny", check="full")
+    np.testing.assert_array_equal(data.features, arrays.features)
+    assert data.features.offset == HEADER_BYTES
+
+
+@pytest.mark.parametrize(("array", "length"), [("features", 192), ("labels", 4096)])
+def test_a_header_that_no_version_wrote_is_refused(tmp_path: Path, array: str, length: int) -> None:
+    write(tmp_path / "tiny")
+    reheader(tmp_path / "tiny" / f"{array}.npy", length)
+    with pytest.raises(DatasetError, match=rf"{array}\.npy"):
+        open_dataset(tmp_path / "tiny")
 
 
 # --- files that are broken ------------------------------------------------------------------------

@@ -35,6 +35,12 @@ def work(verb: str, path: str) -> None:
     with (job.part.parent.parent / "servers").open("a") as log:
         log.write(f"{os.getppid()}\n")
     out, make = PartWriter(job.part), job.rows
+    if job.memory is not None:
+        from gatherbench.bench.run.memory_limit import enter  # brings torch, which takes its time
+
+        limit = enter(job)
+        assert limit is not None
+        out.row(limit)
     out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", epoch=0))
     loss = 2.0 if case.variant == "strays" else 1.0
     out.row(make.ok("train", "loss", "1", loss, "mean", epoch=0))
@@ -47,6 +53,11 @@ def work(verb: str, path: str) -> None:
         case "crash":
             print("the driver says: unspecified launch failure", file=sys.stderr)
             os._exit(3)
+        case "eats":
+            held = [b"x" * 2**20 for _ in range(100)]
+            raise AssertionError(f"it holds {len(held)} MiB")
+        case "cut_short":
+            os.kill(os.getpid(), signal.SIGBUS)
         case "segfault":
             os.kill(os.getpid(), signal.SIGSEGV)
         case "killed":

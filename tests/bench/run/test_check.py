@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.run import check as check_module
 from gatherbench.bench.run.check import (
     SPOT_BATCHES,
@@ -53,6 +54,12 @@ def test_where_nobody_can_be_asked_the_row_says_so() -> None:
     assert row.value is None
     assert row.reason is not None
     assert row.reason.startswith("unsupported: ")
+
+
+def test_a_table_that_others_keep_in_memory_says_nothing_of_the_path() -> None:
+    claim = Claims(Residency("the file on disk", "the page cache (9 pages)", "mincore"))
+    row = residency_row(claim, MAKE, Reason("busy", "9 pages stay"))
+    assert (row.value, row.source, row.reason) == (None, "mincore", "busy: 9 pages stay")
 
 
 CPU = torch.device("cpu")
@@ -137,3 +144,20 @@ def test_rows_that_lie_elsewhere_are_wrong() -> None:
         Witness(TABLE, CPU).everything("before timing") as watch,
     ):
         look(watch, 4, ids, TABLE[ids].to("meta"))
+
+
+def test_residency_is_looked_at_when_rows_were_fetched_and_none_was_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even where so little may be put aside that rows are compared on the way."""
+    monkeypatch.setattr(check_module, "available_bytes", lambda: 8 * 100)
+    witness = Witness(TABLE, CPU)
+    seen: list[int] = []
+    ids = torch.arange(100)  # 800 B, and 100 B may be put aside
+    with witness.everything("", lambda: seen.append(witness.rows)) as watch:
+        assert seen == []
+        for number in range(4):
+            look(watch, number, ids, TABLE[ids])
+        assert witness.rows > 0
+    assert seen == [0]
+    assert witness.rows == 400

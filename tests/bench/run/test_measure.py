@@ -272,7 +272,7 @@ def test_a_case_reads_the_sensors_that_the_run_trusts_and_keeps_what_they_polled
     trusted = SensorChoice("gpm", "")
     gpu = measure_module.gpu_under_test
     monkeypatch.setattr(measure_module, "gpu_under_test", lambda d, choice: (gpu(d, None), choice))
-    monkeypatch.setattr(measure_module, "open_meters", lambda gpu: [Polled(gpu)])
+    monkeypatch.setattr(measure_module, "open_meters", lambda gpu, folder: [Polled(gpu)])
     monkeypatch.setattr(measure_module, "EnergyBlock", lambda _, run_on: EnergyBlock(None))
     job = replace(make_job(), sensors=trusted)
     rows = [r for r in measured(job) if r.metric == "pcie_x"]

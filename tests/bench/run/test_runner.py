@@ -41,10 +41,11 @@ def executions(store: RunStore) -> Counter[str]:
 
 
 def test_every_outcome_becomes_a_row_and_the_plan_goes_on(store: RunStore) -> None:
-    wanted = cases("good", "crash", "segfault", "killed", "raises", "skips", "last")
+    wanted = cases("good", "crash", "segfault", "cut_short", "killed", "raises", "skips", "last")
     failed = runner(store, wanted).run()
     said = outcomes(store)
-    assert failed == 4
+    assert failed == 5
+    assert "SIGBUS (most likely a mapped file that was cut short" in said["cut_short"][1]
     assert said["good"] == said["last"] == ("ok", None)
     assert said["skips"] == ("skipped", "no GPU here")
     assert said["raises"] == ("failed", "RuntimeError: wrong | rows")

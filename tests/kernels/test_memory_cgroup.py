@@ -1,0 +1,150 @@
+"""Both versions of the memory cgroup, by hand-made files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gatherbench.kernels import host_memory, memory_cgroup
+from gatherbench.kernels.memory_cgroup import (
+    V1,
+    V2,
+    MemoryCgroup,
+    available_in_cgroup,
+    own_cgroup,
+)
+
+NO_LIMIT_1 = "9223372036854771712"
+
+
+def group(folder: Path, **files: object) -> MemoryCgroup:
+    """A cgroup with these files; ``__`` in a name is a dot."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cgroup.procs").touch()
+    for name, content in files.items():
+        (folder / name.replace("__", ".")).write_text(f"{content}\n")
+    return MemoryCgroup(folder)
+
+
+def version_1(folder: Path, limit: object = 1000, used: int = 700) -> MemoryCgroup:
+    return group(
+        folder,
+        memory__limit_in_bytes=limit,
+        memory__usage_in_bytes=used,
+        memory__max_usage_in_bytes=990,
+        memory__memsw__limit_in_bytes=NO_LIMIT_1,
+        memory__oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 2",
+        memory__stat="inactive_file 1\ntotal_inactive_file 100\ntotal_active_file 50",
+    )
+
+
+def version_2(folder: Path, limit: object = 1000, used: int = 700) -> MemoryCgroup:
+    return group(
+        folder,
+        memory__max=limit,
+        memory__current=used,
+        memory__peak=990,
+        memory__swap__max="max",
+        memory__events="low 0\noom 5\noom_kill 2\noom_group_kill 0",
+        memory__stat="anon 550\ninactive_file 100\nactive_file 50",
+    )
+
+
+@pytest.mark.parametrize("made", [version_1, version_2])
+def test_what_a_cgroup_says(made, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    found = made(tmp_path)
+    assert (found.limit(), found.peak(), found.kills()) == (1000, 990, 2)
+    assert found.left() == 1000 - (700 - 150)  # pages of files are given up
+
+
+@pytest.mark.parametrize(("made", "word"), [(version_1, NO_LIMIT_1), (version_2, "max")])
+def test_no_limit_is_none_and_not_a_large_one(made, word: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    found = made(tmp_path, word)
+    assert found.limit() is found.left() is None
+
+
+def test_files_that_are_not_there_are_not_zero(tmp_path: Path) -> None:
+    assert group(tmp_path).limit() is group(tmp_path).peak() is group(tmp_path).left() is None
+
+
+def test_a_limit_keeps_memory_from_going_to_a_swap_disk(tmp_path: Path) -> None:
+    for made, swap, expected in (
+        (version_1, V1.swap, "4096"),
+        (version_2, V2.swap, "0"),
+    ):
+        found = made(tmp_path / swap, NO_LIMIT_1 if made is version_1 else "max")
+        found.set_limit(4096)
+        assert found.limit() == 4096
+        assert (found.folder / swap).read_text() == expected
+
+
+def test_the_process_joins_by_its_id(tmp_path: Path) -> None:
+    version_2(tmp_path).join()
+    assert (tmp_path / "cgroup.procs").read_text() == str(os.getpid())
+
+
+def proc(tmp_path: Path, cgroup: str, *mounts: str) -> Path:
+    folder = tmp_path / "proc"
+    folder.mkdir()
+    (folder / "cgroup").write_text(cgroup)
+    (folder / "mountinfo").write_text("\n".join(mounts))
+    return folder
+
+
+def mount(place: Path, system: str) -> str:
+    return f"31 23 0:28 / {place} rw,relatime shared:9 - {system}"
+
+
+def test_the_cgroup_of_version_1_beside_a_version_2_without_memory(tmp_path: Path) -> None:
+    mine = version_1(tmp_path / "memory/a/b")
+    folder = proc(
+        tmp_path,
+        "5:cpu,cpuacct:/other\n4:memory:/a/b\n0::/c\n",
+        mount(tmp_path / "unified", "cgroup2 cgroup2 rw"),
+        mount(tmp_path / "cpu", "cgroup cgroup rw,cpu"),
+        mount(tmp_path / "memory", "cgroup cgroup rw,memory"),
+    )
+    assert own_cgroup(folder) == mine
+    assert mine.version is V1
+
+
+def test_the_cgroup_of_version_2(tmp_path: Path) -> None:
+    mine = version_2(tmp_path / "cgroup/user/me.scope")
+    (mine.folder / "cgroup.controllers").write_text("cpu memory pids\n")
+    folder = proc(tmp_path, "0::/user/me.scope\n", mount(tmp_path / "cgroup", "cgroup2 none rw"))
+    assert own_cgroup(folder) == mine
+    assert mine.version is V2
+    (mine.folder / "cgroup.controllers").write_text("cpu pids\n")
+    assert own_cgroup(folder) is None
+
+
+def test_in_a_container_the_mount_begins_with_its_own_cgroup(tmp_path: Path) -> None:
+    mine = version_1(tmp_path / "memory")
+    line = mount(tmp_path / "memory", "cgroup cgroup rw,memory")
+    assert own_cgroup(proc(tmp_path, "4:memory:/docker/1f2e\n", line)) == mine
+
+
+def test_a_system_without_cgroups(tmp_path: Path) -> None:
+    assert own_cgroup(tmp_path / "nothing") is None
+
+
+def test_the_narrowest_of_the_cgroups_above_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer = version_2(tmp_path / "outer", 800, 600)  # leaves 350
+    inner = version_2(outer.folder / "inner", "max", 10)
+    monkeypatch.setattr(memory_cgroup, "own_cgroup", lambda: inner)
+    assert available_in_cgroup() == 350
+    monkeypatch.setattr(memory_cgroup, "own_cgroup", lambda: None)
+    assert available_in_cgroup() is None
+
+
+def test_no_more_is_available_than_the_cgroup_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "available_in_cgroup", lambda: 5 << 20)
+    assert host_memory.available_bytes() == 5 << 20
+    monkeypatch.setenv(host_memory.MEMORY_VARIABLE, "100")
+    assert host_memory.available_bytes() == 5 << 20
+    monkeypatch.setattr(host_memory, "available_in_cgroup", lambda: None)
+    assert host_memory.available_bytes() == 100 << 30

@@ -1,0 +1,206 @@
+"""Pages in memory: counted, dropped, and read ahead. Others may hold them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatherbench.kernels import page_cache
+from gatherbench.kernels.page_cache import (
+    PAGE_BYTES,
+    PagesRemainError,
+    drop_pages,
+    mapped_table,
+    pages_in_memory,
+    read_ahead,
+    read_ahead_refused,
+    read_in,
+    require_cold,
+)
+from gatherbench.kernels.table_file import TableFile
+
+PAGES = 64
+ROWS, WIDTH = 400, 128  # rows of 512 B: eight to a page, from byte 512 of the first page on
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "table"
+    path.write_bytes(os.urandom(PAGES * PAGE_BYTES))
+    if drop_pages(path, 1.0):
+        pytest.skip(f"{tmp_path} lies in memory, or another process reads it")
+    return path
+
+
+@pytest.fixture
+def table(file: Path) -> TableFile:
+    return TableFile(file, 512, ROWS, 4 * WIDTH)
+
+
+def test_what_is_read_is_in_memory_until_it_is_dropped(file: Path) -> None:
+    assert pages_in_memory(file) == 0
+    read_in(file)
+    assert pages_in_memory(file) == PAGES
+    assert drop_pages(file) == 0
+    assert pages_in_memory(file) == 0
+
+
+def test_pages_are_counted_piece_by_piece(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_cache, "_STEP_BYTES", 7 * PAGE_BYTES)
+    with file.open("r+b") as opened:
+        opened.truncate(PAGES * PAGE_BYTES - 100)  # and half a page at the end
+    read_in(file)
+    assert pages_in_memory(file) == PAGES
+
+
+def test_what_is_not_written_back_yet_is_dropped_as_well(file: Path) -> None:
+    with file.open("r+b") as opened:
+        opened.write(bytes(3 * PAGE_BYTES))
+    assert drop_pages(file) == 0
+    assert file.read_bytes()[: 3 * PAGE_BYTES] == bytes(3 * PAGE_BYTES)
+
+
+def test_maps_of_this_process_let_go_and_stay_valid(table: TableFile) -> None:
+    rows = mapped_table(table, torch.float32, "normal")
+    before = rows.view(torch.int32).sum()
+    assert pages_in_memory(table.path) > 0
+    require_cold(table.path)
+    assert pages_in_memory(table.path) == 0
+    assert rows.view(torch.int32).sum() == before
+
+
+def test_what_was_written_to_a_private_map_is_not_lost(file: Path) -> None:
+    with file.open("rb") as opened:
+        mine = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+    mine[:5] = b"mine!"
+    drop_pages(file, 0.0)
+    assert mine[:5] == b"mine!"
+
+
+HOLDER = """
+import mmap, sys
+with open(sys.argv[1], "rb") as file:
+    held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    print(sum(held[:: mmap.PAGESIZE]) >= 0, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def held(file: Path) -> Iterator[Path]:
+    """The file while another process maps it, all of its pages touched."""
+    command = [sys.executable, "-c", HOLDER, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        yield file
+        other.kill()
+
+
+def test_pages_that_another_process_maps_remain_and_that_is_said(
+    held: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert drop_pages(held, 0.05) > 0
+    monkeypatch.setattr(page_cache, "EPOCH_PATIENCE_S", 0.05)
+    with pytest.raises(PagesRemainError, match=r"table: \d+ pages stay .* another process maps"):
+        require_cold(held)
+
+
+def test_nobody_is_told_of_a_file_that_is_not_his(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(PermissionError, match="only the file's owner"):
+        pages_in_memory(file)
+
+
+def test_an_empty_file_has_no_pages(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert pages_in_memory(tmp_path / "empty") == drop_pages(tmp_path / "empty") == 0
+
+
+@pytest.mark.parametrize("advice", ["normal", "random"])
+def test_a_map_has_the_rows_of_the_file(table: TableFile, advice: str) -> None:
+    rows = mapped_table(table, torch.int32, advice)
+    content = np.fromfile(table.path, np.int32, ROWS * WIDTH, offset=512).reshape(ROWS, WIDTH)
+    np.testing.assert_array_equal(rows.numpy(), content)
+
+
+def test_a_map_of_a_file_that_is_too_short_is_refused(table: TableFile) -> None:
+    with table.path.open("r+b") as opened:
+        opened.truncate(table.end - 1)
+    with pytest.raises(ValueError, match="mmap length is greater than file size"):
+        mapped_table(table, torch.int32, "random")
+
+
+def test_a_map_that_expects_random_rows_brings_one_page_for_each(table: TableFile) -> None:
+    rows = mapped_table(table, torch.int32, "random")
+    int(rows[100, 0])  # bytes 51712 to 52223: page 12
+    assert pages_in_memory(table.path) == 1
+
+
+def test_rows_that_were_read_ahead_are_in_memory_and_no_others_are(table: TableFile) -> None:
+    if refused := read_ahead_refused():
+        pytest.skip(refused)
+    rows = mapped_table(table, torch.int32, "random")
+    # Pages 0 (bytes 512 to 1023), 12, and 25 (bytes 102912 to 103423) once for two ids.
+    read_ahead(torch.tensor([200, 0, 100, 200]), rows)
+    assert rows[[0, 100, 200]].numel() == 3 * WIDTH
+    assert pages_in_memory(table.path) == 3
+
+
+def test_nothing_is_read_ahead_of_no_ids(table: TableFile) -> None:
+    read_ahead(torch.empty(0, dtype=torch.int64), mapped_table(table, torch.int32, "random"))
+    assert pages_in_memory(table.path) == 0
+
+
+@given(
+    ids=st.lists(st.integers(0, 999), min_size=1, max_size=60),
+    row_bytes=st.sampled_from((4, 400, 512, 4096, 5000)),
+)
+def test_the_ranges_are_the_pages_of_the_rows(ids: list[int], row_bytes: int) -> None:
+    """Whatever the rows, each of their pages is advised once and no other is."""
+    advised: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            page_cache,
+            "_advise_will_need",
+            lambda ranges: advised.extend(
+                page
+                for start, size in ranges.tolist()
+                for page in range(start // PAGE_BYTES, (start + size) // PAGE_BYTES)
+            ),
+        )
+        table = torch.empty(1000, row_bytes, dtype=torch.uint8)
+        read_ahead(torch.tensor(ids), table)
+    begins = [table.data_ptr() + one * row_bytes for one in ids]
+    pages = {
+        page
+        for begin in begins
+        for page in range(begin // PAGE_BYTES, (begin + row_bytes - 1) // PAGE_BYTES + 1)
+    }
+    assert sorted(pages) == advised
+
+
+def test_more_ranges_than_the_kernel_takes_at_a_time(
+    table: TableFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if refused := read_ahead_refused():
+        pytest.skip(refused)
+    monkeypatch.setattr(page_cache, "_MOST_RANGES", 3)
+    rows = mapped_table(table, torch.int32, "random")
+    ids = torch.arange(0, ROWS, 16)  # every second page: 25 ranges
+    read_ahead(ids, rows)
+    assert rows[ids].numel() == 25 * WIDTH
+    assert pages_in_memory(table.path) == 25

@@ -1,0 +1,103 @@
+"""A table read through a memory map: cold is cold, and the page cache is not counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gatherbench.kernels.page_cache import drop_pages, pages_in_memory
+from gatherbench.kernels.table_file import TableFile
+from gatherbench.strategies import disk_mmap
+from gatherbench.strategies.base import Fetcher
+from gatherbench.strategies.conformance import random_table
+from gatherbench.strategies.disk_mmap import DiskMmap
+from gatherbench.strategies.host_fetcher import on_disk
+from gatherbench.strategies.knowledge import Knowledge
+
+CPU = torch.device("cpu")
+ROWS, WIDTH = 640, 128  # rows of 512 B behind a header of 4096 B: 80 pages
+IDS = torch.tensor([0, 3, 8, 600])  # pages 1, 1, 2 and 76
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> TableFile:
+    table = random_table(ROWS, WIDTH, torch.float32)
+    path = tmp_path / "table"
+    path.write_bytes(bytes(4096) + table.view(torch.uint8).numpy().tobytes())
+    if drop_pages(path, 1.0):
+        pytest.skip(f"{tmp_path} lies in memory, or another process reads it")
+    return TableFile(path, 4096, ROWS, 4 * WIDTH)
+
+
+def opened(file: TableFile, **params: str) -> Fetcher:
+    strategy = DiskMmap(**params)  # type: ignore[arg-type]
+    if reason := strategy.skip(CPU):
+        pytest.skip(reason)
+    features = random_table(ROWS, WIDTH, torch.float32)
+    return strategy.open(features, CPU, Knowledge(file=file))
+
+
+@pytest.mark.parametrize("advice", ["random", "normal", "willneed"])
+def test_a_cold_epoch_begins_with_no_page_in_memory(file: TableFile, advice: str) -> None:
+    with opened(file, advice=advice, start="cold") as fetcher:
+        for _ in range(2):
+            fetcher.begin_epoch()
+            assert pages_in_memory(file.path) == 0
+            fetcher.submit(IDS).result()
+            found = pages_in_memory(file.path)
+            assert found == 3 if advice != "normal" else found >= 3
+        (residency,) = fetcher.residency()
+        assert residency.found == residency.expected == "the file on disk"
+
+
+@pytest.mark.parametrize("advice", ["random", "normal", "willneed"])
+def test_a_warm_epoch_keeps_what_was_read_and_claims_nothing(file: TableFile, advice: str) -> None:
+    with opened(file, advice=advice) as fetcher:
+        fetcher.submit(IDS).result()
+        before = pages_in_memory(file.path)
+        fetcher.begin_epoch()
+        assert pages_in_memory(file.path) == before >= 3
+        assert fetcher.residency() == ()
+
+
+def test_a_cold_epoch_that_would_be_warm_does_not_begin(
+    file: TableFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gatherbench.kernels.page_cache.drop_pages", lambda *_: 7)
+    with opened(file, start="cold") as fetcher:
+        with pytest.raises(RuntimeError, match="table: 7 pages stay in memory"):
+            fetcher.begin_epoch()
+        assert fetcher.residency() == ()
+
+
+def test_a_path_that_drops_nothing_is_found_in_memory(
+    file: TableFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrong on purpose: what it says of itself is read off the page cache, not believed."""
+    monkeypatch.setattr(disk_mmap, "require_cold", lambda _path: None)
+    with opened(file, start="cold") as fetcher:
+        fetcher.submit(IDS).result()
+        fetcher.begin_epoch()
+        (residency,) = fetcher.residency()
+        assert residency.found == "the page cache (3 pages)"
+        assert residency.found != residency.expected
+
+
+def test_nothing_is_claimed_where_the_kernel_does_not_tell(tmp_path: Path) -> None:
+    assert on_disk(tmp_path / "nowhere") == ()
+
+
+def test_what_the_page_cache_decides_is_not_declared() -> None:
+    path = DiskMmap().data_path(torch.arange(10), 400)
+    assert (path.disk_bytes, path.disk_requests) == (None, None)
+    assert path.disk_payload_bytes == path.arriving_bytes == path.payload_bytes == 4000
+
+
+def test_where_the_kernel_reads_nothing_ahead_willneed_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(disk_mmap, "read_ahead_refused", lambda: "unsupported: too old")
+    assert DiskMmap(advice="willneed").skip(CPU) == "unsupported: too old"
+    assert DiskMmap(advice="normal").skip(CPU) is None
