@@ -126,6 +126,7 @@ class Panel:
         profile: for whom the lines are modelled; empty where they were measured.
         values: of curves the axis that goes up.
         roof: of curves the value that cannot be exceeded, where it is known.
+        quantity: what the axis is, where the panels of a chart differ in it.
     """
 
     title: str
@@ -135,6 +136,7 @@ class Panel:
     profile: str = ""
     values: Axis | None = None
     roof: float | None = None
+    quantity: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -14,6 +15,15 @@ from gatherbench.bench.plan.workload import ranks_in_words
 from gatherbench.bench.read.accuracy import accuracy_over_time as scores_over_time
 from gatherbench.bench.read.accuracy import alike
 from gatherbench.bench.read.cpu import cores_of, thread_seconds
+from gatherbench.bench.read.disk import (
+    Memories,
+    disk_ratios,
+    disk_reads,
+    disk_strategies,
+    in_memory_s,
+    memories,
+    over_memory,
+)
 from gatherbench.bench.read.epochs import (
     EPOCHS,
     WITHIN_TRAIN,
@@ -22,6 +32,7 @@ from gatherbench.bench.read.epochs import (
     problems,
     reference_variant,
     sort_series,
+    spread,
     stage_breakdown,
 )
 from gatherbench.bench.read.gpu import (
@@ -36,7 +47,7 @@ from gatherbench.bench.read.modelled import speedups as speedups_of
 from gatherbench.bench.read.modelled import with_ranges
 from gatherbench.bench.read.ranks import Family, families, scaling
 from gatherbench.bench.read.reference import load_reference
-from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import bytes_in_words, quantity, short
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.run.samples import load_timeline
@@ -483,15 +494,161 @@ def _seeds_differ(run: Run) -> bool:
 
 
 def _published(run: Run) -> list[float]:
-    """Ends of what was published for several GPUs, in times as fast as CPU gather.
+    """Ends of what was published for several GPUs, in times as fast as CPU gather."""
+    return [float(y) for y in published_range(_reference(run))["y"]]
 
-    From the published figures beside the run's results; nothing where there are none.
-    """
+
+def _reference(run: Run) -> pd.DataFrame:
+    """The published figures beside the run's results; nothing where there are none."""
+    folder = run.folder.parent.parent / "reference"
     try:
-        rows = load_reference(run.folder.parent.parent / "reference")
+        return load_reference(folder)
     except StoreError:
-        return []
-    return [float(y) for y in published_range(rows)["y"]]
+        return load_reference(folder / "none")
+
+
+# ---- tables on disk --------------------------------------------------------------------------
+
+#: The table of published epochs with features on a disk.
+DISK_EPOCHS = "disk_epochs"
+#: The strategy that keeps rows by a cache policy.
+CACHE = "disk_cached"
+_NO_COUNT = "nobody counts it: the page cache decides what is read"
+
+
+def disk_epochs(run: Run) -> Chart:
+    """Typical epoch of each path that reads a disk, for each memory that its cases might take."""
+    table, panels = over_memory(run), []
+    for family in memories(run):
+        mine = table[table["family"] == family.name]
+        bound = in_memory_s(run, family)
+        longest = float(mine["epoch"].max()) if len(mine) else 1.0
+        reach = min(float(mine["epoch_high"].max()), LONGEST_WHISKER * longest)
+        axis = Axis("s", max(one for one in (longest, reach, bound or 0.0) if one > 0))
+        marks = [] if bound is None else [(bound, "in_memory")]
+        panels.append(Panel(family.name, _by_memory(run, family, mine, axis), axis, marks))
+    bound_is = " ".join(reference_variant(run) or ())
+    known = any(panel.marks for panel in panels)
+    published = _published_epochs(run, caches=False)
+    return Chart(
+        "disk-epochs",
+        "Epoch time with the table on disk, by memory",
+        "Means over repeats; whiskers: their 95 % interval. The memory is the share of the table’s"
+        " bytes that all of a case may take, pages of its files among them; with no limit a warm"
+        " memory map may be read out of the page cache. Shorter is faster."
+        + " Published: other people’s machines."
+        * bool(published),
+        "time per epoch",
+        [*panels, *published],
+        marks={"in_memory": f"{bound_is} with the whole table in memory"} if known else {},
+        warnings=warnings_of(run),
+        foot=provenance(run),
+    )
+
+
+def _by_memory(run: Run, family: Memories, table: pd.DataFrame, axis: Axis) -> list[Line]:
+    """Series by series, in each the memories; a reason where there is no value."""
+    times, bad, disk = epoch_times(run), problems(run), disk_strategies(run)
+    lines: dict[Names, list[Line]] = {}
+    for workload, share in family.shares.items():
+        here, timed, failed = (t[t["workload"] == workload] for t in (table, times, bad))
+        why = _unmeasured(timed, failed, here, "")
+        rows = {(str(r["strategy"]), str(r["variant"])): r for r in here.to_dict("records")}
+        for key in {**rows, **why}:
+            if key[0] not in disk:
+                continue
+            memory = f"memory for {share:.0%}" if share else "no limit of memory"
+            said, row = "; ".join([memory, *filter(None, [why.get(key)])]), rows.get(key)
+            if row is None:
+                line = Line(*key, missing=said)
+            else:
+                height, text = float(row["epoch"]), axis.said(row["epoch"])
+                ends = (float(row["epoch_low"]), float(row["epoch_high"]))
+                line = _bar(key, "measured", {key[0]: height}, text, axis, ends, said)
+            lines.setdefault(key, []).append(line)
+    order = sort_series(pd.DataFrame(list(lines), columns=["strategy", "variant"]))
+    return [line for key in order.itertuples(index=False, name=None) for line in lines[key]]
+
+
+def disk_amplification(run: Run) -> Chart:
+    """Bytes that come off the disk for each byte of the rows that had to be read."""
+    told = disk_reads(run).set_index(SERIES[:3])["declared"].dropna()
+    chart = _of_disk(
+        run,
+        "amplification",
+        ident="disk-amplification",
+        title="Bytes read off the disk for each byte of the rows",
+        reading="By the path’s own count, over the rows that it had not kept in memory: 1 is no"
+        " byte too many. A disk is read by whole blocks. Medians over repeats and epochs; whiskers:"
+        " quartiles.",
+        quantity="bytes read for a byte of rows",
+        unit="×",
+        mark=1.0,
+        absent=_NO_COUNT,
+    )
+    panels = []
+    for workload, panel in zip(run.workloads, chart.panels, strict=True):
+        keys = [(workload, line.name, line.detail) for line in panel.lines]
+        lines = [
+            replace(line, note=f"declared: {quantity(told[key], '×')}") if key in told else line
+            for key, line in zip(keys, panel.lines, strict=True)
+        ]
+        panels.append(replace(panel, lines=lines))
+    return replace(chart, panels=panels)
+
+
+def disk_hits(run: Run) -> Chart:
+    """Rows that a path had kept in host memory; beside it what cache policies were published at."""
+    chart = _of_disk(
+        run,
+        "in_memory",
+        ident="disk-hits",
+        title="Rows found in the path’s own memory",
+        reading="Of the rows that an epoch asks for, by the path’s own count; what the page cache"
+        " holds is not in it. Medians over repeats and epochs; whiskers: quartiles.",
+        quantity="rows found in memory",
+        unit="share",
+        absent="it keeps no rows, or counts none",
+    )
+    published = _published_epochs(run, caches=True) if CACHE in disk_strategies(run) else []
+    reading = chart.reading + " Published: epochs on another’s machine." * bool(published)
+    return replace(chart, reading=reading, panels=[*chart.panels, *published])
+
+
+def disk_rate(run: Run) -> Chart:
+    """Reads that a path sent to the disk in a second."""
+    return _of_disk(
+        run,
+        "iops",
+        ident="disk-rate",
+        title="Reads of the disk per second",
+        reading="By the path’s own count, over the time that the loop waited for rows, or over the"
+        " whole epoch where fetches run ahead of it. Medians over repeats and epochs; whiskers:"
+        " quartiles.",
+        quantity="reads per second",
+        unit="1/s",
+        absent=_NO_COUNT,
+    )
+
+
+def _of_disk(run: Run, value: str, **chart: Any) -> Chart:
+    """A panel for each workload with the paths that read a disk: a column of ``disk_ratios``."""
+    mine = only(run, strategies=disk_strategies(run))
+    return _bars(mine, spread(disk_ratios(run)[value]), predicted=False, **chart)
+
+
+def _published_epochs(run: Run, *, caches: bool) -> list[Panel]:
+    """A panel for each graph and machine: epochs by policy of a cache, or of whole systems."""
+    rows = _reference(run)
+    rows = rows[(rows["table"] == DISK_EPOCHS) & ((rows["strategy"] == CACHE) == caches)]
+    panels = []
+    for (dataset, machine), mine in rows.sort_values("value").groupby(["dataset", "machine"]):
+        axis = Axis("s", float(mine["value"].max()))
+        bars = mine[["strategy", "variant", "value"]].itertuples(index=False)
+        lines = [Line(s, v, "published", {s: t}, text=axis.said(t)) for s, v, t in bars]
+        title = f"published: {dataset}, machine {machine}"
+        panels.append(Panel(title, lines, axis, quantity="time per epoch"))
+    return panels
 
 
 # ---- the link's roofs, and another run -------------------------------------------------------
@@ -872,6 +1029,13 @@ RANK_CHARTS: dict[str, Callable[[Run], Chart]] = {
     "speedup_at_ranks": speedup_at_ranks,
     "scaling_efficiency": scaling_efficiency,
 }
+#: Of runs in which a path read its rows off a disk.
+DISK_CHARTS: dict[str, Callable[[Run], Chart]] = {
+    "disk_epochs": disk_epochs,
+    "disk_amplification": disk_amplification,
+    "disk_hits": disk_hits,
+    "disk_rate": disk_rate,
+}
 
 
 def is_scored(run: Run) -> bool:
@@ -884,4 +1048,5 @@ def charts_of(run: Run) -> dict[str, Chart]:
     wanted = CHARTS | (GPU_CHARTS if has_gpu(run) else {})
     wanted |= RANK_CHARTS if families(run) else {}
     wanted |= {"accuracy_over_time": accuracy_over_time} if is_scored(run) else {}
+    wanted |= DISK_CHARTS if disk_strategies(run) else {}
     return {name: make(run) for name, make in wanted.items()}

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from gatherbench.bench.read.disk import disk_reads
 from gatherbench.bench.read.epochs import (
     WITHIN_TRAIN,
     problems,
@@ -25,7 +26,7 @@ from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.read.stats.judge import THRESHOLD, word_of
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import MISSING, decimals, three_digits, time_unit
+from gatherbench.bench.read.units import MISSING, decimals, quantity, three_digits, time_unit
 from gatherbench.bench.show.model import model_tables
 from gatherbench.bench.show.ranks import rank_tables
 from gatherbench.bench.show.sentences.provenance import (
@@ -70,6 +71,7 @@ def render(run: Run) -> RenderableType:
     parts += model_tables(run)
     parts += _sensors(run)
     parts += _found(run)
+    parts += _on_disk(run)
     parts += _reasons(bad)
     parts += _unknown(run, bad["reason"])
     reference = reference_variant(run)
@@ -122,8 +124,41 @@ def _found(run: Run) -> list[RenderableType]:
     return parts
 
 
-def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:
-    unit, factor = time_unit(float(here["high"].max()) if len(here) else 1.0)
+#: Columns of the table on what came off a disk, and the unit of their values.
+_ON_DISK = {
+    "in_memory": ("kept", "share"),
+    "amplification": ("B/B", "×"),
+    "declared": ("declared", "×"),
+    "process": ("process", "×"),
+    "iops": ("reads", "1/s"),
+    "latency_median": ("median", "s"),
+    "latency_99th": ("99th", "s"),
+}
+_ON_DISK_LEGEND = (
+    "kept: of the rows asked for, those in the path's own memory; B/B: bytes read for a byte of the"
+    " others, as the path counted, as it declared, and as the kernel counted for the process;"
+    " median, 99th: latency of a read."
+)
+
+
+def _on_disk(run: Run) -> list[RenderableType]:
+    """What came off a disk: rows it spared, bytes for a byte of rows, reads and their latency."""
+    found = disk_reads(run)
+    parts: list[RenderableType] = []
+    for workload, mine in found.groupby("workload", sort=False):
+        title = f"Read off the disk: {run.names[str(workload)]}"
+        table = _plain_table(title)
+        for heading, _ in _ON_DISK.values():
+            table.add_column(heading, justify="right", no_wrap=True)
+        for line in mine.to_dict("records"):
+            values = (quantity(line[name], unit) for name, (_, unit) in _ON_DISK.items())
+            table.add_row(line["strategy"], line["variant"], *values)
+        parts += [table, Text()]
+    return [Text(_ON_DISK_LEGEND, style="dim"), *parts] if parts else []
+
+
+def _plain_table(title: str) -> Table:
+    """With the columns of a series; in 80 columns long variants are folded."""
     table = Table(
         title=title,
         title_justify="left",
@@ -134,6 +169,12 @@ def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list
     )
     table.add_column("strategy", no_wrap=True)
     table.add_column("variant", overflow="fold")
+    return table
+
+
+def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:
+    unit, factor = time_unit(float(here["high"].max()) if len(here) else 1.0)
+    table = _plain_table(title)
     exchange = [stage for stage in WITHIN_TRAIN if here[stage].notna().any()]
     # Of several ranks these stand in the place of two others, or 80 columns were too few.
     rest = [stage.removeprefix("all_") for stage in exchange] or ["core-s", "GB/s"]

@@ -18,6 +18,7 @@ from matplotlib.patches import Patch
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.chart import Chart, Line, Panel
 from gatherbench.bench.show.charts import charts_of
+from gatherbench.bench.show.figures.amplification import reads_of_run, row_widths
 from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from gatherbench.bench.show.figures.paper import (
     AXIS,
@@ -29,6 +30,7 @@ from gatherbench.bench.show.figures.paper import (
     wrapped,
 )
 from gatherbench.bench.show.looks import FAINT, KINDS, MODEL_HATCH, RC, ink
+from gatherbench.bench.show.sentences.provenance import provenance
 
 #: Inches: a line holds two rows of label; a strip is a line with curves over time.
 LINE, STRIP, LABELS, COLUMN, BESIDE = 0.36, 1.06, 2.1, {1: 6.3, 2: 4.4}, 0.25
@@ -40,6 +42,7 @@ NOTHING = Line("", "", missing="no case of this workload")
 DASHES: dict[str, Any] = {
     **{"one": ":", "raw_link": ":", "sm_read": "--", "copy_engine": "-"},
     "published": (0, (6, 2, 1, 2)),
+    "in_memory": "--",
 }
 
 
@@ -48,6 +51,8 @@ def save_all(run: Run, folder: Path, formats: Iterable[str] = ("png", "svg")) ->
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     figures = {name: draw(chart) for name, chart in charts_of(run).items()}
+    if reads := reads_of_run(run):
+        figures["disk_row_width"] = row_widths(reads, provenance(run))
     figures |= {f"kept_rows_{name}": figure for name, figure in draw_kept_rows(run).items()}
     for name, figure in figures.items():
         for extension in formats:
@@ -158,7 +163,8 @@ def _bars(
     axes.set_title(title)
     unit, factor = panel.axis.shown
     kind = "modelled " if panel.profile else ""
-    axes.set_xlabel(f"{kind}{chart.quantity}" + (f" ({unit})" if unit else ""))
+    what = panel.quantity or chart.quantity
+    axes.set_xlabel(f"{kind}{what}" + (f" ({unit})" if unit else ""))
     axes.set_ylim(max(len(panel.lines), 1) - 0.5, -0.5)
     axes.set_yticks(range(len(panel.lines)), names)
     texts = {}

@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 
 from gatherbench import __version__
 from gatherbench.bench.model.link_bytes import copied_ratio
+from gatherbench.bench.read.disk import disk_strategies
 from gatherbench.bench.read.ranks import families
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
@@ -36,6 +37,7 @@ CONTENTS = (
     ("compared", "Against another run"),
     ("results", "How fast"),
     ("ranks", "Several ranks"),
+    ("disk", "Table on disk"),
     ("link", "Link and power"),
     ("processor", "Processor"),
     ("checks", "Checks and set-up"),
@@ -67,6 +69,8 @@ def render_report(run: Run, base: Run | None = None) -> str:
     each = tables.each_rank(run)
     left_out = {"compared"} if base is None else set()
     left_out |= set() if several or each.lines else {"ranks"}
+    from_disk = charts.DISK_CHARTS.values() if disk_strategies(run) else ()
+    left_out |= set() if from_disk else {"disk"}
     style, script = _text("report.css") + _colours(), _text("report.js")
     return (
         _environment()
@@ -89,6 +93,8 @@ def render_report(run: Run, base: Run | None = None) -> str:
             over_ranks=tables.over_ranks(run),
             each_rank=each,
             ranks_are=ranks_of_run(run)[1],
+            disk_charts=[make(run) for make in from_disk],
+            on_disk=tables.on_disk(run),
             roofline=tables.roofline_of(run),
             model_errors=tables.model_errors(run),
             path=tables.data_path(run),

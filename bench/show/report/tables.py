@@ -11,6 +11,7 @@ from gatherbench.bench.model.link_bytes import link_bytes
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline
+from gatherbench.bench.read.disk import disk_reads
 from gatherbench.bench.read.epochs import plan_order, reference_variant
 from gatherbench.bench.read.kept import found_on_device
 from gatherbench.bench.read.ranks import by_rank, scaling
@@ -145,6 +146,27 @@ def each_rank(run: Run) -> Grid:
         ],
         with_kind(by_rank(run)),
     )
+
+
+def on_disk(run: Run) -> Grid:
+    """One line a series that reads its rows off a disk."""
+    frame = disk_reads(run)
+    wanted = [
+        Column("engine", "engine"),
+        Column("memory_limit", "memory allowed", "B"),
+        Column("in_memory", "rows found in memory", "share"),
+        Column("amplification", "read for a byte of rows", "×"),
+        Column("declared", "declared", "×"),
+        Column("process", "by the process’s counter", "×"),
+        Column("device", "by the disk’s counter", "×"),
+        Column("iops", "reads", "1/s"),
+        Column("over", "over the time of"),
+        Column("latency_median", "a read’s latency, median", "s"),
+        Column("latency_99th", "99th percentile", "s"),
+    ]
+    columns = [column for column in wanted if frame[column.field].notna().any()]
+    caption = "What came off the disk in an epoch: medians over repeats and epochs"
+    return grid("on-disk", caption, [*WHAT, *columns], with_kind(frame))
 
 
 def savings(run: Run) -> Grid:

@@ -34,6 +34,7 @@ from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import listed, quantity, short, span
 from gatherbench.bench.run.rows import Key
+from gatherbench.bench.show.sentences.disk import disk_sentences
 from gatherbench.bench.show.sentences.provenance import modelled_for
 from gatherbench.bench.show.sentences.scaling import BOUND, scaling_sentences
 
@@ -79,7 +80,8 @@ def verdict(run: Run) -> list[Statement]:
                 Statement("measured", _Measured(run, here, reference, alone).sentence(where))
             )
     if not much:
-        found += [Statement("measured", said) for said in scaling_sentences(run)]
+        sentences = [*scaling_sentences(run), *disk_sentences(run)]
+        found += [Statement("measured", said) for said in sentences]
     if not series or not reference:
         found.insert(0, Statement("warning", _nothing(run)))
     for ranks, workloads in groups.items():

@@ -1,0 +1,95 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 11. Tables larger than memory
+#
+# **Question.** The feature table does not fit in host memory. What does a row cost off the disk, by
+# which way does it come, and what is memory for a part of the table worth?
+#
+# **Claim checked.** GraphBolt's example of features on a disk (dmlc/dgl,
+# `examples/graphbolt/disk_based_feature`): an epoch on papers100M with a cache of 10 GB takes from
+# 97.0 s (SIEVE) to 138.4 s (LRU), so the policy of the cache alone is worth a factor of 1.4.
+
+# %%
+import pandas as pd
+
+from gatherbench.bench.read.disk import disk_strategies
+from gatherbench.bench.show.charts import disk_epochs, disk_hits, disk_rate
+from gatherbench.bench.show.figures.amplification import (
+    Reads,
+    random_reads,
+    reads_of_run,
+    row_widths,
+)
+from gatherbench.bench.show.notebook_tables import open_findings
+from gatherbench.bench.show.notebooks_show import say, show
+from gatherbench.bench.show.sentences.disk import disk_sentences
+
+findings = open_findings()
+runs = [run for run in findings.runs if disk_strategies(run)]
+if not runs:
+    say("**Not measured yet**: `gatherbench run disk`, on a GPU or without one.")
+
+# %% [markdown]
+# ## What a row costs
+#
+# A disk is read in whole blocks of 4096 B. Rows that are asked for together share a block only
+# where the minibatch is large beside the table.
+
+# %%
+papers = Reads(111_059_956, 500_000, pd.DataFrame(columns=["series", "x", "counted", "declared"]))
+measured = {title: reads for run in runs for title, reads in reads_of_run(run).items()}
+show(
+    row_widths({"500 000 random rows of papers100M's 111 M": papers, **measured}),
+    "Bytes read off the disk for each byte of the rows, over the row width.",
+)
+for row_bytes in (400, 512, 4096):
+    read = random_reads(row_bytes, papers.rows, papers.ids, merge=True)
+    say(
+        f"- Of papers100M's many random rows of {row_bytes} B, **{read:.1f} B** are read for each"
+        " byte, although rows of a block share reads (computed)."
+    )
+
+# %% [markdown]
+# ## Epochs, by memory
+#
+# A case with a share of the memory holds everything in it: buffers, graph, model, and what the
+# page cache keeps of the table.
+
+# %%
+for run in runs:
+    show(disk_epochs(run), "Epoch time of each path that reads a disk, by memory.")
+
+# %% [markdown]
+# ## Caches in memory
+
+# %%
+for run in runs:
+    show(disk_hits(run), "Rows found in memory by path, beside published epochs by cache policy.")
+    show(disk_rate(run), "Reads of the disk per second, by path.")
+
+# %% [markdown]
+# ## What the data say
+
+# %%
+published = findings.published[findings.published["table"] == "disk_epochs"]
+caches = published[published["strategy"] == "disk_cached"].set_index("variant")["value"]
+say(
+    f"- Published: with the cache `lru` an epoch takes **{caches['lru'] / caches['sieve']:.2f}**"
+    f" times as long as with `sieve`, with `s3-fifo` {caches['s3-fifo'] / caches['sieve']:.2f},"
+    f" with `clock` {caches['clock'] / caches['sieve']:.2f}. Their disk is the bound: fewer hits"
+    " are more reads."
+)
+for run in runs:
+    for sentence in disk_sentences(run):
+        say(f"- {run.machine}: {sentence}")
+if not runs:
+    say("- Epochs with the table on a disk: **not measured yet**.")

@@ -1,0 +1,103 @@
+"""A run folder with a table on disk, by hand: each number below is worked out in the comments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .written_run import PAYLOAD_BYTES, append_rows, edit
+
+#: All of the memory, and half of the table's bytes.
+WHOLE, HALF = "wordnet-sage16x2-b1000-aaaaaaaa", "wordnet-sage16x2-b1000-m50-bbbbbbbb"
+#: Of 500 B, so that an epoch of 2 GB asks for 4 M of them.
+ROW_BYTES, TABLE_BYTES = 500.0, 8e7
+GATHER, MAPPED = ("cpu_gather", "naive"), ("disk_mmap", "random")
+DIRECT, CACHED = ("disk_direct", "io_uring,merged"), ("disk_cached", "sieve,10%")
+#: Seconds of an epoch by path, of all of the memory and of half: a fifth is not the fetch.
+SECONDS = {GATHER: (1.0, 1.0), MAPPED: (2.0, 8.0), DIRECT: (4.0, 4.0), CACHED: (2.5, 2.5)}
+#: What each path counted in an epoch: of 2 GB it read 16 GB, a block of 4000 B for each row; the
+#: cache had a quarter of the 4 M rows, so 1.5 GB were left for which it read 12 GB.
+COUNTED: dict[tuple[str, str], dict[str, tuple[str, float]]] = {
+    MAPPED: {},
+    DIRECT: {"disk_read": ("B", 16e9), "disk_requests": ("1", 4e6)},
+    CACHED: {
+        "rows_in_memory": ("1", 1e6), "disk_read": ("B", 12e9), "disk_requests": ("1", 3e6),
+    },
+}  # fmt: skip
+#: What it had declared: payload off the disk, bytes read (8 and 7.5 B for each), lookahead.
+DECLARED = {MAPPED: (2e9, None, 0), DIRECT: (2e9, 16e9, 0), CACHED: (1.6e9, 12e9, 1)}
+#: By the kernel: of the process and of the device, B in an epoch.
+KERNEL = {MAPPED: (3e9, 3.2e9), DIRECT: (16e9, 16e9), CACHED: (12e9, 12.6e9)}
+
+
+def write_disk(
+    make_run: Callable[..., Path], name: str = "20261122-disk-abc123", **more: Any
+) -> Path:
+    """Two workloads: on the second, half of the memory, CPU gather cannot run."""
+    series = [
+        (*names, {w: _stages(s) for w, s in zip((WHOLE, HALF), both, strict=True)})
+        for names, both in SECONDS.items()
+    ]
+    shares = {WHOLE: {"memory_share": 0.0}, HALF: {"memory_share": 0.5}}
+    more = {"repeats": 3, "epochs": 2, "longer": lambda *_: 1.0} | more
+    folder = make_run(name, series=series, workloads=shares, **more)
+
+    def no_memory(row: dict[str, str]) -> None:
+        if _of(row) == (HALF, *GATHER):
+            row |= {"status": "skipped", "value": "", "reason": "no_memory: too little of it"}
+
+    edit(folder, no_memory, keep=lambda r: _of(r) != (HALF, *GATHER) or r["stage"] == "case")
+    for workload in (WHOLE, HALF):
+        for names, counted in COUNTED.items():
+            case = {"workload": workload, "strategy": names[0], "variant": names[1]}
+            _declare(folder, names, case)
+            limit = {"stage": "setup", "metric": "memory_limit", "unit": "B"}
+            if workload == HALF:
+                append_rows(folder, [{**limit, "value": TABLE_BYTES / 2}], **case)
+            for repeat in range(more["repeats"]):
+                for epoch in range(more["epochs"]):
+                    at = {**case, "repeat": repeat, "epoch": epoch}
+                    append_rows(folder, _observed(names, counted), **at)
+    return folder
+
+
+def _stages(epoch_s: float) -> tuple[float, float, float, float]:
+    return 0.1 * epoch_s, 0.8 * epoch_s, 0.1 * epoch_s, 0.0
+
+
+def _of(row: dict[str, str]) -> tuple[str, str, str]:
+    return row["workload"], row["strategy"], row["variant"]
+
+
+def _declare(folder: Path, names: tuple[str, str], case: dict[str, Any]) -> None:
+    payload, read, ahead = DECLARED[names]
+    of = {"stage": "fetch", "basis": "declared"}
+    facts = {"declared_payload": PAYLOAD_BYTES, "disk_payload": payload, "row": ROW_BYTES}
+    rows: list[dict[str, Any]] = [
+        {**of, "metric": metric, "unit": "B", "value": value} for metric, value in facts.items()
+    ]
+    rows.append({**of, "metric": "lookahead", "unit": "1", "value": ahead})
+    why = {"value": "", "status": "skipped", "reason": "not_applicable: the page cache decides"}
+    known = {"value": read} if read is not None else why
+    rows.append({**of, "metric": "disk_read", "unit": "B", **known})
+    if read is not None:  # the cached path asked for io_uring, too, and did not get it
+        rows.append({"stage": "setup", "metric": "disk_io_uring", "unit": "1", "value": 1 - ahead})
+    rows.append({"stage": "setup", "metric": "table", "unit": "B", "value": TABLE_BYTES})
+    append_rows(folder, rows, **case)
+
+
+def _observed(
+    names: tuple[str, str], counted: dict[str, tuple[str, float]]
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [
+        {"stage": "fetch", "metric": metric, "unit": unit, "value": value}
+        for metric, (unit, value) in counted.items()
+    ]
+    for metric, value in zip(("disk_read_process", "disk_read_device"), KERNEL[names], strict=True):
+        rows.append({"stage": "epoch", "metric": metric, "unit": "B", "value": value})
+    rows.append({"stage": "epoch", "metric": "minibatches", "unit": "1", "value": 40})
+    if counted:
+        for metric, value in {"disk_latency_median": 9e-5, "disk_latency_99th": 4e-4}.items():
+            rows.append({"stage": "fetch", "metric": metric, "unit": "s", "value": value})
+    return rows

@@ -1,0 +1,136 @@
+"""What a disk was read for, worked out by hand from rows that were made up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gatherbench.bench.read.disk import (
+    disk_ratios,
+    disk_reads,
+    disk_strategies,
+    in_memory_s,
+    memories,
+    over_memory,
+)
+from gatherbench.bench.read.tables import load_run, only
+
+from ..disk_run import CACHED, DIRECT, GATHER, HALF, MAPPED, WHOLE, write_disk
+from ..written_run import append_rows, edit
+
+MakeRun = Callable[..., Path]
+NAN = pytest.approx(math.nan, nan_ok=True)
+
+
+@pytest.fixture
+def folder(make_run: MakeRun) -> Path:
+    return write_disk(make_run)
+
+
+def test_bytes_requests_and_hits_are_set_against_the_rows_that_were_read(folder: Path) -> None:
+    table = disk_reads(load_run(folder)).set_index(["workload", "strategy"])
+    assert set(table.index.get_level_values("strategy")) == {"disk_mmap", "disk_direct", CACHED[0]}
+    direct, cached, mapped = (table.loc[(HALF, s[0])] for s in (DIRECT, CACHED, MAPPED))
+    # 16 GB for 2 GB; 12 GB for the 3 M rows of 500 B that the cache did not have, declared 1.6 GB.
+    assert (direct["amplification"], direct["declared"]) == (8, 8)
+    assert (cached["amplification"], cached["declared"]) == (8, 7.5)
+    assert (direct["process"], direct["device"]) == (8, 8)
+    assert (cached["process"], cached["device"]) == pytest.approx((8, 8.4))
+    assert (mapped["process"], mapped["device"]) == pytest.approx((1.5, 1.6))
+    assert mapped[["amplification", "declared", "in_memory", "iops"]].isna().all()
+    assert (cached["in_memory"], direct["in_memory"]) == (0.25, NAN)
+    # 4 M reads in a fetch of 0.8 × 4 s; 3 M in an epoch of 2.5 s, which the fetches run ahead of.
+    assert direct["iops"] == pytest.approx(4e6 / 3.2)
+    assert cached["iops"] == pytest.approx(3e6 / 2.5)
+    assert (direct["over"], cached["over"]) == ("fetch", "epoch")
+    assert (cached["latency_median"], cached["latency_99th"]) == (9e-5, 4e-4)
+    assert (direct["engine"], cached["engine"]) == ("io_uring", "threads")
+    # 80 MB of rows of 500 B; 4 M of them in 40 minibatches.
+    assert (direct["row_bytes"], direct["rows"], direct["ids"]) == (500, 160_000, 100_000)
+    assert direct["memory_limit"] == 4e7
+    assert table.loc[(WHOLE, DIRECT[0]), "memory_limit"] == NAN
+
+
+def test_epochs_are_told_by_memory_and_over_the_table_in_memory(folder: Path) -> None:
+    run = load_run(folder)
+    (family,) = memories(run)
+    assert dict(family.shares) == {WHOLE: 0, HALF: 0.5}
+    assert (family.name, family.unlimited) == ("wordnet GraphSAGE", WHOLE)
+    assert in_memory_s(run, family) == pytest.approx(1.0)
+    table = over_memory(run).set_index(["share", "strategy"])
+    assert table["epoch"].to_dict() == pytest.approx(
+        {
+            (0, "disk_mmap"): 2, (0, "disk_direct"): 4, (0, "disk_cached"): 2.5,
+            (0.5, "disk_mmap"): 8, (0.5, "disk_direct"): 4, (0.5, "disk_cached"): 2.5,
+        }
+    )  # fmt: skip
+    assert table["times"].to_list() == pytest.approx(table["epoch"].to_list()), "over 1 s"
+    assert table.loc[(0.5, "disk_mmap"), ["times_low", "times_high"]].to_list() == pytest.approx(
+        [8, 8]
+    )
+
+
+def test_memory_is_ordered_from_all_of_it_to_the_least(make_run: MakeRun) -> None:
+    run = load_run(write_disk(make_run))
+    fields = run.plan["workloads"]
+    more = {"quarter": {**fields[HALF], "memory_share": 0.25}, HALF: fields[HALF]}
+    twice = {"twice": {**fields[HALF], "memory_share": 2.0}, WHOLE: fields[WHOLE]}
+    (family,) = memories(replace(run, plan={**run.plan, "workloads": more | twice}))
+    assert list(family.shares) == [WHOLE, "twice", HALF, "quarter"]
+
+
+def test_a_workload_of_another_graph_is_a_family_of_its_own(make_run: MakeRun) -> None:
+    run = load_run(write_disk(make_run))
+    fields = run.plan["workloads"]
+    other = {WHOLE: fields[WHOLE], HALF: {**fields[HALF], "batch_size": 500}}
+    found = memories(replace(run, plan={**run.plan, "workloads": other}))
+    assert [dict(family.shares) for family in found] == [{WHOLE: 0}, {HALF: 0.5}]
+    assert found[1].unlimited is None
+    assert in_memory_s(run, found[1]) is None
+
+
+def test_without_the_table_in_memory_there_is_nothing_to_compare_with(folder: Path) -> None:
+    run = only(load_run(folder), strategies=[DIRECT[0], CACHED[0]])
+    table = over_memory(run)
+    assert table["times"].isna().all()
+    assert len(table) == 4
+
+
+def test_one_repeat_has_no_interval(make_run: MakeRun) -> None:
+    table = over_memory(load_run(write_disk(make_run, repeats=1)))
+    assert table["epoch"].notna().all()
+    assert table[["epoch_low", "epoch_high", "times_low", "times_high"]].isna().all(axis=None)
+
+
+def test_a_path_that_found_every_row_has_no_bytes_for_a_byte(folder: Path) -> None:
+    def all_kept(row: dict[str, str]) -> None:
+        if row["metric"] == "rows_in_memory":
+            row["value"] = "4e6"
+
+    edit(folder, all_kept)
+    found = disk_reads(load_run(folder)).set_index("strategy").loc[CACHED[0]]
+    assert (found["in_memory"] == 1).all()
+    assert found["amplification"].isna().all()
+
+
+def test_a_run_without_a_disk_has_no_lines(make_run: MakeRun) -> None:
+    run = load_run(make_run(declared=True))
+    assert disk_strategies(run) == []
+    assert memories(run) == []
+    assert disk_ratios(run).empty
+    assert disk_reads(run).empty
+    assert over_memory(run).empty
+
+
+def test_what_declares_no_rows_of_a_disk_is_none_of_its_paths(folder: Path) -> None:
+    case = {"workload": WHOLE, "strategy": GATHER[0], "variant": GATHER[1], "basis": "declared"}
+    append_rows(
+        folder, [{"stage": "fetch", "metric": "disk_payload", "unit": "B", "value": 0}], **case
+    )
+    run = load_run(folder)
+    assert GATHER[0] not in disk_strategies(run)
+    assert GATHER[0] not in set(disk_reads(run)["strategy"])

@@ -1,0 +1,283 @@
+"""What is shown of tables on disk: terminal, charts, report, sentences, worked out by hand."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.show.chart import Chart, Line
+from gatherbench.bench.show.charts import (
+    DISK_CHARTS,
+    charts_of,
+    disk_amplification,
+    disk_epochs,
+    disk_hits,
+    disk_rate,
+)
+from gatherbench.bench.show.figures.amplification import random_reads, reads_of_run, row_widths
+from gatherbench.bench.show.figures.draw import draw, save_all
+from gatherbench.bench.show.report.page import render_report
+from gatherbench.bench.show.report.tables import on_disk
+from gatherbench.bench.show.sentences.disk import READ, disk_sentences
+from gatherbench.bench.show.sentences.verdict import verdict
+
+from ..disk_run import CACHED, DIRECT, GATHER, HALF, MAPPED, WHOLE, write_disk
+from ..written_run import edit
+from .test_notebook_figures import test_no_text_overlaps_another_or_leaves_the_paper as stands_free
+from .test_notebook_figures import texts
+from .test_show import line_of, shown
+
+MakeRun = Callable[..., Path]
+REFERENCE = Path(__file__).parents[3] / "results" / "reference"
+
+
+@pytest.fixture
+def folder(make_run: MakeRun) -> Path:
+    return write_disk(make_run)
+
+
+@pytest.fixture
+def published(folder: Path) -> Path:
+    """The same run beside the published figures."""
+    shutil.copytree(REFERENCE, folder.parents[1] / "reference")
+    return folder
+
+
+def bars(chart: Chart, panel: int = 0) -> dict[tuple[str, str], Line]:
+    return {(line.name, line.note): line for line in chart.panels[panel].lines}
+
+
+def test_epochs_by_memory_stand_before_the_table_in_memory(folder: Path) -> None:
+    chart = disk_epochs(load_run(folder))
+    (panel,) = chart.panels
+    assert panel.title == "wordnet GraphSAGE"
+    assert panel.marks == [(pytest.approx(1.0), "in_memory")]
+    assert chart.marks == {"in_memory": "cpu_gather naive with the whole table in memory"}
+    found = {
+        key: (line.end, line.text) for key, line in bars(chart).items() if line.look == "measured"
+    }
+    free, half = "no limit of memory", "memory for 50%"
+    assert found == {
+        ("disk_mmap", free): (pytest.approx(2), "2.00 s"),
+        ("disk_mmap", half): (pytest.approx(8), "8.00 s"),
+        ("disk_direct", free): (pytest.approx(4), "4.00 s"),
+        ("disk_direct", half): (pytest.approx(4), "4.00 s"),
+        ("disk_cached", free): (pytest.approx(2.5), "2.50 s"),
+        ("disk_cached", half): (pytest.approx(2.5), "2.50 s"),
+    }
+    assert GATHER[0] not in {line.name for line in panel.lines}
+    assert panel.axis.top == pytest.approx(8)
+
+
+def test_a_path_that_failed_has_its_reason_and_its_memory(folder: Path) -> None:
+    def mine(row: dict[str, str]) -> bool:
+        return (row["workload"], row["strategy"]) == (HALF, DIRECT[0])
+
+    def fail(row: dict[str, str]) -> None:
+        if mine(row):
+            row |= {"status": "failed", "value": "", "reason": "no memory left"}
+
+    edit(folder, fail, keep=lambda row: not mine(row) or row["stage"] == "case")
+    lines = [one for one in disk_epochs(load_run(folder)).panels[0].lines if one.missing]
+    assert [(one.name, one.missing) for one in lines] == [
+        ("disk_direct", "memory for 50%; failed: no memory left")
+    ]
+
+
+def test_bytes_for_a_byte_are_counted_beside_declared(folder: Path) -> None:
+    run = load_run(folder)
+    chart = disk_amplification(run)
+    assert [panel.title for panel in chart.panels] == [run.names[WHOLE], run.names[HALF]]
+    for panel in range(2):
+        found = {key: line.text or line.missing for key, line in bars(chart, panel).items()}
+        assert found == {
+            ("disk_direct", "declared: 8.00×"): "8.00×",
+            ("disk_cached", "declared: 7.50×"): "8.00×",
+            ("disk_mmap", ""): "nobody counts it: the page cache decides what is read",
+        }
+
+
+def test_hits_stand_beside_published_policies(published: Path) -> None:
+    whole, half, policies = disk_hits(load_run(published)).panels
+    for panel in (whole, half):
+        assert {line.name: line.text for line in panel.lines}["disk_cached"] == "25.0 %"
+        assert sum(bool(line.missing) for line in panel.lines) == 2
+    assert [(line.detail, line.text, line.look) for line in policies.lines] == [
+        ("sieve", "97.0 s", "published"),
+        ("s3-fifo", "108 s", "published"),
+        ("clock", "129 s", "published"),
+        ("lru", "138 s", "published"),
+    ]
+    assert policies.quantity == "time per epoch"
+
+
+def test_systems_stand_beside_epochs(published: Path) -> None:
+    _, systems = disk_epochs(load_run(published)).panels
+    assert {line.name: line.text for line in systems.lines} == {
+        "DiskGNN": "76.0 s", "MariusGNN": "205 s", "Ginex": "580 s",
+        "disk_mmap": "5\N{NARROW NO-BREAK SPACE}522 s",
+    }  # fmt: skip
+
+
+def test_without_published_figures_there_is_no_panel_of_them(folder: Path) -> None:
+    run = load_run(folder)
+    assert [len(make(run).panels) for make in (disk_epochs, disk_hits)] == [1, 2]
+
+
+def test_reads_per_second_are_of_the_fetch_or_of_the_epoch(folder: Path) -> None:
+    chart = disk_rate(load_run(folder))
+    found = {line.name: line.text for line in chart.panels[0].lines}
+    assert (found["disk_direct"], found["disk_cached"]) == ("1.25 M/s", "1.20 M/s")
+
+
+def test_sentences_compare_paths_with_as_much_memory(make_run: MakeRun) -> None:
+    *said, read = disk_sentences(load_run(write_disk(make_run)))
+    over = "as long as cpu_gather naive with the table in memory"
+    assert said == [
+        "Table on disk, wordnet GraphSAGE: without a limit of memory, disk_mmap random had the"
+        f" shortest epochs, 2.00× (2.00–2.00) {over}; with memory for 50% of it, disk_cached"
+        f" sieve,10% had the shortest epochs, 2.50× (2.50–2.50) {over}."
+    ]
+    assert read == f"{READ} disk_cached 8.00 B and disk_direct 8.00 B."
+
+
+def test_sentences_claim_no_more_than_intervals(make_run: MakeRun) -> None:
+    """Epochs that differ by half between repeats decide nothing between 2, 2.5 and 4 s."""
+
+    def longer(_: int, repeat: int, __: int) -> float:
+        return (1.0, 1.6, 2.2)[repeat]
+
+    (said, _) = disk_sentences(load_run(write_disk(make_run, longer=longer)))
+    assert "without a limit of memory, not decided whose are the shortest: disk_mmap" in said
+    assert "had the shortest" not in said
+    (said, _) = disk_sentences(load_run(write_disk(make_run, "20261122-one-abc123", repeats=1)))
+    assert "2.00× (one repeat)" in said
+    assert "had the shortest" not in said
+
+
+def test_one_path_is_no_winner(folder: Path) -> None:
+    edit(folder, keep=lambda row: row["strategy"] in (GATHER[0], DIRECT[0]))
+    (said, _) = disk_sentences(load_run(folder))
+    assert "memory, disk_direct io_uring,merged took 4.00× (4.00–4.00) as long as cpu_" in said
+    assert "shortest" not in said
+
+
+def test_level_paths_are_called_so(folder: Path) -> None:
+    """Where the cache's epochs are those of the memory map to the last digit."""
+
+    def as_long(row: dict[str, str]) -> None:
+        if (
+            row["strategy"] == MAPPED[0]
+            and row["metric"] == "wall_time"
+            and row["stage"] == "epoch"
+        ):
+            row["value"] = "2.5"
+
+    edit(folder, as_long)
+    (said, _) = disk_sentences(load_run(folder))
+    assert said.count("memory for 50% of it, level at the shortest epochs are ") == 1
+    assert "disk_mmap random 2.50× (2.50–2.50)" in said
+    assert "had the shortest" not in said
+
+
+def test_the_verdict_has_the_sentences(folder: Path) -> None:
+    run = load_run(folder)
+    said = [one.text for one in verdict(run)]
+    assert set(disk_sentences(run)) < set(said)
+    assert sum(one.startswith(READ) for one in said) == 1
+
+
+def test_the_terminal_has_a_table_of_reads(folder: Path) -> None:
+    text = shown(folder, 80)
+    table = text.partition("Read off the disk: wordnet GraphSAGE (memory for 50% of the table)")[2]
+    table = table.partition("skipped:")[0]
+    assert max(map(len, text.splitlines())) <= 80
+    assert line_of(table, *CACHED)[2:] == [
+        "25.0", "%", "8.00×", "7.50×", "8.00×", "1.20", "M/s", "90.0", "µs", "400", "µs",
+    ]  # fmt: skip
+    assert line_of(table, *MAPPED)[2:] == ["–", "–", "–", "1.50×", "–", "–", "–"]
+
+
+def test_the_report_has_a_section_with_charts_and_numbers(published: Path) -> None:
+    run = load_run(published)
+    page = render_report(run)
+    assert '<a href="#disk">Table on disk</a>' in page
+    for make in DISK_CHARTS.values():
+        assert f'id="{make(run).ident}-chart"' in page
+    assert page.count('<span class="tag">published</span>') == 8
+    assert "machine disk-250k-iops</bdi>: time per epoch</h4>" in page
+    table = on_disk(run)
+    fields = [column.field for column in table.columns]
+    cells = {
+        (line.cells[0].text, line.cells[1].text): dict(zip(fields, line.cells, strict=True))
+        for line in table.lines
+    }
+    half = cells[HALF, "disk_cached"]
+    assert {name: half[name].text for name in fields[4:]} == {
+        "engine": "threads", "memory_limit": "40.0", "in_memory": "25.0", "amplification": "8.00",
+        "declared": "7.50", "process": "8.00", "device": "8.40", "iops": "1.20", "over": "epoch",
+        "latency_median": "90.0", "latency_99th": "400",
+    }  # fmt: skip
+    labels = dict(zip(fields, table.labels, strict=True))
+    assert (labels["memory_limit"], labels["iops"]) == ("memory allowed, MB", "reads, M/s")
+
+
+def test_runs_without_a_disk_show_nothing_of_it(make_run: MakeRun) -> None:
+    folder = make_run(declared=True)
+    run = load_run(folder)
+    assert not set(DISK_CHARTS) & set(charts_of(run))
+    assert reads_of_run(run) == {}
+    assert disk_sentences(run) == []
+    assert not re.search("[Dd]isk", shown(folder))
+    page = render_report(run)
+    assert 'id="disk"' not in page
+    assert "Table on disk" not in page
+
+
+def test_pictures_are_drawn_and_readable(published: Path, tmp_path: Path) -> None:
+    run = load_run(published)
+    for make in DISK_CHARTS.values():
+        stands_free(draw(make(run)))
+    written = {path.stem for path in save_all(run, tmp_path / "figures", ["png"])}
+    assert {*DISK_CHARTS, "disk_row_width"} <= written
+
+
+def test_points_lie_on_their_rows_width(folder: Path) -> None:
+    reads = reads_of_run(load_run(folder))
+    assert {name: (of.rows, of.ids) for name, of in reads.items()} == {
+        "wordnet GraphSAGE": (160_000, 100_000)
+    }
+    figure = row_widths(reads)
+    stands_free(figure)
+    assert MAPPED[0] not in texts(figure), "nobody counts what is read for it"
+    (axes,) = figure.axes
+    lines = [line for line in axes.get_lines() if len(line.get_xdata()) > 1]
+    points = [line for line in axes.get_lines() if len(line.get_xdata()) == 1]
+    assert len(lines) == 2
+    found = sorted((p.get_xdata()[0], p.get_ydata()[0], p.get_fillstyle()) for p in points)
+    assert found == [(500, 7.5, "none"), (500, 8, "full"), (500, 8, "full"), (500, 8, "none")]
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "read"), [(64, 64), (512, 8), (1024, 4), (4096, 1), (8192, 1)]
+)
+def test_rows_that_divide_a_block_cost_one(row_bytes: int, read: float) -> None:
+    """Of a million rows a hundred hardly ever share a block: merging changes nothing much."""
+    alone = random_reads(row_bytes, 1_000_000, 100, merge=False)
+    assert alone == read
+    assert random_reads(row_bytes, 1_000_000, 100, merge=True) <= alone
+
+
+def test_rows_of_400_bytes_cost_eleven_times_as_much() -> None:
+    """A row begins in one of 256 places, 16 B apart; 24 of 256 lie across two blocks: 11.2."""
+    assert random_reads(400, 10_000_000, 4000, merge=False) == pytest.approx(11.2, rel=0.01)
+
+
+def test_a_whole_table_is_read_once_when_merged() -> None:
+    assert random_reads(512, 1024, 1024, merge=True) == 1
+    assert random_reads(512, 1024, 1024, merge=False) == 8
