@@ -99,8 +99,11 @@ def render(advice: Advice) -> RenderableType:
     if advice.ranked:
         parts += [_ranking(advice), Text(), *_reasons(advice), *_kept(advice)]
     parts += [Text(line) for line in placements(advice)]
+    missing: dict[str, list[str]] = {}
     for option in advice.unranked:
-        parts.append(Text(f"not ranked: {_name(option)}. {option.reason}", style="yellow"))
+        missing.setdefault(option.reason, []).append(_name(option))
+    for why, these in missing.items():
+        parts.append(Text(f"not ranked: {', '.join(these)}. {why}", style="yellow"))
     parts += [Text(), Text(_stands_on(advice))]
     parts += [Text(f"assumed or left out: {remark}", style="dim") for remark in advice.remarks]
     return Group(*parts)

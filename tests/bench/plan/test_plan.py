@@ -166,7 +166,7 @@ def test_every_other_path_between_ranks_is_measured_where_there_are_several(tmp_
         ('dataset = "wordnet"', 'datset = "wordnet"', "did you mean 'dataset'?"),
         ('"sage", "gat"', '"sage", "gta"', "unknown model 'gta'; did you mean 'gat'?"),
         ("repeats = 3", "repeats = 0", "measure.repeats: Input should be greater than"),
-        ("repeats = 3", 'repeats = "x"', "measure.repeats: Input should be a valid integer"),
+        ("repeats = 3", 'repeats = "x"', "repeats: must be a whole number, not 'x'"),
         ("repeats = 3", "repeats = ", "not valid TOML"),
         ('[[workload]]\ndataset = "wordnet"', "", "workload: Field required"),
         ('"sage", "gat"', '"gcn"', "unknown model 'gcn' (known: sage, gat, mlp, my_module:MyGNN)"),
@@ -187,11 +187,15 @@ def test_every_other_path_between_ranks_is_measured_where_there_are_several(tmp_
                 ("[2, -1]", ": must be at least 1"),
                 ("true", ": true and false are no values here"),
                 ("[]", ": an empty list leaves nothing to measure"),
-                ("1.5", ".int: Input should be a valid integer"),
-                ('"two"', ".int: Input should be a valid integer"),
+                ("1.5", ": must be a whole number, not 1.5"),
+                ('"two"', ": must be a whole number, not 'two'"),
+                ('[1, "two"]', "[1]: must be a whole number, not 'two'"),
             )
         ),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nscaling = "both"', "'strong' or 'weak'"),
+        ('dataset = "wordnet"', 'dataset = "wordnet"\nscaling = []', "scaling: an empty list"),
+        ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = "x"', "scale: must be a number, not"),
+        ('dataset = "wordnet"', "dataset = 1", "dataset: must be a text in quotes, not 1"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:

@@ -32,6 +32,8 @@ from gatherbench.bench.run.machines import Machines, MachinesError
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import RunStore
 
+from .fakes import cases, runner
+
 PLAN = """
 description = "two machines"
 [measure]
@@ -325,6 +327,31 @@ def test_all_machines_are_called_and_any_may_refuse(
     assert TypeAdapter(Job).validate_json(meeting_place.get("case/1")) == called
     first.dismiss(2)
     assert meeting_place.get("case/2") == b""
+
+
+def test_the_runner_calls_machines_by_turns_and_tries_again_what_they_could_not_begin(
+    store: RunStore,
+) -> None:
+    answers: list[str] = ["machine 1: no such graph", "", ""]
+    told: list[int | str] = []
+
+    class First(Machines):
+        def call(self, number: int, job: Job) -> Job | str:
+            told.append(number)
+            return answers.pop(0) or job
+
+        def dismiss(self, number: int) -> None:
+            told.append(f"dismissed {number}")
+
+    two = cases("fine", "fine", workload=Workload("tiny", nodes=2))
+    several = [*two, *cases("fine")]
+    run = runner(store, several, machines=First(0, 2, "here", 1))
+    assert run.run() == 1
+    assert (told, run.left, run.unprepared) == ([0, 1, "dismissed 2"], 1, 1)
+    ended = [(row.status, row.reason) for row in store.rows() if row.stage == "case"]
+    assert ended == [("failed", "machine 1: no such graph"), ("ok", None), ("ok", None)]
+    assert runner(store, several, machines=First(0, 2, "here", 1)).run() == 0
+    assert told[3:] == [0, "dismissed 1"]
 
 
 def test_machine_0_gets_what_the_others_found_and_leaves_out_who_says_nothing(
