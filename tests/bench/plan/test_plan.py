@@ -89,6 +89,15 @@ def test_weak_scaling_is_another_workload_but_for_one_rank(tmp_path: Path) -> No
     assert [w.step_seeds for w in weak] == [1000, 2000, 2000, 4000]
 
 
+def test_a_plan_has_both_scalings_and_one_rank_once(tmp_path: Path) -> None:
+    text = RANKS.replace("nodes", 'scaling = ["strong", "weak"]\nnodes')
+    found = load_plan(write(tmp_path, text)).workloads()
+    assert [(w.nodes, w.gpus, w.scaling) for w in found] == [
+        (1, 1, "strong"),
+        *((n, g, s) for n, g in ((1, 2), (2, 1), (2, 2)) for s in ("strong", "weak")),
+    ]
+
+
 def test_ids_of_one_rank_are_those_of_before_there_were_several() -> None:
     """Runs of then and now are compared by them, and traces are kept by theirs."""
     few = {"fanouts": (25, 10), "max_batches": 12}

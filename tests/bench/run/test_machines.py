@@ -233,6 +233,7 @@ def test_another_machine_says_which_code_it_runs(
     workload = Workload("tiny", nodes=2)
     case = Case(workload, "cpu_gather", "pinned", {"mode": "pinned"}, 0)
     job = Job(case, Measure(), "cpu", "run", "abc", "box", tmp_path, tmp_path, tmp_path / "p")
+    job = replace(job, traces=tmp_path / "traces")
     monkeypatch.setattr(machines, "commit_id", lambda: "def")
     told: list[Job | Preparation] = []
 
@@ -241,19 +242,23 @@ def test_another_machine_says_which_code_it_runs(
         if isinstance(job, Preparation):
             answer = {"dataset": "/data", "trace": "/trace", "identity": "its own"}
             job.answers.write_text(json.dumps(answer) + "\n")
+        elif len(told) > 2:
+            raise TimeoutError
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     meeting = Meeting(2, 0, "127.0.0.1", 1, store.port)
     store.set("case/0", TypeAdapter(Job).dump_json(replace(job, meeting=meeting)).decode())
-    store.set("case/1", "")
+    store.set("case/1", store.get("case/0").decode())
+    store.set("case/2", "")
     said: list[str] = []
     Machines(1, 2, "127.0.0.1", store.port).follow(work, tmp_path, said.append)
     assert store.get("ready/0/1") == b""
-    assert said == [f"{case.id}: done"]
-    _, mine = told
+    assert said == [f"{case.id}: done", f"{case.id}: timed out"]
+    _, mine, *_ = told
     assert isinstance(mine, Job)
     assert (mine.commit, mine.identity, mine.dataset) == ("def", "its own", Path("/data"))
     assert mine.meeting == replace(meeting, node=1)
+    assert mine.traces is None, "machine 0 has a folder for them"
 
 
 class SlowStore:
