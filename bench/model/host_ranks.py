@@ -16,11 +16,18 @@ from typing import Any
 
 import pandas as pd
 
+from gatherbench.bench.plan.workload import ranks_of
+from gatherbench.bench.read.disturbance import disturbed_alone
 from gatherbench.bench.read.epochs import cpu_seconds, epoch_times, plan_order, stage_breakdown
+from gatherbench.bench.read.ranks import families, world
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import Key
 
 _KEYS = ["workload", "strategy", "variant"]
-COLUMNS = (*_KEYS, "ranks", "measured_s", "modelled_s", "error", "bound", "basis", "reason")
+COLUMNS = (
+    *(*_KEYS, "ranks", "measured_s", "modelled_s", "error", "bound", "basis", "reason"),
+    "disturbed",
+)
 #: What each part of an epoch grows with, as a declared ``stage.metric``.
 WORK = {
     "sample": "sample.edges",
@@ -28,8 +35,6 @@ WORK = {
     "train": "train.operations",
     "other": "sample.minibatches",
 }
-#: Of a workload: what differs where only the ranks do.
-_RANKS = ("gpus", "nodes", "scaling")
 
 
 def host_ranks(run: Run) -> pd.DataFrame:
@@ -38,21 +43,22 @@ def host_ranks(run: Run) -> pd.DataFrame:
     Columns: :data:`COLUMNS`: how many ``ranks``, the median ``measured_s`` of an epoch, what is
     expected (``modelled_s``, whose ``basis`` is predicted), ``error`` (expected over measured, less
     1), ``bound`` (``ranks``: each rank's share of the work; ``cores``: core-seconds), and
-    ``reason``, why nothing is expected, or nothing.
+    ``reason``, why nothing is expected, or nothing; ``disturbed``: other work beside every repeat
+    of the series, or of that of one rank.
     """
     measured = epoch_times(run).query("backend == 'host' and basis == 'measured'")
     alone = {_key(row): row for row in stage_breakdown(run).to_dict("records") if _on_host(row)}
     cores_s = {_key(row): row["median"] for row in cpu_seconds(run).to_dict("records")}
-    work = _declared(run)
+    work, noisy = _declared(run), disturbed_alone(run)
+    alone_of = {name: family.alone for family in families(run) for name in family.worlds}
     records: list[tuple[Any, ...]] = []
     for row in measured.to_dict("records"):
         key = _key(row)
-        fields = run.plan["workloads"][key[0]]
-        ranks = fields.get("gpus", 1) * fields.get("nodes", 1)
+        ranks = world(run, key[0])
         if ranks == 1:
             continue
-        one = (_of_one_rank(run, key[0]), *key[1:])
-        seconds, bound, reason = float("nan"), "", _missing(run, fields, one, alone, cores_s)
+        one = (alone_of.get(key[0]) or "", *key[1:])
+        seconds, bound, reason = float("nan"), "", _missing(run, key, one, alone, cores_s)
         if not reason:
             seconds, bound = epoch_of_ranks(
                 {stage: alone[one][stage] for stage in WORK},
@@ -62,7 +68,9 @@ def host_ranks(run: Run) -> pd.DataFrame:
                 _cores(run),
             )
         error = seconds / row["median"] - 1
-        records.append((*key, ranks, row["median"], seconds, error, bound, "predicted", reason))
+        beside = any(Key(*series, "host", "measured") in noisy for series in (key, one))
+        said = (row["median"], seconds, error, bound, "predicted", reason, beside)
+        records.append((*key, ranks, *said))
     return plan_order(run, pd.DataFrame(records, columns=list(COLUMNS)))
 
 
@@ -113,29 +121,15 @@ def _more(
     return 1.0
 
 
-def _of_one_rank(run: Run, workload: str) -> str:
-    """The workload of one rank that is alike otherwise; empty where the run has none."""
-
-    def rest(fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in fields.items() if name not in _RANKS}
-
-    fields = run.plan["workloads"]
-    for name, other in fields.items():
-        one = other.get("gpus", 1) * other.get("nodes", 1) == 1
-        if one and rest(other) == rest(fields[workload]):
-            return str(name)
-    return ""
-
-
 def _missing(
     run: Run,
-    fields: Mapping[str, Any],
+    key: tuple[str, str, str],
     one: tuple[str, str, str],
     alone: Mapping[tuple[str, str, str], Any],
     cores_s: Mapping[tuple[str, str, str], float],
 ) -> str:
     """Why nothing can be predicted; empty where it can."""
-    if fields.get("nodes", 1) > 1:
+    if ranks_of(run.plan["workloads"][key[0]])[1] > 1:
         return "several machines: whether they share their cores is not known"
     if not one[0]:
         return "the plan has no workload of one rank that is otherwise alike"

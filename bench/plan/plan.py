@@ -213,7 +213,7 @@ class WorkloadTable(_Table):
         default=1,
         description="GPUs of a machine that train together, a process each; on a host: processes.",
     )
-    scaling: Literal["strong", "weak"] = Field(
+    scaling: Literal["strong", "weak"] | list[Literal["strong", "weak"]] = Field(
         default="strong",
         description="Of several GPUs: strong splits each minibatch of batch_size seeds over them,"
         " so the steps of an epoch stay the same; weak gives each of them batch_size seeds, so an"
@@ -257,6 +257,7 @@ class WorkloadTable(_Table):
         "seed",
         "gpus",
         "nodes",
+        "scaling",
         "memory_share",
         "partitions",
         mode="before",
@@ -295,12 +296,12 @@ class WorkloadTable(_Table):
         return value
 
     def expand(self) -> Iterator[Workload]:
-        axes = {name: _as_list(value) for name, value in self if name != "scaling"}
+        axes = {name: _as_list(value) for name, value in self}
         axes["fanouts"] = [tuple(fanouts) for fanouts in self.fanouts]
         for values in itertools.product(*axes.values()):
             workload = Workload(**dict(zip(axes, values, strict=True)))
             # Of one rank it means nothing, and would only give the workload a second id.
-            yield replace(workload, scaling=self.scaling) if workload.world > 1 else workload
+            yield workload if workload.world > 1 else replace(workload, scaling="strong")
 
 
 #: In place of a strategy's name: every one of ours that the plan does not name. What is installed

@@ -34,6 +34,14 @@ TABLES: dict[str, type[BaseModel]] = {
 }
 
 
+#: What a value should have been, by pydantic's types of errors.
+_WANTED = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    "string_type": "a text in quotes",
+}
+
+
 def load_plan(name_or_path: str) -> Plan:
     """Read and check a plan: the name of a shipped one, or a path to a TOML file.
 
@@ -60,17 +68,29 @@ def load_plan(name_or_path: str) -> Plan:
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40]
         return Plan.model_validate({"name": name, **text})
     except ValidationError as error:
-        problems = "\n  ".join(_explain(e) for e in error.errors())
+        problems = "\n  ".join(_explain(e) for e in error.errors() if not _of_the_other(e))
         raise PlanError(f"{path.name}:\n  {problems}") from None
+
+
+def _of_the_other(error: Any) -> bool:
+    """Whether a list was tried where one value was given, or one value where a list was."""
+    kinds = [part for part in error["loc"][3:] if isinstance(part, str)]
+    if not kinds:
+        return False
+    if kinds[0].startswith("list["):
+        return bool(error["type"] == "list_type")
+    return isinstance(error["input"], list)
 
 
 def _explain(error: Any) -> str:
     """One pydantic error as ``workload[0].modle: unknown key; did you mean 'model'?``."""
     where = ""
     table: type[BaseModel] = Plan
-    for part in error["loc"]:
+    for depth, part in enumerate(error["loc"]):
         if isinstance(part, int):
             where += f"[{part}]"
+            continue
+        if depth > 2:  # of "one or several" which was tried
             continue
         where += f".{part}" if where else str(part)
         table = TABLES.get(part, table)
@@ -78,4 +98,6 @@ def _explain(error: Any) -> str:
         return f"{where}: unknown key{nearest(str(error['loc'][-1]), list(table.model_fields))}"
     if error["type"] == "list_type" and isinstance(error["input"], dict):
         return f"{where}: there may be several: write [[{where}]], in two brackets"
+    if error["type"] in _WANTED:
+        return f"{where}: must be {_WANTED[error['type']]}, not {error['input']!r}"
     return f"{where}: {error['msg'].removeprefix('Value error, ')}"

@@ -24,7 +24,7 @@ from gatherbench.bench.read.cpu import cores_of
 from gatherbench.bench.read.disturbance import disturbed_alone
 from gatherbench.bench.read.epochs import (
     WITHIN_TRAIN,
-    epoch_intervals,
+    epoch_times,
     plan_order,
     problems,
     reference_variant,
@@ -122,14 +122,14 @@ def seeds_an_epoch(run: Run) -> dict[str, float]:
 def scaling(run: Run) -> pd.DataFrame:
     """A line for each measured series of each family and number of ranks.
 
-    Columns: ``family``, :data:`SERIES`, ``ranks``, ``seeds`` (of an epoch), ``epoch`` (s, typical)
-    with ``epoch_low`` and ``epoch_high``, ``efficiency`` (time for a seed of one rank over that of
-    these, and over their number; of one rank 1 by definition) with ``efficiency_low``,
-    ``efficiency_high``, or ``why`` there is none, ``speedup`` over the run's ``cpu_gather`` on as
-    many ranks with its interval, ``cores`` (busy by the case, of those it may use) with
-    ``cores_full`` (the whole interval is within 5 % of all of them), ``more`` (:data:`FASTER`,
-    :data:`NO_FASTER` or :data:`OPEN`), ``disturbed`` (other work beside every repeat). Intervals
-    are of 95 %, NaN with one repeat.
+    Columns: ``family``, :data:`SERIES`, ``ranks``, ``seeds`` (of an epoch), ``epoch`` (s, median
+    over repeats × epochs) with its quartiles ``epoch_low`` and ``epoch_high``, ``efficiency`` (time
+    for a seed of one rank over that of these, and over their number; of one rank 1 by definition)
+    with ``efficiency_low``, ``efficiency_high``, or ``why`` there is none, ``speedup`` over the
+    run's ``cpu_gather`` on as many ranks with its interval, ``cores`` (busy by the case, of those
+    it may use) with ``cores_full`` (the whole interval is within 5 % of all of them), ``more``
+    (:data:`FASTER`, :data:`NO_FASTER` or :data:`OPEN`), ``disturbed`` (other work beside every
+    repeat). Intervals of ratios are of 95 %, NaN with one repeat.
     """
     if not families(run):
         return pd.DataFrame(columns=[*COLUMNS, *_ends("speedup")])
@@ -140,7 +140,8 @@ def scaling(run: Run) -> pd.DataFrame:
         for key, values in logs.items()
         if seeds.get(key.workload)
     }
-    epochs, cores = epoch_intervals(run), _cores_busy(run)
+    ends = ["median", "low", "high"]
+    epochs, cores = epoch_times(run).set_index(SERIES)[ends], _cores_busy(run)
     records = []
     for family in families(run):
         for workload, ranks in family.worlds.items():
@@ -154,7 +155,7 @@ def scaling(run: Run) -> pd.DataFrame:
                         **key._asdict(),
                         "ranks": ranks,
                         "seeds": seeds.get(workload),
-                        **_columns("epoch", epochs[key]),
+                        **dict(zip(_ends("epoch"), epochs.loc[tuple(key)], strict=True)),
                         **_columns("efficiency", of if isinstance(of, Interval) else None),
                         "why": of if isinstance(of, str) else "",
                         "cores": busy.value if busy else None,

@@ -12,7 +12,10 @@ import json
 import math
 import os
 import socket
+import threading
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -27,10 +30,15 @@ from gatherbench.bench.machine.env import commit_id
 from gatherbench.bench.run.job import Job, Meeting, Preparation
 from gatherbench.bench.run.worker import last_answer
 
-#: How long machine 0 waits for what another machine found in a case that has ended.
+#: How long machine 0 waits at most for what the others found in a case that has ended.
 ANSWER_S = 30.0
+#: A machine that waits for its next case tries this often to reach machine 0, for as long each
+#: time; after this many failures in a row it gives up.
+LOOK_S, LOOKS = 30.0, 3
 _CONNECT_S = 60.0
 _FOR_EVER = timedelta(days=365)
+#: For an answer that is there already.
+_INSTANT_S = 0.1
 
 #: Does one piece of work in a process of its own: verb, job, seconds; why it failed, in words.
 Work = Callable[[str, Job | Preparation, float], str | None]
@@ -108,13 +116,12 @@ class Machines:
             say: is told how each case ended here.
 
         Raises:
-            MachinesError: machine 0 is gone.
+            MachinesError: machine 0 is gone, or cannot be reached any more.
         """
         try:
             store, commit = self._store(), commit_id()
             for number in itertools.count():
-                store.wait([f"case/{number}"], _FOR_EVER)
-                told = store.get(f"case/{number}")
+                told = self._awaited(store, f"case/{number}")
                 if not told:
                     return
                 job = TypeAdapter(Job).validate_json(told)
@@ -126,6 +133,34 @@ class Machines:
                 say(f"{job.case.id}: {refused or 'done'}")
         except DistError as error:
             raise MachinesError(f"machine 0 is gone: {error}") from error
+
+    def _awaited(self, store: TCPStore, key: str) -> bytes:
+        """What machine 0 sets ``key`` to, whenever it does."""
+        found: Future[bytes] = Future()
+
+        def ask() -> None:
+            try:
+                store.wait([key], _FOR_EVER)
+                found.set_result(store.get(key))
+            except Exception as error:
+                found.set_exception(error)
+
+        # The store reads from its connection until an answer comes, for ever where the link died.
+        # So it waits in a thread that nobody waits for, and others look whether there is a link.
+        threading.Thread(target=ask, daemon=True).start()
+        lost = 0
+        while not wait([found], LOOK_S).done:
+            lost = 0 if self._reached() else lost + 1
+            if lost == LOOKS:
+                raise MachinesError(f"machine 0 ({self.address}:{self.port}) cannot be reached")
+        return found.result()
+
+    def _reached(self) -> bool:
+        try:
+            socket.create_connection((self.address, self.port), LOOK_S).close()
+        except OSError:
+            return False
+        return True
 
     def _prepared(self, job: Job, folder: Path, work: Work) -> Job | str:
         """The job as this machine does it, or why it cannot."""
@@ -163,20 +198,23 @@ def store_at(address: str, port: int) -> TCPStore:
     return TCPStore(address, port, is_master=False, timeout=patience)
 
 
-def exchange_parts(meeting: Meeting, case: str, found: dict[str, Any]) -> list[dict[str, Any]]:
+def exchange_parts(
+    meeting: Meeting, case: str, found: dict[str, Any], longest_s: float
+) -> list[dict[str, Any]]:
     """Send what this machine's ranks wrote to machine 0; there, what all the others sent.
 
-    A machine that says nothing is left out.
+    All are waited for ``longest_s`` together; a machine that says nothing meanwhile is left out.
     """
     store = store_at(meeting.address, meeting.store_port)
     if meeting.node:
         store.set(f"found/{meeting.port}/{case}/{meeting.node}", json.dumps(found))
         return []
-    others = []
+    others, until = [], time.monotonic() + longest_s
     for node in range(1, meeting.nodes):
         key = f"found/{meeting.port}/{case}/{node}"
+        left = max(until - time.monotonic(), _INSTANT_S)
         try:
-            store.wait([key], timedelta(seconds=ANSWER_S))
+            store.wait([key], timedelta(seconds=left))
         except DistError:
             continue
         others.append(json.loads(store.get(key)))

@@ -11,7 +11,6 @@ import errno
 import os
 import shutil
 import signal
-import tempfile
 import textwrap
 import time
 import traceback
@@ -29,11 +28,11 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from gatherbench.bench.run.fork_server import die_with_parent
 from gatherbench.bench.run.group import PATIENCE_S, Together
-from gatherbench.bench.run.job import Job, Meeting
+from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.joined import joined
-from gatherbench.bench.run.machines import exchange_parts, use_interface_towards
+from gatherbench.bench.run.machines import ANSWER_S, exchange_parts, use_interface_towards
 from gatherbench.bench.run.measure import Table, load_table, measure
-from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.run.store import PartWriter, ranks_folder, read_ranks, rows_of
 from gatherbench.bench.sampling.prepare import rank_trace
 from gatherbench.datasets.store import open_dataset
 
@@ -84,7 +83,9 @@ def measure_ranks(job: Job, out: PartWriter) -> str | None:
         return f"unsupported: {gpus} ranks on {cores} cores would only take turns"
     torch.set_num_threads(1)  # a team of OpenMP threads does not survive the forks: they would hang
     table = load_table(open_dataset(job.dataset), shared=job.device == "cuda")
-    folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=job.part.parent))
+    folder = ranks_folder(job.part)
+    shutil.rmtree(folder, ignore_errors=True)  # of a case that was cut off
+    folder.mkdir()
     config = Launch(
         min_nodes=nodes,
         max_nodes=nodes,
@@ -94,20 +95,22 @@ def measure_ranks(job: Job, out: PartWriter) -> str | None:
         monitor_interval=0.05,
         start_method="fork",
         logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
-        **_rendezvous(meeting),
+        **_rendezvous(job),
     )
     try:
         killed = _launched(config, job, table, folder)
         if meeting is not None:
             parts = {path.name: path.read_text("utf-8") for path in folder.glob("rank*.jsonl")}
-            others = exchange_parts(meeting, job.case.id, {"parts": parts, "killed": killed})
+            mine = {"parts": parts, "killed": killed}
+            longest_s = min(ANSWER_S, job.measure.timeout_s / 4)
+            others = exchange_parts(meeting, job.case.id, mine, longest_s)
             if meeting.node:
                 return None
             for found in others:
                 killed += found["killed"]
                 for name, text in found["parts"].items():
                     (folder / name).write_text(text, "utf-8")
-        return _fold(job, folder, killed, out)
+        return _fold(job, killed, out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -132,16 +135,22 @@ def _launched(config: LaunchConfig, job: Job, table: Table, folder: Path) -> lis
     raise RankError("the launcher finds no room in /dev/shm for its locks: make some there")
 
 
-def _rendezvous(meeting: Meeting | None) -> dict[str, Any]:
+def _rendezvous(job: Job) -> dict[str, Any]:
     """How the launchers of the machines find each other."""
+    meeting = job.meeting
     if meeting is None:
         return {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
     use_interface_towards(meeting.address, meeting.store_port)
     return {
         "rdzv_backend": "static",
         "rdzv_endpoint": f"{meeting.address}:{meeting.port}",
-        "rdzv_configs": {"rank": meeting.node, "timeout": PATIENCE_S},
+        "rdzv_configs": {"rank": meeting.node, "timeout": _patience_s(job)},
     }
+
+
+def _patience_s(job: Job) -> float:
+    """Seconds that one waits for another: the case shall end of itself before its time is up."""
+    return min(PATIENCE_S, job.measure.timeout_s / 2)
 
 
 def _one_rank(job: Job, table: Table, folder: Path, launcher: int) -> None:
@@ -153,13 +162,12 @@ def _one_rank(job: Job, table: Table, folder: Path, launcher: int) -> None:
         # One GPU a process, so that "cuda" is the rank's own, for meters and driver calls as well.
         os.environ["CUDA_VISIBLE_DEVICES"] = _visible(local)
     mine = replace(job, rank=rank, trace=rank_trace(job.trace, rank))
-    patience_s = min(PATIENCE_S, job.measure.timeout_s / 2)
     with closing(PartWriter(folder / f"rank{rank}.jsonl")) as out:
         begin = time.perf_counter()
         try:
             # Not closed where something fails: that would break the others before this one has said
             # what went wrong.
-            group = Together(torch.device(job.device), patience_s)
+            group = Together(torch.device(job.device), _patience_s(job))
             skipped = measure(mine, out, table, group)
             group.gathered(None)  # nobody leaves before all have ended
             out.end("skipped" if skipped else "ok", skipped, time.perf_counter() - begin)
@@ -179,20 +187,20 @@ def _visible(local: int) -> str:
     return named.split(",")[local] if named else str(local)
 
 
-def _fold(job: Job, folder: Path, killed: list[str], out: PartWriter) -> str | None:
+def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
     """Write the case's rows from its ranks' parts; why they were skipped.
 
     Raises:
         RankError: a rank failed.
     """
-    parts = {int(p.stem.removeprefix("rank")): list(read_part(p)) for p in folder.glob("rank*")}
+    parts = read_ranks(job.part)
     ends = {
         rank: record
-        for rank, records in sorted(parts.items())
+        for rank, records in parts.items()
         for record in records
         if record["kind"] == "end"
     }
-    rows = {rank: rows_of(records) for rank, records in sorted(parts.items())}
+    rows = {rank: rows_of(records) for rank, records in parts.items()}
     for row in (row for of_rank in rows.values() for row in of_rank):
         out.row(row)
     world = job.case.workload.world

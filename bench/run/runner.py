@@ -50,6 +50,7 @@ from gatherbench.bench.run.store import (
     key_of,
     read_part,
     rows_of,
+    take_in_ranks,
     write_atomically,
 )
 from gatherbench.bench.run.worker import DISK_FULL, is_disk_full, last_answer
@@ -384,6 +385,8 @@ class Runner:
         self, part: Path, make: RowMaker, stage: str, failure: str | None, source: str = CASE_CLOCK
     ) -> list[Row]:
         """Append a part's rows to the table, and a last one that says how its process ended."""
+        if part.exists() and not has_ended(part):
+            take_in_ranks(part)
         records = list(read_part(part)) if part.exists() else []
         end = next((r for r in records if r["kind"] == "end"), None)
         if end is None:

@@ -26,7 +26,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -165,6 +165,7 @@ class RunStore:
 
     def set_aside(self, part: Path) -> None:
         """Keep the part of a case that was cut off before the case is run again."""
+        take_in_ranks(part)
         self.interrupted.mkdir(exist_ok=True)
         number = len(list(self.interrupted.glob(f"{part.stem}.*.jsonl")))
         part.rename(self.interrupted / f"{part.stem}.{number}.jsonl")
@@ -229,6 +230,26 @@ def read_part(path: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             if line.endswith("\n"):
                 yield json.loads(line)
+
+
+def ranks_folder(part: Path) -> Path:
+    """Where the ranks of a case write a part each, until these are the case's."""
+    return part.with_suffix(".ranks")
+
+
+def read_ranks(part: Path) -> dict[int, list[dict[str, Any]]]:
+    """The records of each rank of a case whose part is ``part``, by rank."""
+    files = {int(p.stem.removeprefix("rank")): p for p in ranks_folder(part).glob("rank*.jsonl")}
+    return {rank: list(read_part(files[rank])) for rank in sorted(files)}
+
+
+def take_in_ranks(part: Path) -> None:
+    """Have the part of a case that was cut off hold the rows that its ranks had written."""
+    if (folder := ranks_folder(part)).is_dir():
+        with closing(PartWriter(part)) as out:
+            for row in (row for records in read_ranks(part).values() for row in rows_of(records)):
+                out.row(row)
+        shutil.rmtree(folder)
 
 
 def has_ended(part: Path) -> bool:

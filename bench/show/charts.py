@@ -148,8 +148,8 @@ def cpu_by_thread(run: Run) -> Chart:
         thread_seconds(run),
         ident="threads",
         title="Processor time per epoch, by thread",
-        reading=f"Core-seconds of this process’s threads on {cores} core{'s' * (cores != 1)}; "
-        "what it did not use was idle, or with other programs. Medians of each group; number and "
+        reading=f"Core-seconds of the case’s threads on {cores} core{'s' * (cores != 1)}; "
+        "what they did not use was idle, or with other programs. Medians of each group; number and "
         "whiskers: median and quartiles of what was used. Threads of torch that spin while they "
         "wait for work count as busy.",
         quantity="processor time per epoch",
@@ -355,14 +355,14 @@ PUBLISHED = "published for several GPUs: {} faster (Min et al., PVLDB 14(11), 20
 
 
 def epoch_over_ranks(run: Run) -> Chart:
-    """Typical epoch of each series, for each number of ranks."""
+    """Median epoch of each series, for each number of ranks."""
     seeds = " Numbers beside a bar: the seed nodes of its epoch." * _seeds_differ(run)
     return _over_ranks(
         run,
         "epoch",
         title="Epoch time over {}",
-        reading="Means over repeats; whiskers: their 95 % interval. An epoch ends with its slowest"
-        f" rank. Shorter is faster.{seeds}",
+        reading="Medians over repeats and epochs; whiskers: quartiles. An epoch ends with its"
+        f" slowest rank. Shorter is faster.{seeds}",
         quantity="time per epoch",
         unit="s",
     )

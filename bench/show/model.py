@@ -38,7 +38,7 @@ FROM_ONE_RANK = (
     "Modelled: of the same run with one rank, its stages and core-seconds, and what every case"
     " declares of its work. The longer of two bounds: each rank's share of the work (ranks), or the"
     " core-seconds on the cores that all ranks share (cores). Without what ranks send each other or"
-    " wait for each other."
+    " wait for each other. !: there was other work beside every repeat of one of the two."
 )
 
 
@@ -89,7 +89,8 @@ def _of_ranks(workload: str, lines: pd.DataFrame) -> Table:
             cells += ["–", "–", line["reason"]]
         else:
             seconds = three_digits(line["modelled_s"] * factor)
-            cells += [seconds, f"{line['error']:+.0%}", line["bound"]]
+            off = f"{line['error']:+.0%}" + "!" * line["disturbed"]
+            cells += [seconds, off, line["bound"]]
         table.add_row(*(Text(cell) for cell in cells))
     return table
 

@@ -109,8 +109,9 @@ def _sensors(run: Run) -> list[RenderableType]:
 
 
 def _found(run: Run) -> list[RenderableType]:
-    """Where a path counted it: how many of its rows lay in the device's own memory."""
-    found = found_on_device(run).dropna(subset="counted").reset_index()
+    """Where a path that keeps any counted it: how many of its rows lay in the device's memory."""
+    found = found_on_device(run).dropna(subset="counted")
+    found = found[(found > 0).any(axis=1)].reset_index()
     parts: list[RenderableType] = []
     for workload, mine in sort_series(found).groupby("workload", sort=False):
         title = f"Rows found on the device: {run.names[str(workload)]}"

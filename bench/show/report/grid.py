@@ -30,13 +30,15 @@ _PROSE = ("reason", "source")
 class Column:
     """A field of a data frame: ``unit`` is that of its values, ``None`` for text.
 
-    Where every value has a unit of its own, ``units`` names the field that says which.
+    Where every value has a unit of its own, ``units`` names the field that says which. A column is
+    scaled as the field ``like`` is, so that an interval has the unit of its value.
     """
 
     field: str
     label: str
     unit: str | None = None
     units: str = ""
+    like: str = ""
 
     @property
     def kind(self) -> str:
@@ -86,7 +88,7 @@ def grid(ident: str, caption: str, columns: Sequence[Column], frame: pd.DataFram
     labels, cells = [], []
     for column in columns:
         values = frame[column.field]
-        suffix, show = _reader(column, values)
+        suffix, show = _reader(column, frame[column.like or column.field])
         labels.append(f"{column.label}, {suffix}" if suffix else column.label)
         units = frame[column.units] if column.units else [column.unit] * len(frame)
         cells.append([_cell(column, v, show, unit) for v, unit in zip(values, units, strict=True)])

@@ -72,13 +72,14 @@ def numbers(run: Run) -> Grid:
     """One line a series: what the charts show, as numbers."""
     frame = in_plan_order(run, summarise(run))
     other = [Column("other", "other work", "cores")] if frame["disturbed"].notna().any() else []
-    left_out = []
-    if frame["left_out"].any():
-        left_out = [Column("left_out", "left out", "1")]
+    left_out = [Column("left_out", "left out", "1")] if frame["left_out"].any() else []
+    caption = (
+        "Medians over repeats and epochs of each series, with quartiles of the epoch or the ends of"
+        " what is modelled" + "; left out: repeats beside other work" * bool(left_out)
+    )
     return grid(
         "numbers",
-        "Medians over repeats and epochs of each series, with quartiles of the epoch or the ends of"
-        " what is modelled; left out: repeats beside other work",
+        caption,
         [
             *WHAT,
             Column("speedup", "speed-up", "×"),
@@ -91,8 +92,8 @@ def numbers(run: Run) -> Grid:
             *(Column(f, label, "s") for f, label in _EXCHANGE.items() if frame[f].notna().any()),
             Column("rate", "payload over fetch", "B/s"),
             Column("cpu", "core-seconds", "s"),
-            Column("low", "epoch, low", "s"),
-            Column("high", "epoch, high", "s"),
+            Column("low", "epoch, low", "s", like="median"),
+            Column("high", "epoch, high", "s", like="median"),
             Column("repeats", "repeats", "1"),
             *left_out,
         ],
@@ -105,7 +106,8 @@ def over_ranks(run: Run) -> Grid:
     frame = scaling(run)
     return grid(
         "ranks",
-        "Over the number of ranks; intervals of 95 %. More ranks: whether they take less time for a"
+        "Over the number of ranks: medians of epochs with their quartiles; efficiency and speed-up"
+        " with intervals of 95 %. More ranks: whether they take less time for a"
         " seed node",
         [
             Column("family", "workload"),
@@ -113,8 +115,8 @@ def over_ranks(run: Run) -> Grid:
             Column("ranks", "ranks", "1"),
             Column("seeds", "seeds an epoch", "1"),
             Column("epoch", "epoch", "s"),
-            Column("epoch_low", "from", "s"),
-            Column("epoch_high", "to", "s"),
+            Column("epoch_low", "from", "s", like="epoch"),
+            Column("epoch_high", "to", "s", like="epoch"),
             Column("efficiency", "efficiency", "share"),
             Column("efficiency_low", "from", "share"),
             Column("efficiency_high", "to", "share"),
@@ -138,9 +140,9 @@ def each_rank(run: Run) -> Grid:
             *WHAT,
             Column("rank", "rank", "1"),
             Column("epoch", "epoch", "s"),
-            Column("wait", "wait for the slowest", "s"),
+            Column("wait", "wait for the slowest", "s", like="epoch"),
             Column("wait_share", "share of its epoch", "share"),
-            Column("all_reduce", "all-reduce", "s"),
+            Column("all_reduce", "all-reduce", "s", like="epoch"),
             Column("all_reduce_share", "share of its epoch", "share"),
             Column("cpu", "core-seconds", "s"),
         ],

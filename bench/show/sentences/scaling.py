@@ -15,7 +15,7 @@ from gatherbench.bench.read.cpu import cores_of
 from gatherbench.bench.read.epochs import set_aside
 from gatherbench.bench.read.ranks import FASTER, NO_FASTER, OPEN, families, saturation, scaling
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import MISSING, listed, number, short
+from gatherbench.bench.read.units import LONGEST_WORKLOAD, MISSING, listed, number, short
 from gatherbench.bench.show.sentences.provenance import ranks_of_run
 
 #: The strategy whose table lies in the device's memory: what the others can at best come near to.
@@ -41,7 +41,7 @@ def scaling_sentences(run: Run) -> list[str]:
             *_reaches(ends[ends["family"] == family.name], word, cores_of(run)),
         ]
         if clauses:
-            found.append(f"{short(family.name, 120)} ({where}): {'; '.join(clauses)}.")
+            found.append(f"{short(family.name, LONGEST_WORKLOAD)} ({where}): {'; '.join(clauses)}.")
     return found
 
 

@@ -32,7 +32,7 @@ from gatherbench.bench.read.stats.interval import Interval, interval_of
 from gatherbench.bench.read.stats.judge import THRESHOLD, Word, judge, word_of
 from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run, only
-from gatherbench.bench.read.units import listed, quantity, short, span
+from gatherbench.bench.read.units import LONGEST_WORKLOAD, listed, quantity, short, span
 from gatherbench.bench.run.rows import Key
 from gatherbench.bench.show.sentences.disk import disk_sentences
 from gatherbench.bench.show.sentences.provenance import modelled_for
@@ -227,7 +227,7 @@ class _Measured:
             return ""
         if len(workloads) > 1:
             return f" on {len(workloads)} workloads"
-        return f" on {short(self._run.names[workloads[0]])}"
+        return f" on {short(self._run.names[workloads[0]], LONGEST_WORKLOAD)}"
 
 
 def with_interval(ratio: Interval) -> str:
@@ -285,7 +285,7 @@ def _nothing(run: Run) -> str:
     said = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
     reasons = problems(run)["reason"]
     first = f" The first: {short(reasons.iloc[0], 200)}." if len(reasons) else ""
-    return f"Nothing was measured: of {len(run.plan['cases'])} cases {said}.{first}"
+    return f"Nothing was measured. Cases: {said}.{first}"
 
 
 def _limits(run: Run) -> Iterator[str]:
@@ -436,14 +436,18 @@ def _reached(
     return listed(
         [
             span(float(times.min()), float(times.max()), "s")
-            + (f" on {short(run.names[workload])}" if several else "")
+            + (f" on {short(run.names[workload], LONGEST_WORKLOAD)}" if several else "")
             for workload, times in values.items()
         ]
     )
 
 
 def _on(run: Run, workloads: Sequence[str]) -> str:
-    return short(run.names[workloads[0]]) if len(workloads) == 1 else f"{len(workloads)} workloads"
+    return (
+        short(run.names[workloads[0]], LONGEST_WORKLOAD)
+        if len(workloads) == 1
+        else f"{len(workloads)} workloads"
+    )
 
 
 def _rests_on(run: Run, foreign: Iterable[tuple[str, ...]]) -> list[str]:

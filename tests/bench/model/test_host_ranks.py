@@ -76,9 +76,11 @@ def test_more_ranks_or_cores_never_take_longer(ranks: int, core_s: float, cores:
     assert epoch_of_ranks(STAGES, ALIKE, core_s, ranks, cores + 1)[0] <= one
 
 
-def run_of_two(make_run: MakeRun, **changes: Any) -> Path:
+def run_of_two(make_run: MakeRun, other_cores: float = 0.0, **changes: Any) -> Path:
     """Epochs of one rank, and of two that took twice as long; ``changes``: of the two's fields."""
-    folder = make_run(workloads=(WORKLOAD, "two"), declared=True)
+    two = (WORKLOAD, "two")
+    name = f"20261121-beside{other_cores:.0f}-abc123"
+    folder = make_run(name, workloads=two, declared=True, other_cores=other_cores)
     plan = json.loads((folder / "plan.json").read_text())
     plan["workloads"]["two"] |= {"gpus": 2, "nodes": 1, "scaling": "strong"} | changes
     (folder / "plan.json").write_text(json.dumps(plan))
@@ -165,6 +167,14 @@ def test_the_table_stands_with_the_models(make_run: MakeRun) -> None:
     assert FROM_ONE_RANK in flat
     assert "no roofline" in said
     assert host_ranks_tables(load_run(make_run("20261122-alone-abc123"))) == []
+
+
+def test_a_ratio_of_epochs_beside_other_work_is_marked(make_run: MakeRun) -> None:
+    quiet, noisy = (load_run(run_of_two(make_run, cores)) for cores in (0.0, 1.5))
+    assert not host_ranks(quiet)["disturbed"].any()
+    assert host_ranks(noisy)["disturbed"].all()
+    line = next(x for x in text_of(host_ranks_tables(noisy)).splitlines() if " naive " in x)
+    assert line.split()[4] == "-62%!"
 
 
 def test_ranks_on_gpus_are_not_taken_for_ranks_on_a_host(make_run: MakeRun) -> None:

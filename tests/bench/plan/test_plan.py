@@ -90,6 +90,15 @@ def test_weak_scaling_is_another_workload_but_for_one_rank(tmp_path: Path) -> No
     assert [w.step_seeds for w in weak] == [1000, 2000, 2000, 4000]
 
 
+def test_a_plan_has_both_scalings_and_one_rank_once(tmp_path: Path) -> None:
+    text = RANKS.replace("nodes", 'scaling = ["strong", "weak"]\nnodes')
+    found = load_plan(write(tmp_path, text)).workloads()
+    assert [(w.nodes, w.gpus, w.scaling) for w in found] == [
+        (1, 1, "strong"),
+        *((n, g, s) for n, g in ((1, 2), (2, 1), (2, 2)) for s in ("strong", "weak")),
+    ]
+
+
 def test_ids_of_one_rank_are_those_of_before_there_were_several() -> None:
     """Runs of then and now are compared by them, and traces are kept by theirs."""
     few = {"fanouts": (25, 10), "max_batches": 12}
@@ -167,7 +176,7 @@ def test_every_other_path_between_ranks_is_measured_where_there_are_several(tmp_
         ('dataset = "wordnet"', 'datset = "wordnet"', "did you mean 'dataset'?"),
         ('"sage", "gat"', '"sage", "gta"', "unknown model 'gta'; did you mean 'gat'?"),
         ("repeats = 3", "repeats = 0", "measure.repeats: Input should be greater than"),
-        ("repeats = 3", 'repeats = "x"', "measure.repeats: Input should be a valid integer"),
+        ("repeats = 3", 'repeats = "x"', "repeats: must be a whole number, not 'x'"),
         ("repeats = 3", "repeats = ", "not valid TOML"),
         ('[[workload]]\ndataset = "wordnet"', "", "workload: Field required"),
         ('"sage", "gat"', '"gcn"', "unknown model 'gcn' (known: sage, gat, mlp, my_module:MyGNN)"),
@@ -188,8 +197,9 @@ def test_every_other_path_between_ranks_is_measured_where_there_are_several(tmp_
                 ("[2, -1]", ": must be at least 1"),
                 ("true", ": true and false are no values here"),
                 ("[]", ": an empty list leaves nothing to measure"),
-                ("1.5", ".int: Input should be a valid integer"),
-                ('"two"', ".int: Input should be a valid integer"),
+                ("1.5", ": must be a whole number, not 1.5"),
+                ('"two"', ": must be a whole number, not 'two'"),
+                ('[1, "two"]', "[1]: must be a whole number, not 'two'"),
             )
         ),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nscaling = "both"', "'strong' or 'weak'"),
@@ -204,6 +214,9 @@ def test_every_other_path_between_ranks_is_measured_where_there_are_several(tmp_
             )
         ),
         ("repeats = 3", "repeats = 3\neval_every_epoch = true", "say how many"),
+        ('dataset = "wordnet"', 'dataset = "wordnet"\nscaling = []', "scaling: an empty list"),
+        ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = "x"', "scale: must be a number, not"),
+        ('dataset = "wordnet"', "dataset = 1", "dataset: must be a text in quotes, not 1"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:

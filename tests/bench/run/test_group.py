@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from gatherbench.bench.machine.numa import Binding
 from gatherbench.bench.run import group as group_module
+from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.group import Alone, RanksDisagreeError, Together, cores_of_rank
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.measure import Epochs, _trainer, load_table, measure
 from gatherbench.bench.run.rows import RowMaker
+from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.run.untimed import EnergyBlock
 from gatherbench.bench.sampling.prepare import prepare, rank_trace
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
@@ -162,6 +168,63 @@ def test_ranks_with_other_minibatches_or_other_code_do_not_begin(
     )
     with pytest.raises(RanksDisagreeError, match="other minibatches, or other code"):
         measure(job, None, group=group)  # type: ignore[arg-type]
+
+
+class Twin(Told):
+    """Rank 1 of two, whose other one says the same but where ``answers`` has something else."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__(Ranks(1, 2, 2), lambda mine: next(self.answers, None) or mine)
+        self.answers, self.epochs = iter(answers), 0
+
+    def begin_epoch(self) -> None:
+        self.epochs += 1
+
+
+@pytest.fixture
+def rank_job(make_job: Any, tmp_path: Path) -> Job:
+    """Of rank 1 of two."""
+    job: Job = make_job(warmup_epochs=1, epochs=2, eval_batches=1)
+    workload = replace(job.case.workload, gpus=2)
+    _, trace = prepare(workload)
+    case = replace(job.case, workload=workload)
+    return replace(job, case=case, rank=1, trace=rank_trace(trace, 1), traces=tmp_path / "traces")
+
+
+def test_a_rank_measures_as_one_of_several(rank_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+
+    class Noted(EnergyBlock):
+        def rows(self, epochs: int, one_epoch: Any, make: Any, gathered: Any = None) -> Any:
+            one_epoch()
+            told.append(gathered("wants to go on"))
+            return iter(())
+
+    def bound(_device: object, _threads: int, _numa: str, *, part_of: Any) -> Binding:
+        told.append(part_of(None))
+        return Binding(None, "", None)
+
+    monkeypatch.setattr(measure_module, "EnergyBlock", Noted)
+    monkeypatch.setattr(measure_module, "bind_case", bound)
+    group = Twin()
+    with closing(PartWriter(rank_job.part)) as out:
+        assert measure(rank_job, out, group=group) is None
+    rows = rows_of(read_part(rank_job.part))
+    assert told == [(1, 2), ["wants to go on"] * 2]
+    assert group.epochs == 1 + 2 + 1, "the warm-up, the measured ones, and that for its energy"
+    assert not [row for row in rows if row.stage == "eval"], "rank 0 does that for all"
+    assert rank_job.traces is not None
+    assert [p.name for p in rank_job.traces.iterdir()] == [f"{rank_job.case.id}.rank1.json.gz"]
+    assert {row.rank for row in rows} == {1}
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_rank_skips_what_another_one_cannot_run(
+    rank_job: Job, monkeypatch: pytest.MonkeyPatch, asked: int
+) -> None:
+    monkeypatch.setattr(measure_module, "bind_case", lambda *_, part_of: Binding(None, "", None))
+    other = [None] * (1 + asked) + ["no room there"]  # before: identity and commit
+    assert measure(rank_job, None, group=Twin(*other)) == "no room there"  # type: ignore[arg-type]
 
 
 def test_ranks_begin_with_one_model_and_draw_a_dropout_each(make_job: Any) -> None:

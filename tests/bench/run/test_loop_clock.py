@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.run import loop
+from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.loop import EpochTimes, run_epoch
 from gatherbench.bench.run.nvtx import unmarked
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -108,7 +109,9 @@ class DelayedSteps:
         return torch.tensor(seconds)
 
 
-def epoch(clocks: Clocks, device: str, lookahead: int, batches: int = 3) -> EpochTimes:
+def epoch(
+    clocks: Clocks, device: str, lookahead: int, batches: int = 3, group: Alone = ALONE
+) -> EpochTimes:
     def drawn() -> Iterator[MiniBatch]:
         for number in range(batches):
             clocks.host += SAMPLE[number]
@@ -125,7 +128,35 @@ def epoch(clocks: Clocks, device: str, lookahead: int, batches: int = 3) -> Epoc
         clocks.host += LOOK
 
     fetcher, steps = Delayed(clocks, device, lookahead), DelayedSteps(clocks, device)
-    return run_epoch(drawn(), fetcher, steps, unmarked, look)
+    return run_epoch(drawn(), fetcher, steps, unmarked, look, group)
+
+
+class Among(Alone):
+    """Others who take long to come to the epoch, and to tell what they waited."""
+
+    def __init__(self, clocks: Clocks) -> None:
+        self.clocks, self.told = clocks, list[str]()
+
+    def begin_epoch(self) -> None:
+        self.clocks.host += 1e4
+        self.told.append("all are there")
+
+    def end_epoch(self) -> dict[str, list[float]]:
+        self.clocks.host += 1e5
+        self.told.append("ended")
+        return {"wait": [7.0, 8.0, 9.0]}
+
+
+def test_an_epoch_is_timed_from_when_all_ranks_are_there_to_its_own_end(
+    clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Among(clocks)
+    monkeypatch.setattr(Delayed, "begin_epoch", lambda _: group.told.append("ready"))
+    times = epoch(clocks, "cpu", 1, group=group)
+    assert group.told == ["ready", "all are there", "ended"], "what a path makes ready is not timed"
+    assert times.wall_s == epoch(clocks, "cpu", 1).wall_s
+    assert times.stages["wait"] == [7.0, 8.0, 9.0]
+    assert list(times.stages) == ["sample", "fetch", "train", "wait"]
 
 
 @pytest.mark.parametrize("lookahead", [0, 1, 2, 5])

@@ -11,6 +11,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -30,6 +31,8 @@ from gatherbench.bench.run.job import Job, Meeting, Preparation
 from gatherbench.bench.run.machines import Machines, MachinesError
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import RunStore
+
+from .fakes import cases, runner
 
 PLAN = """
 description = "two machines"
@@ -51,12 +54,17 @@ mode = ["pinned", "naive"]
 """
 
 
+#: The command line, of a machine that looks for machine 0 every second.
+SHORT_LOOKS = Path(__file__).parent / "short_looks.py"
+
+
 @dataclass(frozen=True)
 class Place:
-    """A machine's network: what a command is run in, and its address."""
+    """A machine's network: what a command is run in, its address, and how its link is cut."""
 
     prefix: tuple[str, ...]
     address: str
+    cut: tuple[str, ...] = ()
 
 
 def _ip(*words: str) -> None:
@@ -78,7 +86,11 @@ def _namespaces() -> Iterator[tuple[Place, Place]]:
             _ip("-n", space, "link", "set", "lo", "up")
             _ip("-n", space, "link", "set", link, "up")
         first, second = (
-            Place(("ip", "netns", "exec", f"gb{name}{end}"), f"10.97.{net}.{host}")
+            Place(
+                ("ip", "netns", "exec", f"gb{name}{end}"),
+                f"10.97.{net}.{host}",
+                ("-n", f"gb{name}{end}", "link", "set", f"v{name}{end}", "down"),
+            )
             for end, host in ((one, 1), (other, 2))
         )
         yield first, second
@@ -99,11 +111,16 @@ def places() -> Iterator[tuple[Place, Place]]:
 
 
 @pytest.fixture
+def plan() -> str:
+    return PLAN
+
+
+@pytest.fixture
 def gatherbench(
-    places: tuple[Place, Place], tiny_root: Path, tmp_path: Path
+    plan: str, places: tuple[Place, Place], tiny_root: Path, tmp_path: Path
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """The two machines' processes, machine 0 first; ended with the test."""
-    (tmp_path / "two.toml").write_text(PLAN)
+    (tmp_path / "two.toml").write_text(plan)
     with closing(socket.socket()) as probe:
         probe.bind(("", 0))
         port = str(probe.getsockname()[1])
@@ -113,7 +130,7 @@ def gatherbench(
         command = [
             *place.prefix, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2",
             "--nproc-per-node", "1", "--node-rank", str(node), "--master-addr", places[0].address,
-            "--master-port", port, "-m", "gatherbench", "run", str(tmp_path / "two.toml"),
+            "--master-port", port, str(SHORT_LOOKS), "run", str(tmp_path / "two.toml"),
             "--results", str(tmp_path / "results"), "--device", "cpu",
         ]  # fmt: skip
         with (tmp_path / f"machine{node}.log").open("w") as log:
@@ -163,6 +180,52 @@ def test_a_machine_that_dies_ends_the_run_in_bounded_time_and_nothing_is_lost(
     assert ended[0].status == "ok"
 
 
+def in_flight(folder: Path) -> bool:
+    """Whether a rank has written something."""
+    return any(part.stat().st_size for part in folder.rglob("rank0.jsonl"))
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Processes that were told to write into the folder, and those that they started."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            mine = f"TMPDIR={folder}\0".encode() in (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if mine:
+            found.append(process.name)
+    return found
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        PLAN.replace("timeout_s = 60", "timeout_s = 16")
+        .replace("epochs = 1", "epochs = 100000")
+        .replace('["pinned", "naive"]', '"pinned"')
+    ],
+)
+def test_a_link_that_dies_without_a_word_ends_both_machines(
+    places: tuple[Place, Place], gatherbench: list[subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    if not places[1].cut:
+        pytest.skip("needs network namespaces")
+    until = time.monotonic() + 150
+    while not in_flight(tmp_path / "results"):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    _ip(*places[1].cut)
+    assert [process.wait(100) for process in gatherbench] == [1, 1]
+    said = (tmp_path / "machine1.log").read_text()
+    assert f"machine 0 ({places[0].address}:" in said
+    assert "cannot be reached" in said
+    rows = [row for row in rows_in(tmp_path / "results") if row.basis != "predicted"]
+    assert (rows[-1].stage, rows[-1].status) == ("case", "failed")
+    assert {row.rank for row in rows[:-1]} == {0}, "what machine 0's rank wrote"
+    assert processes_of(tmp_path) == []
+
+
 def test_another_machine_says_which_code_it_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -170,6 +233,7 @@ def test_another_machine_says_which_code_it_runs(
     workload = Workload("tiny", nodes=2)
     case = Case(workload, "cpu_gather", "pinned", {"mode": "pinned"}, 0)
     job = Job(case, Measure(), "cpu", "run", "abc", "box", tmp_path, tmp_path, tmp_path / "p")
+    job = replace(job, traces=tmp_path / "traces")
     monkeypatch.setattr(machines, "commit_id", lambda: "def")
     told: list[Job | Preparation] = []
 
@@ -178,19 +242,58 @@ def test_another_machine_says_which_code_it_runs(
         if isinstance(job, Preparation):
             answer = {"dataset": "/data", "trace": "/trace", "identity": "its own"}
             job.answers.write_text(json.dumps(answer) + "\n")
+        elif len(told) > 2:
+            raise TimeoutError
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     meeting = Meeting(2, 0, "127.0.0.1", 1, store.port)
     store.set("case/0", TypeAdapter(Job).dump_json(replace(job, meeting=meeting)).decode())
-    store.set("case/1", "")
+    store.set("case/1", store.get("case/0").decode())
+    store.set("case/2", "")
     said: list[str] = []
     Machines(1, 2, "127.0.0.1", store.port).follow(work, tmp_path, said.append)
     assert store.get("ready/0/1") == b""
-    assert said == [f"{case.id}: done"]
-    _, mine = told
+    assert said == [f"{case.id}: done", f"{case.id}: timed out"]
+    _, mine, *_ = told
     assert isinstance(mine, Job)
     assert (mine.commit, mine.identity, mine.dataset) == ("def", "its own", Path("/data"))
     assert mine.meeting == replace(meeting, node=1)
+    assert mine.traces is None, "machine 0 has a folder for them"
+
+
+class SlowStore:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.told = threading.Event()
+
+    def wait(self, _keys: list[str], _longest: object) -> None:
+        self.told.wait(30)
+
+    def get(self, _key: str) -> bytes:
+        return b"told"
+
+
+def test_a_machine_that_waits_gives_up_when_machine_0_was_out_of_reach_three_times_in_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, looks = SlowStore(), iter([False, False, True, False, False, False])
+    monkeypatch.setattr(machines, "LOOK_S", 0.01)
+    monkeypatch.setattr(Machines, "_reached", lambda _: next(looks))
+    mine = Machines(1, 2, "there", 29500)
+    with pytest.raises(MachinesError, match=r"^machine 0 \(there:29500\) cannot be reached$"):
+        mine._awaited(store, "case/0")  # type: ignore[arg-type]
+    assert list(looks) == []
+    monkeypatch.setattr(Machines, "_reached", lambda _: store.told.set() or True)
+    assert mine._awaited(store, "case/0") == b"told"  # type: ignore[arg-type]
+
+
+def test_a_machine_is_reached_where_somebody_listens(meeting_place: TCPStore) -> None:
+    assert Machines(1, 2, "127.0.0.1", meeting_place.port)._reached()
+    assert meeting_place.check([]), "the look has left the store as it was"
+    with closing(socket.socket()) as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        assert not Machines(1, 2, "127.0.0.1", nobody.getsockname()[1])._reached()
 
 
 @pytest.fixture
@@ -231,18 +334,44 @@ def test_all_machines_are_called_and_any_may_refuse(
     assert meeting_place.get("case/2") == b""
 
 
-def test_machine_0_gets_what_the_others_found_and_leaves_out_who_says_nothing(
-    meeting_place: TCPStore, monkeypatch: pytest.MonkeyPatch
+def test_the_runner_calls_machines_by_turns_and_tries_again_what_they_could_not_begin(
+    store: RunStore,
 ) -> None:
-    monkeypatch.setattr(machines, "ANSWER_S", 0.1)
+    answers: list[str] = ["machine 1: no such graph", "", ""]
+    told: list[int | str] = []
+
+    class First(Machines):
+        def call(self, number: int, job: Job) -> Job | str:
+            told.append(number)
+            return answers.pop(0) or job
+
+        def dismiss(self, number: int) -> None:
+            told.append(f"dismissed {number}")
+
+    two = cases("fine", "fine", workload=Workload("tiny", nodes=2))
+    several = [*two, *cases("fine")]
+    run = runner(store, several, machines=First(0, 2, "here", 1))
+    assert run.run() == 1
+    assert (told, run.left, run.unprepared) == ([0, 1, "dismissed 2"], 1, 1)
+    ended = [(row.status, row.reason) for row in store.rows() if row.stage == "case"]
+    assert ended == [("failed", "machine 1: no such graph"), ("ok", None), ("ok", None)]
+    assert runner(store, several, machines=First(0, 2, "here", 1)).run() == 0
+    assert told[3:] == [0, "dismissed 1"]
+
+
+def test_machine_0_gets_what_the_others_found_and_leaves_out_who_says_nothing(
+    meeting_place: TCPStore,
+) -> None:
     first = Meeting(4, 0, "127.0.0.1", 1, meeting_place.port)
     for node in (1, 3):
         found = {"killed": [], "parts": {f"rank{node}.jsonl": "x"}}
-        assert machines.exchange_parts(replace(first, node=node), "case", found) == []
-    told = machines.exchange_parts(first, "case", {})
+        assert machines.exchange_parts(replace(first, node=node), "case", found, 0.1) == []
+    told = machines.exchange_parts(first, "case", {}, 0.1)
     assert [list(one["parts"]) for one in told] == [["rank1.jsonl"], ["rank3.jsonl"]]
-    later = replace(first, port=2)
-    assert machines.exchange_parts(later, "case", {}) == [], "of the same case, tried again"
+    later, begin = replace(first, nodes=9, port=2), time.monotonic()
+    found = machines.exchange_parts(later, "case", {}, 1.0)
+    assert found == [], "of the same case, tried again"
+    assert time.monotonic() - begin < 4, "1 s for all of them together"
 
 
 @pytest.mark.parametrize("told", [None, "mine0"])

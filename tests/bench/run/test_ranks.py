@@ -36,8 +36,8 @@ def measured(store: RunStore, *workloads: Workload, timeout_s: float = 150) -> l
     return run(store, cases, timeout_s)
 
 
-def run(store: RunStore, cases: list[Case], timeout_s: float = 150) -> list[Row]:
-    measure = Measure(repeats=1, epochs=3, timeout_s=timeout_s, eval_batches=1)
+def run(store: RunStore, cases: list[Case], timeout_s: float = 150, epochs: int = 3) -> list[Row]:
+    measure = Measure(repeats=1, epochs=epochs, timeout_s=timeout_s, eval_batches=1)
     Runner(store, cases, measure, "cpu", "abc", "box", worker=WORKER).run()
     return store.rows()
 
@@ -157,6 +157,16 @@ def test_a_rank_that_goes_wrong_ends_its_case_with_its_words_and_nothing_is_left
     assert "RanksDisagreeError: the ranks have other minibatches" in ended["other data"][1]
     own = ended["gradients of their own"][1]
     assert "RanksDisagreeError: the parameters differ from rank to rank" in own
+    assert nothing_is_left(store)
+
+
+def test_a_case_whose_time_is_up_keeps_what_its_ranks_measured(store: RunStore) -> None:
+    rows = run(store, [Case(TWO, "cpu_gather", "pinned", {}, 0)], timeout_s=6, epochs=10**6)
+    assert (rows[-1].stage, rows[-1].status) == ("case", "failed")
+    assert rows[-1].reason == "timed out after 6 s"
+    for rank in (0, 1):
+        assert len(values(rows, TWO, "epoch.wall_time", rank)) > 2
+    assert values(rows, TWO, "epoch.wall_time") == [], "of the case as a whole nothing is known"
     assert nothing_is_left(store)
 
 

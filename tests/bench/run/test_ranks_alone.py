@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from contextlib import closing
 from dataclasses import replace
@@ -13,9 +14,9 @@ import pytest
 import torch
 
 from gatherbench.bench.run import ranks as ranks_module
-from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.job import Job, Meeting
 from gatherbench.bench.run.ranks import RankError, measure_ranks
-from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.run.store import PartWriter, ranks_folder, read_part, rows_of
 
 
 @pytest.fixture
@@ -82,6 +83,53 @@ def test_a_case_fails_with_its_ranks_and_no_part_is_left(
     rows = rows_of(read_part(job.part))
     assert [row.rank for row in rows] == list(range(len(statuses))), "none of the case as a whole"
     assert [path.name for path in job.part.parent.iterdir()] == [job.part.name]
+
+
+@pytest.mark.parametrize(
+    ("node", "killed"), [(0, []), (0, ["rank 1 was killed by SIGKILL"]), (1, [])]
+)
+def test_machine_0_joins_what_all_machines_found(
+    job: Job, node: int, killed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = replace(job.case.workload, gpus=1, nodes=2)
+    case = replace(job.case, workload=workload)
+    job = replace(job, case=case, meeting=Meeting(2, node, "here", 1, 2))
+    told: list[Any] = []
+
+    def write(
+        _config: object, job: Job, _table: object, folder: Path, rank: int = node
+    ) -> list[str]:
+        with closing(PartWriter(folder / f"rank{rank}.jsonl")) as out:
+            make = replace(job.rows, rank=rank)
+            out.row(make.ok("epoch", "wall_time", "s", rank + 1, "clock", 0))
+            if not (rank and killed):
+                out.end("ok", None, 1.0)
+        return []
+
+    def exchange(_meeting: Meeting, _case: str, mine: Any, longest_s: float) -> list[Any]:
+        told.append((list(mine["parts"]), list(mine["killed"]), longest_s))
+        if node:
+            return []
+        other = job.part.parent / "other"
+        other.mkdir()
+        write(None, job, None, other, 1)
+        text = (other / "rank1.jsonl").read_text()
+        shutil.rmtree(other)
+        return [{"killed": killed, "parts": {"rank1.jsonl": text}}]
+
+    monkeypatch.setattr(ranks_module, "use_interface_towards", lambda *_: None)
+    monkeypatch.setattr(ranks_module, "_launched", write)
+    monkeypatch.setattr(ranks_module, "exchange_parts", exchange)
+    ranks_folder(job.part).mkdir()
+    (ranks_folder(job.part) / "rank0.jsonl").write_text("of a case that was cut off")
+    if killed:
+        with pytest.raises(RankError, match=killed[0]):
+            folded(job)
+    else:
+        folded(job)
+    rows = [(row.rank, row.value) for row in rows_of(read_part(job.part))]
+    assert rows == ([] if node else [(0, 1.0), (1, 2.0), *[(-1, 2.0)] * (not killed)])
+    assert told == [([f"rank{node}.jsonl"], [], job.measure.timeout_s / 4)]
 
 
 def test_ranks_skip_together_and_the_case_has_no_rows_of_its_own(

@@ -23,6 +23,7 @@ from gatherbench.bench.run.store import (
     RunStore,
     StoreError,
     key_of,
+    ranks_folder,
     read_part,
     rows_of,
     to_csv,
@@ -259,6 +260,22 @@ def test_samples_are_gathered_and_parts_go_when_the_run_is_finished(tmp_path: Pa
     assert table["variant"] == ["pinned", "pinned"]
     store.write_samples(finished=True)  # a resumed run that had nothing to do
     assert pq.read_table(store.folder / "samples.parquet").num_rows == 2
+
+
+def test_a_part_that_is_set_aside_has_what_the_ranks_had_written(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    part = store.part(CASE)
+    part.write_text('{"kind": "row", "cut off')
+    ranks_folder(part).mkdir()
+    for rank in (10, 2):
+        with closing(PartWriter(ranks_folder(part) / f"rank{rank}.jsonl")) as out:
+            out.row(replace(MAKE, rank=rank).ok("epoch", "wall_time", "s", rank, "clock", 0))
+            out.samples(CASE, 0, "train", [1.0])
+    (ranks_folder(part) / "rank_0_of_the_launchers_log").mkdir()
+    store.set_aside(part)
+    kept = rows_of(read_part(store.interrupted / f"{part.stem}.0.jsonl"))
+    assert [(row.rank, row.value) for row in kept] == [(2, 2.0), (10, 10.0)]
+    assert list(store.parts.iterdir()) == []
 
 
 def test_set_aside_keeps_every_cut_off_part(tmp_path: Path) -> None:

@@ -85,6 +85,16 @@ def test_found_rows_are_counted_beside_declared(folder: Path) -> None:
     assert (cells["declared"].text, cells["counted"].text) == ("80.0", "80.5")
 
 
+def test_paths_that_keep_nothing_have_no_table(make_run: MakeRun) -> None:
+    folder = make_run(backend="cuda", machine="nvidia-h200")
+    nothing = {"stage": "fetch", "metric": "rows_on_device", "unit": "1", "value": 0}
+    path = {"strategy": "unified_zero_copy", "variant": "registered"}
+    add_rows(folder, [nothing | {"repeat": n} for n in range(3)], epoch=0, **path)
+    declare_path(folder, *path.values(), row=10.0)
+    assert found_on_device(load_run(folder))["counted"].notna().any()
+    assert "Rows found" not in shown(folder)
+
+
 def test_without_a_path_that_keeps_rows_nothing_is_added(make_run: MakeRun) -> None:
     folder = make_run(declared=True)
     run = load_run(folder)

@@ -158,14 +158,15 @@ def test_bars_over_ranks_have_their_values(folder: Path) -> None:
     assert ("all_in_gpu", "1 rank") not in shares, "1 by definition"
 
 
-def test_bars_have_the_interval_for_whisker(make_run: MakeRun) -> None:
+def test_bars_of_ratios_have_the_interval_for_whisker(make_run: MakeRun) -> None:
     several = load_run(write_ranks(make_run, TIMES, jitter=0.05))
     single = load_run(write_ranks(make_run, TIMES, jitter=0.05, repeats=1, name="20261122-one-b"))
     for make in RANK_CHARTS.values():
         for line in bars(make(several)).values():
             assert line.ends is not None
             assert line.ends[0] < sum(line.parts.values()) < line.ends[1]
-        assert {line.ends for line in bars(make(single)).values()} == {None}
+        if make is not epoch_over_ranks:  # whose ends are quartiles over its epochs as well
+            assert {line.ends for line in bars(make(single)).values()} == {None}
 
 
 def test_on_a_host_ranks_are_processes_and_no_gpus(folder: Path) -> None:
@@ -240,7 +241,8 @@ def test_the_report_has_a_section_on_ranks(folder: Path) -> None:
     assert ("aligned_zero_copy", "2", "2.00", "80.0", "1.60", "faster") in table
     assert ("cpu_gather", "2", "3.20", "62.5", "1.00", "no faster") in table
     ranks = cells(each_rank(run), "strategy", "rank", "epoch", "wait", "cpu")
-    assert ("cpu_gather", "0", "3.17", "64.0", "10.0") in ranks  # the wait in ms
+    assert ("cpu_gather", "0", "3.17", "0.0640", "10.0") in ranks
+    assert {"from, s", "to, s"} <= set(over_ranks(run).labels)
     assert ("2 ranks", "strong") in cells(workloads(run), "ranks", "scaling")
     columns = [column.field for column in numbers(run).columns]
     assert {"all_reduce", "wait"} <= set(columns)

@@ -163,7 +163,7 @@ def test_a_run_of_failures_says_so_and_why(make_run: MakeRun) -> None:
     (statement,) = said(folder)
     assert statement.kind == "warning"
     assert statement.text == (
-        "Nothing was measured: of 4 cases 4 failed. The first: CUDA error: out of memory."
+        "Nothing was measured. Cases: 4 failed. The first: CUDA error: out of memory."
     )
     html = render_report(load_run(folder))
     assert "CUDA error: out of memory" in html
