@@ -95,8 +95,8 @@ class Reads(NamedTuple):
         rows: the byte at which each row begins in the file, int64 ``[B]``.
         places: to which row of the output it goes, int64 ``[B]``.
         row_bytes: of a row.
-        out: address of the output.
-        slots, slot_bytes: address and size of the aligned memory of each read in flight.
+        out: the output, uint8 ``[M, row_bytes]``.
+        slots, slot_bytes: aligned memory, uint8, and how much of it each read in flight has.
         latencies: how many reads took how long, int64 ``[LATENCY_BINS]``; added to.
         failed: of the first failure: how many failed, which read, ``errno`` (0: too few bytes came)
             and how many bytes came. int64 ``[4]``, zeros at first.
@@ -109,8 +109,8 @@ class Reads(NamedTuple):
     rows: NDArray[np.int64]
     places: NDArray[np.int64]
     row_bytes: int
-    out: int
-    slots: int
+    out: NDArray[np.uint8]
+    slots: NDArray[np.uint8]
     slot_bytes: int
     latencies: NDArray[np.int64]
     failed: NDArray[np.int64]
@@ -137,7 +137,7 @@ def plan_reads(
     for i in range(rows.shape[0]):
         first = rows[i] // block * block
         last = (rows[i] + row_bytes + block - 1) // block * block
-        if merge and first <= end and last - begins[count - 1] <= limit:
+        if merge and first <= end and (last <= end or last - begins[count - 1] <= limit):
             end = max(end, last)
             sizes[count - 1] = end - begins[count - 1]
         else:
@@ -173,7 +173,7 @@ def _finish(reads: Reads, k: int, slot: int, got: Any, error: Any, took: int) ->
             reads.failed[1], reads.failed[2], reads.failed[3] = k, error, got
         return False
     for i in range(reads.starts[k], last + 1):
-        to = reads.out + reads.places[i] * reads.row_bytes
+        to = reads.out.ctypes.data + reads.places[i] * reads.row_bytes
         memcpy(to, slot + reads.rows[i] - begin, reads.row_bytes)
     return True
 
@@ -184,7 +184,7 @@ def read_by_thread(reads: Reads, libc: Libc, counter: int, slot_counter: int) ->
 
     Called from as many threads as reads shall be in flight; each takes a slot of its own.
     """
-    slot = reads.slots + take(slot_counter, 1) * reads.slot_bytes
+    slot = reads.slots.ctypes.data + take(slot_counter, 1) * reads.slot_bytes
     moment, error = np.empty(2, np.int64), np.zeros(1, np.int32)
     count = reads.begins.shape[0]
     while True:
@@ -231,7 +231,7 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing, libc: Libc) -> int:
             if entry == 0:
                 break
             slot = free[in_flight]
-            at = reads.slots + slot * reads.slot_bytes
+            at = reads.slots.ctypes.data + slot * reads.slot_bytes
             _call(uring.prep_read, entry, reads.fd, at, reads.sizes[k], reads.begins[k])
             _call(uring.set_data, entry, slot, 0, 0, 0)
             reading[slot], began[slot] = k, now
@@ -245,7 +245,7 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing, libc: Libc) -> int:
         for i in range(found):
             memcpy(ended.ctypes.data, entries[i], 16)  # user_data, then res and flags
             slot, got = ended[0], np.int64(np.int32(ended[1]))
-            at = reads.slots + slot * reads.slot_bytes
+            at = reads.slots.ctypes.data + slot * reads.slot_bytes
             error = -got if got < 0 else np.int64(0)
             if not _finish(reads, reading[slot], at, got, error, now - began[slot]):
                 good = False
