@@ -72,8 +72,8 @@ class DiskMeter:
             ("disk_reads_device", "1", f"{statistics}, reads completed"),
         )
         return [
-            reading(*what, _change(before, after), source, samples=2)
-            for (*what, source), before, after in zip(named, self._early, late, strict=True)
+            reading(metric, unit, _change(before, after), source, samples=2)
+            for (metric, unit, source), before, after in zip(named, self._early, late, strict=True)
         ]
 
     def _read(self) -> _Sums:
