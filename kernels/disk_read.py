@@ -77,7 +77,7 @@ def _block_of(fd: int, path: Path) -> int:
     aligned = memory[-memory.ctypes.data % _LARGEST_BLOCK :]
     while True:
         try:
-            os.preadv(fd, [memoryview(aligned[:block])], 0)
+            os.preadv(fd, [aligned[:block].data], 0)
             return block
         except OSError as error:
             if error.errno != errno.EINVAL or block == _LARGEST_BLOCK:
@@ -144,13 +144,13 @@ class RowReader:
             widest = (file.row_bytes + block - 2) // block * block + block
             self._slot_bytes = max(MERGE_BYTES if merge else 0, widest)
             # The disk wants memory that is aligned as the file is.
-            self._slots = empty_table((1, depth * self._slot_bytes + block), torch.uint8)
-            self._slots_at = self._slots.data_ptr() + -self._slots.data_ptr() % block
+            room = empty_table((1, depth * self._slot_bytes + block), torch.uint8).numpy()[0]
+            self._slots = room[-room.ctypes.data % block :]
             self._engine, self.reason = open_engine(engine, depth)
             opened.callback(self._engine.close)
             self.engine = self._engine.name
-            nothing = np.empty(0, np.int64)
-            self._read_rows(nothing, 0, nothing)  # compiles the loops
+            none = np.empty(0, np.int64)
+            self._read_rows(none, np.empty((0, file.row_bytes), np.uint8), none)  # compiles
             self._opened = opened.pop_all()
 
     def read(
@@ -178,8 +178,8 @@ class RowReader:
         row_bytes, count = self.file.row_bytes, len(ids)
         if out.ndim != 2 or out.shape[1] != row_bytes or out.dtype != np.uint8:
             raise ValueError(f"out: expected uint8 [M, {row_bytes}], got {out.dtype} {out.shape}")
-        if not out.flags.c_contiguous:
-            raise ValueError("out: expected a contiguous array")
+        if not (out.flags.c_contiguous and out.flags.writeable):
+            raise ValueError("out: expected a contiguous array that can be written")
         if places is None:
             places = np.arange(count)
         if places.shape != ids.shape:
@@ -187,9 +187,11 @@ class RowReader:
         _check("ids", ids, self.file.num_rows, "the table")
         _check("places", places, len(out), "the output")
         if count:
-            self._read_rows(ids, out.ctypes.data, places)
+            self._read_rows(ids, out, places)
 
-    def _read_rows(self, ids: NDArray[np.int64], out: int, places: NDArray[np.int64]) -> None:
+    def _read_rows(
+        self, ids: NDArray[np.int64], out: NDArray[np.uint8], places: NDArray[np.int64]
+    ) -> None:
         plan = _Plan(ids, self.file, self._block, self._merge)
         reads = Reads(
             self._fd,
@@ -200,7 +202,7 @@ class RowReader:
             places[plan.order],
             self.file.row_bytes,
             out,
-            self._slots_at,
+            self._slots,
             self._slot_bytes,
             self._latencies,
             np.zeros(4, np.int64),

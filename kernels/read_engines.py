@@ -95,8 +95,8 @@ class Reads(NamedTuple):
         rows: the byte at which each row begins in the file, int64 ``[B]``.
         places: to which row of the output it goes, int64 ``[B]``.
         row_bytes: of a row.
-        out: address of the output.
-        slots, slot_bytes: address and size of the aligned memory of each read in flight.
+        out: the output, uint8 ``[M, row_bytes]``.
+        slots, slot_bytes: aligned memory, uint8, and how much of it each read in flight has.
         latencies: how many reads took how long, int64 ``[LATENCY_BINS]``; added to.
         failed: of the first failure: how many failed, which read, ``errno`` (0: too few bytes came)
             and how many bytes came. int64 ``[4]``, zeros at first.
@@ -109,8 +109,8 @@ class Reads(NamedTuple):
     rows: NDArray[np.int64]
     places: NDArray[np.int64]
     row_bytes: int
-    out: int
-    slots: int
+    out: NDArray[np.uint8]
+    slots: NDArray[np.uint8]
     slot_bytes: int
     latencies: NDArray[np.int64]
     failed: NDArray[np.int64]
@@ -137,7 +137,7 @@ def plan_reads(
     for i in range(rows.shape[0]):
         first = rows[i] // block * block
         last = (rows[i] + row_bytes + block - 1) // block * block
-        if merge and first <= end and last - begins[count - 1] <= limit:
+        if merge and first <= end and (last <= end or last - begins[count - 1] <= limit):
             end = max(end, last)
             sizes[count - 1] = end - begins[count - 1]
         else:
@@ -164,7 +164,7 @@ def latency_bin(nanoseconds: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _finish(reads: Reads, k: int, slot: int, got: int, error: int, took: int) -> bool:
+def _finish(reads: Reads, k: int, slot: int, got: Any, error: Any, took: int) -> bool:
     """Read ``k`` has ended with ``got`` bytes in ``slot``: count it and copy its rows."""
     take(reads.latencies.ctypes.data + 8 * latency_bin(took), 1)
     begin, last = reads.begins[k], reads.starts[k + 1] - 1
@@ -173,7 +173,7 @@ def _finish(reads: Reads, k: int, slot: int, got: int, error: int, took: int) ->
             reads.failed[1], reads.failed[2], reads.failed[3] = k, error, got
         return False
     for i in range(reads.starts[k], last + 1):
-        to = reads.out + reads.places[i] * reads.row_bytes
+        to = reads.out.ctypes.data + reads.places[i] * reads.row_bytes
         memcpy(to, slot + reads.rows[i] - begin, reads.row_bytes)
     return True
 
@@ -184,7 +184,7 @@ def read_by_thread(reads: Reads, libc: Libc, counter: int, slot_counter: int) ->
 
     Called from as many threads as reads shall be in flight; each takes a slot of its own.
     """
-    slot = reads.slots + take(slot_counter, 1) * reads.slot_bytes
+    slot = reads.slots.ctypes.data + take(slot_counter, 1) * reads.slot_bytes
     moment, error = np.empty(2, np.int64), np.zeros(1, np.int32)
     count = reads.begins.shape[0]
     while True:
@@ -231,13 +231,13 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing, libc: Libc) -> int:
             if entry == 0:
                 break
             slot = free[in_flight]
-            at = reads.slots + slot * reads.slot_bytes
+            at = reads.slots.ctypes.data + slot * reads.slot_bytes
             _call(uring.prep_read, entry, reads.fd, at, reads.sizes[k], reads.begins[k])
             _call(uring.set_data, entry, slot, 0, 0, 0)
             reading[slot], began[slot] = k, now
             in_flight += 1
             k += 1
-        said = np.int64(np.int32(_call(uring.submit_and_wait, uring.ring, 1, 0, 0, 0)))
+        said: Any = np.int64(np.int32(_call(uring.submit_and_wait, uring.ring, 1, 0, 0, 0)))
         if said < 0 and said not in (-_EINTR, -_EAGAIN, -_EBUSY):
             return -said
         found = _call(uring.peek_batch, uring.ring, entries.ctypes.data, depth, 0, 0) & 0xFFFFFFFF
@@ -245,7 +245,7 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing, libc: Libc) -> int:
         for i in range(found):
             memcpy(ended.ctypes.data, entries[i], 16)  # user_data, then res and flags
             slot, got = ended[0], np.int64(np.int32(ended[1]))
-            at = reads.slots + slot * reads.slot_bytes
+            at = reads.slots.ctypes.data + slot * reads.slot_bytes
             error = -got if got < 0 else np.int64(0)
             if not _finish(reads, reading[slot], at, got, error, now - began[slot]):
                 good = False
@@ -311,7 +311,7 @@ class RingEngine:
             remedy = _RING_REMEDIES.get(-said, "")
             raise OSError(-said, f"io_uring_setup: {os.strerror(-said)}{remedy}")
         addresses = (_address(self._library, name) for name in _LIBURING)
-        self._calls = Liburing(*addresses, self._ring.ctypes.data)
+        self._calls = Liburing._make((*addresses, self._ring.ctypes.data))
 
     def run(self, reads: Reads) -> None:
         if said := read_by_ring(reads, self._depth, self._calls, self._libc):

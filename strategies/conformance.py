@@ -270,19 +270,24 @@ def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -
 def open_known(strategy: Strategy, table: Tensor, device: torch.device) -> Fetcher:
     """The strategy opened with what it needs to know, of a random graph.
 
-    A table that has to lie in a file is written to one, behind a header as short as NumPy's; the
-    file goes when the fetcher does.
+    A table that has to lie in a file is written to one, which goes when the fetcher does.
     """
     if "file" not in strategy.needs:
         return strategy.open(table, device, known_of(strategy, len(table)))
     folder = tempfile.TemporaryDirectory()
-    row_bytes = table.shape[1] * table.element_size()
-    file = TableFile(Path(folder.name, "table"), HEADER_BYTES, len(table), row_bytes)
-    rows = table.contiguous().view(torch.uint8).numpy().tobytes() if len(table) else b""
-    file.path.write_bytes(bytes(file.offset) + rows)
+    file = written(table, Path(folder.name))
     fetcher = strategy.open(table, device, known_of(strategy, len(table), file))
     weakref.finalize(fetcher, folder.cleanup)
     return fetcher
+
+
+def written(table: Tensor, folder: Path) -> TableFile:
+    """A file in ``folder`` that holds the table, behind a header as short as NumPy's."""
+    row_bytes = table.shape[1] * table.element_size()
+    file = TableFile(folder / "table", HEADER_BYTES, len(table), row_bytes)
+    rows = table.contiguous().view(torch.uint8).numpy().tobytes() if len(table) else b""
+    file.path.write_bytes(bytes(file.offset) + rows)
+    return file
 
 
 #: The checks beside :func:`check_rows`, which also takes a dtype and a width.

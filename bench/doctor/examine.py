@@ -77,6 +77,7 @@ def examine() -> list[Finding]:
         _pinned_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
         _free_memory(memory),
         _free_disk(data_root().absolute()),
+        _disk_reads(),
         _numa(cpu, gpus),
         _governor(cpu),
         *_libraries(library_versions()),
@@ -210,6 +211,18 @@ def _free_disk(graphs: Path) -> Finding:
         remedy = "free space, or set GATHERBENCH_DATA to a folder on a larger disk"
         return Finding("Disk", "limited", detail, lost, remedy)
     return Finding("Disk", "ok", detail)
+
+
+def _disk_reads() -> Finding:
+    from gatherbench.kernels.read_engines import open_engine
+
+    engine, reason = open_engine("io_uring", 1)
+    engine.close()
+    if not reason:
+        return Finding("Disk reads", "ok", "io_uring")
+    lost = "a thread waits for each read of a table on disk, which costs the CPU more"
+    remedy = "pip install gatherbench[disk]; let a container's profile allow io_uring_setup"
+    return Finding("Disk reads", "limited", reason, lost, remedy)
 
 
 def _numa(cpu: dict[str, Any], gpus: list[GpuInfo]) -> Finding:

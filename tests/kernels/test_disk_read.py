@@ -125,6 +125,7 @@ def test_reads_cover_every_block_and_few_of_them_twice(
         # 64 KiB in a row are two reads of 32 KiB; a row longer than that is one read.
         (4096, 0, range(16), (16 * BLOCK, 16), (16 * BLOCK, 2)),
         (40_960, 0, [1], (10 * BLOCK, 1), (10 * BLOCK, 1)),
+        (40_960, 0, [1, 1], (20 * BLOCK, 2), (10 * BLOCK, 1)),
     ],
 )
 def test_bytes_and_requests_by_hand(
@@ -375,7 +376,9 @@ def test_without_liburing_threads_take_its_place(
     asked.close()
 
 
-def test_what_cannot_be_asked_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_what_cannot_be_asked_is_refused_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = table(tmp_path, 10, 100)
     for wrong in ({"engine": "mmap"}, {"depth": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} = "):
@@ -394,7 +397,14 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_read(tmp_path: Path)
     ):
         with pytest.raises(error, match=told):
             reader.read(ids, to, places)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="can be written"):
+        reader.read(one, out)
     assert reader.counts() == {"disk_read": 0, "disk_requests": 0}
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: 1)
+        with pytest.raises(RuntimeError, match="by the parent"):
+            reader.read(one, out)
     reader.close()
     reader.close()
     with pytest.raises(RuntimeError, match="closed"):

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +28,7 @@ from torch import Tensor
 import gatherbench
 from gatherbench.strategies import unified_tensor
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.conformance import known_of
+from gatherbench.strategies.conformance import known_of, written
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge, Need, Ranks, current_ranks
@@ -71,10 +72,13 @@ def test_two_lines_of_ones_own_loop() -> None:
 
 @pytest.mark.parametrize("strategy", RUNNABLE)
 @pytest.mark.parametrize("prefetch", [False, True])
-def test_rows_are_kept_while_later_batches_are_fetched(strategy: Strategy, prefetch: bool) -> None:
+def test_rows_are_kept_while_later_batches_are_fetched(
+    tmp_path: Path, strategy: Strategy, prefetch: bool
+) -> None:
     batches = draw(9)
     kept = []
-    with UnifiedTensor(TABLE, strategy, HOST, knowledge=known_of(strategy, 500)) as features:
+    known = known_of(strategy, 500, written(TABLE, tmp_path))
+    with UnifiedTensor(TABLE, strategy, HOST, knowledge=known) as features:
         for ids, following in zip(batches, [*batches[1:], None], strict=True):
             kept.append(features[ids])
             if prefetch and following is not None:
@@ -84,9 +88,11 @@ def test_rows_are_kept_while_later_batches_are_fetched(strategy: Strategy, prefe
 
 
 @pytest.mark.parametrize("strategy", RUNNABLE)
-def test_borrowed_rows_live_through_the_fetch_of_the_next_batch(strategy: Strategy) -> None:
+def test_borrowed_rows_live_through_the_fetch_of_the_next_batch(
+    tmp_path: Path, strategy: Strategy
+) -> None:
     batches = draw(9)
-    known = known_of(strategy, 500)
+    known = known_of(strategy, 500, written(TABLE, tmp_path))
     with UnifiedTensor(TABLE, strategy, HOST, copy=False, knowledge=known) as features:
         for ids, following in zip(batches, [*batches[1:], None], strict=True):
             rows = features[ids]

@@ -32,6 +32,7 @@ from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.nvml_device import Link
 from gatherbench.bench.meters.registry import APART, METERS
 from gatherbench.bench.meters.trust import Calibration, Comparison
+from gatherbench.kernels import read_engines
 
 H200 = GpuInfo(
     "NVIDIA H200", "0123456789ab", "590.10", "13.1", "9.0", 150 << 30, 700.0, 1, 5, 16, 16, 0
@@ -164,6 +165,19 @@ def test_two_sockets_and_a_saving_clock(monkeypatch: pytest.MonkeyPatch) -> None
     findings = examine()
     assert only(findings, "NUMA").status == "limited"
     assert only(findings, "CPU clock").status == "limited"
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "detail"), [("", "ok", "io_uring"), ("forbidden", "limited", "forbidden")]
+)
+def test_io_uring_or_why_not(
+    monkeypatch: pytest.MonkeyPatch, reason: str, status: str, detail: str
+) -> None:
+    threads = read_engines.ThreadEngine(1)
+    monkeypatch.setattr(read_engines, "open_engine", lambda name, depth: (threads, reason))
+    found = only(examine(), "Disk reads")
+    assert (found.status, found.detail) == (status, detail)
+    assert bool(found.lost and found.remedy) == bool(reason)
 
 
 def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
