@@ -52,6 +52,8 @@ NEEDS: dict[str, tuple[Need, ...]] = {
     "weighted_reverse_pagerank": ("graph", "training_ids"),
     "oracle": ("measured",),
 }
+#: Policies that rank the rows before training.
+SCORED = (*NEEDS, "random")
 #: Policies that nobody would train with.
 ASIDE = {
     "oracle": "the bound: it knows the minibatches that are measured",

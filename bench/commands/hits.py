@@ -27,7 +27,8 @@ def hits(
     ] = 0,
     seed: Annotated[int, typer.Option(help="Of the minibatches, as in a plan.")] = 0,
     policies: Annotated[
-        str, typer.Option(help="Policies of cached_zero_copy, with commas (default: all).")
+        str,
+        typer.Option(help="Policies of cached_zero_copy, disk_cached, with commas (default: all)."),
     ] = "",
     profile: Annotated[
         str,
@@ -38,7 +39,7 @@ def hits(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Count which rows a cache in GPU memory would hold, by policy and size. Needs no GPU."""
+    """Count which rows a cache in memory would hold, by policy and size. Needs no GPU."""
     from gatherbench.bench.model.advise.answer import chosen_profile, fanouts_of
     from gatherbench.bench.model.advise.question import (
         AdviceError,

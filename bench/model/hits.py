@@ -1,21 +1,22 @@
-"""How many of the rows that training asks for a cache in GPU memory would hold, without a GPU.
+"""How many of the rows that training asks for a cache in memory would hold, without a GPU.
 
 Which rows a cache keeps depends on the graph and on what was drawn before; whether they are asked
 for, on the minibatches that come. So hit rates are counted, on an epoch that no policy but the
 ``oracle`` has seen. A static policy is a ranking: counts of that epoch, cumulated by rank, give its
-hit rate at every size at once. A cache that learns is simulated, warmed up by an earlier epoch.
+hit rate at every size at once. A cache that learns is simulated, warmed up by an earlier epoch; one
+that hears of minibatches before they are fetched is simulated on those of the epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gatherbench.bench.model.advise.question import AdviceError, Graph
 from gatherbench.bench.model.advise.sizes import DRAWN, MinibatchSizes
@@ -25,15 +26,18 @@ from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.sampling.trace import InputIds, Trace
 from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.store import open_dataset
-from gatherbench.strategies.base import nearest, parameters
-from gatherbench.strategies.cached_zero_copy import CachedZeroCopy, scores
+from gatherbench.strategies.base import announcing, nearest, parameters
+from gatherbench.strategies.cached_zero_copy import SCORED, CachedZeroCopy, scores
+from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.knowledge import Knowledge
+from gatherbench.strategies.placed import Placed
+from gatherbench.strategies.row_caches import Belady, RowCache
 from gatherbench.strategies.scores import times_asked
 from gatherbench.strategies.set_cache import Policy, SetCache
 
 #: Shares of the table that are kept by score, in thousandths: of each percent, and of less.
 SHARES = (*range(1, 10), *range(10, 1001, 10))
-#: Shares at which a cache that learns is simulated, and that tables show.
+#: Shares at which a cache is simulated, and that tables show.
 SHOWN = (10, 50, 100, 200, 500)
 COLUMNS = ("policy", "share", "rows_kept", "per_fetched", "per_distinct")
 
@@ -57,10 +61,20 @@ class Hits:
     rates: pd.DataFrame
 
 
-def policies() -> dict[str, CachedZeroCopy]:
-    """Every policy by name, as a data path."""
-    names: tuple[Any, ...] = parameters(CachedZeroCopy)["policy"]
-    return {name: CachedZeroCopy(policy=name) for name in names}
+def policies() -> dict[str, CachedZeroCopy | DiskCached]:
+    """Every policy by name, as a data path: those for a GPU's memory, then the host's own."""
+    device: tuple[Any, ...] = parameters(CachedZeroCopy)["policy"]
+    host: tuple[Any, ...] = parameters(DiskCached)["policy"]
+    found: dict[str, CachedZeroCopy | DiskCached]
+    found = {name: CachedZeroCopy(policy=name) for name in device}
+    own = (name for name in host if name not in SCORED)
+    # LRU over the whole cache, and within sets.
+    return found | {f"{n}-exact" if n in found else n: DiskCached(policy=n) for n in own}
+
+
+def simulated(path: CachedZeroCopy | DiskCached) -> bool:
+    """Whether what is kept changes while rows are fetched: the rates are known at few shares."""
+    return path.policy not in SCORED
 
 
 def chosen_policies(text: str) -> list[str]:
@@ -122,16 +136,16 @@ def hit_rates(
     every = policies()
     assert known.measured is not None
     asked = times_asked(known.measured, num_rows)
-    static = [name for name in chosen if not every[name].learns]
+    static = [name for name in chosen if not simulated(every[name])]
     found: dict[str, list[tuple[int, int, float, float]]] = {}
     for number, name in enumerate(static):
         progress(f"rank the rows: {name}", number / len(chosen))
         score = scores(name, num_rows, known.limited_to(every[name].needs))
         found[name] = list(_by_score(score, asked))
-    learning = [name for name in chosen if every[name].learns]
-    if learning:
-        progress(f"simulate {', '.join(learning)}", len(static) / len(chosen))
-        found |= _by_use(learning, asked, known)
+    moving = {name: every[name] for name in chosen if simulated(every[name])}
+    if moving:
+        progress(f"simulate {', '.join(moving)}", len(static) / len(chosen))
+        found |= _by_use(moving, asked, known)
     records = [
         (name, thousandths / 1000, *rates) for name in chosen for thousandths, *rates in found[name]
     ]
@@ -150,28 +164,44 @@ def _by_score(
 
 
 def _by_use(
-    names: Sequence[str], asked: NDArray[np.int64], known: Knowledge
+    paths: Mapping[str, CachedZeroCopy | DiskCached], asked: NDArray[np.int64], known: Knowledge
 ) -> dict[str, list[tuple[int, int, float, float]]]:
     """Rates at :data:`SHOWN`, all caches side by side, so that each epoch is drawn once."""
     assert known.measured is not None
     assert known.earlier is not None
-    caches = {
-        (name, share): SetCache(len(asked) * share // 1000, cast("Policy", name))
-        for name in names
-        for share in SHOWN
-    }
+    caches = {(n, s): _cache(path, s, len(asked)) for n, path in paths.items() for s in SHOWN}
+    told = [cache for cache in caches.values() if isinstance(cache, Belady)]
+
+    def announce(ids: Tensor) -> None:
+        for cache in told:
+            cache.announce(ids.numpy())
+
     hits = dict.fromkeys(caches, (0, 0.0))
-    warming = ((ids, False) for ids in known.earlier(0))
-    for ids, counts in chain(warming, ((ids, True) for ids in known.measured)):
-        rows = ids.numpy()
-        for key, cache in caches.items():
-            hit = rows[cache.step(rows)[0] >= 0]
-            if counts:
-                fetched, distinct = hits[key]
-                hits[key] = fetched + len(hit), distinct + float((1 / asked[hit]).sum())
+    for epoch, counts in ((known.earlier(0), False), (known.measured, True)):
+        for belady in told:
+            belady.forget()
+        for ids in announcing(epoch, max((one.ahead for one in told), default=0), announce):
+            rows = ids.numpy()
+            for key, cache in caches.items():
+                hit = rows[cache.step(rows)[0] >= 0]
+                if counts:
+                    fetched, distinct = hits[key]
+                    hits[key] = fetched + len(hit), distinct + float((1 / asked[hit]).sum())
     total, distinct_rows = int(asked.sum()), int(np.count_nonzero(asked))
-    found: dict[str, list[tuple[int, int, float, float]]] = {name: [] for name in names}
+    found: dict[str, list[tuple[int, int, float, float]]] = {name: [] for name in paths}
     for (name, share), (fetched, distinct) in hits.items():
         kept = caches[name, share].capacity
         found[name].append((share, kept, fetched / total, distinct / distinct_rows))
     return found
+
+
+def _cache(
+    path: CachedZeroCopy | DiskCached, thousandths: int, num_rows: int
+) -> SetCache | RowCache | Belady:
+    """The cache of a path that keeps such a share, before anything was fetched."""
+    if isinstance(path, CachedZeroCopy):
+        return SetCache(num_rows * thousandths // 1000, cast("Policy", path.policy))
+    words: dict[str, Any] = {"share": f"{thousandths // 10}%"}
+    kept = replace(path, **words).kept(num_rows)
+    assert not isinstance(kept, Placed)
+    return kept

@@ -11,7 +11,7 @@ import pandas as pd
 from gatherbench.bench.model.advise.question import Question
 from gatherbench.bench.model.advise.rank import average_load, gpu_need, predict
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
-from gatherbench.bench.model.hits import policies
+from gatherbench.bench.model.hits import policies, simulated
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
@@ -61,7 +61,7 @@ def best_policy(rates: pd.DataFrame) -> str:
     Left out are those that nobody would train with, and those that are known at few shares. Empty:
     there is no other.
     """
-    able = [name for name, path in policies().items() if not (path.aside or path.learns)]
+    able = [name for name, path in policies().items() if not (path.aside or simulated(path))]
     mean = rates[rates["policy"].isin(able)].groupby("policy")["per_fetched"].mean()
     return str(mean.idxmax()) if len(mean) else ""
 

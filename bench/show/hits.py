@@ -15,13 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from gatherbench.bench.model.advise.question import Graph
-from gatherbench.bench.model.hits import COLUMNS, SHOWN, Hits, policies
+from gatherbench.bench.model.hits import COLUMNS, SHOWN, Hits, policies, simulated
 from gatherbench.bench.model.kept_share import WORTH, KeptShare
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.units import quantity, span
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.looks import FAINT
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
+from gatherbench.strategies.disk_cached import DiskCached
 
 #: The table of published hit rates, below ``results/reference``.
 PUBLISHED = "cache_hit_rates"
@@ -61,7 +62,7 @@ def render(hits: Hits, kept: KeptShare | None, remarks: Sequence[str] = ()) -> R
     """
     table = Table(
         title=f"{_graph(hits)}: hit rate in %, per fetched row / per distinct row,\n"
-        "by the share of the table that is kept in GPU memory",
+        "by the share of the table that is kept in memory",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -182,9 +183,10 @@ def _named(policy: str) -> str:
     return f"{policy}, {aside}" if aside else policy
 
 
-def _style(path: CachedZeroCopy) -> dict[str, Any]:
+def _style(path: CachedZeroCopy | DiskCached) -> dict[str, Any]:
     """Bound and control are dashed; only what was simulated at few shares has markers."""
-    return {"marker": "o" if path.learns else "", "linestyle": (0, (4, 2)) if path.aside else "-"}
+    dashed = (0, (4, 2)) if path.aside else "-"
+    return {"marker": "o" if simulated(path) else "", "linestyle": dashed}
 
 
 def _counted(hits: Hits) -> str:
@@ -199,6 +201,11 @@ def _counted(hits: Hits) -> str:
 def _asides(hits: Hits) -> str:
     known = policies()
     asides = {name: known[name].aside for name in hits.rates["policy"].unique()}
+    for name in asides:
+        path = known[name]
+        if isinstance(path, DiskCached) and not path.learns:
+            told = f"it is told of {path.superbatch} minibatches ahead"
+            asides[name] = f"{told}, and begins the epoch with nothing"
     return "".join(f"{name}: {aside}. " for name, aside in asides.items() if aside)
 
 

@@ -18,7 +18,7 @@ from gatherbench.strategies.registry import STRATEGIES, variants
 MOVERS = [
     param
     for param in RUNNABLE
-    if "cached" not in str(param.id) or re.search(r"(presampled|lru),10%", str(param.id))
+    if "cached" not in str(param.id) or re.search(r"(presampled|lru|belady),10%", str(param.id))
 ]
 SHAPES = [
     pytest.param(dtype, size, id=f"{str(dtype).removeprefix('torch.')}-{size}B")

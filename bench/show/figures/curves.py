@@ -44,7 +44,7 @@ NAMES_ROOM, LETTERS = 2.55, 12
 #: For series that are no strategies: the palette's colours, then darker ones.
 COLOURS = (
     *("blue", "vermilion", "green", "orange", "purple", "sky"),
-    *("#000000", "#8C564B", "#7F7F00", "#17687A", "#6A3D9A", "#A6CE39"),
+    *("#000000", "#8C564B", "#7F7F00", "#17687A", "#6A3D9A", "#A6CE39", "#B2182B"),
 )
 #: Where the axis of shares of the multiprocessors is labelled, per cent.
 SHARES = (0, 5, 10, 15, 25, 50)

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.model.hits import SHARES, SHOWN, policies
+from gatherbench.bench.model.hits import SHARES, SHOWN, policies, simulated
 from gatherbench.bench.show.hits import published_rates
 
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
@@ -36,7 +36,7 @@ def test_table_csv_and_picture(tmp_path: Path) -> None:
     table = pd.read_csv(tmp_path / "out" / "hits.csv")
     assert set(table["policy"]) == set(policies())
     for name, mine in table.groupby("policy"):
-        shares = SHOWN if policies()[str(name)].learns else SHARES
+        shares = SHOWN if simulated(policies()[str(name)]) else SHARES
         assert mine["share"].to_list() == [share / 1000 for share in shares]
         assert (mine["bytes_kept"] == mine["rows_kept"] * 33 * 4).all()
         assert mine[["per_fetched", "per_distinct"]].stack().between(0, 1).all()

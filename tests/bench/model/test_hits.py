@@ -17,14 +17,14 @@ from scipy.stats import binom
 from torch import Tensor
 
 from gatherbench.bench.model import hits
-from gatherbench.bench.model.hits import COLUMNS, SHARES, SHOWN, hit_rates, policies
+from gatherbench.bench.model.hits import COLUMNS, SHARES, SHOWN, hit_rates, policies, simulated
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.strategies.cached_zero_copy import CachedZeroCopy, placed
+from gatherbench.strategies.cached_zero_copy import placed
 from gatherbench.strategies.data_path import total
 from gatherbench.strategies.knowledge import Adjacency, Knowledge
 
-STATIC = [name for name, path in policies().items() if not path.learns]
+STATIC = [name for name, path in policies().items() if not simulated(path)]
 NODES = 640
 
 
@@ -94,12 +94,13 @@ def test_the_strategy_declares_the_same(skewed: Knowledge, policy: str) -> None:
     assert skewed.earlier is not None
     for share in SHOWN:
         word: Any = f"{share // 10}%"
-        path = CachedZeroCopy(policy=policies()[policy].policy, share=word)
+        path = replace(policies()[policy], share=word)
         known = skewed.limited_to(path.needs)
         declared = total(
             path.data_paths(skewed.measured or (), 64, NODES, known, skewed.earlier(0))
         )
-        found = declared.gpu_memory_bytes / declared.payload_bytes
+        missed = declared.gpu_link_read_bytes or declared.disk_payload_bytes
+        found = (declared.payload_bytes - missed) / declared.payload_bytes
         assert rates.loc[share / 1000, "per_fetched"] == found
 
 
