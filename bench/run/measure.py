@@ -125,7 +125,10 @@ def _measure(
     binding = bind_case(device, plan.threads, plan.numa, part_of=part_of)
     torch.set_num_threads(len(os.sched_getaffinity(0)))  # the plan's, whatever OMP_NUM_THREADS says
     dataset = open_dataset(job.dataset)
-    reason = _anybody(group.gathered(strategy.skip(device, dataset.spec.table_bytes)))
+    size = dataset.spec.table_bytes
+    reason = _anybody(
+        group.gathered(strategy.skip(device, size) or _too_large(job, strategy, size))
+    )
     if reason is not None:
         return reason
     trace = Trace.open(job.trace)
@@ -179,6 +182,16 @@ def _measure(
         _train(job, dataset, loaded.truth, epochs, looked_at[0], fetcher, witness, make, out, group)
         out.row(make.ok(CHECK_STAGE, "rows", "1", witness.rows, COMPARED))
     return None
+
+
+def _too_large(job: Job, strategy: Strategy, table_bytes: int) -> str | None:
+    """Why a path cannot have the table in memory; through a map of the file it would be another."""
+    if job.memory is None or "file" in strategy.needs or table_bytes <= job.memory.size:
+        return None
+    return (
+        f"no_memory: its table of {table_bytes:,} B does not fit in the {job.memory.size:,} B that"
+        " the case may take; the disk_ strategies read it off the disk"
+    )
 
 
 def _anybody(reasons: list[str | None]) -> str | None:

@@ -533,8 +533,8 @@ def disk_epochs(run: Run) -> Chart:
     return Chart(
         "disk-epochs",
         "Epoch time with the table on disk, by memory",
-        "Means over repeats; whiskers: their 95 % interval. The memory is the share of the table’s"
-        " bytes that all of a case may take, pages of its files among them; with no limit a warm"
+        "Means over repeats; whiskers: their 95 % interval. The memory is what a case may"
+        " take, as a share of the table’s bytes, pages of the table among it; with no limit a warm"
         " memory map may be read out of the page cache. Shorter is faster."
         + " Published: other people’s machines."
         * bool(published),

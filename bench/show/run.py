@@ -155,6 +155,9 @@ def _on_disk(run: Run) -> list[RenderableType]:
             values = (quantity(line[name], unit) for name, (_, unit) in _ON_DISK.items())
             table.add_row(line["strategy"], line["variant"], *values)
         parts += [table, Text()]
+    for engine, mine in found.groupby("engine"):
+        names = dict.fromkeys(mine["strategy"] + " " + mine["variant"])
+        parts += [Text(f"Reads in flight by {engine}: {', '.join(names)}"), Text()]
     return [Text(_ON_DISK_LEGEND, style="dim"), *parts] if parts else []
 
 

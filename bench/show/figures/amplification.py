@@ -51,7 +51,8 @@ def random_reads(row_bytes: int, num_rows: int, ids: int, *, merge: bool) -> flo
 class Reads:
     """What a panel shows: a table of so many rows, minibatches of so many ids, and points.
 
-    ``points``: ``series``, ``x`` (B of a row), ``counted`` and ``declared`` (bytes for a byte).
+    ``points``: ``series`` (the strategy), ``x`` (B of a row), ``counted`` and ``declared`` (bytes
+    for a byte); a line for each variant.
     """
 
     rows: int
@@ -68,12 +69,12 @@ def reads_of_run(run: Run) -> dict[str, Reads]:
     columns = {"x": "row_bytes", "counted": "amplification", "declared": "declared"}
     for family in memories(run):
         mine = table[table["workload"].isin(family.shares)]
-        names = [f"{s} {v}" for s, v in zip(mine["strategy"], mine["variant"], strict=True)]
-        points = pd.DataFrame({new: mine[old].to_numpy() for new, old in columns.items()})
-        points = points.assign(series=names).groupby("series", sort=False).median()
+        points = mine.groupby(["strategy", "variant"])[list(columns.values())].median()
         if len(points):
+            points = points.rename(columns={old: new for new, old in columns.items()})
+            points["series"] = points.index.get_level_values("strategy")
             size = int(mine["rows"].median()), int(mine["ids"].median())
-            found[family.name] = Reads(*size, points.reset_index())
+            found[family.name] = Reads(*size, points.reset_index(drop=True))
     return found
 
 

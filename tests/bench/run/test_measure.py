@@ -15,7 +15,7 @@ from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.check import WrongRowsError
-from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.job import Job, MemoryLimit
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
 from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.rows import Row
@@ -399,6 +399,19 @@ def test_what_a_strategy_keeps_on_the_gpu_is_declared(make_job, strategy, kept) 
         measure(job, out)
     values = {row.metric: row.value for row in rows_of(read_part(job.part)) if row.epoch < 0}
     assert values["gpu_table"] == (values["table"] if kept else 0)
+
+
+def test_a_table_in_memory_is_none_where_the_case_may_not_take_so_much(make_job) -> None:
+    """400 rows of 33 floats; what reads a file goes on."""
+    size = 400 * 33 * 4
+    for strategy, limit, starts in (
+        ("cpu_gather", size - 1, "no_memory: its table of 52,800 B does not fit in the 52,799 B"),
+        ("cpu_gather", size, "None"),
+        ("disk_mmap", size - 1, "None"),
+    ):
+        job = replace(make_job(strategy), memory=MemoryLimit(limit, None))
+        with closing(PartWriter(job.part)) as out:
+            assert str(measure(job, out)).startswith(starts)
 
 
 def test_a_strategy_that_the_loaded_table_leaves_no_room_is_skipped(make_job, monkeypatch) -> None:

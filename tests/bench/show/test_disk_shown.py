@@ -200,6 +200,8 @@ def test_the_terminal_has_a_table_of_reads(folder: Path) -> None:
     assert line_of(table, *CACHED)[2:] == [
         "25.0", "%", "8.00×", "7.50×", "8.00×", "1.20", "M/s", "90.0", "µs", "400", "µs",
     ]  # fmt: skip
+    assert "Reads in flight by io_uring: disk_direct io_uring,merged\n" in text
+    assert "Reads in flight by threads: disk_cached sieve,10%\n" in text
     assert line_of(table, *MAPPED)[2:] == ["–", "–", "–", "1.50×", "–", "–", "–"]
 
 
