@@ -28,7 +28,7 @@ def calibrate(
     disk: Annotated[
         str,
         typer.Option(
-            help="Folder whose disk is timed, in a file of up to 2 GiB that is gone afterwards"
+            help="Folder whose disk is timed, in a file of up to 1 GiB that is gone afterwards"
             " (default: the data folder; none: no disk)."
         ),
     ] = "",

@@ -88,7 +88,7 @@ MOST_ROUNDS = 100
 FEWEST_ROUNDS = 3
 _WIDTH = 120
 DISK_HELP = (
-    "folder whose disk is timed, in a file of up to 2 GiB that is gone afterwards (default: the"
+    "folder whose disk is timed, in a file of up to 1 GiB that is gone afterwards (default: the"
     " data folder; none: no disk)"
 )
 
@@ -130,7 +130,7 @@ def calibrate(
         device: ``cpu`` leaves a GPU alone; ``auto`` takes one if there is one.
         budget_s: seconds for everything; by default one minute, on a GPU 500 seconds.
         base: where the constants come from that this machine cannot give.
-        disk: a folder whose disk is timed, in a file of at most 2 GiB that is gone afterwards;
+        disk: a folder whose disk is timed, in a file of at most 1 GiB that is gone afterwards;
             where that cannot be done the profile says why. ``None``: no disk is timed.
         say: told what is being done.
 

@@ -27,7 +27,7 @@ from gatherbench.kernels.disk_read import RowReader
 from gatherbench.kernels.table_file import TableFile
 
 #: The file, of the room that there is at most this share, and at least so much.
-FILE_BYTES, SHARE_OF_ROOM, LEAST_BYTES = 2 * GIB, 0.25, 256 * MIB
+FILE_BYTES, SHARE_OF_ROOM, LEAST_BYTES = GIB, 0.25, 256 * MIB
 #: Reads of a batch for each that is in flight: filling and draining the queue then count little.
 _BATCH = 8
 #: Batches are read until this is spent.

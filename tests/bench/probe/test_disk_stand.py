@@ -107,7 +107,9 @@ def test_the_kernels_count_is_read_where_there_is_one(
     assert read_bytes() == 4096
 
 
-@pytest.mark.parametrize(("free", "size"), [(100 * GIB, 2 * GIB), (4 * GIB, GIB), (GIB, 256 * MIB)])
+@pytest.mark.parametrize(
+    ("free", "size"), [(100 * GIB, GIB), (2 * GIB, 512 * MIB), (GIB, 256 * MIB)]
+)
 def test_the_file_leaves_room(
     free: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
