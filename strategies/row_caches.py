@@ -146,8 +146,8 @@ class Belady(_Rows):
     Of equal rows: one that is held stays rather than a new one; among those held, of the same next
     minibatch, the one leaves that was last found to be asked for then.
 
-    :meth:`announce` may be called beside :meth:`step`, each by one thread. A minibatch that was not
-    announced by the time of its step, and before which none is missing, is known from then on.
+    :meth:`announce` may be called beside :meth:`step`, each by one thread. A minibatch that nobody
+    announced, while no other is outstanding, is known from its own step on.
 
     Args:
         capacity, num_rows: as of :class:`RowCache`.

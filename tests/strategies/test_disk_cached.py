@@ -18,11 +18,18 @@ from gatherbench.kernels.disk_read import DiskReadError
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies import places
 from gatherbench.strategies.base import Fetcher, announcing, parameters
-from gatherbench.strategies.conformance import known_of, open_known, random_table
+from gatherbench.strategies.conformance import (
+    NonconformingError,
+    check_knowledge,
+    known_of,
+    open_known,
+    random_table,
+)
 from gatherbench.strategies.data_path import DataPath, total
-from gatherbench.strategies.disk_cached import LEARNING, DiskCached
+from gatherbench.strategies.disk_cached import LEARNING, DiskCached, DiskCachedPath
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of
 from gatherbench.strategies.registry import build, variants
+from gatherbench.strategies.row_caches import Belady, RowCache
 
 HOST = torch.device("cpu")
 ROWS = 257
@@ -162,6 +169,42 @@ def test_after_a_read_that_failed_nothing_more_is_fetched(policy: str, tmp_path:
             fetcher.submit(torch.arange(ROWS))
         with pytest.raises(RuntimeError, match="a read has failed"):
             fetcher.submit(torch.arange(1))
+
+
+def forgetful(path: DiskCachedPath, ids: Tensor, out: Tensor) -> None:
+    """Keeps nothing beyond a minibatch."""
+    RIGHT(path, ids, out)
+    assert isinstance(path._kept, RowCache | Belady)
+    path._kept.forget()
+
+
+def boastful(path: DiskCachedPath, ids: Tensor, out: Tensor) -> None:
+    """Counts a hit more."""
+    RIGHT(path, ids, out)
+    path._hits += 1
+
+
+def wasteful(path: DiskCachedPath, ids: Tensor, out: Tensor) -> None:
+    """Reads a row that nobody asked for."""
+    RIGHT(path, ids, out)
+    path._read_far(torch.zeros(1, dtype=torch.int64), out.new_empty(1, out.shape[1]))
+
+
+RIGHT = DiskCachedPath.fetch
+
+
+@pytest.mark.parametrize("policy", ["lru", "belady"])
+@pytest.mark.parametrize("wrong", [None, forgetful, boastful, wasteful])
+def test_what_does_otherwise_than_it_declares_is_found_out(
+    wrong: Any, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = cached(policy=policy, share="50%", superbatch="100")
+    if wrong is None:
+        check_knowledge(strategy, HOST)
+        return
+    monkeypatch.setattr(DiskCachedPath, "fetch", wrong)
+    with pytest.raises(NonconformingError, match="were counted, and"):
+        check_knowledge(strategy, HOST)
 
 
 def test_who_learns_who_is_aside_and_what_each_needs() -> None:
