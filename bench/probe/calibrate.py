@@ -358,8 +358,11 @@ def folder_of_disk(said: str) -> Path | None:
         return None
     if said and not Path(said).is_dir():
         raise ProbeError(f"--disk {said}: no such folder; name one of the disk, or none")
+    try:
+        root = Path(said) if said else data_root().absolute()
+    except ImportError:  # where little is installed there are no data, nor a folder for them
+        root = Path.cwd()
     # A data folder that is not there yet will lie on the disk of what it is made in.
-    root = Path(said) if said else data_root().absolute()
     return next(place for place in (root, *root.parents) if place.is_dir())
 
 

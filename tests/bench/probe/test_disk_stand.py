@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -193,5 +194,9 @@ def test_the_folder_is_the_one_named_or_the_data_folders(
     assert folder_of_disk("") == tmp_path
     assert folder_of_disk(str(tmp_path)) == tmp_path
     assert folder_of_disk("none") is None
+    monkeypatch.delenv("GATHERBENCH_DATA")
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    monkeypatch.chdir(tmp_path)
+    assert folder_of_disk("") == tmp_path, "a bare machine has no data folder"
     with pytest.raises(ProbeError, match="no such folder; name one of the disk, or none"):
         folder_of_disk(str(tmp_path / "gone"))
