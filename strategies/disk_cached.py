@@ -20,12 +20,12 @@ from torch import Tensor
 
 from gatherbench.kernels.disk_read import RowReader, reads_of
 from gatherbench.kernels.table_file import TableFile
-from gatherbench.strategies.base import Fetcher, SetupStep, Strategy, announcing
+from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Strategy, announcing
 from gatherbench.strategies.cached_zero_copy import ASIDE, NEEDS, CachedPath, placed
 from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.disk_direct import NOWHERE, engine_step
-from gatherbench.strategies.host_fetcher import HostFetcher
+from gatherbench.strategies.host_fetcher import HostFetcher, on_disk
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.placed import Placed
 from gatherbench.strategies.places import cuda_skip, no_path_to, no_room
@@ -221,6 +221,9 @@ class DiskCachedPath(CachedPath):
     def begin_epoch(self) -> None:
         if self._forgetful is not None:
             self._forgetful.forget()
+
+    def residency(self) -> tuple[Residency, ...]:
+        return on_disk(self._reader.file.path)
 
     def counts(self) -> dict[str, int]:
         return super().counts() | self._reader.counts()

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from gatherbench.kernels.disk_read import RowReader, reads_of
 from gatherbench.kernels.table_file import TableFile
-from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
+from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Strategy
 from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
 from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.host_fetcher import HostFetcher, HostPath
+from gatherbench.strategies.host_fetcher import HostFetcher, HostPath, on_disk
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.places import cuda_skip, no_path_to
 
@@ -110,6 +110,9 @@ class DiskPath(HostPath):
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
         self._reader.read(_numbers(ids), out.view(torch.uint8).numpy())
+
+    def residency(self) -> tuple[Residency, ...]:
+        return on_disk(self._reader.file.path)
 
     def counts(self) -> dict[str, int]:
         return self._reader.counts()

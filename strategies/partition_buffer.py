@@ -33,10 +33,10 @@ from gatherbench.kernels.disk_read import DiskReadError, block_bytes, open_direc
 from gatherbench.kernels.host_memory import HUGE_PAGE, empty_table
 from gatherbench.kernels.read_engines import latency_bin
 from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
-from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
+from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Strategy
 from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
 from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.host_fetcher import HostFetcher, HostPath
+from gatherbench.strategies.host_fetcher import HostFetcher, HostPath, on_disk
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.partition_orders import Partitions
 from gatherbench.strategies.places import cuda_skip, no_path_to
@@ -321,6 +321,9 @@ class BufferPath(HostPath):
             future.exception()  # waits; what is dropped may have failed
         self._coming.clear()
         self._walk.begin_epoch()
+
+    def residency(self) -> tuple[Residency, ...]:
+        return on_disk(self._file.path)
 
     def counts(self) -> dict[str, int]:
         return self._walk.counts()

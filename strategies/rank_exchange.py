@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _get_default_group
 
 from gatherbench.kernels.reference import byte_rows
 from gatherbench.strategies.knowledge import Ranks
@@ -99,9 +99,8 @@ class Exchange:
         self.rows_a_round = max(1, ROUND_BYTES // row_bytes)
         self._group: dist.ProcessGroup | None = None
         if ranks.world > 1:
-            # Of its own accord a new group waits for half an hour, whatever the default group does;
-            # nothing public tells how long that waits.
-            backend = cast("dist.ProcessGroup", dist.group.WORLD)._get_backend(device)
+            backend = _get_default_group()._get_backend(device)
+            # Of its own accord a new group waits for half an hour, whatever the default group does.
             self._group = dist.new_group(timeout=backend.options._timeout)
             #: gloo sends from host memory.
             self._staged = device.type != "cpu" and backend.name() == "gloo"

@@ -140,8 +140,8 @@ def scaling(run: Run) -> pd.DataFrame:
         for key, values in logs.items()
         if seeds.get(key.workload)
     }
-    ends = ["median", "low", "high"]
-    epochs, cores = epoch_times(run).set_index(SERIES)[ends], _cores_busy(run)
+    epochs, cores = epoch_times(run).set_index(SERIES), _cores_busy(run)
+    quartiles = epochs[["median", "low", "high"]].T.to_dict("list")
     records = []
     for family in families(run):
         for workload, ranks in family.worlds.items():
@@ -155,7 +155,7 @@ def scaling(run: Run) -> pd.DataFrame:
                         **key._asdict(),
                         "ranks": ranks,
                         "seeds": seeds.get(workload),
-                        **dict(zip(_ends("epoch"), epochs.loc[tuple(key)], strict=True)),
+                        **dict(zip(_ends("epoch"), quartiles[tuple(key)], strict=True)),
                         **_columns("efficiency", of if isinstance(of, Interval) else None),
                         "why": of if isinstance(of, str) else "",
                         "cores": busy.value if busy else None,
