@@ -86,7 +86,7 @@ def _block_of(fd: int, path: Path) -> int:
         block *= 2
 
 
-class _Plan:
+class ReadPlan:
     """The reads that bring rows of a file: ``order`` is which row is read when."""
 
     def __init__(self, ids: NDArray[np.int64], file: TableFile, block: int, merge: bool) -> None:
@@ -102,7 +102,7 @@ class _Plan:
 
 def reads_of(ids: NDArray[np.int64], file: TableFile, merge: bool) -> tuple[int, int]:
     """Bytes and requests with which :meth:`RowReader.read` gets rows ``ids`` (int64 ``[B]``)."""
-    plan = _Plan(ids, file, block_bytes(file.path), merge)
+    plan = ReadPlan(ids, file, block_bytes(file.path), merge)
     return int(plan.sizes.sum()), len(plan.sizes)
 
 
@@ -192,7 +192,7 @@ class RowReader:
     def _read_rows(
         self, ids: NDArray[np.int64], out: NDArray[np.uint8], places: NDArray[np.int64]
     ) -> None:
-        plan = _Plan(ids, self.file, self._block, self._merge)
+        plan = ReadPlan(ids, self.file, self._block, self._merge)
         reads = Reads(
             self._fd,
             plan.begins,

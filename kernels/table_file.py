@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,11 @@ class TableFile:
         if features.ndim != 2 or not features.flags.c_contiguous:
             raise ValueError(f"features: expected rows [N, D] as they lie, got {features.shape}")
         row_bytes = features.shape[1] * features.itemsize
-        return cls(Path(features.filename), features.offset, features.shape[0], row_bytes)
+        # ``offset`` is that of the whole map, also of a part of it.
+        mapping = features._mmap  # type: ignore[attr-defined]
+        first = features.offset - features.offset % mmap.ALLOCATIONGRANULARITY
+        into = features.ctypes.data - np.frombuffer(mapping, np.uint8).ctypes.data
+        return cls(Path(features.filename), first + into, features.shape[0], row_bytes)
 
     @property
     def end(self) -> int:

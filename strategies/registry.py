@@ -19,6 +19,7 @@ from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.disk_direct import DiskDirect
+from gatherbench.strategies.disk_gds import DiskGds
 from gatherbench.strategies.disk_mmap import DiskMmap
 from gatherbench.strategies.partition_buffer import PartitionBuffer
 from gatherbench.strategies.sharded import Sharded
@@ -45,6 +46,7 @@ STRATEGIES: tuple[type[Strategy], ...] = (
     DiskMmap,
     DiskDirect,
     DiskCached,
+    DiskGds,
     PartitionBuffer,
     AllInGpu,
 )

@@ -13,6 +13,7 @@ tickets. A strategy that overlaps needs to hear of the next batch early::
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import Strategy, Ticket
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, adjacency_of, current_ranks
 from gatherbench.strategies.places import free_bytes
@@ -35,7 +37,7 @@ Rows = Tensor | NDArray[Any] | list[int] | list[bool] | slice
 
 
 def unified(
-    x: Tensor,
+    x: Tensor | np.memmap[Any, Any],
     strategy: str = "aligned_zero_copy",
     device: torch.device | str | None = None,
     *,
@@ -56,7 +58,8 @@ def unified(
 
     Args:
         x: the feature table ``[N, D]``, any dtype, contiguous, in host memory. It is used in
-            place where the data path allows it: leave it unchanged until :meth:`close`.
+            place where the data path allows it: leave it unchanged until :meth:`close`. For a
+            strategy that reads a disk, ``numpy.load(path, mmap_mode="r")``.
         strategy: a name of ``gatherbench list strategies``.
         device: where the rows shall lie; by default the current GPU, or the host without one.
         copy: see :class:`UnifiedTensor`.
@@ -70,8 +73,13 @@ def unified(
             or the strategy cannot run here (its reason is given), or has to know what was not
             given, or ranks that are not known (``knowledge.current_ranks``); or ``x`` is no table,
             or wants a gradient, which does not flow through a fetch.
-        TypeError: ``x`` is no tensor.
+        TypeError: ``x`` is no tensor and no map of a file.
     """
+    file = TableFile.of(x) if isinstance(x, np.memmap) else None
+    if isinstance(x, np.memmap):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # read-only: torch warns, and nothing writes to it
+            x = torch.from_numpy(x)
     if isinstance(x, Tensor) and x.requires_grad:
         raise ValueError("x requires a gradient, and none flows through a fetch: use x.detach()")
     if device is None:
@@ -81,12 +89,17 @@ def unified(
     except RuntimeError as error:
         raise ValueError(f"device = {device!r}: expected e.g. 'cpu', 'cuda' or 'cuda:1'") from error
     path = build(strategy, params)
+    if "file" in path.needs and file is None:
+        raise ValueError(
+            f"{strategy} reads a file: give x as numpy.load('features.npy', mmap_mode='r')"
+        )
     known = Knowledge(
         graph=None if graph is None else adjacency_of(graph, len(x)),
         training_ids=None if train_ids is None else train_ids.cpu().long().numpy(),
         earlier=None if minibatches is None else lambda _epoch: minibatches,
         room_bytes=free_bytes(place) if "room_bytes" in path.needs else None,
         ranks=current_ranks() if "ranks" in path.needs else None,
+        file=file,
     )
     return UnifiedTensor(x, path, place, copy=copy, knowledge=known)
 

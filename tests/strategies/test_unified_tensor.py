@@ -536,3 +536,16 @@ def test_ids_that_name_no_rows(ids: Any, error: type[Exception], strategy: str) 
         with pytest.raises(error):
             _ = features[ids]
         assert torch.equal(features[torch.arange(5)], TABLE[:5])
+
+
+def test_a_map_of_a_file_is_read_off_the_disk(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", TABLE.numpy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    ids = torch.tensor([3, 499, 3])
+    for strategy in ("disk_direct", "disk_mmap", "aligned_zero_copy"):
+        with gatherbench.unified(mapped, strategy, "cpu") as features:
+            assert torch.equal(features[ids], TABLE[ids])
+    with pytest.raises(ValueError, match=r"disk_direct reads a file: give x as numpy\.load"):
+        gatherbench.unified(TABLE, "disk_direct", "cpu")
+    with pytest.raises(ValueError, match="expected rows"):
+        gatherbench.unified(mapped[:, :1], "disk_direct", "cpu")
