@@ -302,7 +302,7 @@ class Strategy(ABC):
         row_bytes: int,
         num_rows: int,
         knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
+        before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
         """How minibatches travel, one path for each: :meth:`data_path` of each.
 
@@ -312,8 +312,8 @@ class Strategy(ABC):
             batches: ids ``[B]`` of each minibatch in the order of fetching.
             num_rows: of the table.
             knowledge: what the path is opened with.
-            before: ids of the minibatches that were fetched earlier, in their order. Maybe a whole
-                epoch, read as it is iterated.
+            before: ids of the minibatches of each epoch that was fetched earlier, in their order;
+                read as it is iterated.
         """
         return (self.data_path(ids, row_bytes) for ids in batches)
 

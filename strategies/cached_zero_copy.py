@@ -9,6 +9,7 @@ while it fetches (``set_cache.py``). One launch reads both places.
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -129,11 +130,11 @@ class CachedZeroCopy(Strategy):
         row_bytes: int,
         num_rows: int,
         knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
+        before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
         kept = self._kept(num_rows, row_bytes, knowledge)
         if self.learns:
-            for ids in before:
+            for ids in itertools.chain.from_iterable(before):
                 kept.step(ids.numpy())
         for ids in batches:
             cold = self.data_path(ids[torch.from_numpy(kept.step(ids.numpy())[0] < 0)], row_bytes)

@@ -179,7 +179,7 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
     patterns = list(id_patterns(NUM_ROWS))
     batches = [ids for _, ids in patterns]
     knowledge = known_of(strategy, NUM_ROWS)
-    paths = list(strategy.data_paths(batches, row_bytes, NUM_ROWS, knowledge, batches))
+    paths = list(strategy.data_paths(batches, row_bytes, NUM_ROWS, knowledge, [batches]))
     count = f"data_paths() gave {len(paths)} paths for {len(patterns)} minibatches"
     _require(strategy, len(paths) == len(patterns), count)
     table = NUM_ROWS * row_bytes
@@ -221,7 +221,8 @@ def check_knowledge(strategy: Strategy, device: torch.device) -> None:
         _raises(strategy, ValueError, lambda: strategy.open(table, device, less), f"no {need}")  # noqa: B023 - called at once
     batches = [ids for _, ids in id_patterns(NUM_ROWS)]
     first, later = (
-        list(strategy.data_paths(batches, 129, NUM_ROWS, known, before)) for before in ((), batches)
+        list(strategy.data_paths(batches, 129, NUM_ROWS, known, before))
+        for before in ((), [batches])
     )
     said = "data_paths() depends on what was fetched before, and learns is False"
     _require(strategy, strategy.learns or first == later, said)

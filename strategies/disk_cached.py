@@ -8,6 +8,7 @@ comes is known: Ginex (Park et al., PVLDB 15(11), 2022) then keeps what Belady's
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from gatherbench.strategies.places import cuda_skip, no_path_to, no_room
 from gatherbench.strategies.row_caches import Belady, RowCache, RowPolicy
 
 #: Policies that find out while they fetch.
-LEARNING = ("lru", "clock", "sieve", "s3-fifo")
+LEARNING = ("lru", "clock", "sieve", "s3-fifo", "belady")
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,8 @@ class DiskCached(Strategy):
 
     By score, as ``cached_zero_copy`` has them, by use (``lru``, ``clock``, ``sieve``, ``s3-fifo``),
     or by what comes: for ``belady`` a ``superbatch`` of minibatches is announced. It knows what any
-    training could that draws its minibatches early, and forgets all between epochs, so it is ranked
-    like the others, and need not see fresh ones. ``start``: whether a cache that learns keeps its
-    rows from epoch to epoch (``warm``).
+    training could that draws its minibatches early, so it is ranked like the others. ``start``:
+    whether a cache that learns keeps its rows from epoch to epoch (``warm``).
     """
 
     name: ClassVar[str] = "disk_cached"
@@ -71,7 +71,7 @@ class DiskCached(Strategy):
         reason = cuda_skip(device) if device.type == "cuda" else no_path_to(device)
         if reason is not None:
             return reason
-        if self.start == "cold" and not self.learns:
+        if self.start == "cold" and self.policy not in LEARNING:
             return f"unsupported: start = cold: {self.policy} learns nothing that it could forget"
         if self.superbatch != type(self).superbatch and self.policy != "belady":
             return f"unsupported: superbatch = {self.superbatch}: {self.policy} hears of none"
@@ -88,7 +88,7 @@ class DiskCached(Strategy):
 
     @property
     def learns(self) -> bool:
-        return self.policy in LEARNING
+        return self.policy in LEARNING and (self.policy, self.start) != ("belady", "cold")
 
     @property
     def lookahead(self) -> int:
@@ -104,17 +104,21 @@ class DiskCached(Strategy):
         row_bytes: int,
         num_rows: int,
         knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
+        before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
         known = knowledge.file or TableFile(NOWHERE, 0, num_rows, row_bytes)
         file = replace(known, num_rows=num_rows, row_bytes=row_bytes)
         kept = self.kept(num_rows, knowledge)
+
+        def epoch(batches: Iterable[Tensor]) -> Iterable[Tensor]:
+            if not isinstance(kept, Belady):
+                return batches
+            return announcing(batches, kept.ahead, lambda ids: kept.announce(ids.numpy()))
+
         if self.learns and self.start == "warm":
-            for ids in before:
+            for ids in itertools.chain.from_iterable(map(epoch, before)):
                 kept.step(ids.numpy())
-        if isinstance(kept, Belady):
-            batches = announcing(batches, kept.ahead, lambda ids: kept.announce(ids.numpy()))
-        for ids in batches:
+        for ids in epoch(batches):
             missing = ids[torch.from_numpy(kept.step(ids.numpy())[0] < 0)]
             yield self._path(ids, missing, file)
 
@@ -144,7 +148,7 @@ class DiskCached(Strategy):
         count = self._part(num_rows)
         if self.policy == "belady":
             return Belady(count, num_rows, int(self.superbatch))
-        if self.learns:
+        if self.policy in LEARNING:
             return RowCache(cast("RowPolicy", self.policy), count, num_rows)
         return placed(self.policy, count, num_rows, knowledge)
 
@@ -200,7 +204,7 @@ class DiskCachedPath(CachedPath):
             reader.close()
             raise
         self._belady = kept if isinstance(kept, Belady) else None
-        self._forgetful = kept if isinstance(kept, RowCache) and forgets else self._belady
+        self._forgetful = kept if forgets and not isinstance(kept, Placed) else None
         self.announced = self._belady.ahead if self._belady else 0
 
     def _read_far(self, ids: Tensor, out: Tensor, places: Tensor | None = None) -> None:

@@ -68,7 +68,7 @@ class DiskDirect(Strategy):
         row_bytes: int,
         num_rows: int,
         knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
+        before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
         known = knowledge.file or TableFile(NOWHERE, 0, num_rows, row_bytes)
         file = replace(known, num_rows=num_rows, row_bytes=row_bytes)

@@ -61,7 +61,7 @@ class DiskGds(Strategy):
         row_bytes: int,
         num_rows: int,
         knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
+        before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
         return map(_past_the_cpu, DiskDirect().data_paths(batches, row_bytes, num_rows, knowledge))
 

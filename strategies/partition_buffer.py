@@ -85,7 +85,7 @@ class PartitionBuffer(Strategy):
         row_bytes: int,
         num_rows: int,
         knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
+        before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
         parts, file = knowledge.partitions, knowledge.file
         if parts is None or file is None:

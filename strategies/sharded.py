@@ -103,7 +103,7 @@ class Sharded(Strategy):
         row_bytes: int,
         num_rows: int,
         knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
+        before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
         """What the rank asks for. What it does for the others, which ask it, they declare."""
         kept = self._kept(num_rows, row_bytes, knowledge)

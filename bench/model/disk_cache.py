@@ -76,14 +76,14 @@ class Requests:
         rows: how many rows these are.
         filling, counted: ids below ``rows``, a step each, distinct in it: before hits are counted,
             and while they are.
-        epoch: such steps of an epoch, or of as much of it as is simulated.
+        epoch: how many such steps make an epoch, or as much of it as is simulated.
         minibatches: that make a step.
     """
 
     rows: int
     filling: tuple[Ids, ...]
     counted: tuple[Ids, ...]
-    epoch: tuple[Ids, ...]
+    epoch: int
     minibatches: float = 1.0
 
 
@@ -105,7 +105,7 @@ def requests_of(sizes: MinibatchSizes, num_rows: int, batches: int) -> Requests:
     found = tuple(draw.permutation(np.unique(one)) for one in asked)
     begin = max(1, steps * FILLING // (FILLING + COUNTED))
     minibatches = float(step / rate.sum())
-    epoch = found[: max(1, round(batches / minibatches))]
+    epoch = max(1, round(batches / minibatches))
     return Requests(ROWS, found[:begin], found[begin:], epoch, minibatches)
 
 
@@ -120,27 +120,31 @@ def _drawn(sizes: MinibatchSizes, num_rows: int, draw: np.random.Generator) -> R
     for epoch in range(2):
         ids = (place[one.numpy()] for one in islice(earlier(epoch), SUPERBATCH))
         epochs.append(tuple(one[one >= 0] for one in ids))
-    return Requests(len(kept), epochs[0], epochs[1], epochs[1])
+    return Requests(len(kept), epochs[0], epochs[1], max(1, len(epochs[1])))
 
 
 def hit_rate(requests: Requests, policy: str, share: float) -> float:
-    """Of the requests the share that a cache for ``share`` of the rows holds.
+    """Of the requests the share that a cache for ``share`` of the rows holds once it is full.
 
-    Of one that learns, once it is full; Belady's begins each epoch anew, and knows no further.
+    Belady's knows minibatches up to the end of the epoch.
     """
     capacity = min(requests.rows, int(share * requests.rows))
     ahead = max(1, int(SUPERBATCH / requests.minibatches))
     cache = POLICIES[policy](capacity, requests.rows, ahead)
-    counted = requests.counted
-    if isinstance(cache, Belady):
-        counted = requests.epoch
-        for ids in counted:
-            cache.announce(ids)
-    else:
-        for ids in requests.filling:
-            cache.step(ids)
-    hits = sum(int((cache.step(ids)[0] >= 0).sum()) for ids in counted)
-    return hits / max(1, sum(len(ids) for ids in counted))
+
+    def hits_of(steps: tuple[Ids, ...]) -> int:
+        hits = 0
+        for first in range(0, len(steps), requests.epoch):
+            epoch = steps[first : first + requests.epoch]
+            if isinstance(cache, Belady):
+                for ids in epoch:
+                    cache.announce(ids)
+            hits += sum(int((cache.step(ids)[0] >= 0).sum()) for ids in epoch)
+        return hits
+
+    hits_of(requests.filling)
+    asked = sum(len(ids) for ids in requests.counted)
+    return hits_of(requests.counted) / max(1, asked)
 
 
 def keeping(

@@ -178,8 +178,6 @@ def _by_use(
 
     hits = dict.fromkeys(caches, (0, 0.0))
     for epoch, counts in ((known.earlier(0), False), (known.measured, True)):
-        for belady in told:
-            belady.forget()
         for ids in announcing(epoch, max((one.ahead for one in told), default=0), announce):
             rows = ids.numpy()
             for key, cache in caches.items():

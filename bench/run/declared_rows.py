@@ -53,7 +53,7 @@ def declared_rows(
     dataset: GraphDataset,
     make: RowMaker,
     knowledge: Knowledge = NOTHING,
-    before: Iterable[Tensor] = (),
+    before: Iterable[Iterable[Tensor]] = (),
 ) -> Iterator[Row]:
     """What the strategy says of an epoch's bytes, and what its training asks of a GPU.
 
@@ -82,7 +82,7 @@ def path_rows(
     num_rows: int,
     make: RowMaker,
     knowledge: Knowledge = NOTHING,
-    before: Iterable[Tensor] = (),
+    before: Iterable[Iterable[Tensor]] = (),
 ) -> Iterator[Row]:
     """What the strategy says of an epoch's way from a table of ``num_rows`` rows.
 

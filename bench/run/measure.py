@@ -174,7 +174,7 @@ def _measure(
         checked = check_rows(fetcher, witness, looked_at, when, first=residency, group=group)
         out.row(make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
         if job.case.repeat == 0:
-            before = itertools.chain((one.input_ids for one in looked_at), epochs.warm_up_ids())
+            before = [(one.input_ids for one in looked_at), *epochs.warm_up_ids()]
             told = knowledge, before
             for row in declared_rows(job.case.workload, strategy, trace, dataset, make, *told):
                 out.row(row)
@@ -318,9 +318,9 @@ class Epochs:
             return InputIds(self.trace)
         return _Again(lambda: self._ids(0, self.plan.epochs))
 
-    def warm_up_ids(self) -> Iterator[Tensor]:
-        """Input ids of the warm-up."""
-        return self._ids(self.plan.epochs, self.plan.warmup_epochs)
+    def warm_up_ids(self) -> Iterator[Iterator[Tensor]]:
+        """Input ids of each epoch of the warm-up."""
+        return (self._ids(self.plan.epochs + one, 1) for one in range(self.plan.warmup_epochs))
 
     def _ids(self, first: int, count: int) -> Iterator[Tensor]:
         for epoch in range(first, first + count):

@@ -140,7 +140,7 @@ class PeerWholegraph(Peer):
         row_bytes: int,
         num_rows: int,
         knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
+        before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
         ranks = knowledge.ranks or Ranks(0, 1, 1)
         rows_of_rank = max(1, -(-num_rows // ranks.world))

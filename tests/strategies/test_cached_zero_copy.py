@@ -93,7 +93,7 @@ def test_what_is_told_in_advance_is_what_is_counted(
     table = random_table(257, 3, torch.float32)
     known = known_of(strategy, 257)
     ids = [torch.tensor(batch, dtype=torch.int64) for batch in batches]
-    told = strategy.data_paths(ids[before:], 12, 257, known, ids[:before])
+    told = strategy.data_paths(ids[before:], 12, 257, known, [ids[:before]])
     with strategy.open(table, HOST, known) as fetcher:
         for batch in ids[:before]:
             fetcher.submit(batch).result()

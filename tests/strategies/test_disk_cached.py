@@ -77,7 +77,7 @@ def test_what_is_told_in_advance_is_what_is_counted(
     table = random_table(ROWS, 3, torch.float32)
     first = skewed(4)
     second = [torch.tensor(ids, dtype=torch.int64) for ids in batches]
-    told = strategy.data_paths(second, 12, ROWS, known_of(strategy, ROWS), first)
+    told = strategy.data_paths(second, 12, ROWS, known_of(strategy, ROWS), [first])
     with open_known(strategy, table, HOST) as fetcher:
         list(fetched(fetcher, first))
         for ids, path, (rows, counted) in zip(second, told, fetched(fetcher, second), strict=True):
@@ -107,11 +107,13 @@ def test_the_path_of_a_minibatch_by_hand() -> None:
     )
 
 
-def test_without_a_start_from_memory_each_epoch_begins_with_nothing() -> None:
+@pytest.mark.parametrize("policy", ["lru", "belady"])
+def test_without_a_start_from_memory_each_epoch_begins_with_nothing(policy: str) -> None:
     epoch = skewed(10)
     hits: dict[str, list[int]] = {}
     for start in ("warm", "cold"):
-        strategy = cached(policy="lru", share="50%", start=start)
+        strategy = cached(policy=policy, share="50%", start=start)
+        assert strategy.learns == ((policy, start) != ("belady", "cold"))
         with open_known(strategy, random_table(ROWS, 5, torch.float16), HOST) as fetcher:
             hits[start] = [
                 sum(counted["rows_in_memory"] for _, counted in fetched(fetcher, epoch))
@@ -123,7 +125,7 @@ def test_without_a_start_from_memory_each_epoch_begins_with_nothing() -> None:
 @pytest.mark.parametrize("ahead", ["0", "1"])
 def test_belady_has_more_hits_than_any_that_does_not_know_what_comes(ahead: str) -> None:
     epoch, found = skewed(), dict[str, int]()
-    for policy in ("belady", "random", *LEARNING):
+    for policy in ("random", *LEARNING):
         strategy = cached(policy=policy, ahead=ahead)
         with open_known(strategy, random_table(ROWS, 5, torch.float16), HOST) as fetcher:
             assert fetcher.announced == (100 if policy == "belady" else 0)
@@ -213,15 +215,15 @@ def test_who_learns_who_is_aside_and_what_each_needs() -> None:
     assert {name for name, one in every.items() if one.aside} == {"oracle", "random"}
     needs = {name: one.needs - {"file"} for name, one in every.items()}
     assert all("file" in one.needs for one in every.values())
-    assert {name for name, of in needs.items() if not of} == {"random", "belady", *LEARNING}
+    assert {name for name, of in needs.items() if not of} == {"random", *LEARNING}
     assert needs["presampled"] == {"earlier", "graph"}
 
 
 def test_no_variant_runs_under_two_names() -> None:
     runs = [one for one in variants(DiskCached) if one.skip(HOST) is None]
     shares, aheads, static = 5, 2, 5
-    assert len(runs) == shares * aheads * (static + 2 * len(LEARNING) + 3)
-    assert "belady learns nothing" in str(cached(policy="belady", start="cold").skip(HOST))
+    assert len(runs) == shares * aheads * (static + 2 * len(LEARNING) + 2 * 2)
+    assert "degree learns nothing" in str(cached(policy="degree", start="cold").skip(HOST))
     assert "lru hears of none" in str(cached(policy="lru", superbatch="10").skip(HOST))
     said = cached(policy="lru", superbatch="10").skip(torch.device("cuda", 127))
     assert str(said).startswith("no_device: ")

@@ -142,7 +142,7 @@ class SaysRowsForBlocks(DiskDirect):
         row_bytes: int,
         num_rows: int,
         knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
+        before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
         paths = super().data_paths(batches, row_bytes, num_rows, knowledge, before)
         return (replace(path, disk_bytes=path.disk_payload_bytes) for path in paths)
@@ -158,7 +158,7 @@ class ForgetsTheHeader(DiskDirect):
         row_bytes: int,
         num_rows: int,
         knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
+        before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
         return super().data_paths(batches, row_bytes, num_rows, NOTHING, before)
 

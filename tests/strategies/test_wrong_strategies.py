@@ -298,7 +298,7 @@ class LosesAMinibatch(Made):
         row_bytes: int,
         num_rows: int,
         knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
+        before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
         return islice(super().data_paths(batches, row_bytes, num_rows, knowledge, before), 1, None)
 
@@ -339,7 +339,7 @@ class LearnsWithoutAWord(Made):
         row_bytes: int,
         num_rows: int,
         knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
+        before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
         saved = sum(len(ids) for ids in before) > 0
         for ids in batches:
@@ -382,7 +382,7 @@ class FirstRowsKept(Made):
         row_bytes: int,
         num_rows: int,
         knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
+        before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
         for ids in batches:
             path = self.data_path(ids[ids >= self.FIRST], row_bytes)

@@ -97,7 +97,7 @@ def test_the_strategy_declares_the_same(skewed: Knowledge, policy: str) -> None:
         path = replace(policies()[policy], share=word)
         known = skewed.limited_to(path.needs)
         declared = total(
-            path.data_paths(skewed.measured or (), 64, NODES, known, skewed.earlier(0))
+            path.data_paths(skewed.measured or (), 64, NODES, known, [skewed.earlier(0)])
         )
         missed = declared.gpu_link_read_bytes or declared.disk_payload_bytes
         found = (declared.payload_bytes - missed) / declared.payload_bytes

@@ -68,7 +68,7 @@ class FirstRowsKept(Strategy):
         row_bytes: int,
         num_rows: int,
         knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
+        before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
         for ids in batches:
             far = self.data_path(ids[ids >= num_rows // int(self.parts)], row_bytes)
@@ -160,7 +160,7 @@ class LastSeenKept(FirstRowsKept):
         row_bytes: int,
         num_rows: int,
         knowledge: Knowledge = NOTHING,
-        before: Iterable[Tensor] = (),
+        before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
         *_, last = before
         for ids in batches:
