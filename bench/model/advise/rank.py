@@ -324,7 +324,7 @@ def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) 
         ranks = (Ranks(rank, question.world, question.gpus) for rank in range(question.world))
         every = [replace(sizes.knowledge, ranks=one) for one in ranks]
     of_table = graph.row_bytes, graph.nodes
-    paths = (strategy.data_paths(sizes.ids, *of_table, known, sizes.seen) for known in every)
+    paths = (strategy.data_paths(sizes.ids, *of_table, known, [sizes.seen]) for known in every)
     return load_of(
         total(chain.from_iterable(paths)),
         sizes.rows / sum(ids.numel() for ids in sizes.ids) / len(every),
