@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -154,8 +155,10 @@ def test_the_two_lines(page: str) -> None:
     names["features"].close()
 
 
-def test_the_loader_runs_as_pasted(capsys: pytest.CaptureFixture[str]) -> None:
-    _, loader, cached = snippets("docs/training.md")
+def test_the_loader_runs_as_pasted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, loader, on_disk, cached = snippets("docs/training.md")
     checked = (
         "\n    assert torch.equal(batch.x.cpu(), x[batch.n_id.cpu()])"
         "\n    assert torch.equal(batch.n_id[:batch.batch_size].cpu(), seeds.pop(0))"
@@ -167,6 +170,11 @@ def test_the_loader_runs_as_pasted(capsys: pytest.CaptureFixture[str]) -> None:
     exec(cached, names)
     with names["features"] as features:
         assert torch.equal(features[[5, 9]], names["x"][[5, 9]])
+    monkeypatch.chdir(tmp_path)
+    np.save("features.npy", rows := np.random.default_rng(0).random((500, 16)))
+    exec("import gatherbench\nimport numpy as np\n" + on_disk, names)
+    with names["features"] as features:
+        assert torch.equal(features[[5, 9]], torch.from_numpy(rows[[5, 9]]))
     said = capsys.readouterr().out
     assert said.count("torch.Size") == 3 * 5
     assert ", 300])" in said.splitlines()[0]

@@ -170,7 +170,7 @@ def test_the_constants_of_a_made_up_machine_are_recovered(
         if key in ("link.max_request", "link.outstanding_reads", *not_one_number):
             continue
         if SPECS[key].otherwise:  # peers, a network, the host's size: nothing times them
-            assert constant.source == "not measured"
+            assert constant.source.startswith("not measured")
             continue
         section, _, name = key.partition(".")
         expected = getattr(getattr(truth, section), name).value

@@ -211,7 +211,7 @@ def test_a_rank_measures_as_one_of_several(rank_job: Job, monkeypatch: pytest.Mo
         assert measure(rank_job, out, group=group) is None
     rows = rows_of(read_part(rank_job.part))
     assert told == [(1, 2), ["wants to go on"] * 2]
-    assert group.epochs == 1 + 2 + 1, "the warm-up, the measured ones, and that for its energy"
+    assert group.epochs == 1 + 1 + 2 + 1 + 1, "checks before and after, warm-up, two, energy"
     assert not [row for row in rows if row.stage == "eval"], "rank 0 does that for all"
     assert rank_job.traces is not None
     assert [p.name for p in rank_job.traces.iterdir()] == [f"{rank_job.case.id}.rank1.json.gz"]
