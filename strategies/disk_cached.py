@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
 import numpy as np
@@ -19,13 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.kernels.disk_read import RowReader, reads_of
+from gatherbench.kernels.disk_read import RowReader
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Strategy, announcing
 from gatherbench.strategies.cached_zero_copy import ASIDE, NEEDS, CachedPath, placed
 from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
 from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.disk_direct import NOWHERE, engine_step
+from gatherbench.strategies.disk_direct import NOWHERE, engine_step, planned_file, read_path
 from gatherbench.strategies.host_fetcher import HostFetcher, on_disk
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.placed import Placed
@@ -96,7 +96,7 @@ class DiskCached(Strategy):
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         """Of a minibatch none of whose rows is kept, and a table as ``disk_direct`` says."""
-        return self._path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes))
+        return read_path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes), merge=True)
 
     def data_paths(
         self,
@@ -106,8 +106,7 @@ class DiskCached(Strategy):
         knowledge: Knowledge = NOTHING,
         before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
-        known = knowledge.file or TableFile(NOWHERE, 0, num_rows, row_bytes)
-        file = replace(known, num_rows=num_rows, row_bytes=row_bytes)
+        file = planned_file(knowledge, num_rows, row_bytes)
         kept = self.kept(num_rows, knowledge)
 
         def epoch(batches: Iterable[Tensor]) -> Iterable[Tensor]:
@@ -120,21 +119,7 @@ class DiskCached(Strategy):
                 kept.step(ids.numpy())
         for ids in epoch(batches):
             missing = ids[torch.from_numpy(kept.step(ids.numpy())[0] < 0)]
-            yield self._path(ids, missing, file)
-
-    def _path(self, ids: Tensor, missing: Tensor, file: TableFile) -> DataPath:
-        payload = ids.numel() * file.row_bytes
-        disk_bytes, requests = reads_of(missing.long().numpy(), file, merge=True)
-        return DataPath(
-            payload_bytes=payload,
-            cpu_read_bytes=payload,
-            cpu_write_bytes=payload,
-            copy_engine_bytes=payload,
-            gpu_requests={},
-            disk_payload_bytes=missing.numel() * file.row_bytes,
-            disk_bytes=disk_bytes,
-            disk_requests=requests,
-        )
+            yield read_path(ids, missing, file, merge=True)
 
     def _part(self, whole: int) -> int:
         return whole * int(self.share.removesuffix("%")) // 100

@@ -60,7 +60,7 @@ class DiskDirect(Strategy):
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         """Of a table that begins on a block of 4096 B; :meth:`data_paths` knows the file."""
-        return self._path(ids, TableFile(NOWHERE, 0, 0, row_bytes))
+        return read_path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes), self.merge == "yes")
 
     def data_paths(
         self,
@@ -70,23 +70,8 @@ class DiskDirect(Strategy):
         knowledge: Knowledge = NOTHING,
         before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
-        known = knowledge.file or TableFile(NOWHERE, 0, num_rows, row_bytes)
-        file = replace(known, num_rows=num_rows, row_bytes=row_bytes)
-        return (self._path(ids, file) for ids in batches)
-
-    def _path(self, ids: Tensor, file: TableFile) -> DataPath:
-        payload = ids.numel() * file.row_bytes
-        disk_bytes, requests = reads_of(_numbers(ids), file, self.merge == "yes")
-        return DataPath(
-            payload_bytes=payload,
-            cpu_read_bytes=payload,
-            cpu_write_bytes=payload,
-            copy_engine_bytes=payload,
-            gpu_requests={},
-            disk_payload_bytes=payload,
-            disk_bytes=disk_bytes,
-            disk_requests=requests,
-        )
+        file = planned_file(knowledge, num_rows, row_bytes)
+        return (read_path(ids, ids, file, self.merge == "yes") for ids in batches)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         assert knowledge.file is not None
@@ -99,6 +84,28 @@ class DiskDirect(Strategy):
         )
         fetcher.setup.append(engine_step(reader))
         return fetcher
+
+
+def planned_file(knowledge: Knowledge, num_rows: int, row_bytes: int) -> TableFile:
+    """The file that is known, for a table of such rows; else one that begins on a block."""
+    known = knowledge.file or TableFile(NOWHERE, 0, num_rows, row_bytes)
+    return replace(known, num_rows=num_rows, row_bytes=row_bytes)
+
+
+def read_path(ids: Tensor, missing: Tensor, file: TableFile, merge: bool) -> DataPath:
+    """How a minibatch travels by way of the CPU whose rows ``missing`` come off the disk."""
+    payload = ids.numel() * file.row_bytes
+    disk_bytes, requests = reads_of(_numbers(missing), file, merge)
+    return DataPath(
+        payload_bytes=payload,
+        cpu_read_bytes=payload,
+        cpu_write_bytes=payload,
+        copy_engine_bytes=payload,
+        gpu_requests={},
+        disk_payload_bytes=missing.numel() * file.row_bytes,
+        disk_bytes=disk_bytes,
+        disk_requests=requests,
+    )
 
 
 class DiskPath(HostPath):
