@@ -162,7 +162,7 @@ class LastSeenKept(FirstRowsKept):
         knowledge: Knowledge = NOTHING,
         before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
-        *_, last = before
+        *_, (*_, last) = before
         for ids in batches:
             far = self.data_path(ids[~torch.isin(ids, last)], row_bytes)
             yield replace(far, payload_bytes=ids.numel() * row_bytes)
