@@ -430,3 +430,13 @@ def test_a_strategy_that_the_loaded_table_leaves_no_room_is_skipped(make_job, mo
         reason = measure(job, out)
     assert str(reason).startswith("no_memory")
     assert not rows_of(read_part(job.part))
+
+
+def test_percentiles_of_reads_are_the_upper_edges_of_their_bins() -> None:
+    """Of 100 reads 50 took less than 2 µs (bin 4), 48 less than 16 µs (16), 2 less than 1.024 ms."""
+    counted = np.zeros(81, np.int64)
+    counted[[4, 16, 40]] = 50, 48, 2
+    told = dict(measure_module.latency_percentiles(counted))
+    assert told["disk_latency_median"] == pytest.approx(2e-6)
+    assert told["disk_latency_99th"] == pytest.approx(1.024e-3)
+    assert not list(measure_module.latency_percentiles(np.zeros(81, np.int64)))
