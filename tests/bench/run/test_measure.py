@@ -433,7 +433,7 @@ def test_a_strategy_that_the_loaded_table_leaves_no_room_is_skipped(make_job, mo
 
 
 def test_percentiles_of_reads_are_the_upper_edges_of_their_bins() -> None:
-    """Of 100 reads 50 took less than 2 µs (bin 4), 48 less than 16 µs (16), 2 less than 1.024 ms."""
+    """Of 100 reads 50 took under 2 µs (bin 4), 48 under 16 µs (16), 2 under 1.024 ms (40)."""
     counted = np.zeros(81, np.int64)
     counted[[4, 16, 40]] = 50, 48, 2
     told = dict(measure_module.latency_percentiles(counted))
