@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ import torch
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.runner import WORKER
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.writer import DatasetWriter
@@ -101,6 +104,29 @@ def shell_run(tiny_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Shel
     assert done.returncode == 0, done.stderr
     (folder,) = (root / "results").glob("*/*")
     return done, folder
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[dict[object, ForkServer]]:
+    """Servers that are up, by their command and what they have inherited."""
+    kept: dict[object, ForkServer] = {}
+    yield kept
+    for server in kept.values():
+        server.close()
+
+
+@pytest.fixture(autouse=True)
+def kept_server(servers: dict[object, ForkServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep a runner's server for the next run: what it has imported takes longer than most runs."""
+
+    def kept(command: tuple[str, ...]) -> ForkServer | mock.Mock:
+        if command != WORKER:  # one that misbehaves
+            return ForkServer(command)
+        env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+        server = servers.setdefault((command, Path.cwd(), tuple(env.items())), ForkServer(command))
+        return mock.Mock(run=server.run)
+
+    monkeypatch.setattr("gatherbench.bench.run.runner.ForkServer", kept)
 
 
 @pytest.fixture
