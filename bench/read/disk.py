@@ -35,10 +35,11 @@ _OBSERVED = MappingProxyType(
         "epoch": ("epoch", "wall_time"),
         "latency_median": ("fetch", "disk_latency_median"),
         "latency_99th": ("fetch", "disk_latency_99th"),
+        "latency_mean": ("fetch", "disk_latency_mean"),
     }
 )
 #: What is derived of an epoch, see :func:`disk_ratios`.
-RATIOS = ("amplification", "process", "device", "in_memory", "iops")
+RATIOS = ("amplification", "process", "device", "in_memory", "iops", "in_flight")
 _LATENCIES = ("latency_median", "latency_99th")
 
 
@@ -135,7 +136,9 @@ def disk_ratios(run: Run) -> pd.DataFrame:
     ``amplification``: bytes that the path read for each byte of the rows that it had to read;
     ``process`` and ``device``: the same by the kernel's counters. ``in_memory``: the share of the
     rows asked for that the path had kept. ``iops``: reads per second of the fetch, or of the whole
-    epoch where fetches run ahead of it. NaN where nobody counts. Index: as ``Run.values``.
+    epoch where fetches run ahead of it; ``in_flight``: reads that were under way in that time, on
+    average (Little's law: their rate times their mean latency). NaN where nobody counts. Index: as
+    ``Run.values``.
     """
     seen = pd.DataFrame({name: run.values(*what) for name, what in _OBSERVED.items()})
     keys, said = SERIES[:4], _declared(run)
@@ -150,6 +153,7 @@ def disk_ratios(run: Run) -> pd.DataFrame:
         "device": seen["device_read"] / missed,
         "in_memory": seen["kept"] * told["row"] / seen["payload"],
         "iops": seen["requests"] / time,
+        "in_flight": seen["requests"] / time * seen["latency_mean"],
         **{name: seen[name] for name in _LATENCIES},
     }
     return pd.DataFrame(derived, seen.index)
@@ -162,7 +166,8 @@ def disk_reads(run: Run) -> pd.DataFrame:
     first measured epoch; NaN where the page cache decides), ``over`` (what ``iops`` is a rate of:
     ``fetch`` or ``epoch``), ``row_bytes``, ``rows`` (of the table), ``ids`` (of a minibatch),
     ``engine`` (``io_uring`` or ``threads``), ``memory_limit`` (B that the case might take;
-    NaN: no limit).
+    NaN: no limit), ``roof`` (random reads of a block in a second that the disk itself gave beside
+    these cases).
     """
     medians = disk_ratios(run).groupby(SERIES).median().reset_index()
     said = _declared(run)
@@ -171,6 +176,8 @@ def disk_reads(run: Run) -> pd.DataFrame:
     for metric in ("memory_limit", "table", "disk_io_uring"):
         of = run.select(stage="setup", metric=metric, status="ok").groupby(SERIES[:4])["value"]
         said[metric] = of.median().reindex(said.index)
+    roofs = run.values("fetch", "disk_roof_reads") / run.values("fetch", "disk_roof_time")
+    said["roof"] = roofs.groupby(SERIES[:4]).median().reindex(said.index)
     batches = run.values("epoch", "minibatches").groupby(SERIES[:4]).median()
     payload = run.values("fetch", "payload").groupby(SERIES[:4]).median()
     said["ids"] = payload / batches / said["row"]
@@ -178,7 +185,7 @@ def disk_reads(run: Run) -> pd.DataFrame:
     rings = said["disk_io_uring"].dropna()  # of several ranks: how many have one
     said["engine"] = rings.map(lambda many: "io_uring" if many else "threads").reindex(said.index)
     said = said.rename(columns={"row": "row_bytes"})
-    facts = ["declared", "over", "row_bytes", "rows", "ids", "engine", "memory_limit"]
+    facts = ["declared", "over", "row_bytes", "rows", "ids", "engine", "memory_limit", "roof"]
     return plan_order(run, medians.join(said[facts], on=SERIES[:4]))
 
 

@@ -34,6 +34,7 @@ from gatherbench.bench.run.check import (
     residency_row,
 )
 from gatherbench.bench.run.declared_rows import declared_rows
+from gatherbench.bench.run.disk_roof import disk_roof
 from gatherbench.bench.run.group import (
     ALONE,
     Alone,
@@ -70,7 +71,10 @@ from gatherbench.strategies.registry import build
 #: Share of the available memory up to which the table is brought into anonymous memory; a larger
 #: one is read through its memory map.
 RESIDENT_SHARE = 0.6
-LATENCY_SOURCE = "the path's clock around each read; upper edge of a bin, four to a doubling"
+LATENCY_SOURCE = (
+    "the path's clock around each read, in bins of four to a doubling: percentiles at their upper"
+    " edge, the mean of their middles"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +185,8 @@ def _measure(
 
         _train(job, dataset, loaded.truth, epochs, looked_at[0], fetcher, witness, make, out, group)
         out.row(make.ok(CHECK_STAGE, "rows", "1", witness.rows, COMPARED))
+    for row in disk_roof(knowledge.file if group.world == 1 else None, make, job.case.repeat):
+        out.row(row)
     return None
 
 
@@ -241,10 +247,12 @@ def _dropped(file: TableFile | None) -> Reason | None:
     return Reason("busy", cause, "end it") if left else None
 
 
-def latency_percentiles(counted: NDArray[np.int64]) -> Iterator[tuple[str, float]]:
-    """Median and 99th percentile of what ``Fetcher.latencies`` counts, in seconds; none of none."""
+def latencies_of(counted: NDArray[np.int64]) -> Iterator[tuple[str, float]]:
+    """Mean and percentiles of what ``Fetcher.latencies`` counts, in seconds; none of none."""
     total = np.cumsum(counted)
     if total[-1]:
+        middles = 2 ** ((np.arange(len(counted)) - 0.5) / 4) * 1e-6
+        yield "disk_latency_mean", float(counted @ middles / total[-1])
         for metric, share in {"disk_latency_median": 0.5, "disk_latency_99th": 0.99}.items():
             yield metric, 2 ** (int(np.searchsorted(total, share * total[-1])) / 4) * 1e-6
 
@@ -432,7 +440,7 @@ def _counted_rows(
         yield make.ok("fetch", name, unit, count - before[name], source, epoch)
     after = fetcher.latencies()
     if slow is not None and after is not None:
-        for metric, seconds in latency_percentiles(after - slow):
+        for metric, seconds in latencies_of(after - slow):
             yield make.ok("fetch", metric, "s", seconds, LATENCY_SOURCE, epoch)
 
 

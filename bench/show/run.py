@@ -155,6 +155,9 @@ def _on_disk(run: Run) -> list[RenderableType]:
             values = (quantity(line[name], unit) for name, (_, unit) in _ON_DISK.items())
             table.add_row(line["strategy"], line["variant"], *values)
         parts += [table, Text()]
+    if found["roof"].notna().any():
+        roof = quantity(found["roof"].median(), "1/s")
+        parts += [Text(f"The disk itself, beside them: {roof} random reads of 4 KiB"), Text()]
     for engine, mine in found.groupby("engine"):
         names = dict.fromkeys(mine["strategy"] + " " + mine["variant"])
         parts += [Text(f"Reads in flight by {engine}: {', '.join(names)}"), Text()]

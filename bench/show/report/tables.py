@@ -163,6 +163,8 @@ def on_disk(run: Run) -> Grid:
         Column("device", "by the disk’s counter", "×"),
         Column("iops", "reads", "1/s"),
         Column("over", "over the time of"),
+        Column("roof", "the disk’s own roof", "1/s"),
+        Column("in_flight", "reads in flight, mean", "1"),
         Column("latency_median", "a read’s latency, median", "s"),
         Column("latency_99th", "99th percentile", "s"),
     ]

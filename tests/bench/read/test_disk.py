@@ -46,6 +46,9 @@ def test_bytes_requests_and_hits_are_set_against_the_rows_that_were_read(folder:
     # 4 M reads in a fetch of 0.8 × 4 s; 3 M in an epoch of 2.5 s, which the fetches run ahead of.
     assert direct["iops"] == pytest.approx(4e6 / 3.2)
     assert cached["iops"] == pytest.approx(3e6 / 2.5)
+    # Little's law, reads of 100 µs: 1.25 M and 1.2 M a second.
+    assert (direct["in_flight"], cached["in_flight"]) == (pytest.approx(125), pytest.approx(120))
+    assert (direct["roof"], mapped["roof"]) == (pytest.approx(6e5 / 0.4), NAN)
     assert (direct["over"], cached["over"]) == ("fetch", "epoch")
     assert (cached["latency_median"], cached["latency_99th"]) == (9e-5, 4e-4)
     assert (direct["engine"], cached["engine"]) == ("io_uring", "threads")

@@ -436,7 +436,9 @@ def test_percentiles_of_reads_are_the_upper_edges_of_their_bins() -> None:
     """Of 100 reads 50 took under 2 µs (bin 4), 48 under 16 µs (16), 2 under 1.024 ms (40)."""
     counted = np.zeros(81, np.int64)
     counted[[4, 16, 40]] = 50, 48, 2
-    told = dict(measure_module.latency_percentiles(counted))
+    told = dict(measure_module.latencies_of(counted))
+    middles = 50 * 2**0.875 + 48 * 2**3.875 + 2 * 2**9.875
+    assert told["disk_latency_mean"] == pytest.approx(middles / 100 * 1e-6)
     assert told["disk_latency_median"] == pytest.approx(2e-6)
     assert told["disk_latency_99th"] == pytest.approx(1.024e-3)
-    assert not list(measure_module.latency_percentiles(np.zeros(81, np.int64)))
+    assert not list(measure_module.latencies_of(np.zeros(81, np.int64)))

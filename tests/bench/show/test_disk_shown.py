@@ -201,6 +201,7 @@ def test_the_terminal_has_a_table_of_reads(folder: Path) -> None:
         "25.0", "%", "8.00×", "7.50×", "8.00×", "1.20", "M/s", "90.0", "µs", "400", "µs",
     ]  # fmt: skip
     assert "Reads in flight by io_uring: disk_direct io_uring,merged\n" in text
+    assert "The disk itself, beside them: 1.50 M/s random reads of 4 KiB\n" in text
     assert "Reads in flight by threads: disk_cached sieve,10%\n" in text
     assert line_of(table, *MAPPED)[2:] == ["–", "–", "–", "1.50×", "–", "–", "–"]
 
@@ -223,7 +224,7 @@ def test_the_report_has_a_section_with_charts_and_numbers(published: Path) -> No
     assert {name: half[name].text for name in fields[4:]} == {
         "engine": "threads", "memory_limit": "40.0", "in_memory": "25.0", "amplification": "8.00",
         "declared": "7.50", "process": "8.00", "device": "8.40", "iops": "1.20", "over": "epoch",
-        "latency_median": "90.0", "latency_99th": "400",
+        "roof": "1.50", "in_flight": "120", "latency_median": "90.0", "latency_99th": "400",
     }  # fmt: skip
     labels = dict(zip(fields, table.labels, strict=True))
     assert (labels["memory_limit"], labels["iops"]) == ("memory allowed, MB", "reads, M/s")

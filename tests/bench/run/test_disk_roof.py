@@ -1,0 +1,45 @@
+"""The disk's own reads beside a case: off the disk, or why there are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gatherbench.bench.probe.disk import read_bytes
+from gatherbench.bench.run import disk_roof as module
+from gatherbench.bench.run.disk_roof import disk_roof
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.rows import Row
+from gatherbench.kernels.table_file import TableFile
+
+from ..conftest import JobMaker
+
+
+def roof(job: Job, path: Path, blocks: float) -> list[Row]:
+    path.write_bytes(np.random.default_rng(0).bytes(int(4096 * blocks)))
+    return disk_roof(TableFile(path, 128, int(4096 * blocks - 128) // 100, 100), job.rows, 1)
+
+
+def test_every_read_comes_off_the_disk(
+    make_job: JobMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SECONDS", 1e-3)
+    before = read_bytes()
+    reads, time = roof(make_job(), tmp_path / "rows", 100)
+    assert before is not None
+    assert (reads.metric, time.metric) == ("disk_roof_reads", "disk_roof_time")
+    assert reads.value is not None
+    assert reads.value % 1024 == 0
+    assert read_bytes() - before >= reads.value * 4096  # type: ignore[operator]
+    assert time.value is not None
+    assert time.value >= 1e-3
+
+
+def test_where_nothing_can_be_read_it_says_why(make_job: JobMaker, tmp_path: Path) -> None:
+    (small,) = roof(make_job(), tmp_path / "rows", 0.5)
+    (gone,) = disk_roof(TableFile(tmp_path / "none", 0, 41, 100), make_job().rows, 1)
+    assert (small.value, small.reason) == (None, "unsupported: the file has less than a block")
+    assert gone.value is None
+    assert f"cannot read the table {tmp_path / 'none'}: No such file" in str(gone.reason)
