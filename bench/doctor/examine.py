@@ -280,7 +280,7 @@ def _calibrated() -> tuple[tuple[str, ...], Calibration | None]:
     if not torch.cuda.is_available():
         return (), None
     from gatherbench.bench.plan.plan import Measure
-    from gatherbench.bench.run.calibration_job import run_maker
+    from gatherbench.bench.run.job import run_maker
     from gatherbench.bench.run.sensor_calibration import calibrate_gpu, torch_gpu_uuids
 
     uuids: tuple[str, ...] = ()

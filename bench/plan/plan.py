@@ -13,12 +13,13 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -154,7 +155,7 @@ class Measure(_Table):
         return {**given, "min_repeats": exact, "max_repeats": exact}
 
     @model_validator(mode="after")
-    def _drawn(self) -> Measure:
+    def _fit_together(self) -> Measure:
         if self.minibatches == "fresh" and self.sampling == "replay":
             raise ValueError('minibatches = "fresh" are drawn: take sampling = "live" or "gpu"')
         if self.sampler_workers and self.sampling == "gpu":
@@ -162,16 +163,8 @@ class Measure(_Table):
                 'sampler_workers are CPU threads, and sampling = "gpu" needs none: leave'
                 ' sampler_workers out, or take sampling = "live"'
             )
-        return self
-
-    @model_validator(mode="after")
-    def _scored(self) -> Measure:
         if self.eval_every_epoch and not self.eval_batches:
             raise ValueError("eval_every_epoch scores eval_batches minibatches: say how many")
-        return self
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Measure:
         if self.min_repeats > self.max_repeats:
             raise ValueError("min_repeats must not be above max_repeats")
         return self
@@ -230,15 +223,6 @@ class WorkloadTable(_Table):
         ' beta" for 4 of 16 parts in the order beta, comet, sequential or dispersed.',
     )
 
-    @field_validator("model")
-    @classmethod
-    def _known_model(cls, value: str | list[str]) -> str | list[str]:
-        for name in _as_list(value):
-            if name not in MODELS and ":" not in name:
-                known = nearest(name, [*MODELS, "my_module:MyGNN"])
-                raise ValueError(f"unknown model {name!r}{known}")
-        return value
-
     @field_validator("fanouts", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
@@ -248,51 +232,27 @@ class WorkloadTable(_Table):
             raise ValueError("fan-outs are whole numbers above 0, one a layer, such as [25, 10]")
         return many
 
-    @field_validator(
-        "dataset",
-        "scale",
-        "model",
-        "hidden",
-        "batch_size",
-        "seed",
-        "gpus",
-        "nodes",
-        "scaling",
-        "memory_share",
-        "partitions",
-        mode="before",
-    )
+    @field_validator("*", mode="before")
     @classmethod
     def _something(cls, value: Any) -> Any:
         return _refuse_nothing(value)
 
-    @field_validator("batch_size", "hidden", "gpus", "nodes")
+    @field_validator("*")
     @classmethod
-    def _at_least_one(cls, value: int | list[int]) -> int | list[int]:
-        if any(v < 1 for v in _as_list(value)):
-            raise ValueError("must be at least 1")
-        return value
-
-    @field_validator("scale")
-    @classmethod
-    def _above_zero(cls, value: float | list[float]) -> float | list[float]:
-        if any(v <= 0 for v in _as_list(value)):
-            raise ValueError("must be above 0")
-        return value
-
-    @field_validator("memory_share")
-    @classmethod
-    def _zero_or_more(cls, value: float | list[float]) -> float | list[float]:
-        if any(v < 0 for v in _as_list(value)):
-            raise ValueError("must be 0 or more")
-        return value
-
-    @field_validator("partitions")
-    @classmethod
-    def _known_order(cls, value: str | list[str]) -> str | list[str]:
-        for words in _as_list(value):
-            if words:
-                Partitions.parse(words)
+    def _possible(cls, value: Any, info: ValidationInfo) -> Any:
+        key = str(info.field_name)
+        for one in _as_list(value):
+            if key == "model" and one not in MODELS and ":" not in one:
+                known = nearest(one, [*MODELS, "my_module:MyGNN"])
+                raise ValueError(f"unknown model {one!r}{known}")
+            if key in ("batch_size", "hidden", "gpus", "nodes") and one < 1:
+                raise ValueError("must be at least 1")
+            if key == "scale" and one <= 0:
+                raise ValueError("must be above 0")
+            if key == "memory_share" and one < 0:
+                raise ValueError("must be 0 or more")
+            if key == "partitions" and one:
+                Partitions.parse(one)
         return value
 
     def expand(self) -> Iterator[Workload]:
@@ -372,17 +332,36 @@ class Plan(_Table):
         Raises:
             PlanError: a strategy, one of its parameters, a dataset or a model is not known.
         """
-        from gatherbench.datasets.registry import get_source
-        from gatherbench.datasets.store import dataset_folder
+        chosen = self._strategies()
+        for workload in self.workloads():
+            try:
+                _refuse(workload)
+            except (ValueError, KeyError) as error:
+                raise PlanError(f"plan {self.name}: workload: {_words(error)}") from error
+        rng = random.Random(self.measure.order_seed)
+        cases = []
+        for repeat in range(self.measure.min_repeats):
+            for workload in self.workloads():
+                suitable = [one for one in chosen.values() if not one.other or one.suits(workload)]
+                rng.shuffle(suitable)
+                cases += [
+                    Case(workload, one.strategy.name, one.strategy.variant, one.params, repeat)
+                    for one in suitable
+                ]
+        return cases
+
+    def _strategies(self) -> dict[tuple[str, str], _Chosen]:
+        """By name and variant."""
         from gatherbench.strategies.registry import STRATEGIES, build
 
-        chosen: dict[tuple[str, str], dict[str, Any]] = {}
         named = {table.name for table in self.strategy}
         others = [strategy.name for strategy in STRATEGIES if strategy.name not in named]
-        by_the_way: dict[tuple[str, str], Strategy] = {}
+        chosen = {}
         for table in self.strategy:
-            names = others if table.name == EVERY_OTHER else [table.name]
-            for name, params in itertools.product(names, table.expand()):
+            other = table.name == EVERY_OTHER
+            for name, params in itertools.product(
+                others if other else [table.name], table.expand()
+            ):
                 try:
                     strategy = build(name, params)
                 except (ValueError, TypeError, KeyError) as error:
@@ -392,45 +371,24 @@ class Plan(_Table):
                         f"plan {self.name}: {name} {strategy.variant} learns from the minibatches"
                         ' that it fetches: say minibatches = "fresh" in [measure]'
                     )
-                chosen[name, strategy.variant] = params
-                if table.name == EVERY_OTHER:
-                    by_the_way[name, strategy.variant] = strategy
-        for workload in self.workloads():
-            try:
-                if workload.model not in MODELS:
-                    own_model(workload.model)
-                _refuse_idle_ranks(workload)
-                # A graph of the user's own is known by its folder.
-                if not dataset_folder(workload.dataset, workload.scale).exists():
-                    source = get_source(workload.dataset)
-                    if workload.scale != 1 and not source.scalable:
-                        raise ValueError(f"{source.name} is one fixed graph: its scale is 1")
-            except (ValueError, KeyError) as error:
-                raise PlanError(f"plan {self.name}: workload: {_words(error)}") from error
-        rng = random.Random(self.measure.order_seed)
-        cases = []
-        for repeat in range(self.measure.min_repeats):
-            for workload in self.workloads():
-                keys = [
-                    key
-                    for key in chosen
-                    if key not in by_the_way or _suits(by_the_way[key], workload)
-                ]
-                rng.shuffle(keys)
-                cases += [
-                    Case(workload, name, variant, chosen[name, variant], repeat)
-                    for name, variant in keys
-                ]
-        return cases
+                chosen[name, strategy.variant] = _Chosen(strategy, params, other)
+        return chosen
 
 
-def _suits(strategy: Strategy, workload: Workload) -> bool:
-    """Whether ``"*"`` means this path too."""
-    if strategy.collective and workload.world == 1:
-        return False
-    if "partitions" in strategy.needs:
-        return bool(workload.partitions)
-    return "file" not in strategy.needs or workload.memory_share > 0
+class _Chosen(NamedTuple):
+    """A path of a plan; ``other``: one of those that ``"*"`` stands for."""
+
+    strategy: Strategy
+    params: dict[str, Any]
+    other: bool
+
+    def suits(self, workload: Workload) -> bool:
+        """Whether ``"*"`` means this path for the workload."""
+        if self.strategy.collective and workload.world == 1:
+            return False
+        if "partitions" in self.strategy.needs:
+            return bool(workload.partitions)
+        return "file" not in self.strategy.needs or workload.memory_share > 0
 
 
 class NamedCase(_Table):
@@ -485,8 +443,18 @@ def nearest(word: str, known: list[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(known)})"
 
 
-def _refuse_idle_ranks(workload: Workload) -> None:
-    """Refuse minibatches that are too small to be split, or that only one rank can draw."""
+def _refuse(workload: Workload) -> None:
+    """Refuse what cannot be had, and minibatches that leave a rank or a partition without nodes.
+
+    Raises:
+        ValueError, KeyError: and why.
+    """
+    from gatherbench.datasets.dataset import read_spec
+    from gatherbench.datasets.registry import get_source
+    from gatherbench.datasets.store import dataset_folder
+
+    if workload.model not in MODELS:
+        own_model(workload.model)
     if workload.partitions and workload.world > 1:
         raise ValueError(
             f"partitions = {workload.partitions!r} are for one rank, and there are"
@@ -497,6 +465,17 @@ def _refuse_idle_ranks(workload: Workload) -> None:
             f"batch_size = {workload.batch_size} leaves no seed node for some of"
             f" {workload.world} ranks: at least {workload.world}"
         )
+    folder = dataset_folder(workload.dataset, workload.scale)
+    if not folder.exists():  # a graph of the user's own is known by its folder
+        source = get_source(workload.dataset)
+        if workload.scale != 1 and not source.scalable:
+            raise ValueError(f"{source.name} is one fixed graph: its scale is 1")
+    elif workload.parted is not None:
+        nodes = read_spec(folder)[0].num_nodes
+        if nodes < workload.parted.count:
+            raise ValueError(
+                f"partitions = {workload.partitions!r}: {workload.dataset} has {nodes} nodes"
+            )
 
 
 def _refuse_nothing(value: Any) -> Any:

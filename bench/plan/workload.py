@@ -84,30 +84,13 @@ class Workload:
         return Partitions.parse(self.partitions, self.seed) if self.partitions else None
 
     @property
-    def _ranks(self) -> str:
-        """For the id: nothing where one rank trains."""
-        return "" if self.world == 1 else f"-{self.nodes}x{self.gpus}{self.scaling[0]}"
-
-    @property
-    def _parts(self) -> str:
-        return f"-p{self.partitions.replace('/', 'of').replace(' ', '')}" if self.partitions else ""
-
-    @property
-    def _memory(self) -> str:
-        return f"-m{100 * self.memory_share:g}" if self.memory_share else ""
-
-    @property
     def trace_id(self) -> str:
         """Names the minibatches alone: workloads that differ only in the model share a trace."""
+        fan = "x".join(str(f) for f in self.fanouts)
         fields = self._fields()
         for other in ("model", "hidden", "memory_share"):
             fields.pop(other, None)
-        fan = "x".join(str(f) for f in self.fanouts)
-        scale = "" if self.scale == 1.0 else f"@{self.scale:g}"
-        return (
-            f"{self.dataset}{scale}-f{fan}-b{self.batch_size}{self._ranks}{self._parts}"
-            f"-{_digest(fields)}"
-        )
+        return self._named(f"f{fan}", "", fields)
 
     @property
     def id(self) -> str:
@@ -115,12 +98,17 @@ class Workload:
 
         Of a model of the user's own the class alone is readable.
         """
+        model = f"{self.model.rpartition(':')[2]}{self.hidden}x{self.layers}"
+        memory = f"-m{100 * self.memory_share:g}" if self.memory_share else ""
+        return self._named(model, memory, self._fields())
+
+    def _named(self, what: str, memory: str, fields: dict[str, Any]) -> str:
         scale = "" if self.scale == 1.0 else f"@{self.scale:g}"
-        return (
-            f"{self.dataset}{scale}-{self.model.rpartition(':')[2]}{self.hidden}x{self.layers}"
-            f"-b{self.batch_size}{self._ranks}{self._parts}{self._memory}"
-            f"-{_digest(self._fields())}"
-        )
+        ranks = "" if self.world == 1 else f"-{self.nodes}x{self.gpus}{self.scaling[0]}"
+        parts = self.partitions.replace("/", "of").replace(" ", "")
+        parts = f"-p{parts}" if parts else ""
+        digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:8]
+        return f"{self.dataset}{scale}-{what}-b{self.batch_size}{ranks}{parts}{memory}-{digest}"
 
     def _fields(self) -> dict[str, Any]:
         """What the digests stand for: of a usual workload what they stood for ever since."""
@@ -208,8 +196,3 @@ def workload_names(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, str]
         ident: name if count[name] == 1 else f"{name} [{ident.rpartition('-')[2]}]"
         for ident, name in names.items()
     }
-
-
-def _digest(fields: dict[str, object]) -> str:
-    text = json.dumps(fields, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,8 +47,7 @@ class WrongMemoryError(RuntimeError):
     """The table does not lie in the memory that the strategy says it reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Aside:
+class _Aside(NamedTuple):
     """Rows of a minibatch as the training had them; ``numbers``: which of its rows they are."""
 
     batch: int
@@ -73,43 +72,38 @@ class Witness:
         self._table, self._device, self._draw = table, device, Random()
         self._aside_bytes = min(_ASIDE_BYTES, int(_ASIDE_SHARE * available_bytes()))
 
+    def spots(self, when: str, batches: int) -> AbstractContextManager[Watch]:
+        """As :meth:`everything`, of a few rows of some of so many minibatches."""
+        drawn = set(self._draw.sample(range(batches), min(SPOT_BATCHES, batches)))
+        return self.everything(when, chosen=drawn.__contains__, rows=SPOT_ROWS)
+
+    @contextmanager
     def everything(
-        self, when: str, first: Callable[[], None] = lambda: None
-    ) -> AbstractContextManager[Watch]:
+        self,
+        when: str,
+        first: Callable[[], None] = lambda: None,
+        chosen: Callable[[int], bool] = lambda _number: True,
+        rows: int | None = None,
+    ) -> Iterator[Watch]:
         """Watches all rows of every minibatch; the block ends with the comparison.
 
         Args:
             first: called once rows have been fetched, and before any is compared: to compare means
                 to read the table, through the page cache if it lies in a file.
+            chosen: the minibatches that are looked at, and of each about so many ``rows``.
 
         Raises:
             WrongRowsError: on leaving the block; says ``when``, and names the minibatch, the row
                 and the column of the first difference.
         """
-        return self._watching(when, lambda _number: True, None, first)
-
-    def spots(self, when: str, batches: int) -> AbstractContextManager[Watch]:
-        """The same of a few rows of some minibatches, out of as many as the epoch has."""
-        drawn = set(self._draw.sample(range(batches), min(SPOT_BATCHES, batches)))
-        return self._watching(when, drawn.__contains__, SPOT_ROWS)
-
-    @contextmanager
-    def _watching(
-        self,
-        when: str,
-        chosen: Callable[[int], bool],
-        rows: int | None,
-        first: Callable[[], None] = lambda: None,
-    ) -> Iterator[Watch]:
-        aside: list[_Aside] = []
-        looks = [first]
+        looks, aside, begin = [first], list[_Aside](), self._draw.randrange(2)
 
         def compare() -> None:
             while looks:
                 looks.pop()()
-            self._compare(aside, when)
-
-        begin = self._draw.randrange(2)
+            for seen in aside:
+                self._compare(seen, when)
+            aside.clear()
 
         @contextmanager
         def looked_at(number: int, batch: MiniBatch, x: Tensor) -> Iterator[None]:
@@ -122,8 +116,8 @@ class Witness:
             stride = max(1, len(ids) // rows) if rows else 1
             start = self._draw.randrange(stride)
             copy = x[start::stride].clone(memory_format=torch.contiguous_format)
-            of_batch = range(start, len(ids), stride)
-            aside.append(_Aside(number, of_batch, ids[start::stride], copy))
+            numbers = range(start, len(ids), stride)
+            aside.append(_Aside(number, numbers, ids[start::stride], copy))
             if not late:
                 del x  # to be freed by the step, as ever
                 yield
@@ -136,24 +130,17 @@ class Witness:
         yield watch
         compare()
 
-    def _compare(self, aside: list[_Aside], when: str) -> None:
-        for seen in aside:
-            difference = self._difference(seen)
-            if difference is not None:
-                raise WrongRowsError(f"minibatch {seen.batch} of the trace, {when}: {difference}")
-            self.rows += len(seen.ids)
-        aside.clear()
-
-    def _difference(self, seen: _Aside) -> str | None:
-        rows, table = seen.rows.cpu(), self._table
-        if (rows.dtype, rows.shape) == (table.dtype, (len(seen.ids), *table.shape[1:])) and all(
-            torch.equal(byte_rows(got), byte_rows(reference_gather(table, ids)))
-            for got, ids in zip(
-                torch.split(rows, _BLOCK), torch.split(seen.ids, _BLOCK), strict=True
-            )
+    def _compare(self, seen: _Aside, when: str) -> None:
+        rows, table, ids = seen.rows.cpu(), self._table, seen.ids
+        blocks = zip(torch.split(rows, _BLOCK), torch.split(ids, _BLOCK), strict=False)
+        alike = (rows.dtype, rows.shape) == (table.dtype, (len(ids), *table.shape[1:]))
+        if not alike or not all(
+            torch.equal(byte_rows(got), byte_rows(reference_gather(table, of)))
+            for got, of in blocks
         ):
-            return None
-        return same_bytes(rows, reference_gather(table, seen.ids), seen.numbers)
+            difference = same_bytes(rows, reference_gather(table, ids), seen.numbers)
+            raise WrongRowsError(f"minibatch {seen.batch} of the trace, {when}: {difference}")
+        self.rows += len(ids)
 
 
 class Untrained:

@@ -1,12 +1,13 @@
-"""What the runner hands to a process of its own: a workload to prepare, or a case to measure."""
+"""What the runner hands to a process of its own: a workload, a GPU's sensors, or a case."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.gpu_choice import SensorChoice
@@ -14,6 +15,11 @@ from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.rows import RowMaker
+from gatherbench.bench.run.store import Key, write_atomically
+
+#: Of the calibration's rows: they belong to no case.
+CALIBRATION_KEY: Key = ("", "", "", 0)
+_CHOICE = TypeAdapter(SensorChoice)
 
 
 class _File:
@@ -56,6 +62,54 @@ class Preparation(_File):
 
     workload: Workload
     answers: Path
+
+    def told(self) -> dict[str, Any]:
+        """The last whole line of ``answers``; empty before there is one."""
+        text = self.answers.read_text(encoding="utf-8") if self.answers.exists() else ""
+        return dict(json.loads(text.rpartition("\n")[0].rpartition("\n")[2] or "{}"))
+
+    def made(self, death: str | None) -> tuple[Path, Path, str] | str:
+        """The folders of dataset and trace, and what they hold, or why they cannot be had.
+
+        ``death`` is why its process failed, if it did.
+        """
+        found = self.told()
+        if "dataset" not in found:
+            why = found.get("error") or death
+            return f"{self.workload.dataset} could not be prepared: {why}"
+        return Path(found["dataset"]), Path(found["trace"]), found["identity"]
+
+
+@dataclass(frozen=True)
+class CalibrationJob(_File):
+    """The sensors of a GPU, which are calibrated once, before the first case.
+
+    Its rows go to ``part``, which sensors to trust to ``choice``; known copies have ``copies_mib``.
+    """
+
+    run_id: str
+    commit: str
+    machine: str
+    part: Path
+    choice: Path
+    copies_mib: tuple[float, ...]
+
+    @property
+    def rows(self) -> RowMaker:
+        return run_maker(self.run_id, self.commit, self.machine)
+
+    def keep(self, choice: SensorChoice) -> None:
+        """Write the choice down for the cases to come."""
+        write_atomically(self.choice, _CHOICE.dump_json(choice, indent=2).decode() + "\n")
+
+
+def read_choice(path: Path) -> SensorChoice:
+    """The choice that :meth:`CalibrationJob.keep` kept."""
+    try:
+        return _CHOICE.validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        cause = str(error).partition("\n")[0]
+        return SensorChoice(None, Reason("failed", f"the calibration left no choice ({cause})"))
 
 
 @dataclass(frozen=True)
@@ -129,3 +183,8 @@ def row_maker(case: Case, device: str, run_id: str, commit: str, machine: str) -
         variant=case.variant,
         repeat=case.repeat,
     )
+
+
+def run_maker(run_id: str, commit: str, machine: str) -> RowMaker:
+    """Rows that belong to the run as a whole: no workload, no strategy."""
+    return RowMaker(run_id, commit, machine, "cuda", "", "", "", "", 0)

@@ -28,7 +28,6 @@ from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from gatherbench.bench.machine.env import commit_id
 from gatherbench.bench.run.job import Job, Meeting, Preparation
-from gatherbench.bench.run.worker import last_answer
 
 #: How long machine 0 waits at most for what the others found in a case that has ended.
 ANSWER_S = 30.0
@@ -164,20 +163,21 @@ class Machines:
 
     def _prepared(self, job: Job, folder: Path, work: Work) -> Job | str:
         """The job as this machine does it, or why it cannot."""
-        answers = folder / "prepared.json"
-        death = work("prepare", Preparation(job.case.workload, answers), math.inf)
-        answer = last_answer(answers)
-        if "dataset" not in answer:
-            return f"{job.case.workload.dataset}: {answer.get('error') or death}"
+        preparation = Preparation(job.case.workload, folder / "prepared.json")
+        made = preparation.made(work("prepare", preparation, math.inf))
+        if isinstance(made, str):
+            return made
         assert job.meeting is not None
+        meeting = replace(job.meeting, node=self.node)
+        dataset, trace, identity = made
         return replace(
             job,
-            dataset=Path(answer["dataset"]),
-            trace=Path(answer["trace"]),
-            identity=answer["identity"],
+            dataset=dataset,
+            trace=trace,
+            identity=identity,
             part=folder / "part.jsonl",
             traces=None,
-            meeting=replace(job.meeting, node=self.node),
+            meeting=meeting,
         )
 
     def _store(self) -> TCPStore:

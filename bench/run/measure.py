@@ -130,11 +130,9 @@ def _measure(
     torch.set_num_threads(len(os.sched_getaffinity(0)))  # the plan's, whatever OMP_NUM_THREADS says
     dataset = open_dataset(job.dataset)
     size = dataset.spec.table_bytes
-    reason = _anybody(
-        group.gathered(strategy.skip(device, size) or _too_large(job, strategy, size))
-    )
-    if reason is not None:
-        return reason
+    reason = strategy.skip(device, size) or _too_large(job, strategy, size)
+    if (skipped := _anybody(group, reason)) is not None:
+        return skipped
     trace = Trace.open(job.trace)
     make = job.rows
 
@@ -142,9 +140,8 @@ def _measure(
         loaded = load_table(dataset, on_disk="file" in strategy.needs)
     table = loaded.features
     # Again: the table has taken memory.
-    reason = _anybody(group.gathered(strategy.skip(device, table.nbytes)))
-    if reason is not None:
-        return reason
+    if (skipped := _anybody(group, strategy.skip(device, table.nbytes))) is not None:
+        return skipped
     epochs = Epochs(job, dataset, trace)
     room = free_bytes(device)
     known = knowledge_of(job.case.workload, dataset, epochs.measured_ids(), room)
@@ -161,10 +158,8 @@ def _measure(
         out.row(make.ok("setup", "table_load_time", "s", loaded.load_s, source))
         out.row(make.ok("setup", "open_time", "s", open_s, clock))
         out.row(make.ok("setup", "table", "B", table.nbytes, "tensor.nbytes"))
-        for row in _binding_rows(binding, table, make):
-            out.row(row)
-        for step in fetcher.setup:
-            out.row(make.ok("setup", step.metric, step.unit, step.value, step.source))
+        out.rows(_binding_rows(binding, table, make))
+        out.rows(_setup_rows(fetcher.setup, make))
 
         witness = Witness(loaded.truth, device)
         first = max(job.measure.check_batches, fetcher.lookahead + 2)
@@ -180,8 +175,7 @@ def _measure(
         if job.case.repeat == 0:
             before = [(one.input_ids for one in looked_at), *epochs.warm_up_ids()]
             told = knowledge, before
-            for row in declared_rows(job.case.workload, strategy, trace, dataset, make, *told):
-                out.row(row)
+            out.rows(declared_rows(job.case.workload, strategy, trace, dataset, make, *told))
 
         _train(job, dataset, loaded.truth, epochs, looked_at[0], fetcher, witness, make, out, group)
         out.row(make.ok(CHECK_STAGE, "rows", "1", witness.rows, COMPARED))
@@ -200,9 +194,9 @@ def _too_large(job: Job, strategy: Strategy, table_bytes: int) -> str | None:
     )
 
 
-def _anybody(reasons: list[str | None]) -> str | None:
-    """Ranks skip a case together."""
-    return next((reason for reason in reasons if reason is not None), None)
+def _anybody(group: Alone, mine: str | None) -> str | None:
+    """Why any rank skips the case: they skip it together."""
+    return next((reason for reason in group.gathered(mine) if reason is not None), None)
 
 
 def load_table(dataset: GraphDataset, *, shared: bool = False, on_disk: bool = False) -> Table:
@@ -269,6 +263,11 @@ def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[R
         yield make.missing("setup", "table_on_node", "1", source, share)
     else:
         yield make.ok("setup", "table_on_node", "1", share, source)
+
+
+def _setup_rows(steps: Iterable[SetupStep], make: RowMaker) -> Iterator[Row]:
+    for step in steps:
+        yield make.ok("setup", step.metric, step.unit, step.value, step.source)
 
 
 def draws(
@@ -370,8 +369,7 @@ def _train(
     """Warm-up epochs, measured epochs, and the score of the trained model."""
     plan, case = job.measure, job.case
     trainer = _trainer(case.workload, dataset, fetcher.device, group)
-    for row in group.rows(make):
-        out.row(row)
+    out.rows(group.rows(make))
     gpu = gpu_under_test(fetcher.device, job.sensors)
     recorder = Recorder(open_meters(gpu=gpu, folder=dataset.folder))
     # What is scored between epochs takes energy, too.
@@ -384,8 +382,7 @@ def _train(
                 source = f"{seen} test nodes"
                 out.row(make.ok("eval", "test_accuracy", "1", right / seen, source, epoch))
 
-    for step in _tuned(fetcher, trainer, typical, table):
-        out.row(make.ok("setup", step.metric, step.unit, step.value, step.source))
+    out.rows(_setup_rows(_tuned(fetcher, trainer, typical, table), make))
 
     for number in range(plan.warmup_epochs):
         with witness.everything("in the warm-up") as watch:
@@ -397,8 +394,7 @@ def _train(
             with spots as watch, recorder:
                 times = run_epoch(epochs.measured(number), fetcher, trainer, mark, watch, group)
             _write_epoch(job, times, dataset.spec.row_bytes, number, make, out)
-            for row in _counted_rows(fetcher, before, slow, number, make):
-                out.row(row)
+            out.rows(_counted_rows(fetcher, before, slow, number, make))
             for reading in recorder.readings:
                 out.row(row_of(reading, make, "epoch", number))
                 if reading.series:
@@ -413,10 +409,8 @@ def _train(
     def one_epoch() -> None:
         run_epoch(epochs.further(), fetcher, trainer, group=group)
 
-    for row in energy.rows(plan.epochs, one_epoch, make, group.gathered):
-        out.row(row)
-    for row in uvm_rows(one_epoch, make, traced=job.traces is not None):
-        out.row(row)
+    out.rows(energy.rows(plan.epochs, one_epoch, make, group.gathered))
+    out.rows(uvm_rows(one_epoch, make, traced=job.traces is not None))
     if job.traces is not None:
         of_rank = f".rank{group.rank}" if group.world > 1 else ""
         path = job.traces / f"{case.id}{of_rank}.json.gz"

@@ -13,12 +13,13 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.meters.other_work import OtherWork
@@ -42,39 +43,27 @@ WORKLOAD = Workload("wordnet", fanouts=(25, 10), max_batches=20)
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """An epoch with the meters on, one with them off, and opening and closing their windows. s."""
-
-    on_s: float
-    off_s: float
-    edges_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Cost:
-    """What metering adds to an epoch, as a share of it: median over pairs, 95 % interval.
-
-    ``edges_s`` is what opening and closing the windows took beside each epoch, outside its time.
-    """
+    """What metering adds to an epoch, as a share of it: median over pairs, 95 % interval."""
 
     share: float
     low: float
     high: float
-    edges_s: float
 
-    def verdict(self, limit: float = LIMIT) -> str:
+    @property
+    def verdict(self) -> str:
         """``within`` or ``above`` the limit where the interval decides it, else ``undecided``."""
-        if self.high <= limit:
+        if self.high <= LIMIT:
             return "within"
-        return "above" if self.low > limit else "undecided"
+        return "above" if self.low > LIMIT else "undecided"
 
 
 def measure_pairs(
     epoch: Callable[[], float], recorder: Recorder, pairs: int, seed: int = 0
-) -> list[Pair]:
-    """Run ``pairs`` pairs of epochs; ``epoch`` returns the seconds of one."""
-    rng = random.Random(seed)
-    found = []
+) -> NDArray[np.float64]:
+    """``[pairs, 3]``, s: an epoch with the meters on, one with them off, and opening and closing
+    the windows beside the first. ``epoch`` returns the seconds of one."""
+    rng, found = random.Random(seed), []
     for _ in range(pairs):
         on_first = rng.random() < 0.5
         off_s = 0.0 if on_first else epoch()
@@ -82,17 +71,16 @@ def measure_pairs(
         with recorder:
             on_s = epoch()
         edges_s = time.perf_counter() - begin - on_s
-        found.append(Pair(on_s, epoch() if on_first else off_s, edges_s))
-    return found
+        found.append((on_s, epoch() if on_first else off_s, edges_s))
+    return np.array(found)
 
 
-def summarise(pairs: Sequence[Pair], resamples: int = 10_000) -> Cost:
+def summarise(pairs: NDArray[np.float64], resamples: int = 10_000) -> Cost:
     """Median of the pairs' ratios less 1, with the interval of a seeded bootstrap over pairs."""
-    ratios = np.array([pair.on_s / pair.off_s for pair in pairs]) - 1
+    ratios = pairs[:, 0] / pairs[:, 1] - 1
     drawn = np.random.default_rng(0).choice(ratios, (resamples, len(ratios)))
     low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
-    edges_s = float(np.median([pair.edges_s for pair in pairs]))
-    return Cost(float(np.median(ratios)), float(low), float(high), edges_s)
+    return Cost(float(np.median(ratios)), float(low), float(high))
 
 
 @contextmanager
@@ -127,20 +115,16 @@ def main(arguments: list[str] | None = None) -> int:
     with case_epochs(options.strategy, device) as epoch:
         pairs = measure_pairs(epoch, recorder, options.pairs)
     cost = summarise(pairs)
-    off_ms = 1e3 * float(np.median([pair.off_s for pair in pairs]))
+    _, off_ms, edges_ms = 1e3 * np.median(pairs, axis=0)
+    cores = work.cores()
     print(
         f"{options.strategy} on {device.type}, {len(pairs)} pairs of epochs of {off_ms:.0f} ms: "
         f"metering adds {cost.share:+.2%} (95 % interval {cost.low:+.2%} to {cost.high:+.2%}), "
-        f"{cost.verdict()} the limit of {LIMIT:.0%}; "
-        f"its windows take {1e3 * cost.edges_s:.1f} ms to open and close, beside the epoch. "
-        f"{_beside(work.cores())}"
+        f"{cost.verdict} the limit of {LIMIT:.0%}; "
+        f"its windows take {edges_ms:.1f} ms to open and close, beside the epoch. Other work kept "
+        f"{'an unknown number of' if cores is None else f'{cores:.1f}'} cores busy."
     )
-    return 1 if cost.verdict() == "above" else 0
-
-
-def _beside(cores: float | None) -> str:
-    said = "an unknown number of" if cores is None else f"{cores:.1f}"
-    return f"Other work kept {said} cores busy."
+    return 1 if cost.verdict == "above" else 0
 
 
 if __name__ == "__main__":

@@ -201,8 +201,8 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
         if record["kind"] == "end"
     }
     rows = {rank: rows_of(records) for rank, records in parts.items()}
-    for row in (row for of_rank in rows.values() for row in of_rank):
-        out.row(row)
+    for of_rank in rows.values():
+        out.rows(of_rank)
     world = job.case.workload.world
     if len(ends) < world or any(end["status"] == "failed" for end in ends.values()):
         raise RankError(_words(killed, ends, world))

@@ -1,15 +1,12 @@
 """The table: one observation a row, in SI base units, with the source of its value.
 
 The fields of :class:`Row` are the header of ``rows.csv``. Derived numbers (bandwidths, speed-ups,
-efficiencies) are computed when the table is read and never stored. Tables of earlier schemas are
-upgraded when they are read (:func:`upgraded`).
+efficiencies) are computed when the table is read and never stored.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -93,6 +90,8 @@ class Row:
 
 _WORDS = {"backend": BACKENDS, "basis": BASES, "status": STATUSES, "unit": UNITS}
 HEADER: tuple[str, ...] = tuple(f.name for f in fields(Row))
+#: Columns of a table of schema 2, which knew one process a case.
+HEADER_2 = HEADER[:-1]
 
 
 class Key(NamedTuple):
@@ -148,37 +147,3 @@ class RowMaker:
         names = ("epoch", "stage", "metric", "unit", "value", "source", "status", "reason")
         mine = {f.name: getattr(self, f.name) for f in fields(self)}
         return Row(schema_version=SCHEMA_VERSION, **mine, **dict(zip(names, values, strict=True)))
-
-
-#: Columns of a table of schema 2, which knew one process a case.
-HEADER_2 = tuple(name for name in HEADER if name != "rank")
-#: Columns of a table of schema 1. Its ``backend`` was ``model`` for what was declared (epoch -1)
-#: or predicted, and what a prediction borrowed stood in rows of its own, with these metrics.
-HEADER_1 = tuple(name for name in HEADER_2 if name not in ("basis", "borrowed"))
-_BORROWED_1 = {"borrowed_sample_time": "sample", "borrowed_gather_time": "fetch"}
-
-
-def upgraded(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of a table of an earlier schema, as fields by name, as those of the present schema."""
-    found = [
-        {**r, "schema_version": SCHEMA_VERSION} if int(r["schema_version"]) in (1, 2) else r
-        for r in records
-    ]
-    if not found or "basis" in found[0]:
-        return found
-    backends = [r["backend"] for r in found if r["backend"] != "model"]
-    borrowed: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for r in found:
-        if r["metric"] in _BORROWED_1:
-            borrowed[r["workload"], r["strategy"], r["variant"]].append(_BORROWED_1[r["metric"]])
-    rows = []
-    for r in found:
-        basis, backend, stages = "measured", r["backend"], list[str]()
-        if backend == "model" and int(r["epoch"]) < 0:
-            # A run has one device.
-            basis, backend = "declared", next(iter(backends), "host")
-        elif backend == "model":
-            basis, backend = "predicted", "cuda"
-            stages = borrowed[r["workload"], r["strategy"], r["variant"]]
-        rows.append({**r, "backend": backend, "basis": basis, "borrowed": " ".join(stages)})
-    return rows

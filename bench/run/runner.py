@@ -25,16 +25,16 @@ from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.agreement import fail_strays
-from gatherbench.bench.run.calibration_job import (
-    CALIBRATION_KEY,
-    TIMEOUT_S,
-    CalibrationJob,
-    read_choice,
-    run_maker,
-)
 from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.guards import only_one, terminate_as_interrupt
-from gatherbench.bench.run.job import Job, Preparation, row_maker
+from gatherbench.bench.run.job import (
+    CALIBRATION_KEY,
+    CalibrationJob,
+    Job,
+    Preparation,
+    read_choice,
+    row_maker,
+)
 from gatherbench.bench.run.machines import Machines
 from gatherbench.bench.run.memory_limit import killed_at_limit, limited
 from gatherbench.bench.run.rows import Row, RowMaker
@@ -53,13 +53,15 @@ from gatherbench.bench.run.store import (
     take_in_ranks,
     write_atomically,
 )
-from gatherbench.bench.run.worker import DISK_FULL, is_disk_full, last_answer
+from gatherbench.bench.run.worker import DISK_FULL, is_disk_full
 from gatherbench.bench.sampling.prepare import state_of
 from gatherbench.datasets.store import data_root
 
 #: Of a folder that may be read only.
 _NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM)
 CASE_CLOCK = "time.perf_counter"
+#: Far longer than a calibration takes (half a minute): a driver that hangs costs no more than this.
+CALIBRATION_S = 300.0
 #: What is likely behind a signal.
 _HINTS = {
     "SIGKILL": " (most likely out of memory)",
@@ -74,14 +76,6 @@ class RunStopped(RuntimeError):  # noqa: N818 - not a fault of the program
 
 class TimeUp(Exception):  # noqa: N818 - not a fault of the program
     """The time for the whole run is used up."""
-
-
-class DiskFullError(OSError):
-    """A worker found the disk full."""
-
-
-class NotStartedError(Exception):
-    """A case that could not begin; a resumed run tries it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +111,7 @@ class Workers:
         """Have a process do the job; why it failed, in words.
 
         Raises:
-            DiskFullError: it found the disk full.
+            OSError: it found the disk full.
             TimeoutError: it was ended after ``timeout_s``.
         """
         log = self._log.absolute()
@@ -249,14 +243,11 @@ class Runner:
         source, failure = CASE_CLOCK, None
         if not part.exists():  # else the runner was killed before it folded the part
             self.progress.starting(number, total, case)
-            ready = self._prepare(case.workload)
-            if isinstance(ready, str):
-                source, failure = NOT_PREPARED, ready
+            job = self._job(case, part)
+            if isinstance(job, Job):
+                failure = self._measure(job)
             else:
-                try:
-                    failure = self._measure(case, part, *ready)
-                except NotStartedError as error:
-                    source, failure = NOT_PREPARED, str(error)
+                source, failure = NOT_PREPARED, job
         make = row_maker(case, self.device, self.store.run_id, self.commit, self.machine)
         rows = self._fold(part, make, CASE_STAGE, failure, source)
         self.unprepared += source == NOT_PREPARED
@@ -267,14 +258,12 @@ class Runner:
         if time.monotonic() >= self._until:
             raise TimeUp
 
-    def _measure(
-        self, case: Case, part: Path, dataset: Path, trace: Path, identity: str
-    ) -> str | None:
-        """Measure the case in a process of its own; why it failed if the part does not say.
-
-        Raises:
-            NotStartedError: another machine cannot take part.
-        """
+    def _job(self, case: Case, part: Path) -> Job | str:
+        """What is to be done for the case, or why it cannot begin."""
+        ready = self._prepare(case.workload)
+        if isinstance(ready, str):
+            return ready
+        dataset, trace, identity = ready
         # One repeat of a strategy is enough to look at.
         traced = self.measure.trace and case.repeat == 0
         job = Job(
@@ -291,12 +280,13 @@ class Runner:
             sensors=self._sensors,
             identity=identity,
         )
-        if case.workload.nodes > 1 and self._machines is not None:
-            called = self._machines.call(self._called, job)
-            self._called += 1
-            if isinstance(called, str):
-                raise NotStartedError(called)
-            job = called
+        if case.workload.nodes == 1 or self._machines is None:
+            return job
+        self._called += 1
+        return self._machines.call(self._called - 1, job)
+
+    def _measure(self, job: Job) -> str | None:
+        """Measure a case in a process of its own; why it failed if its part does not say."""
         if self._served >= self._round:
             self._workers.close()
             self._served = 0
@@ -313,7 +303,7 @@ class Runner:
         """Have a process of its own do the job; why it failed, in words.
 
         Raises:
-            DiskFullError: it found the disk full.
+            OSError: it found the disk full.
             TimeUp: the whole run's time was up before it ended.
         """
         try:
@@ -327,21 +317,15 @@ class Runner:
         """Which of the GPU's sensors the cases read; found out once a run. ``None``: no GPU."""
         if self.device != "cuda":
             return None
-        make = run_maker(self.store.run_id, self.commit, self.machine)
         sensors = self.store.sensors_file
         if CALIBRATION_KEY not in done:
-            part = self.store.parts / "calibration.jsonl"
-            job = CalibrationJob(
-                run_id=self.store.run_id,
-                commit=self.commit,
-                machine=self.machine,
-                part=part.absolute(),
-                choice=sensors.absolute(),
-                copies_mib=tuple(self.measure.known_copies),
-            )
+            part = self.store.parts.absolute() / "calibration.jsonl"
+            copies = tuple(self.measure.known_copies)
+            origin = self.store.run_id, self.commit, self.machine
+            job = CalibrationJob(*origin, part, sensors.absolute(), copies)
             self.progress.preparing(self.cases[0].workload, "calibrating the GPU's sensors", 0.0)
-            failure = self._work("calibrate", job, TIMEOUT_S)
-            self._fold(part, make, CALIBRATION_STAGE, failure)
+            failure = self._work("calibrate", job, CALIBRATION_S)
+            self._fold(part, job.rows, CALIBRATION_STAGE, failure)
             done.add(CALIBRATION_KEY)
         return read_choice(sensors)
 
@@ -351,35 +335,34 @@ class Runner:
         Done once a workload, and again where the dataset was imported anew between two cases.
         """
         ready = self._ready.get(workload)
-        if isinstance(ready, tuple) and not ready[1].name.endswith(state_of(ready[0])):
-            ready = None
-        if ready is None:
+        if ready is None or (
+            isinstance(ready, tuple) and not ready[1].name.endswith(state_of(ready[0]))
+        ):
             ready = self._ready[workload] = self._prepare_now(workload)
         return ready
 
     def _prepare_now(self, workload: Workload) -> tuple[Path, Path, str] | str:
-        answers = self.store.parts.absolute() / "prepared.json"
-        answers.write_bytes(b"")
-
+        job = Preparation(workload, self.store.parts.absolute() / "prepared.json")
+        job.answers.write_bytes(b"")
         told: dict[str, Any] = {}
 
         def look() -> None:
             nonlocal told
-            if (said := last_answer(answers)) != told and "what" in said:
+            if (said := job.told()) != told and "what" in said:
                 self.progress.preparing(workload, said["what"], said["fraction"])
                 told = said
 
         try:
-            death = self._work("prepare", Preparation(workload, answers), look=look)
-        except DiskFullError as error:
-            raise RunStopped(
-                f"no space left to prepare {workload.dataset}: {data_root()}"
-            ) from error
-        answer = last_answer(answers)
-        if "dataset" not in answer:
-            return f"{workload.dataset} could not be prepared: {answer.get('error') or death}"
-        changed = other_data(self.store.folder, workload, answer["identity"])
-        return changed or (Path(answer["dataset"]), Path(answer["trace"]), answer["identity"])
+            found = job.made(self._work("prepare", job, look=look))
+        except OSError as error:
+            said = f"no space left to prepare {workload.dataset}: {data_root()}"
+            if not is_disk_full(error):
+                raise
+            raise RunStopped(said) from error
+        changed = None
+        if not isinstance(found, str):
+            changed = other_data(self.store.folder, workload, found[2])
+        return changed or found
 
     def _fold(
         self, part: Path, make: RowMaker, stage: str, failure: str | None, source: str = CASE_CLOCK
@@ -434,7 +417,7 @@ def _death_of(code: int, log: str) -> str | None:
     if code == 0:
         return None
     if code == DISK_FULL:
-        raise DiskFullError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     last = next((x.strip() for x in reversed(log.splitlines()) if x.strip()), "it printed nothing")
     if code < 0:
         known = {int(s): s.name for s in signal.Signals}

@@ -6,7 +6,7 @@ was polled during epochs. Cases write both into their parts; they are gathered w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,38 +17,36 @@ if TYPE_CHECKING:
 
 SAMPLES_FILE, TIMELINE_FILE = "samples.parquet", "timeline.parquet"
 
-_INTEGERS, _REALS = ("repeat", "epoch", "batch"), ("value_s", "time_s", "value")
-SAMPLE_COLUMNS = ("workload", "strategy", "variant", "repeat", "epoch", "stage", "batch", "value_s")
+_CASE = ["workload", "strategy", "variant", "repeat"]
+SAMPLE_COLUMNS = (*_CASE, "epoch", "stage", "batch", "value_s")
 #: ``time_s`` counts from the opening of the epoch's window; ``value`` is in ``unit``: bytes since
 #: then for a counter, the sensor's value for others.
-TIMELINE_COLUMNS = (*SAMPLE_COLUMNS[:5], "metric", "unit", "time_s", "value")
-_CASE = ["workload", "strategy", "variant", "repeat"]
+TIMELINE_COLUMNS = (*_CASE, "epoch", "metric", "unit", "time_s", "value")
+_KINDS = {
+    **dict.fromkeys(("repeat", "epoch", "batch"), "int32"),
+    **dict.fromkeys(("value_s", "time_s", "value"), "float64"),
+}
 
 
 def write_samples(records: Iterable[dict[str, Any]], folder: Path) -> None:
     """Gather the ``samples`` among the records of parts."""
-    tables = [
-        _table(record, SAMPLE_COLUMNS, batch=range(len(record["values"])), value_s=record["values"])
+    lines = [
+        {**record, "batch": range(len(record["values"])), "value_s": record["values"]}
         for record in records
         if record["kind"] == "samples"
     ]
-    _write(tables, SAMPLE_COLUMNS, folder / SAMPLES_FILE)
+    _write(lines, SAMPLE_COLUMNS, folder / SAMPLES_FILE)
 
 
 def write_timeline(records: Iterable[dict[str, Any]], folder: Path) -> None:
     """Gather the ``series`` among the records of parts; no file where there are none."""
-    tables = [
-        _table(
-            record,
-            TIMELINE_COLUMNS,
-            time_s=[time_s for time_s, _ in record["points"]],
-            value=[value for _, value in record["points"]],
-        )
-        for record in records
-        if record["kind"] == "series" and record["points"]
-    ]
-    if tables:
-        _write(tables, TIMELINE_COLUMNS, folder / TIMELINE_FILE)
+    lines = []
+    for record in records:
+        if record["kind"] == "series" and record["points"]:
+            time_s, value = zip(*record["points"], strict=True)
+            lines.append({**record, "time_s": time_s, "value": value})
+    if lines:
+        _write(lines, TIMELINE_COLUMNS, folder / TIMELINE_FILE)
 
 
 def load_timeline(folder: Path) -> pd.DataFrame:
@@ -61,28 +59,19 @@ def load_timeline(folder: Path) -> pd.DataFrame:
     return pd.read_parquet(path)
 
 
-def _table(
-    record: dict[str, Any], columns: Sequence[str], **values: Sequence[float]
-) -> pd.DataFrame:
-    """A line for each of the values; the other columns are the record's."""
+def _write(records: list[dict[str, Any]], columns: tuple[str, ...], path: Path) -> None:
+    """Add to the file what it has not: repeats are added to a run that had ended.
+
+    The last columns of a record are many numbers, the others are the same for each of them.
+    """
     import pandas as pd
 
-    fixed = {name: record[name] for name in columns if name not in values}
-    return pd.DataFrame({**values}).assign(**fixed)[list(columns)]
-
-
-def _write(tables: list[pd.DataFrame], columns: Sequence[str], path: Path) -> None:
-    """Add to the file what it has not: repeats are added to a run that had ended."""
-    import pandas as pd
-
-    empty = pd.DataFrame(columns=list(columns))
-    table = pd.concat(tables, ignore_index=True) if tables else empty
+    tables = [pd.DataFrame({name: record[name] for name in columns}) for record in records]
+    table = pd.concat([pd.DataFrame(columns=list(columns)), *tables], ignore_index=True)
     if path.is_file():
-        mine = pd.MultiIndex.from_frame(table[_CASE])
         before = pd.read_parquet(path)
-        kept = before[~pd.MultiIndex.from_frame(before[_CASE]).isin(mine)]
-        table = pd.concat([kept, table], ignore_index=True) if tables else kept
-    kinds = dict.fromkeys(_INTEGERS, "int32") | dict.fromkeys(_REALS, "float64")
-    table = table.astype({name: kinds.get(name, "str") for name in columns})
+        again = pd.MultiIndex.from_frame(before[_CASE]).isin(table.set_index(_CASE).index)
+        table = pd.concat([before[~again], table], ignore_index=True)
+    table = table.astype({name: _KINDS.get(name, "str") for name in columns})
     with replacing(path) as temporary:
         table.to_parquet(temporary, compression="zstd", index=False)

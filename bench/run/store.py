@@ -26,13 +26,13 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from gatherbench.bench.plan.case import Case
-from gatherbench.bench.run.rows import HEADER, HEADER_1, HEADER_2, SCHEMA_VERSION, Row, upgraded
+from gatherbench.bench.run.rows import HEADER, HEADER_2, SCHEMA_VERSION, Row
 from gatherbench.bench.run.samples import write_samples, write_timeline
 from gatherbench.datasets.files import replacing
 
@@ -202,6 +202,11 @@ class PartWriter:
     def row(self, row: Row) -> None:
         self._write("row", {name: getattr(row, name) for name in HEADER})
 
+    def rows(self, rows: Iterable[Row]) -> None:
+        """Each as soon as it is known."""
+        for row in rows:
+            self.row(row)
+
     def samples(self, case: Case, epoch: int, stage: str, values: list[float]) -> None:
         """Seconds of ``stage`` for each minibatch of ``epoch``, in order."""
         self._write_case("samples", case, {"epoch": epoch, "stage": stage, "values": values})
@@ -247,8 +252,8 @@ def take_in_ranks(part: Path) -> None:
     """Have the part of a case that was cut off hold the rows that its ranks had written."""
     if (folder := ranks_folder(part)).is_dir():
         with closing(PartWriter(part)) as out:
-            for row in (row for records in read_ranks(part).values() for row in rows_of(records)):
-                out.row(row)
+            for records in read_ranks(part).values():
+                out.rows(rows_of(records))
         shutil.rmtree(folder)
 
 
@@ -258,7 +263,7 @@ def has_ended(part: Path) -> bool:
 
 
 def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
-    """The rows of a table on disk, in order; those of earlier schemas upgraded.
+    """The rows of a table on disk, in order; those of schema 2 are upgraded.
 
     Args:
         growing: a last line that is half written is none yet.
@@ -269,7 +274,7 @@ def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
     text = path.read_text(encoding="utf-8")
     lines = list(csv.reader(io.StringIO(text, newline="")))
     header = tuple(lines[0]) if lines else ()
-    if header not in (HEADER, HEADER_2, HEADER_1):
+    if header not in (HEADER, HEADER_2):
         raise StoreError(
             f"{path}: not a table of schema version {SCHEMA_VERSION}"
             " (its header differs); read it with the version that wrote it"
@@ -281,21 +286,19 @@ def read_rows(path: Path, *, growing: bool = False) -> list[Row]:
                 " it: the file is damaged; put a whole copy of it there"
             )
         del lines[-1]
-    records = []
-    for number, cells in enumerate(lines[1:], start=2):
-        with _line(path, number):
-            records.append(_fields(header, cells))
     rows = []
-    for number, record in enumerate(upgraded(records), start=2):
-        with _line(path, number):
-            rows.append(Row(**record))
+    for number, cells in enumerate(lines[1:], start=2):
+        try:
+            rows.append(_row(header, cells))
+        except ValueError as error:
+            raise StoreError(f"{path}: line {number}: {error}") from error
     return rows
 
 
 def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
-    """The rows among the records of a part; those of earlier schemas upgraded."""
+    """The rows among the records of a part."""
     found = [{n: r[n] for n in HEADER if n in r} for r in records if r["kind"] == "row"]
-    return [Row(**r) for r in upgraded(found)]
+    return [_upgraded(fields) for fields in found]
 
 
 def to_csv(rows: list[Row]) -> str:
@@ -318,16 +321,7 @@ def _one_line(cell: object) -> object:
     return " | ".join(cell.splitlines()) if isinstance(cell, str) else cell
 
 
-@contextmanager
-def _line(path: Path, number: int) -> Iterator[None]:
-    """Names the line in what goes wrong with it."""
-    try:
-        yield
-    except ValueError as error:
-        raise StoreError(f"{path}: line {number}: {error}") from error
-
-
-def _fields(header: tuple[str, ...], cells: list[str]) -> dict[str, Any]:
+def _row(header: tuple[str, ...], cells: list[str]) -> Row:
     if len(cells) != len(header):
         raise ValueError(f"{len(cells)} cells, expected {len(header)}")
     record: dict[str, Any] = dict(zip(header, cells, strict=True))
@@ -335,7 +329,12 @@ def _fields(header: tuple[str, ...], cells: list[str]) -> dict[str, Any]:
         record[name] = int(record[name])
     record["value"] = float(record["value"]) if record["value"] else None
     record["reason"] = record["reason"] or None
-    return record
+    return _upgraded(record)
+
+
+def _upgraded(fields: dict[str, Any]) -> Row:
+    """Of schema 2: what it did not know is as in a case of one process."""
+    return Row(**{**fields, "schema_version": max(fields["schema_version"], SCHEMA_VERSION)})
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Self
 
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import Reading, cited
@@ -45,7 +43,7 @@ def row_of(reading: Reading, make: RowMaker, stage: str, epoch: int = -1) -> Row
     return make.missing(*what, cited(reading), reading.reason, status, epoch)
 
 
-class EnergyBlock:
+class EnergyBlock(Recorder):
     """A window around a case's measured epochs; without a GPU it does nothing.
 
     Args:
@@ -61,20 +59,8 @@ class EnergyBlock:
         *,
         run_on: bool = True,
     ) -> None:
+        super().__init__([] if gpu is None else [GpuEnergyMeter(gpu), WallClockMeter()])
         self._gpu, self._shortest_s, self._run_on = gpu, shortest_s, run_on
-        self._recorder = Recorder([] if gpu is None else [GpuEnergyMeter(gpu), WallClockMeter()])
-
-    def __enter__(self) -> Self:
-        self._recorder.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._recorder.__exit__(exc_type, exc, traceback)
 
     def rows(
         self,
@@ -89,33 +75,26 @@ class EnergyBlock:
         """
         if self._gpu is None:
             return
-        readings, said = self._recorder.readings, "the measured epochs, from the first to the last"
-        refused = any(_refused(reading) for reading in readings)
-        if self._run_on and any(gathered(refused)):
-            readings, epochs = self._further(one_epoch, gathered)
+        readings, said = self.readings, "the measured epochs, from the first to the last"
+        # The counter is there, and only the window was too short for it.
+        short = any(
+            one.metric == "gpu_energy" and one.reason is not None and one.reason.kind == "too_short"
+            for one in readings
+        )
+        if self._run_on and any(gathered(short)):
             said = "further epochs, not timed: the measured ones were too short a window"
+            # Nothing here is timed, so sources of link traffic that block may be read too.
+            pcie = PcieMeter(self._gpu, timed=False)
+            recorder, epochs = Recorder([pcie, GpuPowerMeter(self._gpu), WallClockMeter()]), 0
+            with recorder:
+                begin = time.monotonic()
+                while any(gathered(time.monotonic() - begin < self._shortest_s)):
+                    one_epoch()
+                    epochs += 1
+            readings = recorder.readings
         yield make.ok(ENERGY_STAGE, "epochs", "1", epochs, said)
         for reading in readings:
             yield row_of(reading, make, ENERGY_STAGE)
-
-    def _further(
-        self, one_epoch: Callable[[], object], gathered: Callable[[bool], list[bool]]
-    ) -> tuple[tuple[Reading, ...], int]:
-        # Nothing here is timed, so sources of link traffic that block may be read too.
-        meters = (PcieMeter(self._gpu, timed=False), GpuPowerMeter(self._gpu), WallClockMeter())
-        recorder, epochs = Recorder(meters), 0
-        with recorder:
-            begin = time.monotonic()
-            while any(gathered(time.monotonic() - begin < self._shortest_s)):
-                one_epoch()
-                epochs += 1
-        return recorder.readings, epochs
-
-
-def _refused(reading: Reading) -> bool:
-    """Whether the counter is there and only the window was too short for it."""
-    short = reading.reason is not None and reading.reason.kind == "too_short"
-    return reading.metric == "gpu_energy" and short
 
 
 def uvm_rows(one_epoch: Callable[[], object], make: RowMaker, traced: bool) -> Iterator[Row]:
@@ -129,21 +108,18 @@ def uvm_rows(one_epoch: Callable[[], object], make: RowMaker, traced: bool) -> I
     if managed_bytes() == 0:
         return
     meter = UvmMeter(TRACED if traced else None)
-    reason = meter.probe()
-    if reason is not None:  # then no epoch is spent
-        meter.start()
-        for reading in meter.stop():
-            yield row_of(reading, make, UVM_STAGE)
-        return
-    recorder = Recorder([meter, WallClockMeter()], _PATIENCE_S)
+    counts = meter.probe() is None  # else no epoch is spent
+    recorder = Recorder([meter, WallClockMeter()] if counts else [meter], _PATIENCE_S)
     said = "a further epoch, not timed: counting costs"
     try:
         with recorder:
-            one_epoch()
+            if counts:
+                one_epoch()
     except Exception as error:  # counting that fails must not cost what was measured
         why = Reason("failed", f"{type(error).__name__}: {error}")
         yield make.missing(UVM_STAGE, "epochs", "1", said, why, "failed")
         return
-    yield make.ok(UVM_STAGE, "epochs", "1", 1, said)
+    if counts:
+        yield make.ok(UVM_STAGE, "epochs", "1", 1, said)
     for reading in recorder.readings:
         yield row_of(reading, make, UVM_STAGE)

@@ -18,11 +18,15 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
-from gatherbench.bench.run.job import Job, Preparation
+from gatherbench.bench.machine.reason import Reason
+from gatherbench.bench.meters.gpu_choice import SensorChoice
+from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
+from gatherbench.bench.run.job import CalibrationJob, Job, Preparation
+from gatherbench.bench.run.store import PartWriter
 
 #: Exit status that tells the runner that the disk is full (EX_IOERR of sysexits.h): no case can
 #: be measured until there is room, so the run stops where a failed case would not stop it.
@@ -48,92 +52,89 @@ def prepare_workload(path: Path) -> None:
         def answer(**fields: str | float) -> None:
             print(json.dumps(fields), file=file, flush=True)
 
-        try:
+        def work() -> None:
             dataset, trace = prepare(
                 job.workload, lambda what, fraction: answer(what=what, fraction=fraction)
             )
-            content = identity(dataset, trace)
-        except Exception as error:
-            if is_disk_full(error):
-                sys.exit(DISK_FULL)
-            traceback.print_exc()
-            answer(error=f"{type(error).__name__}: {error}")
+            answer(dataset=str(dataset), trace=str(trace), identity=identity(dataset, trace))
+
+        _, reason = _outcome(work)
+        if reason is not None:
+            answer(error=reason)
             sys.exit(1)
-        answer(dataset=str(dataset), trace=str(trace), identity=content)
-
-
-def last_answer(answers: Path) -> dict[str, Any]:
-    """The last whole line that :func:`prepare_workload` wrote; empty before there is one."""
-    whole = answers.read_text(encoding="utf-8").rpartition("\n")[0] if answers.exists() else ""
-    return dict(json.loads(whole.rpartition("\n")[2] or "{}"))
 
 
 def measure_case(path: Path) -> None:
     """Measure the job's case into its part; the last record says how it ended."""
-    job = Job.load(path)
-    begin = time.perf_counter()
-    try:
-        from gatherbench.bench.run.measure import measure
-        from gatherbench.bench.run.memory_limit import enter, killed_at_limit, peak_row
-        from gatherbench.bench.run.ranks import measure_ranks
-        from gatherbench.bench.run.store import PartWriter
+    from gatherbench.bench.run.measure import measure
+    from gatherbench.bench.run.memory_limit import enter, killed_at_limit, peak_row
+    from gatherbench.bench.run.ranks import measure_ranks
 
-        of_case = measure if job.case.workload.world == 1 else measure_ranks
-        with contextlib.closing(PartWriter(job.part)) as out:
-            try:
-                limit = enter(job)
-                if limit is not None:
-                    out.row(limit)
-                skipped = limit.reason if limit and limit.reason else of_case(job, out)
-                status, reason = ("skipped", skipped) if skipped else ("ok", None)
-            except Exception as error:
-                if is_disk_full(error):
-                    raise
-                traceback.print_exc()
-                # Of several ranks it may be one that was killed.
-                status, reason = (
-                    "failed",
-                    killed_at_limit(job) or f"{type(error).__name__}: {error}",
-                )
-            if (peak := peak_row(job)) is not None:
-                out.row(peak)
-            out.end(status, reason, time.perf_counter() - begin)
+    job, begin = Job.load(path), time.perf_counter()
+    with contextlib.closing(PartWriter(job.part)) as out:
+
+        def work() -> str | None:
+            limit = enter(job)
+            if limit is not None:
+                out.row(limit)
+                if limit.reason:
+                    return limit.reason
+            return (measure if job.case.workload.world == 1 else measure_ranks)(job, out)
+
+        status, reason = _outcome(work)
+        if status == "failed":  # of several ranks it may be one that was killed
+            reason = killed_at_limit(job) or reason
+        if (peak := peak_row(job)) is not None:
+            out.row(peak)
+        out.end(status, reason, time.perf_counter() - begin)
+
+
+def calibrate_sensors(path: Path) -> None:
+    """Calibrate the GPU's sensors for the run; what goes wrong is the last record's reason."""
+    from gatherbench.bench.run.sensor_calibration import calibrate_gpu
+
+    job, begin = CalibrationJob.load(path), time.perf_counter()
+    with contextlib.closing(PartWriter(job.part)) as out:
+        status, reason = _outcome(
+            lambda: job.keep(calibrate_gpu(job.rows, out.row, job.copies_mib).choice)
+        )
+        if reason is not None:
+            why = Reason("failed", f"the calibration ended with {reason}")
+            job.keep(SensorChoice(None, why))
+        out.end(status, reason, time.perf_counter() - begin)
+
+
+def _outcome(work: Callable[[], str | None]) -> tuple[str, str | None]:
+    """Status of a piece of work that returns why it was skipped; why it is not ``ok``.
+
+    Raises:
+        Exception: the disk is full.
+    """
+    try:
+        skipped = work()
+    except Exception as error:
+        if is_disk_full(error):
+            raise
+        traceback.print_exc()
+        return "failed", f"{type(error).__name__}: {error}"
+    return ("skipped", skipped) if skipped else ("ok", None)
+
+
+VERBS = {"prepare": prepare_workload, "calibrate": calibrate_sensors, "measure": measure_case}
+
+
+def do(verb: str, path: str) -> None:
+    """The job in the file; on a full disk it ends with a status of its own."""
+    try:
+        VERBS[verb](Path(path))
     except Exception as error:
         if is_disk_full(error):
             sys.exit(DISK_FULL)
         raise
 
 
-def calibrate_sensors(path: Path) -> None:
-    """Calibrate the GPU's sensors for the run; what goes wrong is the last record's reason."""
-    from gatherbench.bench.machine.reason import Reason
-    from gatherbench.bench.meters.gpu_choice import SensorChoice
-    from gatherbench.bench.run.calibration_job import CalibrationJob, run_maker
-    from gatherbench.bench.run.sensor_calibration import calibrate_gpu
-    from gatherbench.bench.run.store import PartWriter
-
-    job = CalibrationJob.load(path)
-    begin = time.perf_counter()
-    with contextlib.closing(PartWriter(job.part)) as out:
-        status, reason = "ok", None
-        try:
-            make = run_maker(job.run_id, job.commit, job.machine)
-            choice = calibrate_gpu(make, out.row, job.copies_mib).choice
-        except Exception as error:
-            traceback.print_exc()
-            status, reason = "failed", f"{type(error).__name__}: {error}"
-            choice = SensorChoice(None, Reason("failed", f"the calibration ended with {reason}"))
-        job.keep(choice)
-        out.end(status, reason, time.perf_counter() - begin)
-
-
-VERBS = {"prepare": prepare_workload, "calibrate": calibrate_sensors, "measure": measure_case}
-
-
 def main(runner: int) -> None:
     """Import what a case needs, then fork a process for each request of ``runner``."""
-    from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the runner's to answer
     die_with_parent(runner)
     # Imports start no thread that a fork would lose, and leave CUDA alone, which no fork survives.
@@ -148,12 +149,11 @@ def main(runner: int) -> None:
         import torch_geometric  # noqa: F401
 
     import gatherbench.bench.run.ranks
-    import gatherbench.bench.run.sensor_calibration
-    import gatherbench.bench.run.store  # noqa: F401
+    import gatherbench.bench.run.sensor_calibration  # noqa: F401
 
     numba.njit("int64(int64)")(lambda x: x)  # numba's own imports wait for the first function
     gc.freeze()  # a collection in a fork would copy the pages of all that was imported
-    serve_requests(lambda verb, path: VERBS[verb](Path(path)))
+    serve_requests(do)
 
 
 if __name__ == "__main__":

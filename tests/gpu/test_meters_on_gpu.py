@@ -11,7 +11,7 @@ from gatherbench.bench.meters.nvml_device import NvmlDevice
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.trust import TRUSTED
-from gatherbench.bench.run.calibration_job import run_maker
+from gatherbench.bench.run.job import run_maker
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.sensor_calibration import PinnedCopier, calibrate_gpu, torch_gpu_uuids
 

@@ -63,7 +63,7 @@ print(json.dumps({
 #: The server of a run's cases, which has imported all that a case needs.
 FORK = """
 import os, torch
-from gatherbench.bench.run import fork_server, worker
+from gatherbench.bench.run import worker
 
 def fork_once(work):
     if os.fork() == 0:
@@ -71,7 +71,7 @@ def fork_once(work):
         os._exit(0)
     os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
 
-fork_server.serve_requests = fork_once
+worker.serve_requests = fork_once
 worker.main(os.getppid())
 """
 

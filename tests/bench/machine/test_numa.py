@@ -23,7 +23,7 @@ from gatherbench.bench.machine.numa import (
 )
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run.calibration_job import run_maker
+from gatherbench.bench.run.job import run_maker
 from gatherbench.kernels.cuda_calls import CudaCallError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -30,8 +30,7 @@ from gatherbench.bench.meters.trust import Calibration, calibrate
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import sensor_calibration
 from gatherbench.bench.run import worker as worker_module
-from gatherbench.bench.run.calibration_job import CalibrationJob, read_choice
-from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.job import CalibrationJob, Job, read_choice
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 
 HERE = Path(__file__).parent

@@ -13,9 +13,8 @@ import time
 from pathlib import Path
 
 from gatherbench.bench.meters.gpu_choice import SensorChoice
-from gatherbench.bench.run.calibration_job import CalibrationJob, run_maker
 from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
-from gatherbench.bench.run.job import Job, Preparation
+from gatherbench.bench.run.job import CalibrationJob, Job, Preparation, run_maker
 from gatherbench.bench.run.store import PartWriter
 from gatherbench.bench.run.worker import DISK_FULL
 from gatherbench.bench.sampling.prepare import state_of

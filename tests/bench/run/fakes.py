@@ -1,16 +1,19 @@
-"""A runner of a worker that misbehaves as it is told, and its cases."""
+"""A runner of a worker that misbehaves as it is told, and its cases; a case measured for real."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import Runner
-from gatherbench.bench.run.store import RunStore
+from gatherbench.bench.run.store import PartWriter, RunStore, read_part, rows_of
 
 FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
 WORKLOAD = Workload("tiny")
@@ -26,3 +29,17 @@ def runner(
 ) -> Runner:
     measure = Measure(repeats=1, timeout_s=timeout_s)
     return Runner(store, wanted, measure, device, "abc", "box", worker=FAKE, **more)
+
+
+def measured(job: Job) -> list[Row]:
+    """The rows of a case that can run here, measured in this process."""
+    assert skipped(job) is None
+    return rows_of(read_part(job.part))
+
+
+def skipped(job: Job) -> str | None:
+    """Why a case cannot run here; ``None``: it has been measured."""
+    from gatherbench.bench.run.measure import measure  # brings torch, which takes its time
+
+    with closing(PartWriter(job.part)) as out:
+        return measure(job, out)

@@ -1,4 +1,4 @@
-"""The real worker; in repeat ``i`` of a case its rank 1 goes wrong as ``FAULTS[i]`` says."""
+"""The real worker; rank 1 of a case goes wrong as the case's variant says."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from torch import nn
 from gatherbench.bench.run import group, measure, ranks
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.worker import main
-from gatherbench.strategies.base import Fetcher
 
-STAGES = ("open", "sample", "fetch", "train", "all_reduce")
+#: Where rank 0 waits for it: at the begin, in its own step's exchange, and in that of all.
+STAGES = ("open", "train", "all_reduce")
 FAULTS = (
-    "none",
     *(f"killed in {stage}" for stage in STAGES),
     *(f"raises in {stage}" for stage in STAGES),
     "hangs in train",
     "other data",
     "gradients of their own",
 )
-_now = ["none"]
+_now = [""]
 
 
 def spoil(owner: Any, name: str, stage: str) -> None:
@@ -52,19 +51,18 @@ def not_averaged(self: group.Together, model: nn.Module) -> nn.Module:
 
 def chosen(job: Job, **changes: Any) -> Job:
     """Where a rank is given its job: the fault is known from here on."""
-    _now[0] = FAULTS[job.case.repeat]
+    _now[0] = job.case.variant
     if _now[0] == "gradients of their own":
         group.Together.wrap = not_averaged  # type: ignore[method-assign]
+    if _now[0] == "hangs in train":
+        ranks.PATIENCE_S = 5.0
     other = str(changes["rank"]) if _now[0] == "other data" else job.identity
     return replace(job, **changes, identity=other)
 
 
 if __name__ == "__main__":
     spoil(measure, "knowledge_of", "open")
-    spoil(measure.NeighborSampler, "sample", "sample")
-    spoil(Fetcher, "submit", "fetch")
     spoil(measure.Trainer, "step", "train")
     spoil(group.Together, "_exchange", "all_reduce")
-    ranks.PATIENCE_S = 10.0
     ranks.replace = chosen  # type: ignore[attr-defined]
     main(int(sys.argv[1]))

@@ -45,13 +45,15 @@ def found(*cases: list[Row]) -> dict[tuple[str, int], str]:
     return {(key[1], key[3]): said for key, said in strays(chain(*cases)).items()}
 
 
-def test_the_first_epoch_that_strays_is_named() -> None:
+def test_the_first_epoch_that_strays_is_named_or_the_score() -> None:
     right = case(NAIVE, [4.0, 3.25, 3.0], 0.5)
     said = found(right, case(ALIGNED, [4.0, 3.5, 2.0], 0.25), case(PINNED, [4.0, 3.25, 3.0], 0.5))
     assert said == {
         ("aligned_zero_copy", 0): "it trained on other rows: train.loss of epoch 1 is 3.5,"
         " and 3.25 with cpu_gather"
     }
+    said = found(case(NAIVE, [4.0], 0.34), case(ALIGNED, [4.0], 0.12))
+    assert "eval.test_accuracy is 0.12, and 0.34 with cpu_gather" in said["aligned_zero_copy", 0]
 
 
 def test_a_rank_alone_says_nothing_of_the_loss_of_all() -> None:
@@ -62,60 +64,54 @@ def test_a_rank_alone_says_nothing_of_the_loss_of_all() -> None:
     assert list(found([*case(NAIVE, [4.0]), *ranks], case(ALIGNED, [4.5]))) == [(ALIGNED[0], 0)]
 
 
-def test_a_score_alone_betrays_too() -> None:
-    said = found(case(NAIVE, [4.0], 0.34), case(ALIGNED, [4.0], 0.12))
-    assert list(said) == [("aligned_zero_copy", 0)]
-    assert "eval.test_accuracy is 0.12, and 0.34 with cpu_gather" in said["aligned_zero_copy", 0]
+def repeats(series: tuple[str, str], *losses: float, **how: Any) -> list[Row]:
+    """Cases of one epoch each."""
+    return [r for n, loss in enumerate(losses) for r in case(series, [loss], repeat=n, **how)]
 
 
-def test_the_plain_gather_is_right_whatever_a_majority_says() -> None:
-    others = [case(series, [5.0]) for series in (ALIGNED, OURS, THEIRS)]
-    assert set(found(case(NAIVE, [4.0]), *others)) == {
-        ("aligned_zero_copy", 0),
-        ("ours", 0),
-        ("theirs", 0),
-    }
-
-
-def test_a_wrong_repeat_of_the_plain_gather_does_not_say_what_is_right() -> None:
-    plain = [case(NAIVE, [loss], repeat=n) for n, loss in enumerate((5.0, 4.0, 4.0))]
-    assert set(found(*plain, case(OURS, [4.0]))) == {("cpu_gather", 0)}
-
-
-def test_without_a_plain_gather_most_series_are_right_however_often_they_were_measured() -> None:
-    often = [case(ALIGNED, [5.0], repeat=repeat) for repeat in range(4)]
-    said = found(*often, case(OURS, [4.0]), case(THEIRS, [4.0]))
-    assert set(said) == {("aligned_zero_copy", repeat) for repeat in range(4)}
-    assert said["aligned_zero_copy", 0].endswith("is 5.0, and 4.0 in the other series")
-
-
-def test_where_two_series_differ_nobody_is_right() -> None:
-    assert set(found(case(ALIGNED, [5.0]), case(OURS, [4.0]))) == {
-        ("aligned_zero_copy", 0),
-        ("ours", 0),
-    }
-
-
-def test_other_workloads_and_backends_are_no_witnesses() -> None:
-    cases = case(NAIVE, [4.0]), case(OURS, [5.0], workload="v"), case(OURS, [6.0], backend="cuda")
-    assert found(*cases) == {}
+@pytest.mark.parametrize(
+    ("cases", "strays"),
+    [
+        # The plain gather is right whatever a majority says,
+        (
+            [repeats(NAIVE, 4.0), repeats(ALIGNED, 5.0), repeats(OURS, 5.0), repeats(THEIRS, 5.0)],
+            [(ALIGNED, 0), (OURS, 0), (THEIRS, 0)],
+        ),
+        # and most of its repeats, where they differ.
+        ([repeats(NAIVE, 5.0, 4.0, 4.0), repeats(OURS, 4.0)], [(NAIVE, 0)]),
+        # Without one, most series are, however often they were measured; of two nobody.
+        (
+            [repeats(ALIGNED, 5.0, 5.0, 5.0, 5.0), repeats(OURS, 4.0), repeats(THEIRS, 4.0)],
+            [(ALIGNED, repeat) for repeat in range(4)],
+        ),
+        ([repeats(ALIGNED, 5.0), repeats(OURS, 4.0)], [(ALIGNED, 0), (OURS, 0)]),
+        # Other workloads and backends are no witnesses.
+        (
+            [
+                repeats(NAIVE, 4.0),
+                repeats(OURS, 5.0, workload="v"),
+                repeats(OURS, 6.0, backend="cuda"),
+            ],
+            [],
+        ),
+    ],
+)
+def test_who_is_right(cases: list[list[Row]], strays: list[tuple[tuple[str, str], int]]) -> None:
+    said = found(*cases)
+    assert set(said) == {(name, repeat) for (name, _), repeat in strays}
+    if len(strays) == 4:
+        assert said[ALIGNED[0], 0].endswith("is 5.0, and 4.0 in the other series")
 
 
 @pytest.mark.parametrize(
     ("backend", "loss", "accuracy", "wrong"),
     # Of a loss of 4 one per cent is 0.04, and 1e-4 of it 0.0004.
     [
-        ("cuda", 4.039, 0.519, False),
-        ("cuda", 3.961, 0.481, False),
-        ("cuda", 4.041, 0.5, True),
-        ("cuda", 3.959, 0.5, True),
-        ("cuda", 4.0, 0.521, True),
-        ("cuda", 4.0, 0.479, True),
-        ("host", 4.00039, 0.504, False),
-        ("host", 3.99961, 0.496, False),
-        ("host", 4.00041, 0.5, True),
-        ("host", 3.99959, 0.5, True),
-        ("host", 4.0, 0.506, True),
+        *(("cuda", 4.039, 0.519, False), ("cuda", 3.961, 0.481, False)),
+        *(("cuda", 4.041, 0.5, True), ("cuda", 3.959, 0.5, True)),
+        *(("cuda", 4.0, 0.521, True), ("cuda", 4.0, 0.479, True)),
+        *(("host", 4.00039, 0.504, False), ("host", 3.99961, 0.496, False)),
+        *(("host", 4.00041, 0.5, True), ("host", 3.99959, 0.5, True), ("host", 4.0, 0.506, True)),
     ],
 )
 def test_rounding_is_forgiven(backend: str, loss: float, accuracy: float, wrong: bool) -> None:
@@ -175,11 +171,8 @@ def test_samples_of_wrong_cases_are_left_out(store: RunStore) -> None:
     columns = {"workload": "w", "variant": ["naive", "given"], "repeat": 0, "epoch": 0}
     columns |= {"strategy": ["cpu_gather", "aligned_zero_copy"], "stage": "fetch", "batch": 0}
     samples = pd.DataFrame({**columns, "value_s": [1.0, 2.0]})[list(no_samples())]
+    right = case(NAIVE, [4.0], 0.5)
+    assert without_wrong(right) == right, "a right case keeps all its rows"
     fail_strays(store)
     run = run_of(store.folder, store.plan(), {}, store.rows(), samples, going=False)
     assert list(run.samples["value_s"]) == [1.0]
-
-
-def test_a_right_case_keeps_all_its_rows() -> None:
-    rows = case(NAIVE, [4.0], 0.5)
-    assert without_wrong(rows) == rows

@@ -36,30 +36,34 @@ class Claims(Fetcher):
         raise AssertionError("nothing is fetched here")
 
 
-def test_a_table_in_its_place_is_a_row_that_names_the_place() -> None:
-    row = residency_row(Claims(Residency("Host", "Host", "cudaPointerGetAttributes")), MAKE)
-    assert (row.stage, row.metric, row.value) == ("check", "residency", 1)
-    assert row.source == "cudaPointerGetAttributes: the table in Host"
+ASKED = "cudaPointerGetAttributes"
+HOT = Residency("Device", "Device", ASKED, "the hot rows")
+PAGES = Residency("the file on disk", "the page cache (9 pages)", "mincore")
+BUSY = Reason("busy", "9 pages stay")
+
+
+@pytest.mark.parametrize(
+    ("parts", "cached", "value", "source", "reason"),
+    [
+        ([HOT, Residency("Host", "Host", ASKED)], None, 1,
+         f"{ASKED}: the hot rows in Device, the table in Host", ""),
+        ([], None, None, ASKED, "unsupported: an empty table"),
+        # A table that others keep in memory says nothing of the path.
+        ([PAGES], BUSY, None, "mincore", "busy: 9 pages stay"),
+    ],
+)  # fmt: skip
+def test_where_the_table_lies_is_a_row(
+    parts: list[Residency], cached: Reason | None, value: int | None, source: str, reason: str
+) -> None:
+    row = residency_row(Claims(*parts), MAKE, cached)
+    assert (row.stage, row.metric, row.value, row.source) == ("check", "residency", value, source)
+    assert (row.reason or "").startswith(reason)
 
 
 def test_a_table_that_was_copied_to_the_gpu_is_not_timed() -> None:
-    hot = Residency("Device", "Device", "cudaPointerGetAttributes", "the hot rows")
-    moved = Claims(hot, Residency("Host", "Device", "cudaPointerGetAttributes"))
+    moved = Claims(HOT, Residency("Host", "Device", ASKED))
     with pytest.raises(WrongMemoryError, match=r"table was found in Device .* reads it in Host"):
         residency_row(moved, MAKE)
-
-
-def test_where_nobody_can_be_asked_the_row_says_so() -> None:
-    row = residency_row(Claims(), MAKE)
-    assert row.value is None
-    assert row.reason is not None
-    assert row.reason.startswith("unsupported: ")
-
-
-def test_a_table_that_others_keep_in_memory_says_nothing_of_the_path() -> None:
-    claim = Claims(Residency("the file on disk", "the page cache (9 pages)", "mincore"))
-    row = residency_row(claim, MAKE, Reason("busy", "9 pages stay"))
-    assert (row.value, row.source, row.reason) == (None, "mincore", "busy: 9 pages stay")
 
 
 CPU = torch.device("cpu")
@@ -91,27 +95,16 @@ def test_of_a_timed_epoch_some_rows_of_some_minibatches_are_compared() -> None:
     assert looked_at == set(range(20)), "the draws leave out a minibatch"
 
 
-def test_the_row_that_is_named_is_the_minibatchs() -> None:
-    ids = torch.arange(199, 99, -1)
-    wrong = TABLE[ids]
-    wrong[50:] = 0.0
-    with (
-        pytest.raises(WrongRowsError, match=r"^minibatch 0 of the trace, in epoch 3: row 5[012], "),
-        Witness(TABLE, CPU).spots("in epoch 3", 1) as watch,
-    ):
-        look(watch, 0, ids, wrong)
-
-
-def test_every_third_row_is_met_by_some_draw() -> None:
-    ids, said = torch.arange(100), set()
+def test_every_third_row_is_met_by_some_draw_and_named_as_the_minibatchs() -> None:
+    ids, said = torch.arange(199, 99, -1), set()
     for _ in range(60):
         with (
-            pytest.raises(WrongRowsError) as error,
-            Witness(TABLE, CPU).spots("now", 1) as watch,
+            pytest.raises(WrongRowsError, match=r"^minibatch 0 of the trace, ") as error,
+            Witness(TABLE, CPU).spots("in epoch 3", 1) as watch,
         ):
             look(watch, 0, ids, TABLE[ids] + 1)
         said.add(str(error.value).split(", ")[1])
-    assert said == {"now: row 0", "now: row 1", "now: row 2"}
+    assert said == {f"in epoch 3: row {number}" for number in (0, 1, 2)}
 
 
 def test_what_is_put_aside_is_bounded_and_compared_once(monkeypatch) -> None:

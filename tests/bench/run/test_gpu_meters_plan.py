@@ -19,9 +19,8 @@ from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import GRAPHLESS, Workload
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.run.calibration_job import run_maker
 from gatherbench.bench.run.declared_rows import UNCOUNTED
-from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.job import Job, run_maker
 from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.sensor_calibration import compared
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of

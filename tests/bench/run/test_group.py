@@ -52,17 +52,27 @@ def entered(*seconds: float) -> Any:
     return lambda mine: (list(seconds), mine[1])
 
 
-def test_a_step_waits_for_the_last_rank_and_exchanges_from_then_on() -> None:
-    group = Told(Ranks(0, 3, 3), entered(3.0, 4.0), entered(2.0, 9.0))
-    group._entered, group._left = [101.0, 106.0], [103.5, 110.0]
-    # Step 0: at 1, 3 and 2 s, left at 3.5 s. Step 1: at 6, 4 and 9 s, left at 10 s.
-    assert group.end_epoch() == {"wait": [2.0, 3.0], "all_reduce": [0.5, 1.0]}
-
-
-def test_the_last_rank_waits_for_nobody_and_clocks_that_differ_make_no_time_below_0() -> None:
-    group = Told(Ranks(1, 2, 2), entered(1.0, 5.0))
-    group._entered, group._left = [102.0, 103.0], [102.5, 104.75]
-    assert group.end_epoch() == {"wait": [0.0, 2.0], "all_reduce": [0.5, 0.0]}
+@pytest.mark.parametrize(
+    ("rank", "others", "mine", "left", "waits", "exchanges"),
+    [
+        # Step 0: at 1, 3 and 2 s, left at 3.5 s. Step 1: at 6, 4 and 9 s, left at 10 s.
+        (0, [(3.0, 4.0), (2.0, 9.0)], [1.0, 6.0], [3.5, 10.0], [2.0, 3.0], [0.5, 1.0]),
+        # The last waits for nobody, and clocks that differ make no time below 0.
+        (1, [(1.0, 5.0)], [2.0, 3.0], [2.5, 4.75], [0.0, 2.0], [0.5, 0.0]),
+    ],
+)
+def test_a_step_waits_for_the_last_rank_and_exchanges_from_then_on(
+    rank: int,
+    others: list[tuple[float, ...]],
+    mine: list[float],
+    left: list[float],
+    waits: list[float],
+    exchanges: list[float],
+) -> None:
+    world = len(others) + 1
+    group = Told(Ranks(rank, world, world), *(entered(*seconds) for seconds in others))
+    group._entered, group._left = [100 + at for at in mine], [100 + at for at in left]
+    assert group.end_epoch() == {"wait": waits, "all_reduce": exchanges}
 
 
 def test_on_a_gpu_events_are_counted_from_the_begin_in_seconds() -> None:
@@ -152,10 +162,7 @@ def test_ranks_of_one_node_share_its_cores(
     rank: int, node: int | None, others: tuple[int | None, ...], part: tuple[int, int]
 ) -> None:
     assert cores_of_rank(Told(Ranks(rank, 4, 2), *others))(node) == part
-
-
-def test_one_process_has_all_cores() -> None:
-    assert cores_of_rank(Alone())(1) == (0, 1)
+    assert cores_of_rank(Alone())(1) == (0, 1), "one process has all"
 
 
 @pytest.mark.parametrize("other", [("other", "abc"), ("", "other")])

@@ -64,6 +64,7 @@ def test_an_epoch_is_its_slowest_rank_and_its_stages_are_means(tmp_path: Path) -
         (("wait", "wall_time", "s"), [1, 2, 3, 4], 2.5, "mean of 4 ranks"),
         (("harness", "overhead", "s"), [1, 2, 3, 4], 2.5, "mean of 4 ranks"),
         (("setup", "open_time", "s"), [1, 4, 2, 3], 4, "longest of 4 ranks"),
+        (("fetch", "disk_latency_99th", "s"), [1, 4, 2, 3], 4, "longest of 4 ranks"),
         # Two machines of two ranks each: ranks 0 and 2 speak for them.
         (("epoch", "system_cpu_busy", "s"), [1, 20, 3, 40], 4, "the first rank of each machine"),
         (("epoch", "cpu_package_energy", "J"), [1, 20, 3, 40], 4, "the first rank of each machine"),
@@ -77,12 +78,6 @@ def test_what_the_ranks_make_together(
     assert (row.value, row.source) == (expected, f"clock; {how}")
 
 
-def test_what_is_alike_stays_and_what_nobody_can_add_is_left_out(tmp_path: Path) -> None:
-    seen = (("setup", "table", "B", 100.0, -1), ("epoch", "gpu_temperature", "K", 300.0, 0))
-    rows = whole(tmp_path, [of_rank(0, *seen), of_rank(1, *seen)])
-    assert [(row.metric, row.value, row.source) for row in rows] == [("table", 100.0, "clock")]
-
-
 @pytest.mark.parametrize(
     "what",
     [
@@ -90,22 +85,20 @@ def test_what_is_alike_stays_and_what_nobody_can_add_is_left_out(tmp_path: Path)
         ("energy", "epochs", "1"), ("uvm", "epochs", "1"), ("all_reduce", "payload", "B"),
         ("fetch", "row", "B"), ("fetch", "lookahead", "1"), ("fetch", "gpu_share", "1"),
         ("fetch", "gpu_table", "B"), ("setup", "numa_node", "1"), ("check", "residency", "1"),
-        ("setup", "table_load_time", "s"),
+        ("setup", "table_load_time", "s"), ("setup", "table", "B"),
     ],
 )  # fmt: skip
-def test_what_is_alike_on_all_ranks_is_not_added_up(
+def test_what_is_alike_on_all_ranks_is_not_added_up_and_what_nobody_can_add_is_left_out(
     what: tuple[str, str, str], tmp_path: Path
 ) -> None:
-    (row,) = whole(tmp_path, [of_rank(rank, (*what, 3.0, -1)) for rank in (0, 1)])
-    assert (row.value, row.source) == (3.0, "clock")
+    seen = ((*what, 3.0, -1), ("epoch", "gpu_temperature", "K", 300.0, 0))
+    (row,) = whole(tmp_path, [of_rank(rank, *seen) for rank in (0, 1)])
+    assert (row.metric, row.value, row.source) == (what[1], 3.0, "clock")
 
 
-def test_what_one_rank_does_for_all_stands_for_all(tmp_path: Path) -> None:
+def test_what_one_rank_does_or_lacks_is_so_of_the_case(tmp_path: Path) -> None:
     (row,) = whole(tmp_path, [of_rank(0, ("eval", "test_accuracy", "1", 0.5, -1)), []])
     assert (row.value, row.rank, row.source) == (0.5, -1, "clock")
-
-
-def test_a_sensor_that_a_rank_lacks_is_lacking_in_the_sum(tmp_path: Path) -> None:
     lacking = replace(MAKE, rank=1).missing("energy", "gpu_energy", "J", "NVML", "no_device: none")
     ranks = [of_rank(0, ("energy", "gpu_energy", "J", 3.0, -1)), [lacking]]
     (row,) = whole(tmp_path, ranks)

@@ -1,8 +1,8 @@
-"""Paths that are right for as long as somebody usually looks: the harness must reject every one."""
+"""Wrong paths, most of them right for as long as somebody usually looks: each must be rejected."""
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -15,14 +15,15 @@ from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.agreement import fail_strays
 from gatherbench.bench.run.check import WrongRowsError
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.rows import Row
-from gatherbench.bench.run.store import PartWriter, RunStore, read_part, rows_of
+from gatherbench.bench.run.store import RunStore, read_part, rows_of
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import Knowledge
+
+from . import fakes
 
 #: Of the jobs below: fetches before timing, of an epoch, and of the check after the last epoch.
 CHECKED, EPOCH, LAST = 2, 5, 5
@@ -49,10 +50,24 @@ class Right(Fetcher):
         self.ring.close()
 
 
+class FromTheSecond(Right):
+    """Delivers what ``SPOIL`` makes of the right rows."""
+
+    SPOIL: ClassVar[Callable[[Tensor], Tensor]]
+
+    def spoilt(self, rows: Tensor) -> Tensor:
+        return type(self).SPOIL(rows) if self.number > 1 else rows
+
+
+def last_byte_flipped(rows: Tensor) -> Tensor:
+    rows.view(torch.uint8)[-1, -1] ^= 1
+    return rows
+
+
 class StopsFetching(Right):
     """Returns the rows that it had fetched last, or as many of them as are wanted."""
 
-    FIRST_WRONG: ClassVar[int]
+    FIRST_WRONG = 4
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         super().__init__(features, device)
@@ -64,11 +79,7 @@ class StopsFetching(Right):
         return self.buffer[: len(rows)].clone()
 
 
-class FromTheFourth(StopsFetching):
-    FIRST_WRONG = 4
-
-
-class FromTheSixtyFirst(StopsFetching):
+class StopsLate(StopsFetching):
     FIRST_WRONG = 61
 
 
@@ -162,17 +173,21 @@ def strategy_of(fetcher: type[Fetcher]) -> Strategy:
 
 
 def measured(job: Job, fetcher: type[Fetcher], monkeypatch: pytest.MonkeyPatch) -> list[Row]:
-    with monkeypatch.context() as patch, closing(PartWriter(job.part)) as out:
+    with monkeypatch.context() as patch:
         patch.setattr(measure_module, "build", lambda *_: strategy_of(fetcher))
-        assert measure(job, out) is None
-    return rows_of(read_part(job.part))
+        return fakes.measured(job)
 
 
-def rejected(job: Job, fetcher: type[Fetcher], monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+def rejected(
+    job: Job, fetcher: type[Fetcher], monkeypatch: pytest.MonkeyPatch, why: str
+) -> list[Row]:
     with pytest.raises(WrongRowsError, match=why):
         measured(job, fetcher, monkeypatch)
-    last = rows_of(read_part(job.part))[-1]
+    rows = rows_of(read_part(job.part))
+    last = rows[-1]
     assert (last.stage, last.metric, last.status) == ("check", "rows", "failed")
+    assert str(last.reason).startswith("failed: minibatch")
+    return rows
 
 
 def test_the_fetcher_that_the_wrong_ones_spoil_is_right(make_job, monkeypatch) -> None:
@@ -202,16 +217,45 @@ def test_after_the_last_epoch_fetches_are_beside_training_too(make_job, monkeypa
     assert len(steps) == 3 * EPOCH + LAST  # a warm-up, two epochs, and the check
 
 
-def test_a_path_that_stops_at_its_fourth_fetch(make_job, monkeypatch) -> None:
-    rejected(
-        make_job(), FromTheFourth, monkeypatch, "minibatch 1 of the trace, in the warm-up: row"
-    )
+@pytest.mark.parametrize(
+    ("fetcher", "epochs", "why"),
+    [
+        (StopsFetching, 2, "minibatch 1 of the trace, in the warm-up: row"),
+        # 2 fetches before timing, 5 in the warm-up: of the 11th epoch 50 + 7 + 4 is the fourth.
+        (StopsLate, 11, "in epoch 10: row|after the last epoch: row"),
+        (
+            OneColumn,
+            2,
+            r"minibatch 1 .*, in the warm-up: row 7, column 20: .* \(1 of \d+ rows differ",
+        ),
+        (DuringTimedEpochs, 2, "in epoch 0: row"),
+        (AfterTheLastEpoch, 2, "minibatch 0 .*after the last epoch: row 0"),
+    ],
+)
+def test_a_path_that_is_right_for_a_while(
+    make_job, monkeypatch, fetcher: type[Fetcher], epochs: int, why: str
+) -> None:
+    rows = rejected(make_job(epochs=epochs), fetcher, monkeypatch, why)
+    if fetcher is DuringTimedEpochs:
+        assert not [r for r in rows if r.epoch >= 0], "and nothing of it stands"
 
 
-def test_a_path_that_stops_at_its_sixty_first_fetch(make_job, monkeypatch) -> None:
-    # 2 fetches before timing, 5 in the warm-up: of the 11th timed epoch 50 + 7 + 4 is the fourth.
-    job = make_job(epochs=11)
-    rejected(job, FromTheSixtyFirst, monkeypatch, "in epoch 10: row|after the last epoch: row")
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        last_byte_flipped,
+        lambda rows: rows.roll(1, 0),
+        lambda rows: rows[:-1],
+        lambda rows: rows.half(),
+        lambda rows: torch.cat([rows, rows[:1]]),
+    ],
+    ids=["last byte", "order", "truncated", "dtype", "too many"],
+)
+def test_wrong_rows_end_the_case_before_anything_is_timed(make_job, monkeypatch, spoil) -> None:
+    monkeypatch.setattr(FromTheSecond, "SPOIL", spoil, raising=False)
+    why = "minibatch 1 of the trace, before timing: "
+    rows = rejected(make_job(), FromTheSecond, monkeypatch, why)
+    assert {r.stage for r in rows if r.value is not None} == {"setup"}
 
 
 def test_a_path_that_forgets_the_last_row_of_large_minibatches(make_job, monkeypatch) -> None:
@@ -224,11 +268,6 @@ def test_a_path_that_forgets_the_last_row_of_large_minibatches(make_job, monkeyp
     row = sizes[largest] - 1
     why = rf"minibatch {largest} of the trace, in the warm-up: row {row}, column 0: 0.0 is not"
     rejected(job, LastRowOfLarge, monkeypatch, why)
-
-
-def test_a_path_that_loses_one_value(make_job, monkeypatch) -> None:
-    why = r"minibatch 1 of the trace, in the warm-up: row 7, column 20: .* \(1 of \d+ rows differ\)"
-    rejected(make_job(), OneColumn, monkeypatch, why)
 
 
 @pytest.mark.parametrize("fetcher", [WritesOverThem, HandsThemOutTooEarly])
@@ -244,50 +283,20 @@ def test_a_path_that_is_wrong_only_beside_the_training(make_job, monkeypatch, fe
     rejected(make_job(), fetcher, monkeypatch, "in the warm-up: row 0, column 0: ")
 
 
-def test_a_path_that_is_wrong_in_timed_epochs_alone(make_job, monkeypatch) -> None:
-    job = make_job()
-    rejected(job, DuringTimedEpochs, monkeypatch, "in epoch 0: row")
-    assert not [r for r in rows_of(read_part(job.part)) if r.epoch >= 0], "and nothing of it stands"
-
-
-def test_a_path_that_goes_wrong_after_the_last_epoch(make_job, monkeypatch) -> None:
-    rejected(
-        make_job(), AfterTheLastEpoch, monkeypatch, "minibatch 0 .*after the last epoch: row 0"
-    )
-
-
-@pytest.fixture
-def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No draw ever meets the wrong rows."""
-    monkeypatch.setattr(check_module, "SPOT_BATCHES", 0)
-
-
-@pytest.mark.usefixtures("unseen")
 def test_wrong_rows_that_no_draw_met_are_betrayed_by_the_losses(
-    make_job, tmp_path, monkeypatch
+    make_job, store: RunStore, monkeypatch
 ) -> None:
-    jobs = [make_job("cpu_gather"), make_job("aligned_zero_copy"), make_job("all_in_gpu")]
-    plan: dict[str, Any] = {"name": "mine", "cases": [], "workloads": {}, "measure": {}}
-    store = RunStore.create(tmp_path / "results", "box", plan, {})
-    for job, fetcher in zip(jobs, (Right, DuringTimedEpochs, Right), strict=True):
+    """Of three series and a repeat of one, of which a right one is none that strays."""
+    monkeypatch.setattr(check_module, "SPOT_BATCHES", 0)
+    jobs = [make_job(name) for name in ("cpu_gather", "aligned_zero_copy", "all_in_gpu")]
+    jobs.append(replace(jobs[0], case=replace(jobs[0].case, repeat=1)))
+    fetchers = (Right, DuringTimedEpochs, Right, Right)
+    for job, fetcher in zip(jobs, fetchers, strict=True):
         end = job.rows.ok("case", "wall_time", "s", 1.0, "time.perf_counter")
         store.append([*measured(job, fetcher, monkeypatch), end])
     assert fail_strays(store) == 1
     assert fail_strays(store) == 0, "it has failed once and for all"
-    ends = {r.strategy: r for r in store.rows() if r.stage == "case"}
-    statuses = {name: end.status for name, end in ends.items()}
-    assert statuses == {"cpu_gather": "ok", "aligned_zero_copy": "failed", "all_in_gpu": "ok"}
-    assert "train.loss of epoch 0 is" in str(ends["aligned_zero_copy"].reason)
-
-
-def test_repeats_of_right_paths_do_not_stray(make_job, tmp_path, monkeypatch) -> None:
-    plan: dict[str, Any] = {"name": "mine", "cases": [], "workloads": {}, "measure": {}}
-    store = RunStore.create(tmp_path / "results", "box", plan, {})
-    for repeat in range(2):
-        job = make_job("cpu_gather")
-        job = replace(job, case=replace(job.case, repeat=repeat))
-        end = job.rows.ok("case", "wall_time", "s", 1.0, "time.perf_counter")
-        store.append([*measured(job, Right, monkeypatch), end])
-    before = store.rows()
-    assert fail_strays(store) == 0
-    assert store.rows() == before
+    ends = {(r.strategy, r.repeat): r for r in store.rows() if r.stage == "case"}
+    wrong = ends.pop(("aligned_zero_copy", 0))
+    assert (wrong.status, {end.status for end in ends.values()}) == ("failed", {"ok"})
+    assert "train.loss of epoch 0 is" in str(wrong.reason)

@@ -35,7 +35,6 @@ from gatherbench.bench.run.store import RunStore
 from .fakes import cases, runner
 
 PLAN = """
-description = "two machines"
 [measure]
 repeats = 1
 warmup_epochs = 0
@@ -50,11 +49,10 @@ max_batches = 3
 nodes = 2
 [[strategy]]
 name = "cpu_gather"
-mode = ["pinned", "naive"]
 """
-
-
-#: The command line, of a machine that looks for machine 0 every second.
+#: A case that goes on until its link is cut.
+LONG = PLAN.replace("timeout_s = 60", "timeout_s = 24").replace("epochs = 1", "epochs = 100000")
+#: The command line, of a machine that looks for machine 0 every second, and draws no pictures.
 SHORT_LOOKS = Path(__file__).parent / "short_looks.py"
 
 
@@ -153,31 +151,11 @@ def test_two_machines_measure_together_and_machine_0_keeps_the_folder(
         tmp_path / "machine0.log"
     ).read_text()
     rows = rows_in(tmp_path / "results")
-    cases = [row for row in rows if row.stage == "case"]
-    assert [row.status for row in cases] == ["ok", "ok"]
-    for rank in (0, 1):
-        of_rank = [row for row in rows if row.rank == rank and row.metric == "payload"]
-        assert len(of_rank) >= 2
+    assert [row.status for row in rows if row.stage == "case"] == ["ok"]
+    assert {row.rank for row in rows if row.metric == "payload"} == {-1, 0, 1}
     said = (tmp_path / "machine1.log").read_text()
     assert "machine 1 of 2: machine 0 keeps the run's folder" in said
-    assert said.count(": done") == 2
-
-
-def test_a_machine_that_dies_ends_the_run_in_bounded_time_and_nothing_is_lost(
-    gatherbench: list[subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    first, second = gatherbench
-    until = time.monotonic() + 150
-    while not any(row.stage == "case" for row in rows_in(tmp_path / "results")):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    subprocess.run(("pkill", "-9", "-P", str(second.pid)), check=False)
-    second.kill()
-    assert first.wait(150) is not None
-    kept = rows_in(tmp_path / "results")
-    assert kept[0].status == "ok"
-    ended = [row for row in kept if row.stage == "case"]
-    assert ended[0].status == "ok"
+    assert said.count(": done") == 1
 
 
 def in_flight(folder: Path) -> bool:
@@ -198,15 +176,8 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        PLAN.replace("timeout_s = 60", "timeout_s = 16")
-        .replace("epochs = 1", "epochs = 100000")
-        .replace('["pinned", "naive"]', '"pinned"')
-    ],
-)
-def test_a_link_that_dies_without_a_word_ends_both_machines(
+@pytest.mark.parametrize("plan", [LONG])
+def test_a_link_that_dies_without_a_word_ends_both_machines_and_nothing_is_lost(
     places: tuple[Place, Place], gatherbench: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     if not places[1].cut:
@@ -226,14 +197,22 @@ def test_a_link_that_dies_without_a_word_ends_both_machines(
     assert processes_of(tmp_path) == []
 
 
+@pytest.fixture
+def meeting_place() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def a_job(folder: Path, timeout_s: float) -> Job:
+    case = Case(Workload("tiny", nodes=3), "cpu_gather", "pinned", {"mode": "pinned"}, 0)
+    measure = Measure(timeout_s=timeout_s)
+    return Job(case, measure, "cpu", "run", "abc", "box", folder, folder, folder / "p")
+
+
 def test_another_machine_says_which_code_it_runs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, meeting_place: TCPStore
 ) -> None:
     """Ranks compare commits: that of machine 0, which comes with the job, would always agree."""
-    workload = Workload("tiny", nodes=2)
-    case = Case(workload, "cpu_gather", "pinned", {"mode": "pinned"}, 0)
-    job = Job(case, Measure(), "cpu", "run", "abc", "box", tmp_path, tmp_path, tmp_path / "p")
-    job = replace(job, traces=tmp_path / "traces")
+    job = replace(a_job(tmp_path, 60), traces=tmp_path / "traces")
     monkeypatch.setattr(machines, "commit_id", lambda: "def")
     told: list[Job | Preparation] = []
 
@@ -245,15 +224,14 @@ def test_another_machine_says_which_code_it_runs(
         elif len(told) > 2:
             raise TimeoutError
 
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    meeting = Meeting(2, 0, "127.0.0.1", 1, store.port)
+    store, meeting = meeting_place, Meeting(2, 0, "127.0.0.1", 1, meeting_place.port)
     store.set("case/0", TypeAdapter(Job).dump_json(replace(job, meeting=meeting)).decode())
     store.set("case/1", store.get("case/0").decode())
     store.set("case/2", "")
     said: list[str] = []
     Machines(1, 2, "127.0.0.1", store.port).follow(work, tmp_path, said.append)
     assert store.get("ready/0/1") == b""
-    assert said == [f"{case.id}: done", f"{case.id}: timed out"]
+    assert said == [f"{job.case.id}: done", f"{job.case.id}: timed out"]
     _, mine, *_ = told
     assert isinstance(mine, Job)
     assert (mine.commit, mine.identity, mine.dataset) == ("def", "its own", Path("/data"))
@@ -296,28 +274,7 @@ def test_a_machine_is_reached_where_somebody_listens(meeting_place: TCPStore) ->
         assert not Machines(1, 2, "127.0.0.1", nobody.getsockname()[1])._reached()
 
 
-@pytest.fixture
-def meeting_place() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
-
-def a_job(folder: Path, timeout_s: float) -> Job:
-    case = Case(Workload("tiny", nodes=3), "cpu_gather", "pinned", {"mode": "pinned"}, 0)
-    measure = Measure(timeout_s=timeout_s)
-    return Job(case, measure, "cpu", "run", "abc", "box", folder, folder, folder / "p")
-
-
-def test_a_machine_that_is_silent_is_waited_for_once(
-    meeting_place: TCPStore, tmp_path: Path
-) -> None:
-    first, job = Machines(0, 3, "127.0.0.1", meeting_place.port), a_job(tmp_path, 0.1)
-    meeting_place.set("ready/0/1", "")
-    assert first.call(0, job) == "machine 2 did not answer within 0.1 s"
-    assert first.call(1, job) == "machine 2 has not answered before"
-    assert not meeting_place.check(["case/1"]), "nobody is called"
-
-
-def test_all_machines_are_called_and_any_may_refuse(
+def test_all_machines_are_called_any_may_refuse_and_one_that_is_silent_is_waited_for_once(
     meeting_place: TCPStore, tmp_path: Path
 ) -> None:
     first, job = Machines(0, 3, "127.0.0.1", meeting_place.port), a_job(tmp_path, 10)
@@ -332,6 +289,11 @@ def test_all_machines_are_called_and_any_may_refuse(
     assert TypeAdapter(Job).validate_json(meeting_place.get("case/1")) == called
     first.dismiss(2)
     assert meeting_place.get("case/2") == b""
+    meeting_place.set("ready/3/1", "")
+    job = a_job(tmp_path, 0.1)
+    assert first.call(3, job) == "machine 2 did not answer within 0.1 s"
+    assert first.call(4, job) == "machine 2 has not answered before"
+    assert not meeting_place.check(["case/4"]), "nobody is called"
 
 
 def test_the_runner_calls_machines_by_turns_and_tries_again_what_they_could_not_begin(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -14,29 +13,19 @@ from torch import Tensor
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run.check import WrongRowsError
-from gatherbench.bench.run.job import Job, MemoryLimit
+from gatherbench.bench.run.job import MemoryLimit
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
-from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.rows import Row
-from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.run.untimed import EnergyBlock
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies import places
-from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.cpu_gather import CpuGather
-from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.registry import STRATEGIES, default_variants
 
-
-def measured(job: Job) -> list[Row]:
-    with closing(PartWriter(job.part)) as out:
-        assert measure(job, out) is None
-    return rows_of(read_part(job.part))
-
+from .fakes import measured, skipped
 
 HOST = torch.device("cpu")
 
@@ -99,13 +88,6 @@ def test_an_epoch_is_written_as_the_loop_timed_it(make_job, monkeypatch) -> None
     assert samples == stages
 
 
-def test_the_payload_is_what_the_minibatches_of_the_trace_hold(make_job) -> None:
-    job = make_job(epochs=1)
-    trace = Trace.open(job.trace)
-    rows = sum(len(trace.input_ids(i)) for i in range(len(trace)))
-    assert value(measured(job), "fetch", "payload", 0) == rows * 33 * 4
-
-
 def test_warm_up_epochs_are_run_and_leave_no_rows(make_job, monkeypatch) -> None:
     epochs = []
 
@@ -137,28 +119,30 @@ def test_the_model_is_scored_on_test_nodes(make_job, monkeypatch) -> None:
     assert value(rows, "eval", "test_accuracy") == 0.25
 
 
-def test_the_table_is_brought_into_memory_and_the_row_says_so(make_job) -> None:
-    (source,) = [r.source for r in measured(make_job()) if r.metric == "table_load_time"]
+def test_a_case_on_the_host_says_where_its_table_lies_and_what_it_cannot_read(make_job) -> None:
+    job = make_job()
+    rows = measured(replace(job, case=replace(job.case, repeat=1)))
+    assert {r.basis for r in rows} == {"measured"}, "the path is declared once for all repeats"
+    (source,) = [r.source for r in rows if r.metric == "table_load_time"]
     assert source.endswith("copied into anonymous memory")
+    trace = Trace.open(job.trace)
+    fetched = sum(len(trace.input_ids(i)) for i in range(len(trace)))
+    assert value(rows, "fetch", "payload", 0) == fetched * 33 * 4
+    absent = [r for r in rows if r.stage == "epoch" and r.value is None]
+    assert absent, "this machine reads every sensor there is?"
+    kinds = {str(row.reason).split(":")[0] for row in absent}
+    assert kinds <= {"no_device", "unsupported", "no_permission"}
+    samples = [r for r in read_part(job.part) if r["kind"] == "samples"]
+    assert {(s["epoch"], s["stage"]) for s in samples} == {(e, s) for e in (0, 1) for s in STAGES}
+    for sample in samples:
+        assert len(sample["values"]) == 5
+        stored = value(rows, sample["stage"], "wall_time", sample["epoch"])
+        assert sum(sample["values"]) == pytest.approx(stored)
 
 
 def test_rows_are_checked_until_every_buffer_has_been_used_again(make_job) -> None:
     overlapped = measured(make_job("async_zero_copy", check_batches=1))
     assert value(overlapped, "check", "batches") == 3  # two buffers, and the first of them again
-
-
-def test_the_declared_path_is_written_once_for_all_repeats(make_job) -> None:
-    job = make_job()
-    rows = measured(replace(job, case=replace(job.case, repeat=1)))
-    assert {r.backend for r in rows} == {"host"}
-
-
-def test_sensors_that_are_missing_give_a_reason_and_no_number(make_job) -> None:
-    rows = [r for r in measured(make_job()) if r.stage == "epoch" and r.value is None]
-    assert rows, "this machine reads every sensor there is?"
-    for row in rows:
-        assert row.reason is not None
-        assert row.reason.split(":")[0] in ("no_device", "unsupported", "no_permission")
 
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
@@ -244,17 +228,6 @@ def test_live_sampling_and_replay_train_on_the_same_minibatches(make_job) -> Non
     assert live == replayed
 
 
-def test_samples_hold_every_minibatch_of_every_measured_epoch(make_job) -> None:
-    job = make_job()
-    rows = measured(job)
-    samples = [r for r in read_part(job.part) if r["kind"] == "samples"]
-    assert {(s["epoch"], s["stage"]) for s in samples} == {(e, s) for e in (0, 1) for s in STAGES}
-    for sample in samples:
-        assert len(sample["values"]) == 5
-        stored = value(rows, sample["stage"], "wall_time", sample["epoch"])
-        assert sum(sample["values"]) == pytest.approx(stored)
-
-
 class Polled:
     """A meter of a GPU: it tells which one it was given, and keeps what it polled."""
 
@@ -294,25 +267,6 @@ def test_a_case_reads_the_sensors_that_the_run_trusts_and_keeps_what_they_polled
     assert kept[0]["points"] == [[0.0, 0.0], [0.5, 7.0]]
 
 
-class WrongFetcher(Fetcher):
-    """Delivers what ``spoil`` makes of the right rows, from the second minibatch on."""
-
-    def __init__(self, features: Tensor, spoil: Any) -> None:
-        super().__init__(features, torch.device("cpu"))
-        self.table, self.spoil, self.count = features, spoil, 0
-
-    def _submit(self, ids: Tensor) -> Ticket:
-        self.count += 1
-        rows = self.table[ids]
-        rows = self.spoil(rows) if self.count > 1 else rows
-
-        class Done:
-            def result(self) -> Tensor:
-                return rows
-
-        return Done()
-
-
 def test_a_plan_may_do_without_further_epochs_for_energy(make_job, monkeypatch) -> None:
     asked: list[bool] = []
 
@@ -326,57 +280,15 @@ def test_a_plan_may_do_without_further_epochs_for_energy(make_job, monkeypatch) 
     assert asked == [True, False]
 
 
-def wrong_strategy(spoil: Any) -> Any:
-    class Wrong(Strategy):
-        name = "wrong"
-        summary = "wrong"
-
-        def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-            return None
-
-        def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-            return DataPath(0)
-
-        def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
-            return WrongFetcher(features, spoil)
-
-    return Wrong()
-
-
-def last_byte_flipped(rows: Tensor) -> Tensor:
-    rows.view(torch.uint8)[-1, -1] ^= 1
-    return rows
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        last_byte_flipped,
-        lambda rows: rows.roll(1, 0),
-        lambda rows: rows[:-1],
-        lambda rows: rows.half(),
-        lambda rows: torch.cat([rows, rows[:1]]),
-    ],
-    ids=["last byte", "order", "truncated", "dtype", "too many"],
-)
-def test_wrong_rows_end_the_case_before_anything_is_timed(make_job, monkeypatch, spoil) -> None:
-    job = make_job()
-    monkeypatch.setattr(measure_module, "build", lambda *_: wrong_strategy(spoil))
-    with closing(PartWriter(job.part)) as out, pytest.raises(WrongRowsError, match="minibatch 1"):
-        measure(job, out)
-    rows = rows_of(read_part(job.part))
-    assert {r.stage for r in rows if r.value is not None} == {"setup"}
-    (check,) = [r for r in rows if r.stage == "check"]
-    assert (check.metric, check.status) == ("rows", "failed")
-    assert str(check.reason).startswith("failed: minibatch 1 of the trace, before timing: ")
-
-
-def test_a_strategy_that_cannot_run_here_says_why(make_job) -> None:
-    job = make_job("unified_zero_copy", params={"memory": "managed"})
-    with closing(PartWriter(job.part)) as out:
-        reason = measure(job, out)
-    assert reason
-    assert not rows_of(read_part(job.part))
+def test_a_strategy_that_cannot_run_here_says_why(make_job, monkeypatch) -> None:
+    """At once, or once the table has taken memory; no row is written."""
+    managed = make_job("unified_zero_copy", params={"memory": "managed"})
+    assert skipped(managed)
+    job = make_job("all_in_gpu")
+    free = iter((1 << 40, 1))
+    monkeypatch.setattr(places, "available_bytes", lambda: next(free))
+    assert str(skipped(job)).startswith("no_memory")
+    assert not rows_of([*read_part(managed.part), *read_part(job.part)])
 
 
 def test_a_path_is_declared_as_it_is_after_what_it_fetched(make_job, monkeypatch) -> None:
@@ -402,10 +314,7 @@ def test_a_path_is_declared_as_it_is_after_what_it_fetched(make_job, monkeypatch
 
 @pytest.mark.parametrize(("strategy", "kept"), [("all_in_gpu", True), ("cpu_gather", False)])
 def test_what_a_strategy_keeps_on_the_gpu_is_declared(make_job, strategy, kept) -> None:
-    job = make_job(strategy)
-    with closing(PartWriter(job.part)) as out:
-        measure(job, out)
-    values = {row.metric: row.value for row in rows_of(read_part(job.part)) if row.epoch < 0}
+    values = {row.metric: row.value for row in measured(make_job(strategy)) if row.epoch < 0}
     assert values["gpu_table"] == (values["table"] if kept else 0)
 
 
@@ -418,18 +327,7 @@ def test_a_table_in_memory_is_none_where_the_case_may_not_take_so_much(make_job)
         ("disk_mmap", size - 1, "None"),
     ):
         job = replace(make_job(strategy), memory=MemoryLimit(limit, None))
-        with closing(PartWriter(job.part)) as out:
-            assert str(measure(job, out)).startswith(starts)
-
-
-def test_a_strategy_that_the_loaded_table_leaves_no_room_is_skipped(make_job, monkeypatch) -> None:
-    free = iter((1 << 40, 1))
-    monkeypatch.setattr(places, "available_bytes", lambda: next(free))
-    job = make_job("all_in_gpu")
-    with closing(PartWriter(job.part)) as out:
-        reason = measure(job, out)
-    assert str(reason).startswith("no_memory")
-    assert not rows_of(read_part(job.part))
+        assert str(skipped(job)).startswith(starts)
 
 
 def test_percentiles_of_reads_are_the_upper_edges_of_their_bins() -> None:

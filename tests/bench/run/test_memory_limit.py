@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import memory_limit as module
@@ -180,13 +178,6 @@ def test_a_table_that_another_process_keeps_in_memory_is_not_measured(
     row = enter(job(dataset, limit=MemoryLimit(MIB, tmp_path)))
     assert row is not None
     assert str(row.reason).startswith("busy: 3 pages of ")
-
-
-def test_a_limit_travels_with_the_job(dataset: Path) -> None:
-    for limit in (MemoryLimit(5, Path("/a")), MemoryLimit(5, None, Reason("busy", "a", "b"))):
-        sent = replace(job(dataset), memory=limit)
-        sent.dump(dataset.parent / "job.json")
-        assert Job.load(dataset.parent / "job.json") == sent
 
 
 def test_this_process_is_in_no_cgroup_of_a_case() -> None:

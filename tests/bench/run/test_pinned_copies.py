@@ -11,7 +11,7 @@ from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import Link
 from gatherbench.bench.meters.trust import Calibration
 from gatherbench.bench.run import sensor_calibration
-from gatherbench.bench.run.calibration_job import run_maker
+from gatherbench.bench.run.job import run_maker
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.sensor_calibration import (
     PinnedCopier,

@@ -8,7 +8,7 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,19 +21,14 @@ from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import STAGES, run_epoch
-from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.nvtx import nvtx_session, unmarked, write_trace
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import Runner
-from gatherbench.bench.run.store import PartWriter, RunStore, read_part, rows_of
+from gatherbench.bench.run.store import RunStore
+
+from .fakes import measured
 
 CPU = torch.device("cpu")
-
-
-def measured(job: Job) -> list[Row]:
-    with closing(PartWriter(job.part)) as out:
-        assert measure(job, out) is None
-    return rows_of(read_part(job.part))
 
 
 def opened(path: Path) -> dict[str, Any]:
@@ -43,23 +38,28 @@ def opened(path: Path) -> dict[str, Any]:
     return content
 
 
-def with_traces(job: Job, folder: Path) -> Job:
-    return replace(job, traces=folder)
+def spans(file: Path) -> Counter[str]:
+    """The loop's ranges in a trace."""
+    events = opened(file)["traceEvents"]
+    return Counter(e["name"] for e in events if e.get("cat") == "user_annotation")
 
 
-@pytest.mark.parametrize("strategy", ["cpu_gather", "async_zero_copy"])
-def test_a_trace_of_an_epoch_apart_holds_every_stage(make_job, tmp_path, strategy) -> None:
-    job = with_traces(make_job(strategy), tmp_path / "run" / "traces")
-    rows = measured(job)
+@pytest.mark.parametrize("most", [30, 2])
+def test_a_trace_of_an_epoch_apart_holds_every_stage_of_few_minibatches(
+    make_job, tmp_path, monkeypatch, most: int
+) -> None:
+    monkeypatch.setattr(measure_module, "TRACE_BATCHES", most)
+    rows = measured(replace(make_job("async_zero_copy"), traces=tmp_path / "run" / "traces"))
     (row,) = [r for r in rows if (r.stage, r.metric) == ("harness", "trace")]
     (file,) = (tmp_path / "run" / "traces").iterdir()
     assert row.value == file.stat().st_size
-    assert f"traces/{file.name}" in row.source
+    assert f"traces/{file.name}, at most {most} minibatches" in row.source
+    batches = min(most, 5)
+    named = spans(file)
+    assert named["train"] == batches
+    assert named["fetch"] == 2 * batches  # submitted and waited for
+    assert named["sample"] >= batches + 1  # the last calls find none
     events = opened(file)["traceEvents"]
-    named = Counter(e["name"] for e in events if e.get("cat") == "user_annotation")
-    assert named["train"] == 5  # minibatches of the epoch
-    assert named["fetch"] == 10  # submitted and waited for
-    assert named["sample"] >= 6  # the last calls find none
     assert any("mm" in str(e["name"]) for e in events), "the operators inside the stages"
 
 
@@ -75,7 +75,7 @@ def test_tracing_changes_nothing_that_is_measured(make_job, tmp_path, monkeypatc
 
     plain = outcome(measured(make_job()))
     monkeypatch.setattr(measure_module, "run_epoch", noted)
-    traced = measured(with_traces(make_job(), tmp_path / "traces"))
+    traced = measured(replace(make_job(), traces=tmp_path / "traces"))
     assert outcome(traced) == plain
     warm_up, first, second, apart = marked
     assert warm_up is unmarked
@@ -84,25 +84,12 @@ def test_tracing_changes_nothing_that_is_measured(make_job, tmp_path, monkeypatc
     assert max(r.epoch for r in traced) == 1
 
 
-def test_a_trace_holds_no_more_minibatches_than_a_viewer_can_show(
-    make_job, tmp_path, monkeypatch
-) -> None:
-    monkeypatch.setattr(measure_module, "TRACE_BATCHES", 2)
-    rows = measured(with_traces(make_job(), tmp_path / "traces"))
-    (file,) = (tmp_path / "traces").iterdir()
-    events = opened(file)["traceEvents"]
-    named = Counter(e["name"] for e in events if e.get("cat") == "user_annotation")
-    assert named["train"] == 2
-    (row,) = [r for r in rows if r.metric == "trace"]
-    assert "at most 2 minibatches" in row.source
-
-
 def test_a_profiler_that_fails_costs_a_reason(make_job, tmp_path, monkeypatch) -> None:
     def broken(*_: object) -> int:
         raise RuntimeError("no profiler in this build")
 
     monkeypatch.setattr(measure_module, "write_trace", broken)
-    rows = measured(with_traces(make_job(), tmp_path / "traces"))
+    rows = measured(replace(make_job(), traces=tmp_path / "traces"))
     (row,) = [r for r in rows if r.metric == "trace"]
     assert (row.value, row.status) == (None, "failed")
     assert row.reason == "failed: RuntimeError: no profiler in this build"
@@ -133,12 +120,13 @@ def test_a_trace_names_no_host_user_or_path(tmp_path: Path) -> None:
 def test_only_the_first_repeat_is_traced_and_only_where_asked(
     make_job, tmp_path, monkeypatch, asked: bool, repeat: int, traced: bool
 ) -> None:
-    jobs: list[Job] = []
-    monkeypatch.setattr(Runner, "_work", lambda _, verb, job, limit_s: jobs.append(job))
     job = make_job()
+    ready = job.dataset, job.trace, ""
+    monkeypatch.setattr(Runner, "_prepare", lambda *_: ready)
     runner = Runner(RunStore(tmp_path), [], Measure(trace=asked), "cpu", "abc", "box")
-    runner._measure(replace(job.case, repeat=repeat), job.part, job.dataset, job.trace, "")
-    assert jobs[0].traces == (tmp_path / "traces" if traced else None)
+    given = runner._job(replace(job.case, repeat=repeat), job.part)
+    assert isinstance(given, Job)
+    assert given.traces == (tmp_path / "traces" if traced else None)
 
 
 def test_the_plan_or_the_option_asks_for_a_trace(tmp_path: Path) -> None:

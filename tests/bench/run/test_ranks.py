@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -13,6 +15,8 @@ import torch
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run import runner as runner_module
+from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.ranks import Launch
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import Runner
@@ -21,54 +25,73 @@ from gatherbench.bench.run.store import RunStore
 from .ranks_worker import FAULTS, STAGES
 
 WORKER = (sys.executable, str(Path(__file__).parent / "ranks_worker.py"))
-#: The model without dropout: what it learns does not depend on who draws.
-ALONE = Workload("tiny", model="mlp", fanouts=(4, 3), batch_size=32, max_batches=5)
-TWO = replace(ALONE, gpus=2)
+#: The model without dropout: what it learns does not depend on who draws. 30 seeds a step: as many
+#: for each of 2 and of 3 ranks, so none is left out.
+ALONE = Workload("tiny", model="mlp", fanouts=(4, 3), batch_size=30, max_batches=5)
+TWO, THREE = replace(ALONE, gpus=2), replace(ALONE, gpus=3)
+WEAK, FAR = replace(TWO, scaling="weak", max_batches=2), replace(TWO, nodes=2)
 
 
-@pytest.fixture(autouse=True)
-def small(tiny_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
+@pytest.fixture(scope="module")
+def server(tiny_root: Path) -> Iterator[ForkServer]:
+    """One for all runs of this file."""
+    server = ForkServer(WORKER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GATHERBENCH_DATA", str(tiny_root))
+        yield server
+    server.close()
 
 
-def measured(store: RunStore, *workloads: Workload, timeout_s: float = 150) -> list[Row]:
-    cases = [Case(workload, "cpu_gather", "pinned", {}, 0) for workload in workloads]
-    return run(store, cases, timeout_s)
-
-
-def run(store: RunStore, cases: list[Case], timeout_s: float = 150, epochs: int = 3) -> list[Row]:
+def run(
+    store: RunStore, server: ForkServer, cases: list[Case], epochs: int = 3, timeout_s: float = 150
+) -> list[Row]:
     measure = Measure(repeats=1, epochs=epochs, timeout_s=timeout_s, eval_batches=1)
-    Runner(store, cases, measure, "cpu", "abc", "box", worker=WORKER).run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner_module, "ForkServer", lambda _: mock.Mock(run=server.run))
+        Runner(store, cases, measure, "cpu", "abc", "box", worker=WORKER).run()
+    assert nothing_is_left(store, server)
     return store.rows()
 
 
-def values(rows: list[Row], workload: Workload, metric: str, rank: int = -1) -> list[float]:
+@pytest.fixture(scope="module")
+def rows(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+    """Of a run of every workload, and of a case for each fault."""
+    store = RunStore.create(tmp_path_factory.mktemp("ranks"), "box", {"name": "mine"}, {})
+    cases = [Case(w, "cpu_gather", "pinned", {}, 0) for w in (ALONE, TWO, THREE, WEAK, FAR)]
+    return run(store, server, cases + [Case(TWO, "cpu_gather", f, {}, 0) for f in FAULTS])
+
+
+def values(
+    rows: list[Row], workload: Workload, metric: str, rank: int = -1, variant: str = "pinned"
+) -> list[float]:
     stage, name = metric.split(".")
+    wanted = (workload.id, variant, stage, name, rank)
     return [
         row.value
         for row in rows
-        if (row.workload, row.stage, row.metric, row.rank) == (workload.id, stage, name, rank)
+        if (row.workload, row.variant, row.stage, row.metric, row.rank) == wanted
         and row.value is not None
     ]
 
 
-def nothing_is_left(store: RunStore) -> bool:
-    """No process of the ranks, and no file of theirs in the run's folder."""
-    mine = str(Path(__file__).parent / "ranks_worker.py")
+def nothing_is_left(store: RunStore, server: ForkServer) -> bool:
+    """No process but the server, and no file of the ranks in the run's folder."""
     until = time.monotonic() + 10.0  # one that was killed takes a moment to be gone
+    assert server._process is not None
 
     def alive() -> bool:
-        processes = (folder for folder in Path("/proc").iterdir() if folder.name.isdigit())
-        return any(mine.encode() in _command(folder) for folder in processes)
+        processes = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+        mine = [pid for pid in processes if WORKER[1].encode() in _command(pid)]
+        return mine != [server._process.pid]
 
     while alive() and time.monotonic() < until:
         time.sleep(0.05)
     return not alive() and not list(store.folder.rglob("*rank*"))
 
 
-def _command(process: Path) -> bytes:
+def _command(pid: int) -> bytes:
     try:
-        return (process / "cmdline").read_bytes()
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
 
@@ -82,33 +105,25 @@ def test_before_the_fork_the_launcher_asks_nothing_of_cuda(monkeypatch: pytest.M
     assert getattr(config, "numa_options", None) is None  # ranks bind themselves
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("several", [TWO, THREE])
 def test_ranks_learn_what_one_process_learns_on_the_joined_minibatches(
-    world: int, store: RunStore
+    several: Workload, rows: list[Row]
 ) -> None:
-    # 30 seeds a step: as many for each of 2 and of 3 ranks, so none is left out.
-    one = replace(ALONE, batch_size=30)
-    several = replace(one, gpus=world)
-    rows = measured(store, one, several)
-    assert not [row for row in rows if row.status == "failed"]
-    alone, together = (values(rows, of, "train.loss") for of in (one, several))
+    alone, together = (values(rows, of, "train.loss") for of in (ALONE, several))
     assert len(alone) == len(together) == 3
     assert together == pytest.approx(alone, rel=1e-4)
     assert alone[0] > alone[2]  # it did learn
-    assert values(rows, one, "eval.test_accuracy") == values(rows, several, "eval.test_accuracy")
-    assert nothing_is_left(store)
+    assert values(rows, ALONE, "eval.test_accuracy") == values(rows, several, "eval.test_accuracy")
 
 
-def test_the_case_is_as_slow_as_its_slowest_rank_and_uses_what_all_use(store: RunStore) -> None:
-    rows = measured(store, TWO)
+def test_the_case_is_as_slow_as_its_slowest_rank_and_uses_what_all_use(rows: list[Row]) -> None:
     ranks = [[values(rows, TWO, "epoch.wall_time", rank)[e] for rank in (0, 1)] for e in range(3)]
     assert values(rows, TWO, "epoch.wall_time") == [max(times) for times in ranks]
     assert values(rows, TWO, "epoch.minibatches") == [10.0] * 3
     for metric in ("fetch.payload", "epoch.cpu_user"):
         each = [values(rows, TWO, metric, rank) for rank in (0, 1)]
-        assert values(rows, TWO, metric) == pytest.approx(
-            [sum(of) for of in zip(*each, strict=True)]
-        )
+        summed = [sum(of) for of in zip(*each, strict=True)]
+        assert values(rows, TWO, metric) == pytest.approx(summed)
     for epoch in range(3):
         for stage in ("fetch", "train", "wait", "all_reduce"):
             its = [values(rows, TWO, f"{stage}.wall_time", rank)[epoch] for rank in (0, 1)]
@@ -116,64 +131,50 @@ def test_the_case_is_as_slow_as_its_slowest_rank_and_uses_what_all_use(store: Ru
         train = values(rows, TWO, "train.wall_time")[epoch]
         inside = [values(rows, TWO, f"{s}.wall_time")[epoch] for s in ("wait", "all_reduce")]
         assert 0 <= sum(inside) <= train * 1.01 + 1e-3
+        # Minibatch by minibatch the last rank waits 0 s: over an epoch no two wait all the time.
+        waits = [values(rows, TWO, "wait.wall_time", rank)[epoch] for rank in (0, 1)]
+        assert sum(waits) < max(ranks[epoch])
 
 
-def test_in_a_step_somebody_waits_for_nobody(store: RunStore) -> None:
-    rows = measured(store, TWO)
-    # Minibatch by minibatch the last rank waits 0 s, so over an epoch no two wait all the time.
-    waits = [values(rows, TWO, "wait.wall_time", rank) for rank in (0, 1)]
-    epochs = [values(rows, TWO, "epoch.wall_time", rank) for rank in (0, 1)]
-    for first, second, one, other in zip(*waits, *epochs, strict=True):
-        assert first + second < max(one, other)
+def test_weak_scaling_gives_every_rank_the_whole_batch(rows: list[Row]) -> None:
+    assert values(rows, WEAK, "epoch.minibatches") == [4.0] * 3
+    assert values(rows, WEAK, "sample.seeds") == [4 * 30]
+    assert values(rows, TWO, "sample.seeds") == [5 * 30]
 
 
-def test_weak_scaling_gives_every_rank_the_whole_batch(store: RunStore) -> None:
-    weak = replace(TWO, scaling="weak", max_batches=2)
-    rows = measured(store, replace(TWO, max_batches=2), weak)
-    # 300 rows in the graph, 200 to train on: 2 steps of 2 ranks at 32 seeds.
-    assert values(rows, weak, "epoch.minibatches") == [4.0] * 3
-    strong = values(rows, replace(TWO, max_batches=2), "fetch.payload")
-    assert all(w > s for w, s in zip(values(rows, weak, "fetch.payload"), strong, strict=True))
-
-
-def test_a_rank_that_goes_wrong_ends_its_case_with_its_words_and_nothing_is_left(
-    store: RunStore,
-) -> None:
-    cases = [Case(TWO, "cpu_gather", "pinned", {}, number) for number in range(len(FAULTS))]
-    rows = run(store, cases)
-    ended = {
-        FAULTS[row.repeat]: (row.status, row.reason or "") for row in rows if row.stage == "case"
-    }
-    assert ended.pop("none") == ("ok", "")
-    assert {status for status, _ in ended.values()} == {"failed"}
+def test_a_rank_that_goes_wrong_ends_its_case_with_its_words(rows: list[Row]) -> None:
+    last = [row for row in rows if row.stage == "case" and row.variant in FAULTS]
+    assert {row.status for row in last} == {"failed"}
+    ended = {row.variant: str(row.reason) for row in last}
     for stage in STAGES:
-        assert ended[f"killed in {stage}"][1] == "RankError: rank 1 was killed by SIGKILL"
-        said = ended[f"raises in {stage}"][1]
+        assert ended[f"killed in {stage}"] == "RankError: rank 1 was killed by SIGKILL"
+        said = ended[f"raises in {stage}"]
         assert said.startswith("RankError: rank 1: RuntimeError: ")
         assert f"rank 1 broke in {stage}" in said
-    hung = ended["hangs in train"][1]
+    hung = ended["hangs in train"]
     assert hung.startswith("RankError: rank 0: RuntimeError: ")
     assert hung.endswith("; rank 1 said nothing")
-    assert "RanksDisagreeError: the ranks have other minibatches" in ended["other data"][1]
-    own = ended["gradients of their own"][1]
+    assert "RanksDisagreeError: the ranks have other minibatches" in ended["other data"]
+    own = ended["gradients of their own"]
     assert "RanksDisagreeError: the parameters differ from rank to rank" in own
-    assert nothing_is_left(store)
 
 
-def test_a_case_whose_time_is_up_keeps_what_its_ranks_measured(store: RunStore) -> None:
-    rows = run(store, [Case(TWO, "cpu_gather", "pinned", {}, 0)], timeout_s=6, epochs=10**6)
+def test_a_case_whose_time_is_up_keeps_what_its_ranks_measured(
+    store: RunStore, server: ForkServer
+) -> None:
+    case = Case(TWO, "cpu_gather", "pinned", {}, 0)
+    rows = run(store, server, [case], epochs=10**6, timeout_s=6)
     assert (rows[-1].stage, rows[-1].status) == ("case", "failed")
     assert rows[-1].reason == "timed out after 6 s"
     for rank in (0, 1):
         assert len(values(rows, TWO, "epoch.wall_time", rank)) > 2
     assert values(rows, TWO, "epoch.wall_time") == [], "of the case as a whole nothing is known"
-    assert nothing_is_left(store)
 
 
-def test_more_machines_than_take_part_are_skipped(store: RunStore) -> None:
-    rows = measured(store, replace(TWO, nodes=2))
-    assert rows[-1].status == "skipped"
-    assert rows[-1].reason == (
+def test_more_machines_than_take_part_are_skipped(rows: list[Row]) -> None:
+    (last,) = (row for row in rows if row.stage == "case" and row.workload == FAR.id)
+    assert last.status == "skipped"
+    assert last.reason == (
         "unsupported: 2 machines are asked for and 1 take part: torchrun --nnodes 2 starts"
         " gatherbench on each"
     )

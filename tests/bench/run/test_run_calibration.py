@@ -13,7 +13,7 @@ import pytest
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
-from gatherbench.bench.run.calibration_job import CalibrationJob, read_choice, run_maker
+from gatherbench.bench.run.job import CalibrationJob, read_choice, run_maker
 from gatherbench.bench.run.samples import TIMELINE_COLUMNS, TIMELINE_FILE, load_timeline
 from gatherbench.bench.run.store import RunStore
 

@@ -16,7 +16,7 @@ from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.job import Job, MemoryLimit
 from gatherbench.bench.run.rows import BACKENDS, BASES, HEADER, UNITS, Row, RowMaker
 from gatherbench.bench.run.store import (
     PartWriter,
@@ -34,8 +34,7 @@ CASE = Case(WORKLOAD, "cpu_gather", "pinned", {"mode": "pinned"}, 0)
 MAKE = RowMaker("run", "abc", "box", "host", WORKLOAD.id, "wordnet", "cpu_gather", "pinned", 0)
 
 
-def new_store(root: Path) -> RunStore:
-    return RunStore.create(root, "box", {"name": "mine", "cases": []}, {"cpu": "x"})
+HEAD = ",".join(HEADER)
 
 
 def complete(make: RowMaker = MAKE) -> list[Row]:
@@ -54,14 +53,7 @@ rows = st.builds(
     ),
     st.builds(
         RowMaker,
-        text,
-        text,
-        text,
-        st.sampled_from(BACKENDS),
-        text,
-        text,
-        text,
-        text,
+        *(text, text, text, st.sampled_from(BACKENDS), text, text, text, text),
         st.integers(0, 99),
         st.sampled_from(BASES),
         st.sampled_from(("", "sample", "sample fetch")),
@@ -76,37 +68,20 @@ rows = st.builds(
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(rows, max_size=5))
-def test_reading_back_gives_the_same_rows(tmp_path_factory, written: list[Row]) -> None:
-    store = new_store(tmp_path_factory.mktemp("run"))
-    store.append(written)
-    assert store.rows() == written
-
-
-def test_rows_of_several_appends_stay_in_order(tmp_path: Path) -> None:
-    store = new_store(tmp_path)
-    first, second = complete(), complete(replace(MAKE, repeat=1))
+@given(st.lists(rows, max_size=5), st.lists(rows, max_size=5))
+def test_reading_back_gives_the_same_rows(
+    tmp_path_factory: pytest.TempPathFactory, first: list[Row], second: list[Row]
+) -> None:
+    store = RunStore(tmp_path_factory.mktemp("run"))
+    store.rows_file.write_text(f"{HEAD}\n")
     store.append(first)
     store.append(second)
     assert store.rows() == first + second
 
 
-def test_recover_drops_a_case_without_its_last_row_and_a_torn_line(tmp_path: Path) -> None:
-    store = new_store(tmp_path)
-    whole, cut = complete(), complete(replace(MAKE, repeat=1))[:1]
-    store.append(whole)
-    store.append(cut)
-    with store.rows_file.open("a") as file:
-        file.write('run,1,abc,box,host,"half a li')
-    assert store.rows() == whole + cut
-    assert store.recover() == {key_of(CASE)}
-    assert store.rows() == whole
-
-
 def test_a_torn_line_in_a_run_that_has_ended_is_damage_and_resuming_mends_it(
-    tmp_path: Path,
+    store: RunStore,
 ) -> None:
-    store = new_store(tmp_path)
     store.append(complete())
     with store.rows_file.open("r+b") as file:
         file.truncate(store.rows_file.stat().st_size - 1)  # of its last line the newline alone
@@ -118,118 +93,55 @@ def test_a_torn_line_in_a_run_that_has_ended_is_damage_and_resuming_mends_it(
 
 
 @pytest.mark.parametrize("kept", [1, 20, 60])
-def test_recover_after_a_tear_at_any_byte(tmp_path: Path, kept: int) -> None:
-    store = new_store(tmp_path)
-    whole = complete()
-    store.append(whole)
+def test_recover_drops_a_case_without_its_last_row_and_a_line_torn_at_any_byte(
+    store: RunStore, kept: int
+) -> None:
+    whole, other = complete(), complete(replace(MAKE, repeat=1))
+    store.append([*whole, other[0]])
     size = store.rows_file.stat().st_size
-    store.append(complete(replace(MAKE, repeat=1)))
+    store.append(other[1:])
     with store.rows_file.open("r+b") as file:
         file.truncate(size + kept)
-    store.recover()
+    assert store.rows() == [*whole, other[0]]
+    assert store.recover() == {key_of(CASE)}
     assert store.rows() == whole
 
 
-def test_a_garbled_line_in_the_middle_is_named(tmp_path: Path) -> None:
-    store = new_store(tmp_path)
-    with store.rows_file.open("a") as file:
-        file.write("half a line\n")
-    store.append(complete())
-    with pytest.raises(StoreError, match="line 2"):
-        store.rows()
-
-
-def test_another_header_is_refused(tmp_path: Path) -> None:
-    store = new_store(tmp_path)
-    store.rows_file.write_text("a,b\n1,2\n")
-    with pytest.raises(StoreError, match="schema version"):
-        store.rows()
-
-
-def in_schema(version: int, rows: list[Row]) -> str:
-    """A table as an earlier version wrote it: of schema 2, without the column of ranks."""
-    lines = [line.rpartition(",")[0] for line in to_csv(rows).splitlines()]
-    header = ",".join(HEADER).removesuffix(",rank")
-    return "\n".join([header, *lines]).replace("run,3,", f"run,{version},") + "\n"
-
-
-def test_a_table_of_schema_2_is_upgraded_and_rewritten(tmp_path: Path) -> None:
-    """It knew one process a case."""
-    store = new_store(tmp_path)
-    now = complete(replace(MAKE, basis="predicted", backend="cuda", borrowed="sample fetch"))
-    store.rows_file.write_text(in_schema(2, now))
-    assert "rank" not in store.rows_file.read_text()
-    rows = store.rows()
-    assert rows == now
-    assert {(row.schema_version, row.rank) for row in rows} == {(3, -1)}
-    assert store.recover() == {key_of(CASE)}
-    assert store.rows_file.read_text() == ",".join(HEADER) + "\n" + to_csv(now)
-
-
-def test_a_table_of_a_later_schema_is_refused(tmp_path: Path) -> None:
-    store = new_store(tmp_path)
-    store.rows_file.write_text(",".join([*HEADER, "colour"]) + "\n")
-    with pytest.raises(StoreError, match="not a table of schema version 3"):
-        store.rows()
-
-
-OLD = """\
-run_id,schema_version,commit,machine,backend,workload,dataset,strategy,variant,repeat,epoch,\
-stage,metric,unit,value,source,status,reason
-r,1,c,box,model,w,d,cpu_gather,naive,0,-1,fetch,row,B,400.0,declared,ok,
-r,1,c,box,host,w,d,cpu_gather,naive,0,0,epoch,wall_time,s,7.0,clock,ok,
-r,1,c,a100,model,w,d,cpu_gather,naive,0,0,epoch,wall_time,s,2.0,link model,ok,
-r,1,c,a100,model,w,d,cpu_gather,naive,0,0,sample,borrowed_sample_time,s,0.5,sampling,ok,
-r,1,c,a100,model,w,d,cpu_gather,naive,0,0,fetch,borrowed_gather_time,s,0.5,gather,ok,
-r,1,c,a100,model,w,d,all_in_gpu,default,0,0,epoch,wall_time,s,,link model,skipped,unknown: x
-r,1,c,box,host,w,d,cpu_gather,naive,0,-1,case,wall_time,s,9.0,clock,ok,
-"""
-
-
-def test_a_table_of_schema_1_is_upgraded_and_rewritten(tmp_path: Path) -> None:
-    store = new_store(tmp_path)
-    store.rows_file.write_text(OLD)
-    rows = store.rows()
-    said = [(r.metric, r.basis, r.backend, r.borrowed) for r in rows]
-    assert said == [
-        ("row", "declared", "host", ""),
-        ("wall_time", "measured", "host", ""),
-        ("wall_time", "predicted", "cuda", "sample fetch"),
-        ("borrowed_sample_time", "predicted", "cuda", "sample fetch"),
-        ("borrowed_gather_time", "predicted", "cuda", "sample fetch"),
-        ("wall_time", "predicted", "cuda", ""),
-        ("wall_time", "measured", "host", ""),
-    ]
-    assert {(row.schema_version, row.rank) for row in rows} == {(3, -1)}
-    store.recover()
-    assert store.rows_file.read_text().startswith(",".join(HEADER) + "\n")
-    assert store.rows() == [row for row in rows if row.strategy == "cpu_gather"], "one never ended"
-
-
 @pytest.mark.parametrize(
-    ("version", "later"), [(1, {"basis", "borrowed", "rank"}), (2, {"rank"}), (3, set[str]())]
+    ("text", "said"),
+    [
+        (f"{HEAD}\nhalf a line\n", "line 2: 1 cells, expected 21"),
+        (f"{HEAD}\n" + to_csv(complete()).replace("1.25", "nan"), "line 2: .*not finite"),
+        ("a,b\n1,2\n", "not a table of schema version 3"),
+        (f"{HEAD},colour\n", "not a table of schema version 3"),
+        ("", "not a table of schema version 3"),
+    ],
 )
-def test_a_part_of_an_earlier_schema_is_upgraded(version: int, later: set[str]) -> None:
-    (row,) = (row for row in complete() if row.stage == "case")
-    old = {n: v for n, v in asdict(row).items() if n not in later}
-    assert rows_of([{"kind": "row", **old, "schema_version": version}]) == [row]
-    assert rows_of([{"kind": "end"}]) == []
-
-
-def test_a_value_of_schema_1_that_is_none_names_its_line(tmp_path: Path) -> None:
-    store = new_store(tmp_path)
-    store.rows_file.write_text(OLD.replace("7.0,clock", "nan,clock"))
-    with pytest.raises(StoreError, match=r"line 3: .*not finite"):
+def test_a_table_that_is_none_is_named_with_its_line(store: RunStore, text: str, said: str) -> None:
+    store.rows_file.write_text(text)
+    with pytest.raises(StoreError, match=rf"rows\.csv: {said}"):
         store.rows()
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_a_table_of_schema_2_is_upgraded_and_rewritten(store: RunStore) -> None:
+    """It knew one process a case: it has no column of ranks."""
+    now = complete(replace(MAKE, basis="predicted", backend="cuda", borrowed="sample fetch"))
+    lines = [HEAD, *to_csv(now).replace("run,3,", "run,2,").splitlines()]
+    store.rows_file.write_text("".join(line.rpartition(",")[0] + "\n" for line in lines))
+    assert "rank" not in store.rows_file.read_text()
+    assert store.rows() == now
+    assert store.recover() == {key_of(CASE)}
+    assert store.rows_file.read_text() == f"{HEAD}\n" + to_csv(now)
+    old = {n: v for n, v in asdict(now[0]).items() if n != "rank"}
+    part = [{"kind": "row", **old, "schema_version": 2}, {"kind": "end"}]
+    assert rows_of(part) == now[:1]
+
+
+def test_a_folder_that_is_no_run_is_refused_and_a_garbled_plan_is_named(
+    store: RunStore, tmp_path: Path
+) -> None:
     with pytest.raises(StoreError, match="no run folder"):
         RunStore.open(tmp_path)
-
-
-def test_a_garbled_plan_is_named(tmp_path: Path) -> None:
-    store = new_store(tmp_path)
     (store.folder / "plan.json").write_text("{")
     with pytest.raises(StoreError, match=r"plan\.json"):
         store.plan()
@@ -245,8 +157,7 @@ def test_a_part_holds_what_was_written_before_the_tear(tmp_path: Path) -> None:
     assert rows_of(read_part(path)) == complete()
 
 
-def test_samples_are_gathered_and_parts_go_when_the_run_is_finished(tmp_path: Path) -> None:
-    store = new_store(tmp_path)
+def test_samples_are_gathered_and_parts_go_when_the_run_is_finished(store: RunStore) -> None:
     with closing(PartWriter(store.part(CASE))) as out:
         out.samples(CASE, 0, "fetch", [0.5, 0.25])
         out.end("ok", None, 1.0)
@@ -262,8 +173,7 @@ def test_samples_are_gathered_and_parts_go_when_the_run_is_finished(tmp_path: Pa
     assert pq.read_table(store.folder / "samples.parquet").num_rows == 2
 
 
-def test_a_part_that_is_set_aside_has_what_the_ranks_had_written(tmp_path: Path) -> None:
-    store = new_store(tmp_path)
+def test_a_part_that_is_set_aside_has_what_the_ranks_had_written(store: RunStore) -> None:
     part = store.part(CASE)
     part.write_text('{"kind": "row", "cut off')
     ranks_folder(part).mkdir()
@@ -278,8 +188,7 @@ def test_a_part_that_is_set_aside_has_what_the_ranks_had_written(tmp_path: Path)
     assert list(store.parts.iterdir()) == []
 
 
-def test_set_aside_keeps_every_cut_off_part(tmp_path: Path) -> None:
-    store = new_store(tmp_path)
+def test_set_aside_keeps_every_cut_off_part(store: RunStore) -> None:
     for words in ("first", "second"):
         store.part(CASE).write_text(words)
         store.set_aside(store.part(CASE))
@@ -289,15 +198,9 @@ def test_set_aside_keeps_every_cut_off_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"value": None},
-        {"reason": "why"},
-        {"value": float("nan")},
-        {"value": float("inf")},
-        {"unit": "GB/s"},
-        {"backend": "gpu"},
-        {"basis": "model"},
-        {"status": "fine"},
-        {"status": "failed"},
+        *({"value": None}, {"reason": "why"}, {"value": float("nan")}, {"value": float("inf")}),
+        *({"unit": "GB/s"}, {"backend": "gpu"}, {"basis": "model"}),
+        *({"status": "fine"}, {"status": "failed"}),
     ],
 )
 def test_a_row_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> None:
@@ -306,15 +209,18 @@ def test_a_row_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> N
 
 
 def test_a_job_survives_its_file(tmp_path: Path) -> None:
-    job = Job(
-        CASE, Measure(epochs=2), "cpu", "run", "abc", "box", tmp_path, tmp_path, tmp_path / "p"
-    )
-    for one in (
-        job,
-        replace(job, traces=tmp_path, sensors=SensorChoice("gpm", Reason("busy", "others count"))),
+    names, place = ("cpu", "run", "abc", "box"), tmp_path / "job.json"
+    job = Job(CASE, Measure(epochs=2), *names, tmp_path, tmp_path, tmp_path / "p")
+    sensors = SensorChoice("gpm", Reason("busy", "others count"))
+    limits = MemoryLimit(5, Path("/a")), MemoryLimit(5, None, Reason("busy", "a", "b"))
+    for changes in (
+        {},
+        {"traces": tmp_path, "sensors": sensors},
+        *({"memory": one} for one in limits),
     ):
-        one.dump(tmp_path / "job.json")
-        assert Job.load(tmp_path / "job.json") == one
+        one = replace(job, **changes)
+        one.dump(place)
+        assert Job.load(place) == one
 
 
 def test_workload_ids_differ_when_any_field_does() -> None:

@@ -1,17 +1,21 @@
-"""Energy of a case: one window over its epochs, run on where they were too short."""
+"""What a case does untimed: energy over its epochs, run on where they were short; page faults."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters import power as power_module
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
-from gatherbench.bench.meters.power import GpuEnergyMeter
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.untimed import EnergyBlock
+from gatherbench.kernels import mapped_memory
+
+from .fakes import measured
 
 GPU = GpuUnderTest(("GPU-x",), SensorChoice(None, Reason("unsupported", "nobody is trusted")))
 MAKE = RowMaker("run", "abc", "box", "cuda", "w", "d", "s", "v", 0)
@@ -47,27 +51,33 @@ def forbidden() -> None:
     raise AssertionError("an epoch more than asked for")
 
 
+def block_rows(
+    block: EnergyBlock,
+    one_epoch: Callable[[], object] = forbidden,
+    gathered: Callable[[bool], list[bool]] = lambda mine: [mine],
+) -> dict[str, Row]:
+    """Of three measured epochs, by metric."""
+    with block:
+        pass
+    return by_metric(list(block.rows(3, one_epoch, MAKE, gathered)))
+
+
 def test_measured_epochs_that_fill_the_window_are_all_there_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(power_module, "SHORTEST_ENERGY_WINDOW_S", 0.0)
-    block = EnergyBlock(GPU, shortest_s=0.0)
-    with block:
-        pass
-    rows = by_metric(list(block.rows(3, forbidden, MAKE)))
+    rows = block_rows(EnergyBlock(GPU, shortest_s=0.0))
     assert rows["gpu_energy"].value == 50
     assert rows["epochs"].value == 3
     assert rows["epochs"].source.startswith("the measured epochs")
     assert rows["window_time"].value is not None
+    assert block_rows(EnergyBlock(None)) == {}, "without a GPU there is nothing to say"
 
 
 def test_too_short_a_window_is_run_on_with_whole_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(power_module, "SHORTEST_ENERGY_WINDOW_S", 0.5)
     ran: list[int] = []
-    block = EnergyBlock(GPU, shortest_s=0.5)
-    with block:
-        pass
-    rows = by_metric(list(block.rows(3, lambda: ran.append(1), MAKE)))
+    rows = block_rows(EnergyBlock(GPU, shortest_s=0.5), lambda: ran.append(1))
     assert rows["epochs"].value == len(ran) >= 1
     assert rows["epochs"].source.startswith("further epochs, not timed")
     assert rows["gpu_energy"].value == 50
@@ -82,24 +92,18 @@ def test_ranks_run_on_together_until_no_window_is_too_short(
     monkeypatch.setattr(power_module, "SHORTEST_ENERGY_WINDOW_S", 0.0)
     ran: list[int] = []
     told: list[bool] = []
-    block = EnergyBlock(GPU, shortest_s=0.0)
-    with block:
-        pass
 
     def gathered(mine: bool) -> list[bool]:
         told.append(mine)
         return [mine, len(told) <= 4]
 
-    rows = by_metric(list(block.rows(3, lambda: ran.append(1), MAKE, gathered)))
+    rows = block_rows(EnergyBlock(GPU, shortest_s=0.0), lambda: ran.append(1), gathered)
     assert told == [False] * 5
     assert rows["epochs"].value == len(ran) == 3
 
 
 def test_where_no_further_epochs_are_wanted_a_short_window_has_its_reason() -> None:
-    block = EnergyBlock(GPU, run_on=False)
-    with block:
-        pass
-    rows = by_metric(list(block.rows(3, forbidden, MAKE)))
+    rows = block_rows(EnergyBlock(GPU, run_on=False))
     assert rows["epochs"].value == 3
     assert rows["gpu_energy"].value is None
     assert "less than 10 s is too short" in (rows["gpu_energy"].reason or "")
@@ -110,10 +114,7 @@ def test_without_the_sensor_no_epoch_is_spent(monkeypatch: pytest.MonkeyPatch) -
         raise SensorUnavailableError(Reason("no_permission", "NVML says no", "give access"))
 
     monkeypatch.setattr(power_module, "NvmlDevice", refuse)
-    block = EnergyBlock(GPU)
-    with block:
-        pass
-    rows = by_metric(list(block.rows(3, forbidden, MAKE)))
+    rows = block_rows(EnergyBlock(GPU))
     assert rows["gpu_energy"].reason == "no_permission: NVML says no; give access"
 
 
@@ -127,25 +128,25 @@ def test_a_driver_that_never_answers_is_not_asked_again(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(power_module, "NvmlDevice", hang)
     block = EnergyBlock(GPU)
-    block._recorder._patience_s = 0.05
-    with block:
-        pass
-    rows = by_metric(list(block.rows(3, forbidden, MAKE)))
+    block._patience_s = 0.05
+    rows = block_rows(block)
     release.set()
     assert asked == [1]
     assert rows["gpu_energy"].status == "failed"
 
 
-def test_without_a_gpu_there_is_nothing_to_say() -> None:
-    block = EnergyBlock(None)
-    with block:
-        pass
-    assert list(block.rows(3, forbidden, MAKE)) == []
-
-
-def test_the_energy_meter_refuses_short_windows() -> None:
-    meter = GpuEnergyMeter(GPU)
-    meter.start()
-    (reading,) = meter.stop()
-    assert reading.value is None
-    assert "too short" in str(reading.reason)
+def test_page_faults_that_cannot_be_counted_are_said_after_all_that_is_measured(
+    make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a case that holds managed memory; another says nothing of it."""
+    assert "uvm" not in {row.stage for row in measured(make_job())}
+    monkeypatch.setitem(mapped_memory._managed, 64, 4096)
+    rows = measured(make_job())
+    before, last = rows[:-6], rows[-6:-1]
+    assert rows[-1].stage == "check", "how many rows were compared, when all is over"
+    assert [row.stage for row in last] == ["uvm"] * 5
+    assert "uvm" not in {row.stage for row in before}
+    for row in last:
+        assert row.value is None
+        assert str(row.reason).startswith("no_device: ")
+        assert (row.status, row.epoch) == ("skipped", -1)

@@ -1,4 +1,4 @@
-"""What the real worker does with a job; :func:`shell_run` drives it as the runner does."""
+"""What the real worker does with a job."""
 
 from __future__ import annotations
 
@@ -13,27 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.job import Job, Preparation
 from gatherbench.bench.run.runner import WORKER
 from gatherbench.bench.run.store import read_part
-from gatherbench.bench.run.worker import DISK_FULL, is_disk_full, measure_case, prepare_workload
+from gatherbench.bench.run.worker import DISK_FULL, do, is_disk_full
 
 
 def ended(job: Job, folder: Path) -> dict[str, Any]:
     """How the worker ends the job; it measures nothing before."""
     job.dump(folder / "job.json")
-    measure_case(folder / "job.json")
+    do("measure", str(folder / "job.json"))
     (end,) = read_part(job.part)
     return end
-
-
-def test_a_strategy_that_cannot_run_is_skipped_with_its_reason(make_job, tmp_path: Path) -> None:
-    end = ended(make_job("unified_zero_copy", params={"memory": "managed"}), tmp_path)
-    assert end["status"] == "skipped"
-    assert end["reason"]
 
 
 def test_the_server_imports_without_asking_cuda() -> None:
@@ -41,46 +36,40 @@ def test_the_server_imports_without_asking_cuda() -> None:
     code = """
 import os, sys, torch
 torch.__config__.show = lambda: sys.exit("asked")
-from gatherbench.bench.run import fork_server, worker
-fork_server.serve_requests = lambda work: print("torch_geometric" in sys.modules)
+from gatherbench.bench.run import worker
+worker.serve_requests = lambda work: print("torch_geometric" in sys.modules)
 worker.main(os.getppid())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
-def test_an_error_becomes_a_reason(make_job, tmp_path: Path) -> None:
-    end = ended(replace(make_job(), dataset=tmp_path / "none"), tmp_path)
-    assert end["status"] == "failed"
-    assert end["reason"].startswith("DatasetError")
-
-
-def test_lack_of_memory_fails_the_case_and_says_so(make_job, tmp_path: Path, monkeypatch) -> None:
+def test_a_strategy_that_cannot_run_is_skipped_and_an_error_is_a_reason(
+    make_job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skipped = ended(make_job("unified_zero_copy", params={"memory": "managed"}), tmp_path)
+    assert (skipped["status"], bool(skipped["reason"])) == ("skipped", True)
+    wrong = ended(replace(make_job(), dataset=tmp_path / "none"), tmp_path)
+    assert (wrong["status"], wrong["reason"].partition(":")[0]) == ("failed", "DatasetError")
     beyond_any_address_space = lambda _, **__: bytearray(1 << 60)  # noqa: E731
     monkeypatch.setattr(measure_module, "resident_copy", beyond_any_address_space)
-    end = ended(make_job(), tmp_path)
-    assert end["status"] == "failed"
-    assert end["reason"].startswith("MemoryError")
+    full = ended(make_job(), tmp_path)
+    assert (full["status"], full["reason"].partition(":")[0]) == ("failed", "MemoryError")
 
 
 def test_a_full_disk_has_an_exit_status_of_its_own(make_job, tmp_path: Path) -> None:
     job = replace(make_job(), part=Path("/dev/full"))
-    job.dump(tmp_path / "job.json")
     with pytest.raises(SystemExit) as end:
-        measure_case(tmp_path / "job.json")
+        ended(job, tmp_path)
     assert end.value.code == DISK_FULL
 
 
 def test_a_full_disk_under_the_datasets_is_known_however_it_is_worded() -> None:
-    def write() -> None:
-        try:
-            Path("/dev/full").write_text("x")
-        except OSError as error:
-            raise ValueError("the trace could not be written") from error
-
-    with pytest.raises(ValueError, match="trace") as caught:
-        write()
-    assert is_disk_full(caught.value)
+    with pytest.raises(OSError, match="No space") as caught:
+        Path("/dev/full").write_text("x")
+    worded = ValueError("the trace could not be written")
+    worded.__cause__ = caught.value
+    assert is_disk_full(worded)
     assert not is_disk_full(ValueError("something else"))
 
 
@@ -89,28 +78,30 @@ def test_a_worker_whose_runner_is_gone_does_nothing() -> None:
     assert done.returncode == -signal.SIGKILL
 
 
-def test_the_process_keeps_to_the_cores_it_was_given(make_job, tmp_path: Path) -> None:
+def test_the_process_keeps_to_the_cores_it_was_given(
+    make_job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer and fewer cores of one process, a fork: it does not get back what it gave away."""
     counts = [n for n in (2, 1) if n <= len(os.sched_getaffinity(0))]
-    for threads in counts:
-        make_job(threads=threads, epochs=1, warmup_epochs=0).dump(tmp_path / f"{threads}.json")
-    # Fewer and fewer cores of one process: it does not get back what it has given away.
-    script = (
-        "import os, sys; from pathlib import Path; from gatherbench.bench.run import worker\n"
-        "for job in sys.argv[1:]:\n"
-        "    worker.measure_case(Path(job))\n"
-        "    import torch; print(len(os.sched_getaffinity(0)), torch.get_num_threads())"
-    )
-    jobs = [str(tmp_path / f"{threads}.json") for threads in counts]
-    command = [sys.executable, "-c", script, *jobs]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-    assert done.stdout.splitlines() == [f"{threads} {threads}" for threads in counts]
+    jobs = [make_job(threads=threads, epochs=1, warmup_epochs=0) for threads in counts]
+    monkeypatch.undo()  # of make_job: torch's threads may be set
+    child = os.fork()
+    if child == 0:
+        found = []
+        for job in jobs:
+            job.dump(tmp_path / "job.json")
+            do("measure", str(tmp_path / "job.json"))
+            end = list(read_part(job.part))[-1]
+            found.append((len(os.sched_getaffinity(0)), torch.get_num_threads(), end["status"]))
+        os._exit(0 if found == [(n, n, "ok") for n in counts] else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def prepared(workload: Workload, folder: Path) -> list[dict[str, Any]]:
     job = Preparation(workload, folder / "answers.json")
     job.dump(folder / "job.json")
     with contextlib.suppress(SystemExit):
-        prepare_workload(folder / "job.json")
+        do("prepare", str(folder / "job.json"))
     return [json.loads(line) for line in job.answers.read_text().splitlines()]
 
 
