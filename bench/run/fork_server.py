@@ -4,22 +4,23 @@ A case's process would spend three of its four seconds on imports. What the fork
 what a fork shares: the places of libraries in memory. These decide a little of how fast a process
 is, so the runner starts a new server for each round of repeats.
 
-Requests and answers are lines of JSON on the server's standard input and output.
+Requests and answers go over a pipe of both ways, which is the server's standard input.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
+import math
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 #: How long a process or server that was killed is waited for.
@@ -39,33 +40,35 @@ def die_with_parent(parent: int) -> None:
 
 
 def serve_requests(work: Callable[[str, str], None]) -> None:
-    """Fork for each request until the input ends; ``work(verb, path)`` is done in the fork.
+    """Fork for each request until nobody is there; ``work(verb, path)`` is done in the fork.
 
-    A request is ``{"verb", "path", "log"}``. The answers are ``{"pid"}`` once there is a process
-    and ``{"code"}`` when it has ended: its exit status, or less than 0 the signal that ended it.
+    A request is (verb, path, log). The answers are the id of the process once there is one, and
+    when it has ended its exit status, or less than 0 the signal that ended it.
     """
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is no answer
-    server = os.getpid()
-    for line in sys.stdin:
-        request = json.loads(line)
+    server, runner = os.getpid(), Connection(os.dup(0))
+    while True:
+        try:
+            verb, path, log = runner.recv()
+        except EOFError:
+            return
         child = os.fork()
         if child == 0:
+            runner.close()
             die_with_parent(server)
-            os._exit(_work(work, request))
-        print(json.dumps({"pid": child}), file=answers, flush=True)
+            os._exit(_work(work, verb, path, log))
+        runner.send(child)
         _, status = os.waitpid(child, 0)
-        print(json.dumps({"code": os.waitstatus_to_exitcode(status)}), file=answers, flush=True)
+        runner.send(os.waitstatus_to_exitcode(status))
 
 
-def _work(work: Callable[[str, str], None], request: dict[str, str]) -> int:
+def _work(work: Callable[[str, str], None], verb: str, path: str, log: str) -> int:
     """Do the request, printing into its log; the exit status."""
-    log = os.open(request["log"], os.O_WRONLY | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    out = os.open(log, os.O_WRONLY | os.O_APPEND)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
-        work(request["verb"], request["path"])
+        work(verb, path)
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
@@ -86,7 +89,7 @@ class ForkServer:
     def __init__(self, command: tuple[str, ...]) -> None:
         self._command = [*command, str(os.getpid())]
         self._process: subprocess.Popen[bytes] | None = None
-        self._buffer = b""
+        self._pipe: Connection | None = None
 
     def run(
         self,
@@ -108,9 +111,19 @@ class ForkServer:
         Raises:
             TimeoutError: the process was still running then.
         """
-        pid = self._start(verb, path, log)
+        if self._process is None or self._process.poll() is not None:
+            self.close()  # it died between two requests
+            self._pipe, theirs = Pipe()
+            with log.open("a") as out, theirs:
+                # What a library prints is no answer.
+                self._process = subprocess.Popen(
+                    self._command, stdin=theirs, stdout=out, stderr=out
+                )
+        assert self._pipe is not None
+        with contextlib.suppress(OSError):  # there will be no answer
+            self._pipe.send((verb, str(path), str(log)))
+        pid = self._answer(math.inf)
         if pid is None:
-            assert self._process is not None
             code = self._process.wait(KILL_S)
             self.close()
             return code or 1
@@ -127,63 +140,31 @@ class ForkServer:
         if answer is None:  # the server is gone, and took the process along
             self.close()
             return -signal.SIGKILL
-        return answer["code"]
+        return answer
 
-    def _start(self, verb: str, path: Path, log: Path) -> int | None:
-        """The id of a new process; ``None``: the server could not start it."""
-        if self._process is not None and self._process.poll() is not None:
-            self.close()  # it died between two requests
-        if self._process is None:
-            with log.open("a") as errors:
-                self._process = subprocess.Popen(
-                    self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
-                )
-        assert self._process.stdin is not None
-        request = {"verb": verb, "path": str(path), "log": str(log)}
-        with contextlib.suppress(BrokenPipeError):  # there will be no answer
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        answer = self._answer(float("inf"))
-        return None if answer is None else answer["pid"]
-
-    def _answer(
-        self, until: float, look: Callable[[], None] | None = None
-    ) -> dict[str, int] | None:
+    def _answer(self, until: float, look: Callable[[], None] | None = None) -> int | None:
         """The server's next answer; ``None``: it is gone.
 
         Raises:
             TimeoutError: there was none in time.
         """
-        assert self._process is not None
-        assert self._process.stdout is not None
-        while True:
-            line, end, rest = self._buffer.partition(b"\n")
-            if end:
-                self._buffer = rest
-                if line.startswith(b"{"):  # else an import that prints
-                    found: dict[str, int] = json.loads(line)
-                    return found
-                continue
-            left = until - time.monotonic()
-            longest = _LOOK_S if look else 3600.0
-            ready = select.select([self._process.stdout], [], [], max(0.0, min(left, longest)))[0]
+        assert self._pipe is not None
+        longest = _LOOK_S if look else 3600.0
+        while not self._pipe.poll(max(0.0, min(until - time.monotonic(), longest))):
             if look:
                 look()
-            if ready:
-                read = os.read(self._process.stdout.fileno(), 4096)
-                if not read:
-                    return None
-                self._buffer += read
-            elif left <= 0:
+            if time.monotonic() >= until:
                 raise TimeoutError
+        try:
+            found: int = self._pipe.recv()
+        except (EOFError, OSError):
+            return None
+        return found
 
     def close(self) -> None:
         """End the server, and whatever it runs."""
-        process, self._process, self._buffer = self._process, None, b""
-        if process is not None:
+        process, pipe, self._process, self._pipe = self._process, self._pipe, None, None
+        if process is not None and pipe is not None:
             process.kill()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        pipe.close()
+            pipe.close()
             process.wait(KILL_S)

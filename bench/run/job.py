@@ -132,12 +132,9 @@ class Job(_File):
     """One case to measure, and where.
 
     Attributes:
-        case: what to measure.
-        measure: the plan's ``[measure]`` table.
         device: ``cpu`` or ``cuda``.
         run_id, commit, machine: what the rows say of the run.
-        dataset: the dataset's folder.
-        trace: the folder of the workload's minibatches, of one rank its own.
+        dataset, trace: folders of the graph and of the minibatches, of one rank its own.
         part: the file that the case writes.
         traces: folder for a trace of an epoch after the measured ones; ``None``: no trace.
         sensors: which of the GPU's sensors the run's calibration trusts; ``None``: no GPU.

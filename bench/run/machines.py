@@ -128,7 +128,10 @@ class Machines:
                 refused = mine if isinstance(mine, str) else ""
                 store.set(f"ready/{number}/{self.node}", refused)
                 if isinstance(mine, Job):
-                    refused = _ended(work, mine) or ""
+                    try:
+                        refused = work("measure", mine, mine.measure.timeout_s) or ""
+                    except TimeoutError:
+                        refused = "timed out"
                 say(f"{job.case.id}: {refused or 'done'}")
         except DistError as error:
             raise MachinesError(f"machine 0 is gone: {error}") from error
@@ -168,28 +171,12 @@ class Machines:
         if isinstance(made, str):
             return made
         assert job.meeting is not None
-        meeting = replace(job.meeting, node=self.node)
-        dataset, trace, identity = made
-        return replace(
-            job,
-            dataset=dataset,
-            trace=trace,
-            identity=identity,
-            part=folder / "part.jsonl",
-            traces=None,
-            meeting=meeting,
-        )
+        meeting, part = replace(job.meeting, node=self.node), folder / "part.jsonl"
+        mine = dict(zip(("dataset", "trace", "identity"), made, strict=True))
+        return replace(job, part=part, traces=None, meeting=meeting, **mine)
 
     def _store(self) -> TCPStore:
         return store_at(self.address, self.port)
-
-
-def _ended(work: Work, job: Job) -> str | None:
-    """Measure; why it failed."""
-    try:
-        return work("measure", job, job.measure.timeout_s)
-    except TimeoutError:
-        return "timed out"
 
 
 def store_at(address: str, port: int) -> TCPStore:

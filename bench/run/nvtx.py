@@ -12,7 +12,6 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -23,6 +22,8 @@ Mark = Callable[[str], AbstractContextManager[object]]
 #: viewer of hundreds of MB is of no use.
 TRACE_BATCHES = 30
 
+#: What a viewer needs of a trace; the rest names files, hosts and processes.
+_KEPT = ("schemaVersion", "displayTimeUnit", "baseTimeNanoseconds", "traceEvents")
 _NOTHING = nullcontext()
 
 
@@ -73,13 +74,5 @@ def write_trace(epoch: Callable[[Mark], object], path: Path, device: torch.devic
     finally:
         raw.unlink(missing_ok=True)
     with gzip.open(path, "wt", encoding="utf-8") as file:
-        json.dump(_published(content), file)
+        json.dump({key: content[key] for key in _KEPT if key in content}, file)
     return path.stat().st_size
-
-
-#: What a viewer needs; the rest names files, hosts and processes.
-_KEPT = ("schemaVersion", "displayTimeUnit", "baseTimeNanoseconds", "traceEvents")
-
-
-def _published(content: dict[str, Any]) -> dict[str, Any]:
-    return {key: content[key] for key in _KEPT if key in content}

@@ -14,7 +14,6 @@ import signal
 import textwrap
 import time
 import traceback
-from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -160,7 +159,8 @@ def _one_rank(job: Job, table: Table, folder: Path, launcher: int) -> None:
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     if job.device == "cuda":
         # One GPU a process, so that "cuda" is the rank's own, for meters and driver calls as well.
-        os.environ["CUDA_VISIBLE_DEVICES"] = _visible(local)
+        named = os.environ.get("CUDA_VISIBLE_DEVICES")
+        os.environ["CUDA_VISIBLE_DEVICES"] = named.split(",")[local] if named else str(local)
     mine = replace(job, rank=rank, trace=rank_trace(job.trace, rank))
     with closing(PartWriter(folder / f"rank{rank}.jsonl")) as out:
         begin = time.perf_counter()
@@ -179,12 +179,6 @@ def _one_rank(job: Job, table: Table, folder: Path, launcher: int) -> None:
             out.end("failed", reason, time.perf_counter() - begin)
             time.sleep(_LINGER_S)
             os._exit(_FAILED)  # threads of a broken group may wait for ever
-
-
-def _visible(local: int) -> str:
-    """Of the GPUs that this process may use, the one of the rank, as the driver is told of it."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return named.split(",")[local] if named else str(local)
 
 
 def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
@@ -209,18 +203,12 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
     skipped = next((end["reason"] for end in ends.values() if end["status"] == "skipped"), None)
     if skipped is None:
         slowest = joined(list(rows.values()), job.case.workload.gpus, out)
-        _copy_samples(parts, slowest, out)
+        # Of each epoch the samples and timelines of its slowest rank, whose stages are the case's.
+        for rank, records in parts.items():
+            for record in records:
+                if record["kind"] in ("samples", "series") and slowest[record["epoch"]] == rank:
+                    out.record(record)
     return skipped
-
-
-def _copy_samples(
-    parts: dict[int, list[dict[str, Any]]], slowest: dict[int, int], out: PartWriter
-) -> None:
-    """Of each epoch the samples and timelines of its slowest rank, whose stages are the case's."""
-    for rank, records in parts.items():
-        for record in records:
-            if record["kind"] in ("samples", "series") and slowest.get(record["epoch"]) == rank:
-                out.record(record)
 
 
 def _words(killed: list[str], ends: dict[int, dict[str, Any]], world: int) -> str:
@@ -228,13 +216,9 @@ def _words(killed: list[str], ends: dict[int, dict[str, Any]], world: int) -> st
     if killed:
         return "; ".join(killed)
     failed = {rank: end for rank, end in ends.items() if end["status"] == "failed"}
-    silent = [rank for rank in range(world) if rank not in ends]
+    silent = ", ".join(str(rank) for rank in range(world) if rank not in ends)
     if not failed:
-        return f"{_ranks(silent)} ended without a word"
+        return f"rank {silent} ended without a word"
     first = min(failed, key=lambda rank: failed[rank]["at"])
-    rest = f"; {_ranks(silent)} said nothing" if silent else ""
+    rest = f"; rank {silent} said nothing" if silent else ""
     return f"rank {first}: {failed[first]['reason']}{rest}"
-
-
-def _ranks(numbers: Iterable[int]) -> str:
-    return "rank " + ", ".join(map(str, numbers))

@@ -133,13 +133,11 @@ class Runner:
     """Runs the cases of a run's folder that are not in its table yet.
 
     Args:
-        store: the run's folder.
         cases: in the order in which they are run; those that were added in an earlier go of the
             run are added again by ``further``.
-        measure: the plan's ``[measure]`` table.
         device: ``cpu`` or ``cuda``.
         commit, machine: what the rows say of the run.
-        worker: the command that measures (tests give one that knows wrong strategies).
+        worker: the command that measures.
         budget_s: seconds after which the run ends as it is, for a later one to go on with; a case
             in flight is cut off.
         further: the case to be measured next, beyond ``cases``, by the rows so far; ``None``: there
@@ -191,9 +189,8 @@ class Runner:
         with only_one(self.store.folder), terminate_as_interrupt():
             try:
                 try:
-                    self._run_missing()
-                except TimeUp:
-                    pass  # ``left`` says what was not measured
+                    with contextlib.suppress(TimeUp):  # ``left`` says what was not measured
+                        self._run_missing()
                 finally:
                     self._workers.close()
                     if self._machines is not None:
@@ -371,9 +368,8 @@ class Runner:
         if part.exists() and not has_ended(part):
             take_in_ranks(part)
         records = list(read_part(part)) if part.exists() else []
-        end = next((r for r in records if r["kind"] == "end"), None)
-        if end is None:
-            end = {"status": "failed", "reason": failure, "wall_time_s": 0.0}
+        lost = {"status": "failed", "reason": failure, "wall_time_s": 0.0}
+        end = next((r for r in records if r["kind"] == "end"), lost)
         what = (stage, CASE_METRIC, "s")
         if end["status"] == "ok":
             last = make.ok(*what, end["wall_time_s"], source)

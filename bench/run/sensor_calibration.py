@@ -86,9 +86,8 @@ def calibrate_gpu(
     torch.cuda.synchronize(device)
     time.sleep(SETTLE_S)
     uuids = torch_gpu_uuids(device)
-    for seen in idle_power(
-        GpuUnderTest(uuids, SensorChoice()), IDLE_S if idle_s is None else idle_s
-    ):
+    gpu = GpuUnderTest(uuids, SensorChoice())
+    for seen in idle_power(gpu, IDLE_S if idle_s is None else idle_s):
         emit(row_of(seen, make, STAGE))
     decided: Calibration | None = None
     for mib in copies_mib:
@@ -143,8 +142,7 @@ def link_rows(found: Calibration, make: RowMaker) -> Iterator[Row]:
     """Whom the cases read, and the link idle and loaded."""
     choice = found.choice
     if choice.pcie_reason is None:
-        said = f"{choice.pcie} is read by all cases"
-        yield make.ok(STAGE, "pcie_trusted", "1", 1.0, said)
+        yield make.ok(STAGE, "pcie_trusted", "1", 1.0, f"{choice.pcie} is read by all cases")
     else:
         yield make.missing(STAGE, "pcie_trusted", "1", "calibration", choice.pcie_reason)
     for when, link in (("idle", found.link_idle), ("loaded", found.link_loaded)):

@@ -29,10 +29,9 @@ def work(verb: str, path: str) -> None:
         return
     job = Job.load(Path(path))
     case = job.case
-    with (job.part.parent.parent / "executions").open("a") as log:
-        log.write(case.id + "\n")
-    with (job.part.parent.parent / "servers").open("a") as log:
-        log.write(f"{os.getppid()}\n")
+    for name, line in (("executions", case.id), ("servers", os.getppid())):
+        with (job.part.parent.parent / name).open("a") as log:
+            log.write(f"{line}\n")
     out, make = PartWriter(job.part), job.rows
     if job.memory is not None:
         from gatherbench.bench.run.memory_limit import enter  # brings torch, which takes its time
@@ -91,9 +90,6 @@ def prepare(job: Preparation) -> None:
     if dataset == "full":
         sys.exit(DISK_FULL)
     with job.answers.open("w") as file:
-        if dataset == "broken":
-            print(json.dumps({"error": "DatasetError: features.npy is half written"}), file=file)
-            sys.exit(1)
         if dataset == "downloaded" and os.environ.get("TEST_NETWORK") == "down":
             print(json.dumps({"error": "OSError: no route to host"}), file=file)
             sys.exit(1)

@@ -22,7 +22,6 @@ from .fakes import cases, runner
 SERVER = """
 import sys
 from gatherbench.bench.run.fork_server import serve_requests
-print("what an import has to say")
 serve_requests(lambda verb, path: exec(path))
 """
 FOREVER = "import time; time.sleep(60)"

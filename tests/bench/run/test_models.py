@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -22,20 +24,14 @@ def batch_of(layers: int) -> MiniBatch:
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_logits_have_one_row_a_seed(model: str, layers: int) -> None:
+def test_logits_have_one_row_a_seed_and_weights_are_the_seeds(model: str, layers: int) -> None:
     workload = Workload("x", model=model, fanouts=(3,) * layers)
     batch = batch_of(layers)
-    net = build_model(workload, in_dim=7, num_classes=5)
+    net, same, other = (build_model(replace(workload, seed=s), 7, 5) for s in (0, 0, 1))
     assert net(torch.randn(batch.num_nodes[-1], 7), batch).shape == (2, 5)
-
-
-@pytest.mark.parametrize("model", ["sage", "gat"])
-def test_the_same_seed_gives_the_same_weights(model: str) -> None:
-    one, two, other = (
-        build_model(Workload("x", model=model, seed=s), 7, 5).state_dict() for s in (0, 0, 1)
-    )
+    one, two, three = (of.state_dict() for of in (net, same, other))
     assert all(torch.equal(one[k], two[k]) for k in one)
-    assert any(not torch.equal(one[k], other[k]) for k in one)
+    assert any(not torch.equal(one[k], three[k]) for k in one)
 
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
@@ -70,19 +66,10 @@ def test_narrow_features_are_widened_on_the_device() -> None:
         assert trainer.step(torch.ones(8, 7, dtype=dtype), batch).dtype == torch.float32
 
 
-def test_an_unknown_model_is_named() -> None:
-    with pytest.raises(ValueError, match="gcn"):
-        build_model(Workload("x", model="gcn"), 7, 5)
-
-
-def test_a_batch_that_is_there_already_is_not_copied() -> None:
-    batch = batch_of(2)
-    assert to_device(batch, torch.device("cpu")) is batch
-
-
-def test_only_edges_travel_for_a_step() -> None:
+def test_only_edges_travel_for_a_step_and_only_where_they_are_not() -> None:
     """All ids in pageable memory would stall the host behind the training that is queued."""
     batch = batch_of(2)
+    assert to_device(batch, torch.device("cpu")) is batch
     moved = to_device(batch, torch.device("meta"))
     assert moved.input_ids is batch.input_ids
     assert [block.device.type for block in moved.edges] == ["meta", "meta"]

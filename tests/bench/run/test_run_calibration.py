@@ -13,7 +13,7 @@ import pytest
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
-from gatherbench.bench.run.job import CalibrationJob, read_choice, run_maker
+from gatherbench.bench.run.job import CalibrationJob, read_choice
 from gatherbench.bench.run.samples import TIMELINE_COLUMNS, TIMELINE_FILE, load_timeline
 from gatherbench.bench.run.store import RunStore
 
@@ -31,29 +31,27 @@ def executions(store: RunStore) -> list[str]:
     return (store.folder / "executions").read_text().split()
 
 
-def test_every_case_is_told_what_the_calibration_trusts(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TEST_TRUSTED_SOURCE", "gpm")
-    assert run(store) == 0
-    assert executions(store)[0] == "calibration"
-    assert len(executions(store)) == 3
-    rows = store.rows()
-    assert [r.source for r in rows if r.metric == "sensors"] == ["gpm", "gpm"]
-    own = [r for r in rows if r.stage == "calibration"]
-    assert [r.metric for r in own] == ["pcie_host_to_device_ratio", "wall_time"]
-    assert {(r.workload, r.strategy, r.backend) for r in own} == {("", "", "cuda")}
-
-
-def test_a_resumed_run_keeps_its_calibration(
+def test_every_case_is_told_what_the_calibration_trusts_and_a_resumed_run_keeps_it(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEST_TRUSTED_SOURCE", "counters")
     run(store, CASES[:1])
     monkeypatch.delenv("TEST_TRUSTED_SOURCE")
     assert run(store) == 0
-    assert executions(store).count("calibration") == 1
-    assert [r.source for r in store.rows() if r.metric == "sensors"] == ["counters"] * 2
+    assert executions(store) == ["calibration", *(case.id for case in CASES)]
+    rows = store.rows()
+    assert [r.source for r in rows if r.metric == "sensors"] == ["counters", "counters"]
+    own = [r for r in rows if r.stage == "calibration"]
+    assert [r.metric for r in own] == ["pcie_host_to_device_ratio", "wall_time"]
+    assert {(r.workload, r.strategy, r.backend) for r in own} == {("", "", "cuda")}
+    timeline = load_timeline(store.folder)
+    assert tuple(timeline.columns) == TIMELINE_COLUMNS
+    assert timeline["value"].tolist() == [0.0, 5e6] * 2
+    assert timeline["time_s"].tolist() == [0.0, 0.02] * 2
+    assert set(timeline["variant"]) == {"one", "two"}
+    before = (store.folder / TIMELINE_FILE).read_bytes()
+    run(store)  # nothing is missing: nothing is gathered anew
+    assert (store.folder / TIMELINE_FILE).read_bytes() == before
 
 
 def test_a_calibration_that_dies_costs_the_counters_and_no_case(store: RunStore) -> None:
@@ -97,39 +95,13 @@ def test_a_run_without_a_gpu_has_none(store: RunStore) -> None:
     assert load_timeline(store.folder).empty
 
 
-def test_what_was_polled_is_kept_for_pictures(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TEST_TRUSTED_SOURCE", "counters")
-    run(store)
-    timeline = load_timeline(store.folder)
-    assert tuple(timeline.columns) == TIMELINE_COLUMNS
-    assert timeline["value"].tolist() == [0.0, 5e6] * 2
-    assert timeline["time_s"].tolist() == [0.0, 0.02] * 2
-    assert set(timeline["variant"]) == {"one", "two"}
-    before = (store.folder / TIMELINE_FILE).read_bytes()
-    run(store)  # nothing is missing: nothing is gathered anew
-    assert (store.folder / TIMELINE_FILE).read_bytes() == before
-
-
 def test_a_choice_survives_its_file(tmp_path: Path) -> None:
-    job = CalibrationJob(
-        run_id="run",
-        commit="abc",
-        machine="box",
-        part=tmp_path / "part",
-        choice=tmp_path / "sensors.json",
-        copies_mib=(256,),
-    )
+    part, choice = tmp_path / "part", tmp_path / "sensors.json"
+    job = CalibrationJob("run", "abc", "box", part, choice, (256.0,))
     job.dump(tmp_path / "job.json")
     assert CalibrationJob.load(tmp_path / "job.json") == job
-    for choice in (SensorChoice("gpm", None), SensorChoice(None, Reason("unsupported", "none"))):
-        job.keep(choice)
-        assert read_choice(job.choice) == choice
+    for one in (SensorChoice("gpm", None), SensorChoice(None, Reason("unsupported", "none"))):
+        job.keep(one)
+        assert read_choice(job.choice) == one
     job.choice.write_text("{}{")
     assert "left no choice" in str(read_choice(job.choice).pcie_reason)
-
-
-def test_rows_of_the_run_name_no_case() -> None:
-    row = run_maker("run", "abc", "box").ok("calibration", "x", "1", 1, "test")
-    assert (row.workload, row.strategy, row.variant, row.repeat) == ("", "", "", 0)
