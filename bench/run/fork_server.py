@@ -117,7 +117,7 @@ class ForkServer:
             with log.open("a") as out, theirs:
                 # What a library prints is no answer.
                 self._process = subprocess.Popen(
-                    self._command, stdin=theirs, stdout=out, stderr=out
+                    self._command, stdin=theirs.fileno(), stdout=out, stderr=out
                 )
         assert self._pipe is not None
         with contextlib.suppress(OSError):  # there will be no answer

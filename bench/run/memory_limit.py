@@ -101,12 +101,11 @@ def enter(job: Job) -> Row | None:
 
     ``None``: the job has no limit. A row without a value: it cannot be held to it, and why.
     """
-    limit = job.memory
+    limit, group = job.memory, _group(job)
     if limit is None:
         return None
     reason, source = limit.reason, "memory cgroup"
-    if limit.cgroup is not None:
-        group = MemoryCgroup(limit.cgroup)
+    if group is not None:
         source = f"{group.version.limit} of the case's own cgroup"
         try:
             reason = _settled(job)
@@ -136,9 +135,8 @@ def _settled(job: Job) -> Reason | None:
 
 def peak_row(job: Job) -> Row | None:
     """The most that the case has taken; ``None``: it was held to nothing."""
-    if job.memory is None or job.memory.cgroup is None:
+    if (group := _group(job)) is None:
         return None
-    group = MemoryCgroup(job.memory.cgroup)
     what, source = ("setup", "memory_peak", "B"), f"{group.version.peak} of the case's own cgroup"
     peak = group.peak()
     if peak is None:
@@ -148,13 +146,16 @@ def peak_row(job: Job) -> Row | None:
 
 def killed_at_limit(job: Job) -> str | None:
     """That the kernel killed processes of the case for want of memory; ``None``: it did not."""
-    if job.memory is None or job.memory.cgroup is None:
-        return None
-    group = MemoryCgroup(job.memory.cgroup)
-    if not group.kills():
+    group = _group(job)
+    if job.memory is None or group is None or not group.kills():
         return None
     return (
         f"out of memory: killed at its limit of {job.memory.size:,} B (memory_share ="
         f" {job.case.workload.memory_share:g}) by {group.version.kills}: its buffers and model need"
         " more; raise memory_share, or take a larger table or smaller minibatches"
     )
+
+
+def _group(job: Job) -> MemoryCgroup | None:
+    """The case's own; ``None``: it is held to nothing."""
+    return MemoryCgroup(job.memory.cgroup) if job.memory and job.memory.cgroup else None

@@ -98,6 +98,7 @@ class Workers:
     """
 
     def __init__(self, folder: Path, command: tuple[str, ...] = WORKER) -> None:
+        # There is one at a time. Elsewhere than in the run's folder, kill -9 would leave them.
         self._job, self._log = folder / "job.json", folder / "job.log"
         self._server = ForkServer(command)
 

@@ -67,8 +67,6 @@ class RunStore:
         self.rows_file = folder / "rows.csv"
         self.profile_file = folder / "profile.toml"
         self.parts = folder / "parts"
-        # The worker's; there is one at a time. Elsewhere, kill -9 would leave them.
-        self.job, self.log = self.parts / "job.json", self.parts / "job.log"
         self.interrupted = folder / "interrupted"
         self.sensors_file = folder / "sensors.json"
 

@@ -172,7 +172,7 @@ def test_every_other_path_between_ranks_is_measured_where_there_are_several(tmp_
             for fan in ("[0]", "[1.5]", "1.5", "[[]]", "[[25], [1.5]]", '["25"]')
         ),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nbatch_size = 0', "at least 1"),
-        ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = -1', "above 0"),
+        ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = 0', "above 0"),
         ('dataset = "wordnet"', "dataset = []", "workload[0].dataset: an empty list"),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nbatch_size = true', "no values here"),
         ('"naive", "pinned"', "", "strategy[0]: an empty list"),

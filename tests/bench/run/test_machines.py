@@ -51,7 +51,7 @@ nodes = 2
 name = "cpu_gather"
 """
 #: A case that goes on until its link is cut.
-LONG = PLAN.replace("timeout_s = 60", "timeout_s = 24").replace("epochs = 1", "epochs = 100000")
+LONG = PLAN.replace("timeout_s = 60", "timeout_s = 30").replace("epochs = 1", "epochs = 100000")
 #: The command line, of a machine that looks for machine 0 every second, and draws no pictures.
 SHORT_LOOKS = Path(__file__).parent / "short_looks.py"
 

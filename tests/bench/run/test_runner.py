@@ -335,7 +335,12 @@ def test_two_runners_on_one_folder_are_refused(store: RunStore) -> None:
 
 def test_a_case_in_flight_when_the_time_is_up_is_run_again_later(store: RunStore) -> None:
     wanted = cases("good", "hang", "last")
-    first = runner(store, wanted, budget_s=4)
+
+    def soon_up(number: int, *_: object) -> None:
+        if number == 2:
+            first._until = time.monotonic() + 0.5
+
+    first = runner(store, wanted, budget_s=60, progress=Progress(starting=soon_up))
     assert first.run() == 0, "what was not measured has not failed"
     assert first.left == 2, "the hanging case was not waited for"
     assert {r.variant for r in store.rows()} == {"good"}
