@@ -57,6 +57,10 @@ def test_samples_are_the_slowest_ranks_and_no_part_is_left(
     assert [r["values"] for r in records if r["kind"] == "samples"] == [[1.0]]
     assert [(r.rank, r.value) for r in rows_of(records)] == [(0, 1.0), (1, 2.0), (-1, 2.0)]
     assert [path.name for path in job.part.parent.iterdir()] == [job.part.name]
+    launched(monkeypatch, "skipped", "skipped")
+    skipped, records = folded(job)
+    assert skipped == "it is skipped"
+    assert {row.rank for row in rows_of(records)} == {0, 1}, "none of the case as a whole"
 
 
 @pytest.mark.parametrize(
@@ -132,16 +136,7 @@ def test_machine_0_joins_what_all_machines_found(
     assert told == [([f"rank{node}.jsonl"], [], job.measure.timeout_s / 4)]
 
 
-def test_ranks_skip_together_and_the_case_has_no_rows_of_its_own(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launched(monkeypatch, "skipped", "skipped")
-    skipped, records = folded(job)
-    assert skipped == "it is skipped"
-    assert -1 not in {row.rank for row in rows_of(records)}
-
-
-def test_no_team_of_threads_and_a_table_to_register_before_the_forks(
+def test_before_the_forks_no_team_of_threads_a_table_to_register_and_enough_gpus_or_cores(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[object] = []
@@ -157,6 +152,10 @@ def test_no_team_of_threads_and_a_table_to_register_before_the_forks(
     refused, _ = folded(replace(job, device="cuda"))
     assert refused == "no_device: 2 GPUs are asked for and 1 are here"
     assert order == [1, "shared False", 1, "shared True"]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert folded(job)[0] is None
+    monkeypatch.setattr(ranks_module, "RANKS_A_CORE", 1)
+    assert folded(job)[0] == "unsupported: 2 ranks on 1 cores would only take turns"
 
 
 def test_a_rank_measures_its_own_share_on_its_own_gpu(
@@ -188,13 +187,3 @@ def test_a_rank_measures_its_own_share_on_its_own_gpu(
     ]  # fmt: skip
     (end,) = read_part(tmp_path / "rank3.jsonl")
     assert (end["kind"], end["status"]) == ("end", "ok")
-
-
-def test_more_ranks_than_a_hosts_cores_can_serve_are_skipped(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    launched(monkeypatch, "ok", "ok")
-    assert folded(job)[0] is None
-    monkeypatch.setattr(ranks_module, "RANKS_A_CORE", 1)
-    assert folded(job)[0] == "unsupported: 2 ranks on 1 cores would only take turns"

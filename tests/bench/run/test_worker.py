@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -57,11 +59,21 @@ def test_a_strategy_that_cannot_run_is_skipped_and_an_error_is_a_reason(
     assert (full["status"], full["reason"].partition(":")[0]) == ("failed", "MemoryError")
 
 
-def test_a_full_disk_has_an_exit_status_of_its_own(make_job, tmp_path: Path) -> None:
+def test_a_full_disk_has_an_exit_status_of_its_own(
+    make_job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = replace(make_job(), part=Path("/dev/full"))
     with pytest.raises(SystemExit) as end:
         ended(job, tmp_path)
     assert end.value.code == DISK_FULL
+    full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr("gatherbench.bench.sampling.prepare.prepare", full)
+    preparation = Preparation(Workload("wordnet"), tmp_path / "answers.json")
+    preparation.dump(tmp_path / "job.json")
+    with pytest.raises(SystemExit) as end:
+        do("prepare", str(tmp_path / "job.json"))
+    assert end.value.code == DISK_FULL
+    assert preparation.told() == {}
 
 
 def test_a_full_disk_under_the_datasets_is_known_however_it_is_worded() -> None:
