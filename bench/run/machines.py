@@ -172,8 +172,9 @@ class Machines:
             return made
         assert job.meeting is not None
         meeting, part = replace(job.meeting, node=self.node), folder / "part.jsonl"
-        mine = dict(zip(("dataset", "trace", "identity"), made, strict=True))
-        return replace(job, part=part, traces=None, meeting=meeting, **mine)
+        job = replace(job, part=part, traces=None, meeting=meeting)
+        dataset, trace, identity = made
+        return replace(job, dataset=dataset, trace=trace, identity=identity)
 
     def _store(self) -> TCPStore:
         return store_at(self.address, self.port)

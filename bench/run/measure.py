@@ -179,8 +179,7 @@ def _measure(
 
         _train(job, dataset, loaded.truth, epochs, looked_at[0], fetcher, witness, make, out, group)
         out.row(make.ok(CHECK_STAGE, "rows", "1", witness.rows, COMPARED))
-    for row in disk_roof(knowledge.file if group.world == 1 else None, make, job.case.repeat):
-        out.row(row)
+    out.rows(disk_roof(knowledge.file if group.world == 1 else None, make, job.case.repeat))
     return None
 
 

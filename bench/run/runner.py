@@ -369,7 +369,7 @@ class Runner:
         if part.exists() and not has_ended(part):
             take_in_ranks(part)
         records = list(read_part(part)) if part.exists() else []
-        lost = {"status": "failed", "reason": failure, "wall_time_s": 0.0}
+        lost: dict[str, Any] = {"status": "failed", "reason": failure}
         end = next((r for r in records if r["kind"] == "end"), lost)
         what = (stage, CASE_METRIC, "s")
         if end["status"] == "ok":
