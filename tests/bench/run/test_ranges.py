@@ -21,7 +21,7 @@ from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import STAGES, run_epoch
-from gatherbench.bench.run.nvtx import nvtx_session, unmarked, write_trace
+from gatherbench.bench.run.nvtx import unmarked, write_trace
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import Runner
 from gatherbench.bench.run.store import RunStore
@@ -169,12 +169,3 @@ def test_nvtx_marks_stages_between_profiler_start_and_stop(monkeypatch, make_job
     assert fake.log[begin - 1] == fake.log[end - 1] == "synchronize"
     assert Counter(fake.log[begin + 1 : end - 1]) == {"sample": 6, "fetch": 10, "train": 5}
     assert set(fake.log) == {"synchronize", "cudaProfilerStart", "cudaProfilerStop", *STAGES}
-
-
-def test_without_nvtx_nothing_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeNvtx(monkeypatch)
-    with nvtx_session(False) as mark:
-        assert mark is unmarked
-        with mark("train"):
-            pass
-    assert fake.log == []
