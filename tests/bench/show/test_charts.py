@@ -18,15 +18,13 @@ from gatherbench.bench.show.chart import Axis, Chart, Line, Panel, nice_ticks
 from gatherbench.bench.show.charts import (
     CHARTS,
     GPU_CHARTS,
-    MOST,
     charts_of,
     cpu_by_thread,
     cpu_core_seconds,
     epoch_breakdown,
-    pcie_over_time,
-    power_over_time,
     speedup,
 )
+from gatherbench.bench.show.charts_over_time import MOST, pcie_over_time, power_over_time
 from gatherbench.bench.show.looks import PALETTE, colour_of
 from gatherbench.strategies.registry import STRATEGIES
 
