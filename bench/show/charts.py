@@ -174,17 +174,29 @@ def gpu_energy_per_epoch(run: Run) -> Chart:
     A strategy that is faster saves the idle part too, because the GPU waits for less time; the part
     above idle is what the work itself takes. Host and processors are not in it.
     """
-    what = {"ident": "energy", "title": "Energy of the GPU per epoch"}
-    return _of_the_gpu(run, gpu_energy(run), "J", quantity="energy per epoch", **what)
+    return _of_the_gpu(
+        run,
+        gpu_energy(run),
+        "J",
+        ident="energy",
+        title="Energy of the GPU per epoch",
+        quantity="energy per epoch",
+    )
 
 
 def gpu_mean_power(run: Run) -> Chart:
     """Mean watts of the GPU over an epoch."""
-    what = {"ident": "mean-power", "title": "Mean power of the GPU"}
-    return _of_the_gpu(run, gpu_power(run), "W", quantity="mean power over an epoch", **what)
+    return _of_the_gpu(
+        run,
+        gpu_power(run),
+        "W",
+        ident="mean-power",
+        title="Mean power of the GPU",
+        quantity="mean power over an epoch",
+    )
 
 
-def _of_the_gpu(run: Run, values: pd.DataFrame, unit: str, **said: str) -> Chart:
+def _of_the_gpu(run: Run, values: pd.DataFrame, unit: str, **said: Any) -> Chart:
     idle = idle_power_w(run)
     legend = {
         "idle": ("drawn by the idle GPU in that time", "grey"),

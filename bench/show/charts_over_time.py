@@ -84,22 +84,25 @@ def power_over_time(run: Run) -> Chart:
 def accuracy_over_time(run: Run) -> Chart:
     """What the model of each series had come to, over the time of its measured epochs."""
     table, families = scores_over_time(run), alike(run)
-    axes, lines = {}, {}
+    axes: dict[str, tuple[Axis, Axis]] = {}
+    lines: dict[Series, Line] = {}
     for workload in run.workloads:
         # Axes are those of all that it may be compared with.
         shared = table[table["workload"].isin(families[workload])]
         longest, highest = shared[["time_s", "accuracy"]].max().fillna(0.0)
         axes[workload] = Axis("s", 1.05 * longest or 1.0), Axis("share", highest or 1.0)
     for key, mine in table.groupby(SERIES[:3]):
+        workload, *names = map(str, key)
         ends, scores = mine["time_s"].tolist(), mine["accuracy"].tolist()
         # A score holds from the end of its epoch on, and nobody knows it before.
-        points = list(zip([*ends, axes[key[0]][0].top], [0.0, *scores], strict=True))
+        points = list(zip([*ends, axes[workload][0].top], [0.0, *scores], strict=True))
         said = [
             f"{quantity(score, 'share')} after {quantity(end, 's')}"
             for end, score in zip(ends, scores, strict=True)
         ]
         curves = {"accuracy": points}
-        lines[key] = Line(*key[1:], text=said[-1], curves=curves, aloud=", ".join(said))
+        line = Line(names[0], names[1], text=said[-1], curves=curves, aloud=", ".join(said))
+        lines[workload, names[0], names[1]] = line
     began = int(run.plan["measure"].get("warmup_epochs", 0))
     untimed = f"{began} untimed epoch{'s' * (began > 1)} before"
     return _over_time(
@@ -143,10 +146,11 @@ def _over_time(
     for workload in run.workloads:
         mine = planned[planned["workload"] == workload][SERIES[1:3]].drop_duplicates()
         shown = []
-        for names in sort_series(mine).itertuples(index=False, name=None):
-            line = lines.get((workload, *names))
+        for strategy, variant in sort_series(mine).itertuples(index=False, name=None):
+            key = (workload, str(strategy), str(variant))
+            line = lines.get(key)
             if line is None:
-                line = Line(*names, missing=_why(run, metric, (workload, *names)) or otherwise)
+                line = Line(*key[1:], missing=_why(run, metric, key) or otherwise)
                 whys[line.missing] += 1
             shown.append(line)
         time, values = axes[workload]
@@ -188,13 +192,15 @@ def _polled(
     timeline = load_timeline(run.folder).sort_values("time_s", kind="stable")
     timeline = timeline[timeline["metric"].isin(list(legend))]
     lines: dict[Series, Line] = {}
-    for (*key, _, _), epoch in timeline.groupby([*SERIES[:3], "repeat", "epoch"]):
-        readings = dict(iter(epoch.groupby("metric")))
+    for case, epoch in timeline.groupby([*SERIES[:3], "repeat", "epoch"]):
+        workload, strategy, variant = map(str, case[:3])
+        key = (workload, strategy, variant)
+        readings = {str(name): mine for name, mine in epoch.groupby("metric")}
         curves = {name: points_of(_thinned(readings[name])) for name in legend if name in readings}
         curves = {name: points for name, points in curves.items() if points}
-        if curves and tuple(key) not in lines:
+        if curves and key not in lines:
             names = {name: legend[name][0] for name in curves}
-            lines[tuple(key)] = _epoch(run, epoch, readings, curves, names, unit)
+            lines[key] = _epoch(run, epoch, readings, curves, names, unit)
     axes = {}
     for workload in run.workloads:
         mine = [line for key, line in lines.items() if key[0] == workload]
@@ -228,7 +234,7 @@ def _epoch(
         last = readings[metric].iloc[-1]
         if last["unit"] == "B":
             totals.append(f"{bytes_in_words(last['value'])} {names[metric]}")
-    case = epoch.iloc[0][[*SERIES[:3], "repeat", "epoch"]].to_dict()
+    case = {name: epoch.iloc[0][name] for name in (*SERIES[:3], "repeat", "epoch")}
     payload = run.select(stage="fetch", metric="payload", **case)["value"].dropna()
     if totals and len(payload):
         totals.append(f"payload {bytes_in_words(payload.iloc[0])}")

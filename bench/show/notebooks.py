@@ -85,7 +85,8 @@ def _alone(source: Path, options: argparse.Namespace) -> bool:
     try:
         status = subprocess.run(command, timeout=TIMEOUT_S, check=False).returncode
     except subprocess.TimeoutExpired:
-        status = f"it took more than {TIMEOUT_S} s"
+        print(f"failed: {source.name}: it took more than {TIMEOUT_S} s", file=sys.stderr)
+        return False
     if status not in (0, 1):
         print(f"failed: {source.name}: its process ended: {status}", file=sys.stderr)
     return status == 0

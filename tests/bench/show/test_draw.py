@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-import matplotlib as mpl
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.text import Text
 
 from gatherbench.bench.plan.workload import Workload, workload_name
 from gatherbench.bench.read.tables import Run
@@ -24,10 +21,11 @@ from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.charts import CHARTS, epoch_breakdown, speedup
 from gatherbench.bench.show.figures.draw import draw, save_all
 from gatherbench.bench.show.figures.paper import panel_row
-from gatherbench.bench.show.looks import MODEL_HATCH, RC, STAGE_COLOURS, ink
+from gatherbench.bench.show.looks import MODEL_HATCH, STAGE_COLOURS, ink
 
 from .conftest import RunOf
 from .gpu_rows import EIGHT
+from .pictures import stands_free, texts
 
 MakeRun = Callable[..., Path]
 MakeChart = Callable[[Run], Chart]
@@ -37,10 +35,6 @@ FOUR = (
     "papers100M-like@0.01-sage16x2-b1000-1f2e3d4e",
     "ogbn-products-sage256x3-b1024-aabbccdd",
 )
-
-
-def texts(figure: Figure) -> str:
-    return "\n".join(t.get_text() for t in figure.findobj(Text))
 
 
 def titles_stand_free(figure: Figure) -> bool:
@@ -97,26 +91,11 @@ LONG = (
 )
 
 
-def on_paper(figure: Figure) -> None:
-    """No text leaves the paper, and no two names of lines overlap."""
-    with mpl.rc_context(RC):
-        renderer = FigureCanvasAgg(figure).get_renderer()
-        shown = [t for t in figure.findobj(Text) if t.get_text() and t.get_visible()]
-        boxes = {t: t.get_window_extent(renderer) for t in shown}
-    for text, box in boxes.items():
-        assert figure.bbox.x0 <= box.x0, text
-        assert box.x1 <= figure.bbox.x1, text
-    for axes in figure.axes:
-        labels = [boxes[t] for t in axes.get_yticklabels() if t in boxes]
-        for above, below in itertools.pairwise(labels):
-            assert above.y0 >= below.y1
-
-
 @pytest.mark.parametrize("make", CHARTS.values(), ids=list(CHARTS))
 def test_no_text_overlaps_or_leaves_the_paper(run_of: RunOf, make: MakeChart) -> None:
     failures = {("async_zero_copy", "green_context"): ("failed", "out of memory " * 20)}
     series, fixed = [*EIGHT, LONG], {"workloads": FOUR, "failures": failures, "jitter": 0.1}
-    on_paper(draw(make(run_of(series=series, modelled=[LONG], repeats=1, **fixed))))
+    stands_free(draw(make(run_of(series=series, modelled=[LONG], repeats=1, **fixed))))
 
 
 def test_bars_are_drawn_as_the_chart_says(run_of: RunOf) -> None:

@@ -39,7 +39,7 @@ from gatherbench.bench.show.notebook_tables import Findings
 from ..written_run import WORKLOAD
 from .conftest import RunOf
 from .gpu_rows import add_rows
-from .test_draw import on_paper
+from .pictures import stands_free
 
 MakeRun = Callable[..., Path]
 MakeChart = Callable[[Run], Chart]
@@ -290,7 +290,7 @@ def test_no_text_leaves_the_paper(folder: Path) -> None:
     write_timeline(folder, *traffic("cpu_gather"))
     run = load_run(folder)
     for make in GPU_CHARTS.values():
-        on_paper(draw(make(run)))
+        stands_free(draw(make(run)))
 
 
 def test_changes_of_energy_are_those_of_the_blocks(folder: Path) -> None:

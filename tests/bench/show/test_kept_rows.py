@@ -26,8 +26,7 @@ from gatherbench.bench.show.report.tables import data_path
 
 from ..written_run import write_run
 from .gpu_rows import add_rows, declare_path
-from .test_notebook_figures import test_no_text_overlaps_another_or_leaves_the_paper as stands_free
-from .test_notebook_figures import texts
+from .pictures import stands_free, texts
 from .test_show import shown
 
 MakeRun = Callable[..., Path]
