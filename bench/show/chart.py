@@ -11,11 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gatherbench.bench.read.units import number, scale
+from gatherbench.bench.read.units import number, quantity, scale
 from gatherbench.bench.show.looks import colour_of
 
 #: Share of a panel's width that the longest bar or whisker takes in the report, per cent.
 FULL = 98.0
+#: Share of an axis below which a value is said in a unit that suits it and not the axis.
+TINY = 1e-3
 #: Seconds since the axis of time begins, and the value up to then, in order.
 Points = Sequence[tuple[float, float]]
 
@@ -39,7 +41,9 @@ class Axis:
         return value * FULL / self.top
 
     def said(self, value: float) -> str:
-        """The value with its unit."""
+        """The value with its unit; one that would be all noughts in it has a unit of its own."""
+        if 0 < value < TINY * self.top:
+            return quantity(value, self.unit)
         return self._with_unit(self.plain(value))
 
     def plain(self, value: float) -> str:

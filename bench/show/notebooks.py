@@ -7,18 +7,23 @@ Each notebook is a pair: ``NAME.py`` (percent format, the source that is reviewe
 ``--sync`` writes the cells of the ``.py`` into the ``.ipynb``. What is written holds no times, no
 paths and no counters of this machine, so that executing again on the same rows changes nothing.
 
+The cells run in a process of the notebook's own, and in no kernel: what a kernel puts out travels
+as messages, which can be lost.
+
 Exit status: 0 all went well, 1 a notebook failed or has drifted, 2 bad input.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,13 +32,9 @@ from typing import Any
 from gatherbench.bench.show.notebook_tables import RESULTS_VARIABLE
 from gatherbench.datasets.files import replacing
 
-#: Names the file in which a notebook's kernel notes each output, a line with its media type.
-NOTES_VARIABLE = "GATHERBENCH_NOTEBOOK_NOTES"
-#: Seconds that one cell may take.
-CELL_TIMEOUT_S = 300
-#: Seconds until a cell's outputs are in once it has ended; later they count as lost.
-OUTPUT_TIMEOUT_S = 60
-#: Kernels at a time: each spends most of its life importing.
+#: Seconds that a notebook may take.
+TIMEOUT_S = 900
+#: Notebooks at a time: each spends most of its life importing.
 AT_ONCE = 2
 SYNC = "run `make figures SYNC=1` to take the cells of the .py"
 EXTRA = "install the extra: pip install 'gatherbench[notebooks]'"
@@ -47,8 +48,8 @@ def main(arguments: Sequence[str]) -> int:
     """Check every pair, then execute; the exit status."""
     options = _parse(arguments)
     try:
+        import IPython  # noqa: F401
         import jupytext  # noqa: F401
-        import nbclient  # noqa: F401
     except ImportError as missing:
         print(f"error: {missing}; {EXTRA}", file=sys.stderr)
         return 2
@@ -61,8 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     if not options.results.is_dir():
         print(f"error: {options.results}: no such folder of results", file=sys.stderr)
         return 2
-    if options.names:
-        sources = [path for path in sources if path.stem in options.names]
+    sources = [path for path in sources if path.stem in (options.names or [path.stem])]
     if options.sync:
         for path in sources:
             sync(path)
@@ -71,9 +71,25 @@ def main(arguments: Sequence[str]) -> int:
         print(f"drifted: {reason}", file=sys.stderr)
     if drifted:
         return 1
+    if len(sources) == 1:
+        return int(not _outcome(sources[0], options.results))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        outcomes = list(pool.map(lambda path: _outcome(path, options.results), sources))
+        outcomes = list(pool.map(lambda path: _alone(path, options), sources))
     return int(not all(outcomes))
+
+
+def _alone(source: Path, options: argparse.Namespace) -> bool:
+    """Execute one pair in a process of its own, which says how it went; whether it went well."""
+    command = [sys.executable, "-m", "gatherbench.bench.show.notebooks", source.stem]
+    command += ["--folder", str(options.folder), "--results", str(options.results)]
+    try:
+        status = subprocess.run(command, timeout=TIMEOUT_S, check=False).returncode
+    except subprocess.TimeoutExpired:
+        print(f"failed: {source.name}: it took more than {TIMEOUT_S} s", file=sys.stderr)
+        return False
+    if status not in (0, 1):
+        print(f"failed: {source.name}: its process ended: {status}", file=sys.stderr)
+    return status == 0
 
 
 def drift(source: Path) -> str | None:
@@ -104,87 +120,48 @@ def sync(source: Path) -> None:
 
 
 def execute(source: Path, results: Path) -> Any:
-    """Run a pair's cells in a fresh kernel of this interpreter; the notebook with its outputs.
+    """Run a pair's cells in this process; the notebook with its outputs.
 
     Raises:
-        NotebookError: a cell erred, took too long, wrote to stderr or named a path of the machine,
-            or what was put out did not arrive.
+        NotebookError: a cell erred, wrote to stderr or named a path of the machine.
     """
     import nbformat
-    from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
-    from jupyter_client.manager import AsyncKernelManager
-    from nbclient import NotebookClient
-    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
-
-    class ThisInterpreter(KernelSpecManager):
-        """Whatever kernels are installed for this user: the cells run where this module runs."""
-
-        def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-            launch = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-            launch.append("--log-level=ERROR")
-            return KernelSpec(argv=launch, language="python", display_name="Python 3")
+    from IPython.core.displayhook import CapturingDisplayHook
+    from IPython.core.displaypub import CapturingDisplayPublisher
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
 
     notebook = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
-    client = NotebookClient(
-        notebook,
-        timeout=CELL_TIMEOUT_S,
-        iopub_timeout=OUTPUT_TIMEOUT_S,
-        raise_on_iopub_timeout=True,
-        record_timing=False,
-        km=AsyncKernelManager(kernel_spec_manager=ThisInterpreter()),
-        resources={"metadata": {"path": str(source.parent)}},
-    )
-    environment = os.environ | {
-        RESULTS_VARIABLE: str(results.resolve()),
-        "MPLBACKEND": "agg",
-        "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # else the debugger complains on stderr
-    }
-    before = _outputs(notebook)
-    with tempfile.NamedTemporaryFile("r") as notes:
-        try:
-            client.execute(env=environment | {NOTES_VARIABLE: notes.name})
-        except (CellExecutionError, CellTimeoutError, DeadKernelError, RuntimeError) as error:
-            text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
-            raise NotebookError(f"{source.name}: {text}") from error
-        _refuse_lost(source, before, _outputs(notebook), Counter(notes.read().split()))
-    for number, cell in enumerate(notebook.cells):
-        _refuse(source, number, cell)
+    os.environ |= {RESULTS_VARIABLE: str(results.resolve()), "MPLBACKEND": "agg"}
+    with tempfile.TemporaryDirectory() as settings, contextlib.chdir(source.parent):
+        # None of this user's settings, and no history of theirs.
+        config = Config({"HistoryManager": {"enabled": False}})
+        shell = InteractiveShell.instance(ipython_dir=settings, config=config)
+        for number, cell in enumerate(notebook.cells):
+            if cell.cell_type != "code":
+                continue
+            shell.display_pub = CapturingDisplayPublisher()
+            shown = shell.display_pub.outputs
+            shell.display_trap.hook = CapturingDisplayHook(shell, shown)
+            out, err = io.StringIO(), io.StringIO()
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                done = shell.run_cell(cell.source)
+            printed, warned = (re.sub(r"\x1b\[[0-9;]*m", "", o.getvalue()) for o in (out, err))
+            if not done.success:
+                raise NotebookError(f"{source.name}: cell {number}: {printed.strip()}")
+            if warned:
+                raise NotebookError(f"{source.name}: cell {number} wrote to stderr: {warned}")
+            cell.outputs = [
+                *([nbformat.v4.new_output("stream", text=printed)] if printed else []),
+                *(
+                    nbformat.v4.new_output("display_data", data=o["data"], metadata=o["metadata"])
+                    for o in shown
+                ),
+            ]
+            for place in {str(source.parent.resolve().parent), str(Path.home()), sys.prefix}:
+                if len(place) > 1 and place in str(cell.outputs):  # which no two machines share
+                    raise NotebookError(f"{source.name}: cell {number} shows a path: {place}")
     return notebook
-
-
-def _outputs(notebook: Any) -> Counter[str]:
-    """How many outputs there are of each media type; what is printed counts as text/plain."""
-    found: Counter[str] = Counter()
-    for output in (o for cell in notebook.cells for o in cell.get("outputs", [])):
-        found.update(list(output.get("data", ["text/plain"])))
-    return found
-
-
-def _refuse_lost(
-    source: Path, before: Counter[str], arrived: Counter[str], put_out: Counter[str]
-) -> None:
-    """Outputs that the kernel made and that are not in the notebook: its messages can be lost."""
-    lost = put_out - arrived
-    if not lost and before and not arrived:  # what is only printed is noted nowhere
-        lost = before
-    if lost:
-        what = ", ".join(f"{n} of {kind}" for kind, n in sorted(lost.items()))
-        raise NotebookError(
-            f"{source.name}: outputs did not arrive from its kernel ({what}); the .ipynb is "
-            "left as it was: run `make figures` again"
-        )
-
-
-def _refuse(source: Path, number: int, cell: Any) -> None:
-    """Outputs that no two machines share: warnings with their paths, and paths themselves."""
-    places = [str(source.parent.resolve().parent), str(Path.home().resolve()), sys.prefix]
-    for output in cell.get("outputs", []):
-        if output.get("name") == "stderr":
-            raise NotebookError(f"{source.name}: cell {number} wrote to stderr: {output['text']}")
-        texts = [output.get("text", ""), *output.get("data", {}).values()]
-        for place in places:
-            if any(place in text for text in texts if len(place) > 1):
-                raise NotebookError(f"{source.name}: cell {number} shows a path: {place}")
 
 
 def _outcome(source: Path, results: Path) -> bool:
@@ -219,9 +196,7 @@ def _write(notebook: Any, path: Path) -> bool:
         cell.metadata = {}
         if cell.cell_type == "code":
             cell.execution_count = None
-            for output in cell.setdefault("outputs", []):
-                if "execution_count" in output:
-                    output.execution_count = None
+            cell.setdefault("outputs", [])
     text = nbformat.writes(nbformat.from_dict(notebook)) + "\n"
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return False

@@ -1,14 +1,11 @@
 """What a notebook's cells put out: pictures with their descriptions, and sentences.
 
-Pictures carry an alternative text for readers who cannot see them. What is put out reaches the
-notebook as messages, which can be lost: who executes the notebook has a note taken of each.
+Pictures carry an alternative text for readers who cannot see them.
 """
 
 from __future__ import annotations
 
 import io
-import os
-from pathlib import Path
 
 import matplotlib as mpl
 from IPython.display import Image, Markdown, display
@@ -18,28 +15,19 @@ from PIL import Image as Picture
 from gatherbench.bench.show.chart import Chart
 from gatherbench.bench.show.figures.draw import draw
 from gatherbench.bench.show.looks import RC
-from gatherbench.bench.show.notebooks import NOTES_VARIABLE
 
 DOTS_PER_INCH = 100
-PICTURE, SENTENCE = "image/png", "text/markdown"
 
 
 def show(what: Figure | Chart, alt: str) -> None:
     """Put a figure or chart out as a picture; ``alt`` says in a sentence what it shows."""
     figure = draw(what) if isinstance(what, Chart) else what
-    _put_out(Image(png(figure), format="png", alt=alt), PICTURE)  # type: ignore[no-untyped-call]
+    display(Image(png(figure), format="png", alt=alt))  # type: ignore[no-untyped-call]
 
 
 def say(*sentences: str) -> None:
     """Put sentences that were computed from the data out as Markdown."""
-    _put_out(Markdown("\n".join(sentences)), SENTENCE)  # type: ignore[no-untyped-call]
-
-
-def _put_out(what: Image | Markdown, media_type: str) -> None:
-    display(what)  # type: ignore[no-untyped-call]
-    if NOTES_VARIABLE in os.environ:
-        with Path(os.environ[NOTES_VARIABLE]).open("a") as notes:
-            notes.write(f"{media_type}\n")
+    display(Markdown("\n".join(sentences)))  # type: ignore[no-untyped-call]
 
 
 def png(figure: Figure) -> bytes:

@@ -32,8 +32,10 @@ from gatherbench.bench.show.figures.paper import (
 from gatherbench.bench.show.looks import FAINT, KINDS, MODEL_HATCH, RC, ink
 from gatherbench.bench.show.sentences.provenance import provenance
 
-#: Inches: a line holds two rows of label; a strip is a line with curves over time.
-LINE, STRIP, LABELS, COLUMN, BESIDE = 0.36, 1.06, 2.1, {1: 6.3, 2: 4.4}, 0.25
+#: Inches: a line holds two rows of label; a strip is a line with curves over time. Beside a panel
+#: there is room for the numbers of the next one's axis where it has any.
+LINE, STRIP, LABELS, COLUMN = 0.36, 1.06, 2.1, {1: 6.3, 2: 4.4}
+BESIDE, BESIDE_STRIP = 0.25, 0.55
 #: Height of a bar, and of a strip's curves, as a share of the line.
 BAR, CURVES = 0.68, 0.68
 #: Characters of a strategy's or variant's name, and of a note, that fit beside a bar.
@@ -82,13 +84,13 @@ def draw(
     cells = [list(one) for _, one in itertools.groupby(chart.panels, key=lambda one: one.title)]
     columns = min(len(cells), columns)
     column = column or COLUMN[min(columns, 2)]
-    wide = column - BESIDE
+    wide = column - (BESIDE_STRIP if chart.over_time else BESIDE)
     # Where all have the same lines, those of the first column are named alone.
     named = len({tuple(_label(line) for one in cell for line in one.lines) for cell in cells}) > 1
     lefts = [labels + (column + labels * named) * number for number in range(columns)]
-    titles, more = wrapped([cell[0].title for cell in cells], wide)
-    rows = list(range(0, len(cells), columns))
-    heights = [_tall(cells[row : row + columns], pitch) + NAME + more for row in rows]
+    rows = [cells[first : first + columns] for first in range(0, len(cells), columns)]
+    titled = [wrapped([cell[0].title for cell in row], wide) for row in rows]
+    heights = [_tall(row, pitch) + NAME + more for row, (_, more) in zip(rows, titled, strict=True)]
     reading = f"{chart.reading} {chart.foot}".strip()
     with mpl.rc_context(RC | ({"axes.grid.axis": "both"} if chart.over_time else {})):
         paper = Paper(
@@ -100,15 +102,15 @@ def draw(
             foot=reading,
         )
         top = paper.bottom + sum(heights)
-        for row, height in zip(rows, heights, strict=True):
-            for number, cell in enumerate(cells[row : row + columns]):
+        for row, height, (titles, more) in zip(rows, heights, titled, strict=True):
+            for number, (cell, title) in enumerate(zip(row, titles, strict=True)):
                 y = top - NAME - more
                 for place, panel in enumerate(cell):
                     names = [_label(line) if named or not number else "" for line in panel.lines]
                     tall = pitch * max(len(panel.lines), 1)
-                    title = "" if place else titles[row + number]
+                    box = (lefts[number], y - tall, wide, tall)
                     fill = _strips if panel.values else _bars
-                    fill(paper, chart, panel, (lefts[number], y - tall, wide, tall), names, title)
+                    fill(paper, chart, panel, box, names, "" if place else title)
                     y -= tall + AXIS
             top -= height
     return paper.figure

@@ -18,7 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gatherbench.bench.show.looks import FAINT, RC, ink
+from gatherbench.bench.show.figures.paper import AXIS, MARGIN, Paper
+from gatherbench.bench.show.looks import RC, ink
 from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES
 from gatherbench.kernels.policies import POLICIES, Policy
 from gatherbench.kernels.requests import RequestRow, requests_by_row_width
@@ -36,9 +37,16 @@ KINDS: tuple[tuple[str, range, str, tuple[float, tuple[float, ...]]], ...] = (
         (0.0, (4.0, 1.2)),
     ),
 )
+FOOT = (
+    "float32, uniform ids over 2.4 M rows, table on a 128 B boundary. A request is a run of sectors"
+    " of 32 B that one warp instruction wants of one line; each carries 20 B of header and framing"
+    " (Neugebauer et al., SIGCOMM 2018). Caches between instructions are left out. A policy is the"
+    " lanes, widths, shift and order of a system on our kernel, never that system. Rows of whole"
+    " lines, where nothing is to be aligned, are left out."
+)
 COLUMNS = 5
-#: Inches.
-WIDTH, PANEL, HEAD, FOOT, GAP = 12.5, 1.85, 0.95, 0.68, 0.3
+#: Inches: of the figure, of a panel with its title and numbers, of the name of a block.
+WIDTH, PANEL, BLOCK = 12.5, 1.85, 0.35
 
 
 def requests_per_row(policies: Sequence[Policy] = (), max_request: int = LINE_BYTES) -> Figure:
@@ -53,35 +61,41 @@ def requests_per_row(policies: Sequence[Policy] = (), max_request: int = LINE_BY
         for _, widths, _, _ in KINDS
     ]
     columns = min(COLUMNS, len(chosen))
-    lines = -(-len(chosen) // columns)
-    height = HEAD + FOOT + 2 * lines * PANEL + GAP
+    pitch, lines = (WIDTH - 0.5) / columns, -(-len(chosen) // columns)
+    blocks = (
+        ("Read requests per row", _requests, 1.08 * _highest(chosen, counted)),
+        ("Link bytes beyond the row, as a share of it", _overhead, 2.0),
+    )
+    handles = [
+        Line2D([], [], color=c, linestyle=dashes, label=name) for name, _, c, dashes in KINDS
+    ]
+    floor = Line2D([], [], color=GREY, linewidth=7, alpha=0.55, label="the lines under a row")
     with mpl.rc_context(RC):
-        figure = Figure(figsize=(WIDTH, height), dpi=150, facecolor="white")
-        blocks = (
-            ("Read requests per row", 0, _requests, None),
-            ("Link bytes beyond the row, as a share of it", 1, _overhead, 2.0),
+        paper = Paper(
+            "What each launch policy asks of the link",
+            WIDTH,
+            len(blocks) * (BLOCK + lines * PANEL) + AXIS / 2,
+            warnings=[
+                f"Computed by request accounting, not measured; requests of up to {max_request} B"
+            ],
+            legend=[*handles, floor],
+            foot=FOOT,
         )
-        for name, block, value, top in blocks:
-            upper = height - HEAD - block * (lines * PANEL + GAP)
-            figure.text(0.01, upper / height, name, fontsize=10.5, fontweight="bold")
-            limit = top or 1.08 * _highest(chosen, counted)
+        top = paper.bottom + len(blocks) * (BLOCK + lines * PANEL) + AXIS / 2
+        for name, value, limit in blocks:
+            top -= BLOCK
+            where = (MARGIN / WIDTH, top / paper.height)
+            paper.figure.text(*where, name, fontsize=10.5, fontweight="bold")
             for number, policy in enumerate(chosen):
-                row, column = divmod(number, columns)
-                axes = figure.add_axes(
-                    (
-                        0.045 + column * 0.95 / columns,
-                        (upper - (row + 1) * PANEL + 0.3) / height,
-                        0.95 / columns - 0.022,
-                        (PANEL - 0.62) / height,
-                    )
-                )
+                line, column = divmod(number, columns)
+                bottom = top - (line + 1) * PANEL + 0.3
+                axes = paper.panel(0.5 + column * pitch, bottom, pitch - 0.28, PANEL - 0.62)
                 _panel(axes, policy, counted, value, limit, max_request)
                 last = number + columns >= len(chosen)
                 axes.tick_params(labelbottom=last, labelleft=column == 0)
-                if last:
-                    axes.set_xlabel("row width (B)", fontsize=8)
-        _frame(figure, height, max_request)
-    return figure
+                axes.set_xlabel("row width (B)" if last else "", fontsize=8)
+            top -= lines * PANEL
+    return paper.figure
 
 
 def _requests(row: RequestRow) -> float:
@@ -153,41 +167,3 @@ def _panel(
     axes.tick_params(labelsize=7.5)
     if value is not _requests:
         axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-
-
-def _frame(figure: Figure, height: float, max_request: int) -> None:
-    figure.text(
-        0.01,
-        1 - 0.28 / height,
-        "What each launch policy asks of the link",
-        fontsize=12.5,
-        fontweight="bold",
-    )
-    figure.text(
-        0.01,
-        1 - 0.52 / height,
-        f"Computed by request accounting, not measured; requests of up to {max_request} B",
-        color=VERMILION,
-        fontweight="bold",
-    )
-    handles = [
-        Line2D([], [], color=colour, linestyle=dashes, label=name)
-        for name, _, colour, dashes in KINDS
-    ]
-    floor = Line2D([], [], color=GREY, linewidth=7, alpha=0.55, label="the lines under a row")
-    figure.legend(
-        handles=[*handles, floor],
-        loc="upper right",
-        bbox_to_anchor=(0.99, 1 - 0.14 / height),
-        ncols=3,
-        frameon=False,
-        fontsize=8.5,
-    )
-    text = (
-        "float32, uniform ids over 2.4 M rows, table on a 128 B boundary. A request is a run of "
-        "sectors of 32 B that one warp instruction wants of one line; each carries 20 B of header "
-        "and framing (Neugebauer et al., SIGCOMM 2018).\nCaches between instructions are left out. "
-        "A policy is the lanes, widths, shift and order of a system on our kernel, never that "
-        "system. Rows of whole lines, where nothing is to be aligned, are left out."
-    )
-    figure.text(0.01, 0.16 / height, text, fontsize=7.5, color=FAINT, va="bottom", linespacing=1.4)

@@ -21,7 +21,7 @@ from gatherbench.bench.read.ranks import families
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
 from gatherbench.bench.run.store import write_atomically
-from gatherbench.bench.show import charts
+from gatherbench.bench.show import charts, charts_over_time
 from gatherbench.bench.show.chart import Panel, Points
 from gatherbench.bench.show.looks import PALETTE
 from gatherbench.bench.show.report import checks, facts, tables
@@ -88,7 +88,9 @@ def render_report(run: Run, base: Run | None = None) -> str:
             against=None if base is None else against(run, base),
             speedups=charts.speedup(run),
             stages=charts.epoch_breakdown(run),
-            accuracy=charts.accuracy_over_time(run) if charts.is_scored(run) else None,
+            accuracy=charts_over_time.accuracy_over_time(run)
+            if charts_over_time.is_scored(run)
+            else None,
             rank_charts=[make(run) for make in several],
             over_ranks=tables.over_ranks(run),
             each_rank=each,
@@ -100,8 +102,8 @@ def render_report(run: Run, base: Run | None = None) -> str:
             path=tables.data_path(run),
             link_traffic=tables.link_traffic(run),
             copied_ratio=copied_ratio(run),
-            traffic=charts.pcie_over_time(run),
-            power=charts.power_over_time(run),
+            traffic=charts_over_time.pcie_over_time(run),
+            power=charts_over_time.power_over_time(run),
             energy=charts.gpu_energy_per_epoch(run),
             processor=charts.cpu_core_seconds(run),
             threads=charts.cpu_by_thread(run),

@@ -50,6 +50,7 @@ from gatherbench.bench.show.answers.reddit import (
 )
 from gatherbench.bench.show.notebook_tables import Findings, load_findings
 
+from ..written_run import write_run
 from .gpu_rows import (
     ROW_BYTES,
     ROWS_OF_A_MINIBATCH,
@@ -72,15 +73,17 @@ SERIES = [
 ]
 
 
-@pytest.fixture
-def findings(make_run: MakeRun, tmp_path: Path) -> Findings:
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     """A GPU run and gpu-micro of one machine, and the published rows."""
-    folder = make_run("20261121-gpu-aaaaaa", series=SERIES, backend="cuda", machine="nvidia-h200")
+    machine = tmp_path_factory.mktemp("results") / "nvidia-h200"
+    folder = machine / "20261121-gpu-aaaaaa"
+    write_run(folder, series=SERIES, backend="cuda", machine="nvidia-h200")
     add_gpu_metrics(folder, [(strategy, variant) for strategy, variant, _ in SERIES])
-    micro = write_micro(tmp_path / "results" / "nvidia-h200" / "20261121-micro")
+    micro = write_micro(machine / "20261121-micro")
     add_overlap(micro)
     add_peer(micro)
-    return load_findings(tmp_path / "results", REFERENCE)
+    return load_findings(machine.parent, REFERENCE)
 
 
 @pytest.fixture(scope="module")
@@ -93,22 +96,17 @@ def nothing(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     return load_findings(tmp_path_factory.mktemp("empty"), REFERENCE)
 
 
-def test_stages_of_one_variant(findings: Findings) -> None:
-    table = measured_stages(findings, "cuda", "cpu_gather", "naive")
-    row = table.iloc[0]
-    assert (row["sample"], row["fetch"], row["train"]) == pytest.approx((0.2, 1.0, 0.5))
-    assert row["other"] == pytest.approx(0.01)
+def test_stages_bars_and_gains(findings: Findings) -> None:
+    row = measured_stages(findings, "cuda", "cpu_gather", "naive").iloc[0]
+    stages = row[["sample", "fetch", "train", "other"]].tolist()
+    assert stages == pytest.approx([0.2, 1.0, 0.5, 0.01])
     assert row["label"] == "wordnet GraphSAGE\nnvidia-h200"
-
-
-def test_bars_and_gains(findings: Findings) -> None:
     bars = measured_bars(findings, "cuda")
     assert set(bars["group"]) == {"wordnet GraphSAGE"}
     row = gains(bars).iloc[0]
     assert row["strategy"] == "async_zero_copy"
-    assert row["over_naive"] == pytest.approx(1.71 / 0.86)
-    assert row["over_best"] == pytest.approx(1.31 / 0.86)
-    assert row["of_bound"] == pytest.approx(0.86 / 0.81)
+    ratios = row[["over_naive", "over_best", "of_bound"]].tolist()
+    assert ratios == pytest.approx([1.71 / 0.86, 1.31 / 0.86, 0.86 / 0.81])
     assert measured_bars(findings, "cuda", "reddit").empty
     assert gains(measured_bars(findings, "host")).empty
 
@@ -131,6 +129,11 @@ def test_a_workload_is_named_by_what_is_not_the_papers() -> None:
     assert workload_name({**usual, **modern, "max_batches": 20}) == (
         "reddit-like@0.1 GraphSAGE (fan-outs 15,10,5; hidden 256; batch 1024; 20 minibatches)"
     )
+    alike = [Workload("wordnet"), Workload("wordnet", seed=1), Workload("wordnet", model="gat")]
+    names = workload_names({one.id: asdict(one) for one in alike})
+    first, second, _ = (one.id.rpartition("-")[2] for one in alike)
+    told = [f"wordnet GraphSAGE [{first}]", f"wordnet GraphSAGE [{second}]", "wordnet GAT"]
+    assert names == dict(zip([one.id for one in alike], told, strict=True))
 
 
 def test_what_the_meters_watched_is_no_epoch_of_a_graph(make_run: MakeRun) -> None:
@@ -146,20 +149,6 @@ def test_what_the_meters_watched_is_no_epoch_of_a_graph(make_run: MakeRun) -> No
     assert measured_stages(findings, "cuda", "cpu_gather", "naive").empty
 
 
-def test_workloads_that_would_read_alike_are_told_apart() -> None:
-    alike = [Workload("wordnet"), Workload("wordnet", seed=1), Workload("wordnet", model="gat")]
-    names = workload_names({one.id: asdict(one) for one in alike})
-    assert list(names) == [one.id for one in alike]
-    digests = [one.id.rpartition("-")[2] for one in alike]
-    assert list(names.values()) == [
-        f"wordnet GraphSAGE [{digests[0]}]", f"wordnet GraphSAGE [{digests[1]}]", "wordnet GAT",
-    ]  # fmt: skip
-
-
-def test_a_run_that_declares_too_little_is_not_predicted(findings: Findings) -> None:
-    assert predicted_bars(findings).empty
-
-
 def test_passes_over_memory_are_declared_bytes_over_delivered_ones(make_run: MakeRun) -> None:
     folder = make_run(series=SERIES[:1])
     rows = [
@@ -172,16 +161,12 @@ def test_passes_over_memory_are_declared_bytes_over_delivered_ones(make_run: Mak
     assert passes_over_memory(findings.runs[0])["passes"].tolist() == pytest.approx([3.0])
 
 
-def test_the_charts_stages_add_up_to_its_bars(published: pd.DataFrame) -> None:
+def test_the_chart_beside_its_model(published: pd.DataFrame) -> None:
     table = reddit_stages(published).set_index(["kind", "label"])
     chart = table.loc["published", "Reddit, RTX 3090, PCIe 3.0"]
-    assert chart.sum() == pytest.approx(7.8)
-    assert chart["fetch"] == pytest.approx(5.7)
+    assert (chart.sum(), chart["fetch"]) == (pytest.approx(7.8), pytest.approx(5.7))
     modelled = table.loc["modelled", "Reddit, RTX 3090, PCIe 3.0"]
     assert modelled.sum() == pytest.approx(7.8, rel=0.01)  # the model was fitted to this bar
-
-
-def test_the_chart_beside_its_model(published: pd.DataFrame) -> None:
     bars = reddit_bars(published)
     assert len(bars) == 16
     fitted = bars[(bars["kind"] == "modelled") & (bars["group"] == "RTX 3090, PCIe 3.0")]
@@ -241,9 +226,7 @@ def test_rates_are_medians_over_rounds_at_the_best_grid_cap(findings: Findings) 
     roofs = measured_roofs(findings.micro).set_index("name")["y"]
     assert roofs["copy engine"] == pytest.approx(50.0)
     assert roofs["contiguous read by SMs"] == pytest.approx(40.0)
-
-
-def test_a_live_peer_is_no_policy_of_it(findings: Findings) -> None:
+    # A live peer is no policy of it.
     table = live_peers(findings.micro)
     assert table["series"].tolist() == ["WholeGraph 26.10 itself"]
     assert table["y"].tolist() == pytest.approx([20.0])
@@ -262,26 +245,20 @@ def test_shares_of_the_multiprocessors(findings: Findings) -> None:
     assert tuple(ratio) == (sweep, 15, pytest.approx(1.0 / 0.8))
 
 
-def test_changes_against_the_papers_baseline(findings: Findings) -> None:
-    table = measured_changes(
-        findings,
-        "cuda",
-        {"transfer time": ("fetch", "wall_time"), "power": ("energy", "power")},
-    )
+def test_changes_against_the_papers_baseline(findings: Findings, published: pd.DataFrame) -> None:
+    quantities = {
+        "transfer time": ("fetch", "wall_time"),
+        "power": ("energy", "power"),
+        "processor time": ("epoch", "cpu"),
+    }
+    table = measured_changes(findings, "cuda", quantities)
     at = table.set_index(["quantity", "strategy"])["median"]
     # The fastest variant stands for its strategy.
     assert at["transfer time", "aligned_zero_copy"] == pytest.approx(-0.75)
     assert at["power", "aligned_zero_copy"] == pytest.approx(-0.25)
+    user_and_system = (2.1 * 0.1 + 0.5) / (2.1 * 1.0 + 0.5)
+    assert at["processor time", "all_in_gpu"] == pytest.approx(user_and_system - 1)
     assert "cpu_gather" not in at.index.get_level_values("strategy")
-
-
-def test_processor_time_is_user_and_system(findings: Findings) -> None:
-    table = measured_changes(findings, "cuda", {"processor time": ("epoch", "cpu")})
-    at = table.set_index("strategy")["median"]
-    assert at["all_in_gpu"] == pytest.approx((2.1 * 0.1 + 0.5) / (2.1 * 1.0 + 0.5) - 1)
-
-
-def test_published_changes_are_ranges(published: pd.DataFrame) -> None:
     table = published_changes(published).set_index("quantity")
     assert table.loc["power", ["low", "high"]].tolist() == [-0.175, -0.124]
     assert pd.isna(table.loc["power", "median"])
@@ -290,9 +267,9 @@ def test_published_changes_are_ranges(published: pd.DataFrame) -> None:
 
 def test_transfers_are_at_the_mean_minibatch(findings: Findings) -> None:
     row = measured_transfers(findings).iloc[0]
-    assert row["rows"] == pytest.approx(ROWS_OF_A_MINIBATCH)
-    assert row["row_bytes"] == ROW_BYTES
-    assert row["ratio"] == pytest.approx(1.0 / 0.25)
+    assert row[["rows", "row_bytes", "ratio"]].tolist() == [
+        pytest.approx(ROWS_OF_A_MINIBATCH), ROW_BYTES, pytest.approx(1.0 / 0.25),
+    ]  # fmt: skip
 
 
 def test_published_order_is_dgls(published: pd.DataFrame) -> None:

@@ -2,83 +2,69 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.run.rows import HEADER
-from gatherbench.bench.run.samples import write_timeline
+from gatherbench.bench.meters.threads import METRICS
+from gatherbench.bench.read.cpu import GROUPS, cores_of, thread_seconds
+from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel, nice_ticks
 from gatherbench.bench.show.charts import (
     CHARTS,
     GPU_CHARTS,
-    MOST,
     charts_of,
     cpu_by_thread,
     cpu_core_seconds,
     epoch_breakdown,
-    pcie_over_time,
-    power_over_time,
     speedup,
 )
 from gatherbench.bench.show.looks import PALETTE, colour_of
 from gatherbench.strategies.registry import STRATEGIES
 
+from ..written_run import edit
+from .conftest import RunOf
 from .gpu_rows import EIGHT
 
 MakeRun = Callable[..., Path]
-WORKLOAD = "wordnet-sage16x2-b1000-1f2e3d4c"
+MakeChart = Callable[[Run], Chart]
+TWO = EIGHT[:2]
 
 
 def bars(chart: Chart, panel: int = 0) -> dict[tuple[str, str], Line]:
     return {(line.name, line.detail): line for line in chart.panels[panel].lines}
 
 
-@pytest.fixture
-def chart(make_run: MakeRun) -> Callable[..., Chart]:
-    """The chart that a function makes of a run written for it."""
-    names = (f"20261121-quick-{number}" for number in itertools.count())
-
-    def make(draw: Callable[..., Chart], **run: object) -> Chart:
-        return draw(load_run(make_run(next(names), **run)))
-
-    return make
+def planned(run: Run, **measure: object) -> Run:
+    return replace(run, plan={**run.plan, "measure": {**run.plan["measure"], **measure}})
 
 
-def test_stages_stack_up_to_the_epoch(chart: Callable[..., Chart]) -> None:
-    drawn = chart(epoch_breakdown, series=EIGHT[:2])
-    naive, pinned = bars(drawn).values()
+def test_bars_of_stages_of_processor_time_and_of_ratios(run_of: RunOf) -> None:
+    run = run_of(series=TWO)
+    stages = epoch_breakdown(run)
+    naive, pinned = bars(stages).values()
     assert naive.parts == pytest.approx({"sample": 0.2, "fetch": 1, "train": 0.5, "other": 0.01})
     assert pinned.end == pytest.approx(1.31)
     assert [begin for _, begin, _ in naive.pieces()] == pytest.approx([0, 0.2, 1.2, 1.7])
     assert (naive.text, pinned.text) == ("1.71 s", "1.31 s")
-
-
-def test_speedups_are_ratios_to_the_named_reference(chart: Callable[..., Chart]) -> None:
-    drawn = chart(speedup, series=EIGHT[:2])
-    assert drawn.title == "Speed-up over cpu_gather naive"
-    assert [line.end for line in bars(drawn).values()] == pytest.approx([1.0, 1.71 / 1.31])
-    assert drawn.panels[0].marks == [(1.0, "one")]
-    without = chart(speedup, series=EIGHT[3:5])
+    user, _ = bars(cpu_core_seconds(run)).values()
+    assert user.parts == pytest.approx({"user": 2.5, "system": 0.1})
+    ratios = speedup(run)
+    assert ratios.title == "Speed-up over cpu_gather naive"
+    assert [line.end for line in bars(ratios).values()] == pytest.approx([1.0, 1.71 / 1.31])
+    assert ratios.panels[0].marks == [(1.0, "one")]
+    without = speedup(run_of(series=EIGHT[3:5]))
     assert without.absent == "no cpu_gather naive measured to compare with"
     assert {line.missing for line in without.panels[0].lines} == {without.absent}
 
 
-def test_processor_time_is_user_and_system(chart: Callable[..., Chart]) -> None:
-    (naive,) = bars(chart(cpu_core_seconds, series=EIGHT[:1])).values()
-    assert naive.parts == pytest.approx({"user": 2.5, "system": 0.1})
-
-
-def test_a_single_epoch_has_no_whisker(chart: Callable[..., Chart]) -> None:
-    one = chart(epoch_breakdown, repeats=1, epochs=1)
+def test_a_single_epoch_has_no_whisker(run_of: RunOf) -> None:
+    one = epoch_breakdown(run_of(repeats=1, epochs=1))
     assert {line.ends for line in bars(one).values()} == {None}
-    for line in bars(chart(epoch_breakdown, jitter=0.1)).values():
+    for line in bars(epoch_breakdown(run_of(jitter=0.1))).values():
         assert line.ends is not None
         low, high = line.ends
         assert low < sum(line.parts.values()) < high
@@ -86,108 +72,113 @@ def test_a_single_epoch_has_no_whisker(chart: Callable[..., Chart]) -> None:
 
 
 @pytest.mark.parametrize("draw", CHARTS.values(), ids=list(CHARTS))
-def test_what_was_not_measured_is_named_in_its_place(
-    chart: Callable[..., Chart], draw: Callable[..., Chart]
-) -> None:
+def test_what_was_not_measured_is_named_in_its_place(run_of: RunOf, draw: MakeChart) -> None:
     failures = {
         ("cpu_gather", "pinned"): ("failed", "out of memory"),
         ("unified_zero_copy", "registered"): ("skipped", "no CUDA device"),
     }
-    drawn = chart(draw, series=EIGHT, failures=failures, cut_off=[("all_in_gpu", "default")])
-    found = bars(drawn)
+    cut_off = [("all_in_gpu", "default")]
+    found = bars(draw(run_of(series=EIGHT, failures=failures, cut_off=cut_off)))
     assert list(found) == [series[:2] for series in EIGHT]  # in the registry's order
     assert found["cpu_gather", "pinned"].missing == "failed: out of memory"
     assert found["unified_zero_copy", "registered"].missing == "skipped: no CUDA device"
     assert found["all_in_gpu", "default"].missing.startswith("not run: ")
     failed = {series[:2]: ("failed", "boom") for series in EIGHT}
-    everything = chart(draw, series=EIGHT, failures=failed)
+    everything = draw(run_of(series=EIGHT, failures=failed))
     assert [line.missing for line in bars(everything).values()] == ["failed: boom"] * len(EIGHT)
     assert everything.absent
 
 
 def test_a_series_with_some_bad_repeats_is_drawn_and_says_so(make_run: MakeRun) -> None:
-    folder = make_run(series=EIGHT[:2])
-    lines = (folder / "rows.csv").read_text().splitlines(keepends=True)
-    last = max(i for i, line in enumerate(lines) if ",case,wall_time,s,10.0,test,ok," in line)
-    lines[last] = lines[last].replace("10.0,test,ok,", ",test,failed,timed out")
-    (folder / "rows.csv").write_text("".join(lines))
+    folder = make_run(series=TWO)
+
+    def time_out(row: dict[str, str]) -> None:
+        if (row["stage"], row["variant"], row["repeat"]) == ("case", "pinned", "2"):
+            row |= {"value": "", "status": "failed", "reason": "timed out"}
+
+    edit(folder, time_out)
     pinned = bars(epoch_breakdown(load_run(folder)))["cpu_gather", "pinned"]
     assert pinned.note == "1 of 3 repeats failed: timed out"
     assert pinned.end == pytest.approx(1.31)
 
 
-def test_a_chart_says_of_itself_what_limits_it(chart: Callable[..., Chart]) -> None:
-    host, cuda = (chart(speedup, backend=backend, repeats=1) for backend in ("host", "cuda"))
+def test_a_chart_says_of_itself_what_limits_it(run_of: RunOf) -> None:
+    host, cuda = (speedup(run_of(backend=backend, repeats=1)) for backend in ("host", "cuda"))
     assert "no GPU" in host.warnings[0]
     assert cuda.warnings == []
     assert "1 repeat × 4 epochs, 1 warm-up epoch dropped" in host.foot
     assert "Machine cpu-amd-epyc-2c (AMD EPYC), backend host, commit 0123456789ab" in host.foot
-    busy = chart(speedup, other_cores=1.5)
+    busy = speedup(run_of(other_cores=1.5))
     assert busy.warnings[-1].startswith("Disturbed: other work had up to 1.5 cores")
+    ready = "“sample”: so it is of minibatches, which threads of their own had ready ahead."
+    run = run_of(series=TWO)
+    assert ready not in epoch_breakdown(run).reading
+    assert ready in epoch_breakdown(planned(run, sampler_workers=2)).reading
 
 
-def test_what_is_modelled_has_a_panel_and_an_axis_of_its_own(chart: Callable[..., Chart]) -> None:
+def test_what_is_modelled_has_a_panel_and_an_axis_of_its_own(run_of: RunOf) -> None:
     """Another machine's epochs may be a hundredth of the host's: slivers on its axis."""
-    short = [(s, v, tuple(x / 100 for x in stages)) for s, v, stages in EIGHT[:2]]
-    drawn = chart(epoch_breakdown, series=EIGHT[:2], modelled=short)
-    above, below = drawn.panels
+    short = [(s, v, tuple(x / 100 for x in stages)) for s, v, stages in TWO]
+    above, below = epoch_breakdown(run_of(series=TWO, modelled=short)).panels
     assert (above.profile, below.profile) == ("", "rtx3090-pcie4")
-    assert [panel.axis.shown[0] for panel in drawn.panels] == ["s", "ms"]
+    assert [panel.axis.shown[0] for panel in (above, below)] == ["s", "ms"]
     assert {line.look for line in above.lines} == {"measured"}
     assert {line.look for line in below.lines} == {"modelled"}
-    on_gpu = chart(epoch_breakdown, series=EIGHT[:2], modelled=short, backend="cuda")
-    assert len({panel.axis for panel in on_gpu.panels}) == 1, "to be compared"
-    assert len(chart(cpu_core_seconds, series=EIGHT[:1], modelled=EIGHT[:2]).panels) == 1
+    on_gpu = run_of(series=TWO, modelled=short, backend="cuda")
+    assert len({panel.axis for panel in epoch_breakdown(on_gpu).panels}) == 1, "to be compared"
+    assert len(cpu_core_seconds(on_gpu).panels) == 1
 
 
-def test_other_threads_and_what_was_left(chart: Callable[..., Chart], make_run: MakeRun) -> None:
-    drawn = chart(cpu_by_thread, series=EIGHT[:1])
+def test_pictures_of_the_gpu_are_kept_where_one_took_part(run_of: RunOf) -> None:
+    on_host, on_gpu = (run_of(series=TWO, backend=backend) for backend in ("host", "cuda"))
+    assert set(charts_of(on_host)) == set(CHARTS)
+    assert set(charts_of(on_gpu)) == {*CHARTS, *GPU_CHARTS}
+
+
+# ---- threads ---------------------------------------------------------------------------------
+
+
+def test_groups_of_threads_and_what_was_left(make_run: MakeRun) -> None:
+    assert sorted(metric for metrics in GROUPS.values() for metric in metrics) == sorted(METRICS)
+    folder = make_run(series=EIGHT[:1])
+
+    def spin(row: dict[str, str]) -> None:
+        if row["metric"] == "cpu_torch_pool":
+            row["value"] = "0.12"
+
+    edit(folder, spin)
+    run = load_run(folder)
+    drawn = cpu_by_thread(run)
     (line,) = bars(drawn).values()
     # Fetch 1 s and train 0.5 s: the groups of written_run, of two cores for 2 s.
-    groups = {"main": 1.5, "gather": 1.0, "sampler": 0.02, "torch": 0.02, "rest": 0.06}
-    assert line.parts == pytest.approx({**groups, "unused": 4 - 2.6})
-    assert line.text == "2.60 s used"
+    groups = {"main": 1.5, "gather": 1.0, "sampler": 0.02, "torch": 0.12, "rest": 0.06}
+    assert line.parts == pytest.approx({**groups, "unused": 4 - 2.7})
+    assert line.text == "2.70 s used"
     assert "on 2 cores" in drawn.reading
-    folder = make_run("none", series=EIGHT[:1])
-    rows = pd.read_csv(folder / "rows.csv", keep_default_na=False)
-    rows[rows["metric"] != "cpu_main"][list(HEADER)].to_csv(folder / "rows.csv", index=False)
+    # More than one core has in 2 s leaves nothing of it.
+    assert set(thread_seconds(planned(run, threads=1))["unused"]) == {0.0}
+    edit(folder, keep=lambda row: row["metric"] != "cpu_main")
     without = cpu_by_thread(load_run(folder))
     assert [line.missing for line in without.panels[0].lines] == ["threads were not metered"]
 
 
-# ---- over time -------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("threads", "node", "cores"),
+    [(0, None, 8), (3, None, 3), (0, 1.0, 2), (1, 1.0, 1), (0, 5.0, 8)],
+)
+def test_the_cores_that_a_case_may_use(
+    run_of: RunOf, threads: int, node: float | None, cores: int
+) -> None:
+    run = run_of(series=TWO)
+    if node is not None:
+        bound = run.rows[run.rows["metric"] == "open_time"].assign(metric="numa_node", value=node)
+        run = replace(run, rows=pd.concat([run.rows, bound.assign(unit="1")]))
+    numa = {"processors_by_node": {"0": 6, "1": 2}}
+    env = {"cpu": {"usable_cores": 8, "model": "X"}, "numa": numa, "gpus": []}
+    assert cores_of(planned(replace(run, env=env), threads=threads)) == cores
 
 
-def polled(folder: Path, metric: str, points: list[tuple[float, float]]) -> None:
-    record = {"kind": "series", "workload": WORKLOAD, "strategy": "cpu_gather", "unit": "B"}
-    record |= {"variant": "naive", "repeat": 0, "epoch": 0, "metric": metric, "points": points}
-    write_timeline([record], folder)
-
-
-@pytest.mark.parametrize("readings", [2, 3, 1777])
-def test_thinning_a_counter_keeps_its_bytes(make_run: MakeRun, readings: int) -> None:
-    folder = make_run(series=EIGHT[:1], backend="cuda")
-    points = [(0.01 * i, 1e6 * i * i) for i in range(readings)]
-    polled(folder, "pcie_host_to_device", points)
-    (line,) = pcie_over_time(load_run(folder)).panels[0].lines
-    (curve,) = line.curves.values()
-    assert len(curve) <= MOST + 1
-    begins = [0.0, *(time for time, _ in curve)]
-    carried = sum(rate * (end - begin) for (end, rate), begin in zip(curve, begins, strict=False))
-    assert carried == pytest.approx(points[-1][1])
-
-
-def test_what_was_not_polled_has_its_reason_once_and_how_many(make_run: MakeRun) -> None:
-    failures = {EIGHT[0][:2]: ("failed", "lost")}
-    run = load_run(make_run(series=EIGHT[:3], backend="cuda", failures=failures))
-    for drawn in (pcie_over_time(run), power_over_time(run)):
-        assert drawn.absent.splitlines() == [
-            "1 series: failed: lost",
-            "2 series: nothing was polled: a GPU’s sensors are read during runs on a GPU",
-        ]
-
-
-# ---- axes, colours, files --------------------------------------------------------------------
+# ---- axes and colours ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("top", [0.0003, 0.9, 1.0, 7.3, 4200.0])
@@ -206,6 +197,8 @@ def test_an_axis_says_its_unit_once() -> None:
     assert (axis.said(0.25), Axis("×", 2.0).said(1.5), Axis("share", 1).said(0.25)) == (
         "250 ms", "1.50×", "25.0 %",
     )  # fmt: skip
+    reads = Axis("1/s", 1.2e6)
+    assert (reads.said(1e6), reads.said(48.6)) == ("1.00 M/s", "48.6 /s")
 
 
 def test_what_a_bar_reaches_holds_its_whisker_and_begins_where_it_should() -> None:
@@ -218,38 +211,8 @@ def test_what_a_bar_reaches_holds_its_whisker_and_begins_where_it_should() -> No
 def test_every_strategy_has_a_colour_of_its_own() -> None:
     own = [(strategy.colour, "file" in strategy().needs) for strategy in STRATEGIES]
     assert len(set(own)) == len(own), "but one of a table on disk and one of another may be alike"
-    own = [colour for colour, _ in own]
-    assert set(own) < set(PALETTE)
-    assert colour_of("somebody_elses") not in own
+    assert {colour for colour, _ in own} < set(PALETTE)
+    assert colour_of("somebody_elses") not in {colour for colour, _ in own}
     panel = Panel("", [], Axis("s", 1.0))
     drawn = Chart("c", "", "", "", [panel], {"fetch": ("fetch", "vermilion")})
     assert (drawn.colour("fetch"), drawn.colour("cpu_gather")) == ("vermilion", "orange")
-
-
-def test_pictures_of_the_gpu_are_kept_where_one_took_part(make_run: MakeRun) -> None:
-    on_host, on_gpu = (
-        load_run(make_run(f"20261121-quick-{b}", series=EIGHT[:1], backend=b))
-        for b in ("host", "cuda")
-    )
-    assert set(charts_of(on_host)) == set(CHARTS)
-    assert set(charts_of(on_gpu)) == {*CHARTS, *GPU_CHARTS}
-
-
-def test_titles_are_the_workloads_in_words(make_run: MakeRun) -> None:
-    folder = make_run(series=EIGHT[:1])
-    plan = json.loads((folder / "plan.json").read_text())
-    plan["workloads"][WORKLOAD]["max_batches"] = 20
-    (folder / "plan.json").write_text(json.dumps(plan))
-    (panel,) = speedup(load_run(folder)).panels
-    assert panel.title == "wordnet GraphSAGE (20 minibatches)"
-    assert math.isclose(panel.axis.place(panel.axis.top), 98.0)
-
-
-def test_that_workers_had_minibatches_ready_is_said(make_run: MakeRun) -> None:
-    folder = make_run()
-    said = "“sample”: so it is of minibatches, which threads of their own had ready ahead."
-    assert said not in epoch_breakdown(load_run(folder)).reading
-    plan = json.loads((folder / "plan.json").read_text())
-    plan["measure"]["sampler_workers"] = 2
-    (folder / "plan.json").write_text(json.dumps(plan))
-    assert said in epoch_breakdown(load_run(folder)).reading

@@ -28,8 +28,7 @@ from gatherbench.bench.show.sentences.verdict import verdict
 
 from ..disk_run import CACHED, DIRECT, GATHER, HALF, MAPPED, WHOLE, write_disk
 from ..written_run import edit
-from .test_notebook_figures import test_no_text_overlaps_another_or_leaves_the_paper as stands_free
-from .test_notebook_figures import texts
+from .pictures import stands_free, texts
 from .test_show import line_of, shown
 
 MakeRun = Callable[..., Path]

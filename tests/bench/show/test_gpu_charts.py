@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -25,7 +24,6 @@ from gatherbench.bench.read.gpu import (
 )
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run, load_run
-from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION
 from gatherbench.bench.run.samples import TIMELINE_COLUMNS
 from gatherbench.bench.show.answers.epochs import measured_changes
 from gatherbench.bench.show.chart import Chart
@@ -33,15 +31,18 @@ from gatherbench.bench.show.charts import (
     GPU_CHARTS,
     gpu_energy_per_epoch,
     gpu_mean_power,
-    pcie_over_time,
 )
+from gatherbench.bench.show.charts_over_time import MOST, pcie_over_time, power_over_time
 from gatherbench.bench.show.figures.draw import draw
-from gatherbench.bench.show.looks import RC
 from gatherbench.bench.show.notebook_tables import Findings
+
+from ..written_run import WORKLOAD
+from .conftest import RunOf
+from .gpu_rows import add_rows
+from .pictures import stands_free
 
 MakeRun = Callable[..., Path]
 MakeChart = Callable[[Run], Chart]
-WORKLOAD = "wordnet-sage16x2-b1000-1f2e3d4c"
 SERIES = (
     ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
     ("aligned_zero_copy", "registered,given", (0.2, 0.35, 0.5)),
@@ -52,51 +53,27 @@ IDLE_W = 70.0
 BLOCKS = {"cpu_gather": (3400.0, 17.0), "aligned_zero_copy": (2100.0, 10.5)}
 
 
-def row(folder: Path, **fields: Any) -> dict[str, Any]:
-    common = {
-        "run_id": folder.name, "schema_version": SCHEMA_VERSION,
-        "commit": "0123456789ab", "backend": "cuda", "basis": "measured",
-        "machine": "nvidia-made-up", "workload": WORKLOAD, "dataset": "wordnet", "epoch": -1,
-        "repeat": 0, "rank": -1, "source": "made up by a test", "status": "ok", "reason": "",
-    }  # fmt: skip
-    return common | fields
-
-
-def append(folder: Path, rows: list[dict[str, Any]]) -> None:
-    with (folder / "rows.csv").open("a", newline="") as file:
-        csv.DictWriter(file, HEADER, lineterminator="\n").writerows(rows)
-
-
-def whole(folder: Path, metric: str, unit: str, value: float) -> dict[str, Any]:
-    nobody = {"workload": "", "dataset": "", "strategy": "", "variant": ""}
-    return row(folder, **nobody, stage="calibration", metric=metric, unit=unit, value=value)
-
-
 @pytest.fixture
 def folder(make_run: MakeRun) -> Path:
     """A run on a made-up GPU: two series with energy, one without, and an idle power."""
     made = make_run(series=SERIES, backend="cuda", machine="nvidia-made-up", repeats=2)
-    rows = [
-        whole(made, "idle_power", "W", IDLE_W),
-        whole(made, "link_gen_loaded", "1", 4),
-        whole(made, "link_width_loaded", "1", 16),
-    ]
-    for strategy, variant, _ in SERIES:
-        for repeat in (0, 1):
-            at = {"strategy": strategy, "variant": variant, "repeat": repeat, "stage": "energy"}
-            if strategy not in BLOCKS:
-                gone = {"status": "failed", "reason": "failed: the GPU is lost; reset it"}
-                energy = {"metric": "gpu_energy", "unit": "J", "value": "", **gone}
-                rows.append(row(made, **at, **energy))
-                continue
-            joules, seconds = BLOCKS[strategy]
-            for metric, unit, value in (
-                ("gpu_energy", "J", joules * (1 + 0.1 * repeat)),
-                ("window_time", "s", seconds),
-                ("epochs", "1", 10),
-            ):
-                rows.append(row(made, **at, metric=metric, unit=unit, value=value))
-    append(made, rows)
+    nobody = {"workload": "", "dataset": "", "strategy": "", "variant": "", "stage": "calibration"}
+    whole = (
+        ("idle_power", "W", IDLE_W),
+        ("link_gen_loaded", "1", 4),
+        ("link_width_loaded", "1", 16),
+    )
+    add_rows(made, [{"metric": m, "unit": u, "value": v} for m, u, v in whole], **nobody)
+    lost = {"status": "failed", "reason": "failed: the GPU is lost; reset it"}
+    for (strategy, variant, _), repeat in itertools.product(SERIES, (0, 1)):
+        at = {"strategy": strategy, "variant": variant, "repeat": repeat, "stage": "energy"}
+        if strategy not in BLOCKS:
+            add_rows(made, [{"metric": "gpu_energy", "unit": "J", "value": "", **lost}], **at)
+            continue
+        joules, seconds = BLOCKS[strategy]
+        block = (("gpu_energy", "J", joules * (1 + 0.1 * repeat)), ("window_time", "s", seconds))
+        block += (("epochs", "1", 10),)
+        add_rows(made, [{"metric": m, "unit": u, "value": v} for m, u, v in block], **at)
     return made
 
 
@@ -136,11 +113,8 @@ def test_power_is_energy_over_the_window(run: Run) -> None:
     }
 
 
-def test_without_an_idle_power_nothing_is_split(folder: Path) -> None:
-    lines = (folder / "rows.csv").read_text().splitlines()
-    kept = [line for line in lines if "idle_power" not in line]
-    (folder / "rows.csv").write_text("\n".join(kept) + "\n")
-    bare = load_run(folder)
+def test_without_an_idle_power_nothing_is_split(run: Run) -> None:
+    bare = replace(run, whole=run.whole[run.whole["metric"] != "idle_power"])
     found = by_strategy(gpu_energy(bare))["cpu_gather"]
     assert (found["idle"], found["above idle"]) == (0, 0)
     assert found["not split"] == found["median"]
@@ -158,18 +132,24 @@ def test_bars_are_as_long_as_the_energy_and_the_missing_is_named(run: Run) -> No
     assert gpu_mean_power(run).panels[0].lines[0].text == "210 W"
 
 
-def write_timeline(folder: Path, strategies: tuple[str, ...], share: float = 1.0) -> None:
-    points = []
-    for strategy, variant, _ in SERIES:
-        if strategy in strategies:
-            for step in range(11):  # 4 GB/s to the device in bursts, 0.1 GB/s back
-                for metric, value in (
-                    ("pcie_host_to_device", 4e9 * 0.1 * (step // 2 * 2)),
-                    ("pcie_device_to_host", 0.1e9 * 0.1 * step),
-                ):
-                    seen = (metric, "B", 0.1 * step, share * value)
-                    points.append((WORKLOAD, strategy, variant, 0, 0, *seen))
-    pd.DataFrame(points, columns=list(TIMELINE_COLUMNS)).to_parquet(folder / "timeline.parquet")
+def write_timeline(folder: Path, *points: tuple[Any, ...]) -> None:
+    """Points: strategy, variant, epoch, metric, seconds and bytes."""
+    rows = [(WORKLOAD, s, v, 0, epoch, m, "B", at, value) for s, v, epoch, m, at, value in points]
+    pd.DataFrame(rows, columns=list(TIMELINE_COLUMNS)).to_parquet(folder / "timeline.parquet")
+
+
+def traffic(*strategies: str, share: float = 1.0) -> list[tuple[Any, ...]]:
+    """An epoch of 1 s with a share of 4 GB to the device in bursts, and of 0.1 GB back."""
+    return [
+        (strategy, variant, 0, metric, 0.1 * step, share * value)
+        for strategy, variant, _ in SERIES
+        if strategy in strategies
+        for step in range(11)
+        for metric, value in (
+            ("pcie_host_to_device", 4e9 * 0.1 * (step // 2 * 2)),
+            ("pcie_device_to_host", 0.1e9 * 0.1 * step),
+        )
+    ]
 
 
 def test_rates_are_differences_between_readings() -> None:
@@ -180,11 +160,11 @@ def test_rates_are_differences_between_readings() -> None:
 
 
 def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder: Path) -> None:
-    write_timeline(folder, ("cpu_gather", "aligned_zero_copy"))
+    write_timeline(folder, *traffic("cpu_gather", "aligned_zero_copy"))
     gone = {"status": "skipped", "reason": "unsupported: the counter could wrap; leave a core free"}
-    traffic = {"metric": "pcie_host_to_device", "unit": "B", "value": "", "epoch": 0}
-    at = {"strategy": "async_zero_copy", "variant": "stream", "stage": "epoch"}
-    append(folder, [row(folder, **at, **traffic, **gone)])
+    counter = {"metric": "pcie_host_to_device", "unit": "B", "value": "", "stage": "epoch"}
+    at = {"strategy": "async_zero_copy", "variant": "stream", "epoch": 0}
+    add_rows(folder, [counter | gone], **at)
     chart = pcie_over_time(load_run(folder))
     (panel,) = chart.panels
     first, _, last = panel.lines
@@ -203,7 +183,7 @@ def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder: Path)
 
 
 def test_each_column_of_traffic_has_its_workload_s_name_below_the_legend(folder: Path) -> None:
-    write_timeline(folder, ("cpu_gather",))
+    write_timeline(folder, *traffic("cpu_gather"))
     run = load_run(folder)
     (fields,) = run.plan["workloads"].values()
     long = {**fields, "dataset": "papers100M-like", "fanouts": [15, 10, *[5] * 20], "hidden": 256}
@@ -222,14 +202,12 @@ def test_each_column_of_traffic_has_its_workload_s_name_below_the_legend(folder:
 
 
 def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folder: Path) -> None:
-    metric = "pcie_host_to_device"
     points = [
-        (WORKLOAD, "cpu_gather", "naive", 0, epoch, metric, "B", time_s, epoch * time_s * 1e9)
+        ("cpu_gather", "naive", epoch, "pcie_host_to_device", time_s, epoch * time_s * 1e9)
         for epoch in (2, 1)  # of the first epoch nothing was read
         for time_s in (0.0, 1.0)
     ]
-    timeline = pd.DataFrame(points, columns=list(TIMELINE_COLUMNS))
-    timeline.to_parquet(folder / "timeline.parquet")
+    write_timeline(folder, *points)
     run = load_run(folder)
     payload = (run.rows["stage"] == "fetch") & (run.rows["metric"] == "payload")
     run.rows.loc[payload, "value"] = 1e9 * (5 + run.rows.loc[payload, "epoch"])
@@ -249,7 +227,7 @@ def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folde
 def test_little_traffic_has_a_scale_of_its_own(
     folder: Path, share: float, top: float, to_device: str, to_host: str
 ) -> None:
-    write_timeline(folder, ("cpu_gather",), share)
+    write_timeline(folder, *traffic("cpu_gather", share=share))
     chart = pcie_over_time(load_run(folder))
     (panel,) = chart.panels
     assert panel.values is not None
@@ -263,7 +241,7 @@ def test_little_traffic_has_a_scale_of_its_own(
     ("status", "why"), [("ok", "PCIe generation 9"), ("skipped", "does not tell")]
 )
 def test_a_link_without_a_raw_rate_says_why(folder: Path, status: str, why: str) -> None:
-    write_timeline(folder, ("cpu_gather",))
+    write_timeline(folder, *traffic("cpu_gather"))
     table = load_run(folder)
     gen = table.whole["metric"] == "link_gen_loaded"
     table.whole.loc[gen, ["value", "status"]] = (9.0, status)
@@ -276,34 +254,43 @@ def test_a_link_without_a_raw_rate_says_why(folder: Path, status: str, why: str)
     assert "raw rate, " not in chart.reading
 
 
-def test_where_no_traffic_was_polled_the_picture_says_why(make_run: MakeRun) -> None:
-    run = load_run(make_run(series=SERIES, backend="cuda"))
-    figure = draw(pcie_over_time(run))
-    assert not figure.axes
-    assert "3 series: nothing was polled" in "\n".join(text.get_text() for text in figure.texts)
-    assert not figure.legends  # of what is not drawn
+@pytest.mark.parametrize("readings", [2, 3, 1777])
+def test_thinning_a_counter_keeps_its_bytes(folder: Path, readings: int) -> None:
+    points = [(0.01 * i, 1e6 * i * i) for i in range(readings)]
+    case = ("cpu_gather", "naive", 0, "pcie_host_to_device")
+    write_timeline(folder, *((*case, *point) for point in points))
+    (curve,) = pcie_over_time(load_run(folder)).panels[0].lines[0].curves.values()
+    assert len(curve) <= MOST + 1
+    begins = [0.0, *(time for time, _ in curve)]
+    carried = sum(rate * (end - begin) for (end, rate), begin in zip(curve, begins, strict=False))
+    assert carried == pytest.approx(points[-1][1])
+
+
+def test_where_nothing_was_polled_the_reasons_stand_with_how_many(run_of: RunOf) -> None:
+    run = run_of(series=SERIES, backend="cuda", failures={SERIES[0][:2]: ("failed", "lost")})
+    for make in (pcie_over_time, power_over_time):
+        assert make(run).absent.splitlines() == [
+            "1 series: failed: lost",
+            "2 series: nothing was polled: a GPU’s sensors are read during runs on a GPU",
+        ]
+        figure = draw(make(run))
+        assert not figure.axes
+        assert "2 series: nothing was polled" in "\n".join(t.get_text() for t in figure.texts)
+        assert not figure.legends  # of what is not drawn
 
 
 @pytest.mark.parametrize("make", [gpu_energy_per_epoch, gpu_mean_power])
-def test_a_run_in_which_nothing_was_read_says_so_in_place(
-    make_run: MakeRun, make: MakeChart
-) -> None:
-    chart = make(load_run(make_run(series=SERIES, backend="cuda")))
+def test_a_run_in_which_nothing_was_read_says_so_in_place(run_of: RunOf, make: MakeChart) -> None:
+    chart = make(run_of(series=SERIES, backend="cuda"))
     assert {line.missing for line in chart.panels[0].lines} == {chart.absent}
     assert chart.absent == "no_device: none here"
 
 
-@pytest.mark.parametrize("make", GPU_CHARTS.values(), ids=list(GPU_CHARTS))
-def test_no_text_leaves_the_paper(folder: Path, make: MakeChart) -> None:
-    write_timeline(folder, ("cpu_gather",))
-    with mpl.rc_context(RC):
-        figure = draw(make(load_run(folder)))
-        renderer = FigureCanvasAgg(figure).get_renderer()
-        for text in figure.findobj(Text):
-            if text.get_text() and text.get_visible():
-                box = text.get_window_extent(renderer)
-                assert figure.bbox.x0 <= box.x0, text
-                assert box.x1 <= figure.bbox.x1, text
+def test_no_text_leaves_the_paper(folder: Path) -> None:
+    write_timeline(folder, *traffic("cpu_gather"))
+    run = load_run(folder)
+    for make in GPU_CHARTS.values():
+        stands_free(draw(make(run)))
 
 
 def test_changes_of_energy_are_those_of_the_blocks(folder: Path) -> None:

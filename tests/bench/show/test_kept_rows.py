@@ -24,9 +24,9 @@ from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from gatherbench.bench.show.notebook_tables import load_findings
 from gatherbench.bench.show.report.tables import data_path
 
+from ..written_run import write_run
 from .gpu_rows import add_rows, declare_path
-from .test_notebook_figures import test_no_text_overlaps_another_or_leaves_the_paper as stands_free
-from .test_notebook_figures import texts
+from .pictures import stands_free, texts
 from .test_show import shown
 
 MakeRun = Callable[..., Path]
@@ -43,12 +43,12 @@ SERIES = [
 ]
 
 
-@pytest.fixture
-def folder(make_run: MakeRun) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GPU's run with an epoch of 1.7 s and 0.1 s less for each series after the first."""
     times = [(s, v, (0.2, 1.0 - 0.1 * i, 0.49)) for i, (s, v, *_) in enumerate(SERIES)]
-    name = "20261121-gpu-aaaaaa"
-    folder = make_run(name, series=times, backend="cuda", machine="nvidia-h200", epochs=1)
+    folder = tmp_path_factory.mktemp("results") / "nvidia-h200" / "20261121-gpu-aaaaaa"
+    write_run(folder, series=times, backend="cuda", machine="nvidia-h200", epochs=1)
     plan = json.loads((folder / "plan.json").read_text())
     params = {(s, v): given for s, v, given, *_ in SERIES}
     for case in plan["cases"]:
@@ -86,21 +86,15 @@ def test_found_rows_are_counted_beside_declared(folder: Path) -> None:
 
 
 def test_paths_that_keep_nothing_have_no_table(make_run: MakeRun) -> None:
-    folder = make_run(backend="cuda", machine="nvidia-h200")
-    nothing = {"stage": "fetch", "metric": "rows_on_device", "unit": "1", "value": 0}
-    path = {"strategy": "unified_zero_copy", "variant": "registered"}
-    add_rows(folder, [nothing | {"repeat": n} for n in range(3)], epoch=0, **path)
-    declare_path(folder, *path.values(), row=10.0)
-    assert found_on_device(load_run(folder))["counted"].notna().any()
-    assert "Rows found" not in shown(folder)
-
-
-def test_without_a_path_that_keeps_rows_nothing_is_added(make_run: MakeRun) -> None:
     folder = make_run(declared=True)
     run = load_run(folder)
-    assert "Rows found" not in shown(folder)
     assert not {"declared", "counted"} & {column.field for column in data_path(run).columns}
     assert kept_rows(run).empty
+    nothing = {"stage": "fetch", "metric": "rows_on_device", "unit": "1", "value": 0}
+    path = {"strategy": "unified_zero_copy", "variant": "registered", "backend": "host"}
+    add_rows(folder, [nothing | {"repeat": n} for n in range(3)], epoch=0, **path)
+    assert found_on_device(load_run(folder))["counted"].notna().any()
+    assert "Rows found" not in shown(folder)
 
 
 def test_points_lie_at_the_share_that_is_kept(folder: Path) -> None:

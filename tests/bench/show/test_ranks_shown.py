@@ -16,7 +16,7 @@ from gatherbench.bench.show.answers.ranks import beside_published, measured_over
 from gatherbench.bench.show.chart import Axis, Chart, Line
 from gatherbench.bench.show.charts import (
     RANK_CHARTS,
-    _bar,
+    bar,
     charts_of,
     epoch_breakdown,
     epoch_over_ranks,
@@ -32,8 +32,7 @@ from gatherbench.bench.show.sentences.scaling import scaling_sentences
 from gatherbench.bench.show.sentences.verdict import verdict
 
 from ..ranks_run import write_ranks
-from .test_notebook_figures import test_no_text_overlaps_another_or_leaves_the_paper as stands_free
-from .test_notebook_figures import texts
+from .pictures import stands_free, texts
 from .test_show import line_of, shown
 
 MakeRun = Callable[..., Path]
@@ -359,9 +358,9 @@ def test_two_graphs_or_machines_are_named_in_the_series(make_run: MakeRun) -> No
 
 def test_a_whisker_beyond_the_axis_is_cut_there_and_its_end_is_said() -> None:
     names, axis = ("sharded", "host"), Axis("s", 4.0)
-    line = _bar(names, "measured", {"sharded": 1.0}, "1 s", axis, (0.5, 40.0))
+    line = bar(names, {"sharded": 1.0}, "1 s", axis, (0.5, 40.0))
     assert line.ends == (0.5, 4.0)
     assert line.text == "1 s (to 40.0 s)"
     assert line.spread == "0.500 to 40.0"
-    within = _bar(names, "measured", {"sharded": 1.0}, "1 s", axis, (0.5, 4.0))
+    within = bar(names, {"sharded": 1.0}, "1 s", axis, (0.5, 4.0))
     assert (within.ends, within.text) == ((0.5, 4.0), "1 s")
