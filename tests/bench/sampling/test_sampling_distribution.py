@@ -18,7 +18,7 @@ from scipy import stats
 
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.bench.sampling.torch_sampler import TorchNeighborSampler
+from gatherbench.bench.sampling.torch_sampler import DeviceSampler
 
 LEVEL = 1e-4
 #: ``draw(degree, fanout, targets)``: a subset of ``range(degree)`` for each of many targets.
@@ -55,8 +55,7 @@ def by_numba(degree: int, fanout: int, targets: int) -> list[tuple[int, ...]]:
 
 
 def by_torch(degree: int, fanout: int, targets: int) -> list[tuple[int, ...]]:
-    indptr, indices = (torch.from_numpy(array) for array in star_forest(degree, targets))
-    sampler = TorchNeighborSampler(indptr, indices, (fanout,))
+    sampler = DeviceSampler(*star_forest(degree, targets), (fanout,), torch.device("cpu"))
     return subsets_of(sampler.sample(torch.arange(degree, degree + targets), 1), fanout)
 
 

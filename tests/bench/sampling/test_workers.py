@@ -328,7 +328,7 @@ def test_a_clone_draws_the_same_beside_the_other_and_reads_no_graph_again(
     assert not np.shares_memory(clone._ids, sampler._ids)
     (task,) = tasks(1)
     right = sampler.sample(*task)
-    with sampler._team.alone(), ThreadPoolExecutor(1) as other:  # no one waits for another's lock
+    with sampler._lock, ThreadPoolExecutor(1) as other:  # no one waits for another's lock
         found = other.submit(clone.sample, *task).result(timeout=20)
     assert torch.equal(found.input_ids, right.input_ids)
     assert all(map(torch.equal, found.edges, right.edges))
