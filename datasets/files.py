@@ -125,13 +125,13 @@ def make_parent(folder: Path) -> None:
     parent = folder.parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        problem = None if os.access(parent, os.W_OK | os.X_OK) else "no permission"
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "no permission")
     except OSError as error:
-        problem = str(error.strerror)
-    if problem:
         raise DatasetError(
-            f"{parent}: cannot be written to ({problem}); set GATHERBENCH_DATA to another folder"
-        )
+            f"{parent}: cannot be written to ({error.strerror}); set GATHERBENCH_DATA to another "
+            "folder"
+        ) from error
 
 
 def check_free_space(place: Path, needed: int, name: str) -> None:

@@ -211,7 +211,7 @@ def _write(
             writer.write_features(own["x"].runs())
         else:
             sizes = spec.num_nodes, spec.feature_dim, spec.feature_dtype
-            writer.write_features(generated.feature_rows(*sizes, SEED, progress=progress))
+            writer.write_features(generated.feature_rows(*sizes, SEED, progress))
         writer.note_content()
 
 

@@ -21,7 +21,6 @@ from gatherbench.datasets.wordnet.convert import (
     main,
     split_of,
     word_slot,
-    write_npz,
 )
 from gatherbench.datasets.wordnet.source import WordnetSource, gloss_features
 
@@ -233,12 +232,3 @@ def test_rows_do_not_depend_on_the_runs_they_are_built_in(monkeypatch: pytest.Mo
     whole = np.concatenate(list(gloss_features(counts, slots, ignore)))
     monkeypatch.setattr("gatherbench.datasets.wordnet.source._ROWS", 7)
     assert np.array_equal(np.concatenate(list(gloss_features(counts, slots, ignore))), whole)
-
-
-def test_an_archive_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    arrays = {"b": np.arange(5, dtype=np.int16), "a": np.zeros((2, 3), np.float32)}
-    write_npz(tmp_path / "x.npz", arrays)
-    with np.load(tmp_path / "x.npz") as stored:
-        assert stored.files == ["a", "b"]
-        assert all(np.array_equal(stored[name], array) for name, array in arrays.items())
-        assert stored["b"].dtype == np.int16
