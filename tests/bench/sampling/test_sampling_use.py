@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
-from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.splitmix import derive, mix, stream
 from gatherbench.bench.sampling.torch_sampler import DeviceSampler
+
+from .minibatches import same
 
 NODES, DEGREE = 3000, 40
 HOST = torch.device("cpu")
@@ -27,14 +28,6 @@ FORK = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarn
 def graph() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     rng = np.random.default_rng(0)
     return np.arange(NODES + 1, dtype=np.int64) * DEGREE, rng.integers(0, NODES, NODES * DEGREE)
-
-
-def same(a: MiniBatch, b: MiniBatch) -> bool:
-    return (
-        a.num_nodes == b.num_nodes
-        and torch.equal(a.input_ids, b.input_ids)
-        and all(map(torch.equal, a.edges, b.edges))
-    )
 
 
 @pytest.mark.parametrize("threads", [2, 5, None])
