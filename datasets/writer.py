@@ -147,7 +147,7 @@ class DatasetWriter:
     ) -> None:
         """Write one array chunk by chunk; its header is written again once its length is known."""
         real, tail = np.dtype(dtype), () if width is None else (width,)
-        length = 0
+        length, nodes = 0, self.spec.num_nodes
         with array_path(self._staged, array).open("wb") as file:
             _write_header(file, array, real, (0, *tail))
             for chunk in chunks:
@@ -156,26 +156,21 @@ class DatasetWriter:
                         f"{self.folder}: {array} has rows of shape {chunk.shape[1:]}, expected "
                         f"{tail}"
                     )
-                if array == "indices":  # before a narrower dtype could hide a bad id
-                    self._check_ids(chunk, length)
+                if array == "indices" and len(chunk):  # a narrower dtype could hide a bad id
+                    low, high = int(chunk.min()), int(chunk.max())
+                    if low < 0 or high >= nodes:
+                        raise DatasetError(
+                            f"{self.folder}: indices hold {low} to {high}, no nodes of "
+                            f"0..{nodes - 1}"
+                        )
                 length += len(chunk)
                 file.write(np.ascontiguousarray(chunk, real).data)
             file.seek(0)
             _write_header(file, array, real, (length, *tail))
-        nodes = self.spec.num_nodes
         expected = {"indptr": nodes + 1, "features": nodes, "labels": nodes}.get(array, length)
         if length != expected:
             raise DatasetError(f"{self.folder}: {array} has length {length}, expected {expected}")
         self._files[array] = ArrayFile.of(array, real, (length, *tail))
-
-    def _check_ids(self, ids: NDArray[Any], offset: int) -> None:
-        bad = (ids < 0) | (ids >= self.spec.num_nodes)
-        if bad.any():
-            where = int(bad.argmax())
-            raise DatasetError(
-                f"{self.folder}: indices[{offset + where}] = {ids[where]} is no node of "
-                f"0..{self.spec.num_nodes - 1}"
-            )
 
     def _complete(self) -> None:
         """Check what was written and add the spec."""

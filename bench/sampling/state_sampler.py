@@ -13,7 +13,7 @@ import copy
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -29,32 +29,21 @@ from gatherbench.bench.sampling.torch_sampler import DeviceSampler
 from gatherbench.bench.sampling.trace import Sampler
 from gatherbench.strategies.partition_orders import Partitions
 
-
-class CpuSampler(Sampler, Protocol):
-    """What draws on the CPU."""
-
-    def clone(self, threads: int) -> Sampler:
-        """One more, for another thread."""
-        ...
-
-
 Graph = tuple[NDArray[np.int64], NDArray[Any]]
 
 
-def sampler_of(workload: Workload, indptr: NDArray[np.int64], indices: NDArray[Any]) -> CpuSampler:
-    """What draws the workload's minibatches on the CPU."""
-    if (parts := workload.parted) is None:
-        return NeighborSampler(indptr, indices, workload.fanouts)
-    return StateSampler(parts, indptr, indices, workload.fanouts)
-
-
-def device_sampler_of(
-    workload: Workload, indptr: NDArray[np.int64], indices: NDArray[Any], device: torch.device
+def sampler_of(
+    workload: Workload,
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    device: torch.device | None = None,
 ) -> Sampler:
-    """What draws the workload's minibatches on ``device``."""
-    if (parts := workload.parted) is None:
+    """What draws the workload's minibatches, on the CPU or, if it is said, on ``device``."""
+    if (parts := workload.parted) is not None:
+        return StateSampler(parts, indptr, indices, workload.fanouts, device)
+    if device is not None:
         return DeviceSampler(indptr, indices, workload.fanouts, device)
-    return StateSampler(parts, indptr, indices, workload.fanouts, device)
+    return NeighborSampler(indptr, indices, workload.fanouts)
 
 
 class StateSampler:

@@ -7,6 +7,7 @@ for bit, so the choice of sampler never changes what is trained.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -101,6 +102,10 @@ class DeviceSampler:
         for made in drawn.edges:
             made.record_stream(current)  # or it could be handed on while the training reads it
         return MiniBatch(ids, drawn.edges, drawn.num_nodes)
+
+    def clone(self, threads: int) -> Self:
+        """Another thread may use the same."""
+        return self
 
     def _layers(self, known: Tensor, seed: int) -> MiniBatch:
         num_nodes, edges = [known.numel()], []

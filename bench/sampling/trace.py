@@ -49,6 +49,9 @@ class Sampler(Protocol):
     # Tensor, or StateSeeds for a sampler that goes from state to state of a buffer.
     def sample(self, seeds: Any, seed: int) -> MiniBatch: ...
 
+    # One more, for another thread.
+    def clone(self, threads: int) -> Sampler: ...
+
 
 def draw_trace(
     folder: Path,

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,7 +192,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=Path("/usr/share/wordnet"))
     parser.add_argument("out", type=Path, nargs="?", default=Path(__file__).parent / "wordnet.npz")
     options = parser.parse_args()
-    arrays = convert(options.folder)
+    arrays: dict[str, Any] = convert(options.folder)
     np.savez_compressed(options.out, **arrays)  # with no clock in it
     total, lexical, within = arrays["pointers"].tolist()
     print(
