@@ -159,7 +159,6 @@ def splits_of(
 
 def _split(graph: Graph, own: Own) -> NDArray[np.int64]:
     shape, dtype, nodes = own.array.shape, own.array.dtype, graph.nodes
-    assert nodes is not None
     if len(shape) != 1 or dtype.kind not in "biu" or (dtype.kind == "b" and shape != (nodes,)):
         raise own.refuse(f"node ids, or a mask of shape [{nodes}]")
     values = own.read()

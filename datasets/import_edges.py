@@ -37,22 +37,22 @@ class Graph:
     Attributes:
         chunks: pairs of int32 arrays, in the order of the file.
         low, high: the smallest and the largest id; -1 where there are no edges.
-        nodes: how many there are, if it is known.
+        nodes: how many there are; 0 where it is not known.
         from_one: whether ids count from 1, if it is known.
         both_ways: each edge stands for its reverse too (a symmetric matrix).
         extras: what else the file holds, by the names of :data:`EXTRAS`.
-        ids: where ids were numbered anew, those of the file in ascending order; ``chunks`` hold
-            the new numbers then.
+        ids: where ids were numbered anew, those of the file in ascending order, else empty;
+            ``chunks`` hold the new numbers then.
     """
 
     chunks: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = field(default_factory=list)
     low: int = -1
     high: int = -1
-    nodes: int | None = None
+    nodes: int = 0
     from_one: bool | None = None
     both_ways: bool = False
     extras: dict[str, Own] = field(default_factory=dict)
-    ids: NDArray[np.int64] | None = None
+    ids: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def add(self, source: NDArray[Any], target: NDArray[Any]) -> None:
         """Append a piece of the list; the arrays are int32 ``[n]`` or will be."""
@@ -72,8 +72,7 @@ class Graph:
         Raises:
             DatasetError: one is no node; names ``where``.
         """
-        assert self.nodes is not None
-        if self.ids is None:
+        if not len(self.ids):
             found = ids.astype(np.int64) - bool(self.from_one)
             bad = (found < 0) | (found >= self.nodes)
         else:
@@ -88,7 +87,6 @@ class Graph:
 
     def keys(self) -> NDArray[np.int64]:
         """The sort keys of all edges; each chunk is let go once its keys are made."""
-        assert self.nodes is not None
         base, count = int(bool(self.from_one)), len(self)
         runs = (self.chunks.pop() for _ in range(len(self.chunks)))
         pairs = ((source - base, target - base) for source, target in runs)
@@ -215,7 +213,8 @@ def _compressed(fields: Mapping[str, Own], orientation: Orientation) -> Graph:
             f"{indptr.where}: runs from {ends[0]} to {ends[-1]}, expected to rise from 0 to the "
             f"{count} of indices{fault}"
         )
-    own_ends = np.repeat(np.arange(nodes, dtype=np.int32), np.diff(ends.astype(np.int64)))
+    lengths = (ends[1:] - ends[:-1]).astype(np.int64)
+    own_ends = np.repeat(np.arange(nodes, dtype=np.int32), lengths)
     graph, start = Graph(nodes=nodes, from_one=False), 0
     for others in indices.runs():
         listed = own_ends[start : start + len(others)]
@@ -273,9 +272,9 @@ def number_nodes(
         graph.high = max(graph.high, int(labelled.max()))
     nodes, one_based = graph.nodes, graph.from_one
     if one_based is None:
-        one_based = graph.low == 1 if nodes is None else graph.low >= 1 and graph.high == nodes
+        one_based = graph.low >= 1 and graph.high == nodes if nodes else graph.low == 1
     graph.from_one, graph.nodes = one_based, graph.high + (not one_based)
-    if nodes is None or graph.nodes <= nodes:
+    if not nodes or graph.nodes <= nodes:
         graph.nodes = nodes or graph.nodes
         return
     if path.suffix not in ARRAY_FILES:

@@ -140,7 +140,7 @@ def line_by_line(
     line: int,
     text: bytes,
     separator: str | None,
-    places: Sequence[int],
+    places: list[int],
     columns: Sequence[Column],
 ) -> NDArray[np.int64]:
     """The numbers that pandas would give, or the error where there is one.
@@ -183,7 +183,7 @@ def _number(cells: list[bytes], place: int, column: Column) -> int:
 
 
 def by_pandas(
-    text: bytes, separator: str | None, places: Sequence[int], columns: Sequence[Column]
+    text: bytes, separator: str | None, places: list[int], columns: Sequence[Column]
 ) -> NDArray[np.int64] | None:
     """The numbers, or ``None`` if there is anything in the text that pandas does not take."""
     import pandas as pd

@@ -118,12 +118,11 @@ def import_graph(
             if not (splits_given and field in MASKS):
                 own.setdefault(field, extra)
         ids = own["y"].ids if "y" in own else None
-        claims = {str(path): graph.nodes, **_claims(own)}
+        claims = {str(path): graph.nodes or None, **_claims(own)}
         if relabel:
             relabel_nodes(graph, ids)
-            assert graph.ids is not None
             claims[f"{path} (ids that occur)"] = len(graph.ids)
-        graph.nodes = _agreed(claims)
+        graph.nodes = _agreed(claims) or 0
         if not relabel:
             number_nodes(path, graph, ids, progress)
         graph.both_ways |= undirected
@@ -133,7 +132,6 @@ def import_graph(
             if dim not in (None, width):
                 raise DatasetError(f"{own['x'].where}: rows of width {width}, but dim says {dim}")
             dim = width
-        assert graph.nodes is not None
         spec = DatasetSpec(
             name=name,
             scale=1.0,
@@ -193,7 +191,7 @@ def _write(
     drawn = f"drawn at random from labelled nodes that have in-neighbours, {shares}"
     notes = (
         f"ids counted from {int(bool(graph.from_one))} in the file"
-        if graph.ids is None
+        if not len(graph.ids)
         else "ids of the file numbered anew, in ascending order",
         "undirected, stored both ways" if graph.both_ways else "directed",
         "repeated edges merged, self-loops kept",
