@@ -203,6 +203,8 @@ def test_a_damaged_file_is_refused_by_name_with_the_remedy(
     with pytest.raises(DatasetError, match=rf"{array}\.npy") as refusal:
         open_dataset(tmp_path / "tiny@0.5")
     assert "gatherbench datasets prepare tiny --scale 0.5 --force" in str(refusal.value)
+    assert "finite" not in str(refusal.value), "values of a file that is not what it was"
+    assert "no node" not in str(refusal.value)
 
 
 def patch_value(index: int | tuple[int, int], value: float) -> Callable[[NDArray[Any]], None]:
