@@ -60,24 +60,10 @@ def columns(
     place and worthless afterwards.
     """
     keys.sort()
-    keys = keys[: _drop_repetitions(keys)]
     step = max(1, int(_CHUNK * num_nodes / max(1, len(keys))))
     for first in range(0, num_nodes, step):
         bounds = np.arange(first, min(first + step, num_nodes) + 1, dtype=np.int64) * num_nodes
-        offsets = np.searchsorted(keys, bounds)
-        yield np.diff(offsets), keys[offsets[0] : offsets[-1]] % num_nodes
-
-
-def _drop_repetitions(keys: NDArray[np.int64]) -> int:
-    """Moves the different ones of sorted ``keys`` to the front; returns how many they are."""
-    kept = 0
-    for start in range(0, len(keys), _CHUNK):
-        chunk = keys[start : start + _CHUNK]
-        new = np.ones(len(chunk), bool)
-        new[1:] = chunk[1:] != chunk[:-1]
-        # ``kept <= start``, so the last key kept is never overwritten before it is compared.
-        new[0] = kept == 0 or chunk[0] != keys[kept - 1]
-        different = chunk[new]
-        keys[kept : kept + len(different)] = different
-        kept += len(different)
-    return kept
+        begin, end = np.searchsorted(keys, bounds[[0, -1]])
+        run = keys[begin:end]
+        run = run[np.diff(run, prepend=-1) != 0]  # equal keys are in one column, so in one run
+        yield np.diff(np.searchsorted(run, bounds)), run % num_nodes

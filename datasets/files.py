@@ -8,6 +8,7 @@ holds it knows that a hidden folder which is there was left by a killed writer.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -17,6 +18,11 @@ from pathlib import Path
 from filelock import FileLock
 
 from gatherbench.datasets.dataset import DatasetError
+
+_ROOM = (
+    "free some space, choose a smaller --scale or max_batches, or set GATHERBENCH_DATA to a folder "
+    "on a larger disk"
+)
 
 
 @contextlib.contextmanager
@@ -58,6 +64,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a hidden folder to fill, which takes the name ``folder`` when the block ends well.
 
     It replaces what has that name. After an error it is removed.
+
+    Raises:
+        DatasetError: the disk is full; or as :func:`exclusive`.
     """
     with exclusive(folder):
         staged = _hidden(folder)
@@ -66,6 +75,10 @@ def new_folder(folder: Path) -> Iterator[Path]:
         try:
             yield staged
             _publish(staged, folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise DatasetError(f"{folder}: the disk is full; {_ROOM}") from error
         finally:
             shutil.rmtree(staged, ignore_errors=True)
 
@@ -112,13 +125,13 @@ def make_parent(folder: Path) -> None:
     parent = folder.parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        problem = None if os.access(parent, os.W_OK | os.X_OK) else "no permission"
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "no permission")
     except OSError as error:
-        problem = str(error.strerror)
-    if problem:
         raise DatasetError(
-            f"{parent}: cannot be written to ({problem}); set GATHERBENCH_DATA to another folder"
-        )
+            f"{parent}: cannot be written to ({error.strerror}); set GATHERBENCH_DATA to another "
+            "folder"
+        ) from error
 
 
 def check_free_space(place: Path, needed: int, name: str) -> None:
@@ -127,17 +140,9 @@ def check_free_space(place: Path, needed: int, name: str) -> None:
     Raises:
         DatasetError: fewer than ``needed`` bytes are free.
     """
-    if shutil.disk_usage(place).free < needed:
-        raise no_space(place, needed, name)
-
-
-def no_space(place: Path, needed: int, name: str) -> DatasetError:
-    """The error of a disk that is too full for the ``needed`` bytes of ``name``."""
-    return DatasetError(
-        f"{place}: {name} needs {needed:,} bytes and {shutil.disk_usage(place).free:,} are free; "
-        f"free some space, choose a smaller --scale, or set GATHERBENCH_DATA to a folder on a "
-        f"larger disk"
-    )
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise DatasetError(f"{place}: {name} needs {needed:,} bytes and {free:,} are free; {_ROOM}")
 
 
 def _hidden(folder: Path) -> Path:

@@ -57,7 +57,6 @@ def feature_rows(
     dim: int,
     dtype: str,
     seed: int,
-    threads: int | None = None,
     progress: Progress = silent,
 ) -> Iterator[NDArray[Any]]:
     """A table ``[num_nodes, dim]`` as runs of rows, for ``DatasetWriter.write_features``.
@@ -83,7 +82,7 @@ def feature_rows(
 
     chunks = -(-num_nodes // rows)
     tasks = ((number,) for number in range(chunks))
-    for number, values in enumerate(in_order(chunk, tasks, worker_count(threads))):
+    for number, values in enumerate(in_order(chunk, tasks, worker_count())):
         progress("write features", number / chunks)
         yield values
 

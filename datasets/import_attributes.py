@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets import generated
 from gatherbench.datasets.dataset import DatasetError
-from gatherbench.datasets.import_edges import LARGEST_ID, MASKS, Graph
-from gatherbench.datasets.import_text import Column, text_stream
-from gatherbench.datasets.import_torch import TORCH_FILES, load_tensors
-from gatherbench.datasets.npz_stream import StoredArray
-from gatherbench.datasets.source import silent
-
-Array = NDArray[Any] | StoredArray
+from gatherbench.datasets.import_arrays import ARRAY_FILES, MASKS, Own, array_of
+from gatherbench.datasets.import_edges import LARGEST_ID, Graph
+from gatherbench.datasets.import_text import Column, first_record, numbers, opened
 
 #: A model's last layer is as wide as there are classes. This many are never too many; nor are ten
 #: times as many as occur, or a tenth of the labelled nodes.
@@ -27,35 +21,8 @@ _CLASSES = 1000
 #: Shares of the labelled nodes with in-neighbours in training, validation and test.
 SPLIT_SHARES = (0.6, 0.2, 0.2)
 
-_ARRAY_FILES = (".npy", *TORCH_FILES)
-_NODES = ("node", "node_id", "nodeid", "id", "nodes")
-_LABELS = ("label", "class", "y", "target", "labels")
-
-
-@dataclass(frozen=True, slots=True)
-class Own:
-    """Something that a graph of one's own comes with: an array of a file, or a field of one.
-
-    ``ids`` are the nodes that labels belong to, if the file names them.
-    """
-
-    path: Path
-    field: str
-    array: Array
-    ids: NDArray[np.int64] | None = None
-
-    @property
-    def where(self) -> str:
-        return f"{self.path}, {self.field}" if self.field else str(self.path)
-
-    @property
-    def rows(self) -> int | None:
-        """How many nodes there are, if this says it."""
-        return None if self.ids is not None else self.array.shape[0] if self.array.shape else 0
-
-    def read(self) -> NDArray[Any]:
-        """The array; for those whose size was found to be right."""
-        return self.array.whole() if isinstance(self.array, StoredArray) else self.array
+_ID = Column("node id", 0, LARGEST_ID, ("node", "node_id", "nodeid", "id", "nodes"))
+_CLASS = Column("class", -1, 2**62, ("label", "class", "y", "target", "labels"))
 
 
 def own_files(
@@ -68,27 +35,18 @@ def own_files(
     """
     own = {}
     if features is not None:
-        own["x"] = Own(features, "", _load(features))
+        own["x"] = Own(features, "", array_of(features))
         check_features(own["x"])
     if labels is not None:
-        arrays = labels.suffix in _ARRAY_FILES
-        ids, classes = (None, _load(labels)) if arrays else read_labels(labels)
+        arrays = labels.suffix in ARRAY_FILES
+        ids, classes = (None, array_of(labels)) if arrays else read_labels(labels)
         own["y"] = Own(labels, "", classes, ids)
     for split, file in splits.items():
         if file is not None:
-            ids = _load(file) if file.suffix in _ARRAY_FILES else read_ids(file)
+            arrays = file.suffix in ARRAY_FILES
+            ids = array_of(file) if arrays else _joined(numbers(file, [_ID]), 1)[:, 0]
             own[f"{split}_mask"] = Own(file, "", ids)
     return own
-
-
-def own_extras(path: Path, extras: Mapping[str, Array], files: Mapping[str, Own]) -> dict[str, Own]:
-    """What the graph's file has beside the edges, but for what files were given of."""
-    split = any(mask in files for mask in MASKS)
-    return {
-        name: Own(path, name, array)
-        for name, array in extras.items()
-        if name not in files and not (split and name in MASKS)
-    }
 
 
 def check_features(own: Own) -> None:
@@ -106,29 +64,7 @@ def check_features(own: Own) -> None:
             "float16 move the same bytes"
         )
     if len(table.shape) != 2 or 0 in table.shape or table.dtype.kind not in "fiu":
-        raise DatasetError(
-            f"{own.where}: holds {table.dtype} {table.shape}, expected numbers of shape [N, D]"
-        )
-
-
-def _load(path: Path) -> NDArray[Any]:
-    """Map the one array of a ``.npy`` or a ``torch.save`` file.
-
-    Raises:
-        DatasetError: not such a file.
-    """
-    if path.suffix in TORCH_FILES:
-        tensors = load_tensors(path)
-        if "" not in tensors:
-            raise DatasetError(f"{path}: expected one tensor, found {', '.join(tensors) or 'none'}")
-        return tensors[""]
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DatasetError(f"{path}: cannot be read ({error})") from error
-    if not isinstance(array, np.ndarray):
-        raise DatasetError(f"{path}: expected one array (.npy), found several")
-    return array
+        raise own.refuse("numbers of shape [N, D]")
 
 
 def read_labels(path: Path) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
@@ -140,27 +76,19 @@ def read_labels(path: Path) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]
     Raises:
         DatasetError: naming the first line that holds no class.
     """
-    with text_stream(path, silent) as stream:
-        pairs = len(re.findall(rb"[^\s,;]+", stream.first_record())) > 1
-        separator, places = stream.layout(None, (_NODES, _LABELS) if pairs else (_LABELS,))
-        columns = [Column(places[-1], "class", -1, 2**62)]
-        if pairs:
-            columns.insert(0, Column(places[0], "node id", 0, LARGEST_ID))
-        dense = not pairs and path.suffix in (".csv", ".tsv")
-        table = _joined(stream.numbers(separator, columns, dense), len(columns))
+    with opened(path) as (stream, _):
+        begin, first = first_record(stream)
+        pairs = len(re.findall(rb"[^\s,;]+", first)) > 1
+        if not pairs and path.suffix in (".csv", ".tsv"):  # pandas writes a gap as an empty line
+            text = first + stream.read()
+            if gap := re.search(rb"\n([ \t\r]*\n)\s*\S", text):
+                line = begin + text.count(b"\n", 0, gap.start(1)) + 1
+                raise DatasetError(
+                    f"{path}: line {line}: is empty: write -1 for a node without a class"
+                )
+    columns = [_ID, _CLASS] if pairs else [_CLASS]
+    table = _joined(numbers(path, columns), len(columns))
     return (table[:, 0] if pairs else None), table[:, -1]
-
-
-def read_ids(path: Path) -> NDArray[np.int64]:
-    """Read a split from text: an id a line, or a mask with a line for each node.
-
-    Raises:
-        DatasetError: naming the first line that holds neither.
-    """
-    with text_stream(path, silent) as stream:
-        separator, places = stream.layout(None, (_NODES,))
-        columns = [Column(places[0], "node id", 0, LARGEST_ID)]
-        return _joined(stream.numbers(separator, columns), 1)[:, 0]
 
 
 def _joined(runs: Iterable[NDArray[np.int64]], width: int) -> NDArray[np.int64]:
@@ -177,10 +105,7 @@ def classes_of(graph: Graph, own: Own) -> NDArray[np.int64]:
     labels, nodes = own.array, graph.nodes
     shapes = ((len(own.ids),),) if own.ids is not None else ((nodes,), (nodes, 1))
     if labels.shape not in shapes or labels.dtype.kind not in "iu":
-        raise DatasetError(
-            f"{own.where}: holds {labels.dtype} {labels.shape}, expected whole numbers of shape "
-            f"[{nodes}], -1 for a node without a class"
-        )
+        raise own.refuse(f"whole numbers of shape [{nodes}], -1 for a node without a class")
     classes = own.read().reshape(-1).astype(np.int64)
     if own.ids is not None:
         given, at = classes, graph.number(own.ids, own.where)
@@ -188,11 +113,10 @@ def classes_of(graph: Graph, own: Own) -> NDArray[np.int64]:
         classes[at] = given
         if (differ := classes[at] != given).any():
             raise DatasetError(f"{own.where}: gives node {own.ids[differ][0]} two labels")
-    bad = np.flatnonzero(classes < -1)
-    if len(bad):
+    if (bad := classes < -1).any():
         raise DatasetError(
-            f"{own.where}: label {bad[0]} (from 0) is {classes[bad[0]]}, expected a class from 0 "
-            "up, or -1 for none"
+            f"{own.where}: label {bad.argmax()} (from 0) is {classes[bad][0]}, expected a class "
+            "from 0 up, or -1 for none"
         )
     largest = int(classes.max(initial=0))
     if largest >= _CLASSES:
@@ -217,7 +141,7 @@ def splits_of(
     """
     if not any(mask in own for mask in MASKS):
         return None
-    taken = np.zeros(graph.nodes, bool)
+    taken = np.zeros(len(classes), bool)
     found = []
     for mask in MASKS:
         where = own[mask].where if mask in own else "the splits"
@@ -236,9 +160,7 @@ def splits_of(
 def _split(graph: Graph, own: Own) -> NDArray[np.int64]:
     shape, dtype, nodes = own.array.shape, own.array.dtype, graph.nodes
     if len(shape) != 1 or dtype.kind not in "biu" or (dtype.kind == "b" and shape != (nodes,)):
-        raise DatasetError(
-            f"{own.where}: holds {dtype} {shape}, expected node ids, or a mask of shape [{nodes}]"
-        )
+        raise own.refuse(f"node ids, or a mask of shape [{nodes}]")
     values = own.read()
     # Ids are different: this many zeros and ones are a mask too.
     if values.dtype.kind == "b" or (len(values) == nodes > 2 and not (values >> 1).any()):

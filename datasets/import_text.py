@@ -17,13 +17,13 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets.dataset import DatasetError
-from gatherbench.datasets.source import Progress
+from gatherbench.datasets.source import Progress, silent
 
 #: Bytes parsed at a time, and the longest line that is taken for a record.
 _CHUNK_BYTES, _LINE_BYTES = 16 << 20, 1 << 20
@@ -34,21 +34,67 @@ _NUMBER = re.compile(rb"[+-]?\d{1,999}(\.\d*)?([eE][+-]?\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a text file: its position from 0, what it holds, and its bounds.
+    """A column of a text file: what it holds, its bounds, and what a header may call it.
 
     ``remedy`` says what to do about a number that is too large, if anything.
     """
 
-    position: int
     what: str
     lowest: int
     highest: int
+    names: tuple[str, ...] = ()
     remedy: str = ""
 
 
+def numbers(
+    path: Path, columns: Sequence[Column], progress: Progress = silent, skip_first: bool = False
+) -> Iterator[NDArray[np.int64]]:
+    """A text file, gzipped or not, in runs of records, ``[n, len(columns)]``.
+
+    The separator is a comma or a semicolon if the first record has one, else blanks. A ``.csv`` or
+    ``.tsv`` may begin with a header. Where it names all the columns these are taken, else the
+    first ones.
+
+    Args:
+        skip_first: leave out the first record, whatever it is.
+
+    Raises:
+        DatasetError: it cannot be opened, its compression is broken, or a record cannot be read:
+            then with its line and column.
+    """
+    with opened(path) as (stream, raw):
+        size = max(1, path.stat().st_size)
+        line, rest = first_record(stream)
+        separator = next((chr(s) for s in b",;" if s in rest), None)
+        places = list(range(len(columns)))
+        named = any(suffix in (".csv", ".tsv") for suffix in path.suffixes[-2:])
+        if skip_first or (named and not _NUMBER.match(rest.strip())):
+            places = _named(rest, separator, columns) or places
+            line, rest = line + 1, b""
+        while True:
+            progress("read text", min(1.0, raw.tell() / size))
+            block = stream.read(_CHUNK_BYTES)
+            text = rest + block
+            end = text.rfind(b"\n") + 1 if block else len(text)
+            text, rest = text[:end], text[end:]
+            found = by_pandas(text, separator, places, columns)
+            if found is None:
+                found = line_by_line(path, line, text, separator, places, columns)
+            line += text.count(b"\n")
+            if len(rest) > _LINE_BYTES:
+                raise DatasetError(
+                    f"{path}: line {line + 1}: is longer than {_LINE_BYTES} bytes; is this a text "
+                    "file?"
+                )
+            if len(found):
+                yield found
+            if not block:
+                return
+
+
 @contextlib.contextmanager
-def text_stream(path: Path, progress: Progress) -> Iterator[TextStream]:
-    """Open a text file, gzipped or not.
+def opened(path: Path) -> Iterator[tuple[IO[bytes], BinaryIO]]:
+    """The text of a file, and the file itself, which may be its gzipped form.
 
     Raises:
         DatasetError: it cannot be opened, or (while reading) its compression is broken.
@@ -58,154 +104,86 @@ def text_stream(path: Path, progress: Progress) -> Iterator[TextStream]:
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
     with raw:
-        unpacked = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
-        stream = TextStream(path, unpacked, raw, path.stat().st_size, progress)
+        unpacked: Any = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
         try:
-            yield stream
+            yield unpacked, raw
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DatasetError(
-                f"{path}: the gzip file is cut short or damaged ({error}), after line "
-                f"{stream.line}; fetch it again"
+                f"{path}: the gzip file is cut short or damaged ({error}); fetch it again"
             ) from error
 
 
-class TextStream:
-    """The first record of a file, then all of them as numbers; counts lines for error messages."""
+def first_record(stream: IO[bytes]) -> tuple[int, bytes]:
+    """The first line that is neither blank nor a comment (empty if there is none), and how many
+    lines are before it."""
+    before = 0
+    while line := stream.readline(_LINE_BYTES):
+        if before == 0:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        if line.strip() and not line.lstrip().startswith(_COMMENT):
+            return before, line
+        before += 1
+    return before, b""
 
-    def __init__(
-        self,
-        path: Path,
-        stream: IO[bytes] | io.BufferedIOBase,
-        raw: BinaryIO,
-        size: int,
-        progress: Progress,
-    ) -> None:
-        self.path = path
-        #: Lines read so far.
-        self.line = 0
-        self._stream, self._raw, self._progress = stream, raw, progress
-        self._size = max(1, size)
-        self._rest = b""
 
-    def first_record(self) -> bytes:
-        """The first line that is neither blank nor a comment, still to be read; empty if none."""
-        while not self._rest and (line := self._stream.readline(_LINE_BYTES)):
-            if self.line == 0:
-                line = line.removeprefix(b"\xef\xbb\xbf")
-            text = line.strip()
-            if text and not text.startswith(_COMMENT):
-                self._rest = line
-            else:
-                self.line += 1
-        return self._rest
+def _named(header: bytes, separator: str | None, columns: Sequence[Column]) -> list[int] | None:
+    """Where the columns stand; ``None`` if the header lacks the name of one."""
+    cells = header.decode(errors="replace").lower().split(separator)
+    found = [cell.strip(" \t\r\n\"'") for cell in cells]
+    places = [next((found.index(n) for n in c.names if n in found), None) for c in columns]
+    given = [place for place in places if place is not None]
+    return given if len(given) == len(columns) else None
 
-    def skip_record(self) -> None:
-        """Leave the first record out: it is a header."""
-        self._rest = b""
-        self.line += 1
 
-    def layout(
-        self, header: bool | None, names: Sequence[Sequence[str]]
-    ) -> tuple[str | None, list[int]]:
-        """Look at the first record for the separator and the positions of the columns ``names``.
+def line_by_line(
+    path: Path,
+    line: int,
+    text: bytes,
+    separator: str | None,
+    places: list[int],
+    columns: Sequence[Column],
+) -> NDArray[np.int64]:
+    """The numbers that pandas would give, or the error where there is one.
 
-        Without a header, or where it lacks one of them, these are the first columns. ``header``
-        is ``None`` where nobody knows: then one is looked for in ``.csv`` and ``.tsv`` files.
-        """
-        first = self.first_record()
-        separator = next((chr(s) for s in b",;" if s in first), None)
-        in_order = list(range(len(names)))
-        if header is None:
-            named = any(suffix in (".csv", ".tsv") for suffix in self.path.suffixes[-2:])
-            header = named and not _NUMBER.match(first.strip())
-        if not header:
-            return separator, in_order
-        self.skip_record()
-        cells = first.decode(errors="replace").lower().split(separator)
-        found = [cell.strip(" \t\r\n\"'") for cell in cells]
-        places = [next((found.index(n) for n in known if n in found), None) for known in names]
-        given = [place for place in places if place is not None]
-        return separator, given if len(given) == len(names) else in_order
+    Args:
+        line: how many lines are before the ``text``.
+    """
+    records = []
+    cut = None if separator is None else separator.encode()
+    for number, content in enumerate(text.split(b"\n"), start=line + 1):
+        record = content.partition(b"#")[0].strip(b" \t\r")
+        if not record or record.startswith(_COMMENT):
+            continue
+        cells = [cell.strip() for cell in record.split(cut)]
+        values = []
+        for place, column in zip(places, columns, strict=True):
+            try:
+                values.append(_number(cells, place, column))
+            except ValueError as error:
+                where = f"{path}: line {number}, column {place + 1}"
+                raise DatasetError(f"{where}: {error}") from None
+        records.append(values)
+    return np.array(records, np.int64).reshape(-1, len(columns))
 
-    def error(self, what: str, column: int | None = None) -> DatasetError:
-        """An error at the line that was read last; columns count from 1."""
-        place = f"line {self.line}" + ("" if column is None else f", column {column}")
-        return DatasetError(f"{self.path}: {place}: {what}")
 
-    def numbers(
-        self, separator: str | None, columns: Sequence[Column], dense: bool = False
-    ) -> Iterator[NDArray[np.int64]]:
-        """The rest of the file in runs of records, ``[n, len(columns)]``.
-
-        Args:
-            separator: one character, or ``None`` for any run of blanks.
-            dense: refuse an empty line between others, as it may stand for a record.
-
-        Raises:
-            DatasetError: with line and column of the first record that cannot be read.
-        """
-        rest = self._rest
-        while True:
-            self._progress("read text", min(1.0, self._raw.tell() / self._size))
-            block = self._stream.read(_CHUNK_BYTES)
-            text = rest + block
-            end = text.rfind(b"\n") + 1 if block else len(text)
-            text, rest = text[:end], text[end:]
-            if len(rest) > _LINE_BYTES:
-                self.line += text.count(b"\n") + 1
-                raise self.error(f"is longer than {_LINE_BYTES} bytes; is this a text file?")
-            if dense:  # empty lines wait for a record behind them: at the end they do no harm
-                content = len(text.rstrip())
-                end = (text.find(b"\n", content) + 1 or len(text)) if content else 0
-                text, rest = text[:end], text[end:] + rest
-            found = by_pandas(text, separator, columns, dense)
-            if found is None:
-                found = self.line_by_line(text, separator, columns, dense)
-            else:
-                self.line += text.count(b"\n")
-            if len(found):
-                yield found
-            if not block:
-                return
-
-    def line_by_line(
-        self, text: bytes, separator: str | None, columns: Sequence[Column], dense: bool
-    ) -> NDArray[np.int64]:
-        """The numbers that pandas would give, or the error where there is one."""
-        records = []
-        cut = None if separator is None else separator.encode()
-        for line in text.removesuffix(b"\n").split(b"\n") if text else ():
-            self.line += 1
-            record = line.partition(b"#")[0].strip(b" \t\r")
-            if not record or record.startswith(_COMMENT):
-                if dense and not line.strip():
-                    raise self.error("is empty: write -1 for a node without a class")
-                continue
-            cells = [cell.strip() for cell in record.split(cut)]
-            records.append([self._number(cells, column) for column in columns])
-        return np.array(records, np.int64).reshape(-1, len(columns))
-
-    def _number(self, cells: list[bytes], column: Column) -> int:
-        place, what = column.position + 1, column.what
-        if len(cells) < place:
-            raise self.error(f"expected {place} columns or more, the line ends before", place)
-        cell = cells[column.position]
-        found = cell[:40].decode(errors="replace")
-        if not (number := _NUMBER.fullmatch(cell)) or not float(cell).is_integer():
-            raise self.error(f"expected a {what} (a whole number), found {found!r}", place)
-        value = int(float(cell)) if any(number.groups()) else int(cell)
-        if value > column.highest:
-            remedy = column.remedy and f"; {column.remedy}"
-            raise self.error(
-                f"{what} {found} is too large: the largest is {column.highest}{remedy}", place
-            )
-        if value < column.lowest:
-            raise self.error(f"{what} {found} is too small: the smallest is {column.lowest}", place)
-        return value
+def _number(cells: list[bytes], place: int, column: Column) -> int:
+    what = column.what
+    if len(cells) <= place:
+        raise ValueError(f"expected {place + 1} columns or more, the line ends before")
+    found = cells[place][:40].decode(errors="replace")
+    if not (number := _NUMBER.fullmatch(cells[place])) or not float(cells[place]).is_integer():
+        raise ValueError(f"expected a {what} (a whole number), found {found!r}")
+    value = int(float(cells[place])) if any(number.groups()) else int(cells[place])
+    if value > column.highest:
+        remedy = column.remedy and f"; {column.remedy}"
+        raise ValueError(f"{what} {found} is too large: the largest is {column.highest}{remedy}")
+    if value < column.lowest:
+        raise ValueError(f"{what} {found} is too small: the smallest is {column.lowest}")
+    return value
 
 
 def by_pandas(
-    text: bytes, separator: str | None, columns: Sequence[Column], dense: bool
+    text: bytes, separator: str | None, places: list[int], columns: Sequence[Column]
 ) -> NDArray[np.int64] | None:
     """The numbers, or ``None`` if there is anything in the text that pandas does not take."""
     import pandas as pd
@@ -216,19 +194,15 @@ def by_pandas(
                 io.BytesIO(text),
                 sep=r"\s+" if separator is None else separator,
                 header=None,
-                usecols=[column.position for column in columns],
+                usecols=places,
                 dtype=np.int64,
                 comment="#",
                 quoting=csv.QUOTE_NONE,
                 skipinitialspace=True,
-                skip_blank_lines=not dense,
                 na_filter=False,
             )
     except (ValueError, OverflowError):
         return None
-    numbers = frame[[column.position for column in columns]].to_numpy()
-    if (numbers <= 1).all(axis=0).any() and re.search(rb"(?i)true|false", text):
-        return None  # to pandas these words are ones and zeros
-    lowest = [column.lowest for column in columns]
-    highest = [column.highest for column in columns]
-    return None if ((numbers < lowest) | (numbers > highest)).any() else numbers
+    found = frame[places].to_numpy()
+    low, high = [column.lowest for column in columns], [column.highest for column in columns]
+    return None if ((found < low) | (found > high)).any() else found

@@ -25,33 +25,29 @@ from gatherbench.datasets.dataset import (
     remedy,
 )
 from gatherbench.datasets.files import check_free_space, exclusive
+from gatherbench.datasets.import_arrays import MASKS, Own
 from gatherbench.datasets.import_attributes import (
     SPLIT_SHARES,
-    Own,
     check_features,
     classes_of,
-    own_extras,
     own_files,
     random_splits,
     splits_of,
 )
 from gatherbench.datasets.import_edges import (
-    MASKS,
     Graph,
     Orientation,
-    agreed_nodes,
-    numbered,
+    number_nodes,
     read_edges,
-    relabelled,
+    relabel_nodes,
 )
-from gatherbench.datasets.npz_stream import StoredArray
 from gatherbench.datasets.registry import source_names
 from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.store import dataset_folder
 from gatherbench.datasets.writer import DatasetWriter
 
-#: Width of the features that are generated, unless it is said.
-DIM = 128
+#: Width of the features that are generated, unless it is said; how many classes; and their seed.
+DIM, CLASSES, SEED = 128, 16, 0
 
 
 def import_graph(
@@ -65,14 +61,10 @@ def import_graph(
     train: Path | None = None,
     val: Path | None = None,
     test: Path | None = None,
-    num_classes: int = 16,
-    num_nodes: int | None = None,
     one_based: bool | None = None,
     relabel: bool = False,
     undirected: bool = False,
-    header: bool | None = None,
     orientation: Orientation = "csc",
-    seed: int = 0,
     root: Path | None = None,
     force: bool = False,
     progress: Progress = silent,
@@ -91,20 +83,16 @@ def import_graph(
         name: of the dataset; not one of the built-in names.
         dim, dtype: width and dtype of generated features (random normal values).
         features: a ``.npy`` or ``.pt`` ``[N, D]``, with its own width and dtype.
-        labels: one class a node, or ``node,label`` lines; else random ones among ``num_classes``.
+        labels: one class a node, or ``node,label`` lines; else random ones among 16.
         train, val, test: node ids, numbered as in the graph's file, or masks of all nodes.
             Where one is given and another is not, the other is empty.
-        num_nodes: where the file does not say; else the largest id decides. Ids beyond it are
-            refused.
         one_based: whether ids count from 1. By default those of text do if no id is 0 and, where
-            the number of nodes is known, an id equals it; or 1 is the smallest id, where it is not.
-            NumPy's and PyG's count from 0 by default.
+            features or labels say how many nodes there are, an id equals it; or 1 is the smallest
+            id, where they do not. NumPy's and PyG's count from 0 by default.
         relabel: number only the ids that occur, in ascending order: for ids with gaps. Row ``k`` of
             features and labels then belongs to the k-th smallest id.
         undirected: store every edge both ways.
-        header: whether a text file begins with a line of names; by default looked for in CSV.
         orientation: of compressed NumPy arrays; see ``import_edges.py``.
-        seed: of what is generated: features, labels, splits.
         root: instead of ``data_root()``.
         force: replace a dataset of this name.
         progress: called with what is being done and the fraction of it that is done.
@@ -119,24 +107,25 @@ def import_graph(
     for file in (path, features, labels, train, val, test):
         if file is not None and not os.path.isfile(file):  # noqa: PTH113  # raises for long names
             raise DatasetError(f"{file}: no regular file; write to one what comes from a pipe")
-    if num_classes < 1 or (num_nodes is not None and num_nodes < 1):
-        raise DatasetError(f"{num_nodes} nodes of {num_classes} classes: expected 1 or more")
     generated.check_features(DIM if dim is None else dim, dtype)
     with exclusive(folder):
         _refuse_taken(folder, force)
         own = own_files(features, labels, {"train": train, "val": val, "test": test})
-        known = agreed_nodes({"num_nodes": num_nodes, **_claims(own)})
-        told = None if relabel else known
-        edges = read_edges(path, one_based, told, header, orientation, progress)
-        extras = own_extras(path, edges.extras, own)
-        edges.num_nodes = agreed_nodes({str(path): edges.num_nodes, **_claims(extras)})
+        told = None if relabel else _agreed(_claims(own))
+        graph = read_edges(path, one_based, told, orientation, progress)
+        splits_given = any(mask in own for mask in MASKS)
+        for field, extra in graph.extras.items():  # what the graph's file has beside the edges
+            if not (splits_given and field in MASKS):
+                own.setdefault(field, extra)
         ids = own["y"].ids if "y" in own else None
+        claims = {str(path): graph.nodes or None, **_claims(own)}
         if relabel:
-            graph = relabelled(path, edges, known, ids)
-        else:
-            graph = numbered(path, edges, known, ids, header, progress)
+            relabel_nodes(graph, ids)
+            claims[f"{path} (ids that occur)"] = len(graph.ids)
+        graph.nodes = _agreed(claims) or 0
+        if not relabel:
+            number_nodes(path, graph, ids, progress)
         graph.both_ways |= undirected
-        own.update(extras)
         if "x" in own:
             check_features(own["x"])
             dtype, width = own["x"].array.dtype.name, own["x"].array.shape[1]
@@ -147,16 +136,16 @@ def import_graph(
             name=name,
             scale=1.0,
             num_nodes=graph.nodes,
-            num_edges=len(edges) * (2 if graph.both_ways else 1),
+            num_edges=len(graph) * (2 if graph.both_ways else 1),
             feature_dim=dim or DIM,
             feature_dtype=dtype,
-            num_classes=num_classes,
+            num_classes=CLASSES,
             source=f"imported from {path.name}",
             licence="that of the imported file",
         )
         check_free_space(folder.parent, folder_bytes(spec), name)  # before labels take memory
         try:
-            _write(folder, spec, graph, own, relabel, seed, progress)
+            _write(folder, spec, graph, own, progress)
         except DatasetError as error:  # names the folder, which is not kept: name the user's file
             said = str(error).removesuffix(f"; {remedy(folder)}")
             if "x" in own:
@@ -178,14 +167,17 @@ def _claims(own: Mapping[str, Own]) -> dict[str, int | None]:
     return {own[name].where: own[name].rows for name in ("x", "y") if name in own}
 
 
+def _agreed(claims: Mapping[str, int | None]) -> int | None:
+    """The one number of nodes that all claims name; ``None`` if there is no claim."""
+    made = {who: nodes for who, nodes in claims.items() if nodes is not None}
+    if len(set(made.values())) > 1:
+        said = ", ".join(f"{who} says {nodes}" for who, nodes in made.items())
+        raise DatasetError(f"how many nodes? {said}")
+    return next(iter(made.values()), None)
+
+
 def _write(
-    folder: Path,
-    spec: DatasetSpec,
-    graph: Graph,
-    own: Mapping[str, Own],
-    relabel: bool,
-    seed: int,
-    progress: Progress,
+    folder: Path, spec: DatasetSpec, graph: Graph, own: Mapping[str, Own], progress: Progress
 ) -> None:
     """Write what there is, invent the rest, and note which is which."""
     if "y" in own:
@@ -193,37 +185,31 @@ def _write(
         num_classes = max(1, int(classes.max(initial=0)) + 1)
     else:
         num_classes = spec.num_classes
-        classes = generated.random_labels(graph.nodes, num_classes, seed)
+        classes = generated.random_labels(spec.num_nodes, num_classes, SEED)
     splits = splits_of(graph, classes, own)
+    shares = " / ".join(f"{share:.0%}" for share in SPLIT_SHARES)
+    drawn = f"drawn at random from labelled nodes that have in-neighbours, {shares}"
     notes = (
-        "ids of the file numbered anew, in ascending order"
-        if relabel
-        else f"ids counted from {graph.base} in the file",
+        f"ids counted from {int(bool(graph.from_one))} in the file"
+        if not len(graph.ids)
+        else "ids of the file numbered anew, in ascending order",
         "undirected, stored both ways" if graph.both_ways else "directed",
         "repeated edges merged, self-loops kept",
         _origin("features", own, ("x",), "random, nothing can be learnt from them"),
         _origin("labels", own, ("y",), f"{num_classes} random classes, which nothing can learn"),
-        _origin(
-            "splits",
-            own,
-            MASKS,
-            "drawn at random from labelled nodes that have in-neighbours, "
-            + " / ".join(f"{share:.0%}" for share in SPLIT_SHARES),
-        ),
+        _origin("splits", own, MASKS, drawn),
     )
     spec = replace(spec, num_classes=num_classes, notes=notes)
     with DatasetWriter(folder, spec, progress) as writer:
         progress("sort edges", 0.0)
-        degree = writer.write_columns(columns(graph.keys(), graph.nodes))
+        degree = writer.write_columns(columns(graph.keys(), spec.num_nodes))
         writer.write_labels(classes)
-        writer.write_splits(*(splits or random_splits(np.where(classes >= 0, degree, 0), seed)))
-        if "x" not in own:
-            dim, dtype = spec.feature_dim, spec.feature_dtype
-            rows = generated.feature_rows(graph.nodes, dim, dtype, seed, progress=progress)
-            writer.write_features(rows)
+        writer.write_splits(*(splits or random_splits(np.where(classes >= 0, degree, 0), SEED)))
+        if "x" in own:
+            writer.write_features(own["x"].runs())
         else:
-            table = own["x"].array
-            writer.write_features(table.rows() if isinstance(table, StoredArray) else table)
+            sizes = spec.num_nodes, spec.feature_dim, spec.feature_dtype
+            writer.write_features(generated.feature_rows(*sizes, SEED, progress))
         writer.note_content()
 
 

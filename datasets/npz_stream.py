@@ -1,4 +1,4 @@
-"""Reads arrays in ``.npy`` and ``.npz`` files from beginning to end without holding them.
+"""Reads arrays of ``.npz`` files from beginning to end without holding them.
 
 ``np.load`` holds the whole member of an archive and cannot map it. The feature table of
 ogbn-papers100M is a member of 57 GB. And a file of 8 MB may say that it holds 8 GB: headers have to
@@ -12,7 +12,7 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -35,15 +35,15 @@ _BROKEN = (OSError, KeyError, ValueError, EOFError, RuntimeError, zlib.error, zi
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """An array in a file, of which only the header was read.
+    """An array in an archive, of which only the header was read.
 
     Attributes:
-        member: its name in the archive, or ``None`` in a ``.npy``.
+        member: its name in the archive.
         fortran: the first axis varies fastest, as in a transposed array.
     """
 
     path: Path
-    member: str | None
+    member: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fortran: bool
@@ -68,34 +68,24 @@ class StoredArray:
             )
         return self.shape
 
-    @contextlib.contextmanager
-    def reader(self, start: int = 0) -> Iterator[Callable[[int], NDArray[Any]]]:
-        """A function that gives the next so many elements, flat, in the order of the file.
-
-        Raises:
-            DatasetError: (also while reading) the file is cut short or damaged.
-        """
-        with _explained(self.where), _open(self.path, self.member) as (file, _):
-            _read_header(file)
-            file.seek(start * self.dtype.itemsize, os.SEEK_CUR)
-
-            def read(count: int) -> NDArray[Any]:
-                data = file.read(count * self.dtype.itemsize)
-                if len(data) != count * self.dtype.itemsize:
-                    raise EOFError("it ends too early")
-                return np.frombuffer(data, self.dtype)
-
-            yield read
-
     def flat(
         self, start: int = 0, stop: int | None = None, step: int | None = None
     ) -> Iterator[NDArray[Any]]:
-        """Elements ``start`` to ``stop`` in the order of the file, at most ``step`` at a time."""
-        end = math.prod(self.shape) if stop is None else stop
-        step = step or CHUNK
-        with self.reader(start) as read:
+        """Elements ``start`` to ``stop`` in the order of the file, at most ``step`` at a time.
+
+        Raises:
+            DatasetError: the file is cut short or damaged.
+        """
+        end, step = math.prod(self.shape) if stop is None else stop, step or CHUNK
+        with _opened(self.path, self.member) as (file, _):
+            _read_header(file)
+            file.seek(start * self.dtype.itemsize, os.SEEK_CUR)
             for first in range(start, end, step):
-                yield read(min(step, end - first))
+                size = min(step, end - first) * self.dtype.itemsize
+                data = file.read(size)
+                if len(data) != size:
+                    raise EOFError("it ends too early")
+                yield np.frombuffer(data, self.dtype)
 
     def rows(self) -> Iterator[NDArray[Any]]:
         """A table ``[N, D]`` in runs of rows.
@@ -111,8 +101,7 @@ class StoredArray:
 
     def whole(self) -> NDArray[Any]:
         """All of it; for arrays whose size was found to be right."""
-        with self.reader() as read:
-            flat = read(math.prod(self.shape))
+        flat = np.concatenate([np.empty(0, self.dtype), *self.flat()])
         return flat.reshape(self.shape[::-1]).T if self.fortran else flat.reshape(self.shape)
 
     def pairs(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
@@ -125,15 +114,15 @@ class StoredArray:
             yield from zip(self.flat(0, count), self.flat(count), strict=True)
 
 
-def stored_array(path: Path, member: str | None = None) -> StoredArray:
-    """Find an array by its header, in a ``.npy`` or as ``member`` of an ``.npz``.
+def stored_array(path: Path, member: str) -> StoredArray:
+    """Find an array of an ``.npz`` by its header.
 
     Raises:
         DatasetError: no such file or array, Python objects, or a header that says another size
             than the file has.
     """
     where = _where(path, member)
-    with _explained(where), _open(path, member) as (file, size):
+    with _opened(path, member) as (file, size):
         shape, fortran, dtype = _read_header(file)
         if dtype.hasobject:
             raise DatasetError(f"{where}: holds Python objects, which are not read")
@@ -166,22 +155,22 @@ def members(path: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def _open(path: Path, member: str | None) -> Iterator[tuple[IO[bytes], int]]:
-    """The file or the member, and its length."""
-    if member is None:
-        with path.open("rb") as file:
-            yield file, path.stat().st_size
-    else:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{member}.npy") as packed:
-            yield packed, archive.getinfo(f"{member}.npy").file_size
+def _opened(path: Path, member: str) -> Iterator[tuple[IO[bytes], int]]:
+    """A member of an archive, and its length."""
+    with (
+        _explained(_where(path, member)),
+        zipfile.ZipFile(path) as archive,
+        archive.open(f"{member}.npy") as packed,
+    ):
+        yield packed, archive.getinfo(f"{member}.npy").file_size
 
 
 def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return _HEADERS[np.lib.format.read_magic(file)](file)
 
 
-def _where(path: Path, member: str | None) -> str:
-    return str(path) if member is None else f"{path}, array {member!r}"
+def _where(path: Path, member: str) -> str:
+    return f"{path}, array {member!r}"
 
 
 @contextlib.contextmanager

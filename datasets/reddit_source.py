@@ -18,8 +18,6 @@ from gatherbench.datasets.npz_stream import float_rows, stored_array
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
-_RAW_FILES = ("reddit_data.npz", "reddit_graph.npz")
-
 
 @dataclass(frozen=True, slots=True)
 class RedditSource:
@@ -40,12 +38,12 @@ class RedditSource:
         raw = folder.parent / "raw" / "reddit" / "raw"
         if not raw.exists():
             fetch_folder(known["url"], ".", raw, progress, known["sha256"])
-        for file in _RAW_FILES:
-            if not (raw / file).is_file():
+        data, graph = files = raw / "reddit_data.npz", raw / "reddit_graph.npz"
+        for file in files:
+            if not file.is_file():
                 raise DatasetError(
-                    f"{raw / file}: missing; remove {raw}, or put there what {known['url']} has"
+                    f"{file}: missing; remove {raw}, or put there what {known['url']} has"
                 )
-        data, graph = (raw / file for file in _RAW_FILES)
         table, labels, part = (stored_array(data, k) for k in ("feature", "label", "node_types"))
         row, column = (stored_array(graph, k) for k in ("row", "col"))
         nodes, width = table.expect("f", None, None)
@@ -64,9 +62,7 @@ class RedditSource:
         progress(f"reading {raw}", 0.0)
         with DatasetWriter(folder, spec, progress) as writer:
             edges = zip(row.flat(), column.flat(), strict=True)
-            keys = edge_keys(edges, count, nodes, str(graph))
-            writer.write_columns(columns(keys, nodes))
-            del keys
+            writer.write_columns(columns(edge_keys(edges, count, nodes, str(graph)), nodes))
             writer.write_features(float_rows(table, progress))
             writer.write_labels(classes)
             writer.write_splits(*(np.flatnonzero(split == number) for number in (1, 2, 3)))

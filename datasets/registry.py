@@ -15,8 +15,7 @@ from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import GraphSource, Progress, silent
 from gatherbench.datasets.store import data_root, dataset_folder, open_dataset
-from gatherbench.datasets.synthetic import named_shapes
-from gatherbench.datasets.uniform import UniformSource
+from gatherbench.datasets.synthetic import UniformSource, named_shapes
 from gatherbench.datasets.wordnet.source import WordnetSource
 from gatherbench.plugins import PluginError, Plugins
 

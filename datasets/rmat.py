@@ -1,8 +1,8 @@
 """The RMAT (Kronecker) graph as a law: which edges are how likely, and how many draws they take.
 
 RMAT draws an edge by descending level by level into one of four quadrants of the adjacency matrix
-(Chakrabarti, Zhan and Faloutsos, SDM 2004). The default weights are those of the Graph500
-specification (section 3.2, "Kronecker generator"): A = 0.57, B = C = 0.19, D = 0.05. The matrix
+(Chakrabarti, Zhan and Faloutsos, SDM 2004). The weights are those of the Graph500
+specification (section 3.2, "Kronecker generator"). The matrix
 has a power of two of rows; a graph of any ``N`` nodes is its restriction to the first ``N``, so
 draws that fall outside are dropped, as are self-loops, and draws of one edge count once.
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,35 +36,23 @@ class Rmat:
 
     Attributes:
         undirected: an edge and its reverse are one edge, which is stored both ways.
-        a, b: weights of the upper left and of the upper right quadrant. The lower left weighs
-            ``b`` too, as in Graph500, and the lower right the rest.
     """
 
     num_nodes: int
     undirected: bool
-    a: float = 0.57
-    b: float = 0.19
+    #: Weights of the quadrants: upper left, upper right and lower left, lower right.
+    a: ClassVar[float] = 0.57
+    b: ClassVar[float] = 0.19
+    d: ClassVar[float] = 1 - 0.57 - 2 * 0.19
 
     def __post_init__(self) -> None:
         if self.num_nodes < 2:
             raise DatasetError(f"an RMAT graph needs 2 nodes or more, not {self.num_nodes}")
-        if min(self.a, self.b, self.d) <= 0:
-            raise DatasetError(f"RMAT weights a={self.a}, b=c={self.b}, d={self.d}: all must be >0")
-
-    @property
-    def d(self) -> float:
-        """Weight of the lower right quadrant."""
-        return 1 - self.a - 2 * self.b
 
     @property
     def levels(self) -> int:
         """Levels of the recursion: the matrix has ``2 ** levels`` rows, at least ``num_nodes``."""
         return (self.num_nodes - 1).bit_length()
-
-    @property
-    def most_edges(self) -> int:
-        """Entries of the complete graph, both directions counted."""
-        return self.num_nodes * (self.num_nodes - 1)
 
     def cells(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The chances that one draw gives an edge, and how many edges have each chance.
@@ -110,9 +99,10 @@ class Rmat:
         per_draw = np.log1p(-np.minimum(2 * chance if self.undirected else chance, 1 - 1e-16))
         most = num_edges * MAX_DRAWS_PER_EDGE
         if _expected(per_draw, cells, most) < num_edges:
+            most = self.num_nodes * (self.num_nodes - 1)
             raise DatasetError(
                 f"{num_edges:,} edges among {self.num_nodes:,} nodes are too dense for RMAT (a "
-                f"complete graph has {self.most_edges:,}); choose a larger scale"
+                f"complete graph has {most:,}); choose a larger scale"
             )
         enough = lambda draws: _expected(per_draw, cells, draws) >= num_edges  # noqa: E731
         return bisect.bisect_left(range(most), True, key=enough)

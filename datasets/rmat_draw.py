@@ -47,7 +47,7 @@ def columns(
     entries = draws * (2 if law.undirected else 1)
     blocks = max(-(-entries // _BLOCK_ENTRIES), min(workers, -(-entries // _SMALL_BLOCK)))
     bounds = np.linspace(0, law.num_nodes, min(blocks, law.num_nodes) + 1).astype(int).tolist()
-    chance, other = alias_table(law)
+    chance, other = alias_table()
     seed64 = _U64(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
 
     def block(low: int, high: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -71,7 +71,7 @@ def columns(
         yield run
 
 
-def alias_table(law: Rmat) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
+def alias_table() -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
     """Walker's alias table for four levels of the recursion in one step.
 
     Returns:
@@ -80,7 +80,7 @@ def alias_table(law: Rmat) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
     """
     outcome = np.arange(_OUTCOMES)
     weight = np.ones(_OUTCOMES)
-    quadrant = np.array([law.a, law.b, law.b, law.d])
+    quadrant = np.array([Rmat.a, Rmat.b, Rmat.b, Rmat.d])
     for level in range(_LEVELS_AT_ONCE):
         row, column = outcome >> (_LEVELS_AT_ONCE + level) & 1, outcome >> level & 1
         weight *= quadrant[2 * row + column]

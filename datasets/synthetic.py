@@ -1,4 +1,4 @@
-"""Graphs of any size by seed: RMAT in the named shapes of ``shapes.toml``.
+"""Graphs of any size by seed: RMAT in the named shapes of ``shapes.toml``, and rows without edges.
 
 They stand in where the real graph is too large to fetch or not free to ship. What a gather feels
 is kept: the number of rows and their width, the mean degree, and hubs that many minibatches share.
@@ -19,6 +19,11 @@ from gatherbench.datasets.rmat import Rmat
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
+#: Of ``uniform`` at scale 1: 8 GiB of rows of 400 B, as in ogbn-products; no multiple of a line of
+#: 128 B.
+ROWS, WIDTH, CLASSES = (8 << 30) // 400, 100, 47
+_SEED = 0
+
 
 @dataclass(frozen=True, slots=True)
 class SyntheticSource:
@@ -37,9 +42,6 @@ class SyntheticSource:
     num_classes: int
     splits: tuple[int, int, int]
     source: str
-    feature_dtype: str = "float32"
-    seed: int = 0
-    threads: int | None = None
     scalable: bool = True
 
     def estimate(self, scale: float) -> DatasetSpec:
@@ -54,23 +56,23 @@ class SyntheticSource:
             raise DatasetError(f"{self.name} at scale {scale:g}: {nodes:,} nodes, at most 2^31 - 1")
         if nodes < 2 or edges < 1:
             raise DatasetError(f"{self.name} at scale {scale:g}: too small, choose a larger scale")
-        self._law(nodes).draws_for(edges)  # refuses what is too dense
+        Rmat(nodes, self.undirected).draws_for(edges)  # refuses what is too dense
         return DatasetSpec(
             name=self.name,
             scale=scale,
             num_nodes=nodes,
             num_edges=edges,
             feature_dim=self.feature_dim,
-            feature_dtype=self.feature_dtype,
+            feature_dtype="float32",
             num_classes=self.num_classes,
-            source=f"RMAT generator, seed {self.seed}; {self.source}",
+            source=f"RMAT generator, seed {_SEED}; {self.source}",
             licence="CC0-1.0 (generated)",
             notes=(
                 "RMAT with the weights of Graph500: a = 0.57, b = c = 0.19, d = 0.05; restricted "
                 "to the first N nodes of the next power of two; node numbers scrambled by seed",
                 "undirected, stored both ways" if self.undirected else "directed",
                 "self-loops removed, repeated edges merged",
-                f"features ({self.feature_dtype}) and labels are random: nothing can be learnt",
+                "features (float32) and labels are random: nothing can be learnt",
                 "splits are drawn from nodes that have in-neighbours",
             ),
         )
@@ -80,31 +82,18 @@ class SyntheticSource:
         from gatherbench.datasets.rmat_draw import columns  # numba, which takes its time to load
 
         spec = self.estimate(scale)
-        law = self._law(spec.num_nodes)
+        law = Rmat(spec.num_nodes, self.undirected)
         draws = law.draws_for(spec.num_edges)
         with DatasetWriter(folder, spec, progress) as writer:
-            degree = writer.write_columns(columns(law, draws, self.seed, self.threads, progress))
+            degree = writer.write_columns(columns(law, draws, _SEED, progress=progress))
             isolated = int(np.count_nonzero(degree == 0))
             writer.note(
                 f"{draws:,} draws gave {int(degree.sum()):,} edges of the {spec.num_edges:,} aimed "
                 f"at; {isolated:,} nodes have no in-neighbour, as is usual for RMAT"
             )
-            writer.write_labels(generated.random_labels(len(degree), self.num_classes, self.seed))
             train, val, test = (round(size * scale) for size in self.splits)
-            writer.write_splits(*generated.random_splits(degree, (train, val, test), self.seed))
-            writer.write_features(
-                generated.feature_rows(
-                    spec.num_nodes,
-                    self.feature_dim,
-                    self.feature_dtype,
-                    self.seed,
-                    self.threads,
-                    progress,
-                )
-            )
-
-    def _law(self, nodes: int) -> Rmat:
-        return Rmat(nodes, self.undirected)
+            writer.write_splits(*generated.random_splits(degree, (train, val, test), _SEED))
+            _write_random(writer, progress)
 
 
 @functools.cache
@@ -115,3 +104,50 @@ def named_shapes() -> tuple[SyntheticSource, ...]:
         SyntheticSource(name=name, **{**fields, "splits": tuple(fields["splits"])})
         for name, fields in tomllib.loads(text).items()
     )
+
+
+@dataclass(frozen=True, slots=True)
+class UniformSource:
+    """Random float32 features ``[scale × ROWS, WIDTH]``, no edges; every row is a training node.
+
+    What a data path does with such a table depends on nothing but the path: no sampler takes time,
+    no hub is asked for again and again. It is what the sensors of a GPU are held against.
+    """
+
+    name: str = "uniform"
+    summary: str = "8 GiB of random rows without edges: the data path alone"
+    scalable: bool = True
+
+    def estimate(self, scale: float) -> DatasetSpec:
+        rows = round(ROWS * scale)
+        if not 1 <= rows <= np.iinfo(np.int32).max:
+            raise DatasetError(f"{self.name} at scale {scale:g}: {rows:,} rows, not 1 to 2^31 - 1")
+        return DatasetSpec(
+            name=self.name,
+            scale=scale,
+            num_nodes=rows,
+            num_edges=0,
+            feature_dim=WIDTH,
+            feature_dtype="float32",
+            num_classes=CLASSES,
+            source="generated, seed 0",
+            licence="CC0-1.0 (generated)",
+            notes=("features and labels are random: nothing can be learnt", "no edges"),
+        )
+
+    def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
+        spec = self.estimate(scale)
+        rows = spec.num_nodes
+        none = np.empty(0, np.int64)
+        with DatasetWriter(folder, spec, progress) as writer:
+            writer.write_columns([(np.zeros(rows, np.int64), none)])
+            writer.write_splits(np.arange(rows), none, none)
+            _write_random(writer, progress)
+
+
+def _write_random(writer: DatasetWriter, progress: Progress) -> None:
+    """Labels and features."""
+    spec = writer.spec
+    writer.write_labels(generated.random_labels(spec.num_nodes, spec.num_classes, _SEED))
+    sizes = spec.num_nodes, spec.feature_dim, spec.feature_dtype
+    writer.write_features(generated.feature_rows(*sizes, _SEED, progress))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import errno
 import hashlib
 import io
 import os
 import struct
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import numpy as np
@@ -31,9 +29,9 @@ from gatherbench.datasets.dataset import (
     not_ours,
     write_spec,
 )
-from gatherbench.datasets.files import check_free_space, exclusive, new_folder, no_space
+from gatherbench.datasets.files import check_free_space, exclusive, new_folder
 from gatherbench.datasets.source import Progress, silent
-from gatherbench.datasets.store import check_shapes, check_values, map_array, remember
+from gatherbench.datasets.store import check_values, map_array, remember
 
 #: Of a header: the magic, the version, and the length of what follows, two bytes.
 _PREFIX_BYTES = np.lib.format.MAGIC_LEN + 2
@@ -41,7 +39,7 @@ _PREFIX_BYTES = np.lib.format.MAGIC_LEN + 2
 _CHUNK = 1 << 22
 
 
-class DatasetWriter(AbstractContextManager["DatasetWriter"]):
+class DatasetWriter:
     """Writes one dataset folder; a context manager that publishes the folder when it is left.
 
     Each of :meth:`write_columns`, :meth:`write_features`, :meth:`write_labels` and
@@ -65,32 +63,23 @@ class DatasetWriter(AbstractContextManager["DatasetWriter"]):
         self._progress = progress
         self._files: dict[str, ArrayFile] = {}
         self._notes: list[str] = []
+        self._context = self._publishing()
 
     def __enter__(self) -> Self:
-        self._refuse_foreign()
-        with ExitStack() as undo:
-            undo.enter_context(exclusive(self.folder))
-            check_free_space(self.folder.parent, folder_bytes(self.spec), self.spec.name)
-            self._staged = undo.enter_context(new_folder(self.folder))
-            self._finish = undo.pop_all()
+        self._context.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            with self._finish:
-                if error is not None:
-                    raise error
+    def __exit__(self, *error: Any) -> None:
+        self._context.__exit__(*error)
+
+    @contextlib.contextmanager
+    def _publishing(self) -> Iterator[None]:
+        self._refuse_foreign()
+        with exclusive(self.folder):
+            check_free_space(self.folder.parent, folder_bytes(self.spec), self.spec.name)
+            with new_folder(self.folder) as self._staged:
+                yield
                 self._complete()
-        except OSError as failed:
-            if failed.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            needed = folder_bytes(self.spec)
-            raise no_space(self.folder.parent, needed, self.spec.name) from failed
 
     def note(self, text: str) -> None:
         """Add a sentence to the spec's notes, e.g. what the work has shown."""
@@ -158,7 +147,7 @@ class DatasetWriter(AbstractContextManager["DatasetWriter"]):
     ) -> None:
         """Write one array chunk by chunk; its header is written again once its length is known."""
         real, tail = np.dtype(dtype), () if width is None else (width,)
-        length = 0
+        length, nodes = 0, self.spec.num_nodes
         with array_path(self._staged, array).open("wb") as file:
             _write_header(file, array, real, (0, *tail))
             for chunk in chunks:
@@ -167,22 +156,21 @@ class DatasetWriter(AbstractContextManager["DatasetWriter"]):
                         f"{self.folder}: {array} has rows of shape {chunk.shape[1:]}, expected "
                         f"{tail}"
                     )
-                if array == "indices":  # before a narrower dtype could hide a bad id
-                    self._check_ids(chunk, length)
+                if array == "indices" and len(chunk):  # a narrower dtype could hide a bad id
+                    low, high = int(chunk.min()), int(chunk.max())
+                    if low < 0 or high >= nodes:
+                        raise DatasetError(
+                            f"{self.folder}: indices hold {low} to {high}, no nodes of "
+                            f"0..{nodes - 1}"
+                        )
                 length += len(chunk)
                 file.write(np.ascontiguousarray(chunk, real).data)
             file.seek(0)
             _write_header(file, array, real, (length, *tail))
+        expected = {"indptr": nodes + 1, "features": nodes, "labels": nodes}.get(array, length)
+        if length != expected:
+            raise DatasetError(f"{self.folder}: {array} has length {length}, expected {expected}")
         self._files[array] = ArrayFile.of(array, real, (length, *tail))
-
-    def _check_ids(self, ids: NDArray[Any], offset: int) -> None:
-        bad = (ids < 0) | (ids >= self.spec.num_nodes)
-        if bad.any():
-            where = int(bad.argmax())
-            raise DatasetError(
-                f"{self.folder}: indices[{offset + where}] = {ids[where]} is no node of "
-                f"0..{self.spec.num_nodes - 1}"
-            )
 
     def _complete(self) -> None:
         """Check what was written and add the spec."""
@@ -197,7 +185,6 @@ class DatasetWriter(AbstractContextManager["DatasetWriter"]):
         arrays = {array: map_array(self._staged, array, self._files[array]) for array in ARRAYS}
         # Errors name the folder as the user knows it, not the hidden one.
         data = GraphDataset(spec=spec, folder=self.folder, **arrays)
-        check_shapes(data)
         check_values(data, full=True, progress=self._progress)
         write_spec(self._staged, spec, {array: self._files[array] for array in ARRAYS})
         remember(self._staged)
@@ -214,9 +201,6 @@ def _write_header(file: BinaryIO, array: str, dtype: np.dtype[Any], shape: tuple
     fields = {"descr": dtype.str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(made, fields)
     text = made.getvalue()[_PREFIX_BYTES:].rstrip()
-    length = header_bytes(array)
-    size = length - _PREFIX_BYTES
-    if len(text) >= size:
-        raise AssertionError(f"NumPy wrote a header of {len(text)} bytes, and {size} have room")
+    size = header_bytes(array) - _PREFIX_BYTES
     file.write(np.lib.format.magic(1, 0) + struct.pack("<H", size))
     file.write(text.ljust(size - 1) + b"\n")

@@ -54,7 +54,7 @@ from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.splitmix import derive
-from gatherbench.bench.sampling.state_sampler import device_sampler_of, sampler_of
+from gatherbench.bench.sampling.state_sampler import sampler_of
 from gatherbench.bench.sampling.trace import InputIds, Sampler, Trace
 from gatherbench.bench.sampling.workers import drawn_ahead
 from gatherbench.datasets.dataset import GraphDataset
@@ -299,7 +299,7 @@ class Epochs:
         self.sampler = sampler_of(self.workload, *graph)
         self._drawing: Sampler = self.sampler
         if self.plan.sampling == "gpu":
-            self._drawing = device_sampler_of(self.workload, *graph, torch.device(job.device))
+            self._drawing = sampler_of(self.workload, *graph, torch.device(job.device))
         self._workers = [self.sampler.clone(threads=1) for _ in range(self.plan.sampler_workers)]
         self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
 

@@ -232,36 +232,29 @@ def relabel(sources: Ids, ids: Ids, known: int, table: NDArray[np.int32]) -> tup
 
 
 @njit(nogil=True, cache=True)
-def count_within(indptr: Ids, indices: Ints, within: NDArray[np.bool_], offsets: Ids) -> np.int64:
-    """Where each list begins and ends of which only edges between nodes ``within`` are kept.
+def keep_within(
+    indptr: Ids, indices: Ints, within: NDArray[np.bool_], offsets: Ids, kept: Ints
+) -> np.int64:
+    """The lists without what is not an edge between two nodes ``within``.
 
     Args:
         within: ``[N]``, whether a node is one of them.
-        offsets: int64 ``[N + 1]`` is written.
+        offsets: int64 ``[N + 1]`` gets where each list begins and ends in ``kept``.
+        kept: at least as long as the lists of all nodes ``within``; gets the sources, in order.
 
     Returns:
         The first place of ``indices`` that is outside the graph, or ``OK``.
     """
-    nodes, total = _u(len(within)), np.int64(0)
-    offsets[0] = total
+    nodes, n = _u(len(within)), _0
+    offsets[0] = 0
     for v in range(nodes):
         if within[v]:
             for e in range(_u(indptr[v]), _u(indptr[v + _1])):
                 source = _u(indices[e])
                 if source >= nodes:
                     return np.int64(e)
-                total += within[source]
-        offsets[v + _1] = total
-    return np.int64(OK)
-
-
-@njit(nogil=True, cache=True)
-def keep_within(indptr: Ids, indices: Ints, within: NDArray[np.bool_], kept: Ints) -> None:
-    """Write the sources of the edges that :func:`count_within` counts to ``kept``, in order."""
-    n = _0
-    for v in range(_u(len(within))):
-        if within[v]:
-            for e in range(_u(indptr[v]), _u(indptr[v + _1])):
-                if within[_u(indices[e])]:
+                if within[source]:
                     kept[n] = indices[e]
                     n += _1
+        offsets[v + _1] = n
+    return np.int64(OK)

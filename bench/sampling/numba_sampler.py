@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -77,15 +76,23 @@ class NeighborSampler:
             raise ValueError(
                 "indptr: decreases, or a node has 2^32 neighbours or more; the graph is broken"
             )
-        self._words = degree // 64 + 1
+        self._words = degree // 64 + 1  # of a member's scratch: a bit for each neighbour
         self._begin()
         self._compile()
 
     def _begin(self) -> None:
-        """Take the working memory, which no two samplers share."""
-        self._team = Team(self._words)
+        """Take the working memory and the threads, which no two samplers share.
+
+        ``DataLoader`` workers are forked from processes whose threads do not come along: a pool or
+        a held lock that was copied into the child would wait for ever. So this is done anew there.
+        """
+        self._lock = threading.Lock()
+        self._helpers: ThreadPoolExecutor | None = None
+        self._size = 1
+        self._scratch: list[NDArray[np.uint64]] = []
         self._table = np.zeros(self.num_nodes, np.int32)
         self._ids = np.zeros(1, np.int64)
+        _living.add(self)
 
     def clone(self, threads: int) -> Self:
         """One more sampler of this graph, for another thread; the graph is not read again."""
@@ -125,7 +132,7 @@ class NeighborSampler:
     def _sample(
         self, seeds: Tensor, seed: int, *, frontiers: bool
     ) -> tuple[MiniBatch, tuple[Tensor, ...]]:
-        with self._team.alone():
+        with self._lock:
             first, known = 0, self._enter(seeds)
             num_nodes, edges, places = [known], [], []
             for layer, fanout in enumerate(self.fanouts):
@@ -174,7 +181,7 @@ class NeighborSampler:
         def part(member: int, start: int, stop: int) -> None:
             kernels.draw(
                 self._indptr, self._indices, nodes, first, begins, offsets, start, stop,
-                key, edges[0], edges[1], places, self._team.scratch(member),
+                key, edges[0], edges[1], places, self._scratch[member],
             )  # fmt: skip
 
         threads = self.threads or torch.get_num_threads()
@@ -182,8 +189,32 @@ class NeighborSampler:
         # Cut where the edges are even, not the targets: one hub may have most of them.
         cuts = np.searchsorted(offsets, np.linspace(0, total, threads + 1)[1:-1])
         bounds = [0, *(int(c) for c in cuts), last - first]
-        self._team.run(part, bounds)
+        self._run(part, bounds)
         return edges, places
+
+    def _run(self, part: Callable[[int, int, int], None], bounds: Sequence[int]) -> None:
+        """Call ``part(member, bounds[member], bounds[member + 1])`` for all members at once.
+
+        Member 0 is the calling thread, the others are started on demand. Returns when all have
+        ended, also when one of them raised: none is left writing.
+        """
+        size = len(bounds) - 1
+        while len(self._scratch) < size:
+            self._scratch.append(np.zeros(self._words, np.uint64))
+        if size > self._size:
+            self._helpers = ThreadPoolExecutor(size - 1, thread_name_prefix="gatherbench-sample")
+            self._size = size
+        others = [
+            self._helpers.submit(part, member, bounds[member], bounds[member + 1])
+            for member in range(1, size)
+            if self._helpers is not None
+        ]
+        try:
+            part(0, bounds[0], bounds[1])
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
 
     def _relabel(self, sources: NDArray[np.int64], known: int) -> int:
         """Make the global ids in ``sources`` local; the number of nodes known after it."""
@@ -210,70 +241,12 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-_teams: weakref.WeakSet[Team] = weakref.WeakSet()
-
-
-class Team:
-    """Threads that work on one minibatch together: the calling one, and helpers started on demand.
-
-    ``DataLoader`` workers are forked from processes whose threads do not come along: a pool or a
-    held lock that was copied into the child would wait for ever. So every team starts afresh there.
-
-    Args:
-        words: length of each member's :meth:`scratch`.
-    """
-
-    def __init__(self, words: int) -> None:
-        self._words = words
-        self.start_afresh()
-        _teams.add(self)
-
-    def start_afresh(self) -> None:
-        """Forget threads, lock and scratch, of which a fork copied only the memory."""
-        self._lock = threading.Lock()
-        self._helpers: ThreadPoolExecutor | None = None
-        self._size = 1
-        self._scratch: list[NDArray[np.uint64]] = []
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep other threads of this process out until the block ends."""
-        with self._lock:
-            yield
-
-    def scratch(self, member: int) -> NDArray[np.uint64]:
-        """uint64 ``[words]``, all zero unless its last user left something in it."""
-        return self._scratch[member]
-
-    def run(self, part: Callable[[int, int, int], None], bounds: Sequence[int]) -> None:
-        """Call ``part(member, bounds[member], bounds[member + 1])`` for all members at once.
-
-        Returns when all have ended, also when one of them raised: none is left writing.
-        """
-        size = len(bounds) - 1
-        while len(self._scratch) < size:
-            self._scratch.append(np.zeros(self._words, np.uint64))
-        if size == 1:
-            part(0, bounds[0], bounds[1])
-            return
-        if self._helpers is None or size > self._size:
-            self._helpers = ThreadPoolExecutor(size - 1, thread_name_prefix="gatherbench-sample")
-            self._size = size
-        others = [
-            self._helpers.submit(part, member, bounds[member], bounds[member + 1])
-            for member in range(1, size)
-        ]
-        try:
-            part(0, bounds[0], bounds[1])
-        finally:
-            wait(others)
-        for other in others:
-            other.result()
+_living: weakref.WeakSet[NeighborSampler] = weakref.WeakSet()
 
 
 def _start_afresh() -> None:
-    for team in tuple(_teams):
-        team.start_afresh()
+    for sampler in tuple(_living):
+        sampler._begin()
 
 
 os.register_at_fork(after_in_child=_start_afresh)

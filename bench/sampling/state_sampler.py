@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -29,32 +29,21 @@ from gatherbench.bench.sampling.torch_sampler import DeviceSampler
 from gatherbench.bench.sampling.trace import Sampler
 from gatherbench.strategies.partition_orders import Partitions
 
-
-class CpuSampler(Sampler, Protocol):
-    """What draws on the CPU."""
-
-    def clone(self, threads: int) -> Sampler:
-        """One more, for another thread."""
-        ...
-
-
 Graph = tuple[NDArray[np.int64], NDArray[Any]]
 
 
-def sampler_of(workload: Workload, indptr: NDArray[np.int64], indices: NDArray[Any]) -> CpuSampler:
-    """What draws the workload's minibatches on the CPU."""
-    if (parts := workload.parted) is None:
-        return NeighborSampler(indptr, indices, workload.fanouts)
-    return StateSampler(parts, indptr, indices, workload.fanouts)
-
-
-def device_sampler_of(
-    workload: Workload, indptr: NDArray[np.int64], indices: NDArray[Any], device: torch.device
+def sampler_of(
+    workload: Workload,
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    device: torch.device | None = None,
 ) -> Sampler:
-    """What draws the workload's minibatches on ``device``."""
-    if (parts := workload.parted) is None:
+    """What draws the workload's minibatches, on the CPU or, if it is said, on ``device``."""
+    if (parts := workload.parted) is not None:
+        return StateSampler(parts, indptr, indices, workload.fanouts, device)
+    if device is not None:
         return DeviceSampler(indptr, indices, workload.fanouts, device)
-    return StateSampler(parts, indptr, indices, workload.fanouts, device)
+    return NeighborSampler(indptr, indices, workload.fanouts)
 
 
 class StateSampler:
@@ -82,9 +71,8 @@ class StateSampler:
         threads: int | None = None,
     ) -> None:
         self.num_nodes = check_graph(indptr, indices)
-        partitions.bounds(self.num_nodes)
         self._fanouts, self._device, self._threads = fanouts, device, threads
-        self._graphs = _StateGraphs(partitions, indptr, indices)
+        self._graph = _state_graphs(partitions, indptr, indices)
         self._state = -1
         self._sampler: Sampler | None = None
 
@@ -100,42 +88,44 @@ class StateSampler:
         A state is entered when its first minibatch is drawn: going back and forth is slow.
         """
         if seeds.state != self._state or self._sampler is None:
-            self._sampler = self._sampler_of(*self._graphs.graph(seeds.state))
+            graph = self._graph(seeds.state)
+            self._sampler = (
+                NeighborSampler(*graph, self._fanouts, self._threads)
+                if self._device is None
+                else DeviceSampler(*graph, self._fanouts, self._device)
+            )
             self._state = seeds.state
         return self._sampler.sample(seeds.nodes, seed)
 
-    def _sampler_of(self, indptr: NDArray[np.int64], indices: NDArray[Any]) -> Sampler:
-        if self._device is not None:
-            return DeviceSampler(indptr, indices, self._fanouts, self._device)
-        return NeighborSampler(indptr, indices, self._fanouts, self._threads)
 
+def _state_graphs(
+    partitions: Partitions, indptr: NDArray[np.int64], indices: NDArray[Any]
+) -> Callable[[int], Graph]:
+    """Gives the graph of a state: the lists of all nodes, with nothing in those outside the buffer.
 
-class _StateGraphs:
-    """The graphs of the two states that were asked for last; made by one thread at a time."""
+    The two that were asked for last are kept; one thread at a time makes one.
+    """
+    indptr, indices = np.asarray(indptr), np.asarray(indices)  # maps are no arrays to numba
+    nodes, states, lock = len(indptr) - 1, partitions.states(), threading.Lock()
+    bounds = partitions.bounds(nodes)
 
-    def __init__(self, partitions: Partitions, indptr: Any, indices: Any) -> None:
-        self._partitions, self._states = partitions, partitions.states()
-        self._indptr, self._indices = np.asarray(indptr), np.asarray(indices)  # maps are no arrays
-        self._lock = threading.Lock()
-        self._kept = lru_cache(2)(self._made)
-
-    def graph(self, state: int) -> Graph:
-        """The lists of all nodes, with nothing in those that are not in the buffer."""
-        with self._lock:
-            return self._kept(state)
-
-    def _made(self, state: int) -> Graph:
-        nodes = len(self._indptr) - 1
+    @lru_cache(2)
+    def made(state: int) -> Graph:
         within = np.zeros(nodes, bool)
-        bounds = self._partitions.bounds(nodes)
-        for part in self._states[state]:
+        for part in states[state]:
             within[bounds[part] : bounds[part + 1]] = True
-        graph, offsets = (self._indptr, self._indices, within), np.empty(nodes + 1, np.int64)
-        if (bad := int(kernels.count_within(*graph, offsets))) != kernels.OK:
+        offsets = np.empty(nodes + 1, np.int64)
+        kept = np.empty(int(np.diff(indptr)[within].sum()), indices.dtype)
+        bad = int(kernels.keep_within(indptr, indices, within, offsets, kept))
+        if bad != kernels.OK:
             raise IndexError(
-                f"indices[{bad}] = {self._indices[bad]} is outside the graph's nodes"
-                f" 0..{nodes - 1}; the graph is broken, make it again"
+                f"indices[{bad}] = {indices[bad]} is outside the graph's nodes 0..{nodes - 1}; the"
+                " graph is broken, make it again"
             )
-        kept = np.empty(offsets[-1], self._indices.dtype)
-        kernels.keep_within(*graph, kept)
-        return offsets, kept
+        return offsets, kept[: offsets[-1]]
+
+    def graph(state: int) -> Graph:
+        with lock:
+            return made(state)
+
+    return graph

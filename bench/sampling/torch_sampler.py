@@ -7,6 +7,7 @@ for bit, so the choice of sampler never changes what is trained.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -20,47 +21,61 @@ from gatherbench.bench.sampling.splitmix import GOLDEN, MULTIPLIER_1, MULTIPLIER
 _LOW = 0xFFFFFFFF
 
 
-class TorchNeighborSampler:
+class DeviceSampler:
     """Draws what :class:`~gatherbench.bench.sampling.numba_sampler.NeighborSampler` draws.
 
-    The work of a layer grows with the square of its fan-out and not with the degrees. Minibatches
-    lie on the graph's device. Safe to call from several threads.
+    The graph is copied to ``device``. The work of a layer grows with the square of its fan-out and
+    not with the degrees. Safe to call from several threads.
+
+    On a GPU sampling has to wait several times a minibatch. On a stream of its own it waits for its
+    own work only, not for the training that is queued. The edges stay on the GPU. The ids come back
+    to the host on that stream too, because every data path checks them there: 8 B a row over the
+    link, which all paths pay alike.
 
     Args:
-        indptr: int64 ``[N + 1]``; the in-neighbours of ``v`` are
-            ``indices[indptr[v]:indptr[v + 1]]``.
-        indices: int32 or int64 ``[E]``, on the same device.
-        fanouts: neighbours for each target, from the seeds outwards; -1 takes all.
+        indptr, indices, fanouts: as for the other; on the host, may be memory maps.
+        device: a GPU, or the host.
 
     Raises:
-        TypeError: a tensor has the wrong dtype.
-        ValueError: the tensors are no graph, lie on different devices, or a fan-out is 0 or
-            below -1.
+        TypeError: an array has the wrong dtype.
+        ValueError: the arrays are no graph, or a fan-out is 0 or below -1.
         IndexError: a neighbour is outside the graph.
     """
 
-    def __init__(self, indptr: Tensor, indices: Tensor, fanouts: Sequence[int]) -> None:
+    def __init__(
+        self,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.int32] | NDArray[np.int64],
+        fanouts: Sequence[int],
+        device: torch.device,
+    ) -> None:
         self.fanouts = check_fanouts(fanouts)
         self.num_nodes = check_graph(indptr, indices)
-        if indptr.device != indices.device:
-            raise ValueError(f"indptr is on {indptr.device}, but indices on {indices.device}")
-        low, high = torch.aminmax(indptr.diff())
+        graph = (torch.from_numpy(np.array(part)).to(device) for part in (indptr, indices))
+        self._indptr, self._indices = graph
+        low, high = torch.aminmax(self._indptr.diff())
         if int(low) < 0 or int(high) >= 2**31:
             raise ValueError("indptr: decreases, or a node has 2^31 neighbours or more")
-        if indices.numel():
-            low, high = torch.aminmax(indices)
+        if self._indices.numel():
+            low, high = torch.aminmax(self._indices)
             if int(low) < 0 or int(high) >= self.num_nodes:
                 raise IndexError(
                     f"indices: holds nodes {int(low)}..{int(high)}, outside the graph's"
                     f" 0..{self.num_nodes - 1}"
                 )
-        self._indptr, self._indices = indptr, indices
+        self._device = device
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
-        """Draw the minibatch of ``seeds``, on the graph's device.
+        """Draw the minibatch of ``seeds``.
+
+        ``input_ids`` are on the host, the edges on the device, where what the current stream does
+        from here on finds them.
 
         Args:
-            seeds: distinct node ids, int64 ``[S]`` on the graph's device, ``S >= 1``.
+            seeds: distinct node ids, int64 ``[S]`` on the host, ``S >= 1``.
             seed: decides, with the seed nodes and the graph, every draw.
 
         Raises:
@@ -68,7 +83,7 @@ class TorchNeighborSampler:
             ValueError: seeds are empty, not one-dimensional, elsewhere, or hold a node twice.
             IndexError: a seed node is outside the graph.
         """
-        known = check_seeds(seeds, self._indptr.device.type)
+        known = check_seeds(seeds)
         low, high = (int(bound) for bound in torch.aminmax(known))
         if low < 0 or high >= self.num_nodes:
             raise IndexError(
@@ -77,6 +92,22 @@ class TorchNeighborSampler:
             )
         if torch.unique(known).numel() != known.numel():
             raise ValueError("seeds: a node stands there twice: make them unique")
+        if self._stream is None:
+            return self._layers(known, seed)
+        current = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._stream):
+            drawn = self._layers(known.to(self._device), seed)
+            ids = drawn.input_ids.cpu()
+        current.wait_stream(self._stream)
+        for made in drawn.edges:
+            made.record_stream(current)  # or it could be handed on while the training reads it
+        return MiniBatch(ids, drawn.edges, drawn.num_nodes)
+
+    def clone(self, threads: int) -> Self:
+        """Another thread may use the same."""
+        return self
+
+    def _layers(self, known: Tensor, seed: int) -> MiniBatch:
         num_nodes, edges = [known.numel()], []
         for layer, fanout in enumerate(self.fanouts):
             sources, targets = self._draw(known, fanout, derive(seed, layer))
@@ -101,56 +132,6 @@ class TorchNeighborSampler:
             columns = first[longer, None] + torch.arange(fanout, device=nodes.device)
             places[columns] = begins[longer, None] + chosen
         return self._indices[places].to(torch.int64), targets
-
-
-class DeviceSampler:
-    """A copy of the graph on ``device``, and minibatches drawn there, whatever the CPU is at.
-
-    Sampling has to wait for the GPU several times a minibatch. On a stream of its own it waits for
-    its own work only, not for the training that is queued. The edges stay on the GPU. The ids come
-    back to the host on that stream too, because every data path checks them there: 8 B a row over
-    the link, which all paths pay alike.
-
-    Args:
-        indptr, indices: as for :class:`TorchNeighborSampler`, on the host; may be memory maps.
-        fanouts: from the seeds outwards.
-        device: a GPU, or the host.
-    """
-
-    def __init__(
-        self,
-        indptr: NDArray[np.int64],
-        indices: NDArray[np.int32] | NDArray[np.int64],
-        fanouts: Sequence[int],
-        device: torch.device,
-    ) -> None:
-        lists, edges = (torch.from_numpy(np.array(part)).to(device) for part in (indptr, indices))
-        self._sampler = TorchNeighborSampler(lists, edges, fanouts)
-        self._device = device
-        self._stream: torch.cuda.Stream | None = None
-        if device.type == "cuda":
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    @property
-    def num_nodes(self) -> int:
-        return self._sampler.num_nodes
-
-    def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
-        """Draw the minibatch of ``seeds`` (int64 ``[S]`` on the host).
-
-        ``input_ids`` are on the host, the edges on the device, where what the current stream does
-        from here on finds them. Errors as :meth:`TorchNeighborSampler.sample`.
-        """
-        if self._stream is None:
-            return self._sampler.sample(seeds, seed)
-        current = torch.cuda.current_stream(self._device)
-        with torch.cuda.stream(self._stream):
-            drawn = self._sampler.sample(seeds.to(self._device), seed)
-            ids = drawn.input_ids.cpu()
-        current.wait_stream(self._stream)
-        for made in drawn.edges:
-            made.record_stream(current)  # or it could be handed on while the training reads it
-        return MiniBatch(ids, drawn.edges, drawn.num_nodes)
 
 
 def _choose(degrees: Tensor, taken: int, states: Tensor) -> Tensor:

@@ -11,13 +11,13 @@ complete, so that half a trace is never found.
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, BinaryIO, Protocol, Self
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from torch import Tensor
 from gatherbench.bench.sampling.epoch import StateSeeds, batch_seed
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.datasets.files import new_folder
+from gatherbench.datasets.source import Progress, silent
 
 FORMAT_VERSION = 1
 MANIFEST = "trace.json"
@@ -48,13 +49,16 @@ class Sampler(Protocol):
     # Tensor, or StateSeeds for a sampler that goes from state to state of a buffer.
     def sample(self, seeds: Any, seed: int) -> MiniBatch: ...
 
+    # One more, for another thread.
+    def clone(self, threads: int) -> Sampler: ...
+
 
 def draw_trace(
     folder: Path,
     sampler: Sampler,
     seeds: Iterable[Tensor | StateSeeds],
     seed: int,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress = silent,
     *,
     epoch: int = 0,
     rank: int = 0,
@@ -72,73 +76,46 @@ def draw_trace(
 
     Raises:
         ValueError: there are no seeds.
-        DatasetError: the folder cannot be made there.
-        TraceError: the disk is full.
+        DatasetError: the folder cannot be made there, or the disk is full.
     """
     batches = list(seeds)
     if not batches:
         raise ValueError("seeds: a trace needs at least one minibatch, got none")
-    try:
-        with new_folder(folder) as staged:
-            _write(staged, sampler, batches, seed, epoch, progress, rank, world)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise TraceError(
-            f"{folder}: the disk is full; free some space, lower max_batches, or set"
-            " GATHERBENCH_DATA to a folder on a larger disk"
-        ) from None
-
-
-def _write(
-    folder: Path,
-    sampler: Sampler,
-    batches: list[Tensor | StateSeeds],
-    seed: int,
-    epoch: int,
-    progress: Callable[[str, float], None] | None,
-    rank: int,
-    world: int,
-) -> None:
-    dtypes = {"input_ids": _smallest(sampler.num_nodes), "sources": "<i4", "targets": "<i4"}
-    writers = {name: _Writer(folder / f"{name}.bin", dtypes[name]) for name in _ARRAYS}
-    num_nodes: list[tuple[int, ...]] = []
-    num_edges: list[tuple[int, ...]] = []
-    try:
+    id_dtype = "<i4" if sampler.num_nodes <= 2**31 else "<i8"
+    num_nodes, num_edges = [], []
+    with new_folder(folder) as staged, contextlib.ExitStack() as files:
+        ids, sources, targets = writers = [
+            _Writer(files.enter_context((staged / f"{name}.bin").open("wb")), dtype)
+            for name, dtype in zip(_ARRAYS, (id_dtype, "<i4", "<i4"), strict=True)
+        ]
         for i, batch_seeds in enumerate(batches):
             batch = sampler.sample(batch_seeds, batch_seed(seed, epoch, i, rank, world))
-            writers["input_ids"].add(batch.input_ids)
+            ids.add(batch.input_ids)
             for edges in batch.edges:
-                writers["sources"].add(edges[0])
-                writers["targets"].add(edges[1])
+                sources.add(edges[0])
+                targets.add(edges[1])
             num_nodes.append(batch.num_nodes)
-            num_edges.append(tuple(edges.shape[1] for edges in batch.edges))
-            if progress is not None:
-                progress("draw the trace", (i + 1) / len(batches))
-    finally:
-        for writer in writers.values():
-            writer.close()
-    manifest: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
-        "graph_nodes": sampler.num_nodes,
-        "seed": seed,
-        "epoch": epoch,
-        "num_nodes": num_nodes,
-        "num_edges": num_edges,
-        "arrays": {name: writer.describe() for name, writer in writers.items()},
-    }
-    manifest["sha256"] = _digest(manifest)
-    (folder / MANIFEST).write_text(json.dumps(manifest) + "\n")
+            num_edges.append([edges.shape[1] for edges in batch.edges])
+            progress("draw the trace", (i + 1) / len(batches))
+        manifest: dict[str, Any] = {
+            "format_version": FORMAT_VERSION,
+            "graph_nodes": sampler.num_nodes,
+            "seed": seed,
+            "epoch": epoch,
+            "num_nodes": num_nodes,
+            "num_edges": num_edges,
+            "arrays": {n: writer.said() for n, writer in zip(_ARRAYS, writers, strict=True)},
+        }
+        manifest["sha256"] = _digest(manifest)
+        (staged / MANIFEST).write_text(json.dumps(manifest) + "\n")
 
 
 class _Writer:
     """Appends tensors to one file as ``dtype`` and knows what it wrote."""
 
-    def __init__(self, path: Path, dtype: str) -> None:
-        self._file = path.open("wb")
-        self._dtype = dtype
-        self._hash = hashlib.sha256()
-        self._length = 0
+    def __init__(self, file: BinaryIO, dtype: str) -> None:
+        self._file, self._dtype = file, dtype
+        self._hash, self._length = hashlib.sha256(), 0
 
     def add(self, values: Tensor) -> None:
         data = values.cpu().numpy().astype(self._dtype).data
@@ -146,10 +123,8 @@ class _Writer:
         self._hash.update(data)
         self._length += values.numel()
 
-    def close(self) -> None:
-        self._file.close()
-
-    def describe(self) -> dict[str, Any]:
+    def said(self) -> dict[str, Any]:
+        """What the manifest says of the file."""
         return {"dtype": self._dtype, "length": self._length, "sha256": self._hash.hexdigest()}
 
 
@@ -162,16 +137,11 @@ class Trace:
 
     Attributes:
         folder: where the files lie.
-        graph_nodes: nodes of the graph that was sampled, for a check against the dataset.
-        seed, epoch: what :func:`draw_trace` was given.
         num_nodes: int64 ``[batches, L + 1]``, :attr:`MiniBatch.num_nodes` of each.
         num_edges: int64 ``[batches, L]``, edges of each layer.
     """
 
     folder: Path
-    graph_nodes: int
-    seed: int
-    epoch: int
     num_nodes: NDArray[np.int64]
     num_edges: NDArray[np.int64]
     _arrays: dict[str, NDArray[np.int32]]
@@ -190,9 +160,6 @@ class Trace:
         edges = np.array(manifest["num_edges"], np.int64)
         return cls(
             folder=folder,
-            graph_nodes=manifest["graph_nodes"],
-            seed=manifest["seed"],
-            epoch=manifest["epoch"],
             num_nodes=nodes,
             num_edges=edges,
             _arrays={name: _map(folder, name, manifest["arrays"][name]) for name in _ARRAYS},
@@ -240,8 +207,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text())
-        digest = manifest.pop("sha256")
-        version = manifest["format_version"]
+        digest, version = manifest.pop("sha256"), manifest["format_version"]
     except FileNotFoundError:
         raise TraceError(f"{path} is missing: {folder} is no trace; {_REMEDY}") from None
     except (ValueError, KeyError, AttributeError, TypeError):
@@ -254,30 +220,21 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _map(folder: Path, name: str, expected: dict[str, Any]) -> NDArray[np.int32]:
-    path = folder / f"{name}.bin"
-    dtype = np.dtype(expected["dtype"])
+    path, dtype = folder / f"{name}.bin", np.dtype(expected["dtype"])
     try:
-        size = path.stat().st_size
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         raise TraceError(f"{path} is missing; {_REMEDY}") from None
-    if size != expected["length"] * dtype.itemsize:
-        raise TraceError(
-            f"{path}: {size} bytes, expected {expected['length'] * dtype.itemsize}; {_REMEDY}"
-        )
-    with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
-            raise TraceError(f"{path} is damaged (wrong checksum); {_REMEDY}")
-    if size == 0:  # no edge in the whole epoch; an empty file cannot be mapped
+    if digest != expected["sha256"]:
+        raise TraceError(f"{path} is damaged (wrong checksum); {_REMEDY}")
+    if not expected["length"]:  # no edge in the whole epoch; an empty file cannot be mapped
         return np.empty(0, dtype)
     return np.memmap(path, dtype, "r").view(np.ndarray)
 
 
 def _digest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _smallest(bound: int) -> str:
-    return "<i4" if bound <= 2**31 else "<i8"
 
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -87,15 +86,6 @@ def test_preparing_at_the_same_time_makes_it_once(tmp_path: Path, source: Counti
         folders = list(pool.map(lambda _: prepare_dataset("counting", root=tmp_path), range(8)))
     assert set(folders) == {tmp_path / "counting"}
     assert source.made == 1
-
-
-def test_two_processes_prepare_one_dataset(tmp_path: Path) -> None:
-    code = "from gatherbench.datasets.registry import prepare_dataset as p; p('wiki-like', 1e-3)"
-    env = {**os.environ, "GATHERBENCH_DATA": str(tmp_path)}
-    processes = [subprocess.Popen([sys.executable, "-c", code], env=env) for _ in range(2)]
-    assert [process.wait() for process in processes] == [0, 0]
-    assert open_dataset(tmp_path / "wiki-like@0.001", "full").spec.num_nodes == 13_600
-    assert [path.name for path in tmp_path.iterdir()] == ["wiki-like@0.001"]
 
 
 def test_every_source_keeps_the_contract() -> None:

@@ -28,7 +28,6 @@ from gatherbench.datasets.dataset import (
     HEADER_BYTES,
     MARKER,
     SPEC_FILE,
-    ArrayFile,
     DatasetSpec,
     read_spec,
     write_spec,
@@ -68,10 +67,12 @@ def make_arrays() -> Arrays:
     )
 
 
+ARRAYS = make_arrays()
+
+
 def write(
-    folder: Path, spec: DatasetSpec = SPEC, arrays: Arrays | None = None, note: str = ""
+    folder: Path, spec: DatasetSpec = SPEC, arrays: Arrays = ARRAYS, note: str = ""
 ) -> Arrays:
-    arrays = arrays or make_arrays()
     with DatasetWriter(folder, spec) as out:
         out.write_columns([(np.diff(arrays.indptr), arrays.indices)])
         out.write_features(arrays.features)
@@ -141,43 +142,27 @@ def change(folder: Path, array: str, patch: Callable[[NDArray[Any]], Any]) -> No
 # --- the header of the table ---------------------------------------------------------------------
 
 
-def reheader(path: Path, length: int) -> None:
-    """The same array behind a header of another length, and a spec that says so."""
-    values = np.load(path)
-    text = f"{{'descr': '{values.dtype.str}', 'fortran_order': False, 'shape': {values.shape}, }}"
-    padded = text.encode().ljust(length - 11) + b"\n"
-    header = np.lib.format.magic(1, 0) + (length - 10).to_bytes(2, "little") + padded
-    path.write_bytes(header + values.tobytes())
-    spec, files = read_spec(path.parent)
-    old = files[path.stem]
-    files[path.stem] = ArrayFile(old.dtype, old.shape, path.stat().st_size)
-    write_spec(path.parent, spec, files)
-
-
 def test_the_table_begins_on_a_block_and_numpy_reads_it(tmp_path: Path) -> None:
-    arrays = write(tmp_path / "tiny")
+    write(tmp_path / "tiny")
     path = tmp_path / "tiny" / "features.npy"
     table = np.load(path, mmap_mode="r")
     assert table.offset == 4096
     assert path.stat().st_size == 4096 + N * D * 4
-    np.testing.assert_array_equal(table, arrays.features)
+    np.testing.assert_array_equal(table, ARRAYS.features)
     assert np.load(tmp_path / "tiny" / "labels.npy", mmap_mode="r").offset == HEADER_BYTES
 
 
 def test_a_folder_of_an_earlier_version_opens(tmp_path: Path) -> None:
-    arrays = write(tmp_path / "tiny")
-    reheader(tmp_path / "tiny" / "features.npy", HEADER_BYTES)
-    data = open_dataset(tmp_path / "tiny", check="full")
-    np.testing.assert_array_equal(data.features, arrays.features)
-    assert data.features.offset == HEADER_BYTES
-
-
-@pytest.mark.parametrize(("array", "length"), [("features", 192), ("labels", 4096)])
-def test_a_header_that_no_version_wrote_is_refused(tmp_path: Path, array: str, length: int) -> None:
+    """Its table has a header as short as those of the other arrays."""
     write(tmp_path / "tiny")
-    reheader(tmp_path / "tiny" / f"{array}.npy", length)
-    with pytest.raises(DatasetError, match=rf"{array}\.npy"):
-        open_dataset(tmp_path / "tiny")
+    path = tmp_path / "tiny" / "features.npy"
+    np.save(path, ARRAYS.features)
+    spec, files = read_spec(path.parent)
+    files["features"] = dataclasses.replace(files["features"], bytes=path.stat().st_size)
+    write_spec(path.parent, spec, files)
+    data = open_dataset(path.parent, check="full")
+    np.testing.assert_array_equal(data.features, ARRAYS.features)
+    assert data.features.offset == HEADER_BYTES
 
 
 # --- files that are broken ------------------------------------------------------------------------
@@ -206,7 +191,7 @@ def relabel_dtype(path: Path) -> None:
     path.write_bytes(old.replace(b"<", b">") + content[HEADER_BYTES:])
 
 
-@pytest.mark.parametrize("array", ["indptr", "indices", "features", "labels", "test_ids"])
+@pytest.mark.parametrize("array", ["features", "test_ids"])
 @pytest.mark.parametrize(
     "damage", [Path.unlink, truncate, extend, garble_magic, garble_header, relabel_dtype]
 )
@@ -218,6 +203,8 @@ def test_a_damaged_file_is_refused_by_name_with_the_remedy(
     with pytest.raises(DatasetError, match=rf"{array}\.npy") as refusal:
         open_dataset(tmp_path / "tiny@0.5")
     assert "gatherbench datasets prepare tiny --scale 0.5 --force" in str(refusal.value)
+    assert "finite" not in str(refusal.value), "values of a file that is not what it was"
+    assert "no node" not in str(refusal.value)
 
 
 def patch_value(index: int | tuple[int, int], value: float) -> Callable[[NDArray[Any]], None]:
@@ -240,34 +227,20 @@ BAD_VALUES: list[tuple[str, Callable[[NDArray[Any]], None], str]] = [
     ("labels", patch_value(5, -2), r"\[5\] = -2 is no class"),
     ("train_ids", patch_value(5, N), "no node"),
     ("val_ids", patch_value(5, -1), "no node"),
+    ("val_ids", patch_value(7, int(ARRAYS.splits[0][3])), "names a node twice"),
+    ("test_ids", patch_value(7, int(ARRAYS.splits[2][0])), "names a node twice"),
 ]
 
 
-@pytest.mark.parametrize("check", ["quick", "full"])
 @pytest.mark.parametrize(("array", "patch", "complaint"), BAD_VALUES)
 def test_bad_values_are_refused(
-    tmp_path: Path,
-    array: str,
-    patch: Callable[[NDArray[Any]], None],
-    complaint: str,
-    check: Any,
+    tmp_path: Path, array: str, patch: Callable[[NDArray[Any]], None], complaint: str
 ) -> None:
     write(tmp_path / "tiny")
     change(tmp_path / "tiny", array, patch)
-    with pytest.raises(DatasetError, match=rf"{array}\.npy: .*{complaint}"):
-        open_dataset(tmp_path / "tiny", check=check)
-
-
-def test_splits_that_overlap_or_repeat_are_refused(tmp_path: Path) -> None:
-    train, _, test = write(tmp_path / "tiny").splits
-    for array, patch in (
-        ("val_ids", patch_value(7, int(train[3]))),
-        ("test_ids", patch_value(7, int(test[0]))),
-    ):
-        write(tmp_path / "tiny")
-        change(tmp_path / "tiny", array, patch)
-        with pytest.raises(DatasetError, match=rf"{array}\.npy: names a node twice"):
-            open_dataset(tmp_path / "tiny")
+    for check in ("quick", "full"):
+        with pytest.raises(DatasetError, match=rf"{array}\.npy: .*{complaint}"):
+            open_dataset(tmp_path / "tiny", check=check)
 
 
 # --- the spec -------------------------------------------------------------------------------------
@@ -277,32 +250,18 @@ def test_any_flipped_bit_in_the_spec_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "tiny")
     path = tmp_path / "tiny" / SPEC_FILE
     whole = path.read_bytes()
-    for position in range(0, len(whole), 7):
+    for position in range(0, len(whole), 19):
         broken = bytearray(whole)
         broken[position] ^= 1
-        if json_or_none(bytes(broken)) == json.loads(whole):
-            continue  # white space
+        with contextlib.suppress(ValueError):
+            if json.loads(broken) == json.loads(whole):
+                continue  # white space
         path.write_bytes(bytes(broken))
         with pytest.raises(DatasetError, match=r"spec\.json"):
             open_dataset(tmp_path / "tiny")
 
 
-def json_or_none(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
-
-
-def test_another_format_version_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "tiny")
-    spec, arrays = read_spec(tmp_path / "tiny")
-    write_spec(tmp_path / "tiny", dataclasses.replace(spec, format_version=99), arrays)
-    with pytest.raises(DatasetError, match="format version 99"):
-        open_dataset(tmp_path / "tiny")
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"spec": 3}', "\x00\x01"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"spec": 3}', "\x00\x01"])
 def test_a_spec_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     write(tmp_path / "tiny")
     (tmp_path / "tiny" / SPEC_FILE).write_text(text)
@@ -310,25 +269,16 @@ def test_a_spec_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
         open_dataset(tmp_path / "tiny")
 
 
-def test_a_missing_and_a_half_written_folder_are_refused(tmp_path: Path) -> None:
+def test_another_version_and_folders_without_a_spec_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="no such dataset folder"):
         open_dataset(tmp_path / "nowhere")
     write(tmp_path / "tiny")
+    spec, arrays = read_spec(tmp_path / "tiny")
+    write_spec(tmp_path / "tiny", dataclasses.replace(spec, format_version=99), arrays)
+    with pytest.raises(DatasetError, match="format version 99"):
+        open_dataset(tmp_path / "tiny")
     (tmp_path / "tiny" / SPEC_FILE).unlink()
     with pytest.raises(DatasetError, match=r"spec\.json: missing, so the folder was never"):
-        open_dataset(tmp_path / "tiny")
-
-
-@pytest.mark.parametrize(
-    "change", [{"num_nodes": N - 1}, {"num_edges": 3}, {"feature_dim": D + 1}], ids=str
-)
-def test_a_spec_that_its_arrays_contradict_is_refused(
-    tmp_path: Path, change: dict[str, int]
-) -> None:
-    write(tmp_path / "tiny")
-    spec, arrays = read_spec(tmp_path / "tiny")
-    write_spec(tmp_path / "tiny", dataclasses.replace(spec, **change), arrays)
-    with pytest.raises(DatasetError, match=r"\.npy"):
         open_dataset(tmp_path / "tiny")
 
 
@@ -395,16 +345,16 @@ def interrupted(failure: BaseException) -> Any:
 
 
 def test_a_failure_leaves_nothing_and_keeps_the_old_folder(tmp_path: Path) -> None:
-    arrays = write(tmp_path / "tiny")
+    write(tmp_path / "tiny")
     for failure in (RuntimeError("mid-way"), KeyboardInterrupt()):
         with pytest.raises(type(failure)):
-            write(tmp_path / "tiny", SPEC, arrays._replace(features=interrupted(failure)))
+            write(tmp_path / "tiny", SPEC, ARRAYS._replace(features=interrupted(failure)))
         assert leftovers(tmp_path) == []
-    np.testing.assert_array_equal(open_dataset(tmp_path / "tiny").labels, arrays.labels)
+    np.testing.assert_array_equal(open_dataset(tmp_path / "tiny").labels, ARRAYS.labels)
 
 
 def test_what_was_never_written_or_has_the_wrong_size_is_refused(tmp_path: Path) -> None:
-    arrays = make_arrays()
+    arrays = ARRAYS
     with (
         pytest.raises(DatasetError, match="never written: indptr, indices, features, train_ids"),
         DatasetWriter(tmp_path / "t", SPEC) as out,
@@ -427,14 +377,6 @@ def test_what_was_never_written_or_has_the_wrong_size_is_refused(tmp_path: Path)
         with pytest.raises(DatasetError, match=r"/t[:/]"):
             write(tmp_path / "t", SPEC, wrong)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_replacing_a_folder_leaves_only_the_new_one(tmp_path: Path) -> None:
-    write(tmp_path / "tiny")
-    arrays = make_arrays()
-    write(tmp_path / "tiny", SPEC, arrays._replace(labels=np.zeros(N, np.int64)))
-    assert not open_dataset(tmp_path / "tiny").labels.any()
-    assert [p.name for p in tmp_path.iterdir()] == ["tiny"]
 
 
 @pytest.mark.parametrize("spec", [None, "{", "[]", '{"spec": {}}', '{"name": "mine"}'])
@@ -465,25 +407,25 @@ def test_a_dataset_with_something_of_the_users_in_it_is_not_replaced(tmp_path: P
 
 
 def test_what_became_of_the_folder_meanwhile_is_looked_at_again(tmp_path: Path) -> None:
-    arrays = make_arrays()
-
     def features() -> Any:
-        yield arrays.features
+        yield ARRAYS.features
         (tmp_path / "tiny").mkdir()
         (tmp_path / "tiny" / "notes.txt").touch()
 
     with pytest.raises(DatasetError, match="nothing there is touched"):
-        write(tmp_path / "tiny", SPEC, arrays._replace(features=features()))
+        write(tmp_path / "tiny", SPEC, ARRAYS._replace(features=features()))
     assert [path.name for path in tmp_path.rglob("*")] == ["tiny", "notes.txt"]
 
 
-def test_a_link_to_a_dataset_is_replaced_and_the_dataset_stays(tmp_path: Path) -> None:
+def test_a_folder_or_a_link_to_one_is_replaced_by_the_new_one_alone(tmp_path: Path) -> None:
     write(tmp_path / "real")
     (tmp_path / "tiny").symlink_to(tmp_path / "real")
-    write(tmp_path / "tiny")
-    assert not (tmp_path / "tiny").is_symlink()
-    assert open_dataset(tmp_path / "real").spec.num_nodes == N
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["real", "tiny"]
+    for labels in (np.zeros(N, np.int64), np.ones(N, np.int64)):
+        write(tmp_path / "tiny", SPEC, ARRAYS._replace(labels=labels))
+        assert not (tmp_path / "tiny").is_symlink()
+        np.testing.assert_array_equal(open_dataset(tmp_path / "tiny").labels, labels)
+        np.testing.assert_array_equal(open_dataset(tmp_path / "real").labels, ARRAYS.labels)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["real", "tiny"]
 
 
 class Crash(BaseException):
@@ -539,28 +481,20 @@ def test_no_locks_are_left_and_waiting_is_for_the_lock_of_now(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_too_little_space_is_said_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = type("Usage", (), {"free": 12_345})
-    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(DatasetError, match=f"needs {folder_bytes(SPEC):,} bytes and 12,345 are"):
-        write(tmp_path / "tiny")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_disk_that_fills_up_meanwhile_is_said_and_leaves_nothing(
+def test_a_disk_that_is_too_small_or_fills_up_is_said_and_nothing_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(writer, "_write_header", full)
-    with (
-        pytest.raises(DatasetError, match=r"needs [\d,]+ bytes and [\d,]+ are free"),
-        DatasetWriter(tmp_path / "tiny", SPEC) as out,
-    ):
-        out.write_labels(np.zeros(N, int))
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "_write_header", full)
+        with pytest.raises(DatasetError, match=r"tiny: the disk is full; free some space"):
+            write(tmp_path / "tiny")
+    usage = type("Usage", (), {"free": 12_345})
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(DatasetError, match=f"needs {folder_bytes(SPEC):,} bytes and 12,345 are"):
+        write(tmp_path / "tiny")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -647,16 +581,12 @@ def test_where_folders_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert data_root() == tmp_path / "cache" / "gatherbench"
 
 
-@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".hidden", "a b", "a@b", "a" * 101])
-def test_a_name_that_is_no_folder_name_is_refused(name: str) -> None:
-    with pytest.raises(DatasetError, match="dataset name"):
+@pytest.mark.parametrize(
+    "name", ["", "..", "../x", "a/b", ".hidden", "a b", "a@b", "a" * 101, "raw", TRACES]
+)
+def test_a_name_that_is_no_folder_name_of_a_dataset_is_refused(name: str) -> None:
+    with pytest.raises(DatasetError, match=r"dataset name|is a folder of gatherbench's own"):
         dataset_folder(name)
-
-
-def test_a_name_of_something_else_in_the_data_folder_is_refused(tmp_path: Path) -> None:
-    for name in ("raw", TRACES):
-        with pytest.raises(DatasetError, match=f"'{name}' is a folder of gatherbench's own"):
-            dataset_folder(name, root=tmp_path)
 
 
 @pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import os
 import pickle
@@ -11,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.request
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,14 +20,12 @@ import scipy.sparse
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from gatherbench.datasets import download
 from gatherbench.datasets.dataset import DatasetError
-from gatherbench.datasets.import_torch import load_tensors
+from gatherbench.datasets.import_arrays import load_tensors
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import silent
-from gatherbench.datasets.store import open_dataset
 
 
 class Payload:
@@ -51,89 +47,66 @@ def payload(tmp_path: Path) -> Payload:
     return Payload(tmp_path / "made")
 
 
-def test_pickles_in_pygs_folder_are_not_run(tmp_path: Path, payload: Payload) -> None:
-    """PyG's loader falls back to loading anything, with a warning."""
-    raw, processed = tmp_path / "raw/reddit/raw", tmp_path / "raw/reddit/processed"
-    raw.mkdir(parents=True)
-    processed.mkdir()
-    np.savez(
-        raw / "reddit_data.npz",
-        feature=np.ones((4, 3)),
-        label=np.array([0, 2, 1, 2]),
-        node_types=np.array([1, 3, 2, 1]),
-    )
-    ends = (np.array([0, 1]), np.array([1, 0]))
-    scipy.sparse.save_npz(raw / "reddit_graph.npz", scipy.sparse.coo_array((np.ones(2), ends)))
+@pytest.mark.parametrize("lax", ["0", "1"])
+def test_pickles_in_the_folders_of_pyg_and_ogb_are_not_run(
+    tmp_path: Path, payload: Payload, lax: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their loaders fall back to loading anything; a variable makes ``torch.load`` run it too."""
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", lax)
+    reddit, ogb = tmp_path / "raw/reddit", tmp_path / "raw/ogbn_papers100M"
+    for folder in (reddit / "raw", reddit / "processed", ogb / "raw", ogb / "processed"):
+        folder.mkdir(parents=True)
+    (ogb / "split/time").mkdir(parents=True)
+    (ogb / "RELEASE_v1.txt").touch()
+    for part, ids in (("train", b"0\n"), ("valid", b"1\n"), ("test", b"1\n")):
+        (ogb / f"split/time/{part}.csv.gz").write_bytes(gzip.compress(ids))
     for name in ("data.pt", "pre_transform.pt", "pre_filter.pt"):
-        torch.save(payload, processed / name)
-    RedditSource().prepare(tmp_path / "reddit", 1.0, silent)
-    assert open_dataset(tmp_path / "reddit").indices.tolist() == [1, 0]
-    np.savez(
-        raw / "reddit_data.npz", feature=np.array([payload], object), label=[0], node_types=[1]
+        torch.save(payload, reddit / "processed" / name)
+    for name in ("split/time/split_dict.pt", "processed/data_processed", "processed/x.pt"):
+        torch.save(payload, ogb / name)
+    evil = np.array([[payload], [0]], object)
+    ends = (np.array([0, 1]), np.array([1, 0]))
+    scipy.sparse.save_npz(
+        reddit / "raw/reddit_graph.npz", scipy.sparse.coo_array((np.ones(2), ends))
     )
+    classes = {"label": [0, 2], "node_types": [1, 2]}
+    np.savez(reddit / "raw/reddit_data.npz", feature=np.ones((2, 3)), **classes)
+    RedditSource().prepare(tmp_path / "reddit", 1.0, silent)
+    np.savez(reddit / "raw/reddit_data.npz", feature=evil, **classes)
     with pytest.raises(DatasetError, match="'feature': holds Python objects"):
         RedditSource().prepare(tmp_path / "reddit", 1.0, silent)
-    assert not payload.made.exists()
-
-
-@pytest.mark.parametrize("lax", [False, True])
-def test_pickles_in_ogbs_folder_are_not_run(
-    tmp_path: Path, payload: Payload, lax: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor with the variable that makes ``torch.load`` run what it finds."""
-    pytest.importorskip("ogb")
-    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", str(int(lax)))
-    folder = tmp_path / "raw/ogbn_papers100M"
-    (folder / "raw").mkdir(parents=True)
-    (folder / "processed").mkdir()
-    (folder / "split/time").mkdir(parents=True)
-    (folder / "RELEASE_v1.txt").touch()
-    edges, table = np.array([[0, 1], [1, 0]]), np.ones((2, 128), np.float32)
-    np.savez(folder / "raw/data.npz", edge_index=edges, node_feat=table)
-    np.savez(folder / "raw/node-label.npz", node_label=np.zeros((2, 1)))
-    for part, ids in (("train", b"0\n"), ("valid", b"1\n"), ("test", b"1\n")):
-        (folder / f"split/time/{part}.csv.gz").write_bytes(gzip.compress(ids))
-    for name in ("split/time/split_dict.pt", "processed/data_processed", "processed/x.pt"):
-        torch.save(payload, folder / name)
-    with pytest.raises(DatasetError, match="names a node twice"):
-        OgbSource("ogbn-papers100M").prepare(tmp_path / "made-of-it", 1.0, silent)
-    np.savez(folder / "raw/node-label.npz", node_label=np.array([[payload], [0]], object))
-    with pytest.raises(DatasetError, match="'node_label': holds Python objects"):
-        OgbSource("ogbn-papers100M").prepare(tmp_path / "made-of-it", 1.0, silent)
-    (folder / "split/time/test.csv.gz").unlink()
-    with pytest.raises(DatasetError, match=r"test\.csv\.gz"):
-        OgbSource("ogbn-papers100M").prepare(tmp_path / "made-of-it", 1.0, silent)
+    table = np.ones((2, 128), np.float32)
+    np.savez(ogb / "raw/data.npz", edge_index=np.array(ends), node_feat=table)
+    for labels, complaint in ((np.zeros((2, 1)), "names a node twice"), (evil, "Python objects")):
+        np.savez(ogb / "raw/node-label.npz", node_label=labels)
+        with pytest.raises(DatasetError, match=complaint):
+            OgbSource("ogbn-papers100M").prepare(tmp_path / "made-of-it", 1.0, silent)
     assert not payload.made.exists()
 
 
 @pytest.mark.parametrize("option", ["path", "features", "labels", "train"])
 @pytest.mark.parametrize("suffix", [".pt", ".pth", ".npy", ".npz", ".txt", ".mtx"])
-@pytest.mark.parametrize("lax", [False, True])
 def test_pickles_given_to_import_are_not_run(
     tmp_path: Path,
     payload: Payload,
     option: str,
     suffix: str,
-    lax: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", str(int(lax)))
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     (tmp_path / "e.txt").write_text("0 1\n1 2\n")
-    array = np.array([payload, payload], object)
-    for number in range(5):
-        evil = tmp_path / f"evil-{number}{suffix}"
-        if number == 0:
-            torch.save({"edge_index": torch.zeros(2, 1, dtype=torch.long), "y": payload}, evil)
-        elif number == 1:
-            torch.save(payload, evil, _use_new_zipfile_serialization=False)
-        elif number == 2:
-            evil.write_bytes(pickle.dumps(payload))
-        elif number == 3:
-            with evil.open("wb") as file:
-                np.save(file, array)
-        else:
-            with evil.open("wb") as file:
-                np.savez(file, edge_index=array, indptr=array, indices=array, x=array, y=array)
+    array, evil = np.array([payload, payload], object), tmp_path / f"evil{suffix}"
+    names = ("edge_index", "indptr", "indices", "x", "y")
+    fields = {"edge_index": torch.zeros(2, 1, dtype=torch.long), "y": payload}
+    for write in (
+        lambda file: torch.save(fields, file),
+        lambda file: torch.save(payload, file, _use_new_zipfile_serialization=False),
+        lambda file: pickle.dump(payload, file),
+        lambda file: np.save(file, array),
+        lambda file: np.savez(file, **dict.fromkeys(names, array)),
+    ):
+        with evil.open("wb") as file:
+            write(file)
         files = {"path": tmp_path / "e.txt", option: evil}
         with pytest.raises(DatasetError):
             import_graph(files.pop("path"), "mine", root=tmp_path, **files)
@@ -194,10 +167,11 @@ def test_a_heterogeneous_graph_names_the_remedy(tmp_path: Path) -> None:
 # --- sizes ----------------------------------------------------------------------------------------
 
 LIMITED = """
-import resource, sys
+import resource, shutil, sys
 from pathlib import Path
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.dataset import DatasetError
+shutil.disk_usage = lambda _: type("U", (), {"free": 10})
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (128 << 20),) * 2)
 try:
@@ -221,26 +195,14 @@ def bomb(path: Path, zeros: int, **arrays: np.ndarray) -> None:
                     member.write(bytes(8 << 17))
 
 
-@pytest.mark.parametrize(
-    ("arrays", "complaint"),
-    [
-        ({"indptr": np.empty(0, int), "indices": np.array([1, 2])}, "ends with 0, expected the 2"),
-        ({"edge_index": np.array([[0], [1]]), "y": np.empty(0, int)}, "bytes and .* are free"),
-    ],
-)
-def test_an_archive_that_unpacks_to_much_more_takes_no_such_memory(
-    tmp_path: Path, arrays: dict[str, np.ndarray], complaint: str
-) -> None:
-    bomb(tmp_path / "bomb.npz", 1 << 25, **arrays)
+def test_an_archive_that_unpacks_to_much_more_takes_no_such_memory(tmp_path: Path) -> None:
+    """As on a small disk: what does not fit is refused before it is read."""
+    bomb(tmp_path / "bomb.npz", 1 << 25, edge_index=np.array([[0], [1]]), y=np.empty(0, int))
     assert (tmp_path / "bomb.npz").stat().st_size < 2 << 20
-    code = LIMITED
-    if "y" in arrays:  # as if the disk were small
-        code = "import shutil\nshutil.disk_usage = lambda _: type('U', (), {'free': 10})\n" + code
-    command = [sys.executable, "-c", code, str(tmp_path / "bomb.npz"), str(tmp_path)]
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "bomb.npz"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "refused:" in done.stdout
-    assert re.search(complaint, done.stdout), done.stdout
+    assert re.search("refused: .* bytes and .* are free", done.stdout), done.stdout
 
 
 @pytest.mark.parametrize("name", ["e.npy", "e.npz"])
@@ -255,7 +217,7 @@ def test_a_header_that_says_another_size_is_refused(tmp_path: Path, name: str, s
     if name == "e.npz":
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
             archive.writestr("edge_index.npy", lie)
-    with pytest.raises(DatasetError, match=r"header says int64 .* bytes, and there are 128"):
+    with pytest.raises(DatasetError, match=r"header says int64 .*, and there |cannot be read"):
         import_graph(tmp_path / name, "mine", root=tmp_path)
 
 
@@ -273,68 +235,3 @@ def test_a_pipe_or_a_folder_is_refused_at_once(tmp_path: Path, option: str) -> N
         files = {"path": tmp_path / "e.txt", option: odd}
         with pytest.raises(DatasetError, match="no regular file"):
             import_graph(files.pop("path"), "mine", root=tmp_path, **files)
-
-
-# --- downloads ------------------------------------------------------------------------------------
-
-
-class Answer(io.BytesIO):
-    """What ``urlopen`` gives, from ``url``."""
-
-    def __init__(self, body: bytes, url: str) -> None:
-        super().__init__(body)
-        self.url, self.headers = url, {"Content-Length": str(len(body))}
-
-
-def archive(name: str = "folder/file") -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as packed:
-        packed.writestr(name, "content")
-    return made.getvalue()
-
-
-def test_downloads_come_over_https_and_with_their_checksum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, leads_to = [], "https://example.org/g.zip"
-
-    def urlopen(url: str, timeout: float) -> Answer:
-        asked.append(url)
-        return Answer(archive(), leads_to)
-
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-    target = tmp_path / "raw/g"
-    url, right = "http://example.org/g.zip", hashlib.sha256(archive()).hexdigest()
-    with pytest.raises(DatasetError, match=f"its SHA-256 is {right}, expected {'0' * 64}: .* dam"):
-        download.fetch_folder(url, "folder", target, silent, "0" * 64)
-    assert not target.exists()
-    with pytest.raises(DatasetError, match=r"cannot be fetched .*elsewhere"):
-        download.fetch_folder(url, "elsewhere", target, silent, right)
-    download.fetch_folder(url, "folder", target, silent, right)
-    assert (target / "file").read_text() == "content"
-    leads_to = "http://example.org/g.zip"
-    with pytest.raises(DatasetError, match=r"leads to http://\S*, which is not https"):
-        download.fetch_folder(url, "folder", tmp_path / "raw/h", silent)
-    assert asked == ["https://example.org/g.zip"] * 4
-
-
-def test_an_archive_that_would_fill_the_disk_is_not_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as packed:
-        packed.writestr("folder/zeros", bytes(1 << 20))
-    answer = Answer(made.getvalue(), "https://example.org/g.zip")
-    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: answer)
-    usage = type("Usage", (), {"free": 1 << 19})
-    monkeypatch.setattr("gatherbench.datasets.files.shutil.disk_usage", lambda _: usage)
-    with pytest.raises(DatasetError, match=r"needs 1,048,576 bytes and 524,288 are free"):
-        download.fetch_folder("https://example.org/g.zip", "folder", tmp_path / "g", silent)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_has_no_checksum_says_so() -> None:
-    for source in (OgbSource("ogbn-products"), OgbSource("ogbn-papers100M")):
-        assert "no checksum" in " ".join(source.estimate(1.0).notes)
-    for name in ("ogbn-arxiv", "reddit"):
-        assert len(bytes.fromhex(download.published(name)["sha256"])) == 32

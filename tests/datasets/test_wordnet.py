@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ from gatherbench.datasets.wordnet.convert import (
     main,
     split_of,
     word_slot,
-    write_npz,
 )
 from gatherbench.datasets.wordnet.source import WordnetSource, gloss_features
 
@@ -81,21 +79,15 @@ def test_the_format_is_read(database: Path) -> None:
     assert second == sorted(word_slot(word) for word in ("a", "thing", "things"))
 
 
-def test_the_words_of_a_synset_are_no_feature(database: Path) -> None:
+def test_neither_the_words_of_a_synset_nor_its_class_are_features(database: Path) -> None:
     before = convert(database)
     path = database / "data.noun"
-    path.write_text(path.read_text().replace("01 entity 0", "01 creature 0"))
-    assert content_sha256(convert(database)) == content_sha256(before)
-
-
-def test_the_class_is_no_feature(database: Path) -> None:
-    before = convert(database)
-    path = database / "data.noun"
-    path.write_text(path.read_text().replace("00001740 03 n", "00001740 27 n"))
+    text = path.read_text().replace("01 entity 0", "01 creature 0")
+    path.write_text(text.replace("00001740 03 n", "00001740 27 n"))
     after = convert(database)
     assert after["labels"][0] == 27
-    for name in ("word_slots", "word_counts", "split", "pair_ends"):
-        assert np.array_equal(before[name], after[name])
+    after["labels"] = before["labels"]
+    assert content_sha256(after) == content_sha256(before)
 
 
 @pytest.mark.parametrize(
@@ -162,11 +154,6 @@ def test_the_shipped_file_is_wordnet() -> None:
     assert "Copyright 2006 by Princeton University" in (HOME / "LICENSE.WordNet").read_text()
 
 
-def test_the_shipped_file_has_no_clock_in_it() -> None:
-    with zipfile.ZipFile(HOME / "wordnet.npz") as archive:
-        assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-
-
 def test_the_hashes_are_the_same_on_every_machine() -> None:
     assert [word_slot(word) for word in ("entity", "breathe", "a")] == SLOTS
     assert [split_of(key) for key in ("n00001740", "v00001740", "a00001740")] == PARTS
@@ -224,21 +211,3 @@ def test_features_sum_signed_words(glosses: list[list[str]]) -> None:
             expected[word_slot(word) // 2] += -1 if word_slot(word) % 2 else 1
         length = np.sqrt((expected**2).sum())
         assert np.array_equal(row, (expected / max(length, 1)).astype(np.float32))
-
-
-def test_rows_do_not_depend_on_the_runs_they_are_built_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    counts = rng.integers(0, 9, 50).astype(np.uint16)
-    slots = rng.integers(0, 2 * FEATURE_DIM, counts.sum()).astype(np.uint16)
-    whole = np.concatenate(list(gloss_features(counts, slots, ignore)))
-    monkeypatch.setattr("gatherbench.datasets.wordnet.source._ROWS", 7)
-    assert np.array_equal(np.concatenate(list(gloss_features(counts, slots, ignore))), whole)
-
-
-def test_an_archive_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    arrays = {"b": np.arange(5, dtype=np.int16), "a": np.zeros((2, 3), np.float32)}
-    write_npz(tmp_path / "x.npz", arrays)
-    with np.load(tmp_path / "x.npz") as stored:
-        assert stored.files == ["a", "b"]
-        assert all(np.array_equal(stored[name], array) for name, array in arrays.items())
-        assert stored["b"].dtype == np.int16

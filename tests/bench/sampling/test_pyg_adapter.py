@@ -60,8 +60,7 @@ def check_subgraph(batch: Data, data: Data, fanouts: tuple[int, ...]) -> None:
 
 
 @FORK
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("fanouts", [(5, 3), (-1, 4, 2)], ids=str)
+@pytest.mark.parametrize(("num_workers", "fanouts"), [(0, (-1, 4, 2)), (2, (5, 3))])
 def test_an_epoch_of_subgraphs(data: Data, num_workers: int, fanouts: tuple[int, ...]) -> None:
     loader = NodeLoader(
         data,
@@ -96,31 +95,17 @@ def test_torchs_seed_repeats_an_epoch(data: Data, num_workers: int) -> None:
     assert not torch.equal(first[0], first[1])
 
 
-def test_graphsage_learns_with_layers_trimmed(data: Data) -> None:
-    torch.manual_seed(0)
+def test_layers_may_be_trimmed(data: Data) -> None:
     sampler = PygNeighborSampler.from_data(data, (10, 5))
-    loader = NodeLoader(data, sampler, batch_size=50, shuffle=True)
+    batch = next(iter(NodeLoader(data, sampler, batch_size=50)))
     model = GraphSAGE(12, 32, 2, CLASSES)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-    losses = []
-    for _ in range(5):
-        total = 0.0
-        for batch in loader:
-            optimiser.zero_grad()
-            out = model(
-                batch.x,
-                batch.edge_index,
-                num_sampled_nodes_per_hop=batch.num_sampled_nodes,
-                num_sampled_edges_per_hop=batch.num_sampled_edges,
-            )[: batch.batch_size]
-            untrimmed = model(batch.x, batch.edge_index)[: batch.batch_size]
-            assert torch.allclose(out, untrimmed, atol=1e-5)
-            loss = functional.cross_entropy(out, batch.y[: batch.batch_size])
-            loss.backward()
-            optimiser.step()
-            total += loss.item()
-        losses.append(total / len(loader))
-    assert losses[-1] < 0.5 * losses[0]
+    out = model(
+        batch.x,
+        batch.edge_index,
+        num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+        num_sampled_edges_per_hop=batch.num_sampled_edges,
+    )
+    assert torch.allclose(out[:50], model(batch.x, batch.edge_index)[:50], atol=1e-5)
 
 
 def test_a_graph_held_once(data: Data) -> None:

@@ -18,7 +18,6 @@ from scipy import stats
 
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.bench.sampling.torch_sampler import TorchNeighborSampler
 
 LEVEL = 1e-4
 #: ``draw(degree, fanout, targets)``: a subset of ``range(degree)`` for each of many targets.
@@ -49,21 +48,12 @@ def subsets_of(batch: MiniBatch, fanout: int) -> list[tuple[int, ...]]:
     return [tuple(row) for row in neighbours.reshape(-1, fanout).tolist()]
 
 
-def by_numba(degree: int, fanout: int, targets: int) -> list[tuple[int, ...]]:
-    sampler = NeighborSampler(*star_forest(degree, targets), (fanout,))
-    return subsets_of(sampler.sample(torch.arange(degree, degree + targets), 1), fanout)
-
-
-def by_torch(degree: int, fanout: int, targets: int) -> list[tuple[int, ...]]:
-    indptr, indices = (torch.from_numpy(array) for array in star_forest(degree, targets))
-    sampler = TorchNeighborSampler(indptr, indices, (fanout,))
-    return subsets_of(sampler.sample(torch.arange(degree, degree + targets), 1), fanout)
-
-
-@pytest.mark.parametrize("draw", [by_numba, by_torch])
 @pytest.mark.parametrize(("degree", "fanout"), [(2, 1), (5, 2), (6, 3), (7, 6), (12, 4), (70, 2)])
-def test_every_subset_is_equally_likely(draw: Draw, degree: int, fanout: int) -> None:
-    assert is_uniform(draw(degree, fanout, 40_000), degree, fanout)
+def test_every_subset_is_equally_likely(degree: int, fanout: int) -> None:
+    """Of the CPU sampler; the other draws the same bits."""
+    sampler = NeighborSampler(*star_forest(degree, 40_000), (fanout,))
+    drawn = sampler.sample(torch.arange(degree, degree + 40_000), 1)
+    assert is_uniform(subsets_of(drawn, fanout), degree, fanout)
 
 
 def with_replacement(degree: int, fanout: int, targets: int) -> Iterable[tuple[int, ...]]:
@@ -91,16 +81,16 @@ def right_but_in_python(degree: int, fanout: int, targets: int) -> Iterable[tupl
     return (tuple(rng.sample(range(degree), fanout)) for _ in range(targets))
 
 
-@pytest.mark.parametrize("draw", [with_replacement, first_of_the_list, seldom_the_last])
-def test_wrong_samplers_are_rejected(draw: Draw) -> None:
-    assert not is_uniform(draw(6, 3, 40_000), 6, 3)
-    assert is_uniform(right_but_in_python(6, 3, 40_000), 6, 3)
+def test_wrong_samplers_are_rejected() -> None:
+    for draw in (with_replacement, first_of_the_list, seldom_the_last):
+        assert not is_uniform(draw(6, 3, 10_000), 6, 3)
+    assert is_uniform(right_but_in_python(6, 3, 10_000), 6, 3)
 
 
 def test_one_node_over_many_seeds() -> None:
     """The seed decides as evenly as the node does."""
     sampler = NeighborSampler(*star_forest(6, 1), (2,), threads=1)
-    drawn = (subsets_of(sampler.sample(torch.tensor([6]), seed), 2)[0] for seed in range(4000))
+    drawn = (subsets_of(sampler.sample(torch.tensor([6]), seed), 2)[0] for seed in range(2000))
     assert is_uniform(drawn, 6, 2)
 
 

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.bench.sampling.torch_sampler import TorchNeighborSampler
+from gatherbench.bench.sampling.torch_sampler import DeviceSampler
+
+from .minibatches import same
 
 Graph = tuple[NDArray[np.int64], NDArray[np.int32] | NDArray[np.int64]]
 
@@ -98,16 +100,8 @@ def random_graph(num_nodes: int, mean_degree: int, seed: int = 0) -> Graph:
 def both_samplers(graph: Graph, fanouts: Sequence[int], seeds: Tensor, seed: int) -> MiniBatch:
     """The CPU sampler's minibatch, after a look that torch's is the same bit for bit."""
     ours = NeighborSampler(*graph, fanouts).sample(seeds, seed)
-    indptr, indices = (torch.from_numpy(array) for array in graph)
-    assert_same(ours, TorchNeighborSampler(indptr, indices, fanouts).sample(seeds, seed))
+    assert same(ours, DeviceSampler(*graph, fanouts, torch.device("cpu")).sample(seeds, seed))
     return ours
-
-
-def assert_same(a: MiniBatch, b: MiniBatch) -> None:
-    assert a.num_nodes == b.num_nodes
-    assert torch.equal(a.input_ids, b.input_ids)
-    assert len(a.edges) == len(b.edges)
-    assert all(map(torch.equal, a.edges, b.edges))
 
 
 @st.composite
@@ -122,7 +116,7 @@ def sampling_jobs(draw: st.DrawFn) -> tuple[Graph, list[int], Tensor, int]:
 
 
 @given(sampling_jobs())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 def test_any_graph(job: tuple[Graph, list[int], Tensor, int]) -> None:
     graph, fanouts, seeds, seed = job
     check_minibatch(both_samplers(graph, fanouts, seeds, seed), graph, fanouts, seeds)
@@ -148,11 +142,12 @@ def test_one_sampler_keeps_nothing_from_call_to_call() -> None:
     used = NeighborSampler(*graph, (5, 5))
     for start in range(0, 250, 10):
         seeds = torch.arange(start, start + 50)
-        assert_same(used.sample(seeds, start), NeighborSampler(*graph, (5, 5)).sample(seeds, start))
+        fresh = NeighborSampler(*graph, (5, 5))
+        assert same(used.sample(seeds, start), fresh.sample(seeds, start))
 
 
-def test_a_hub_of_a_million_neighbours() -> None:
-    hub = 1_000_000
+def test_a_hub() -> None:
+    hub = 100_000
     indptr = np.full(hub + 2, 0, np.int64)
     indptr[-1] = hub
     graph = (indptr, np.arange(hub, dtype=np.int32))

@@ -13,12 +13,14 @@ import torch
 from numpy.typing import NDArray
 
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
-from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.sampling.numba_sampler import NeighborSampler, Team
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.splitmix import derive, mix, stream
-from gatherbench.bench.sampling.torch_sampler import TorchNeighborSampler
+from gatherbench.bench.sampling.torch_sampler import DeviceSampler
+
+from .minibatches import same
 
 NODES, DEGREE = 3000, 40
+HOST = torch.device("cpu")
 FORK = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
@@ -28,14 +30,6 @@ def graph() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.arange(NODES + 1, dtype=np.int64) * DEGREE, rng.integers(0, NODES, NODES * DEGREE)
 
 
-def same(a: MiniBatch, b: MiniBatch) -> bool:
-    return (
-        a.num_nodes == b.num_nodes
-        and torch.equal(a.input_ids, b.input_ids)
-        and all(map(torch.equal, a.edges, b.edges))
-    )
-
-
 @pytest.mark.parametrize("threads", [2, 5, None])
 def test_the_number_of_threads_changes_nothing(graph, threads) -> None:
     seeds = torch.randperm(NODES, generator=torch.Generator().manual_seed(0))[:1000]
@@ -43,12 +37,6 @@ def test_the_number_of_threads_changes_nothing(graph, threads) -> None:
     many = NeighborSampler(*graph, (25, 10), threads)
     for seed in range(5):
         assert same(one.sample(seeds, seed), many.sample(seeds, seed))
-
-
-def test_seeds_of_a_minibatch_differ_and_repeat(graph) -> None:
-    sampler, seeds = NeighborSampler(*graph, (5,)), torch.arange(100)
-    assert same(sampler.sample(seeds, 1), sampler.sample(seeds, 1))
-    assert not same(sampler.sample(seeds, 1), sampler.sample(seeds, 2))
 
 
 def test_threads_of_the_caller_wait_for_one_another(graph) -> None:
@@ -66,13 +54,12 @@ def _sample_in_child(sampler: NeighborSampler, queue) -> None:
 
 
 @FORK
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_in_a_child_process(graph, method) -> None:
+def test_in_a_forked_process(graph) -> None:
     sampler = NeighborSampler(*graph, (20, 10), threads=2)
     batch = sampler.sample(torch.arange(1000), 3)  # its threads live, and do not come along
-    context = multiprocessing.get_context(method)
+    context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
-    with sampler._team.alone():  # forked in the middle of a minibatch
+    with sampler._lock:  # forked in the middle of a minibatch
         child = context.Process(target=_sample_in_child, args=(sampler, queue))
         child.start()
     child.join(100)
@@ -87,25 +74,19 @@ def test_pickled_and_back(graph) -> None:
     assert same(copy.sample(torch.arange(9), 1), sampler.sample(torch.arange(9), 1))
 
 
-def test_a_team_waits_for_all_when_one_fails() -> None:
-    team, ended = Team(1), threading.Event()
+@pytest.mark.parametrize("fails", [0, 2])
+def test_a_layer_ends_for_all_when_it_fails_for_one(graph, fails: int) -> None:
+    ended = []
 
     def part(member: int, _start: int, _stop: int) -> None:
-        if member == 0:
-            raise OSError("the caller's part")
-        threading.Event().wait(0.05)
-        ended.set()
+        if member == fails:
+            raise OSError(f"part {member}")
+        threading.Event().wait(0.02)
+        ended.append(member)
 
-    with pytest.raises(OSError, match="the caller's part"):
-        team.run(part, [0, 1, 2])
-    assert ended.is_set()
-    with pytest.raises(OSError, match="a helper's part"):
-        team.run(_fail_in_helper, [0, 1, 2, 3])
-
-
-def _fail_in_helper(member: int, _start: int, _stop: int) -> None:
-    if member == 2:
-        raise OSError("a helper's part")
+    with pytest.raises(OSError, match=f"part {fails}"):
+        NeighborSampler(*graph, (3,))._run(part, [0, 1, 2, 3])
+    assert sorted(ended) == sorted({0, 1, 2} - {fails})
 
 
 SEEDS_REFUSED = [
@@ -122,8 +103,7 @@ SEEDS_REFUSED = [
 
 @pytest.mark.parametrize(("seeds", "error", "message"), SEEDS_REFUSED)
 def test_wrong_seeds_and_then_right_ones(graph, seeds, error, message) -> None:
-    indptr, indices = (torch.from_numpy(array) for array in graph)
-    for sampler in (NeighborSampler(*graph, (3,)), TorchNeighborSampler(indptr, indices, (3,))):
+    for sampler in (NeighborSampler(*graph, (3,)), DeviceSampler(*graph, (3,), HOST)):
         before = sampler.sample(torch.arange(5), 0)
         with pytest.raises(error, match=message):
             sampler.sample(seeds, 0)
@@ -152,7 +132,7 @@ def test_what_is_no_graph(indptr, indices, error, message) -> None:
     with pytest.raises(error, match=message):
         NeighborSampler(indptr, indices, (2,))
     with pytest.raises(error, match=message):
-        TorchNeighborSampler(torch.from_numpy(indptr), torch.from_numpy(indices), (2,))
+        DeviceSampler(indptr, indices, (2,), HOST)
 
 
 @pytest.mark.parametrize("stranger", [-1, 2, 2**31 - 1])
@@ -163,16 +143,13 @@ def test_a_neighbour_outside_the_graph(stranger) -> None:
     with pytest.raises(IndexError, match=f"holds node {stranger}, outside"):
         sampler.sample(torch.tensor([1]), 0)
     with pytest.raises(IndexError, match="outside the graph"):
-        TorchNeighborSampler(torch.from_numpy(indptr), torch.from_numpy(indices), (2,))
+        DeviceSampler(indptr, indices, (2,), HOST)
 
 
 @pytest.mark.parametrize("fanouts", [(), (5, 0), (-2,)])
-def test_fanouts_that_make_no_sense(graph, fanouts) -> None:
+def test_fanouts_and_threads_that_make_no_sense(graph, fanouts) -> None:
     with pytest.raises(ValueError, match="fanouts"):
         NeighborSampler(*graph, fanouts)
-
-
-def test_no_threads_at_all(graph) -> None:
     with pytest.raises(ValueError, match="threads = 0"):
         NeighborSampler(*graph, (2,), threads=0)
 

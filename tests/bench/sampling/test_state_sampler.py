@@ -30,6 +30,8 @@ from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.partition_orders import ORDERS, Partitions
 
+from .minibatches import same
+
 NODES, FANOUTS = 300, (5, -1)
 HOST = torch.device("cpu")
 
@@ -39,11 +41,6 @@ def graph() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     indptr = np.cumsum([0, *rng.integers(0, 30, NODES)], dtype=np.int64)
     return indptr, rng.integers(0, NODES, indptr[-1]).astype(np.int32)
-
-
-def same(one: MiniBatch, other: MiniBatch) -> bool:
-    edges = zip(one.edges, other.edges, strict=True)
-    return torch.equal(one.input_ids, other.input_ids) and all(torch.equal(*two) for two in edges)
 
 
 @given(

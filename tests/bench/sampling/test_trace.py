@@ -20,6 +20,9 @@ from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds, rank_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.trace import Trace, TraceError, draw_trace
+from gatherbench.datasets.dataset import DatasetError
+
+from .minibatches import same
 
 NODES, SEED = 300, 11
 
@@ -92,38 +95,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "trace"
 
 
-def assert_same(a: MiniBatch, b: MiniBatch) -> None:
-    assert a.num_nodes == b.num_nodes
-    assert a.input_ids.dtype == b.input_ids.dtype == torch.int64
-    assert torch.equal(a.input_ids, b.input_ids)
-    assert len(a.edges) == len(b.edges)
-    for one, other in zip(a.edges, b.edges, strict=True):
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other)
-
-
 def test_live_sampling_gives_the_trace(folder: Path) -> None:
     trace, sampler = Trace.open(folder), make_sampler()
     assert len(trace) == len(SEEDS) == 7
     for i, seeds in enumerate(SEEDS):
         live = sampler.sample(seeds, batch_seed(SEED, 0, i))
-        assert_same(trace[i], live)
+        assert same(trace[i], live)
         assert torch.equal(trace.input_ids(i), live.input_ids)
-    assert [batch.num_nodes for batch in trace] == [trace[i].num_nodes for i in range(7)]
-
-
-def test_what_a_trace_says_of_itself(folder: Path) -> None:
-    trace = Trace.open(folder)
-    assert (trace.graph_nodes, trace.seed, trace.epoch) == (NODES, SEED, 0)
-    assert trace.num_nodes.shape == (7, 3)
-    assert trace.num_edges.sum() == sum(e.shape[1] for batch in trace for e in batch.edges)
-
-
-def test_minibatches_can_be_changed_without_harm(folder: Path) -> None:
-    trace = Trace.open(folder)
     before = trace.input_ids(0)
     trace.input_ids(0).zero_()
-    assert torch.equal(trace.input_ids(0), before)
+    assert torch.equal(trace.input_ids(0), before), "a copy of what is on disk"
+    assert [batch.num_nodes for batch in trace] == [trace[i].num_nodes for i in range(7)]
+    assert trace.num_nodes.shape == (7, 3)
+    assert trace.num_edges.sum() == sum(e.shape[1] for batch in trace for e in batch.edges)
 
 
 def test_one_seed_one_sequence_of_bytes(folder: Path, tmp_path: Path) -> None:
@@ -138,17 +122,15 @@ def test_one_seed_one_sequence_of_bytes(folder: Path, tmp_path: Path) -> None:
 
 def test_epochs_differ(folder: Path, tmp_path: Path) -> None:
     draw_trace(tmp_path / "next", make_sampler(), SEEDS, SEED, epoch=1)
-    assert_same(
-        Trace.open(tmp_path / "next")[2], make_sampler().sample(SEEDS[2], batch_seed(SEED, 1, 2))
-    )
+    live = make_sampler().sample(SEEDS[2], batch_seed(SEED, 1, 2))
+    assert same(Trace.open(tmp_path / "next")[2], live)
 
 
-def test_progress_is_reported(tmp_path: Path) -> None:
-    seen: list[tuple[str, float]] = []
-    draw_trace(
-        tmp_path / "t", make_sampler(), SEEDS, 0, lambda what, part: seen.append((what, part))
-    )
-    assert [part for _, part in seen] == [(i + 1) / 7 for i in range(7)]
+def test_a_trace_is_replaced_and_progress_reported(folder: Path) -> None:
+    seen: list[float] = []
+    draw_trace(folder, make_sampler(), SEEDS[:2], SEED, lambda _, part: seen.append(part))
+    assert len(Trace.open(folder)) == 2
+    assert seen == [0.5, 1.0]
 
 
 @pytest.mark.parametrize("i", [-1, 7])
@@ -180,12 +162,9 @@ def test_ids_that_need_64_bits(tmp_path: Path) -> None:
     assert Trace.open(tmp_path / "t").input_ids(0).tolist() == [2**35 + 3, 2**35 + 1]
 
 
-def test_no_minibatch_no_trace(tmp_path: Path) -> None:
+def test_a_trace_that_fails_leaves_nothing(folder: Path) -> None:
     with pytest.raises(ValueError, match="at least one minibatch"):
-        draw_trace(tmp_path / "t", make_sampler(), [], 0)
-
-
-def test_a_trace_that_fails_midway_leaves_nothing(folder: Path) -> None:
+        draw_trace(folder, make_sampler(), [], 0)
     before = (folder / "trace.json").read_bytes()
     with pytest.raises(IndexError, match="outside"):
         draw_trace(folder, make_sampler(), [*SEEDS, torch.tensor([NODES])], SEED)
@@ -203,14 +182,9 @@ class FullDisk:
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="the disk is full; free some space"):
+    with pytest.raises(DatasetError, match="the disk is full; free some space"):
         draw_trace(tmp_path / "t", FullDisk(), SEEDS, SEED)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_trace_is_replaced(folder: Path) -> None:
-    draw_trace(folder, make_sampler(), SEEDS[:2], SEED)
-    assert len(Trace.open(folder)) == 2
 
 
 def _flip_a_byte(path: Path) -> None:
@@ -238,13 +212,10 @@ def test_a_manifest_that_is_none(folder: Path, text: str) -> None:
         Trace.open(folder)
 
 
-def test_another_version(folder: Path) -> None:
+def test_another_version_and_no_trace_at_all(folder: Path) -> None:
     manifest = json.loads((folder / "trace.json").read_text())
     (folder / "trace.json").write_text(json.dumps({**manifest, "format_version": 99}))
     with pytest.raises(TraceError, match="format 99, expected 1"):
         Trace.open(folder)
-
-
-def test_not_even_a_folder(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="is no trace"):
-        Trace.open(tmp_path / "nowhere")
+        Trace.open(folder.parent)
