@@ -44,7 +44,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo 'error: $(PYTHON) cannot make a virtual environment (Debian and Ubuntu: apt-get install python3-venv)' >&2; \
 	  rm -rf $(VENV); exit 2; }
-	$(VENV)/bin/python -m pip install -q -c constraints.txt -e '.[disk,notebooks,dev]'
+	$(VENV)/bin/python -m pip install -q -c constraints.txt -e '.[ogb,disk,notebooks,dev]'
 	@touch $@
 
 bench: $(READY) ## measure every strategy (plan PLAN=quick), print table and pictures (no GPU: predict for PROFILE=)

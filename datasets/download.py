@@ -55,12 +55,14 @@ def fetch_folder(
     """Downloads a zip archive and makes its folder ``inside`` (``"."``: all of it) ``target``.
 
     Args:
+        url: an ``http:`` address is asked for by https.
         sha256: of the archive, where it is known.
 
     Raises:
         DatasetError: no network, too little disk, another checksum, or a broken archive; says
             where the files of the archive can be put by hand.
     """
+    url = url.replace("http://", "https://", 1)
     make_parent(target)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as scratch:
         archive, content = Path(scratch) / "archive.zip", Path(scratch) / "content"

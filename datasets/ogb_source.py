@@ -1,19 +1,25 @@
-"""The node-classification graphs of the Open Graph Benchmark, from the files that it publishes.
+"""The node-classification graphs of the Open Graph Benchmark, read by the ``ogb`` package itself.
 
-OGB's own package asks the network for a newer version when it is imported, saves a second copy of
-the graph as a pickle, and holds every array of ogbn-papers100M at once. Its files are plain: CSV,
-or arrays in an ``.npz``, which is read piece by piece.
+Three habits of ogb 1.3.6 do not suit an unattended run and are kept out here. It asks the network
+for a newer version when it is imported. Its loader saves a second copy of the whole graph as a
+pickle and takes splits from one that it finds; a pickle can run any code, so none is written or
+read. And for ogbn-papers100M it holds every array at once, so that graph is streamed out of the
+archive.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import sys
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from gatherbench.datasets.columns import columns, edge_keys
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
@@ -21,6 +27,8 @@ from gatherbench.datasets.download import fetch_folder, published, published_spe
 from gatherbench.datasets.npz_stream import float_rows, stored_array
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
+
+Splits = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,62 +50,146 @@ class OgbSource:
         return published_spec(self.name, scale, "repeated edges merged, self-loops kept")
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        known = published(self.name)
-        place = folder.parent / "raw" / self.name.replace("-", "_")
-        raw, packed = place / "raw", known["packed"]
-        if not place.exists():
-            fetch_folder(known["url"], known["inside"], place, progress, known.get("sha256"))
-        for needed in ("RELEASE_v1.txt", "raw/data.npz" if packed else "raw/edge.csv.gz"):
-            if not (place / needed).is_file():
-                raise DatasetError(
-                    f"{place / needed}: missing; {place} is an unfinished or an older download: "
-                    f"remove it, or put there what {known['url']} has in {known['inside']!r}"
-                )
-        progress(f"reading {place}", 0.0)
-        split = place / "split" / known["split"]
-        splits = [read_csv(split / f"{part}.csv.gz")[:, 0] for part in ("train", "valid", "test")]
-        table: Any
-        if packed:
-            stored = stored_array(raw / "data.npz", "node_feat")
-            edges = stored_array(raw / "data.npz", "edge_index")
-            classes = stored_array(raw / "node-label.npz", "node_label")
-            nodes, width = stored.expect("f", None, None)
-            _, count = edges.expect("i", 2, None)
-            classes.expect("fi", nodes, 1)
-            pairs, labels, table = edges.pairs(), classes.whole(), float_rows(stored, progress)
+        nodeproppred = import_nodeproppred()
+        raw = folder.parent / "raw" / self.name.replace("-", "_")
+        meta = _meta(nodeproppred, self.name)
+        if not raw.exists():
+            checksum = published(self.name).get("sha256")
+            fetch_folder(meta["url"], meta["download_name"], raw, progress, checksum)
+        _check_release(raw, meta)
+        splits = _splits(raw / "split" / meta["split"])
+        if meta["binary"] == "True":
+            self._stream(raw / "raw", folder, splits, progress)
         else:
-            ends = read_csv(raw / "edge.csv.gz")
-            table = read_csv(raw / "node-feat.csv.gz", np.float32)
-            labels = read_csv(raw / "node-label.csv.gz", np.float64)
-            pairs, count, (nodes, width) = iter([(ends[:, 0], ends[:, 1])]), len(ends), table.shape
-        both = known["symmetrise"]
-        spec = replace(
-            self.estimate(scale),
-            num_nodes=nodes,
-            num_edges=count * (1 + both),  # merging may leave fewer
-            feature_dim=width,
-        )
+            progress(f"reading {raw}", 0.0)
+            self._load(raw / "raw", folder, splits, meta["add_inverse_edge"] == "True", progress)
+            progress(f"reading {raw}", 1.0)
+
+    def _load(
+        self, raw: Path, folder: Path, splits: Splits, add_inverse_edge: bool, progress: Progress
+    ) -> None:
+        """Through OGB's reader of ``.csv.gz`` files, which holds the whole graph."""
+        import pandas as pd
+        from ogb.io.read_graph_raw import read_csv_graph_raw
+
+        with _quiet(), _explained(raw):
+            graph = read_csv_graph_raw(str(raw), add_inverse_edge)[0]
+            labels = classes(pd.read_csv(raw / "node-label.csv.gz", header=None).to_numpy())
+        source, target = graph["edge_index"]
+        features = graph["node_feat"]
+        if features is None:  # OGB's reader takes a missing file for a graph without features
+            raise DatasetError(f"{raw / 'node-feat.csv.gz'}: missing; remove {raw.parent}")
+        symmetrise = published(self.name)["symmetrise"]
+        pairs = [(source, target)]
+        keys = edge_keys(pairs, len(source), len(features), str(raw), symmetrise)
+        spec = self._spec(features.shape, len(keys))
         with DatasetWriter(folder, spec, progress) as writer:
-            writer.write_labels(np.nan_to_num(labels.reshape(-1), nan=-1).astype(np.int64))
+            writer.write_columns(columns(keys, spec.num_nodes))
+            writer.write_features(features)
+            writer.write_labels(labels)
             writer.write_splits(*splits)
-            writer.write_columns(columns(edge_keys(pairs, count, nodes, str(raw), both), nodes))
-            writer.write_features(table)
-        progress(f"reading {place}", 1.0)
+
+    def _stream(self, raw: Path, folder: Path, splits: Splits, progress: Progress) -> None:
+        """Out of ``data.npz``: 8 bytes an edge in memory, and never more than some rows."""
+        table = stored_array(raw / "data.npz", "node_feat")
+        edges = stored_array(raw / "data.npz", "edge_index")
+        labels = stored_array(raw / "node-label.npz", "node_label")
+        nodes, width = table.expect("f", None, None)
+        _, count = edges.expect("i", 2, None)
+        labels.expect("fi", nodes, 1)
+        progress("reading edges", 0.0)
+        with DatasetWriter(folder, self._spec((nodes, width), count), progress) as writer:
+            writer.write_labels(classes(labels.whole()))
+            writer.write_splits(*splits)
+            keys = edge_keys(edges.pairs(), count, nodes, edges.where)
+            writer.write_columns(columns(keys, nodes))
+            del keys
+            writer.write_features(float_rows(table, progress))
+
+    def _spec(self, shape: tuple[int, int], edges: int) -> DatasetSpec:
+        """The estimate with the sizes that the files have; merging may leave fewer edges."""
+        known = self.estimate(1.0)
+        return replace(known, num_nodes=shape[0], num_edges=edges, feature_dim=shape[1])
 
 
-def read_csv(path: Path, dtype: DTypeLike = np.int64) -> NDArray[Any]:
-    """A table of numbers without a header, ``[N, D]``.
+def classes(labels: NDArray[Any]) -> NDArray[np.int64]:
+    """OGB's labels ``[N, 1]``, NaN where there is none, as int64 ``[N]`` with -1 there."""
+    flat = labels.reshape(-1)
+    if flat.dtype.kind == "f":
+        flat = np.where(np.isnan(flat), -1, flat)
+    return flat.astype(np.int64)
+
+
+def import_nodeproppred() -> Any:
+    """The package ``ogb.nodeproppred``, imported without its look at the network.
+
+    ``ogb/version.py`` starts a thread that asks the package index for a newer version, and goes
+    without where the package ``outdated`` is missing: so it is missing for that moment.
 
     Raises:
-        DatasetError: the file is missing or damaged.
+        DatasetError: ogb is not installed.
     """
+    hidden = sys.modules.get("outdated")
+    sys.modules["outdated"] = None  # type: ignore[assignment]  # makes its import fail
+    try:
+        with _quiet():
+            import ogb.nodeproppred
+    except ModuleNotFoundError as error:
+        raise DatasetError(
+            f"this graph is read by the package ogb ({error}); pip install 'gatherbench[ogb]'"
+        ) from error
+    finally:
+        del sys.modules["outdated"]
+        if hidden is not None:
+            sys.modules["outdated"] = hidden
+    return ogb.nodeproppred
+
+
+def _meta(nodeproppred: Any, name: str) -> dict[str, str]:
+    """OGB's own record of a dataset, from the table in its package."""
     import pandas as pd
 
+    master = Path(nodeproppred.__file__).with_name("master.csv")
+    table = pd.read_csv(master, index_col=0, keep_default_na=False)
+    return {str(key): str(value) for key, value in table[name].items()}
+
+
+def _check_release(raw: Path, meta: dict[str, str]) -> None:
+    """Refuses what OGB would ask about on the terminal, or want to download again."""
+    first = "data.npz" if meta["binary"] == "True" else "edge.csv.gz"
+    for needed in (f"RELEASE_v{meta['version']}.txt", f"raw/{first}"):
+        if not (raw / needed).is_file():
+            raise DatasetError(
+                f"{raw / needed}: missing; {raw} is an unfinished or an older download: remove "
+                f"it, or put there what {meta['url']} has in {meta['download_name']!r}"
+            )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps what OGB prints, its progress bars included, from the terminal."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+@contextlib.contextmanager
+def _explained(raw: Path) -> Iterator[None]:
+    """Turns what OGB, pandas and NumPy raise on a damaged file into a remedy."""
     try:
-        return pd.read_csv(path, header=None, dtype=np.dtype(dtype)).to_numpy()
-    except FileNotFoundError:
-        raise DatasetError(f"{path}: missing; remove the download to fetch it anew") from None
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+        yield
+    except (OSError, EOFError, KeyError, ValueError, RuntimeError, zlib.error) as error:
         raise DatasetError(
-            f"{path}: cannot be read ({error}); remove the download to fetch it anew"
+            f"{raw}: ogb cannot read it ({error}); remove the folder to download it anew"
         ) from error
+
+
+def _splits(folder: Path) -> Splits:
+    """The train, validation and test ids, from the text files that OGB publishes."""
+    import pandas as pd
+
+    with _explained(folder):
+        train, val, test = (
+            pd.read_csv(folder / f"{part}.csv.gz", header=None).to_numpy(np.int64)[:, 0]
+            for part in ("train", "valid", "test")
+        )
+    return train, val, test

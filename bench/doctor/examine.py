@@ -249,6 +249,11 @@ def _governor(cpu: dict[str, Any]) -> Finding:
 def _libraries(versions: dict[str, str | None]) -> list[Finding]:
     there = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     findings = [Finding("Libraries", "ok", there)]
+    if not versions.get("ogb"):
+        lost = "ogbn-* graphs cannot be prepared"
+        findings.append(
+            Finding("ogb (extra)", "missing", "not installed", lost, "pip install gatherbench[ogb]")
+        )
     try:
         nvrtc = f"cuda-core {importlib.metadata.version('cuda-core')}"
         findings.append(Finding("CUDA compiler", "ok", nvrtc))

@@ -180,9 +180,11 @@ def test_io_uring_or_why_not(
     assert bool(found.lost and found.remedy) == bool(reason)
 
 
-def test_libraries_that_are_there_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "library_versions", lambda: {"torch": "2.13.0", "liburing": None})
-    assert only(examine(), "Libraries").detail == "torch 2.13.0"
+def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "library_versions", lambda: {"torch": "2.13.0", "ogb": None})
+    findings = examine()
+    assert only(findings, "ogb (extra)").remedy == "pip install gatherbench[ogb]"
+    assert only(findings, "Libraries").detail == "torch 2.13.0"
 
 
 def test_it_reads_at_eighty_columns() -> None:

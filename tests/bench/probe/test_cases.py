@@ -194,7 +194,7 @@ for missing in {missing!r}:
 import gatherbench.bench.probe.micro, gatherbench.bench.probe.gpu, gatherbench.bench.probe.overlap
 import gatherbench.bench.probe.counters, gatherbench.bench.probe.peer
 import gatherbench.strategies.conformance, gatherbench.strategies.registry
-for missing in ("typer", "pydantic", "platformdirs", "torch_geometric"):
+for missing in ("typer", "pydantic", "platformdirs", "ogb", "torch_geometric"):
     sys.modules[missing] = None
 for there in ("rich", "pandas", "pyarrow", "scipy"):
     sys.modules.pop(there, None)
@@ -205,7 +205,7 @@ sys.exit(calibrate.main(["--device", "cuda", "--out", {out!r}]))
 
 def test_bare_machines_can_measure_and_calibrate(tmp_path: Path) -> None:
     """GPU machines may lack what the rest of the project needs; here there is no GPU to go on."""
-    missing = ("pydantic", "platformdirs", "typer", "rich", "pandas", "pyarrow", "scipy")
+    missing = ("pydantic", "platformdirs", "ogb", "typer", "rich", "pandas", "pyarrow", "scipy")
     code = BARE.format(missing=missing, out=str(tmp_path))
     command = ["env", "CUDA_VISIBLE_DEVICES=", sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

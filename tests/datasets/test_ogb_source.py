@@ -1,0 +1,300 @@
+"""OGB's graphs from tiny folders in OGB's own layout, read by OGB's own code, with no network."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import socket
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gatherbench.datasets import download, files, npz_stream
+from gatherbench.datasets.dataset import DatasetError
+from gatherbench.datasets.ogb_source import OgbSource, classes, import_nodeproppred
+from gatherbench.datasets.store import open_dataset
+from gatherbench.datasets.synthetic import named_shapes
+
+pytest.importorskip("ogb")
+
+EDGES = np.array([[0, 1, 2, 2, 4, 0], [1, 0, 3, 3, 4, 2]])  # both ways, twice, and a self-loop
+SPLIT = {"train": [0, 3], "valid": [1], "test": [4, 2]}
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_self: socket.socket, address: object) -> None:
+        raise AssertionError(f"something reached out to {address}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on the terminal"))
+
+
+@pytest.fixture(autouse=True)
+def _little_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked for is what the files hold, not what the published graph would take."""
+    free = type("Usage", (), {"free": 256 << 20})
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: free)
+
+
+def ignore(_what: str, _fraction: float) -> None:
+    pass
+
+
+def write_csv(path: Path, rows: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt") as file:
+        np.savetxt(file, rows, fmt="%d" if rows.dtype.kind == "i" else "%.6f", delimiter=",")
+
+
+def write_splits(folder: Path, kind: str) -> None:
+    for part, ids in SPLIT.items():
+        write_csv(folder / "split" / kind / f"{part}.csv.gz", np.array(ids)[:, None])
+
+
+def features(width: int) -> np.ndarray:
+    return np.arange(5 * width, dtype=np.float32).reshape(5, width) / 8 + 0.125
+
+
+def csv_folder(root: Path, name: str, kind: str, width: int) -> Path:
+    """The layout of ogbn-arxiv and ogbn-products as their archives unpack."""
+    folder = root / name.replace("-", "_")
+    raw = folder / "raw"
+    write_csv(raw / "edge.csv.gz", EDGES.T)
+    write_csv(raw / "node-feat.csv.gz", features(width))
+    write_csv(raw / "node-label.csv.gz", np.array([[3], [1], [0], [2], [1]]))
+    write_csv(raw / "num-node-list.csv.gz", np.array([[5]]))
+    write_csv(raw / "num-edge-list.csv.gz", np.array([[EDGES.shape[1]]]))
+    write_csv(raw / "node_year.csv.gz", np.array([[2010]] * 5))
+    write_splits(folder, kind)
+    (folder / "processed").mkdir()
+    (folder / "RELEASE_v1.txt").touch()
+    return folder
+
+
+def papers_folder(root: Path, edges: np.ndarray = EDGES, dtype: type = np.float32) -> Path:
+    """The layout of ogbn-papers100M: arrays in ``.npz``, labels as floats with NaN."""
+    folder = root / "ogbn_papers100M"
+    raw = folder / "raw"
+    raw.mkdir(parents=True)
+    np.savez_compressed(
+        raw / "data.npz",
+        edge_index=edges,
+        num_nodes_list=np.array([5]),
+        num_edges_list=np.array([edges.shape[1]]),
+        node_feat=features(128).astype(dtype),
+        node_year=np.full((5, 1), 2010),
+    )
+    np.savez_compressed(
+        raw / "node-label.npz", node_label=np.array([[3], [np.nan], [0], [171], [1]], np.float32)
+    )
+    write_splits(folder, "time")
+    (folder / "RELEASE_v1.txt").touch()
+    return folder
+
+
+def columns_of(folder: Path) -> list[list[int]]:
+    data = open_dataset(folder, check="full")
+    return [
+        data.indices[data.indptr[v] : data.indptr[v + 1]].tolist()
+        for v in range(data.spec.num_nodes)
+    ]
+
+
+def prepared(tmp_path: Path, name: str) -> Path:
+    folder = tmp_path / name
+    OgbSource(name).prepare(folder, 1.0, ignore)
+    return folder
+
+
+def test_arxiv_is_made_undirected_and_repetitions_are_merged(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128)
+    folder = prepared(tmp_path, "ogbn-arxiv")
+    data = open_dataset(folder, check="full")
+    assert columns_of(folder) == [[1, 2], [0], [0, 3], [2], [4]]
+    assert np.array_equal(data.features, features(128))
+    assert data.labels.tolist() == [3, 1, 0, 2, 1]
+    assert data.train_ids.tolist() == SPLIT["train"]
+    assert data.val_ids.tolist() == SPLIT["valid"]
+    assert data.test_ids.tolist() == SPLIT["test"]
+    assert data.spec.num_classes == 40
+    assert data.spec.num_edges == 7
+    assert capfd.readouterr() == ("", "")
+
+
+def test_products_comes_both_ways_from_ogb(tmp_path: Path) -> None:
+    csv_folder(tmp_path / "raw", "ogbn-products", "sales_ranking", 100)
+    folder = prepared(tmp_path, "ogbn-products")
+    assert columns_of(folder) == [[1, 2], [0], [0, 3], [2], [4]]
+    assert open_dataset(folder).spec.feature_dim == 100
+
+
+def test_the_copy_that_ogb_saves_is_neither_read_nor_written(tmp_path: Path) -> None:
+    processed = csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128) / "processed"
+    prepared(tmp_path, "ogbn-arxiv")
+    assert list(processed.iterdir()) == []
+    (processed / "data_processed").write_bytes(b"torn")
+    assert columns_of(prepared(tmp_path, "ogbn-arxiv"))[0] == [1, 2]
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    raw = csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128)
+    path = raw / "raw" / "node-feat.csv.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DatasetError, match="ogb cannot read it"):
+        prepared(tmp_path, "ogbn-arxiv")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_papers_is_streamed_as_it_is_directed(
+    tmp_path: Path, order: str, dtype: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(npz_stream, "CHUNK", 4)  # so that a chunk holds sources and targets
+    papers_folder(tmp_path / "raw", np.asarray(EDGES, order=order), dtype)
+    folder = prepared(tmp_path, "ogbn-papers100M")
+    data = open_dataset(folder, check="full")
+    assert columns_of(folder) == [[1], [0], [0], [2], [4]]
+    assert np.array_equal(data.features, features(128).astype(dtype).astype(np.float32))
+    assert data.features.dtype == np.float32
+    assert data.labels.tolist() == [3, -1, 0, 171, 1]
+    assert data.test_ids.tolist() == SPLIT["test"]
+    assert not (tmp_path / "raw" / "ogbn_papers100M" / "processed").exists()
+
+
+def test_papers_streamed_and_loaded_by_ogb_agree(tmp_path: Path) -> None:
+    raw = papers_folder(tmp_path / "raw")
+    (raw / "processed").mkdir()  # as in the archive; the loader saves to there
+    loaded = import_nodeproppred().NodePropPredDataset("ogbn-papers100M", root=str(raw.parent))
+    graph, labels = loaded[0]
+    data = open_dataset(prepared(tmp_path, "ogbn-papers100M"))
+    assert np.array_equal(graph["node_feat"], data.features)
+    assert np.array_equal(classes(labels), data.labels)
+    ours = {(int(u), v) for v, us in enumerate(columns_of(data.folder)) for u in us}
+    assert ours == set(zip(*graph["edge_index"].tolist(), strict=True))
+
+
+def test_a_cut_archive_of_papers_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    data = papers_folder(tmp_path / "raw") / "raw" / "data.npz"
+    data.write_bytes(data.read_bytes()[:-200])
+    with pytest.raises(DatasetError, match=r"data\.npz.*fetch or save it again"):
+        prepared(tmp_path, "ogbn-papers100M")
+    assert [path.name for path in tmp_path.iterdir()] == ["raw"]
+
+
+def test_papers_never_holds_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(npz_stream, "CHUNK", 1 << 16)
+    raw = papers_folder(tmp_path / "raw")
+    table = np.ones((160_000, 128), np.float32)
+    np.savez(raw / "raw" / "data.npz", edge_index=EDGES, node_feat=table)
+    np.savez(raw / "raw" / "node-label.npz", node_label=np.zeros((160_000, 1)))
+    prepared(tmp_path, "ogbn-papers100M")  # imports what it needs
+    tracemalloc.start()
+    prepared(tmp_path, "ogbn-papers100M")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < table.nbytes / 3
+
+
+def test_an_edge_to_a_node_that_is_not_there_is_named(tmp_path: Path) -> None:
+    papers_folder(tmp_path / "raw", np.array([[0, 1], [1, 5]]))
+    with pytest.raises(DatasetError, match="names node 5, but there are 5 nodes"):
+        prepared(tmp_path, "ogbn-papers100M")
+
+
+@pytest.mark.parametrize("missing", ["RELEASE_v1.txt", "raw/edge.csv.gz", "raw/node-feat.csv.gz"])
+def test_an_unfinished_download_is_refused_before_ogb_asks(tmp_path: Path, missing: str) -> None:
+    folder = csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128)
+    (folder / missing).unlink()
+    with pytest.raises(DatasetError, match=f"{missing}: missing"):
+        prepared(tmp_path, "ogbn-arxiv")
+
+
+def test_without_network_the_error_says_where_the_files_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_args: object, **_kwargs: object) -> None:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    with pytest.raises(DatasetError) as caught:
+        prepared(tmp_path, "ogbn-products")
+    assert str(tmp_path / "raw" / "ogbn_products") in str(caught.value)
+    assert "products.zip" in str(caught.value)
+    assert list((tmp_path / "raw").iterdir()) == []
+
+
+def test_an_archive_is_fetched_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    csv_folder(tmp_path / "made", "ogbn-arxiv", "time", 128).rename(tmp_path / "made" / "arxiv")
+    path = tmp_path / "arxiv.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted((tmp_path / "made").rglob("*")):
+            archive.write(file, file.relative_to(tmp_path / "made"))
+    body, asked = path.read_bytes(), []
+
+    def urlopen(url: str, timeout: float) -> io.BytesIO:
+        asked.append(url)
+        answer = io.BytesIO(body)
+        answer.url, answer.headers = url, {"Content-Length": str(path.stat().st_size)}
+        return answer
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    with pytest.raises(DatasetError, match=r"arxiv\.zip cannot be fetched \(its SHA-256 is"):
+        prepared(tmp_path, "ogbn-arxiv")
+    known = {**download.published("ogbn-arxiv"), "sha256": hashlib.sha256(body).hexdigest()}
+    monkeypatch.setattr("gatherbench.datasets.ogb_source.published", lambda _: known)
+    body = body[: len(body) // 2]
+    with pytest.raises(DatasetError, match="the connection ended after"):
+        prepared(tmp_path, "ogbn-arxiv")
+    assert list((tmp_path / "raw").iterdir()) == []
+    body = path.read_bytes()
+    assert columns_of(prepared(tmp_path, "ogbn-arxiv"))[0] == [1, 2]
+    assert asked == ["https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"] * 3
+    assert [folder.name for folder in (tmp_path / "raw").iterdir()] == ["ogbn_arxiv"]
+
+
+def test_without_ogb_the_error_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [name for name in sys.modules if name.split(".")[0] == "ogb"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "ogb", None)
+    with pytest.raises(DatasetError, match=r"gatherbench\[ogb\]"):
+        prepared(tmp_path, "ogbn-arxiv")
+
+
+def test_importing_ogb_here_never_asks_for_a_newer_version() -> None:
+    """In a fresh process, where ``ogb/version.py`` runs; the stand-in would be called by it."""
+    code = """
+import sys, types
+outdated = types.ModuleType("outdated")
+outdated.check_outdated = lambda *_: print("asked")
+sys.modules["outdated"] = outdated
+from gatherbench.datasets.ogb_source import import_nodeproppred
+assert "torch" not in sys.modules and "ogb" not in sys.modules
+import_nodeproppred()
+assert sys.modules["outdated"] is outdated
+from ogb import version
+assert version.check_outdated is None
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_the_sizes_are_those_of_the_generated_twins() -> None:
+    twins = {shape.name.removesuffix("-like"): shape for shape in named_shapes()}
+    for name in ("ogbn-products", "ogbn-papers100M"):
+        spec = OgbSource(name).estimate(1.0)
+        twin = twins[name.removeprefix("ogbn-")]
+        assert (spec.num_nodes, spec.num_edges) == (twin.nodes, twin.edges)
+        assert (spec.feature_dim, spec.num_classes) == (twin.feature_dim, twin.num_classes)

@@ -1,0 +1,121 @@
+"""Reddit from a tiny folder in the layout that PyG downloads."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch_geometric.datasets import Reddit
+
+from gatherbench.datasets.dataset import DatasetError
+from gatherbench.datasets.reddit_source import RedditSource
+from gatherbench.datasets.store import open_dataset
+from gatherbench.datasets.synthetic import named_shapes
+
+sparse = pytest.importorskip("scipy.sparse")
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_self: socket.socket, address: object) -> None:
+        raise AssertionError(f"something reached out to {address}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+def ignore(_what: str, _fraction: float) -> None:
+    pass
+
+
+def reddit_folder(root: Path) -> Path:
+    """``raw/reddit_data.npz`` and ``raw/reddit_graph.npz`` with an edge both ways, twice."""
+    raw = root / "reddit" / "raw"
+    raw.mkdir(parents=True)
+    np.savez(
+        raw / "reddit_data.npz",
+        feature=np.arange(4 * 602, dtype=np.float64).reshape(4, 602) / 16,
+        label=np.array([0, 2, 1, 2]),
+        node_ids=np.arange(4),
+        node_types=np.array([1, 3, 2, 1]),
+    )
+    row, column = np.array([0, 1, 0, 1, 2, 3]), np.array([1, 0, 1, 0, 3, 2])
+    graph = sparse.coo_matrix((np.ones(6, np.int64), (row, column)), shape=(4, 4))
+    sparse.save_npz(raw / "reddit_graph.npz", graph)
+    return raw
+
+
+def test_reddit_is_read_as_pyg_reads_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    reddit_folder(tmp_path / "raw")
+    folder = tmp_path / "reddit"
+    RedditSource().prepare(folder, 1.0, ignore)
+    data = open_dataset(folder, check="full")
+    assert data.indptr.tolist() == [0, 1, 2, 3, 4]
+    assert data.indices.tolist() == [1, 0, 3, 2]
+    expected = np.arange(4 * 602, dtype=np.float32).reshape(4, 602) / 16
+    assert np.array_equal(data.features, expected)
+    assert data.labels.tolist() == [0, 2, 1, 2]
+    assert data.train_ids.tolist() == [0, 3]
+    assert data.val_ids.tolist() == [2]
+    assert data.test_ids.tolist() == [1]
+    assert data.spec.row_bytes == 2408
+    assert capfd.readouterr() == ("", "")
+    theirs = Reddit(str(tmp_path / "raw" / "reddit"))[0]
+    own = {(int(u), v) for v in range(4) for u in data.indices[data.indptr[v] : data.indptr[v + 1]]}
+    assert own == set(zip(*theirs.edge_index.tolist(), strict=True))
+    assert np.array_equal(data.features, theirs.x)
+    assert data.labels.tolist() == theirs.y.tolist()
+    for split in ("train", "val", "test"):
+        mask = getattr(theirs, f"{split}_mask").numpy()
+        assert getattr(data, f"{split}_ids").tolist() == np.flatnonzero(mask).tolist()
+
+
+def test_half_a_download_is_named(tmp_path: Path) -> None:
+    (reddit_folder(tmp_path / "raw") / "reddit_graph.npz").unlink()
+    with pytest.raises(DatasetError, match=r"reddit_graph\.npz: missing"):
+        RedditSource().prepare(tmp_path / "reddit", 1.0, ignore)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (reddit_folder(tmp_path / "raw") / "reddit_data.npz").write_bytes(b"PK torn")
+    with pytest.raises(DatasetError, match=r"reddit_data\.npz.*cannot be read.*fetch"):
+        RedditSource().prepare(tmp_path / "reddit", 1.0, ignore)
+
+
+def test_without_network_the_error_says_where_the_files_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_args: object, **_kwargs: object) -> None:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    with pytest.raises(DatasetError) as caught:
+        RedditSource().prepare(tmp_path / "reddit", 1.0, ignore)
+    assert str(tmp_path / "raw" / "reddit" / "raw") in str(caught.value)
+    assert "reddit.zip" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("array", "value"),
+    [
+        ("label", np.zeros(3, int)),
+        ("label", np.zeros(4)),
+        ("feature", np.zeros(4)),
+        ("node_types", 1),
+    ],
+)
+def test_arrays_of_other_sizes_are_named(tmp_path: Path, array: str, value: np.ndarray) -> None:
+    path = reddit_folder(tmp_path / "raw") / "reddit_data.npz"
+    with np.load(path) as arrays:
+        content = {**arrays, array: value}
+    np.savez(path, **content)
+    with pytest.raises(DatasetError, match=f"array '{array}': holds"):
+        RedditSource().prepare(tmp_path / "reddit", 1.0, ignore)
+
+
+def test_the_sizes_are_those_of_the_generated_twin() -> None:
+    spec = RedditSource().estimate(1.0)
+    twin = next(shape for shape in named_shapes() if shape.name == "reddit-like")
+    assert (spec.num_nodes, spec.num_edges) == (twin.nodes, twin.edges)
+    assert (spec.feature_dim, spec.num_classes) == (twin.feature_dim, twin.num_classes)
