@@ -199,7 +199,7 @@ class NvmlDevice:
             return bool(pynvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice)
 
     def gpm_sample(self) -> Any:
-        """A snapshot of the performance counters; :func:`free_gpm_sample` gives it back."""
+        """A snapshot of the performance counters; ``nvmlGpmSampleFree`` gives it back."""
         with nvml_errors():
             sample = pynvml.nvmlGpmSampleAlloc()
             try:
@@ -207,6 +207,11 @@ class NvmlDevice:
             except pynvml.NVMLError:
                 pynvml.nvmlGpmSampleFree(sample)
                 raise
+
+
+def open_device(uuids: Sequence[str]) -> NvmlDevice | Reason:
+    """The GPU of these names, or why it has no sensors."""
+    return answer_or_reason(lambda: NvmlDevice(uuids))
 
 
 def gpm_metrics(earlier: Any, later: Any, ids: Sequence[int]) -> list[float]:
@@ -223,11 +228,6 @@ def gpm_metrics(earlier: Any, later: Any, ids: Sequence[int]) -> list[float]:
             if request.metrics[i].nvmlReturn != pynvml.NVML_SUCCESS:
                 raise pynvml.NVMLError(request.metrics[i].nvmlReturn)
     return [float(request.metrics[i].value) for i in range(len(ids))]
-
-
-def free_gpm_sample(sample: Any) -> None:
-    """Give a snapshot's memory back."""
-    pynvml.nvmlGpmSampleFree(sample)
 
 
 def field_value(answer: ctypes.Structure) -> FieldValue:

@@ -20,6 +20,7 @@ from typing import BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from gatherbench.bench.meters.disk import DiskMeter
 from gatherbench.bench.probe.cases import DISK_READ_BYTES, GIB, MIB
 from gatherbench.bench.probe.stand import CLOCK, Observation, ProbeError
 from gatherbench.bench.read.points import Point
@@ -33,8 +34,6 @@ _BATCH = 8
 #: Batches are read until this is spent.
 _SECONDS = 0.05
 _CHUNK = 16 * MIB
-#: What the kernel counts for this process, where it does.
-COUNTERS = Path("/proc/self/io")
 
 
 def file_bytes(folder: Path) -> int:
@@ -77,11 +76,10 @@ class DiskStand:
             self._size = size
             self._write(file)
             self._comes_from_a_disk(folder)
-        except OSError as error:
+        except BaseException as error:
             self.close()
-            raise ProbeError(f"{folder}: {error.strerror or error}") from error
-        except BaseException:
-            self.close()
+            if isinstance(error, OSError):
+                raise ProbeError(f"{folder}: {error.strerror or error}") from error
             raise
 
     def _write(self, file: BinaryIO) -> None:
@@ -95,16 +93,14 @@ class DiskStand:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _comes_from_a_disk(self, folder: Path) -> None:
-        before = read_bytes()
+        meter = DiskMeter(folder)
+        meter.start()
         seen = self.measure(Point("disk_random", DISK_READ_BYTES, threads=8))
-        after = read_bytes()
-        if before is None or after is None:
-            return
-        if after - before < seen.amount * DISK_READ_BYTES / 2:
+        counted, asked = meter.stop()[0].value, seen.amount * DISK_READ_BYTES
+        if counted is not None and counted < asked / 2:
             raise ProbeError(
-                f"{folder}: the kernel counts {after - before} bytes read from disks while"
-                f" {seen.amount * DISK_READ_BYTES:.0f} were read: this is memory (tmpfs), or the"
-                " network; name a folder of a disk"
+                f"{folder}: the kernel counts {counted:.0f} bytes read from disks while {asked:.0f}"
+                " were read: this is memory (tmpfs), or the network; name a folder of a disk"
             )
 
     def measure(self, point: Point) -> Observation:
@@ -152,13 +148,3 @@ class DiskStand:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def read_bytes() -> int | None:
-    """What this process had read from disks, as the kernel counts; ``None`` where it does not."""
-    try:
-        lines = COUNTERS.read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.partition(": ")[2] for line in lines if line.startswith("read_bytes")]
-    return int(found[0]) if found else None

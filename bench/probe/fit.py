@@ -112,21 +112,20 @@ def check(profile: LinkProfile, found: Mapping[Point, Measured]) -> list[Check]:
 
     Of contiguous reads only the best grid of each span: the profile knows no other.
     """
-    best: dict[int, Point] = {}
-    for point, measured in found.items():
-        if point.case == "sm_read":
-            before = best.get(point.span_bytes)
-            if before is None or measured.median > found[before].median:
-                best[point.span_bytes] = point
+    best = best_reads(found).values()
     kept = [
         p
         for p in found
-        if p.case == "host_gather"
-        or (p.case == "gpu_gather" and p.grid_percent == 0)
-        or best.get(p.span_bytes) == p
+        if p.case == "host_gather" or (p.case == "gpu_gather" and p.grid_percent == 0) or p in best
     ]
     kept.sort(key=lambda p: (p.case, p.row_bytes, p.threads, p.span_bytes))
     return [Check(p, found[p], predicted_rate(profile, p)) for p in kept]
+
+
+def best_reads(found: Mapping[Point, Measured]) -> dict[int, Point]:
+    """The fastest contiguous read of each span, over several grids."""
+    reads = sorted((p for p in found if p.case == "sm_read"), key=lambda p: found[p].median)
+    return {p.span_bytes: p for p in reads}
 
 
 def predicted_rate(profile: LinkProfile, point: Point) -> float | None:
@@ -253,7 +252,7 @@ def _better(one: float, other: float) -> bool:
 
 def blank_profile(facts: MachineFacts) -> LinkProfile:
     """A profile of this machine in which nothing is known yet."""
-    why = "not measured" if facts.has_gpu else "no_device: calibrated without a GPU"
+    why = "not measured" if facts.gpus else "no_device: calibrated without a GPU"
     return LinkProfile.blank(facts.slug, facts.description, why)
 
 
@@ -286,7 +285,7 @@ class Fit:
         """The profile with every constant set that was measured."""
         self._host()
         self._disk()
-        if self.facts.has_gpu:
+        if self.facts.gpus:
             self._told()
             for key, case, change, what in _TIMED:
                 for measured in self._of(case).values():
@@ -322,7 +321,6 @@ class Fit:
 
     def _disk(self) -> None:
         reads = {p.threads: m for p, m in self._of("disk_random").items()}
-        long_reads = self._of("disk_sequential").values()
         if not reads:
             remedy = "gatherbench calibrate --disk FOLDER, or advise --disk IOPS,BANDWIDTH"
             for key in ("disk.iops", "disk.block", "disk.bandwidth"):
@@ -331,7 +329,7 @@ class Fit:
         what = f"random reads of {DISK_READ_BYTES} B past the page cache, by reads in flight"
         self._curve("disk.iops", reads, what)
         self._set("disk.block", float(DISK_READ_BYTES), "what was read at a time")
-        for measured in long_reads:
+        for measured in self._of("disk_sequential").values():
             what = f"reads of {LONG_READ_BYTES // 1024} KiB, {LONG_DEPTH} in flight"
             self._measured("disk.bandwidth", measured, what)
 
@@ -355,11 +353,10 @@ class Fit:
         self._set("link.max_payload", facts.max_payload, source)
         self._set("gpu.memory", facts.gpu_memory_bytes, "as the CUDA driver reports it")
         self._set("node.gpus", facts.gpus, "as the CUDA driver reports it")
-        if facts.gpus == 1:
-            self._set("node.root_ports", 1.0, "CUDA sees one GPU here")
-        else:
-            why = "not measured: which GPUs share a port needs copies to all"
-            self._set("node.root_ports", None, why)
+        ports, source = 1.0, "CUDA sees one GPU here"
+        if facts.gpus != 1:
+            ports, source = None, "not measured: which GPUs share a port needs copies to all"
+        self._set("node.root_ports", ports, source)
 
     def _reads(self) -> None:
         trips = self._of("round_trip")
@@ -368,11 +365,7 @@ class Fit:
             point = min(trips, key=lambda p: p.span_bytes)
             what = f"pointer chase over {point.span_bytes / 2**30:g} GiB"
             self._measured("link.round_trip", trips[point].each(), what)
-        roofs: dict[int, Measured] = {}
-        for point, measured in self._of("sm_read").items():
-            best = roofs.get(point.span_bytes)
-            if best is None or measured.median > best.median:
-                roofs[point.span_bytes] = measured
+        roofs = {span: self._found[p] for span, p in best_reads(self._found).items()}
         if roofs:
             self._curve("read.roof", roofs, "contiguous reads, the best of several grids")
 

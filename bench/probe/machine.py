@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -49,10 +50,6 @@ class MachineFacts:
     max_payload: int | None = None
     no_disk: str = "not asked for"
 
-    @property
-    def has_gpu(self) -> bool:
-        return self.gpus > 0
-
 
 def ask_host() -> MachineFacts:
     """The machine without its GPU."""
@@ -72,10 +69,14 @@ def ask_gpu(device: Any) -> MachineFacts:
     import torch
 
     from gatherbench.bench.machine.env import machine_slug
+    from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
 
     host = ask_host()
     gpu = torch.cuda.get_device_properties(device)
-    bus = bus_id(device.index)
+    payload = None
+    with contextlib.suppress(CudaCallError):
+        bus = bytes(call_runtime("cudaDeviceGetPCIBusId", 32, device.index)).split(b"\0")[0]
+        payload = max_payload(PCI_DEVICES / bus.decode().lower() / "config")
     info = _nvml(gpu.name, f"GPU-{gpu.uuid}")
     slug = machine_slug({"gpus": [{"name": gpu.name}], "cpu": {}})
     return dataclasses.replace(
@@ -86,19 +87,8 @@ def ask_gpu(device: Any) -> MachineFacts:
         gpu_memory_bytes=gpu.total_memory,
         link_generation=info.link_gen_current if info else None,
         link_lanes=info.link_width_current if info else None,
-        max_payload=max_payload(PCI_DEVICES / bus / "config") if bus else None,
+        max_payload=payload,
     )
-
-
-def bus_id(device: int) -> str | None:
-    """Where a CUDA device sits on the PCI bus, e.g. ``0000:1b:00.0``; ``None`` if unknown."""
-    from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
-
-    try:
-        text = call_runtime("cudaDeviceGetPCIBusId", 32, device)
-    except CudaCallError:
-        return None
-    return bytes(text).split(b"\0")[0].decode().lower()
 
 
 def max_payload(config: Path) -> int | None:
@@ -140,23 +130,21 @@ def no_gpu() -> str | None:
     return None if torch.cuda.is_available() else f"torch {torch.__version__} sees no CUDA GPU"
 
 
-def provenance() -> dict[str, Any]:
-    """Commit, driver, link and clocks, where the packages that know them are installed."""
+def describe() -> dict[str, Any]:
+    """What bears on the numbers: code, driver, link and clocks where the packages that know them
+    are installed, and what torch can tell."""
+    import torch
+
     try:
         from gatherbench.bench.machine.env import commit_id
         from gatherbench.bench.machine.gpus import describe_gpus
+
+        told = {"commit": commit_id(), **describe_gpus()}
     except ImportError as missing:
         commit = os.environ.get("GATHERBENCH_COMMIT")
-        return {"commit": commit, "gpus": [], "no_gpu": str(missing)}
-    return {"commit": commit_id(), **describe_gpus()}
-
-
-def describe() -> dict[str, Any]:
-    """The machine, as far as it bears on the numbers and torch can tell."""
-    import torch
-
+        told = {"commit": commit, "gpus": [], "no_gpu": str(missing)}
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return {
+    return told | {
         "gpu": gpu.name,
         "multiprocessors": gpu.multi_processor_count,
         "l2_bytes": gpu.L2_cache_size,

@@ -141,7 +141,7 @@ def usual() -> tuple[dict[Point, Measured], LinkProfile]:
     return found, fitted(found)
 
 
-@settings(max_examples=5, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=3, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
     tags=st.integers(60, 300),
     round_trip=st.floats(0.8e-6, 2.5e-6),
@@ -229,6 +229,8 @@ def test_held_out_points_are_not_looked_at() -> None:
     }
     profile = fitted(spoilt)
     assert profile == honest
+    assert smallest_share(found) == 10  # 0.12 a per cent: 8 would do, 10 was tried
+    assert smallest_share({}) is None
     assert all(error < -0.6 for error in held_out_errors(check(profile, spoilt)))
     assert max(abs(error) for error in held_out_errors(check(profile, found))) < 0.05
 
@@ -291,17 +293,6 @@ def test_without_a_gpu_the_base_gives_what_is_missing() -> None:
     assert base.copy.pageable.value is not None
     assert mixed.copy.pageable.value is None  # it is of the base's processor
     assert "of the processor of rtx3090-pcie4, not of this one" in mixed.copy.pageable.source
-
-
-def test_a_profile_survives_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "made-up.toml"
-    path.write_text(usual()[1].to_toml())
-    assert load_profile(path) == usual()[1]
-
-
-def test_the_least_share_that_suffices() -> None:
-    assert smallest_share(usual()[0]) == 10  # 0.12 a per cent: 8 would do, 10 was tried
-    assert smallest_share({}) is None
 
 
 @pytest.mark.parametrize(
