@@ -12,10 +12,6 @@ from gatherbench.bench.probe.gpu import GpuStand
 from gatherbench.bench.probe.machine import ask_gpu
 from gatherbench.bench.read.points import Point
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
-]
 SPANS = (256 << 20, 512 << 20, 1 << 30)
 
 

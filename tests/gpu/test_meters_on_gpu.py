@@ -15,11 +15,6 @@ from gatherbench.bench.run.calibration_job import run_maker
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.sensor_calibration import PinnedCopier, calibrate_gpu, torch_gpu_uuids
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
-
 
 def this_gpu() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
