@@ -14,7 +14,6 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from importlib import resources
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -355,12 +354,7 @@ class GpuStand:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: object, *_: object) -> None:
         if self._host is not None:
             self._host.close()
         # What has broken CUDA's context tells more than what then fails because of it.
