@@ -9,10 +9,7 @@ import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from gatherbench.bench.machine.nvml import GpuInfo
+from typing import Any
 
 #: What ``--out`` means to a program that makes a :func:`fresh_folder`.
 OUT_HELP = "folder for rows and figures; with -2, -3 … where it has been written before"
@@ -69,6 +66,7 @@ def ask_gpu(device: Any) -> MachineFacts:
     import torch
 
     from gatherbench.bench.machine.env import machine_slug
+    from gatherbench.bench.machine.gpus import describe_gpus
     from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
 
     host = ask_host()
@@ -77,7 +75,9 @@ def ask_gpu(device: Any) -> MachineFacts:
     with contextlib.suppress(CudaCallError):
         bus = bytes(call_runtime("cudaDeviceGetPCIBusId", 32, device.index)).split(b"\0")[0]
         payload = max_payload(PCI_DEVICES / bus.decode().lower() / "config")
-    info = _nvml(gpu.name, f"GPU-{gpu.uuid}")
+    told = describe_gpus()
+    # Of several GPUs only the one in use has its link awake.
+    link = told["gpus"][0] if told["gpu_in_use"] or len(told["gpus"]) == 1 else {}
     slug = machine_slug({"gpus": [{"name": gpu.name}], "cpu": {}})
     return dataclasses.replace(
         host,
@@ -85,8 +85,8 @@ def ask_gpu(device: Any) -> MachineFacts:
         description=f"{gpu.name}; {host.description}",
         gpus=torch.cuda.device_count(),
         gpu_memory_bytes=gpu.total_memory,
-        link_generation=info.link_gen_current if info else None,
-        link_lanes=info.link_width_current if info else None,
+        link_generation=link.get("link_gen_current"),
+        link_lanes=link.get("link_width_current"),
         max_payload=payload,
     )
 
@@ -107,20 +107,6 @@ def max_payload(config: Path) -> int | None:
         seen.add(at)
         at = space[at + 1]
     return None
-
-
-def _nvml(name: str, uuid: str) -> GpuInfo | None:
-    """NVML's view of this GPU: of its like, only the one in use has its link awake."""
-    from gatherbench.bench.machine.nvml import hash_of_uuid, list_gpus
-    from gatherbench.bench.machine.reason import SensorUnavailableError
-
-    try:
-        alike = [gpu for gpu in list_gpus() if gpu.name == name]
-    except SensorUnavailableError:
-        return None
-    itself = [gpu for gpu in alike if gpu.uuid_hash == hash_of_uuid(uuid)]
-    found = itself or alike
-    return found[0] if len(found) == 1 else None
 
 
 def no_gpu() -> str | None:

@@ -197,17 +197,17 @@ def _of_overlap(timed: pd.DataFrame) -> Iterator[Asked]:
 
 def _judged(one: Asked, family: int) -> Target:
     """With its interval and, where a bound was asked for, the verdict of the whole interval."""
-    *names, ratios, at_least, at_most = one
-    seen = interval_of((1, np.log(ratios).tolist()))
-    bound = at_most if at_least is None else at_least
+    seen = interval_of((1, np.log(one.ratios).tolist()))
+    bound = one.at_most if one.at_least is None else one.at_least
     verdict = ""
     if bound is not None:
-        against = interval_of((1, np.log(ratios / bound).tolist()))
-        better = {"more_is_better": at_most is None, "family": family}
-        word = judge(against, threshold=_ROUNDING, **better).word
+        against = interval_of((1, np.log(one.ratios / bound).tolist()))
+        up = one.at_most is None
+        word = judge(against, threshold=_ROUNDING, more_is_better=up, family=family).word
         verdict = {"FAST": REACHED, "SAME": REACHED, "SLOW": MISSED}.get(word, UNDECIDED)
-    bounds = (at_least, at_most, verdict)
-    return Target(*names, seen.value, seen.low, seen.high, len(ratios), *bounds)
+    sides = (one.target, one.span_bytes, one.row_bytes, one.ours, one.other)
+    ratio = (seen.value, seen.low, seen.high, len(one.ratios))
+    return Target(*sides, *ratio, one.at_least, one.at_most, verdict)
 
 
 def _fastest(known: pd.DataFrame) -> pd.DataFrame:

@@ -9,8 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gatherbench.bench.meters import poller
 from gatherbench.bench.meters.base import Reading
@@ -104,17 +102,6 @@ def test_packages_and_memory_are_summed_and_parts_are_not(
         assert str(memory.reason).startswith(dram)
     else:
         assert (memory.value, memory.samples) == (pytest.approx(dram), 2)
-
-
-@settings(max_examples=30)
-@given(early=st.integers(0, MAX_UJ - 1), used=st.integers(1, 150_000_000))
-def test_a_wrap_loses_nothing(
-    tmp_path_factory: pytest.TempPathFactory, early: int, used: int
-) -> None:
-    tree = Powercap(tmp_path_factory.mktemp("wrap") / "powercap")
-    tree.zone("0", "package-0", early)
-    package, _ = window(tree, {"0": (early + used) % MAX_UJ})
-    assert package.value == pytest.approx(used / 1e6)
 
 
 def test_a_long_window_is_polled_before_the_counter_can_wrap_twice(

@@ -8,13 +8,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from gatherbench.bench.machine import nvml
-from gatherbench.bench.machine.nvml import hash_of_uuid
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
+from gatherbench.bench.machine import gpus
 from gatherbench.bench.probe import cases, machine
 from gatherbench.bench.probe.cases import CASES, GIB, MIB, SPANS
 from gatherbench.bench.probe.stand import (
@@ -271,33 +270,23 @@ def test_a_machine_with_a_gpu_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(machine, "PCI_DEVICES", tmp_path)
-    here, idle = hash_of_uuid("GPU-1234"), hash_of_uuid("GPU-5678")
-    gpus = [
-        SimpleNamespace(name=name, uuid_hash=uuid, link_gen_current=gen, link_width_current=width)
-        for name, uuid, gen, width in (
-            ("another", None, 1, 1),
-            ("NVIDIA H200", idle, 1, 16),
-            ("NVIDIA H200", here, 5, 16),
-        )
-    ]
-    monkeypatch.setattr(nvml, "list_gpus", lambda: gpus)
+    idle, awake = ({"link_gen_current": gen, "link_width_current": 16} for gen in (1, 5))
+    told: dict[str, Any] = {"gpus": [awake, idle], "gpu_in_use": "this one"}
+    monkeypatch.setattr(gpus, "describe_gpus", lambda: told)
     bus = b"0000:1B:00.0".ljust(32, b"\0")
     monkeypatch.setattr(cuda_calls, "call_runtime", lambda *call: bus)
     facts = machine.ask_gpu(torch.device("cuda", 0))
     assert (facts.slug, facts.gpus, facts.gpu_memory_bytes) == ("nvidia-h200", 2, 150 << 30)
     assert (facts.link_generation, facts.link_lanes, facts.max_payload) == (5, 16, 256)
-    gpu.uuid = "of a partition, which NVML lists under another"
+    told["gpu_in_use"] = None  # which of them it is, nobody says
     assert machine.ask_gpu(torch.device("cuda", 0)).link_generation is None
-    del gpus[1]
+    told["gpus"] = [awake]
     assert machine.ask_gpu(torch.device("cuda", 0)).link_generation == 5
-
-    def silent() -> None:
-        raise SensorUnavailableError(Reason("no_device", "none"))
 
     def refused(*call: object) -> None:
         raise cuda_calls.CudaCallError("cudaDeviceGetPCIBusId", "cudaErrorNotSupported", "no")
 
-    monkeypatch.setattr(nvml, "list_gpus", silent)
+    told["gpus"] = []
     monkeypatch.setattr(cuda_calls, "call_runtime", refused)
     facts = machine.ask_gpu(torch.device("cuda", 0))
     assert (facts.link_generation, facts.link_lanes, facts.max_payload) == (None, None, None)
