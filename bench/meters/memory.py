@@ -56,7 +56,7 @@ class MemoryMeter:
         from gatherbench.kernels.mapped_memory import managed_bytes, registered_bytes
 
         cuda, registered = torch.cuda, registered_bytes()
-        why = _IDLE if cuda.is_available() else _NO_GPU
+        why: Reason | None = _IDLE if cuda.is_available() else _NO_GPU
         if cuda.is_initialized():  # type: ignore[no-untyped-call]
             why = None
         allocated = "torch.cuda.host_memory_stats allocated_bytes"

@@ -177,16 +177,18 @@ class NvmlDevice:
                 bits = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
         return tuple(name for bit, name in _SLOWED_BY.items() if bits & bit)
 
-    def link(self) -> Link:
-        """Generation and width of the link, now and at most."""
+    def link(self) -> Link | None:
+        """Generation and width, now and at most; ``None`` where the driver does not say."""
         getters: tuple[Callable[[Any], int], ...] = (
             pynvml.nvmlDeviceGetCurrPcieLinkGeneration,
             pynvml.nvmlDeviceGetMaxPcieLinkGeneration,
             pynvml.nvmlDeviceGetCurrPcieLinkWidth,
             pynvml.nvmlDeviceGetMaxPcieLinkWidth,
         )
-        with nvml_errors():
+        try:
             return Link(*(int(get(self._handle)) for get in getters))
+        except pynvml.NVMLError:
+            return None
 
     def throughput(self, counter: int) -> float:
         """Traffic during 20 ms, for which the call blocks. Units: B/s (NVML: kB/s)."""

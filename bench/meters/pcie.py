@@ -105,7 +105,7 @@ class FieldCounters(PcieSource):
                     why = replace(why, remedy=f"{why.remedy} (NVIDIA driver 555 or later)")
                 raise SensorUnavailableError(why)
         try:
-            self._counter = link_counter(link_or_none(device))
+            self._counter = link_counter(device.link())
         except UnknownLinkError as unknown:
             raise SensorUnavailableError(unknown.reason) from unknown
 
@@ -171,8 +171,10 @@ class Gpm(PcieSource):
 
     def stop(self) -> list[Reading]:
         polled = self._poller.stop()
+        told: list[Series | Reason] | Reason | None = polled.error
         try:
-            told = polled.error or answer_or_reason(lambda: gpm_traffic(chain(polled.samples)))
+            if told is None:
+                told = answer_or_reason(lambda: gpm_traffic(chain(polled.samples)))
         finally:
             for _, sample in polled.samples:
                 pynvml.nvmlGpmSampleFree(sample)
@@ -285,12 +287,6 @@ _BLOCKS = Reason(
     " epochs",
     "stage `energy` has its reading",
 )
-
-
-def link_or_none(device: NvmlDevice) -> Link | None:
-    """The link, or ``None`` where the driver does not describe it."""
-    link = answer_or_reason(device.link)
-    return None if isinstance(link, Reason) else link
 
 
 class PcieMeter:

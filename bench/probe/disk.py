@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +55,8 @@ def file_bytes(folder: Path) -> int:
     return size
 
 
-class DiskStand:
-    """Times reads of a file in ``folder``; a context manager.
+class DiskStand(ExitStack):
+    """Times reads of a file in ``folder``, whose room is given back when the stand is closed.
 
     ``say`` is told how large the file is before it is written.
 
@@ -65,13 +65,13 @@ class DiskStand:
     """
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda text: None) -> None:
+        super().__init__()
         size = file_bytes(folder)
         say(f"writes {size / GIB:g} GiB into {folder} to time its disk, and gives them back")
         self._readers: dict[Point, RowReader] = {}
         self._generator = np.random.default_rng(0)
-        self._closing = ExitStack()
         try:
-            file = self._closing.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
+            file = self.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
             self._path = Path(f"/proc/self/fd/{file.fileno()}")
             self._size = size
             self._write(file)
@@ -134,17 +134,6 @@ class DiskStand:
     def _reader(self, point: Point) -> RowReader:
         if point not in self._readers:
             file = TableFile(self._path, 0, self._size // point.row_bytes, point.row_bytes)
-            self._readers[point] = RowReader(file, depth=point.threads, merge=False)
+            self._readers[point] = reader = RowReader(file, depth=point.threads, merge=False)
+            self.callback(reader.close)
         return self._readers[point]
-
-    def close(self) -> None:
-        """Give the file's room back."""
-        for reader in self._readers.values():
-            reader.close()
-        self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -184,16 +184,14 @@ def held_out_errors(checks: Iterable[Check]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class RequestFit:
-    """The constants that were found; ``None`` where the gathers do not tell, and why.
+    """The constants that were found, or why the gathers do not tell them.
 
     ``misfit`` is the root mean square of the relative errors over the gathers that were fitted.
     """
 
-    size: float | None
-    tags: float | None
+    size: float | str
+    tags: float | str
     misfit: float
-    why_no_size: str = ""
-    why_no_tags: str = ""
 
 
 def fit_requests(profile: LinkProfile, gathers: Mapping[Point, Measured]) -> RequestFit:
@@ -207,7 +205,7 @@ def fit_requests(profile: LinkProfile, gathers: Mapping[Point, Measured]) -> Req
     size = min(best, key=lambda s: (best[s].misfit, -s))
     if not math.isfinite(best[size].misfit):
         why = "the gathers cannot be predicted: neither link.raw_rate nor read.roof is known"
-        return RequestFit(None, None, math.inf, why, why)
+        return RequestFit(why, why, math.inf)
     # Whole lines are what is assumed anyway: they need to be told from every other size, another
     # size from them alone.
     whole = best[SIZES[0]]
@@ -215,7 +213,7 @@ def fit_requests(profile: LinkProfile, gathers: Mapping[Point, Measured]) -> Req
     if all(_better(best[size].misfit, rival.misfit) for rival in rivals):
         return best[size]
     why = f"another size fits as well; requests of up to {SIZES[0]} B are then assumed"
-    return RequestFit(None, whole.tags, whole.misfit, why, whole.why_no_tags)
+    return RequestFit(why, whole.tags, whole.misfit)
 
 
 def _with_size(profile: LinkProfile, size: float, gathers: Mapping[Point, Measured]) -> RequestFit:
@@ -232,7 +230,7 @@ def _with_size(profile: LinkProfile, size: float, gathers: Mapping[Point, Measur
     if profile.link.round_trip.value is not None and _better(least, unlimited):
         return RequestFit(size, tags, least)
     why = "not reached: the other limits explain every gather as well"
-    return RequestFit(size, None, unlimited, why_no_tags=why)
+    return RequestFit(size, why, unlimited)
 
 
 def _misfit(profile: LinkProfile, gathers: Mapping[Point, Measured]) -> float:
@@ -353,9 +351,9 @@ class Fit:
         self._set("link.max_payload", facts.max_payload, source)
         self._set("gpu.memory", facts.gpu_memory_bytes, "as the CUDA driver reports it")
         self._set("node.gpus", facts.gpus, "as the CUDA driver reports it")
-        ports, source = 1.0, "CUDA sees one GPU here"
-        if facts.gpus != 1:
-            ports, source = None, "not measured: which GPUs share a port needs copies to all"
+        ports, source = None, "not measured: which GPUs share a port needs copies to all"
+        if facts.gpus == 1:
+            ports, source = facts.gpus, "CUDA sees one GPU here"
         self._set("node.root_ports", ports, source)
 
     def _reads(self) -> None:
@@ -394,8 +392,8 @@ class Fit:
             f"fitted by gatherbench calibrate on {self.facts.slug} to {len(gathers)} row widths,"
             f" which the model then misses by {found.misfit:.1%} (root mean square)"
         )
-        self._set(SIZE_KEY, found.size, found.why_no_size or what)
-        self._set(TAGS_KEY, found.tags, found.why_no_tags or what)
+        for key, value in ((SIZE_KEY, found.size), (TAGS_KEY, found.tags)):
+            self._set(key, *((None, value) if isinstance(value, str) else (value, what)))
         visits = {span: m.times(1 / NARROWEST) for span, m in narrow.items()}
         what = f"random rows of {NARROWEST} B, each taken to lie on another page"
         self._curve(VISITS_KEY, visits, what)

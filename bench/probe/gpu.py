@@ -14,7 +14,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -95,19 +95,21 @@ class Ring:
             raise ProbeError(f"the pointer chase ended at word {end}, not at {self.start}")
 
 
-class GpuStand:
+class GpuStand(contextlib.ExitStack):
     """Measures every case of the GPU, and of the host, over a table as large as ``max(spans)``.
 
     Setting up is timed, too: ``setup`` has what filling and registering the table took.
     """
 
     def __init__(self, spans: Sequence[int], device: torch.device) -> None:
+        super().__init__()
         self.device, self.spans = device, sorted(spans)
         size = self.spans[-1]
         begin = time.perf_counter()
         self.bytes = filled_table(size)
         filled = time.perf_counter() - begin
         self.memory = HostRegistration(self.bytes, device.index)
+        self.push(self._unregister)
         self.setup = {
             Point("table_fill", span_bytes=size): Observation(size, filled, CLOCK),
             Point("table_register", span_bytes=size): Observation(size, self.memory.seconds, CLOCK),
@@ -130,7 +132,7 @@ class GpuStand:
             if self._host is None:
                 from gatherbench.bench.probe.host import HostStand
 
-                self._host = HostStand(self.bytes)
+                self._host = self.enter_context(HostStand(self.bytes))
             return self._host.measure(point)
         part = "id_pass" if point.case in cases.PASSES else point.case
         seen: Observation = getattr(self, f"_{part}")(point)
@@ -351,12 +353,7 @@ class GpuStand:
         )
         return left, right, product
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, exc_type: object, *_: object) -> None:
-        if self._host is not None:
-            self._host.close()
+    def _unregister(self, exc_type: object, *_: object) -> None:
         # What has broken CUDA's context tells more than what then fails because of it.
         with contextlib.suppress(*((RuntimeError,) if exc_type is not None else ())):
             torch.cuda.synchronize(self.device)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self
+from contextlib import ExitStack
 
 import numpy as np
 import torch
@@ -54,16 +54,17 @@ def table_bytes(available_bytes: int) -> int:
     return size
 
 
-class HostStand:
-    """Times the processor on ``table`` (uint8 ``[size]``, host memory); a context manager."""
+class HostStand(ExitStack):
+    """Times the processor on ``table`` (uint8 ``[size]``, host memory); closing joins threads."""
 
     def __init__(self, table: Tensor) -> None:
+        super().__init__()
         self._table = table
         self._out = empty_table((min(COPY_BYTES, table.numel() // 2), 1), torch.uint8).view(-1)
         self._generator = torch.Generator().manual_seed(0)
         self._gathers: dict[int, HostGather] = {}
         self._samplers: dict[int, NeighborSampler] = {}
-        self._pool = ThreadPoolExecutor(available_cores(), "gatherbench-read")
+        self._pool = self.enter_context(ThreadPoolExecutor(available_cores(), "gatherbench-read"))
         self._drawn = 0
 
     def measure(self, point: Point) -> Observation:
@@ -129,20 +130,8 @@ class HostStand:
 
     def _gather(self, threads: int) -> HostGather:
         if threads not in self._gathers:
-            self._gathers[threads] = HostGather(threads)
+            self._gathers[threads] = self.enter_context(HostGather(threads))
         return self._gathers[threads]
-
-    def close(self) -> None:
-        """Join the threads."""
-        for gather in self._gathers.values():
-            gather.close()
-        self._pool.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @njit(nogil=True, cache=True)

@@ -25,6 +25,7 @@ def test_nvml_knows_torchs_gpu_by_its_uuid() -> None:
         link = NvmlDevice(torch_gpu_uuids(this_gpu())).link()
     except SensorUnavailableError as unavailable:
         pytest.skip(str(unavailable))
+    assert link, "the driver describes it"
     assert 1 <= link.gen <= link.gen_max
     assert 1 <= link.width <= link.width_max
 
