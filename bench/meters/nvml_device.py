@@ -211,11 +211,6 @@ class NvmlDevice:
                 raise
 
 
-def open_device(uuids: Sequence[str]) -> NvmlDevice | Reason:
-    """The GPU of these names, or why it has no sensors."""
-    return answer_or_reason(lambda: NvmlDevice(uuids))
-
-
 def gpm_metrics(earlier: Any, later: Any, ids: Sequence[int]) -> list[float]:
     """Values of GPM metrics between two snapshots, in NVML's units."""
     request = pynvml.c_nvmlGpmMetricsGet_t()

@@ -25,7 +25,6 @@ from gatherbench.bench.meters.nvml_device import (
     NvmlDevice,
     answer_or_reason,
     no_gpu_reason,
-    open_device,
 )
 from gatherbench.bench.meters.poller import Polled, Poller
 
@@ -172,7 +171,10 @@ class GpuEnergyMeter:
     @functools.cached_property
     def _device(self) -> NvmlDevice | Reason:
         """Opened once for all windows."""
-        return no_gpu_reason() if self._gpu is None else open_device(self._gpu.uuids)
+        if self._gpu is None:
+            return no_gpu_reason()
+        uuids = self._gpu.uuids
+        return answer_or_reason(lambda: NvmlDevice(uuids))
 
     def probe(self) -> Reason | None:
         return self._device if isinstance(self._device, Reason) else None
