@@ -39,6 +39,7 @@ def test_gathers_hold_every_axis_once() -> None:
     assert {p.policy for p in gathers} == set(POLICIES)
     ours = {(p.order, p.grid_percent) for p in gathers if p.policy == "aligned"}
     assert ours == {(o, c) for o in ("given", "sorted", "unique") for c in (0, 5, 10, 25)}
+    assert {p.order for p in gathers if p.policy == "aligned-idle"} == {"given", "sorted"}
     theirs = {(p.order, p.grid_percent, p.row_bytes) for p in gathers if p.policy == "wholegraph"}
     assert ("sorted", 0, 512) in theirs
     assert ("given", 0, 1412) in theirs

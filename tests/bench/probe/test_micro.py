@@ -205,6 +205,9 @@ def test_each_run_has_a_folder_and_reasons_for_what_did_not_run(
         assert missing["case"].tolist() == ["counted_bytes"]
         assert missing["reason"].tolist() == ["skipped: unsupported: no such tool"]
         assert (tmp_path / name / "summary.csv").is_file()
+    assert micro.main(["--out", str(tmp_path / "all")]) == 0
+    said = capsys.readouterr().out
+    assert all(f"\n{name}: " in said for name in micro.SECTIONS), "every section has its turn"
 
 
 def test_without_pandas_the_rows_are_whole_and_the_tables_come_later(
