@@ -62,3 +62,7 @@ def test_what_ends_in_time_is_left_alone() -> None:
     with pytest.raises(KeyError), ends_within(3600.0, called.set):
         raise KeyError
     assert not called.is_set()
+    for alarm in threading.enumerate():
+        if isinstance(alarm, threading.Timer):
+            alarm.join(10)
+            assert not alarm.is_alive(), "it would end the program an hour later"
