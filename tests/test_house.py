@@ -63,7 +63,7 @@ def test_imports_run_one_way(room: str) -> None:
 
 #: The rooms of ``bench/``, each of which imports only of those before it.
 ROOMS = (
-    *("machine", "plan", "sampling", "meters", "run", "read", "model", "show", "doctor"),
+    *("machine", "plan", "sampling", "meters", "run", "read", "model", "show"),
     *("regress", "probe", "commands"),
 )
 

@@ -7,6 +7,6 @@ from gatherbench.bench.commands.common import console
 
 def doctor() -> None:
     """Say what this machine has, and what is lost by what it lacks."""
-    from gatherbench.bench.doctor.examine import print_doctor
+    from gatherbench.bench.probe.doctor import examine, print_doctor
 
-    print_doctor(console())
+    print_doctor(console(), examine())

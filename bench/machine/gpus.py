@@ -83,14 +83,12 @@ def _describe(device: Any) -> GpuInfo:
         except CudaCallError:
             return None
 
-    def attribute(name: str) -> Any:
-        kind = getattr(
-            driver().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{name}"
-        )
-        return ask("cuDeviceGetAttribute", kind, device)
-
+    kinds, capability = driver().CUdevice_attribute, "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_"
+    major, minor = (
+        ask("cuDeviceGetAttribute", getattr(kinds, capability + part), device)
+        for part in ("MAJOR", "MINOR")
+    )
     identity, version = ask("cuDeviceGetUuid", device), ask("cuDriverGetVersion")
-    major, minor = attribute("MAJOR"), attribute("MINOR")
     bus = _text(ask("cuDeviceGetPCIBusId", 16, device))
     return GpuInfo(
         name=_text(ask("cuDeviceGetName", 256, device)) or "unnamed GPU",

@@ -35,8 +35,6 @@ _MPOL_PREFERRED = 1
 _MAX_NODES = 1024
 _PAGE = os.sysconf("SC_PAGESIZE")
 
-ONE_NODE = Reason("unsupported", "not bound: the machine has one NUMA node")
-
 
 @dataclass(frozen=True, slots=True)
 class Binding:
@@ -83,16 +81,12 @@ def parse_cpulist(text: str) -> set[int]:
     return numbers
 
 
-def _all_of_it(_node: int | None) -> tuple[int, int]:
-    return 0, 1
-
-
 def bind_case(
     device: torch.device,
     threads: int,
     numa: str = "gpu",
     topology: Topology | None = None,
-    part_of: Callable[[int | None], tuple[int, int]] = _all_of_it,
+    part_of: Callable[[int | None], tuple[int, int]] = lambda node: (0, 1),
 ) -> Binding:
     """Bind this process, and the threads it will start, for a case on ``device``.
 
@@ -104,7 +98,8 @@ def bind_case(
     """
     topology = topology or Topology()
     allowed = os.sched_getaffinity(0)
-    node, reason = _node_for(device, numa, topology, allowed)
+    found = _node_for(device, numa, topology, allowed)
+    node, reason = (None, found) if isinstance(found, Reason) else (found, None)
     how = ""
     if node is not None:
         allowed &= topology.nodes()[node]
@@ -141,30 +136,27 @@ def share_on_node(table: torch.Tensor, node: int, pages: int = 256) -> float | R
 
 def _node_for(
     device: torch.device, numa: str, topology: Topology, allowed: set[int]
-) -> tuple[int | None, Reason | None]:
+) -> int | Reason:
     """The node to bind to, or why there is none."""
     nodes = topology.nodes()
-    if numa == "none":
-        return None, Reason("unsupported", "not bound: the plan says numa = none")
-    if len(nodes) < 2:
-        return None, ONE_NODE
+    if numa == "none" or len(nodes) < 2:
+        why = "the plan says numa = none" if numa == "none" else "the machine has one NUMA node"
+        return Reason("unsupported", f"not bound: {why}")
     if device.type != "cuda":
-        cause = "not bound: the case runs on the host, no GPU to be near to"
-        return None, Reason("no_device", cause)
+        return Reason("no_device", "not bound: the case runs on the host, no GPU to be near to")
     try:
         address = call_runtime("cudaDeviceGetPCIBusId", 16, device.index or 0)
     except CudaCallError as error:
-        return None, Reason("unsupported", f"not bound: {error}")
+        return Reason("unsupported", f"not bound: {error}")
     # The bindings return their whole buffer: what follows the terminator is padding.
     node = topology.node_of_pci(address.split(b"\0")[0].decode())
-    reason = None
     if node is None or node not in nodes:
         cause = "not bound: the kernel does not say which node the GPU hangs on"
-        reason = Reason("unsupported", cause)
-    elif not nodes[node] & allowed:
+        return Reason("unsupported", cause)
+    if not nodes[node] & allowed:
         cause = f"not bound: no core of node {node} may be used"
-        reason = Reason("no_permission", cause, "widen the set")
-    return (node, None) if reason is None else (None, reason)
+        return Reason("no_permission", cause, "widen the set")
+    return node
 
 
 def _prefer_memory_of(node: int) -> str | None:

@@ -7,9 +7,9 @@ profiler, so that only one of the two may be at work.
 
 Three hazards shape it. CUPTI calls back from threads of its own, whenever it likes, while others
 may hold whatever they like: the callbacks do no more than move an address from one list to another,
-and what lies there is read later. Records grew between versions of CUPTI: a library is refused
-unless its version is known, and it steps over made-up records as that version must. And a record
-that CUPTI drops or holds back would leave a sum too small: then there is none.
+and what lies there is read later. Records changed between versions of CUPTI: a library is refused
+unless its version is known. And a record that CUPTI drops or holds back would leave a sum too
+small: then there is none.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ HOST_TO_DEVICE, DEVICE_TO_HOST, CPU_PAGE_FAULT, GPU_PAGE_FAULT = 1, 2, 3, 4
 _WATCHED = (HOST_TO_DEVICE, DEVICE_TO_HOST, CPU_PAGE_FAULT, GPU_PAGE_FAULT)
 _SCOPE_ALL_DEVICES = 2
 
-#: Bytes of a record by version of the API (``cupti_version.h``), first and last, when Counter2 had
-#: become Counter3. Libraries of 11.8, 12.0, 12.2, 12.4 to 12.6, 12.8, 12.9 and 13.0 were seen to
-#: step so far; that of 13.5 does not without a driver, but its header has the structure of 13.0's.
-RECORD_BYTES = {(18, 24): 64, (26, 28): 104, (130000, 130599): 104}
+#: First and last versions of the API (``cupti_version.h``) whose records begin as :class:`Record`
+#: does: CUDA 11.8 to 12.6, 12.8 to 12.9, and 13.0 to 13.5.
+VERSIONS = ((18, 24), (26, 28), (130000, 130599))
 
 _BUFFER_BYTES = 4 << 20
 #: All records of a window are kept until it closes: some 2.5 million.
@@ -131,7 +130,9 @@ class UnifiedMemoryCounters:
         version = ctypes.c_uint32()
         self._call("cuptiGetVersion", ctypes.byref(version))
         self.version = int(version.value)
-        self._check_layout()
+        if not any(first <= self.version <= last for first, last in VERSIONS):
+            unknown = f"CUPTI's API {self.version} is none whose records are known"
+            raise CuptiError(Reason("unsupported", unknown, NSYS))
 
     def start(self) -> None:
         """Begin to count.
@@ -192,26 +193,6 @@ class UnifiedMemoryCounters:
                 tally.values[found.counter_kind] += found.value
         if code not in (0, _NO_MORE_RECORDS):
             raise CuptiError(self._refusal("cuptiActivityGetNextRecord", code))
-
-    def _check_layout(self) -> None:
-        size = next(
-            (s for (low, high), s in RECORD_BYTES.items() if low <= self.version <= high), None
-        )
-        unknown = f"CUPTI's API {self.version} is none whose records are known"
-        if size is None:
-            raise CuptiError(Reason("unsupported", unknown, NSYS))
-        memory = ctypes.create_string_buffer(2 * size)
-        start, record = ctypes.addressof(memory), ctypes.c_void_p()
-        for i in range(2):
-            made_up = Record.from_address(start + i * size)
-            made_up.kind, made_up.counter_kind = KIND, GPU_PAGE_FAULT
-        for _ in range(2):
-            code = self._library.cuptiActivityGetNextRecord(
-                memory, ctypes.c_size_t(2 * size), ctypes.byref(record)
-            )
-            if code:
-                cause = f"its records have not {size} bytes: {unknown}"
-                raise CuptiError(Reason("unsupported", cause, NSYS))
 
     def _dropped(self) -> int:
         dropped = ctypes.c_size_t()

@@ -51,8 +51,7 @@ class DiskMeter:
         self._early = self._read()
 
     def probe(self) -> Reason | None:
-        reasons = [value for value in self._read() if isinstance(value, Reason)]
-        return reasons[0] if reasons else None
+        return next((value for value in self._read() if isinstance(value, Reason)), None)
 
     def start(self) -> None:
         self._early = self._read()

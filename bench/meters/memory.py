@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gatherbench.bench.machine.reason import Reason
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.base import Reading, reading
 
 _STATUS = Path("/proc/self/status")
 _NO_GPU = Reason(
@@ -51,27 +51,27 @@ class MemoryMeter:
             torch.cuda.reset_peak_memory_stats()
 
     def stop(self) -> list[Reading]:
+        import torch
+
         from gatherbench.kernels.mapped_memory import managed_bytes, registered_bytes
 
-        registered = registered_bytes()
-        return [
-            *_resident_readings(registered),
-            _on_gpu(
-                "host_pinned",
-                "bytes given to cudaHostRegister + torch.cuda.host_memory_stats allocated_bytes",
-                lambda cuda: registered + cuda.host_memory_stats()["allocated_bytes.current"],
+        cuda, registered = torch.cuda, registered_bytes()
+        why: Reason | None = _IDLE if cuda.is_available() else _NO_GPU
+        if cuda.is_initialized():  # type: ignore[no-untyped-call]
+            why = None
+        allocated = "torch.cuda.host_memory_stats allocated_bytes"
+        figures: dict[str, tuple[str, Callable[[], float]]] = {
+            "host_pinned": (
+                f"bytes given to cudaHostRegister + {allocated}",
+                lambda: registered + cuda.host_memory_stats()["allocated_bytes.current"],
             ),
-            _on_gpu("host_managed", "bytes given to cudaMallocManaged", lambda _: managed_bytes()),
-            _on_gpu(
-                "gpu_allocated_peak",
-                "torch.cuda.max_memory_allocated",
-                lambda cuda: cuda.max_memory_allocated(),
-            ),
-            _on_gpu(
-                "gpu_reserved_peak",
-                "torch.cuda.max_memory_reserved",
-                lambda cuda: cuda.max_memory_reserved(),
-            ),
+            "host_managed": ("bytes given to cudaMallocManaged", managed_bytes),
+            "gpu_allocated_peak": ("torch.cuda.max_memory_allocated", cuda.max_memory_allocated),
+            "gpu_reserved_peak": ("torch.cuda.max_memory_reserved", cuda.max_memory_reserved),
+        }
+        return _resident_readings(registered) + [
+            reading(metric, "B", why or read(), source, samples=0 if why else 1)
+            for metric, (source, read) in figures.items()
         ]
 
 
@@ -90,21 +90,9 @@ def _resident_readings(registered: int) -> list[Reading]:
         source = "/proc/self/status " + " + ".join(f"Rss{name}" for name in names)
         if less:
             source += " less registered bytes"
+        answer: float | Reason = _NO_RSS
         if all(name in resident for name in names):
             # A registered map of a file is no anonymous memory: then nothing is left, not less.
-            value = max(0, sum(resident[name] for name in names) - less)
-            readings.append(Reading(metric, "B", float(value), source, samples=1))
-        else:
-            readings.append(Reading(metric, "B", None, source, _NO_RSS))
+            answer = max(0, sum(resident[name] for name in names) - less)
+        readings.append(reading(metric, "B", answer, source, samples=1))
     return readings
-
-
-def _on_gpu(metric: str, source: str, read: Callable[[Any], float]) -> Reading:
-    """A figure that there is only where CUDA is in use."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return Reading(metric, "B", None, source, _NO_GPU)
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return Reading(metric, "B", None, source, _IDLE)
-    return Reading(metric, "B", float(read(torch.cuda)), source, samples=1)

@@ -177,16 +177,18 @@ class NvmlDevice:
                 bits = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
         return tuple(name for bit, name in _SLOWED_BY.items() if bits & bit)
 
-    def link(self) -> Link:
-        """Generation and width of the link, now and at most."""
+    def link(self) -> Link | None:
+        """Generation and width, now and at most; ``None`` where the driver does not say."""
         getters: tuple[Callable[[Any], int], ...] = (
             pynvml.nvmlDeviceGetCurrPcieLinkGeneration,
             pynvml.nvmlDeviceGetMaxPcieLinkGeneration,
             pynvml.nvmlDeviceGetCurrPcieLinkWidth,
             pynvml.nvmlDeviceGetMaxPcieLinkWidth,
         )
-        with nvml_errors():
+        try:
             return Link(*(int(get(self._handle)) for get in getters))
+        except pynvml.NVMLError:
+            return None
 
     def throughput(self, counter: int) -> float:
         """Traffic during 20 ms, for which the call blocks. Units: B/s (NVML: kB/s)."""
@@ -199,7 +201,7 @@ class NvmlDevice:
             return bool(pynvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice)
 
     def gpm_sample(self) -> Any:
-        """A snapshot of the performance counters; :func:`free_gpm_sample` gives it back."""
+        """A snapshot of the performance counters; ``nvmlGpmSampleFree`` gives it back."""
         with nvml_errors():
             sample = pynvml.nvmlGpmSampleAlloc()
             try:
@@ -223,11 +225,6 @@ def gpm_metrics(earlier: Any, later: Any, ids: Sequence[int]) -> list[float]:
             if request.metrics[i].nvmlReturn != pynvml.NVML_SUCCESS:
                 raise pynvml.NVMLError(request.metrics[i].nvmlReturn)
     return [float(request.metrics[i].value) for i in range(len(ids))]
-
-
-def free_gpm_sample(sample: Any) -> None:
-    """Give a snapshot's memory back."""
-    pynvml.nvmlGpmSampleFree(sample)
 
 
 def field_value(answer: ctypes.Structure) -> FieldValue:

@@ -8,10 +8,10 @@ asked for, and reported beside it, never mixed with it. NVML takes the GPU's vie
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -19,14 +19,13 @@ import pynvml
 
 from gatherbench.bench.machine.pcie import UnknownLinkError, fastest_rate, raw_rate
 from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
-from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
+from gatherbench.bench.meters.base import Reading, reading
 from gatherbench.bench.meters.gpu_choice import NOT_CALIBRATED, GpuUnderTest
 from gatherbench.bench.meters.nvml_device import (
     Link,
     NvmlDevice,
     answer_or_reason,
     field_value,
-    free_gpm_sample,
     gpm_metrics,
     no_gpu_reason,
 )
@@ -106,7 +105,7 @@ class FieldCounters(PcieSource):
                     why = replace(why, remedy=f"{why.remedy} (NVIDIA driver 555 or later)")
                 raise SensorUnavailableError(why)
         try:
-            self._counter = link_counter(link_or_none(device))
+            self._counter = link_counter(device.link())
         except UnknownLinkError as unknown:
             raise SensorUnavailableError(unknown.reason) from unknown
 
@@ -172,22 +171,15 @@ class Gpm(PcieSource):
 
     def stop(self) -> list[Reading]:
         polled = self._poller.stop()
-        with given_back(polled.samples) as snapshots:
-            told: list[Series | Reason] | Reason | None = polled.error
+        told: list[Series | Reason] | Reason | None = polled.error
+        try:
             if told is None:
-                told = answer_or_reason(lambda: gpm_traffic(chain(snapshots)))
+                told = answer_or_reason(lambda: gpm_traffic(chain(polled.samples)))
+        finally:
+            for _, sample in polled.samples:
+                pynvml.nvmlGpmSampleFree(sample)
         both = [told, told] if isinstance(told, Reason) else told
         return self._readings(polled, both, len(polled.samples))
-
-
-@contextmanager
-def given_back(snapshots: list[Snapshot]) -> Iterator[list[Snapshot]]:
-    """Snapshots of a window; NVML gets their memory back when it is left."""
-    try:
-        yield snapshots
-    finally:
-        for _, sample in snapshots:
-            free_gpm_sample(sample)
 
 
 def chain(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
@@ -297,12 +289,6 @@ _BLOCKS = Reason(
 )
 
 
-def link_or_none(device: NvmlDevice) -> Link | None:
-    """The link, or ``None`` where the driver does not describe it."""
-    link = answer_or_reason(device.link)
-    return None if isinstance(link, Reason) else link
-
-
 class PcieMeter:
     """Bytes over the link by direction (B), and the core-seconds that polling them cost (s).
 
@@ -318,31 +304,29 @@ class PcieMeter:
 
     def __init__(self, gpu: GpuUnderTest | None = None, *, timed: bool = True) -> None:
         self._gpu, self._timed = gpu, timed
-        self._source: PcieSource | Reason | None = None
 
-    def probe(self) -> Reason | None:
-        if self._source is None:  # opened once for all windows
-            self._source = answer_or_reason(self._open)
-        return self._source if isinstance(self._source, Reason) else None
-
-    def _open(self) -> PcieSource:
+    @functools.cached_property
+    def _source(self) -> PcieSource | Reason:
+        """Opened once for all windows."""
         if self._gpu is None:
-            raise SensorUnavailableError(no_gpu_reason())
-        choice = self._gpu.choice
+            return no_gpu_reason()
+        uuids, choice = self._gpu.uuids, self._gpu.choice
         kind = next((s for s in SOURCES if s.name == choice.pcie), None)
         if kind is None:
-            raise SensorUnavailableError(choice.pcie_reason or NOT_CALIBRATED)
+            return choice.pcie_reason or NOT_CALIBRATED
         if self._timed and not kind.unobtrusive:
-            raise SensorUnavailableError(_BLOCKS)
-        return kind(NvmlDevice(self._gpu.uuids))
+            return _BLOCKS
+        return answer_or_reason(lambda: kind(NvmlDevice(uuids)))
+
+    def probe(self) -> Reason | None:
+        return self._source if isinstance(self._source, Reason) else None
 
     def start(self) -> None:
-        self.probe()
-        if self._source is not None and not isinstance(self._source, Reason):
+        if not isinstance(self._source, Reason):
             self._source.start()
 
     def stop(self) -> list[Reading]:
-        if self._source is None or isinstance(self._source, Reason):
-            reason = self._source or NEVER_OPENED
-            return [reading(f"pcie_{d}", "B", reason, "NVML PCIe traffic") for d in DIRECTIONS]
+        if isinstance(self._source, Reason):
+            how = ("B", self._source, "NVML PCIe traffic")
+            return [reading(f"pcie_{direction}", *how) for direction in DIRECTIONS]
         return self._source.stop()

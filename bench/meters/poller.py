@@ -1,7 +1,7 @@
-"""Ask a sensor again and again, beside the run: a thread that can neither break it nor hold it up.
+"""Ask a sensor again and again, beside the run, by a thread that says what it cost.
 
 The first and the last reading are taken by whoever opens and closes the window, so that the window
-is the caller's; the thread adds those in between. It says what it cost.
+is the caller's; the thread adds those in between.
 """
 
 from __future__ import annotations
@@ -17,10 +17,6 @@ from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
 
 T = TypeVar("T")
 
-#: How long a thread whose sensor does not answer is waited for before it is left behind.
-PATIENCE_S = 2.0
-_LEFT_BEHIND = Reason("failed", "the thread was left behind with its sensor")
-
 
 @dataclass(frozen=True, slots=True)
 class Polled(Generic[T]):
@@ -29,82 +25,68 @@ class Polled(Generic[T]):
     Attributes:
         samples: in the order of time, the window's edges included.
         error: what went wrong; the samples before it are there.
-        cpu_s: core-seconds that the thread used; ``None``: it was left behind.
+        cpu_s: core-seconds that the thread used.
     """
 
     samples: list[T]
     error: Reason | None
-    cpu_s: float | None
+    cpu_s: float = 0.0
 
     def cost(self, metric: str) -> Reading:
         """What the polling thread used, as a reading. Units: s."""
-        source = "time.thread_time of the polling thread"
-        used = _LEFT_BEHIND if self.cpu_s is None else self.cpu_s
-        return reading(metric, "s", used, source, samples=2)
+        used = self.error if self.error is NEVER_OPENED else self.cpu_s
+        return reading(metric, "s", used, "time.thread_time of the polling thread", samples=2)
 
 
 class Poller(Generic[T]):
-    """Calls ``read`` every ``period_s`` between :meth:`start` and :meth:`stop`."""
+    """Calls ``read`` every ``period_s`` between :meth:`start` and :meth:`stop`.
 
-    def __init__(
-        self, read: Callable[[], T], period_s: float, patience_s: float = PATIENCE_S
-    ) -> None:
-        self._read, self._period_s, self._patience_s = read, period_s, patience_s
-        self._window: _Window[T] | None = None
+    A sensor that never answers keeps ``stop`` waiting: a recorder leaves such a meter behind.
+    """
+
+    def __init__(self, read: Callable[[], T], period_s: float) -> None:
+        self._read, self._period_s = read, period_s
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Open a window; never raises."""
-        self._window = _Window(self._read, self._period_s)
-        self._window.take()
-        self._window.thread.start()
+        self._samples: list[T] = []
+        self._error: Reason | None = None
+        self._done = threading.Event()
+        self._take()
+        name = "gatherbench-meter-sensor"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
 
     def stop(self) -> Polled[T]:
-        """Close the window; returns after ``patience_s`` at the latest, give or take a reading."""
-        window = self._window
-        if window is None:
-            return Polled([], NEVER_OPENED, None)
-        self._window = None
-        window.done.set()
-        window.thread.join(self._patience_s)
-        if window.thread.is_alive():
-            cause = f"the sensor did not answer for {self._patience_s:g} s"
-            stuck = Reason("failed", cause, "restart the GPU")
-            return Polled(list(window.samples), stuck, None)
-        window.take()
-        return Polled(window.samples, window.error, window.cpu_s)
+        """Close the window."""
+        if self._thread is None:
+            return Polled([], NEVER_OPENED)
+        self._done.set()
+        self._thread.join()
+        self._thread = None
+        self._take()
+        return Polled(self._samples, self._error, self._cpu_s)
 
-
-class _Window(Generic[T]):
-    """One window: its thread touches nothing else, so a thread left behind disturbs no other."""
-
-    def __init__(self, read: Callable[[], T], period_s: float) -> None:
-        self.read, self.period_s = read, period_s
-        self.samples: list[T] = []
-        self.error: Reason | None = None
-        self.cpu_s = 0.0
-        self.done = threading.Event()
-        name = "gatherbench-meter-sensor"
-        self.thread = threading.Thread(target=self.run, name=name, daemon=True)
-
-    def take(self) -> None:
+    def _take(self) -> None:
         """Read once more, unless the sensor has failed before."""
-        if self.error is not None:
+        if self._error is not None:
             return
         try:
-            self.samples.append(self.read())
+            self._samples.append(self._read())
         except ReasonError as error:
-            self.error = error.reason
+            self._error = error.reason
         except Exception as error:
-            self.error = Reason("failed", f"{type(error).__name__}: {error}")
+            self._error = Reason("failed", f"{type(error).__name__}: {error}")
 
-    def run(self) -> None:
+    def _run(self) -> None:
         begin = time.thread_time()
-        due = time.monotonic() + self.period_s
-        while self.error is None and not self.done.wait(max(0.0, due - time.monotonic())):
-            self.take()
+        due = time.monotonic() + self._period_s
+        while self._error is None and not self._done.wait(max(0.0, due - time.monotonic())):
+            self._take()
             # A reading that came late does not bring the next ones forward.
-            due = max(due + self.period_s, time.monotonic())
-        self.cpu_s = time.thread_time() - begin
+            due = max(due + self._period_s, time.monotonic())
+        self._cpu_s = time.thread_time() - begin
 
 
 @dataclass(frozen=True, slots=True)

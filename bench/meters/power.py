@@ -8,6 +8,7 @@ Measurements", arXiv 2312.02741): the counter may rest on the same sensor, so re
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import ClassVar, TypeVar
 
 import pynvml
 
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
+from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import NEVER_OPENED, Reading, reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.nvml_device import (
@@ -164,29 +165,28 @@ class GpuEnergyMeter:
 
     def __init__(self, gpu: GpuUnderTest | None = None) -> None:
         self._gpu = gpu
-        self._device: NvmlDevice | Reason | None = None
         self._opened_s = 0.0
         self._early: float | Reason = NEVER_OPENED
 
+    @functools.cached_property
+    def _device(self) -> NvmlDevice | Reason:
+        """Opened once for all windows."""
+        if self._gpu is None:
+            return no_gpu_reason()
+        uuids = self._gpu.uuids
+        return answer_or_reason(lambda: NvmlDevice(uuids))
+
     def probe(self) -> Reason | None:
-        if self._device is None:  # opened once for all windows
-            self._device = answer_or_reason(self._open)
         return self._device if isinstance(self._device, Reason) else None
 
-    def _open(self) -> NvmlDevice:
-        if self._gpu is None:
-            raise SensorUnavailableError(no_gpu_reason())
-        return NvmlDevice(self._gpu.uuids)
-
     def start(self) -> None:
-        self.probe()
-        if self._device is not None and not isinstance(self._device, Reason):
+        if not isinstance(self._device, Reason):
             self._early = answer_or_reason(self._device.energy_j)
             self._opened_s = time.monotonic()
 
     def stop(self) -> list[Reading]:
-        if self._device is None or isinstance(self._device, Reason):
-            return [reading("gpu_energy", "J", self._device or NEVER_OPENED, ENERGY)]
+        if isinstance(self._device, Reason):
+            return [reading("gpu_energy", "J", self._device, ENERGY)]
         length_s = time.monotonic() - self._opened_s
         late, early = answer_or_reason(self._device.energy_j), self._early
         if isinstance(early, Reason) or isinstance(late, Reason):
@@ -206,22 +206,19 @@ class GpuPowerMeter(GpuEnergyMeter):
     lost: ClassVar[str] = "energy and power of the GPU, and whether it was throttled"
     trust: ClassVar[str] = "the driver's counters, taken as they are; energy over 10 s and more"
 
-    _poller: Poller[Sample] | None = None
-
-    def _open(self) -> NvmlDevice:
-        device = super()._open()
-        self._poller = Poller(lambda: look(device), PERIOD_S)
-        return device
+    @functools.cached_property
+    def _poller(self) -> Poller[Sample] | Reason:
+        device = self._device
+        return device if isinstance(device, Reason) else Poller(lambda: look(device), PERIOD_S)
 
     def start(self) -> None:
-        self.probe()
-        if self._poller is not None:
+        if not isinstance(self._poller, Reason):
             self._poller.start()
         super().start()
 
     def stop(self) -> list[Reading]:
         (energy,) = super().stop()
-        if self._poller is None:
-            return [energy, reading("gpu_power", "W", energy.reason or NEVER_OPENED, POWER)]
+        if isinstance(self._poller, Reason):
+            return [energy, reading("gpu_power", "W", self._poller, POWER)]
         polled = self._poller.stop()
         return [energy, *summarise(polled), polled.cost("gpu_power_polling_cpu")]

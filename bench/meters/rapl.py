@@ -91,9 +91,8 @@ class RaplMeter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._powercap, self._read, self._clock = powercap, read, clock
-        self._reason: Reason | None = None
+        self._reason: Reason | None = NEVER_OPENED
         self._zones: list[Zone] = []
-        self._poller: Poller[_Sample] | None = None
         self._period_s = _MAX_PERIOD_S
 
     def probe(self) -> Reason | None:
@@ -110,53 +109,35 @@ class RaplMeter:
         return None if packages else _NO_PACKAGE
 
     def start(self) -> None:
-        if self._poller is None and self._reason is None:
-            # What the kernel shows does not change from window to window.
-            self._reason = self.probe()
-            if self._reason is None:
-                smallest_j = min(zone.max_uj for zone in self._zones) / 1e6
-                # Twice as often as the counter can wrap at the most.
-                self._period_s = min(_MAX_PERIOD_S, smallest_j / MAX_PACKAGE_W / 2)
-                self._poller = Poller(self._sample, self._period_s)
-        if self._poller is not None:
+        self._reason = self.probe()
+        if self._reason is None:
+            smallest_j = min(zone.max_uj for zone in self._zones) / 1e6
+            # Twice as often as the counter can wrap at the most.
+            self._period_s = min(_MAX_PERIOD_S, smallest_j / MAX_PACKAGE_W / 2)
+            self._poller = Poller(self._sample, self._period_s)
             self._poller.start()
 
     def stop(self) -> list[Reading]:
-        polled: Polled[_Sample] = Polled([], self._reason or NEVER_OPENED, None)
-        if self._poller is not None:
-            polled = self._poller.stop()
+        polled = self._poller.stop() if self._reason is None else Polled([], self._reason)
         packages = [i for i, zone in enumerate(self._zones) if zone.name != DRAM]
         dram = [i for i, zone in enumerate(self._zones) if zone.name == DRAM]
         incomplete = None
         if not dram:
             incomplete = _NO_DRAM
         elif len(dram) < len(packages):
-            cause = (
-                f"{len(dram)} of {len(packages)} packages have a dram zone, a sum would leave"
-                " memory out"
-            )
+            cause = f"{len(dram)} of {len(packages)} packages have a dram zone: memory is left out"
             incomplete = Reason("unsupported", cause, "enable the zones in the firmware")
-        return [
-            self._reading("cpu_package_energy", "packages", packages, polled, None),
-            self._reading("cpu_dram_energy", "memory", dram, polled, incomplete),
-        ]
-
-    def _reading(
-        self,
-        metric: str,
-        what: str,
-        zones: list[int],
-        polled: Polled[_Sample],
-        reason: Reason | None,
-    ) -> Reading:
-        answer = polled.error or reason or self._joules(zones, polled.samples)
-        samples, period_s = len(polled.samples), None
-        if isinstance(answer, Reason):
-            samples = 0
-        elif samples > 2:
-            period_s = self._period_s
-        source = f"powercap energy_uj, all {what}"
-        return reading(metric, "J", answer, source, samples, period_s)
+        readings = []
+        for metric, what, zones, reason in (
+            ("cpu_package_energy", "packages", packages, None),
+            ("cpu_dram_energy", "memory", dram, incomplete),
+        ):
+            answer = polled.error or reason or self._joules(zones, polled.samples)
+            samples = 0 if isinstance(answer, Reason) else len(polled.samples)
+            period_s = self._period_s if samples > 2 else None
+            source = f"powercap energy_uj, all {what}"
+            readings.append(reading(metric, "J", answer, source, samples, period_s))
+        return readings
 
     def _joules(self, zones: list[int], samples: list[_Sample]) -> float | Reason:
         total_uj = 0

@@ -12,7 +12,6 @@ import queue
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Literal, Self
 
 from gatherbench.bench.machine.reason import Reason
@@ -23,7 +22,7 @@ from gatherbench.bench.meters.base import UNITS, Meter, Reading
 PATIENCE_S = 10.0
 
 Verb = Literal["start", "stop"]
-Answer = tuple[int, list[Reading] | Exception]
+Answers = queue.SimpleQueue[tuple[int, list[Reading] | Exception]]
 
 
 class Recorder:
@@ -49,12 +48,7 @@ class Recorder:
         self._call("start", range(len(self._meters)))
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         seen = self._call("stop", reversed(range(len(self._meters))))
         for i, why in self._broken.items():
             name = self._meters[i].name
@@ -64,14 +58,22 @@ class Recorder:
     def _call(self, verb: Verb, order: Iterable[int]) -> dict[int, list[Reading]]:
         """What each meter that is not broken answers; those that break are noted."""
         waiting = [i for i in order if i not in self._broken]
-        answers: dict[int, list[Reading]] = {}
+        found: dict[int, list[Reading]] = {}
         while waiting:
-            calls = _Calls([(i, self._meters[i]) for i in waiting], verb)
+            answers: Answers = queue.SimpleQueue()
+            abandoned = threading.Event()
+            meters = [(i, self._meters[i]) for i in waiting]
+            threading.Thread(
+                target=_ask,
+                args=(meters, verb, answers, abandoned),
+                name=f"gatherbench-meter-{verb}",
+                daemon=True,
+            ).start()
             while waiting:
                 try:
-                    i, answer = calls.answers.get(timeout=self._patience_s)
+                    i, answer = answers.get(timeout=self._patience_s)
                 except queue.Empty:
-                    calls.abandoned.set()
+                    abandoned.set()
                     stuck = waiting.pop(0)
                     self._stuck[stuck] = f"{verb} did not return within {self._patience_s:g} s"
                     self._broken[stuck] = self._stuck[stuck]
@@ -80,31 +82,26 @@ class Recorder:
                 if isinstance(answer, Exception):
                     self._broken[i] = f"{verb} raised {type(answer).__name__}: {answer}"
                 else:
-                    answers[i] = answer
-        return answers
+                    found[i] = answer
+        return found
 
 
-class _Calls:
-    """Calls ``verb`` of each meter in a thread that may be left behind."""
-
-    def __init__(self, meters: Sequence[tuple[int, Meter]], verb: Verb) -> None:
-        self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self.abandoned = threading.Event()
-        name = f"gatherbench-meter-{verb}"
-        threading.Thread(target=self._run, args=(meters, verb), name=name, daemon=True).start()
-
-    def _run(self, meters: Sequence[tuple[int, Meter]], verb: Verb) -> None:
-        for i, meter in meters:
-            if self.abandoned.is_set():  # the call before returned after all, but too late
-                return
-            try:
-                if verb == "start":
-                    meter.start()
-                    self.answers.put((i, []))
-                else:
-                    self.answers.put((i, [_checked(reading) for reading in meter.stop()]))
-            except Exception as error:
-                self.answers.put((i, error))
+def _ask(
+    meters: Sequence[tuple[int, Meter]], verb: Verb, answers: Answers, abandoned: threading.Event
+) -> None:
+    """Call ``verb`` of each meter: what a thread does that may be left behind."""
+    for i, meter in meters:
+        if abandoned.is_set():  # the call before returned after all, but too late
+            return
+        readings: list[Reading] = []
+        try:
+            if verb == "start":
+                meter.start()
+            else:
+                readings = [_checked(reading) for reading in meter.stop()]
+            answers.put((i, readings))
+        except Exception as error:
+            answers.put((i, error))
 
 
 def _checked(reading: Reading) -> Reading:

@@ -101,14 +101,11 @@ def _groups_of_threads() -> dict[int, str]:
     groups = {}
     for thread in threading.enumerate():
         if thread.native_id is not None:
-            groups[thread.native_id] = _group_of(thread.name)
+            fitting = (metric for metric, begins in GROUPS if thread.name.startswith(begins))
+            groups[thread.native_id] = next(fitting, OTHER)
     # The kernel gives it the process's number; after os.fork Python still has the parent's.
     groups[os.getpid()] = MAIN
     return groups
-
-
-def _group_of(name: str) -> str:
-    return next((metric for metric, prefixes in GROUPS if name.startswith(prefixes)), OTHER)
 
 
 def _read_clocks() -> tuple[dict[int, float], float]:

@@ -15,7 +15,7 @@ from typing import Protocol
 from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.meters.nvml_device import Link, NvmlDevice
-from gatherbench.bench.meters.pcie import DIRECTIONS, SOURCES, PcieSource, link_or_none
+from gatherbench.bench.meters.pcie import DIRECTIONS, SOURCES, PcieSource
 
 #: Bytes that a source counts for each byte copied, from 5 % lost to the headers of 64 B packets
 #: and the traffic of control (EVIDENCE, §4).
@@ -81,7 +81,7 @@ def calibrate(
     sources: Sequence[type[PcieSource]] = SOURCES,
 ) -> Calibration:
     """Hold every source against a copy of about ``seconds`` each way; never raises for a sensor."""
-    idle = link_or_none(device)
+    idle = device.link()
     loaded: list[Link | None] = []
     found: list[Comparison] = []
     for kind in sources:
@@ -92,7 +92,7 @@ def calibrate(
             continue
         for direction in DIRECTIONS:
             source.start()
-            copied = copier.copy(direction, seconds, lambda: loaded.append(link_or_none(device)))
+            copied = copier.copy(direction, seconds, lambda: loaded.append(device.link()))
             (seen,) = (r for r in source.stop() if r.metric == f"pcie_{direction}")
             counted = seen.reason or seen.value or 0.0
             found.append(Comparison(kind.name, direction, counted, copied))

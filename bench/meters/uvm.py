@@ -54,11 +54,7 @@ _METRICS = (
 class KnownMove:
     """Managed memory of :data:`SIZE_BYTES` that lies on the host until :meth:`to_gpu`.
 
-    Attributes:
-        addresses: where it lies.
-
-    Raises:
-        CudaCallError: there is no managed memory here.
+    ``addresses`` is where it lies. CUDA's refusals are raised as ``CudaCallError``.
     """
 
     def __init__(self) -> None:
@@ -67,11 +63,7 @@ class KnownMove:
         ctypes.memset(start, 1, SIZE_BYTES)
 
     def to_gpu(self) -> None:
-        """Move all of it to the current GPU, and wait for it.
-
-        Raises:
-            CudaCallError: CUDA refuses.
-        """
+        """Move all of it to the current GPU, and wait for it."""
         module, gpu = runtime(), runtime().cudaMemLocation()
         gpu.type = module.cudaMemLocationType.cudaMemLocationTypeDevice
         gpu.id = int(call_runtime("cudaGetDevice"))
@@ -138,37 +130,29 @@ class UvmMeter:
 
     def stop(self) -> list[Reading]:
         tally = self._counted()
-        if tally is not None and self._reason is None:
-            self._reason = _distrust(tally)
-        counted = tally if self._reason is None else None
-        return [_reading(*metric, counted, self._reason) for metric in _METRICS]
+        if isinstance(tally, Reason):
+            return [reading(metric, unit, tally, f"cupti {w}") for metric, unit, _, w in _METRICS]
+        readings = []
+        for metric, unit, counter, what in _METRICS:
+            found = tally.records if what.endswith("records") else tally.values
+            source = f"cupti {what}, API {tally.version}"
+            samples = tally.records[counter]
+            readings.append(reading(metric, unit, found[counter], source, samples))
+        return readings
 
-    def _counted(self) -> Tally | None:
-        if self._known is None:
-            return None
+    def _counted(self) -> Tally | Reason:
+        """What was counted, if it is to be believed."""
         try:
-            return None if self._counters is None else self._counters.stop(self._known.addresses)
+            if self._known is None or self._counters is None:
+                return self._reason or NEVER_OPENED
+            tally = self._counters.stop(self._known.addresses)
         except CuptiError as error:
-            self._reason = error.reason
-            return None
+            return error.reason
         finally:
-            self._known.close()
-
-
-def _distrust(tally: Tally) -> Reason | None:
-    """Why the counters are not to be believed, or ``None``."""
-    counted, (low, high) = tally.apart[HOST_TO_DEVICE], TRUSTED
-    if low <= counted / SIZE_BYTES <= high:
-        return None
-    cause = f"of {SIZE_BYTES} B moved to the GPU as a test CUPTI counted {counted}"
-    return Reason("failed", cause, NSYS)
-
-
-def _reading(
-    metric: str, unit: str, counter: int, what: str, tally: Tally | None, reason: Reason | None
-) -> Reading:
-    if tally is None:
-        return Reading(metric, unit, None, f"cupti {what}", reason)
-    found = tally.records if what.endswith("records") else tally.values
-    source = f"cupti {what}, API {tally.version}"
-    return reading(metric, unit, found[counter], source, samples=tally.records[counter])
+            if self._known is not None:
+                self._known.close()
+        counted, (low, high) = tally.apart[HOST_TO_DEVICE], TRUSTED
+        if self._reason is None and not low <= counted / SIZE_BYTES <= high:
+            cause = f"of {SIZE_BYTES} B moved to the GPU as a test CUPTI counted {counted}"
+            return Reason("failed", cause, NSYS)
+        return self._reason or tally

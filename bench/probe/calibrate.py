@@ -27,26 +27,9 @@ from rich.text import Text
 
 from gatherbench.bench.machine.env import joint_name
 from gatherbench.bench.meters.other_work import OtherWork, is_quiet
-from gatherbench.bench.model.profile import (
-    Constant,
-    Curve,
-    LinkProfile,
-    ProfileError,
-    load_profile,
-)
-from gatherbench.bench.probe.cases import (
-    CASES,
-    FITTED_ROW_BYTES,
-    GIB,
-    HELD_OUT_ROW_BYTES,
-    OUR_BEST,
-    SPANS,
-    as_large_as_opens,
-    disk_points,
-    fitting,
-    gpu_points,
-    host_points,
-)
+from gatherbench.bench.model.profile import Constant, Curve, LinkProfile, ProfileError, load_profile
+from gatherbench.bench.probe import cases
+from gatherbench.bench.probe.cases import GIB
 from gatherbench.bench.probe.fit import (
     Check,
     Fit,
@@ -61,7 +44,6 @@ from gatherbench.bench.probe.machine import MachineFacts, ask_gpu, ask_host, no_
 from gatherbench.bench.probe.stand import (
     Measure,
     Observation,
-    OutputError,
     PointFile,
     ProbeError,
     filled_table,
@@ -135,9 +117,8 @@ def calibrate(
         say: told what is being done.
 
     Raises:
-        ProbeError: no such device, too little memory or time, or wrong bytes.
+        ProbeError: no such device, too little memory or time, wrong bytes, or no place for files.
         CudaCallError, CompilerError: the GPU could not be used.
-        OutputError: a file could not be written.
     """
     began = time.monotonic()
     on_gpu = _on_gpu(device)
@@ -147,7 +128,7 @@ def calibrate(
         measure, points, ask = _gpu_stand(stack, say) if on_gpu else _host_stand(stack)
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
-        no_disk = ""
+        no_disk = "not asked for"
         if disk is not None:
             measure, points, no_disk = _with_disk(stack, disk, measure, points, say)
         facts = ask()
@@ -168,9 +149,7 @@ def calibrate(
             most_rounds=MOST_ROUNDS,
         )
         other_cores = work.cores()
-        facts = ask()  # the link is awake now
-        if no_disk:
-            facts = dataclasses.replace(facts, no_disk=no_disk)
+        facts = dataclasses.replace(ask(), no_disk=no_disk)  # the link is awake now
     if other_cores is not None and not is_quiet(other_cores):
         note = f"measured beside other work that kept {other_cores:.1f} cores busy"
         facts = dataclasses.replace(facts, description=f"{facts.description}; {note}")
@@ -180,7 +159,7 @@ def calibrate(
             f"{rounds} whole rounds in {budget:.0f} s are too few for a profile"
             f" ({FEWEST_ROUNDS} are needed): give more --budget"
         )
-    say(f"{rounds} rounds; fitting")
+    say(f"{rounds} rounds; cases.fitting")
     found = summarise(samples.rows)
     profile = Fit(named(base, facts) if base else blank_profile(facts), found, facts).run()
     checks = check(profile, found)
@@ -209,7 +188,7 @@ def _host_stand(stack: ExitStack) -> _Ready:
 
     size = table_bytes(available_bytes())
     stand = stack.enter_context(HostStand(filled_table(size)))
-    return stand.measure, host_points(ask_host().cores, size), ask_host
+    return stand.measure, cases.host_points(ask_host().cores, size), ask_host
 
 
 def _gpu_stand(stack: ExitStack, say: Callable[[str], None]) -> _Ready:
@@ -218,16 +197,16 @@ def _gpu_stand(stack: ExitStack, say: Callable[[str], None]) -> _Ready:
     from gatherbench.bench.probe.gpu import GpuStand
 
     device = torch.device("cuda", torch.cuda.current_device())
-    spans = fitting(SPANS, available_bytes())
+    spans = cases.fitting(cases.SPANS, available_bytes())
     if not spans:
         raise ProbeError("not 2 GiB of host memory are free: close other programs")
-    stand = stack.enter_context(as_large_as_opens(spans, lambda some: GpuStand(some, device)))
+    stand = stack.enter_context(cases.as_large_as_opens(spans, lambda some: GpuStand(some, device)))
     spans = tuple(stand.spans)
     say(f"spans of {', '.join(f'{s / GIB:g}' for s in spans)} GiB of host memory")
-    for width in (*FITTED_ROW_BYTES, *HELD_OUT_ROW_BYTES):
-        stand.check(OUR_BEST, width)
+    for width in (*cases.FITTED_ROW_BYTES, *cases.HELD_OUT_ROW_BYTES):
+        stand.check(cases.OUR_BEST, width)
     cores = ask_host().cores
-    points = [*host_points(cores, max(spans)), *gpu_points(spans, cores)]
+    points = [*cases.host_points(cores, max(spans)), *cases.gpu_points(spans, cores)]
     return stand.measure, points, lambda: ask_gpu(device)
 
 
@@ -246,7 +225,7 @@ def _with_disk(
     except ProbeError as why:
         say(f"no disk is timed: {why}")
         return others, points, str(why)
-    more = disk_points()
+    more = cases.disk_points()
 
     def measure(point: Point) -> Observation:
         return stand.measure(point) if point in more else others(point)
@@ -268,13 +247,10 @@ def write_checks(checks: Sequence[Check], path: Path) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*POINT_COLUMNS, "unit", *rates])
         for one in checks:
-            seen = one.measured
-            measured = [f"{v:.5g}" for v in (seen.median, seen.low, seen.high)]
-            modelled = ["", ""]
-            if one.predicted is not None and one.error is not None:
-                modelled = [f"{one.predicted:.5g}", f"{one.error:.4f}"]
-            point = dataclasses.astuple(one.point)
-            writer.writerow([*point, CASES[one.point.case].unit, *measured, seen.count, *modelled])
+            point, unit = dataclasses.astuple(one.point), cases.CASES[one.point.case].unit
+            *measured, count = dataclasses.astuple(one.measured)
+            rates = ["" if v is None else f"{v:.5g}" for v in (*measured, one.predicted, one.error)]
+            writer.writerow([*point, unit, *rates[:3], count, *rates[3:]])
 
 
 def render(calibration: Calibration) -> RenderableType:
@@ -291,9 +267,8 @@ def render(calibration: Calibration) -> RenderableType:
         held_out.add_column(name, justify="right", no_wrap=True)
     for one in calibration.checks:
         if one.point.held_out:
-            predicted, error = "unknown", ""
-            if one.predicted is not None and one.error is not None:
-                predicted, error = quantity(one.predicted, "B/s"), f"{one.error:+.0%}"
+            predicted = "unknown" if one.predicted is None else quantity(one.predicted, "B/s")
+            error = "" if one.error is None else f"{one.error:+.0%}"
             measured = quantity(one.measured.median, "B/s")
             held_out.add_row(_what(one.point), measured, predicted, error)
     return Group(constants, held_out, *_closing(calibration))
@@ -381,7 +356,7 @@ def run(out: Path, budget_s: float, base: str, device: Device, disk: str = "none
             disk=folder_of_disk(disk),
             say=lambda text: err.print(text, highlight=False),
         )
-    except (ProbeError, OutputError, ProfileError) as error:
+    except (ProbeError, ProfileError) as error:
         err.print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
         return 2
     except (CudaCallError, CompilerError, MemoryError, OSError) as error:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from itertools import product
 from typing import TypeVar
 
 from gatherbench.bench.read.points import Point
-from gatherbench.kernels.policies import POLICIES, Policy
+from gatherbench.kernels.policies import POLICIES
 
 T = TypeVar("T")
 MIB, GIB = 1 << 20, 1 << 30
@@ -37,43 +37,51 @@ class Case:
     needs: str = "a GPU"
 
 
-_CASES = (
-    Case("host_copy", "B", "bytes copied by the processor: each is read and written", needs=""),
-    Case("host_read", "B", "bytes read by the processor", needs=""),
-    Case("host_gather", "B", "bytes of rows gathered by the processor", needs=""),
-    Case("host_sample", "1", "edges sampled by the processor", needs=""),
-    Case("disk_random", "1", "blocks of a file, read in random order", "disk", "a disk"),
-    Case("disk_sequential", "B", "bytes of a file, read one behind the other", "disk", "a disk"),
-    Case("table_fill", "B", "bytes of the table, mapped and filled by the processor"),
-    Case("table_register", "B", "bytes of the table, page-locked and mapped for the GPU"),
-    Case("copy_to_device", "B", "bytes copied from page-locked memory by the copy engine"),
-    Case("copy_to_host", "B", "bytes copied to page-locked memory by the copy engine"),
-    Case("copy_pageable", "B", "bytes of rows gathered into fresh memory and copied"),
-    Case("sm_read", "B", "contiguous bytes of host memory, read by the multiprocessors"),
-    Case("gpu_gather", "B", "bytes of rows gathered from host memory by the GPU"),
-    Case("round_trip", "1", "dependent loads from host memory by one thread of the GPU"),
-    Case("sort_ids", "1", "ids on the GPU, sorted"),
-    Case("unique_ids", "1", "ids on the GPU, of which duplicates are removed"),
-    Case("check_ids", "1", "ids on the GPU, compared with the table's length; the host waits"),
-    Case("gpu_copy", "B", "bytes copied within GPU memory: each is read and written"),
-    Case("gpu_matmul", "1", "float32 operations of a product of matrices"),
-    Case("gpu_launch", "1", "operations issued to the GPU"),
-    Case("gpu_submit", "1", "minibatches of ids handed to the GPU and launched"),
-    Case("train_alone", "1", "steps of a load that is like training", "overlap"),
-    Case("fetch_alone", "1", "fetches of a minibatch", "overlap"),
-    Case("train_and_fetch", "1", "steps of a load with a fetch beside it", "overlap"),
-    Case("expected_sectors", "1", "sectors that the accounting expects of a gather", "ncu"),
-    Case("expected_requests_128", "1", "requests expected, if the largest reads 128 B", "ncu"),
-    Case("expected_requests_64", "1", "requests expected, if the largest reads 64 B", "ncu"),
-    Case("counted_sectors", "1", "sectors of a gather that the GPU counted", "ncu", "ncu"),
-    Case("counted_requests", "1", "requests of a gather that the GPU counted", "ncu", "ncu"),
-    Case("counted_bytes", "B", "bytes that the link carried to a gather", "ncu", "ncu"),
-    Case(
-        "peer_gather", "B", "bytes of rows gathered, by WholeGraph and by us", "peer", "WholeGraph"
-    ),
-)
 #: Every case by name.
-CASES = MappingProxyType({case.name: case for case in _CASES})
+CASES = {
+    case.name: case
+    for case in (
+        Case("host_copy", "B", "bytes copied by the processor: each is read and written", needs=""),
+        Case("host_read", "B", "bytes read by the processor", needs=""),
+        Case("host_gather", "B", "bytes of rows gathered by the processor", needs=""),
+        Case("host_sample", "1", "edges sampled by the processor", needs=""),
+        Case("disk_random", "1", "blocks of a file, read in random order", "disk", "a disk"),
+        Case(
+            "disk_sequential", "B", "bytes of a file, read one behind the other", "disk", "a disk"
+        ),
+        Case("table_fill", "B", "bytes of the table, mapped and filled by the processor"),
+        Case("table_register", "B", "bytes of the table, page-locked and mapped for the GPU"),
+        Case("copy_to_device", "B", "bytes copied from page-locked memory by the copy engine"),
+        Case("copy_to_host", "B", "bytes copied to page-locked memory by the copy engine"),
+        Case("copy_pageable", "B", "bytes of rows gathered into fresh memory and copied"),
+        Case("sm_read", "B", "contiguous bytes of host memory, read by the multiprocessors"),
+        Case("gpu_gather", "B", "bytes of rows gathered from host memory by the GPU"),
+        Case("round_trip", "1", "dependent loads from host memory by one thread of the GPU"),
+        Case("sort_ids", "1", "ids on the GPU, sorted"),
+        Case("unique_ids", "1", "ids on the GPU, of which duplicates are removed"),
+        Case("check_ids", "1", "ids on the GPU, compared with the table's length; the host waits"),
+        Case("gpu_copy", "B", "bytes copied within GPU memory: each is read and written"),
+        Case("gpu_matmul", "1", "float32 operations of a product of matrices"),
+        Case("gpu_launch", "1", "operations issued to the GPU"),
+        Case("gpu_submit", "1", "minibatches of ids handed to the GPU and launched"),
+        Case("train_alone", "1", "steps of a load that is like training", "overlap"),
+        Case("fetch_alone", "1", "fetches of a minibatch", "overlap"),
+        Case("train_and_fetch", "1", "steps of a load with a fetch beside it", "overlap"),
+        Case("expected_sectors", "1", "sectors that the accounting expects of a gather", "ncu"),
+        Case("expected_requests_128", "1", "requests expected, if the largest reads 128 B", "ncu"),
+        Case("expected_requests_64", "1", "requests expected, if the largest reads 64 B", "ncu"),
+        Case("counted_sectors", "1", "sectors of a gather that the GPU counted", "ncu", "ncu"),
+        Case("counted_requests", "1", "requests of a gather that the GPU counted", "ncu", "ncu"),
+        Case("counted_bytes", "B", "bytes that the link carried to a gather", "ncu", "ncu"),
+        Case(
+            "peer_gather",
+            "B",
+            "bytes of rows gathered, by WholeGraph and by us",
+            "peer",
+            "WholeGraph",
+        ),
+    )
+}
 
 #: Row widths of a run of gpu-micro: 1, 4, 16, 64, 100, 128, 353, 602 and 1024 floats.
 ROW_BYTES = (4, 16, 64, 64 * 4, 100 * 4, 128 * 4, 353 * 4, 602 * 4, 4096)
@@ -131,15 +139,6 @@ def num_rows(point: Point) -> int:
     return point.span_bytes // POLICIES[point.policy].row_stride(point.row_bytes)
 
 
-def orders_of(policy: Policy, row_bytes: int) -> tuple[str, ...]:
-    """Our own policies are tried in every order; another system's in the one that it uses."""
-    if policy.name == OUR_BEST:
-        return ("given", "sorted", "unique")
-    if policy.system == "gatherbench":
-        return ("given", "sorted")
-    return (policy.order_of(row_bytes),)
-
-
 def gather_points(
     spans: Sequence[int] = SPANS,
     row_bytes: Sequence[int] = ROW_BYTES,
@@ -148,7 +147,7 @@ def gather_points(
 ) -> list[Point]:
     """Gathers by every policy beside the roofs, and passes over ids: what gpu-micro measures.
 
-    The grid is our own axis: another system's policy keeps its own.
+    Grid and order are our own axes: another system's policy keeps its own.
 
     Raises:
         ValueError: an unknown policy, or a span too small for the largest row.
@@ -159,25 +158,17 @@ def gather_points(
     if spans and row_bytes and min(spans) < max(row_bytes):
         raise ValueError("a span must hold at least one row")
     points = [Point("copy_to_device", span_bytes=span) for span in spans]
-    points += [
-        Point("sm_read", span_bytes=span, grid_percent=blocks)
-        for span in spans
-        for blocks in ROOF_BLOCKS
-    ]
-    points += [
-        Point(case, width, span)
-        for span in spans[:1]
-        for case in PASSES
-        for width in PASS_ROW_BYTES
-    ]
-    return points + [
-        Point("gpu_gather", width, span, 0, cap, name, order)
-        for span in spans
-        for width in row_bytes
-        for name in policies
-        for order in orders_of(POLICIES[name], width)
-        for cap in (caps if POLICIES[name].system == "gatherbench" else (0,))
-    ]
+    roofs = product(spans, ROOF_BLOCKS)
+    points += [Point("sm_read", span_bytes=s, grid_percent=blocks) for s, blocks in roofs]
+    passes = product(PASSES, PASS_ROW_BYTES, spans[:1])
+    points += [Point(case, width, span) for case, width, span in passes]
+    for span, width, name in product(spans, row_bytes, policies):
+        orders, grids = ("given", "sorted", "unique")[: 2 + (name == OUR_BEST)], caps
+        if POLICIES[name].system != "gatherbench":
+            orders, grids = (POLICIES[name].order_of(width),), (0,)
+        for order, cap in product(orders, grids):
+            points.append(Point("gpu_gather", width, span, 0, cap, name, order))
+    return points
 
 
 def thread_counts(cores: int) -> tuple[int, ...]:
@@ -192,11 +183,8 @@ def host_points(cores: int, span_bytes: int) -> list[Point]:
     it grows with its threads is held out: the model takes it to grow in step.
     """
     threads = thread_counts(cores)
-    points = [
-        Point(case, 0, span_bytes, count)
-        for case in ("host_copy", "host_read", "host_sample")
-        for count in threads
-    ]
+    cases = product(("host_copy", "host_read", "host_sample"), threads)
+    points = [Point(case, 0, span_bytes, count) for case, count in cases]
     points += [Point("host_gather", width, span_bytes, cores) for width in FITTED_ROW_BYTES]
     held_out = [(width, cores) for width in HELD_OUT_ROW_BYTES]
     held_out += [(USUAL_ROW_BYTES, count) for count in threads if count != cores]
@@ -270,11 +258,10 @@ def as_large_as_opens(spans: tuple[int, ...], make: Callable[[tuple[int, ...]], 
     Raises:
         MemoryError, RuntimeError: it fails for the smallest, too.
     """
-    while True:
-        try:
-            return make(spans)
-        except (MemoryError, RuntimeError) as error:
-            if len(spans) <= 1:
-                raise
-            print(f"span {spans[-1] / GIB:g} GiB left out: {error}", flush=True)
-        spans = spans[:-1]
+    try:
+        return make(spans)
+    except (MemoryError, RuntimeError) as error:
+        if len(spans) <= 1:
+            raise
+        print(f"span {spans[-1] / GIB:g} GiB left out: {error}", flush=True)
+    return as_large_as_opens(spans[:-1], make)

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatherbench.bench.meters.disk import DiskMeter
 from gatherbench.bench.probe.cases import DISK_READ_BYTES, GIB, MIB
 from gatherbench.bench.probe.stand import CLOCK, Observation, ProbeError
 from gatherbench.bench.read.points import Point
@@ -33,8 +34,6 @@ _BATCH = 8
 #: Batches are read until this is spent.
 _SECONDS = 0.05
 _CHUNK = 16 * MIB
-#: What the kernel counts for this process, where it does.
-COUNTERS = Path("/proc/self/io")
 
 
 def file_bytes(folder: Path) -> int:
@@ -56,8 +55,8 @@ def file_bytes(folder: Path) -> int:
     return size
 
 
-class DiskStand:
-    """Times reads of a file in ``folder``; a context manager.
+class DiskStand(ExitStack):
+    """Times reads of a file in ``folder``, whose room is given back when the stand is closed.
 
     ``say`` is told how large the file is before it is written.
 
@@ -66,22 +65,21 @@ class DiskStand:
     """
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda text: None) -> None:
+        super().__init__()
         size = file_bytes(folder)
         say(f"writes {size / GIB:g} GiB into {folder} to time its disk, and gives them back")
         self._readers: dict[Point, RowReader] = {}
         self._generator = np.random.default_rng(0)
-        self._closing = ExitStack()
         try:
-            file = self._closing.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
+            file = self.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
             self._path = Path(f"/proc/self/fd/{file.fileno()}")
             self._size = size
             self._write(file)
             self._comes_from_a_disk(folder)
-        except OSError as error:
+        except BaseException as error:
             self.close()
-            raise ProbeError(f"{folder}: {error.strerror or error}") from error
-        except BaseException:
-            self.close()
+            if isinstance(error, OSError):
+                raise ProbeError(f"{folder}: {error.strerror or error}") from error
             raise
 
     def _write(self, file: BinaryIO) -> None:
@@ -95,16 +93,14 @@ class DiskStand:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _comes_from_a_disk(self, folder: Path) -> None:
-        before = read_bytes()
+        meter = DiskMeter(folder)
+        meter.start()
         seen = self.measure(Point("disk_random", DISK_READ_BYTES, threads=8))
-        after = read_bytes()
-        if before is None or after is None:
-            return
-        if after - before < seen.amount * DISK_READ_BYTES / 2:
+        counted, asked = meter.stop()[0].value, seen.amount * DISK_READ_BYTES
+        if counted is not None and counted < asked / 2:
             raise ProbeError(
-                f"{folder}: the kernel counts {after - before} bytes read from disks while"
-                f" {seen.amount * DISK_READ_BYTES:.0f} were read: this is memory (tmpfs), or the"
-                " network; name a folder of a disk"
+                f"{folder}: the kernel counts {counted:.0f} bytes read from disks while {asked:.0f}"
+                " were read: this is memory (tmpfs), or the network; name a folder of a disk"
             )
 
     def measure(self, point: Point) -> Observation:
@@ -138,27 +134,6 @@ class DiskStand:
     def _reader(self, point: Point) -> RowReader:
         if point not in self._readers:
             file = TableFile(self._path, 0, self._size // point.row_bytes, point.row_bytes)
-            self._readers[point] = RowReader(file, depth=point.threads, merge=False)
+            self._readers[point] = reader = RowReader(file, depth=point.threads, merge=False)
+            self.callback(reader.close)
         return self._readers[point]
-
-    def close(self) -> None:
-        """Give the file's room back."""
-        for reader in self._readers.values():
-            reader.close()
-        self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def read_bytes() -> int | None:
-    """What this process had read from disks, as the kernel counts; ``None`` where it does not."""
-    try:
-        lines = COUNTERS.read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.partition(": ")[2] for line in lines if line.startswith("read_bytes")]
-    return int(found[0]) if found else None

@@ -112,21 +112,20 @@ def check(profile: LinkProfile, found: Mapping[Point, Measured]) -> list[Check]:
 
     Of contiguous reads only the best grid of each span: the profile knows no other.
     """
-    best: dict[int, Point] = {}
-    for point, measured in found.items():
-        if point.case == "sm_read":
-            before = best.get(point.span_bytes)
-            if before is None or measured.median > found[before].median:
-                best[point.span_bytes] = point
+    best = best_reads(found).values()
     kept = [
         p
         for p in found
-        if p.case == "host_gather"
-        or (p.case == "gpu_gather" and p.grid_percent == 0)
-        or best.get(p.span_bytes) == p
+        if p.case == "host_gather" or (p.case == "gpu_gather" and p.grid_percent == 0) or p in best
     ]
     kept.sort(key=lambda p: (p.case, p.row_bytes, p.threads, p.span_bytes))
     return [Check(p, found[p], predicted_rate(profile, p)) for p in kept]
+
+
+def best_reads(found: Mapping[Point, Measured]) -> dict[int, Point]:
+    """The fastest contiguous read of each span, over several grids."""
+    reads = sorted((p for p in found if p.case == "sm_read"), key=lambda p: found[p].median)
+    return {p.span_bytes: p for p in reads}
 
 
 def predicted_rate(profile: LinkProfile, point: Point) -> float | None:
@@ -185,16 +184,14 @@ def held_out_errors(checks: Iterable[Check]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class RequestFit:
-    """The constants that were found; ``None`` where the gathers do not tell, and why.
+    """The constants that were found, or why the gathers do not tell them.
 
     ``misfit`` is the root mean square of the relative errors over the gathers that were fitted.
     """
 
-    size: float | None
-    tags: float | None
+    size: float | str
+    tags: float | str
     misfit: float
-    why_no_size: str = ""
-    why_no_tags: str = ""
 
 
 def fit_requests(profile: LinkProfile, gathers: Mapping[Point, Measured]) -> RequestFit:
@@ -208,7 +205,7 @@ def fit_requests(profile: LinkProfile, gathers: Mapping[Point, Measured]) -> Req
     size = min(best, key=lambda s: (best[s].misfit, -s))
     if not math.isfinite(best[size].misfit):
         why = "the gathers cannot be predicted: neither link.raw_rate nor read.roof is known"
-        return RequestFit(None, None, math.inf, why, why)
+        return RequestFit(why, why, math.inf)
     # Whole lines are what is assumed anyway: they need to be told from every other size, another
     # size from them alone.
     whole = best[SIZES[0]]
@@ -216,7 +213,7 @@ def fit_requests(profile: LinkProfile, gathers: Mapping[Point, Measured]) -> Req
     if all(_better(best[size].misfit, rival.misfit) for rival in rivals):
         return best[size]
     why = f"another size fits as well; requests of up to {SIZES[0]} B are then assumed"
-    return RequestFit(None, whole.tags, whole.misfit, why, whole.why_no_tags)
+    return RequestFit(why, whole.tags, whole.misfit)
 
 
 def _with_size(profile: LinkProfile, size: float, gathers: Mapping[Point, Measured]) -> RequestFit:
@@ -233,7 +230,7 @@ def _with_size(profile: LinkProfile, size: float, gathers: Mapping[Point, Measur
     if profile.link.round_trip.value is not None and _better(least, unlimited):
         return RequestFit(size, tags, least)
     why = "not reached: the other limits explain every gather as well"
-    return RequestFit(size, None, unlimited, why_no_tags=why)
+    return RequestFit(size, why, unlimited)
 
 
 def _misfit(profile: LinkProfile, gathers: Mapping[Point, Measured]) -> float:
@@ -253,7 +250,7 @@ def _better(one: float, other: float) -> bool:
 
 def blank_profile(facts: MachineFacts) -> LinkProfile:
     """A profile of this machine in which nothing is known yet."""
-    why = "not measured" if facts.has_gpu else "no_device: calibrated without a GPU"
+    why = "not measured" if facts.gpus else "no_device: calibrated without a GPU"
     return LinkProfile.blank(facts.slug, facts.description, why)
 
 
@@ -286,7 +283,7 @@ class Fit:
         """The profile with every constant set that was measured."""
         self._host()
         self._disk()
-        if self.facts.has_gpu:
+        if self.facts.gpus:
             self._told()
             for key, case, change, what in _TIMED:
                 for measured in self._of(case).values():
@@ -322,7 +319,6 @@ class Fit:
 
     def _disk(self) -> None:
         reads = {p.threads: m for p, m in self._of("disk_random").items()}
-        long_reads = self._of("disk_sequential").values()
         if not reads:
             remedy = "gatherbench calibrate --disk FOLDER, or advise --disk IOPS,BANDWIDTH"
             for key in ("disk.iops", "disk.block", "disk.bandwidth"):
@@ -331,7 +327,7 @@ class Fit:
         what = f"random reads of {DISK_READ_BYTES} B past the page cache, by reads in flight"
         self._curve("disk.iops", reads, what)
         self._set("disk.block", float(DISK_READ_BYTES), "what was read at a time")
-        for measured in long_reads:
+        for measured in self._of("disk_sequential").values():
             what = f"reads of {LONG_READ_BYTES // 1024} KiB, {LONG_DEPTH} in flight"
             self._measured("disk.bandwidth", measured, what)
 
@@ -355,11 +351,10 @@ class Fit:
         self._set("link.max_payload", facts.max_payload, source)
         self._set("gpu.memory", facts.gpu_memory_bytes, "as the CUDA driver reports it")
         self._set("node.gpus", facts.gpus, "as the CUDA driver reports it")
+        ports, source = None, "not measured: which GPUs share a port needs copies to all"
         if facts.gpus == 1:
-            self._set("node.root_ports", 1.0, "CUDA sees one GPU here")
-        else:
-            why = "not measured: which GPUs share a port needs copies to all"
-            self._set("node.root_ports", None, why)
+            ports, source = facts.gpus, "CUDA sees one GPU here"
+        self._set("node.root_ports", ports, source)
 
     def _reads(self) -> None:
         trips = self._of("round_trip")
@@ -368,11 +363,7 @@ class Fit:
             point = min(trips, key=lambda p: p.span_bytes)
             what = f"pointer chase over {point.span_bytes / 2**30:g} GiB"
             self._measured("link.round_trip", trips[point].each(), what)
-        roofs: dict[int, Measured] = {}
-        for point, measured in self._of("sm_read").items():
-            best = roofs.get(point.span_bytes)
-            if best is None or measured.median > best.median:
-                roofs[point.span_bytes] = measured
+        roofs = {span: self._found[p] for span, p in best_reads(self._found).items()}
         if roofs:
             self._curve("read.roof", roofs, "contiguous reads, the best of several grids")
 
@@ -401,8 +392,8 @@ class Fit:
             f"fitted by gatherbench calibrate on {self.facts.slug} to {len(gathers)} row widths,"
             f" which the model then misses by {found.misfit:.1%} (root mean square)"
         )
-        self._set(SIZE_KEY, found.size, found.why_no_size or what)
-        self._set(TAGS_KEY, found.tags, found.why_no_tags or what)
+        for key, value in ((SIZE_KEY, found.size), (TAGS_KEY, found.tags)):
+            self._set(key, *((None, value) if isinstance(value, str) else (value, what)))
         visits = {span: m.times(1 / NARROWEST) for span, m in narrow.items()}
         what = f"random rows of {NARROWEST} B, each taken to lie on another page"
         self._curve(VISITS_KEY, visits, what)

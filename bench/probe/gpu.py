@@ -12,10 +12,9 @@ import ctypes
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -96,19 +95,21 @@ class Ring:
             raise ProbeError(f"the pointer chase ended at word {end}, not at {self.start}")
 
 
-class GpuStand:
+class GpuStand(contextlib.ExitStack):
     """Measures every case of the GPU, and of the host, over a table as large as ``max(spans)``.
 
     Setting up is timed, too: ``setup`` has what filling and registering the table took.
     """
 
     def __init__(self, spans: Sequence[int], device: torch.device) -> None:
+        super().__init__()
         self.device, self.spans = device, sorted(spans)
         size = self.spans[-1]
         begin = time.perf_counter()
         self.bytes = filled_table(size)
         filled = time.perf_counter() - begin
         self.memory = HostRegistration(self.bytes, device.index)
+        self.push(self._unregister)
         self.setup = {
             Point("table_fill", span_bytes=size): Observation(size, filled, CLOCK),
             Point("table_register", span_bytes=size): Observation(size, self.memory.seconds, CLOCK),
@@ -131,9 +132,11 @@ class GpuStand:
             if self._host is None:
                 from gatherbench.bench.probe.host import HostStand
 
-                self._host = HostStand(self.bytes)
+                self._host = self.enter_context(HostStand(self.bytes))
             return self._host.measure(point)
-        return self._PARTS[point.case](self, point)
+        part = "id_pass" if point.case in cases.PASSES else point.case
+        seen: Observation = getattr(self, f"_{part}")(point)
+        return seen
 
     def check(self, policy: str, row_bytes: int) -> None:
         """Gather some rows of the whole table and compare them with the host's.
@@ -158,7 +161,7 @@ class GpuStand:
         self._roof_at += 1
         return begin
 
-    def _copy_in(self, point: Point) -> Observation:
+    def _copy_to_device(self, point: Point) -> Observation:
         size = amount_of(point)
         begin = self._piece(size, point.span_bytes)
         source, target = self.bytes[begin : begin + size], self.out[:size]
@@ -174,7 +177,7 @@ class GpuStand:
             size, lambda: launch_kernel(kernel, grid, block, values, _ROOF_KINDS, self.device)
         )
 
-    def _gathered(self, point: Point) -> Observation:
+    def _gpu_gather(self, point: Point) -> Observation:
         return self._timed(amount_of(point), self._gathering(point))
 
     def _gathering(self, point: Point) -> Callable[[], object]:
@@ -207,12 +210,12 @@ class GpuStand:
         order = as_order("sorted" if point.case == "sort_ids" else "unique")
         return self._timed(count, lambda: read_order(ids, order))
 
-    def _copy_back(self, point: Point) -> Observation:
+    def _copy_to_host(self, point: Point) -> Observation:
         size = min(self._back.numel(), self.out.numel())
         source, target = self.out[:size], self._back[:size]
         return self._timed(size, lambda: target.copy_(source, non_blocking=True))
 
-    def _pageable(self, point: Point) -> Observation:
+    def _copy_pageable(self, point: Point) -> Observation:
         """The paper's baseline: a gather by the processor into fresh memory, and its copy."""
         rows = self.bytes[: self.bytes.numel() // point.row_bytes * point.row_bytes]
         table = rows.view(torch.float32).view(-1, point.row_bytes // 4)
@@ -238,12 +241,12 @@ class GpuStand:
         source, target = self.out[:half], self.out[half : 2 * half]
         return self._timed(half, lambda: target.copy_(source))
 
-    def _matmul(self, point: Point) -> Observation:
+    def _gpu_matmul(self, point: Point) -> Observation:
         left, right, product = self._matrices
         operations = 2 * left.shape[0] ** 3
         return self._timed(operations, lambda: torch.mm(left, right, out=product))
 
-    def _launch(self, point: Point) -> Observation:
+    def _gpu_launch(self, point: Point) -> Observation:
         x = torch.ones(64, device=self.device, requires_grad=True)
 
         def step() -> None:
@@ -254,32 +257,17 @@ class GpuStand:
 
         return self._clocked(2 * CHAIN, step)
 
-    def _submit(self, point: Point) -> Observation:
+    def _gpu_submit(self, point: Point) -> Observation:
         width = point.row_bytes
         rows = point.span_bytes // width
         ids = torch.randint(0, rows, (SUBMITTED_ROWS,), generator=self._host_draw)
         out = self.out[: SUBMITTED_ROWS * width].view(-1, width)
 
-        def hand_over() -> None:
-            self.gather(OUR_BEST, width, ids.to(self.device), out, rows=rows)
-
-        return self._clocked(1, hand_over, wait=False)
-
-    _PARTS: Mapping[str, Callable[[Any, Point], Observation]] = MappingProxyType(
-        {
-            "copy_to_device": _copy_in,
-            "copy_to_host": _copy_back,
-            "copy_pageable": _pageable,
-            "sm_read": _sm_read,
-            "gpu_gather": _gathered,
-            **dict.fromkeys(cases.PASSES, _id_pass),
-            "round_trip": _round_trip,
-            "gpu_copy": _gpu_copy,
-            "gpu_matmul": _matmul,
-            "gpu_launch": _launch,
-            "gpu_submit": _submit,
-        }
-    )
+        return self._clocked(
+            1,
+            lambda: self.gather(OUR_BEST, width, ids.to(self.device), out, rows=rows),
+            wait=False,
+        )
 
     def gather(
         self,
@@ -365,17 +353,7 @@ class GpuStand:
         )
         return left, right, product
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._host is not None:
-            self._host.close()
+    def _unregister(self, exc_type: object, *_: object) -> None:
         # What has broken CUDA's context tells more than what then fails because of it.
         with contextlib.suppress(*((RuntimeError,) if exc_type is not None else ())):
             torch.cuda.synchronize(self.device)

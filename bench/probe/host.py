@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import MappingProxyType
-from typing import Any, Self
+from contextlib import ExitStack
 
 import numpy as np
 import torch
@@ -40,8 +38,6 @@ MAX_ROWS = 1 << 20
 NODES, EDGES = 1_000_000, 25_000_000
 FANOUTS, BATCH_SIZE, BATCHES = (25, 10), 1000, 4
 
-Graph = tuple[NDArray[np.int64], NDArray[np.int32]]
-
 
 def table_bytes(available_bytes: int) -> int:
     """The size of the host's table: 2 GiB, or a quarter of the free memory where that is less.
@@ -58,22 +54,17 @@ def table_bytes(available_bytes: int) -> int:
     return size
 
 
-class HostStand:
-    """Times the processor on ``table`` (uint8 ``[size]``, host memory); a context manager.
+class HostStand(ExitStack):
+    """Times the processor on ``table`` (uint8 ``[size]``, host memory); closing joins threads."""
 
-    ``graph`` makes the graph that is sampled, ``indptr`` and ``indices``.
-    """
-
-    def __init__(
-        self, table: Tensor, graph: Callable[[], Graph] = lambda: rmat_graph(NODES, EDGES)
-    ) -> None:
+    def __init__(self, table: Tensor) -> None:
+        super().__init__()
         self._table = table
         self._out = empty_table((min(COPY_BYTES, table.numel() // 2), 1), torch.uint8).view(-1)
-        self._make_graph = graph
         self._generator = torch.Generator().manual_seed(0)
         self._gathers: dict[int, HostGather] = {}
         self._samplers: dict[int, NeighborSampler] = {}
-        self._pool = ThreadPoolExecutor(available_cores(), "gatherbench-read")
+        self._pool = self.enter_context(ThreadPoolExecutor(available_cores(), "gatherbench-read"))
         self._drawn = 0
 
     def measure(self, point: Point) -> Observation:
@@ -82,22 +73,23 @@ class HostStand:
         Raises:
             ProbeError: the gather delivered wrong rows.
         """
-        return self._PARTS[point.case](self, point)
+        seen: Observation = getattr(self, f"_{point.case}")(point)
+        return seen
 
-    def _copy(self, point: Point) -> Observation:
+    def _host_copy(self, point: Point) -> Observation:
         gather, piece = self._gather(point.threads), self._piece(self._out.numel())
         begin = time.perf_counter()
         gather.copy(piece, self._out)
         return Observation(self._out.numel(), time.perf_counter() - begin, CLOCK)
 
-    def _read(self, point: Point) -> Observation:
+    def _host_read(self, point: Point) -> Observation:
         piece = self._piece(self._out.numel()).view(torch.int64).numpy()
         parts = np.array_split(piece, point.threads)
         begin = time.perf_counter()
         list(self._pool.map(fold_words, parts))
         return Observation(piece.nbytes, time.perf_counter() - begin, CLOCK)
 
-    def _rows(self, point: Point) -> Observation:
+    def _host_gather(self, point: Point) -> Observation:
         width = point.row_bytes
         rows = self._table[: self._table.numel() // width * width].view(-1, width)
         count = min(MAX_ROWS, GATHER_BYTES // width, self._out.numel() // width)
@@ -112,7 +104,7 @@ class HostStand:
             raise ProbeError(f"the gather of rows of {width} B delivered wrong rows")
         return Observation(count * width, seconds, CLOCK)
 
-    def _sample(self, point: Point) -> Observation:
+    def _host_sample(self, point: Point) -> Observation:
         if point.threads not in self._samplers:
             sampler = NeighborSampler(*self._graph, FANOUTS, point.threads)
             self._samplers[point.threads] = sampler
@@ -126,13 +118,9 @@ class HostStand:
         edges = sum(edges.shape[1] for batch in drawn for edges in batch.edges)
         return Observation(edges, seconds, CLOCK)
 
-    _PARTS: Mapping[str, Callable[[Any, Point], Observation]] = MappingProxyType(
-        {"host_copy": _copy, "host_read": _read, "host_gather": _rows, "host_sample": _sample}
-    )
-
     @functools.cached_property
-    def _graph(self) -> Graph:
-        return self._make_graph()
+    def _graph(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        return rmat_graph(NODES, EDGES)
 
     def _piece(self, size: int) -> Tensor:
         """A piece of the table, on a page, somewhere else each time."""
@@ -142,20 +130,8 @@ class HostStand:
 
     def _gather(self, threads: int) -> HostGather:
         if threads not in self._gathers:
-            self._gathers[threads] = HostGather(threads)
+            self._gathers[threads] = self.enter_context(HostGather(threads))
         return self._gathers[threads]
-
-    def close(self) -> None:
-        """Join the threads."""
-        for gather in self._gathers.values():
-            gather.close()
-        self._pool.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @njit(nogil=True, cache=True)

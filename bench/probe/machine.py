@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from gatherbench.bench.machine.nvml import GpuInfo
+from typing import Any
 
 #: What ``--out`` means to a program that makes a :func:`fresh_folder`.
 OUT_HELP = "folder for rows and figures; with -2, -3 … where it has been written before"
@@ -49,10 +47,6 @@ class MachineFacts:
     max_payload: int | None = None
     no_disk: str = "not asked for"
 
-    @property
-    def has_gpu(self) -> bool:
-        return self.gpus > 0
-
 
 def ask_host() -> MachineFacts:
     """The machine without its GPU."""
@@ -72,11 +66,18 @@ def ask_gpu(device: Any) -> MachineFacts:
     import torch
 
     from gatherbench.bench.machine.env import machine_slug
+    from gatherbench.bench.machine.gpus import describe_gpus
+    from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
 
     host = ask_host()
     gpu = torch.cuda.get_device_properties(device)
-    bus = bus_id(device.index)
-    info = _nvml(gpu.name, f"GPU-{gpu.uuid}")
+    payload = None
+    with contextlib.suppress(CudaCallError):
+        bus = bytes(call_runtime("cudaDeviceGetPCIBusId", 32, device.index)).split(b"\0")[0]
+        payload = max_payload(PCI_DEVICES / bus.decode().lower() / "config")
+    told = describe_gpus()
+    # Of several GPUs only the one in use has its link awake.
+    link = told["gpus"][0] if told["gpu_in_use"] or len(told["gpus"]) == 1 else {}
     slug = machine_slug({"gpus": [{"name": gpu.name}], "cpu": {}})
     return dataclasses.replace(
         host,
@@ -84,21 +85,10 @@ def ask_gpu(device: Any) -> MachineFacts:
         description=f"{gpu.name}; {host.description}",
         gpus=torch.cuda.device_count(),
         gpu_memory_bytes=gpu.total_memory,
-        link_generation=info.link_gen_current if info else None,
-        link_lanes=info.link_width_current if info else None,
-        max_payload=max_payload(PCI_DEVICES / bus / "config") if bus else None,
+        link_generation=link.get("link_gen_current"),
+        link_lanes=link.get("link_width_current"),
+        max_payload=payload,
     )
-
-
-def bus_id(device: int) -> str | None:
-    """Where a CUDA device sits on the PCI bus, e.g. ``0000:1b:00.0``; ``None`` if unknown."""
-    from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
-
-    try:
-        text = call_runtime("cudaDeviceGetPCIBusId", 32, device)
-    except CudaCallError:
-        return None
-    return bytes(text).split(b"\0")[0].decode().lower()
 
 
 def max_payload(config: Path) -> int | None:
@@ -119,20 +109,6 @@ def max_payload(config: Path) -> int | None:
     return None
 
 
-def _nvml(name: str, uuid: str) -> GpuInfo | None:
-    """NVML's view of this GPU: of its like, only the one in use has its link awake."""
-    from gatherbench.bench.machine.nvml import hash_of_uuid, list_gpus
-    from gatherbench.bench.machine.reason import SensorUnavailableError
-
-    try:
-        alike = [gpu for gpu in list_gpus() if gpu.name == name]
-    except SensorUnavailableError:
-        return None
-    itself = [gpu for gpu in alike if gpu.uuid_hash == hash_of_uuid(uuid)]
-    found = itself or alike
-    return found[0] if len(found) == 1 else None
-
-
 def no_gpu() -> str | None:
     """Why there is nothing to measure here, or ``None``."""
     import torch
@@ -140,23 +116,21 @@ def no_gpu() -> str | None:
     return None if torch.cuda.is_available() else f"torch {torch.__version__} sees no CUDA GPU"
 
 
-def provenance() -> dict[str, Any]:
-    """Commit, driver, link and clocks, where the packages that know them are installed."""
+def describe() -> dict[str, Any]:
+    """What bears on the numbers: code, driver, link and clocks where the packages that know them
+    are installed, and what torch can tell."""
+    import torch
+
     try:
         from gatherbench.bench.machine.env import commit_id
         from gatherbench.bench.machine.gpus import describe_gpus
+
+        told = {"commit": commit_id(), **describe_gpus()}
     except ImportError as missing:
         commit = os.environ.get("GATHERBENCH_COMMIT")
-        return {"commit": commit, "gpus": [], "no_gpu": str(missing)}
-    return {"commit": commit_id(), **describe_gpus()}
-
-
-def describe() -> dict[str, Any]:
-    """The machine, as far as it bears on the numbers and torch can tell."""
-    import torch
-
+        told = {"commit": commit, "gpus": [], "no_gpu": str(missing)}
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return {
+    return told | {
         "gpu": gpu.name,
         "multiprocessors": gpu.multi_processor_count,
         "l2_bytes": gpu.L2_cache_size,

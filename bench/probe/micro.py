@@ -49,7 +49,7 @@ from gatherbench.bench.probe.cases import (
     gpu_points,
     host_points,
 )
-from gatherbench.bench.probe.machine import OUT_HELP, describe, fresh_folder, no_gpu, provenance
+from gatherbench.bench.probe.machine import OUT_HELP, describe, fresh_folder, no_gpu
 from gatherbench.bench.probe.stand import PointFile, RefusedError, row_of, visit
 from gatherbench.bench.probe.watchdog import ends_within
 from gatherbench.bench.read.points import Point, Row
@@ -80,9 +80,9 @@ Add = Callable[[Row], None]
 class ContextLostError(RuntimeError):
     """A kernel has broken the CUDA context: nothing else can be measured in this process."""
 
-    def __init__(self, policy: str, row_bytes: int, error: Exception) -> None:
-        super().__init__(f"policy {policy}, rows of {row_bytes} B, broke CUDA's context: {error}")
-        self.left_out = f"{policy}:{row_bytes}"
+    def __init__(self, gather: str, error: Exception) -> None:
+        super().__init__(f"{gather} (policy:row bytes) broke CUDA's context: {error}")
+        self.left_out = gather
 
 
 def parser() -> argparse.ArgumentParser:
@@ -160,9 +160,9 @@ def measure_gathers(options: argparse.Namespace, began: float, add: Add) -> list
         print(f"{len(plan)} points, spans {[s / GIB for s in stand.spans]} GiB", flush=True)
         wrong = find_wrong(stand, plan, options.without)
         for point in plan:
-            if (reason := wrong.get(f"{point.policy}:{point.row_bytes}")) is not None:
-                add(row_of(point, reason=reason))
-        plan = [point for point in plan if f"{point.policy}:{point.row_bytes}" not in wrong]
+            if gather_of(point) in wrong:
+                add(row_of(point, reason=wrong[gather_of(point)]))
+        plan = [point for point in plan if gather_of(point) not in wrong]
         said = "every policy is right" if not wrong else f"{len(wrong)} left out"
         print(f"{said}; {time.monotonic() - began:.0f} s used", flush=True)
         rounds = visit(
@@ -181,8 +181,13 @@ def measure_gathers(options: argparse.Namespace, began: float, add: Add) -> list
     return list(wrong)
 
 
+def gather_of(point: Point) -> str:
+    """What ``--without`` calls it: policy and row width."""
+    return f"{point.policy}:{point.row_bytes}"
+
+
 def find_wrong(stand: GpuStand, plan: Sequence[Point], without: Sequence[str]) -> dict[str, str]:
-    """``policy:row bytes`` of what is not to be timed, told so or wrong here, and why.
+    """What is not to be timed, told so or wrong here, and why.
 
     Raises:
         ContextLostError: a policy has broken CUDA's context.
@@ -190,19 +195,19 @@ def find_wrong(stand: GpuStand, plan: Sequence[Point], without: Sequence[str]) -
     import torch
 
     wrong = dict.fromkeys(without, "left out with --without")
-    gathers = [(p.policy, p.row_bytes) for p in plan if p.case == "gpu_gather"]
-    for name, width in dict.fromkeys(gathers):
-        if f"{name}:{width}" in wrong:
+    gathers = {gather_of(p): p for p in plan if p.case == "gpu_gather"}
+    for name, point in gathers.items():
+        if name in wrong:
             continue
         try:
-            stand.check(name, width)
+            stand.check(point.policy, point.row_bytes)
         except (RuntimeError, ValueError) as error:
             try:
                 torch.cuda.synchronize(stand.device)
             except RuntimeError as lost:
-                raise ContextLostError(name, width, error) from lost
-            print(f"left out: policy {name}, rows of {width} B: {error}", flush=True)
-            wrong[f"{name}:{width}"] = str(error)
+                raise ContextLostError(name, error) from lost
+            print(f"left out: {name}: {error}", flush=True)
+            wrong[name] = str(error)
     return wrong
 
 
@@ -218,16 +223,10 @@ def run_here(options: argparse.Namespace, add: Add) -> int:
             if wrong := measure_gathers(options, began, add):
                 print(f"left out, because wrong or worse: {', '.join(wrong)}")
             return 1 if wrong else 0
-        until = began + options.budget
-        if options.section == "ncu":
-            from gatherbench.bench.probe import counters
+        from gatherbench.bench.probe import counters, overlap, peer
 
-            counters.measure(add, until, wanted)
-        else:
-            from gatherbench.bench.probe import overlap, peer
-
-            module = overlap if options.section == "overlap" else peer
-            module.measure(add, until, wanted, options.rounds)
+        module = {"overlap": overlap, "ncu": counters, "peer": peer}[options.section]
+        module.measure(add, began + options.budget, wanted, options.rounds)
     except RefusedError as why:
         print(why)
         return SKIPPED
@@ -294,11 +293,8 @@ def run_sections(options: argparse.Namespace, arguments: Sequence[str], deadline
     """Each section in turn, then the tables; 1 if a section failed."""
     table = options.out / "rows.csv"
     usual = {point.case for point in gather_points()}
-    asked = [
-        case
-        for case in CASES.values()
-        if case.name in (options.cases or usual) or (not options.cases and case.section != "gather")
-    ]
+    usual |= {case.name for case in CASES.values() if case.section != "gather"}
+    asked = [case for case in CASES.values() if case.name in (options.cases or usual)]
     names = [name for name in options.sections if any(case.section == name for case in asked)]
     ended = {}
     for number, name in enumerate(names):
@@ -306,11 +302,10 @@ def run_sections(options: argparse.Namespace, arguments: Sequence[str], deadline
         share = SECTIONS[name] / sum(SECTIONS[other] for other in names[number:])
         budget_s = max(10.0, left * share - _GRACE_S / 2)
         ended[name] = status, reason = run_section(name, options.out, budget_s, arguments)
-        if status != "ok":
-            with PointFile(table) as file:
-                for case in asked:
-                    if case.section == name:
-                        file.add(row_of(Point(case.name), reason=f"{status}: {reason}"))
+        with PointFile(table) as file:
+            for case in asked:
+                if status != "ok" and case.section == name:
+                    file.add(row_of(Point(case.name), reason=f"{status}: {reason}"))
     report(options.out)
     for name, (status, reason) in ended.items():
         print(f"{name}: {status} {reason}")
@@ -356,7 +351,7 @@ def main(arguments: Sequence[str]) -> int:
         options.out.mkdir(parents=True, exist_ok=True)
         with PointFile(options.out / "rows.csv") as file:
             return run_here(options, file.add)
-    env = provenance() | describe()
+    env = describe()
     options.out = fresh_folder(options.out)
     (options.out / "env.json").write_text(json.dumps(env, indent=2) + "\n")
     return run_sections(options, arguments, began + options.budget)

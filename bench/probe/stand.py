@@ -22,11 +22,7 @@ _CHUNK = 1 << 27
 
 
 class ProbeError(RuntimeError):
-    """This machine cannot be measured, or measures nonsense; the message says why."""
-
-
-class OutputError(RuntimeError):
-    """What was measured cannot be kept where it was to be; the message says what to do."""
+    """This machine cannot be measured, measures nonsense, or keeps no rows where it was to."""
 
 
 class RefusedError(RuntimeError):
@@ -58,19 +54,6 @@ def filled_table(size: int) -> Tensor:
     return words.view(torch.uint8)
 
 
-def turns(points: Sequence[Point], seed: int = 0) -> Iterator[list[Point]]:
-    """The points in an order drawn anew for each round, without end.
-
-    A drift of the machine (clocks, another guest's traffic) then falls on all points alike, and a
-    run that is cut short has measured all of them equally often.
-    """
-    generator = random.Random(seed)
-    while True:
-        turn = list(points)
-        generator.shuffle(turn)
-        yield turn
-
-
 def visit(
     points: Sequence[Point],
     measure: Measure,
@@ -84,6 +67,9 @@ def visit(
 ) -> int:
     """Measure every point once a round until the time is spent; the number of whole rounds.
 
+    Each round has an order of its own: a drift of the machine (clocks, another guest's traffic)
+    falls on all points alike, and a run that is cut short has measured them equally often.
+
     Args:
         out_of_time: asked before each point.
         warm_up: measured before round 1 and not reported: it loads kernels, takes memory, wakes
@@ -94,34 +80,29 @@ def visit(
 
     A point that is refused is a row with the reason, and is visited no more.
     """
-    refused = set[Point]()
-
-    def observe(point: Point, number: int) -> Observation | None:
-        try:
-            return measure(point)
-        except RefusedError as why:
-            print(f"{point} left out: {why}", flush=True)
-            refused.add(point)
-            add(row_of(point, number, reason=str(why)))
-        except Exception as error:
-            error.add_note(f"while measuring {point}")
-            raise
-        return None
-
-    for point in warm_up:
-        if out_of_time() and not least_rounds:
-            return 0
-        observe(point, 0)
-    for number, turn in enumerate(turns(points), 1):
-        if refused.issuperset(points) or (most_rounds and number > most_rounds):
-            return number - 1
-        begins(number)
+    left, generator, number = list(points), random.Random(0), 0
+    turn = list(warm_up)
+    while True:
         for point in turn:
-            if number > least_rounds and out_of_time():
-                return number - 1
-            if point not in refused and (seen := observe(point, number)) is not None:
-                add(row_of(point, number, *seen))
-    raise AssertionError("rounds have no end")
+            if (number > least_rounds or not least_rounds) and out_of_time():
+                return max(0, number - 1)
+            try:
+                seen = measure(point)
+            except RefusedError as why:
+                print(f"{point} left out: {why}", flush=True)
+                left.remove(point)
+                add(row_of(point, number, reason=str(why)))
+            except Exception as error:
+                error.add_note(f"while measuring {point}")
+                raise
+            else:
+                if number:
+                    add(row_of(point, number, *seen))
+        if not left or number == (most_rounds or -1):
+            return number
+        number += 1
+        begins(number)
+        turn = generator.sample(left, len(left))
 
 
 def row_of(
@@ -142,9 +123,8 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(
-            f"{path}: cannot be written: {error.strerror}; choose a folder with --out"
-        ) from error
+        what = f"cannot be written: {error.strerror}; choose a folder with --out"
+        raise ProbeError(f"{path}: {what}") from error
 
 
 class PointFile:

@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,10 +27,6 @@ from gatherbench.bench.read.stats.judge import judge
 from gatherbench.kernels.grid import SECTOR_BYTES
 from gatherbench.kernels.policies import POLICIES
 
-#: Shares of the SM-read roof of the same span that a gather by ``aligned`` is to reach.
-ROOF_SHARES = {256: 0.85}
-#: The share for rows of :data:`WIDE_BYTES` and more.
-WIDE_BYTES, WIDE_SHARE = 512, 0.95
 #: A step with a fetch beside it takes at most so many times the longer of the two.
 OVERLAP = 1.05
 _ROUNDING = 1e-9
@@ -104,8 +101,8 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def share_wanted(row_bytes: int) -> float | None:
-    """The share of the roof that rows of this width are to reach; ``None``: none is asked for."""
-    return WIDE_SHARE if row_bytes >= WIDE_BYTES else ROOF_SHARES.get(row_bytes)
+    """Share of its span's SM-read roof that ``aligned`` is to reach; ``None``: any will do."""
+    return 0.95 if row_bytes >= 512 else 0.85 if row_bytes == 256 else None
 
 
 def targets(table: pd.DataFrame) -> list[Target]:
@@ -118,12 +115,21 @@ def targets(table: pd.DataFrame) -> list[Target]:
     timed = table[table["time_s"].notna() & (table["round"] > 0)]
     timed = timed.assign(rate=timed["amount"] / timed["time_s"])
     found = [*_of_gathers(timed), *_of_overlap(timed)]
-    family = sum(one.at_least is not None or one.at_most is not None for one, _ in found)
-    return [_judged(one, ratios, family) for one, ratios in found]
+    family = sum(one.at_least is not None or one.at_most is not None for one in found)
+    return [_judged(one, family) for one in found]
 
 
-#: A target without its numbers, and its ratio in each round.
-Asked = tuple[Target, pd.Series]
+class Asked(NamedTuple):
+    """A target with its ratio in each round."""
+
+    target: str
+    span_bytes: int
+    row_bytes: int
+    ours: str
+    other: str
+    ratios: pd.Series
+    at_least: float | None = None
+    at_most: float | None = None
 
 
 def _of_gathers(timed: pd.DataFrame) -> Iterator[Asked]:
@@ -157,7 +163,7 @@ def _of_gathers(timed: pd.DataFrame) -> Iterator[Asked]:
             fastest, peer = one.median().idxmax(), two.median().idxmax()
             ratios = (one[fastest] / two[peer]).dropna()
             if len(ratios):
-                yield _asked(target, span, width, fastest, peer, ratios, at_least=wanted)
+                yield Asked(target, span, width, str(fastest), str(peer), ratios, wanted)
 
 
 def _of_overlap(timed: pd.DataFrame) -> Iterator[Asked]:
@@ -186,36 +192,22 @@ def _of_overlap(timed: pd.DataFrame) -> Iterator[Asked]:
         ratios = (rows.set_index("round")["time_s"] / longer).dropna()
         target = "side by side over the longer of the two"
         if len(ratios):
-            yield _asked(target, span, width, f"{load}, {name}", other, ratios, at_most=OVERLAP)
+            yield Asked(target, span, width, f"{load}, {name}", other, ratios, at_most=OVERLAP)
 
 
-def _asked(
-    target: str,
-    span: int,
-    width: int,
-    ours: object,
-    other: object,
-    ratios: pd.Series,
-    at_least: float | None = None,
-    at_most: float | None = None,
-) -> Asked:
-    names = (target, int(span), int(width), str(ours), str(other))
-    return Target(*names, 0.0, 0.0, 0.0, len(ratios), at_least, at_most), ratios
-
-
-def _judged(one: Target, ratios: pd.Series, family: int) -> Target:
+def _judged(one: Asked, family: int) -> Target:
     """With its interval and, where a bound was asked for, the verdict of the whole interval."""
-    seen = interval_of((1, np.log(ratios).tolist()))
+    seen = interval_of((1, np.log(one.ratios).tolist()))
     bound = one.at_most if one.at_least is None else one.at_least
     verdict = ""
     if bound is not None:
-        against = interval_of((1, np.log(ratios / bound).tolist()))
-        more_is_better = one.at_most is None
-        word = judge(
-            against, threshold=_ROUNDING, more_is_better=more_is_better, family=family
-        ).word
+        against = interval_of((1, np.log(one.ratios / bound).tolist()))
+        up = one.at_most is None
+        word = judge(against, threshold=_ROUNDING, more_is_better=up, family=family).word
         verdict = {"FAST": REACHED, "SAME": REACHED, "SLOW": MISSED}.get(word, UNDECIDED)
-    return dataclasses.replace(one, ratio=seen.value, low=seen.low, high=seen.high, verdict=verdict)
+    sides = (one.target, one.span_bytes, one.row_bytes, one.ours, one.other)
+    ratio = (seen.value, seen.low, seen.high, len(one.ratios))
+    return Target(*sides, *ratio, one.at_least, one.at_most, verdict)
 
 
 def _fastest(known: pd.DataFrame) -> pd.DataFrame:

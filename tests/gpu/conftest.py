@@ -7,8 +7,20 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-sys.path.append(str(Path(__file__).parent))  # for gpu_variants
+HERE = Path(__file__).parent
+sys.path.append(str(HERE))  # for gpu_variants
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test of this folder needs a GPU."""
+    needs = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here")
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.gpu)
+            item.add_marker(needs)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

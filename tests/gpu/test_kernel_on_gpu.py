@@ -11,10 +11,6 @@ from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.policies import POLICIES
 
 CUDA = torch.device("cuda")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
 ROWS = 1031
 ROW_BYTES = (1, 2, 4, 12, 16, 64, 100, 128, 129, 400, 512, 1412, 2408, 4096, 8192)
 

@@ -15,11 +15,6 @@ from gatherbench.bench.run.job import run_maker
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.sensor_calibration import PinnedCopier, calibrate_gpu, torch_gpu_uuids
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
-
 
 def this_gpu() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
@@ -30,6 +25,7 @@ def test_nvml_knows_torchs_gpu_by_its_uuid() -> None:
         link = NvmlDevice(torch_gpu_uuids(this_gpu())).link()
     except SensorUnavailableError as unavailable:
         pytest.skip(str(unavailable))
+    assert link, "the driver describes it"
     assert 1 <= link.gen <= link.gen_max
     assert 1 <= link.width <= link.width_max
 

@@ -9,12 +9,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
 
 PRELUDE = """
 import sys, torch

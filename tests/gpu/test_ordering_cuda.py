@@ -27,10 +27,6 @@ from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.cuda_overlap import OverlappedFetcher
 from gatherbench.strategies.registry import build
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
 #: GPU cycles: 10 to 40 ms, longer than any host needs to queue the work of a minibatch.
 SLEEP = 40_000_000
 #: Variants that wait for the GPU: the first by its nature, the second on the stand-in only, where

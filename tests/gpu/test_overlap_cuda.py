@@ -23,11 +23,6 @@ from gatherbench.strategies.cuda_overlap import (
     share_threads,
 )
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
-
 
 @pytest.mark.parametrize("provider", ["stream", "green_context"])
 def test_the_sweep_records_its_curve(provider: str) -> None:

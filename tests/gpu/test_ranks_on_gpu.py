@@ -12,12 +12,7 @@ import sys
 from typing import Any
 
 import pytest
-import torch
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
 #: Two epochs of three minibatches, with a group of one rank and without any.
 TRAIN = """
 import json, torch

@@ -19,10 +19,6 @@ from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.unified_tensor import UnifiedTensor
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
 #: GPU cycles: longer than any host needs to queue a few fetches.
 SLEEP = 40_000_000
 TABLE = conformance.random_table(20_000, 64, torch.float32)

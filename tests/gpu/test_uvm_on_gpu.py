@@ -11,13 +11,8 @@ import sys
 from typing import Any
 
 import pytest
-import torch
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.real_gpu("its driver counts no pages"),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
+pytestmark = pytest.mark.real_gpu("its driver counts no pages")
 
 MIB = 1 << 20
 SIZE = 32 * MIB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import importlib.metadata
 import json
@@ -9,7 +10,7 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,12 @@ from gatherbench.bench.machine.env import (
 )
 from gatherbench.bench.machine.numa import Topology
 from gatherbench.bench.machine.nvml import GpuInfo, hash_of_uuid, list_gpus
+from gatherbench.bench.machine.pcie import (
+    UnknownLinkError,
+    fastest_rate,
+    packet_link_rate,
+    raw_rate,
+)
 from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.kernels.cuda_calls import CudaCallError
 
@@ -74,17 +81,6 @@ def test_no_name_of_host_or_user_and_no_path(env: dict[str, Any]) -> None:
         assert not re.search(r"(^|\s)/\w+", text), f"a path: {text}"
 
 
-def test_nothing_of_the_environment_leaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same where user, home and folder have names that cannot be missed."""
-    folder = tmp_path / "privatefolder"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("HOME", str(tmp_path / "privatehome"))
-    for name in ("USER", "LOGNAME", "HOSTNAME"):
-        monkeypatch.setenv(name, f"private{name}")
-    assert "private" not in json.dumps(describe_machine())
-
-
 def test_no_address_of_a_network_interface(env: dict[str, Any]) -> None:
     text = json.dumps(env)
     addresses = {a.address for found in psutil.net_if_addrs().values() for a in found}
@@ -104,17 +100,10 @@ def test_no_address_of_a_network_interface(env: dict[str, Any]) -> None:
         ("Neoverse-V2", 72, "cpu-neoverse-v2-72c"),
     ],
 )
-def test_slug_of_a_machine_without_gpu(model: str, cores: int, slug: str) -> None:
-    assert machine_slug({"gpus": [], "cpu": {"model": model, "usable_cores": cores}}) == slug
-
-
-def test_slug_of_a_machine_with_gpus() -> None:
-    gpus = [{"name": "NVIDIA H200"}, {"name": "NVIDIA H200"}]
-    assert machine_slug({"gpus": gpus, "cpu": {"model": "x", "usable_cores": 1}}) == "nvidia-h200"
-
-
-def test_commit_is_a_hash_or_a_version() -> None:
-    assert re.fullmatch(r"[0-9a-f]{12}(\+dirty)?|v\d+\.\d+.*", commit_id())
+def test_slug_of_a_machine(model: str, cores: int, slug: str) -> None:
+    described = {"gpus": [], "cpu": {"model": model, "usable_cores": cores}}
+    assert machine_slug(described) == slug
+    assert machine_slug(described | {"gpus": [{"name": "NVIDIA H200"}] * 2}) == "nvidia-h200"
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -198,34 +187,44 @@ def test_binding_is_told(
     assert json.loads(json.dumps(found)) == found
 
 
-def test_clocks_limits_and_persistence_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_described_as_far_as_nvml_says_and_without_its_uuid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def unsupported(*_: object) -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
     for name in dir(pynvml):
         if name.startswith(("nvmlDeviceGet", "nvmlSystemGet")):
             monkeypatch.setattr(pynvml, name, unsupported)
+    most = {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 3201}
     answers: dict[str, Any] = {
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
-        "nvmlDeviceGetCount": lambda: 1,
+        "nvmlDeviceGetCount": lambda: 2,
         "nvmlDeviceGetHandleByIndex": lambda i: i,
+        "nvmlDeviceGetName": lambda _: "NVIDIA H200",
+        "nvmlDeviceGetUUID": lambda i: f"GPU-secret-{i}",
+        "nvmlDeviceGetCudaComputeCapability": lambda _: (9, 0),
+        "nvmlSystemGetCudaDriverVersion": lambda: 13010,
+        "nvmlDeviceGetCurrPcieLinkGeneration": lambda _: 1,
+        "nvmlDeviceGetMaxPcieLinkGeneration": lambda _: 5,
         "nvmlDeviceGetPersistenceMode": lambda _: 1,
         "nvmlDeviceGetPowerManagementLimitConstraints": lambda _: (200_000, 700_000),
         "nvmlDeviceGetClockInfo": lambda _, kind: {pynvml.NVML_CLOCK_SM: 345}[kind],
-        "nvmlDeviceGetMaxClockInfo": lambda _, kind: {
-            pynvml.NVML_CLOCK_SM: 1980,
-            pynvml.NVML_CLOCK_MEM: 3201,
-        }[kind],
+        "nvmlDeviceGetMaxClockInfo": lambda _, kind: most[kind],
     }
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, name, answer)
-    (gpu,) = list_gpus()
-    assert gpu.persistence is True
-    assert gpu.power_limit_max_w == 700.0
-    assert (gpu.sm_clock_hz, gpu.sm_clock_max_hz) == (345e6, 1980e6)
-    assert gpu.memory_clock_max_hz == 3201e6
-    assert gpu.power_limit_w is None  # the driver did not say
+    gpu, other = list_gpus()
+    told = {name: value for name, value in dataclasses.asdict(gpu).items() if value is not None}
+    assert told.pop("uuid_hash") != other.uuid_hash
+    assert "secret" not in repr(gpu)
+    assert told == {
+        "name": "NVIDIA H200", "cuda_driver": "13.1", "compute_capability": "9.0",
+        "link_gen_current": 1, "link_gen_max": 5, "persistence": True,
+        "power_limit_max_w": 700.0, "sm_clock_hz": 345e6, "sm_clock_max_hz": 1980e6,
+        "memory_clock_max_hz": 3201e6,
+    }  # fmt: skip
 
 
 # Which GPUs there are, from CUDA's driver where NVML is not there.
@@ -297,9 +296,10 @@ def test_what_the_driver_does_not_say_is_none(driver: Driver) -> None:
     assert first["name"] == "unnamed GPU"
 
 
-@pytest.mark.parametrize("refused", ["cuInit", "cuDeviceGetCount"])
+@pytest.mark.parametrize("refused", ["cuInit", "cuDeviceGetCount", ""])
 def test_without_a_driver_there_is_no_gpu_and_nvml_says_why(driver: Driver, refused: str) -> None:
     driver.refused = {refused}
+    driver.answers["cuDeviceGetCount"] = lambda: 0
     assert gpus.describe_gpus() == {
         "gpus": [],
         "gpu_in_use": None,
@@ -314,15 +314,17 @@ def of_nvml(name: str, uuid: str) -> GpuInfo:
     return GpuInfo(name, hash_of_uuid(uuid))
 
 
-@pytest.mark.parametrize("refused", ["", "cuInit", "cuDeviceGetUuid"])
+@pytest.mark.parametrize("refused", ["", "cuInit", "cuDeviceGetUuid", "MIG"])
 def test_of_several_gpus_the_one_that_cuda_leaves_is_the_runs(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """NVML lists both, whatever ``CUDA_VISIBLE_DEVICES`` says."""
+    """NVML lists both, whatever CUDA_VISIBLE_DEVICES says; an instance (MIG) is none of them."""
     neighbour = of_nvml("NVIDIA T400", "GPU-ffffffff-0000-0000-0000-000000000000")
     ours = of_nvml("NVIDIA H200", "GPU-01020304-0506-0708-090a-0b0c0d0e0f10")
     monkeypatch.setattr(gpus, "list_gpus", lambda: [neighbour, ours])
     driver.refused = {refused}
+    if refused == "MIG":
+        driver.answers["cuDeviceGetUuid"] = lambda _: SimpleNamespace(bytes=bytes(16))
     env = describe_machine()
     assert env["gpu_source"] == "NVML"
     if refused:  # CUDA does not say: NVML's order stands, and nothing is claimed
@@ -334,17 +336,32 @@ def test_of_several_gpus_the_one_that_cuda_leaves_is_the_runs(
     assert machine_slug(env) == this_machine() == "nvidia-h200"
 
 
-def test_an_instance_of_a_partitioned_gpu_is_none_of_them(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+# Rates of PCI Express links.
+
+#: GB/s of sixteen lanes, one direction.
+PUBLISHED = {1: 4.0, 2: 8.0, 3: 15.75, 4: 31.51, 5: 63.02, 6: 128.0}
+
+
+@pytest.mark.parametrize(("generation", "gigabytes"), PUBLISHED.items())
+def test_raw_rates_are_those_of_the_standard(generation: int, gigabytes: float) -> None:
+    assert raw_rate(generation) == pytest.approx(gigabytes * 1e9, rel=1e-3)
+    assert raw_rate(generation, 4) == pytest.approx(raw_rate(generation) / 4)
+    assert raw_rate(generation) <= fastest_rate()
+
+
+@pytest.mark.parametrize("rate", [raw_rate, packet_link_rate])
+@pytest.mark.parametrize(
+    ("generation", "lanes", "reason"),
+    [(0, 16, "generation 0"), (7, 16, "generation 7"), (4, 5, "x5"), (4, 0, "x0")],
+)
+def test_a_link_of_which_nothing_is_known_has_no_rate_and_a_reason(
+    rate: Callable[[int, int], float], generation: int, lanes: int, reason: str
 ) -> None:
-    """CUDA gives a MIG instance a UUID of its own, which NVML's list of GPUs does not have."""
-    whole = of_nvml("NVIDIA H200", "GPU-ffffffff-0000-0000-0000-000000000000")
-    monkeypatch.setattr(gpus, "list_gpus", lambda: [whole])
-    found = gpus.describe_gpus()
-    assert found["gpu_in_use"] is None
-    assert [gpu["name"] for gpu in found["gpus"]] == ["NVIDIA H200"]
+    with pytest.raises(UnknownLinkError, match=f"^unsupported: PCIe {reason}"):
+        rate(generation, lanes)
 
 
-def test_a_driver_without_devices_is_no_gpu(driver: Driver) -> None:
-    driver.answers["cuDeviceGetCount"] = lambda: 0
-    assert gpus.describe_gpus()["gpu_source"] is None
+def test_a_link_of_flits_has_a_rate_and_no_packets() -> None:
+    assert packet_link_rate(5, 8) == raw_rate(5, 8)
+    with pytest.raises(UnknownLinkError, match="flits"):
+        packet_link_rate(6)

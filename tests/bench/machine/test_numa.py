@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -84,52 +85,54 @@ def test_a_case_runs_on_the_node_of_its_gpu(machine: Machine) -> None:
     assert "set_mempolicy" in binding.how
 
 
-def test_fewer_threads_are_taken_from_the_node(machine: Machine) -> None:
-    bind_case(CUDA, 3, topology=machine.topology)
-    assert machine.allowed == {2, 3, 6}
-
-
-def test_cores_that_are_forbidden_stay_so(machine: Machine) -> None:
-    machine.allowed = {0, 1, 6}
-    bind_case(CUDA, 0, topology=machine.topology)
-    assert machine.allowed == {6}
-
-
-def test_a_container_that_refuses_the_memory_policy_still_binds_threads(machine: Machine) -> None:
-    machine.refusal = 1  # EPERM
-    binding = bind_case(CUDA, 0, topology=machine.topology)
-    assert binding.node == 1
+@pytest.mark.parametrize(
+    ("allowed", "threads", "left"), [(range(8), 3, {2, 3, 6}), ({0, 1, 6}, 0, {6})]
+)
+def test_fewer_threads_are_taken_and_forbidden_cores_stay_so(
+    machine: Machine, allowed: Iterable[int], threads: int, left: set[int]
+) -> None:
+    machine.allowed = set(allowed)
+    machine.refusal = 1  # EPERM: a container that refuses the memory policy binds all the same
+    binding = bind_case(CUDA, threads, topology=machine.topology)
+    assert machine.allowed == left
     assert "first touch (set_mempolicy: Operation not permitted)" in binding.how
 
 
-@pytest.mark.parametrize("node", ["-1", "7", "what?"])
-def test_a_gpu_of_no_known_node(machine: Machine, node: str) -> None:
-    machine.gpu_on(node)
-    binding = bind_case(CUDA, 0, topology=machine.topology)
-    assert binding.node is None
-    assert "not bound" in str(binding.reason)
-    assert machine.allowed == set(range(8))
-    assert machine.calls == []
+NODE1 = "devices/system/node/node1/cpulist"
+NUMA_NODE = f"bus/pci/devices/{ADDRESS.lower()}/numa_node"
 
 
-def test_a_node_without_a_core_for_us(machine: Machine) -> None:
-    machine.allowed = {0, 1}
-    assert str(bind_case(CUDA, 0, topology=machine.topology).reason).startswith("no_permission: ")
-    assert machine.allowed == {0, 1}
-
-
-@pytest.mark.parametrize("listed", ["\n", "everything\n", "2-x\n", None])
-def test_a_node_of_memory_alone_or_one_that_is_not_understood_costs_no_case(
-    machine: Machine, listed: str | None
+@pytest.mark.parametrize(
+    ("file", "text", "device", "numa", "why"),
+    [
+        (NUMA_NODE, "-1", CUDA, "gpu", "unsupported: not bound: the kernel does not say"),
+        (NUMA_NODE, "7", CUDA, "gpu", "unsupported: not bound: the kernel does not say"),
+        (NUMA_NODE, "what?", CUDA, "gpu", "unsupported: not bound: the kernel does not say"),
+        (NODE1, "", CUDA, "gpu", "no_permission: not bound: no core of node 1"),
+        (NODE1, "everything", CUDA, "gpu", "unsupported: not bound: the machine has one"),
+        (NODE1, "2-x", CUDA, "gpu", "unsupported: not bound: the machine has one"),
+        (NODE1, None, CUDA, "gpu", "unsupported: not bound: the machine has one"),
+        (NODE1, "8-9", CUDA, "gpu", "no_permission: not bound: no core of node 1 may be used"),
+        (NODE1, "2-3", CUDA, "none", "unsupported: not bound: the plan says numa = none"),
+        (NODE1, "2-3", CPU, "gpu", "no_device: not bound: the case runs on the host"),
+        ("driver", "", CUDA, "gpu", "unsupported: not bound: cudaDeviceGetPCIBusId failed"),
+    ],
+)
+def test_a_case_that_cannot_be_bound_runs_and_says_why(
+    machine: Machine, monkeypatch, file: str, text: str | None, device, numa: str, why: str
 ) -> None:
-    cpulist = machine.sys / "devices/system/node/node1/cpulist"
-    cpulist.unlink()
-    if listed is not None:
-        cpulist.write_text(listed)
-    binding = bind_case(CUDA, 0, topology=machine.topology)
-    assert binding.node is None
-    assert binding.reason
-    assert machine.allowed == set(range(8))
+    def refuse(*_: object) -> bytes:
+        raise CudaCallError("cudaDeviceGetPCIBusId", "cudaErrorNoDevice", "no device")
+
+    if file == "driver":
+        monkeypatch.setattr(numa_module, "call_runtime", refuse)
+    elif text is None:
+        (machine.sys / file).unlink()
+    else:
+        (machine.sys / file).write_text(text + "\n")
+    binding = bind_case(device, 0, numa, topology=machine.topology)
+    assert str(binding.reason).startswith(why)
+    assert (binding.node, machine.allowed, machine.calls) == (None, set(range(8)), [])
 
 
 @pytest.mark.parametrize(
@@ -161,34 +164,9 @@ def test_ranks_divide_the_cores_of_their_node(
     assert asked[-1] is None
 
 
-def test_the_plan_may_leave_a_case_unbound(machine: Machine) -> None:
-    binding = bind_case(CUDA, 2, numa="none", topology=machine.topology)
-    assert "numa = none" in str(binding.reason)
-    assert machine.allowed == {0, 1}
-
-
-def test_a_case_on_the_host_has_no_gpu_to_be_near_to(machine: Machine) -> None:
-    assert str(bind_case(CPU, 0, topology=machine.topology).reason).startswith("no_device: ")
-
-
-def test_one_node_needs_no_binding(machine: Machine) -> None:
-    (machine.sys / "devices/system/node/node1/cpulist").unlink()
-    assert "one NUMA node" in str(bind_case(CUDA, 0, topology=machine.topology).reason)
-    assert "one NUMA node" in str(bind_case(CUDA, 0, topology=Topology(Path("/nowhere"))).reason)
-
-
 def test_the_gpu_asked_is_the_cases_own(machine: Machine) -> None:
     machine.asked_of = 3
     assert bind_case(torch.device("cuda", 3), 0, topology=machine.topology).node == 1
-
-
-def test_a_driver_that_fails_leaves_the_case_unbound(machine: Machine, monkeypatch) -> None:
-    def refuse(*_: object) -> bytes:
-        raise CudaCallError("cudaDeviceGetPCIBusId", "cudaErrorNoDevice", "no device")
-
-    monkeypatch.setattr(numa_module, "call_runtime", refuse)
-    reason = str(bind_case(CUDA, 0, topology=machine.topology).reason)
-    assert "not bound: cudaDeviceGetPCIBusId failed" in reason
 
 
 @given(st.sets(st.integers(0, 300), max_size=40))

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
 
-from gatherbench.bench.machine.nvml import list_gpus
 from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters import pcie, uvm
-from gatherbench.bench.meters.base import Meter
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.nvml_device import Link
 from gatherbench.bench.meters.pcie import (
@@ -35,8 +32,6 @@ from gatherbench.bench.meters.uvm import SIZE_BYTES, KnownMove
 GPU = GpuUnderTest(("GPU-x",), SensorChoice("counters", None))
 
 
-@pytest.mark.parametrize("gpu", [None, GPU])
-@pytest.mark.parametrize("kind_of_meter", [PcieMeter, GpuPowerMeter])
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
@@ -46,62 +41,31 @@ GPU = GpuUnderTest(("GPU-x",), SensorChoice("counters", None))
         (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "unsupported"),
     ],
 )
-def test_nvml_errors_become_reasons(
-    monkeypatch: pytest.MonkeyPatch,
-    kind_of_meter: Callable[[GpuUnderTest | None], Meter],
-    gpu: GpuUnderTest | None,
-    code: int,
-    kind: str,
-) -> None:
+def test_nvml_errors_become_reasons(monkeypatch: pytest.MonkeyPatch, code: int, kind: str) -> None:
     def refuse() -> None:
         raise pynvml.NVMLError(code)
 
     monkeypatch.setattr(pynvml, "nvmlInit", refuse)
-    reason = kind_of_meter(gpu).probe()
-    assert reason is not None
-    assert reason.kind == kind
-    assert reason.remedy
+    for meter in (PcieMeter(), PcieMeter(GPU), GpuPowerMeter(), GpuPowerMeter(GPU)):
+        reason = meter.probe()
+        assert reason
+        assert reason.kind == kind
+        assert reason.remedy
+        meter.start()
+        assert all((r.value, r.reason) == (None, reason) for r in meter.stop())
 
 
-class FakeNvml:
-    """Stands for the library: counts its opening and closing, and answers for one GPU."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, gpus: int = 1) -> None:
-        self.opened = self.closed = 0
-
-        def unsupported(*_: object) -> None:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-
-        answers = {
-            "nvmlInit": self.open,
-            "nvmlShutdown": self.close,
-            "nvmlDeviceGetCount": lambda: gpus,
-            "nvmlDeviceGetHandleByIndex": lambda i: i,
-            "nvmlDeviceGetName": lambda _: "NVIDIA H200",
-            "nvmlDeviceGetUUID": lambda i: f"GPU-secret-{i}",
-            "nvmlDeviceGetCudaComputeCapability": lambda _: (9, 0),
-            "nvmlDeviceGetMemoryInfo": unsupported,
-            "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_000,
-            "nvmlSystemGetCudaDriverVersion": lambda: 13010,
-            "nvmlSystemGetDriverVersion": lambda: "590.10",
-            "nvmlDeviceGetPciInfo": unsupported,
-            "nvmlDeviceGetCurrPcieLinkGeneration": lambda _: 1,
-            "nvmlDeviceGetMaxPcieLinkGeneration": lambda _: 5,
-            "nvmlDeviceGetCurrPcieLinkWidth": lambda _: 16,
-            "nvmlDeviceGetMaxPcieLinkWidth": lambda _: 16,
-        }
-        for name, answer in answers.items():
-            monkeypatch.setattr(pynvml, name, answer)
-
-    def open(self) -> None:
-        self.opened += 1
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-def test_a_run_without_a_gpu_reads_none_of_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = FakeNvml(monkeypatch)
+@pytest.mark.parametrize(
+    ("gpus", "why"),
+    [(1, "no_device: this run moves nothing to a GPU"), (0, "no_device: NVML answers but lists")],
+)
+def test_a_run_without_a_gpu_reads_none_of_the_machines(
+    gpus: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: calls.append("open"))
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: calls.append("close"))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: gpus)
     for meter in (PcieMeter(), GpuPowerMeter()):
         meter.start()
         readings = meter.stop()
@@ -109,42 +73,14 @@ def test_a_run_without_a_gpu_reads_none_of_the_machines(monkeypatch: pytest.Monk
             {"pcie_host_to_device", "pcie_device_to_host"},
             {"gpu_energy", "gpu_power"},
         )
-        for reading in readings:
-            assert reading.value is None
-            assert str(reading.reason).startswith("no_device: this run moves nothing to a GPU")
-    assert library.opened == library.closed > 0
+        assert all(r.value is None and str(r.reason).startswith(why) for r in readings)
+    assert calls == ["open", "close"] * 2
 
 
 def test_an_uncalibrated_source_is_not_read() -> None:
     meter = PcieMeter(GpuUnderTest(("GPU-x",), SensorChoice()))
     meter.start()
-    for reading in meter.stop():
-        assert reading.value is None
-        assert "calibrated" in str(reading.reason)
-
-
-def test_a_meter_that_was_never_opened_says_so() -> None:
-    for meter in (PcieMeter(), GpuPowerMeter()):
-        assert all(r.reason and r.reason.kind == "failed" for r in meter.stop())
-
-
-def test_a_driver_without_gpus_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = FakeNvml(monkeypatch, gpus=0)
-    assert str(PcieMeter().probe()).startswith("no_device: ")
-    assert library.opened == library.closed == 1
-
-
-def test_gpus_are_described_without_their_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeNvml(monkeypatch, gpus=2)
-    one, two = list_gpus()
-    assert one.name == "NVIDIA H200"
-    assert one.cuda_driver == "13.1"
-    assert one.compute_capability == "9.0"
-    assert (one.link_gen_current, one.link_gen_max) == (1, 5)
-    assert one.power_limit_w == 700.0
-    assert (one.memory_bytes, one.numa_node) == (None, None)  # the driver did not say
-    assert one.uuid_hash != two.uuid_hash
-    assert "secret" not in repr(one)
+    assert all(r.value is None and "calibrated" in str(r.reason) for r in meter.stop())
 
 
 # Whom a run believes of the link's bytes.
@@ -210,9 +146,13 @@ def test_every_snapshot_is_given_back_also_when_something_breaks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     freed: list[int] = []
-    monkeypatch.setattr(pcie, "free_gpm_sample", freed.append)
-    with pytest.raises(ZeroDivisionError), pcie.given_back([(0.0, 1), (0.3, 2), (0.6, 3)]):
-        raise ZeroDivisionError
+    monkeypatch.setattr(pynvml, "nvmlGpmSampleFree", freed.append)
+    monkeypatch.setattr(pcie, "gpm_metrics", lambda *_: 1 // 0)
+    polled = Polled([(0.0, 1), (0.3, 2), (0.6, 3)], None)
+    source = Gpm(SimpleNamespace(gpm_supported=lambda: True))  # type: ignore[arg-type]
+    source._poller = SimpleNamespace(stop=lambda: polled)  # type: ignore[assignment]
+    with pytest.raises(ZeroDivisionError):
+        source.stop()
     assert freed == [1, 2, 3]
 
 

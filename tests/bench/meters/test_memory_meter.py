@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +14,6 @@ from gatherbench.bench.meters import memory as memory_module
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.memory import MemoryMeter
 from gatherbench.kernels import mapped_memory
-from gatherbench.kernels.mapped_memory import (
-    HostRegistration,
-    ManagedCopy,
-    managed_bytes,
-    registered_bytes,
-)
 
 MIB = 2**20
 
@@ -43,16 +35,12 @@ def value(readings: dict[str, Reading], metric: str) -> float:
     return number
 
 
-def test_memory_that_is_touched_is_pageable() -> None:
-    before = value(window(), "host_pageable")
+def test_memory_that_is_touched_is_pageable_and_a_mapped_file_is_not(tmp_path: Path) -> None:
+    before = window()
     block = np.ones(64 * MIB, np.uint8)
     after = window()
-    assert value(after, "host_pageable") - before >= 60 * MIB
+    assert value(after, "host_pageable") - value(before, "host_pageable") >= 60 * MIB
     assert after["host_pageable"].source == "/proc/self/status RssAnon + RssShmem"
-    del block
-
-
-def test_a_mapped_file_is_not_pageable_memory_of_ours(tmp_path: Path) -> None:
     file = tmp_path / "table"
     file.write_bytes(b"x" * (16 * MIB))
     before = window()
@@ -61,6 +49,7 @@ def test_a_mapped_file_is_not_pageable_memory_of_ours(tmp_path: Path) -> None:
         during = window()
     assert value(during, "host_file_mapped") - value(before, "host_file_mapped") >= 15 * MIB
     assert value(during, "host_pageable") - value(before, "host_pageable") < 8 * MIB
+    del block
 
 
 def test_without_a_gpu_its_figures_have_a_reason() -> None:
@@ -72,40 +61,29 @@ def test_without_a_gpu_its_figures_have_a_reason() -> None:
         assert str(readings[metric].reason).startswith("no_device: ")
 
 
-class FakeCuda:
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Stands where torch.cuda does."""
-
-    def __init__(self, initialized: bool = True) -> None:
-        self.initialized, self.resets, self.peak = initialized, 0, 700
-
-    def is_available(self) -> bool:
-        return True
-
-    def is_initialized(self) -> bool:
-        return self.initialized
-
-    def reset_peak_memory_stats(self) -> None:
-        self.resets += 1
-        self.peak = 300
-
-    def max_memory_allocated(self) -> int:
-        return self.peak
-
-    def max_memory_reserved(self) -> int:
-        return 2 * self.peak
-
-    def host_memory_stats(self) -> dict[str, Any]:
-        return {"allocated_bytes.current": 4096}
+    peaks = {"now": 700}
+    fake = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        reset_peak_memory_stats=lambda: peaks.update(now=300),
+        max_memory_allocated=lambda: peaks["now"],
+        max_memory_reserved=lambda: 2 * peaks["now"],
+        host_memory_stats=lambda: {"allocated_bytes.current": 4096},
+    )
+    monkeypatch.setattr(torch, "cuda", fake)
+    return fake
 
 
-def test_on_a_gpu_peaks_are_those_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = FakeCuda()
-    monkeypatch.setattr(torch, "cuda", cuda)
+def test_on_a_gpu_peaks_are_those_of_the_window(
+    cuda: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mapped_memory, "_held", {(4096, 1000): 2, (9000, 24): 1, (1, 5): 1})
     monkeypatch.setattr(mapped_memory, "_foreign", {(1, 5)})
     monkeypatch.setattr(mapped_memory, "_managed", {64: 77})
     readings = window()
-    assert cuda.resets == 1
     assert value(readings, "gpu_allocated_peak") == 300
     assert value(readings, "gpu_reserved_peak") == 600
     assert value(readings, "host_pinned") == 1024 + 4096  # torch's own is in its allocator's count
@@ -113,12 +91,10 @@ def test_on_a_gpu_peaks_are_those_of_the_window(monkeypatch: pytest.MonkeyPatch)
     assert "less registered bytes" in readings["host_pageable"].source
 
 
-def test_a_case_that_leaves_the_gpu_alone_does_not_wake_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = FakeCuda(initialized=False)
-    monkeypatch.setattr(torch, "cuda", cuda)
-    readings = window()
-    assert cuda.resets == 0
-    assert str(readings["gpu_allocated_peak"].reason).startswith("unsupported: ")
+def test_a_case_that_leaves_the_gpu_alone_does_not_wake_it(cuda: SimpleNamespace) -> None:
+    cuda.is_initialized = lambda: False
+    assert str(window()["gpu_allocated_peak"].reason).startswith("unsupported: ")
+    assert cuda.max_memory_allocated() == 700, "nothing was reset"
 
 
 def test_pageable_memory_is_never_below_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,27 +114,3 @@ def test_a_kernel_that_does_not_say(
     readings = window()
     for metric in ("host_pageable", "host_file_mapped"):
         assert str(readings[metric].reason).startswith("unsupported: ")
-
-
-def test_registrations_and_managed_copies_are_counted_while_they_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    block = (ctypes.c_uint8 * 4096)()
-
-    def call(name: str, *_: Any, **__: Any) -> Any:
-        return ctypes.addressof(block) if name == "cudaMallocManaged" else 1
-
-    monkeypatch.setattr(mapped_memory, "call_runtime", call)
-    monkeypatch.setattr(mapped_memory, "call_runtime", call)
-    monkeypatch.setattr(mapped_memory, "runtime", lambda: SimpleNamespace(cudaMemAttachGlobal=1))
-    monkeypatch.setattr(mapped_memory, "_flags", lambda *_: 0)
-    monkeypatch.setattr(mapped_memory, "_advise", lambda *_: None)
-    monkeypatch.setattr(mapped_memory, "managed_refusal", lambda *_: None)
-    table = torch.ones(8, 16)
-    with HostRegistration(table), HostRegistration(table):
-        assert registered_bytes() == table.nbytes
-    assert registered_bytes() == 0
-    with ManagedCopy(table) as copy:
-        assert torch.equal(copy.tensor, table)
-        assert managed_bytes() == table.nbytes
-    assert managed_bytes() == 0

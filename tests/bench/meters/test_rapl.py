@@ -9,8 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gatherbench.bench.meters import poller
 from gatherbench.bench.meters.base import Reading
@@ -52,8 +50,8 @@ def tree(tmp_path: Path) -> Powercap:
     return Powercap(tmp_path / "powercap")
 
 
-def closed(meter: RaplMeter) -> tuple[Reading, Reading]:
-    package, dram = meter.stop()
+def checked(readings: list[Reading]) -> tuple[Reading, Reading]:
+    package, dram = readings
     assert (package.metric, dram.metric) == ("cpu_package_energy", "cpu_dram_energy")
     assert {package.unit, dram.unit} == {"J"}
     for reading in (package, dram):
@@ -61,63 +59,49 @@ def closed(meter: RaplMeter) -> tuple[Reading, Reading]:
     return package, dram
 
 
-def test_two_sockets_with_memory_are_summed_and_parts_are_not(tree: Powercap) -> None:
-    tree.zone("0", "package-0", 1_000_000)
-    tree.zone("0:0", "core", 1)
-    tree.zone("0:1", "dram", 500)
-    tree.zone("1", "package-1", 7)
-    tree.zone("1:0", "dram", 0)
-    tree.zone("2", "psys", 0)
+def window(tree: Powercap, energies: dict[str, int], seconds: float = 1) -> tuple[Reading, Reading]:
+    """A window at whose end zones say these energies (µJ)."""
     meter = tree.meter()
-    assert meter.probe() is None
     meter.start()
-    tree.now_s += 10
-    for number, energy in {
-        "0": 31_000_000, "0:0": 9_000_000, "0:1": 4_000_500,
-        "1": 20_000_007, "1:0": 2_000_000, "2": 999_000_000,
-    }.items():  # fmt: skip
+    tree.now_s += seconds
+    for number, energy in energies.items():
         tree.set(number, energy)
-    package, dram = closed(meter)
-    assert package.value == pytest.approx(50.0)
-    assert dram.value == pytest.approx(6.0)
-    assert package.samples == dram.samples == 2
+    return checked(meter.stop())
 
 
-def test_the_mmio_copy_of_a_package_is_not_counted_twice(tree: Powercap) -> None:
-    tree.zone("0", "package-0")
-    copy = tree.folder / "intel-rapl-mmio:0"
-    shutil.copytree(tree.folder / "intel-rapl:0", copy)
-    meter = tree.meter()
-    meter.start()
-    tree.now_s += 1
-    tree.set("0", 5_000_000)
-    (copy / "energy_uj").write_text("5000000")
-    assert closed(meter)[0].value == pytest.approx(5.0)
+#: Zones, what each has drawn in a window (µJ), and the sums of packages and memory (J) or why none.
+MACHINES: dict[str, tuple[dict[str, str], list[int], float, float | str]] = {
+    "two sockets": (
+        {"0": "package-0", "0:0": "core", "0:1": "dram", "1": "package-1", "1:0": "dram",
+         "2": "psys"},
+        [30_000_000, 9_000_000, 4_000_000, 20_000_000, 2_000_000, 999_000_000], 50.0, 6.0,
+    ),
+    "dies": (
+        {"0": "package-0-die-0", "1": "package-0-die-1"}, [1_000_000, 2_000_000], 3.0, "no_device: "
+    ),
+    "AMD": ({"0": "package-0", "0:0": "core"}, [1_000_000, 1], 1.0, "no_device: "),
+    "memory of one socket": (
+        {"0": "package-0", "0:0": "dram", "1": "package-1"}, [1_000_000] * 3, 2.0,
+        "unsupported: 1 of 2 packages",
+    ),
+}  # fmt: skip
 
 
-def test_dies_of_a_package_are_packages(tree: Powercap) -> None:
-    tree.zone("0", "package-0-die-0")
-    tree.zone("1", "package-0-die-1")
-    meter = tree.meter()
-    meter.start()
-    tree.now_s += 1
-    tree.set("0", 1_000_000)
-    tree.set("1", 2_000_000)
-    assert closed(meter)[0].value == pytest.approx(3.0)
-
-
-@settings(max_examples=30)
-@given(early=st.integers(0, MAX_UJ - 1), used=st.integers(1, 150_000_000))
-def test_a_wrap_loses_nothing(
-    tmp_path_factory: pytest.TempPathFactory, early: int, used: int
+@pytest.mark.parametrize(("zones", "used", "joules", "dram"), MACHINES.values(), ids=list(MACHINES))
+def test_packages_and_memory_are_summed_and_parts_are_not(
+    tree: Powercap, zones: dict[str, str], used: list[int], joules: float, dram: float | str
 ) -> None:
-    tree = Powercap(tmp_path_factory.mktemp("wrap") / "powercap")
-    tree.zone("0", "package-0", early)
-    meter = tree.meter()
-    meter.start()
-    tree.now_s += 1
-    tree.set("0", (early + used) % MAX_UJ)
-    assert closed(meter)[0].value == pytest.approx(used / 1e6)
+    for early, (number, name) in enumerate(zones.items()):
+        tree.zone(number, name, early)
+    copy = tree.folder / "intel-rapl-mmio:0"  # of package 0: not counted twice
+    shutil.copytree(tree.folder / "intel-rapl:0", copy)
+    late = {number: early + more for early, (number, more) in enumerate(zip(zones, used))}  # noqa: B905
+    package, memory = window(tree, late)
+    assert (package.value, package.samples) == (pytest.approx(joules), 2)
+    if isinstance(dram, str):
+        assert str(memory.reason).startswith(dram)
+    else:
+        assert (memory.value, memory.samples) == (pytest.approx(dram), 2)
 
 
 def test_a_long_window_is_polled_before_the_counter_can_wrap_twice(
@@ -150,7 +134,7 @@ def test_a_long_window_is_polled_before_the_counter_can_wrap_twice(
     monkeypatch.setattr(poller, "time", clock)
     meter = tree.meter()
     meter.start()
-    package, _ = closed(meter)
+    package, _ = checked(meter.stop())
     assert package.value == pytest.approx(0.9 * MAX_PACKAGE_W * sum(polled), rel=1e-6)
     assert package.value is not None
     assert package.value * 1e6 > 5 * max_uj, "this test sees several wraps"
@@ -158,66 +142,39 @@ def test_a_long_window_is_polled_before_the_counter_can_wrap_twice(
     assert package.period_s == polled[0]
 
 
-def test_a_reading_that_came_too_late_is_no_value(tree: Powercap) -> None:
-    tree.zone("0", "package-0")
-    meter = tree.meter()
-    meter.start()
-    tree.now_s += 2 * MAX_UJ / 1e6 / MAX_PACKAGE_W
-    tree.set("0", 5)
-    package, _ = closed(meter)
-    assert "can start anew every" in str(package.reason)
-
-
-def test_a_counter_that_goes_backwards_is_no_wrap(tree: Powercap) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "energy", "said"),
+    [
+        (2 * MAX_UJ / 1e6 / MAX_PACKAGE_W, 5, "can start anew every"),
+        (1, 80_000_000, "more than is possible"),  # as a wrap: 262 kJ within a second
+        (1, 90_000_000, "stood still"),
+        (0.01, 91_000_000, "longer epochs"),
+    ],
+)
+def test_what_makes_no_energy_is_no_number(
+    tree: Powercap, seconds: float, energy: int, said: str
+) -> None:
     tree.zone("0", "package-0", 90_000_000)
-    meter = tree.meter()
-    meter.start()
-    tree.now_s += 1
-    tree.set("0", 80_000_000)  # as a wrap: 262 kJ within a second
-    assert "more than is possible" in str(closed(meter)[0].reason)
+    assert said in str(window(tree, {"0": energy}, seconds)[0].reason)
 
 
-def test_memory_of_one_socket_alone_is_not_the_machines(tree: Powercap) -> None:
-    tree.zone("0", "package-0")
-    tree.zone("0:0", "dram")
-    tree.zone("1", "package-1")
-    meter = tree.meter()
-    meter.start()
-    tree.now_s += 1
-    for number in ("0", "0:0", "1"):
-        tree.set(number, 1_000_000)
-    package, dram = closed(meter)
-    assert package.value == pytest.approx(2.0)
-    assert str(dram.reason).startswith("unsupported: 1 of 2 packages")
-
-
-def test_a_processor_without_memory_zone(tree: Powercap) -> None:
-    tree.zone("0", "package-0")  # AMD: package and core
-    tree.zone("0:0", "core")
-    meter = tree.meter()
-    meter.start()
-    tree.now_s += 1
-    tree.set("0", 1_000_000)
-    package, dram = closed(meter)
-    assert package.value == pytest.approx(1.0)
-    assert str(dram.reason).startswith("no_device: ")
-
-
-@pytest.mark.parametrize("vanished", ["0", "1"])
-def test_a_zone_that_vanishes_in_the_window_spoils_the_sum_and_nothing_else(
-    tree: Powercap, vanished: str
+@pytest.mark.parametrize("number", ["0", "1"])
+@pytest.mark.parametrize("why", ["No such file or directory", "Permission denied"])
+def test_a_zone_that_fails_in_the_window_spoils_the_sum_and_names_no_path(
+    tree: Powercap, number: str, why: str
 ) -> None:
     tree.zone("0", "package-0")
     tree.zone("1", "package-1")
     meter = tree.meter()
     meter.start()
     tree.now_s += 1
-    shutil.rmtree(tree.folder / f"intel-rapl:{vanished}")
-    package, _ = closed(meter)
-    assert str(package.reason) == (
-        f"failed: package-{vanished} (intel-rapl:{vanished}) cannot be read any more "
-        "(No such file or directory)"
-    )
+    if why == "Permission denied":
+        tree.refused = {f"intel-rapl:{number}"}
+    else:
+        shutil.rmtree(tree.folder / f"intel-rapl:{number}")
+    package, _ = checked(meter.stop())
+    zone = f"package-{number} (intel-rapl:{number})"
+    assert str(package.reason) == f"failed: {zone} cannot be read any more ({why})"
 
 
 @pytest.mark.parametrize("refused", ["intel-rapl:0", "intel-rapl:1"])
@@ -232,17 +189,8 @@ def test_for_root_only(tree: Powercap, refused: str) -> None:
     for part in ('SUBSYSTEM=="powercap"', 'KERNEL=="intel-rapl*:*"', "chmod a+r /sys%p/energy_uj"):
         assert part in reason
     meter.start()
-    for reading in closed(meter):
+    for reading in checked(meter.stop()):
         assert str(reading.reason) == reason
-
-
-def test_permission_that_is_withdrawn_in_the_window(tree: Powercap) -> None:
-    tree.zone("0", "package-0")
-    meter = tree.meter()
-    meter.start()
-    tree.now_s += 1
-    tree.refused = {"intel-rapl:0"}
-    assert "Permission denied" in str(closed(meter)[0].reason)
 
 
 @pytest.mark.parametrize("parts", [(), (("0:0", "core"),), (("0", "psys"),)])
@@ -263,23 +211,6 @@ def test_garbled_files(tree: Powercap, file: str, content: str) -> None:
     assert str(tree.meter().probe()).startswith("unsupported: ")
 
 
-def test_a_counter_that_stands_still_is_no_zero(tree: Powercap) -> None:
-    tree.zone("0", "package-0", 5)
-    meter = tree.meter()
-    meter.start()
-    tree.now_s += 1
-    assert "stood still" in str(closed(meter)[0].reason)
-
-
-def test_a_window_of_a_few_refreshes_is_refused(tree: Powercap) -> None:
-    tree.zone("0", "package-0")
-    meter = tree.meter()
-    meter.start()
-    tree.now_s += 0.01
-    tree.set("0", 1_000_000)
-    assert "longer epochs" in str(closed(meter)[0].reason)
-
-
 def test_each_window_begins_anew_and_leaves_no_thread(tree: Powercap) -> None:
     tree.zone("0", "package-0")
     meter = tree.meter()
@@ -287,14 +218,5 @@ def test_each_window_begins_anew_and_leaves_no_thread(tree: Powercap) -> None:
         meter.start()
         tree.now_s += 1
         tree.set("0", turn * 2_000_000)
-        assert closed(meter)[0].value == pytest.approx(2.0)
+        assert checked(meter.stop())[0].value == pytest.approx(2.0)
     assert not [t for t in threading.enumerate() if t.name == "gatherbench-meter-sensor"]
-
-
-def test_no_path_in_a_reason(tree: Powercap) -> None:
-    tree.zone("0", "package-0")
-    meter = tree.meter()
-    meter.start()
-    shutil.rmtree(tree.folder)
-    for reading in closed(meter):
-        assert str(tree.folder) not in str(reading.reason)

@@ -69,39 +69,49 @@ def test_a_named_thread_is_charged_to_its_group(prefix: str, metric: str) -> Non
     assert sum(used.values()) < LITTLE
 
 
-def test_a_thread_started_in_the_window_counts_from_its_start() -> None:
+def test_the_main_thread_is_its_own_group_and_a_new_thread_counts_from_its_start() -> None:
     meter = ThreadMeter()
     meter.start()
+    burn()
     with pool("gatherbench-sample") as executor:
         executor.submit(burn).result()
         used = values(meter.stop())
     assert used["cpu_sampler_workers"] >= BURNT
+    assert used["cpu_main"] >= BURNT
 
 
-def test_the_main_thread_is_its_own_group() -> None:
+OF_A_PROCESS = """
+import os, time, torch
+from gatherbench.bench.meters.threads import ThreadMeter
+
+def used(work):
     meter = ThreadMeter()
     meter.start()
-    burn()
-    assert values(meter.stop())["cpu_main"] >= BURNT
+    work()
+    return {r.metric: r.value for r in meter.stop()}
 
+def burn():
+    while time.process_time() < 0.15:
+        pass
 
-def test_the_main_thread_of_a_fork_is_the_main_thread() -> None:
-    """As in every case: a server that has imported the libraries forks its process."""
-    code = """
-import os, time
-from gatherbench.bench.meters.threads import ThreadMeter
-if os.fork():
-    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
-meter = ThreadMeter()
-meter.start()
-while time.process_time() < 0.15:
-    pass
-used = {r.metric: r.value for r in meter.stop()}
-print(used["cpu_main"] > 0.9 * sum(used.values()) > 0, used, flush=True)
-os._exit(0)
+# As in every case: a server that has imported the libraries forks its process.
+if os.fork() == 0:
+    found = used(burn)
+    os._exit(not found["cpu_main"] > 0.9 * sum(found.values()) > 0)
+print("fork", os.waitstatus_to_exitcode(os.wait()[1]))
+torch.set_num_threads(2)
+a = torch.ones(500, 500)
+a @ a
+found = used(lambda: [a.add(1).exp() for _ in range(30)])
+print("torch", found["cpu_torch_pool"] > 0 and found["cpu_other_threads"] == 0)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("True"), done.stdout + done.stderr
+
+
+def test_a_forks_main_thread_and_torchs_pool_are_told_apart() -> None:
+    """In a process of its own, where torch may have more than one thread."""
+    command = [sys.executable, "-c", OF_A_PROCESS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["fork", "0", "torch", "True"], done.stdout + done.stderr
 
 
 def test_threads_that_ended_in_the_window_are_told_in_sum_and_never_lost() -> None:
@@ -123,10 +133,12 @@ def test_threads_that_ended_in_the_window_are_told_in_sum_and_never_lost() -> No
     assert used["cpu_gather_workers"] == 0
 
 
-def test_the_groups_add_up_to_the_process() -> None:
+def test_the_groups_add_up_to_the_process_without_its_children() -> None:
     meter = ThreadMeter()
     early = time.process_time()
     meter.start()
+    burnt = "import time\nwhile time.process_time() < 0.4: pass"
+    subprocess.run([sys.executable, "-c", burnt], check=True)
     with pool("gatherbench-gather") as executor:
         work = executor.submit(burn)
         burn()
@@ -134,34 +146,6 @@ def test_the_groups_add_up_to_the_process() -> None:
         used = values(meter.stop())
     late = time.process_time()
     assert sum(used.values()) == pytest.approx(late - early, abs=0.05)
-
-
-def test_children_are_not_among_the_threads() -> None:
-    meter = ThreadMeter()
-    meter.start()
-    subprocess.run(
-        [sys.executable, "-c", "import time\nwhile time.process_time() < 0.4: pass"], check=True
-    )
-    assert sum(values(meter.stop()).values()) < 0.3
-
-
-def test_torch_pool_is_what_python_did_not_start() -> None:
-    """In a process of its own, where torch may have more than one thread."""
-    code = """
-import torch
-from gatherbench.bench.meters.threads import ThreadMeter
-torch.set_num_threads(2)
-a = torch.ones(1500, 1500)
-a @ a
-meter = ThreadMeter()
-meter.start()
-for _ in range(30):
-    a.add(1).exp()
-used = {r.metric: r.value for r in meter.stop()}
-print(used["cpu_torch_pool"] > 0 and used["cpu_other_threads"] == 0)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "True", done.stderr
 
 
 def test_the_gatherers_helpers_carry_the_name_that_the_meter_looks_for() -> None:

@@ -23,7 +23,7 @@ from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters import power
 from gatherbench.bench.meters.base import Meter, Reading
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest, SensorChoice
-from gatherbench.bench.meters.nvml_device import NvmlDevice, uuids_of
+from gatherbench.bench.meters.nvml_device import NvmlDevice, field_value, uuids_of
 from gatherbench.bench.meters.pcie import SOURCES, FieldCounters, PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.trust import Calibration, calibrate
@@ -42,12 +42,10 @@ RATE = 3e9
 HEALTHY: dict[str, Any] = {
     "devices": 1,
     "driver": "590.10",
+    **{f"gpu{i}.{word}": 16 for i in (0, 1) for word in ("width", "width_max")},
+    **{f"gpu{i}.{word}": 1 for i in (0, 1) for word in ("gen", "gen_max")},
     "gpu0.uuid": FIRST,
     "gpu0.name": "Stub 1",
-    "gpu0.gen": 1,
-    "gpu0.gen_max": 1,
-    "gpu0.width": 16,
-    "gpu0.width_max": 16,
     "gpu0.rx": 4_000_000_000,
     "gpu0.power_mw": 250_000,
     "gpu0.temperature": 57,
@@ -56,10 +54,6 @@ HEALTHY: dict[str, Any] = {
     "gpu0.gpm": 1,
     "gpu1.uuid": SECOND,
     "gpu1.name": "Stub 2",
-    "gpu1.gen": 1,
-    "gpu1.gen_max": 1,
-    "gpu1.width": 16,
-    "gpu1.width_max": 16,
     "gpu1.rx": 77,
 }
 
@@ -220,15 +214,12 @@ def test_a_gpu_that_is_lost_in_the_middle_costs_that_window_alone(driver: Driver
     lost = watched(meter, 0.1, lambda: driver.say({"gpu0.lost": 1}))
     driver.say({"gpu0.lost": 0})
     assert watched(meter, 0.1)[TO_DEVICE].value == 0, "the next window asks again"
+    broken = watched(meter, 0.1, lambda: driver.say({"gpu0.rx_return": 3}))
+    assert why(broken[TO_DEVICE]).startswith("unsupported: NVML says 'Not Supported'")
+    assert broken[TO_HOST].value == 0, "a field that fails costs its own direction"
     lost |= watched(GpuPowerMeter(gpu()), 0.3, lambda: driver.say({"gpu0.lost": 1}))
     for metric in (TO_DEVICE, TO_HOST, "gpu_energy", "gpu_power", "gpu_temperature"):
         assert why(lost[metric]).startswith("failed: NVML says 'GPU is lost'"), metric
-
-
-def test_a_field_that_fails_in_the_middle_costs_its_own_direction(driver: Driver) -> None:
-    found = watched(PcieMeter(gpu()), 0.1, lambda: driver.say({"gpu0.rx_return": 3}))
-    assert why(found[TO_DEVICE]).startswith("unsupported: NVML says 'Not Supported'")
-    assert found[TO_HOST].value == 0
 
 
 def test_two_gpus_are_told_apart_by_uuid(driver: Driver) -> None:
@@ -270,19 +261,13 @@ def test_an_instance_of_a_partitioned_gpu_has_no_sensors(
     assert visible.startswith("MIG-") or "(MIG)" in looked_up(0, "first")
 
 
-def long_window(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> dict[str, Reading]:
-    """A window of power that is as long as the energy counter needs."""
-    monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.5)
-    driver.say({"gpu0.from": time.monotonic()})
-    return watched(GpuPowerMeter(gpu()), 1.1)
-
-
 def test_energy_is_the_counters_difference_over_a_long_window(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver.say({"gpu0.average_mw": 240_000})
+    monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.5)
     begin = time.monotonic()
-    found = long_window(driver, monkeypatch)
+    driver.say({"gpu0.average_mw": 240_000, "gpu0.from": begin})
+    found = watched(GpuPowerMeter(gpu()), 1.1)
     high = 250 * (time.monotonic() - begin)
     assert 250 * 1.1 <= (found["gpu_energy"].value or 0) <= high + 0.001  # the counter's step
     assert found["gpu_power"].value == 250
@@ -321,12 +306,6 @@ def test_an_energy_counter_that_fails_costs_only_itself(
     if "gpu0.power_mw" in words:
         assert "says 0 W" in why(found["gpu_power"])
     assert found["gpu_temperature"].value is not None
-
-
-def test_permission_denied_costs_every_reading_of_power(driver: Driver) -> None:
-    driver.say({"init_return": 4})
-    for reading in watched(GpuPowerMeter(gpu()), 0).values():
-        assert why(reading).startswith("no_permission: NVML says")
 
 
 @pytest.mark.parametrize(("milliwatts", "watts"), [(240_500, 240.5), (0, None)])
@@ -370,22 +349,20 @@ def test_sources_that_block_are_kept_out_of_what_is_timed(
     assert to_host / to_device == pytest.approx(1 / 3, rel=0.1), "directions are not told apart"
 
 
-def test_a_metric_that_refuses_alone_is_no_number(driver: Driver) -> None:
-    driver.say({"gpu0.metric_return": 3})
-    assert "Not Supported" in why(watched(PcieMeter(gpu("gpm")), 0.3)[TO_DEVICE])
-
-
-def test_metrics_need_their_interval(driver: Driver) -> None:
-    found = watched(PcieMeter(gpu("gpm")), 0.001)
-    assert why(found[TO_DEVICE]).startswith("too_short: ")
-    assert "0.2 s" in why(found[TO_DEVICE])
+@pytest.mark.parametrize(
+    ("words", "seconds", "said"),
+    [({"gpu0.metric_return": 3}, 0.3, "Not Supported"), ({}, 0.001, "the 0.2 s that these")],
+)
+def test_a_metric_that_refuses_or_lacks_its_interval_is_no_number(
+    driver: Driver, words: dict[str, int], seconds: float, said: str
+) -> None:
+    driver.say(words)
+    assert said in why(watched(PcieMeter(gpu("gpm")), seconds)[TO_DEVICE])
 
 
 def test_what_the_driver_says_in_an_unknown_type_is_no_number(driver: Driver) -> None:
     (answer,) = NvmlDevice((FIRST,)).answers(198)
     answer.valueType = 99  # type: ignore[attr-defined]
-    from gatherbench.bench.meters.nvml_device import field_value
-
     assert "value type 99" in str(field_value(answer).value)
 
 
@@ -396,7 +373,8 @@ NAMES = [source.name for source in SOURCES]
 
 def calibrated(driver: Driver, words: dict[str, Any], sources: int = 3) -> Calibration:
     driver.say({"gpu0.gen": 1, "gpu0.throughput": RATE, **words})
-    return calibrate(NvmlDevice((FIRST,)), driver, 0.25, SOURCES[:sources])
+    # The last source extrapolates: on a busy machine only a longer copy is most of its window.
+    return calibrate(NvmlDevice((FIRST,)), driver, 0.25 * (1 + sources // 3), SOURCES[:sources])
 
 
 @pytest.mark.parametrize(
@@ -405,13 +383,11 @@ def calibrated(driver: Driver, words: dict[str, Any], sources: int = 3) -> Calib
         ({}, "counters", None),
         ({"gpu0.counter_factor": 1.1}, "counters", None),  # headers of packets
         ({"gpu0.counter_factor": 1.67}, "gpm", "1.67"),
-        ({"gpu0.counter_factor": 0.001}, "gpm", "0.001"),
         ({"gpu0.counter_factor": 1000}, "gpm", ""),  # wraps beyond recognition
         ({"gpu0.counter_factor": 0}, "gpm", "0"),
         ({"gpu0.field_return": 3}, "gpm", "driver 555"),
         ({"gpu0.field_return": 3, "gpu0.gpm": 0}, "throughput", "begin with Hopper"),
         ({"gpu0.field_return": 3, "gpu0.gpm_zero": 1}, "throughput", "came back as 0"),
-        ({"gpu0.field_return": 3, "gpu0.gpm_factor": 1000}, "throughput", "1e+03"),
     ],
 )
 def test_the_first_source_that_is_right_both_ways_is_taken(
@@ -426,8 +402,6 @@ def test_the_first_source_that_is_right_both_ways_is_taken(
         assert not against
     else:
         assert any(said in (str(r) if isinstance(r, Reason) else f"{r:.3g}") for r in against)
-    assert found.link_loaded
-    assert found.link_loaded.gen == 1
 
 
 def test_the_link_is_looked_at_before_and_while_it_carries(driver: Driver) -> None:
@@ -437,18 +411,22 @@ def test_the_link_is_looked_at_before_and_while_it_carries(driver: Driver) -> No
     assert (found.link_idle.gen, found.link_loaded.gen) == (1, 4)
 
 
-def test_where_nothing_is_right_nothing_is_read_and_the_reason_names_all(driver: Driver) -> None:
-    words = {"gpu0.field_return": 3, "gpu0.gpm": 0, "gpu0.throughput_factor": 1.67}
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            {"gpu0.field_return": 3, "gpu0.gpm": 0, "gpu0.throughput_factor": 1.67},
+            ["counters host to device: ", "gpm host to device: ", "throughput host to device: "],
+        ),
+        ({"gpu0.lost_after": 20}, ["GPU is lost"]),
+    ],
+)
+def test_where_nothing_is_right_nothing_is_read_and_the_reason_names_all(
+    driver: Driver, words: dict[str, float], said: list[str]
+) -> None:
     choice = calibrated(driver, words).choice
     assert choice.pcie is None
-    for name in ("counters", "gpm", "throughput"):
-        assert f"{name} host to device: " in str(choice.pcie_reason)
-
-
-def test_a_gpu_lost_during_the_calibration_ends_without_a_choice(driver: Driver) -> None:
-    choice = calibrated(driver, {"gpu0.lost_after": 20}).choice
-    assert choice.pcie is None
-    assert "GPU is lost" in str(choice.pcie_reason)
+    assert all(words in str(choice.pcie_reason) for words in said)
 
 
 @pytest.fixture
@@ -497,25 +475,12 @@ def test_the_workers_verb_writes_rows_and_a_choice(job: CalibrationJob, driver: 
         assert all(f"copies of {mib} MiB of pinned memory" in r["source"] for r in ratios)
         assert ratios[0]["value"] == pytest.approx(1, abs=0.1)
     assert "pcie_trusted_of_1_mib" not in rows
-
-
-@pytest.mark.parametrize(
-    ("words", "kind"), [({"init_return": 4}, "no_permission"), ({"gpu0.lost": 1}, "failed")]
-)
-def test_a_driver_that_refuses_ends_the_verb_well(
-    job: CalibrationJob, driver: Driver, words: dict[str, int], kind: str
-) -> None:
-    driver.say(words)
+    driver.say({"gpu0.lost": 1})  # a driver that refuses ends the verb well
     worker_module.calibrate_sensors(job.part.with_name("job.json"))
-    *records, end = read_part(job.part)
-    (idle,) = [r for r in records if r.get("metric") == "idle_power"]
-    assert (end["status"], end["reason"]) == ("ok", None)
     choice = read_choice(job.choice)
     assert choice.pcie is None
     assert choice.pcie_reason
-    assert choice.pcie_reason.kind == kind
-    assert idle["value"] is None
-    assert idle["reason"].startswith(f"{kind}: ")
+    assert choice.pcie_reason.kind == "failed"
 
 
 def test_a_case_reads_link_power_and_energy(

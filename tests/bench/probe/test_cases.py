@@ -8,35 +8,18 @@ import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from gatherbench.bench.machine import nvml
-from gatherbench.bench.machine.nvml import hash_of_uuid
-from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
-from gatherbench.bench.probe import machine
-from gatherbench.bench.probe.cases import (
-    CASES,
-    GIB,
-    MAX_IDS,
-    MIB,
-    READ_BYTES,
-    ROW_BYTES,
-    SPANS,
-    amount_of,
-    fitting,
-    gather_points,
-    gpu_points,
-    host_points,
-    num_ids,
-    num_rows,
-    thread_counts,
-)
+from gatherbench.bench.machine import gpus
+from gatherbench.bench.probe import cases, machine
+from gatherbench.bench.probe.cases import CASES, GIB, MIB, SPANS
 from gatherbench.bench.probe.stand import (
     Observation,
-    OutputError,
     PointFile,
+    ProbeError,
     RefusedError,
     row_of,
     visit,
@@ -47,38 +30,40 @@ from gatherbench.kernels.policies import POLICIES
 
 
 def test_gathers_hold_every_axis_once() -> None:
-    plan = gather_points()
+    plan = cases.gather_points()
     assert len(set(plan)) == len(plan)
     assert {p.case for p in plan} < set(CASES)
     gathers = [p for p in plan if p.case == "gpu_gather"]
-    assert {p.row_bytes for p in gathers} == set(ROW_BYTES)
+    assert {p.row_bytes for p in gathers} == set(cases.ROW_BYTES)
     assert {p.span_bytes for p in gathers} == set(SPANS)
     assert {p.policy for p in gathers} == set(POLICIES)
     ours = {(p.order, p.grid_percent) for p in gathers if p.policy == "aligned"}
     assert ours == {(o, c) for o in ("given", "sorted", "unique") for c in (0, 5, 10, 25)}
+    assert {p.order for p in gathers if p.policy == "aligned-idle"} == {"given", "sorted"}
     theirs = {(p.order, p.grid_percent, p.row_bytes) for p in gathers if p.policy == "wholegraph"}
     assert ("sorted", 0, 512) in theirs
     assert ("given", 0, 1412) in theirs
     for case in ("copy_to_device", "sm_read"):
         assert {p.span_bytes for p in plan if p.case == case} == set(SPANS)
     with pytest.raises(ValueError, match="at least one row"):
-        gather_points([2000], [4096])
+        cases.gather_points([2000], [4096])
+    for p in gathers:
+        assert cases.num_ids(p) == cases.MAX_IDS or cases.amount_of(p) > (
+            cases.READ_BYTES - p.row_bytes
+        )
+        assert cases.amount_of(p) <= cases.READ_BYTES
+        stride = POLICIES[p.policy].row_stride(p.row_bytes)
+        assert cases.num_rows(p) * stride <= p.span_bytes
 
 
-@pytest.mark.parametrize("width", ROW_BYTES)
-def test_a_gather_is_large_and_stays_inside_the_table(width: int) -> None:
-    for name in POLICIES:
-        point = Point("gpu_gather", width, GIB, policy=name, order="given")
-        assert num_ids(point) == MAX_IDS or amount_of(point) > READ_BYTES - width
-        assert amount_of(point) <= READ_BYTES
-        assert num_rows(point) * POLICIES[name].row_stride(width) <= GIB
-
-
-@pytest.mark.parametrize("cores", [1, 2, 3, 4, 16, 24, 96])
-def test_calibrated_points_are_distinct_and_some_are_held_out(cores: int) -> None:
-    threads = thread_counts(cores)
-    assert (threads[0], threads[-1]) == (1, cores)
-    points = [*host_points(cores, MIB), *gpu_points([MIB, 2 * MIB, 4 * MIB], cores)]
+@pytest.mark.parametrize(
+    ("cores", "threads"), [(1, (1,)), (3, (1, 2, 3)), (4, (1, 2, 4)), (24, (1, 2, 4, 8, 16, 24))]
+)
+def test_calibrated_points_are_distinct_and_some_are_held_out(
+    cores: int, threads: tuple[int, ...]
+) -> None:
+    assert cases.thread_counts(cores) == threads
+    points = [*cases.host_points(cores, 9), *cases.gpu_points([MIB, 2 * MIB, 4 * MIB], cores)]
     assert len(set(points)) == len(points)
     held = [p for p in points if p.held_out]
     plain = {dataclasses.replace(p, held_out=False) for p in held}
@@ -87,9 +72,9 @@ def test_calibrated_points_are_distinct_and_some_are_held_out(cores: int) -> Non
 
 
 def test_spans_that_do_not_fit_are_left_out() -> None:
-    assert fitting(SPANS, 128 * GIB) == SPANS
-    assert fitting(SPANS, 20 * GIB) == (GIB, 8 * GIB)
-    assert fitting(SPANS, 0) == ()
+    assert cases.fitting(SPANS, 128 * GIB) == SPANS
+    assert cases.fitting(SPANS, 20 * GIB) == (GIB, 8 * GIB)
+    assert cases.fitting(SPANS, 0) == ()
 
 
 POINTS = [Point("sm_read", grid_percent=blocks) for blocks in range(1, 30)]
@@ -181,7 +166,7 @@ def test_rows_are_on_disk_at_once_and_come_back(tmp_path: Path) -> None:
 
 def test_a_full_disk_says_where_to_go() -> None:
     with (
-        pytest.raises(OutputError, match=r"/dev/full: .*No space left.*--out"),
+        pytest.raises(ProbeError, match=r"/dev/full: .*No space left.*--out"),
         PointFile(Path("/dev/full")) as file,
     ):
         file.add(row_of(Point("gpu_copy"), 3, 10, 2.0, "clock"))
@@ -213,30 +198,27 @@ def test_bare_machines_can_measure_and_calibrate(tmp_path: Path) -> None:
     assert "sees no CUDA GPU" in done.stderr
 
 
-def test_the_machine_is_told_with_the_code_that_ran_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = machine.provenance()
+def test_the_machine_is_told_with_the_code_that_ran_on_it(
+    cuda: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = machine.describe()
     assert told["commit"]
+    assert told["gpu"] == "a stand-in"
     assert bool(told["gpus"]) == (told["no_gpu"] is None)
     monkeypatch.setenv("GATHERBENCH_COMMIT", "0123456789ab")
-    for name in ("machine.gpus", "machine.env"):
-        monkeypatch.delitem(sys.modules, f"gatherbench.bench.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setitem(sys.modules, "gatherbench.bench.machine.nvml", None)
-    bare = machine.provenance()
-    assert (bare["commit"], bare["gpus"]) == ("0123456789ab", [])
-    assert "nvml" in bare["no_gpu"]
+    monkeypatch.setitem(sys.modules, "gatherbench.bench.machine.gpus", None)
+    bare = machine.describe()
+    assert (bare["commit"], bare["gpus"], bare["gpu"]) == ("0123456789ab", [], "a stand-in")
+    assert "gpus" in bare["no_gpu"]
 
 
 def test_a_folder_is_taken_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = tmp_path / "new" / "today"
-    made = []
-    for _ in range(3):
+    for name in ("today", "today-2", "today-3"):
         folder = machine.fresh_folder(wanted)
+        assert folder == wanted.with_name(name)
         assert f"writes to {folder}" in capsys.readouterr().out
-        (folder / "rows.csv").write_text(folder.name)
-        made.append(folder)
-    assert [f.name for f in made] == ["today", "today-2", "today-3"]
-    assert [(f / "rows.csv").read_text() for f in made] == [f.name for f in made]
+        (folder / "rows.csv").touch()
     (tmp_path / "empty").mkdir()
     assert machine.fresh_folder(tmp_path / "empty").name == "empty"
     (tmp_path / "empty-2").mkdir()  # taken by another program, that has not written yet
@@ -289,33 +271,23 @@ def test_a_machine_with_a_gpu_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(machine, "PCI_DEVICES", tmp_path)
-    here, idle = hash_of_uuid("GPU-1234"), hash_of_uuid("GPU-5678")
-    gpus = [
-        SimpleNamespace(name=name, uuid_hash=uuid, link_gen_current=gen, link_width_current=width)
-        for name, uuid, gen, width in (
-            ("another", None, 1, 1),
-            ("NVIDIA H200", idle, 1, 16),
-            ("NVIDIA H200", here, 5, 16),
-        )
-    ]
-    monkeypatch.setattr(nvml, "list_gpus", lambda: gpus)
+    idle, awake = ({"link_gen_current": gen, "link_width_current": 16} for gen in (1, 5))
+    told: dict[str, Any] = {"gpus": [awake, idle], "gpu_in_use": "this one"}
+    monkeypatch.setattr(gpus, "describe_gpus", lambda: told)
     bus = b"0000:1B:00.0".ljust(32, b"\0")
     monkeypatch.setattr(cuda_calls, "call_runtime", lambda *call: bus)
     facts = machine.ask_gpu(torch.device("cuda", 0))
     assert (facts.slug, facts.gpus, facts.gpu_memory_bytes) == ("nvidia-h200", 2, 150 << 30)
     assert (facts.link_generation, facts.link_lanes, facts.max_payload) == (5, 16, 256)
-    gpu.uuid = "of a partition, which NVML lists under another"
+    told["gpu_in_use"] = None  # which of them it is, nobody says
     assert machine.ask_gpu(torch.device("cuda", 0)).link_generation is None
-    del gpus[1]
+    told["gpus"] = [awake]
     assert machine.ask_gpu(torch.device("cuda", 0)).link_generation == 5
-
-    def silent() -> None:
-        raise SensorUnavailableError(Reason("no_device", "none"))
 
     def refused(*call: object) -> None:
         raise cuda_calls.CudaCallError("cudaDeviceGetPCIBusId", "cudaErrorNotSupported", "no")
 
-    monkeypatch.setattr(nvml, "list_gpus", silent)
+    told["gpus"] = []
     monkeypatch.setattr(cuda_calls, "call_runtime", refused)
     facts = machine.ask_gpu(torch.device("cuda", 0))
     assert (facts.link_generation, facts.link_lanes, facts.max_payload) == (None, None, None)
@@ -325,4 +297,4 @@ def test_this_host_can_be_asked() -> None:
     facts = machine.ask_host()
     assert facts.slug.startswith("cpu-")
     assert facts.cores >= 1
-    assert not facts.has_gpu
+    assert not facts.gpus

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.disk import DiskMeter
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.probe import calibrate as calibration
 from gatherbench.bench.probe import disk
 from gatherbench.bench.probe.calibrate import calibrate, folder_of_disk
-from gatherbench.bench.probe.cases import CASES, DEPTHS, GIB, MIB, disk_points
-from gatherbench.bench.probe.disk import DiskStand, file_bytes, read_bytes
+from gatherbench.bench.probe.cases import DEPTHS, GIB, MIB, disk_points
+from gatherbench.bench.probe.disk import DiskStand, file_bytes
 from gatherbench.bench.probe.fit import Fit, Measured, blank_profile
 from gatherbench.bench.probe.machine import MachineFacts
 from gatherbench.bench.probe.stand import Observation, ProbeError
@@ -34,6 +36,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand's file may come from a cache of the file system's own: that is another test's."""
+    unknown = [Reading("disk_read_process", "B", None, "a test")]
+    monkeypatch.setattr(DiskMeter, "stop", lambda _: unknown)
+
+
+@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder of a disk."""
     probe = tmp_path / "probe"
@@ -46,19 +55,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_disk_s_points_are_cases_that_can_be_listed() -> None:
-    points = disk_points()
-    assert [p.threads for p in points if p.case == "disk_random"] == [1, 8, 32, 128]
-    assert {p.row_bytes for p in points} == {4096, MIB}
-    assert all(CASES[p.case].section == "disk" for p in points)
-
-
 @pytest.mark.usefixtures("small")
-def test_every_point_is_measured_and_the_file_leaves_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The stand's file may come from a cache of the file system's own: that is another test's.
-    monkeypatch.setattr(disk, "COUNTERS", folder / "none")
+def test_every_point_is_measured_and_the_file_leaves_nothing(folder: Path, uncounted: None) -> None:
     said: list[str] = []
     with DiskStand(folder, said.append) as stand:
         assert list(folder.iterdir()) == [], "it has no name"
@@ -72,8 +70,9 @@ def test_every_point_is_measured_and_the_file_leaves_nothing(
 
 
 @pytest.mark.usefixtures("small")
-def test_wrong_blocks_are_not_timed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "COUNTERS", folder / "none")
+def test_wrong_blocks_are_not_timed(
+    folder: Path, uncounted: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with DiskStand(folder) as stand:
         point = disk_points()[1]
 
@@ -93,33 +92,23 @@ def test_wrong_blocks_are_not_timed(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("small")
 def test_what_is_read_from_memory_is_no_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "read_bytes", lambda: 1000)
+    counted = [Reading("disk_read_process", "B", 0.0, "a test")]
+    monkeypatch.setattr(DiskMeter, "stop", lambda _: counted)
     with pytest.raises(ProbeError, match="counts 0 bytes read from disks while 262144 were read"):
         DiskStand(folder)
 
 
-def test_the_kernels_count_is_read_where_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counters = tmp_path / "io"
-    monkeypatch.setattr(disk, "COUNTERS", counters)
-    assert read_bytes() is None
-    counters.write_text("rchar: 9\nread_bytes: 4096\nwrite_bytes: 7\n")
-    assert read_bytes() == 4096
-
-
 @pytest.mark.parametrize(
-    ("free", "size"), [(100 * GIB, GIB), (2 * GIB, 512 * MIB), (GIB, 256 * MIB)]
+    ("free", "size"),
+    [(100 * GIB, GIB), (2 * GIB, 512 * MIB), (GIB, 256 * MIB), (GIB - MIB, None)],
 )
-def test_the_file_leaves_room(
-    free: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_file_leaves_room_or_there_is_too_little(
+    free: int, size: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    assert file_bytes(tmp_path) == size
-
-
-def test_too_little_room_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=GIB - MIB))
+    if size is not None:
+        assert file_bytes(tmp_path) == size
+        return
     with pytest.raises(ProbeError, match=r"1\.00 GiB are free, and timing its disk needs 1 GiB"):
         file_bytes(tmp_path)
     monkeypatch.undo()

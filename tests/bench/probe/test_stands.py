@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.probe import cases, gpu
+from gatherbench.bench.probe import host as host_module
 from gatherbench.bench.probe.cases import CASES, MIB, amount_of, gather_points, num_ids, num_rows
 from gatherbench.bench.probe.gpu import GpuStand, Ring
 from gatherbench.bench.probe.host import HostStand, fold_words, table_bytes
 from gatherbench.bench.probe.stand import CLOCK, ProbeError, filled_table
 from gatherbench.bench.read.points import Point
-from gatherbench.bench.regress.rmat_graph import rmat_graph
 
 HOST = torch.device("cpu")
 SPANS = (MIB, 2 * MIB, 4 * MIB)
@@ -22,8 +22,11 @@ SPANS = (MIB, 2 * MIB, 4 * MIB)
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[HostStand]:
-    with HostStand(filled_table(8 * MIB), lambda: rmat_graph(3000, 40_000)) as stand:
-        yield stand
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_module, "NODES", 3000)
+        patch.setattr(host_module, "EDGES", 40_000)
+        with HostStand(filled_table(8 * MIB)) as stand:
+            yield stand
 
 
 @pytest.fixture

@@ -11,13 +11,14 @@ import importlib.metadata
 import resource
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import psutil
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -41,6 +42,8 @@ from gatherbench.datasets.store import data_root
 GIB = 2**30
 #: How long each meter watches: as long as the shortest window that RAPL is read over.
 WINDOW_S = 1.2 * MIN_WINDOW_S
+#: In place of a remedy.
+_NONE = "none is known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +69,13 @@ def examine() -> list[Finding]:
     """Look at everything; never raises for something that is not there."""
     memory, cpu = describe_memory(), describe_cpu()
     gpus: list[GpuInfo] = []
-    silent: Reason | None = None
     try:
         gpus = list_gpus()
+        of_gpu = _gpu_findings(gpus)
     except SensorUnavailableError as unavailable:
-        silent = unavailable.reason
+        of_gpu = _no_gpu(unavailable.reason)
     return [
-        *(_no_gpu(silent) if silent else _gpu_findings(gpus)),
+        *of_gpu,
         _huge_pages(memory),
         _pinned_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
         _free_memory(memory),
@@ -85,13 +88,8 @@ def examine() -> list[Finding]:
     ]
 
 
-def print_doctor(console: Console, findings: list[Finding] | None = None) -> None:
-    """Print the findings (those of :func:`examine` by default); readable at 80 columns."""
-    console.print(render_findings(examine() if findings is None else findings))
-
-
-def render_findings(findings: list[Finding]) -> RenderableType:
-    """The findings as a table and a closing line that counts them."""
+def print_doctor(console: Console, findings: Sequence[Finding]) -> None:
+    """Print a table of the findings and a line that counts them; readable at 80 columns."""
     colours = {"ok": "green", "limited": "yellow", "missing": "red"}
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
@@ -105,18 +103,20 @@ def render_findings(findings: list[Finding]) -> RenderableType:
         status = Text(finding.status, style=colours[finding.status])
         table.add_row(status, Text(finding.name, style="bold"), Group(*lines))
     counts = [f"{sum(f.status == status for f in findings)} {status}" for status in colours]
-    return Group(table, Text(", ".join(counts)))
+    console.print(Group(table, Text(", ".join(counts))))
 
 
 def _no_gpu(why: Reason) -> list[Finding]:
     no_transfer = "no transfer to a GPU is measured, strategies run in host memory"
     no_sensor = "bytes over the link and energy of the GPU"
     no_link = "how much of the link's rate a strategy reaches"
-    said = f"{why.kind}: {why.cause}"
     return [
-        Finding("GPU", "missing", "none that NVML can see", no_transfer, why.remedy),
-        Finding("Driver and NVML", "missing", said, no_sensor, why.remedy),
-        Finding("PCIe link", "missing", "unknown without NVML", no_link, why.remedy),
+        Finding(name, "missing", said, lost, why.remedy)
+        for name, said, lost in (
+            ("GPU", "none that NVML can see", no_transfer),
+            ("Driver and NVML", f"{why.kind}: {why.cause}", no_sensor),
+            ("PCIe link", "unknown without NVML", no_link),
+        )
     ]
 
 
@@ -296,13 +296,12 @@ def _calibrated() -> tuple[tuple[str, ...], Calibration | None]:
 
 def judge_calibration(found: Calibration) -> Finding:
     """What each source of link traffic counted for each byte of known copies, and on what link."""
-    said: dict[str, list[str]] = {}
+    said = defaultdict[str, list[str]](list)
     for one in found.comparisons:
-        if isinstance(one.ratio, Reason):
-            told = one.ratio.cause
-        else:
-            told = f"{one.ratio:.3f}" + ("" if one.trusted else " (untrusted)")
-        said.setdefault(one.source, []).append(f"{one.direction.replace('_', ' ')} {told}")
+        told = one.ratio.cause if isinstance(one.ratio, Reason) else f"{one.ratio:.3f}"
+        if not isinstance(one.ratio, Reason) and not one.trusted:
+            told += " (untrusted)"
+        said[one.source].append(f"{one.direction.replace('_', ' ')} {told}")
     lines = [f"{source}: {', '.join(words)}" for source, words in said.items()]
     if lines:
         lines.append("(bytes counted for each byte of a known copy)")
@@ -316,7 +315,7 @@ def judge_calibration(found: Calibration) -> Finding:
     if choice.pcie_reason is not None:
         lost = "bytes over the link: no source of them can be believed"
         lines = lines or [choice.pcie_reason.cause]
-        return Finding(name, "missing", "\n".join(lines), lost, _remedy(choice.pcie_reason))
+        return Finding(name, "missing", "\n".join(lines), lost, choice.pcie_reason.remedy or _NONE)
     lines.append(f"{choice.pcie} is read by all cases")
     if loaded and (loaded.gen, loaded.width) != (loaded.gen_max, loaded.width_max):
         lost = "the link is slower under load than it can be, and so is every transfer"
@@ -329,8 +328,7 @@ def watch(meters: Sequence[Meter]) -> list[tuple[Meter, tuple[Reading, ...]]]:
     """What each meter says of a window in which this process works."""
     watched = []
     for meter in meters:  # one at a time: what a meter says is then its own
-        recorder = Recorder([meter])
-        with recorder:
+        with Recorder([meter]) as recorder:
             end = time.perf_counter() + WINDOW_S
             while time.perf_counter() < end:
                 pass
@@ -340,16 +338,15 @@ def watch(meters: Sequence[Meter]) -> list[tuple[Meter, tuple[Reading, ...]]]:
 
 def judge(meter: Meter, readings: Sequence[Reading]) -> Finding:
     """What a meter's readings say of it."""
-    sources: dict[str, list[str]] = {}
-    absent: dict[Reason, list[str]] = {}
+    sources, absent = defaultdict[str, list[str]](list), defaultdict[Reason, list[str]](list)
     later: list[str] = []
     for reading in readings:
         if reading.reason is None:
-            sources.setdefault(reading.source, []).append(reading.metric)
+            sources[reading.source].append(reading.metric)
         elif reading.reason.kind == "too_short":
             later.append(reading.metric)
         else:
-            absent.setdefault(reading.reason, []).append(reading.metric)
+            absent[reading.reason].append(reading.metric)
     name = f"Meter {meter.name}"
     lines = [f"{', '.join(metrics)}: {source}" for source, metrics in sources.items()]
     if later:
@@ -359,13 +356,9 @@ def judge(meter: Meter, readings: Sequence[Reading]) -> Finding:
     if not absent:
         return Finding(name, "ok", "\n".join(lines))
     lines += [f"no {', '.join(metrics)}: {why.cause}" for why, metrics in absent.items()]
-    remedies = "; ".join(dict.fromkeys(_remedy(why) for why in absent))
+    remedies = "; ".join(dict.fromkeys(why.remedy or _NONE for why in absent))
     status: Literal["limited", "missing"] = "limited" if sources or later else "missing"
     return Finding(name, status, "\n".join(lines), meter.lost, remedies)
-
-
-def _remedy(why: Reason) -> str:
-    return why.remedy or "none is known"
 
 
 def _size(size_bytes: int) -> str:

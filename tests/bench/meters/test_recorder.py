@@ -120,27 +120,43 @@ def test_garbage_breaks_its_meter_alone(answer: Any) -> None:
     assert str(broken.reason).startswith("failed: stop raised ")
 
 
-def test_a_reading_without_value_and_reason_gets_one() -> None:
-    recorder = Recorder([Scripted(lambda: [Reading("x", "1", None, "test")])])
+def test_windows_open_and_close_like_brackets_whatever_happens_inside() -> None:
+    log: list[str] = []
+
+    def noted(label: str) -> Scripted:
+        said = Reading(label, "1", None if label == "a" else 1.0, "test")
+        return Scripted(
+            lambda: log.append(f"stop {label}") or [said], lambda: log.append(f"start {label}")
+        )
+
+    recorder = Recorder([noted("a"), noted("b")])
+    with pytest.raises(ZeroDivisionError), recorder:
+        raise ZeroDivisionError
+    assert log == ["start a", "start b", "stop b", "stop a"]
+    assert [r.metric for r in recorder.readings] == ["a", "b"]
+    assert recorder.readings[0].reason, "no value without a reason"
+
+
+@pytest.mark.parametrize("breaks", ["start", "stop"])
+def test_a_meter_that_raises_stops_nothing_and_is_asked_again(breaks: str) -> None:
+    errors, called = [OSError("no such sensor")], list[str]()
+
+    def step(verb: str) -> Any:
+        called.append(verb)
+        if verb == breaks and errors:
+            raise errors.pop()
+        return [Reading("x", "1", 2.0, "test")]
+
+    bad = Scripted(lambda: step("stop"), lambda: step("start"))
+    with Recorder([good("a"), bad, good("c")]) as recorder:
+        pass
+    first, broken, last = recorder.readings
+    assert (first.value, broken.value, last.value) == (1.0, None, 1.0)
+    assert str(broken.reason) == f"failed: {breaks} raised OSError: no such sensor"
+    assert ("stop" in called) == (breaks == "stop"), "a window that never opened is not closed"
     with recorder:
         pass
-    assert recorder.readings[0].reason
-
-
-def test_a_meter_that_raised_once_is_asked_again_in_the_next_window() -> None:
-    answers = iter([OSError("busy"), [Reading("x", "1", 2.0, "test")]])
-
-    def stop() -> Any:
-        answer = next(answers)
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
-
-    recorder = Recorder([Scripted(stop)])
-    for expected in (None, 2.0):
-        with recorder:
-            pass
-        assert recorder.readings[0].value == expected
+    assert recorder.readings[1].value == 2.0
 
 
 def test_a_source_says_how_often_its_sensor_was_read() -> None:
