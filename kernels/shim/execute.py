@@ -17,9 +17,9 @@ from typing import IO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.grid import SHIFTS, GridPoint
 
-KERNEL_SOURCE = Path(__file__).resolve().parent.parent / "gather.cu"
 _SHIM = Path(__file__).resolve().parent
 _HEADER = struct.Struct("<21q")
 _NO_BAD_ID = 2**64 - 1
