@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gatherbench.kernels import disk_read, read_engines
+from gatherbench.kernels import read_engines
 from gatherbench.kernels.disk_read import DiskReadError, RowReader, block_bytes, reads_of
 from gatherbench.kernels.read_engines import RingEngine, latency_bin, open_engine
 from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
@@ -104,7 +104,7 @@ def test_reads_cover_every_block_and_few_of_them_twice(
     assert runs <= requests <= len(ids)
     # Only where a long read is cut does the next begin with the block at which it ended.
     assert BLOCK * len(distinct) <= size <= BLOCK * (len(distinct) + requests - runs)
-    if BLOCK * len(distinct) <= disk_read.MERGE_BYTES:
+    if BLOCK * len(distinct) <= read_engines.MERGE_BYTES:
         assert (size, requests) == (BLOCK * len(distinct), runs)
 
 
@@ -280,7 +280,7 @@ def test_an_error_of_the_disk_by_io_uring(ring: tuple[RowReader, RingEngine]) ->
     reader, engine = ring
     expected = mapped(reader.file)
     kind = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
-    real, seen = kind(engine._calls.peek_batch), [0]
+    real, seen = kind(engine._calls.peek_batch_cqe), [0]
 
     def peek(at: int, entries: int, count: int) -> int:
         found = real(at, entries, count)
@@ -292,7 +292,7 @@ def test_an_error_of_the_disk_by_io_uring(ring: tuple[RowReader, RingEngine]) ->
 
     function, calls = kind(peek), engine._calls
     address = ctypes.cast(function, ctypes.c_void_p).value
-    engine._calls = calls._replace(peek_batch=address)
+    engine._calls = calls._replace(peek_batch_cqe=address)
     with pytest.raises(DiskReadError, match=r"row \d+ of .*: Input/output error \(errno 5\)"):
         read(reader, range(100))  # type: ignore[arg-type]
     assert 7 <= seen[0] <= 7 + 4
