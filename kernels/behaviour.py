@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.requests import count_recorded, count_requests
-from gatherbench.kernels.shim.execute import KERNEL_SOURCE, Shim, ShimError, build
+from gatherbench.kernels.shim.execute import Shim, ShimError, build
 
 #: Bytes of a row: Reddit's 602 floats, padded so that every width of an access divides them.
 ROW_BYTES = 2416

@@ -116,17 +116,19 @@ def judge_all(records: Sequence[Record], threshold: float = THRESHOLD) -> list[V
     """A verdict each: by the rule where both sides ran, else which did not and why."""
     family = sum(record.runs for record in records)
     verdicts = [judge(r, family, threshold) if r.runs else r.one_sided() for r in records]
-    moved: dict[tuple[str | None, Word], Verdict] = {
-        (record.group, verdict.word): verdict
+    moved = {
+        (
+            record.group,
+            verdict.word,
+        ): f"{record.name.rpartition('::')[2]} ({record.ratio.value:.3f})"
         for record, verdict in zip(records, verdicts, strict=True)
         if record.yardstick and verdict.word in ("SLOW", "FAST")
     }
     for number, (record, verdict) in enumerate(zip(records, verdicts, strict=True)):
-        if record.runs and (mark := moved.get((record.group, verdict.word))):
+        if record.runs and (mark := moved.get((record.group, verdict.word), "")):
             why = "and this is not our code: the two sides did not run alike"
             if not record.yardstick:
-                yardstick = mark.name.rpartition("::")[2]
-                why = f"but so is the yardstick {yardstick} ({mark.ratio.value:.3f})"
+                why = f"but so is the yardstick {mark}"
             reason = f"{verdict.reason}, {why}"
             verdicts[number] = replace(verdict, word="AMBIGUOUS", reason=reason)
     return verdicts

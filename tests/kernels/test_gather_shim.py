@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.grid import (
     LINE_BYTES,
     SHIFTS,
@@ -20,7 +21,7 @@ from gatherbench.kernels.grid import (
     access_width,
     kernel_points,
 )
-from gatherbench.kernels.shim.execute import KERNEL_SOURCE, Shim, ShimError, build, sparse_bytes
+from gatherbench.kernels.shim.execute import Shim, ShimError, build, sparse_bytes
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
