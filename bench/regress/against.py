@@ -167,7 +167,7 @@ def _print(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict])
     for record, verdict in zip(records, verdicts, strict=True):
         colour, ratio = COLOURS.get(verdict.word, "default"), verdict.ratio
         table.add_row(
-            record.name.rpartition("::")[2].replace("[", r"\["),
+            record.test.replace("[", r"\["),
             f"{1e3 * record.base_median_s:.3g} ms" if ratio else "",
             f"{ratio.value:.3f}" if ratio else "",
             f"{ratio.low:.3f} to {ratio.high:.3f}" if ratio else "",
@@ -185,9 +185,9 @@ def _print(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict])
 
 
 def _bounds(verdict: Verdict) -> dict[str, float | None]:
-    ratio = verdict.ratio
-    names = {"ratio": "value", "low": "low", "high": "high"}
-    return {name: ratio and getattr(ratio, field) for name, field in names.items()}
+    if (ratio := verdict.ratio) is None:
+        return dict.fromkeys(("ratio", "low", "high"))
+    return {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

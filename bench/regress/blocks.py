@@ -90,6 +90,11 @@ class Record:
     pair_s: float = 0.0
 
     @property
+    def test(self) -> str:
+        """Its name without the file's."""
+        return self.name.rpartition("::")[2]
+
+    @property
     def runs(self) -> bool:
         return not self.base_error and not self.head_error
 
@@ -116,14 +121,9 @@ def judge_all(records: Sequence[Record], threshold: float = THRESHOLD) -> list[V
     """A verdict each: by the rule where both sides ran, else which did not and why."""
     family = sum(record.runs for record in records)
     verdicts = [judge(r, family, threshold) if r.runs else r.one_sided() for r in records]
-    moved = {
-        (
-            record.group,
-            verdict.word,
-        ): f"{record.name.rpartition('::')[2]} ({record.ratio.value:.3f})"
-        for record, verdict in zip(records, verdicts, strict=True)
-        if record.yardstick and verdict.word in ("SLOW", "FAST")
-    }
+    both = zip(records, verdicts, strict=True)
+    marks = [(r, v) for r, v in both if r.yardstick and v.word in ("SLOW", "FAST")]
+    moved = {(r.group, v.word): f"{r.test} ({r.ratio.value:.3f})" for r, v in marks}
     for number, (record, verdict) in enumerate(zip(records, verdicts, strict=True)):
         if record.runs and (mark := moved.get((record.group, verdict.word), "")):
             why = "and this is not our code: the two sides did not run alike"
