@@ -119,7 +119,7 @@ def test_a_typo_in_a_rule_is_an_error() -> None:
 
 
 def test_the_table_tells_the_papers_story() -> None:
-    table = {row.policy.name: row for row in request_table(602, 4)}
+    table = {row.policy.name: row for row in request_table(602, 4, ids=uniform_ids(1 << 15))}
     assert table.keys() == POLICIES.keys()
     assert table["unaligned"].requests_per_row > 1.3 * table["aligned"].requests_per_row
     assert table["aligned"].link_efficiency > table["unaligned"].link_efficiency
@@ -135,8 +135,9 @@ def test_the_table_tells_the_papers_story() -> None:
 
 
 def test_smaller_requests_cost_more_headers() -> None:
-    (at_128,) = request_table(602, 4, [policy("aligned")])
-    (at_64,) = request_table(602, 4, [policy("aligned")], max_request=64)
+    ids, aligned = uniform_ids(1 << 12), [policy("aligned")]
+    (at_128,) = request_table(602, 4, aligned, ids)
+    (at_64,) = request_table(602, 4, aligned, ids, max_request=64)
     assert at_64.counts.sectors == at_128.counts.sectors
     assert at_64.requests_per_row > 1.9 * at_128.requests_per_row
     assert at_64.link_efficiency < at_128.link_efficiency

@@ -47,7 +47,7 @@ def points(draw: st.DrawFn) -> GridPoint:
 
 
 @needs_compiler
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     point=points(),
     units=st.one_of(st.integers(1, 48), st.integers(49, 700)),
