@@ -110,7 +110,7 @@ def test_the_cgroup_of_version_1_beside_a_version_2_without_memory(tmp_path: Pat
     mine = version_1(tmp_path / "memory/a/b")
     folder = proc(
         tmp_path,
-        "5:cpu,cpuacct:/other\n4:memory:/a/b\n0::/c\n",
+        "6:name=memory-of-old:/x\n5:cpu,cpuacct:/other\n4:memory:/a/b\n0::/c\n",
         mount(tmp_path / "unified", "cgroup2 cgroup2 rw"),
         mount(tmp_path / "cpu", "cgroup cgroup rw,cpu"),
         mount(tmp_path / "memory", "cgroup cgroup rw,memory"),

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from gatherbench.kernels import page_cache
 from gatherbench.kernels.page_cache import (
@@ -57,7 +58,7 @@ def test_what_is_read_or_written_is_in_memory_until_it_is_dropped(file: Path) ->
     assert pages_in_memory(file) == PAGES
     with file.open("r+b") as opened:
         opened.write(bytes(3 * PAGE_BYTES))  # and not written back yet
-    assert drop_pages(file) == pages_in_memory(file) == 0
+    assert drop_pages(file, 0.0) == pages_in_memory(file) == 0, "written back first"
     assert file.read_bytes() == bytes(3 * PAGE_BYTES) + content[3 * PAGE_BYTES :]
     os.truncate(file, 0)
     assert pages_in_memory(file) == drop_pages(file) == 0
@@ -90,23 +91,33 @@ with open(sys.argv[1], "rb") as file:
 
 
 @pytest.fixture
-def held(file: Path) -> Iterator[Path]:
-    """The file while another process maps it, all of its pages touched."""
+def holder(file: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process, which maps the file and has touched all of its pages."""
     command = [sys.executable, "-c", HOLDER, str(file)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        yield file
+        yield other
         other.kill()
 
 
 def test_pages_that_another_process_maps_remain_and_that_is_said(
-    held: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, holder: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert drop_pages(held, 0.05) > 0
-    monkeypatch.setattr(page_cache, "EPOCH_PATIENCE_S", 0.05)
-    with pytest.raises(PagesRemainError, match=r"table: \d+ pages stay .* another process maps"):
-        require_cold(held)
+    with monkeypatch.context() as patch:
+        patch.setattr(page_cache, "EPOCH_PATIENCE_S", 0.05)
+        with pytest.raises(PagesRemainError, match=r"table: \d+ pages stay .* another process"):
+            require_cold(file)
+    looks = iter([None, holder.kill])  # it ends meanwhile
+
+    def sleep(_seconds: float) -> None:
+        (next(looks, None) or (lambda: None))()
+        holder.poll()
+
+    monkeypatch.setattr(page_cache.time, "sleep", sleep)
+    require_cold(file)
+    assert pages_in_memory(file) == 0
+    assert drop_pages(file) == 0
 
 
 def test_nobody_is_told_of_a_file_that_is_not_his(
@@ -154,16 +165,16 @@ def test_rows_that_were_read_ahead_are_in_memory_and_no_others_are(
 def test_the_ranges_are_the_pages_of_the_rows(ids: list[int], row_bytes: int) -> None:
     """Whatever the rows, each of their pages is advised once and no other is."""
     advised: list[int] = []
+    bounds: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            page_cache,
-            "_advise_will_need",
-            lambda ranges: advised.extend(
-                page
-                for start, size in ranges.tolist()
-                for page in range(start // PAGE_BYTES, (start + size) // PAGE_BYTES)
-            ),
-        )
+
+        def note(ranges: NDArray[np.uint64]) -> None:
+            for start, size in ranges.tolist():
+                first, end = start // PAGE_BYTES, (start + size) // PAGE_BYTES
+                advised.extend(range(first, end))
+                bounds.extend((first, end))
+
+        patch.setattr(page_cache, "_advise_will_need", note)
         table = torch.empty(1000, row_bytes, dtype=torch.uint8)
         read_ahead(torch.tensor(ids), table)
     begins = [table.data_ptr() + one * row_bytes for one in ids]
@@ -173,3 +184,4 @@ def test_the_ranges_are_the_pages_of_the_rows(ids: list[int], row_bytes: int) ->
         for page in range(begin // PAGE_BYTES, (begin + row_bytes - 1) // PAGE_BYTES + 1)
     }
     assert sorted(pages) == advised
+    assert len(set(bounds)) == len(bounds), "pages that touch are one range"
