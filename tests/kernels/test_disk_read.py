@@ -182,15 +182,17 @@ def test_a_disk_of_larger_blocks_is_read_by_those(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = table(tmp_path, 100, 512)
-    preadv = os.preadv
+    preadv, tried = os.preadv, list[int]()
 
     def picky(fd: int, buffers: list[memoryview], offset: int, least: int = 16_384) -> int:
+        tried.append(len(buffers[0]))
         if len(buffers[0]) < least:
             raise OSError(errno.EINVAL, "Invalid argument")
         return preadv(fd, buffers, offset)
 
     monkeypatch.setattr(os, "preadv", picky)
     assert block_bytes(file.path) == 16_384
+    assert tried == [4096, 8192, 16_384]
     reader = RowReader(file, "threads", merge=False)
     np.testing.assert_array_equal(read(reader, [0, 99]), mapped(file)[[0, 99]])
     assert reader.counts() == {"disk_read": 32_768, "disk_requests": 2}
@@ -273,6 +275,16 @@ def test_an_error_of_the_disk_by_io_uring(ring: tuple[RowReader, RingEngine]) ->
     assert 7 <= seen[0] <= 7 + 4
     engine._calls = calls
     np.testing.assert_array_equal(read(reader, range(100)), expected)  # type: ignore[arg-type]
+
+
+def test_reads_that_end_one_at_a_time_keep_their_slots(ring: tuple[RowReader, RingEngine]) -> None:
+    reader, engine = ring
+    kind = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
+    real = kind(engine._calls.peek_batch_cqe)
+    function = kind(lambda at, entries, _count: real(at, entries, 1))
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    engine._calls = engine._calls._replace(peek_batch_cqe=address)
+    np.testing.assert_array_equal(read(reader, np.arange(100)), mapped(reader.file))
 
 
 def test_a_ring_that_breaks_says_so(ring: tuple[RowReader, RingEngine]) -> None:

@@ -39,8 +39,8 @@ def test_empty_table_is_zeroed_and_writable(shape: tuple[int, int], dtype: torch
 
 
 def test_large_tables_start_at_a_huge_page() -> None:
-    table = empty_table((HUGE_PAGE, 2), torch.uint8)
-    assert table.data_ptr() % HUGE_PAGE == 0
+    tables = [empty_table((HUGE_PAGE // 4096 + odd, 4096), torch.uint8) for odd in (0, 1, 3, 7)]
+    assert [table.data_ptr() % HUGE_PAGE for table in tables] == [0] * 4
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:
