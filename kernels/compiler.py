@@ -13,14 +13,13 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.private_folder import cache_folder, private_folder
 
+KERNEL_SOURCE = Path(__file__).resolve().with_name("gather.cu")
 #: The name of the kernel in every cubin.
 KERNEL_NAME = "gather_kernel"
 #: Architectures whose cubins are guarded: Turing, Ampere, Hopper, Blackwell (data centre).
@@ -32,12 +31,6 @@ _importing = threading.Lock()
 
 class CompilerError(RuntimeError):
     """There is no compiler on this machine, or it refused the source."""
-
-
-@cache
-def kernel_source() -> str:
-    """The text of ``gather.cu``."""
-    return resources.files("gatherbench.kernels").joinpath("gather.cu").read_text()
 
 
 def cache_dir() -> Path:
@@ -66,21 +59,12 @@ def compiler_version() -> str:
     return f"{major}.{minor}"
 
 
-def compile_gather(
-    point: GridPoint,
-    arch: str,
-    *,
-    source: str | None = None,
-    extra_options: tuple[str, ...] = (),
-    folder: Path | None = None,
-) -> bytes:
+def compile_gather(point: GridPoint, arch: str, *, source: str | None = None) -> bytes:
     """The cubin of the kernel of ``point``, from the cache if it is there.
 
     Args:
         arch: the real architecture to compile for, e.g. ``sm_90``.
         source: another source than ``gather.cu``.
-        extra_options: for ptxas, e.g. ``("--maxrregcount=32",)``.
-        folder: the cache's folder; ``cache_dir()`` if not given.
 
     Raises:
         CompilerError: there is no compiler, it does not know ``arch``, or it refused the source;
@@ -94,16 +78,9 @@ def compile_gather(
         except ImportError as missing:
             raise CompilerError(f"cuda-core is needed: {missing}") from missing
 
-    options = ProgramOptions(
-        name="gather",
-        arch=arch,
-        std="c++17",
-        define_macro=list(point.macros),
-        ptxas_options=list(extra_options) or None,
-    )
-    code = kernel_source() if source is None else source
-    where = cache_dir() if folder is None else folder
-    with _disk_cache(where) as kept:
+    options = ProgramOptions(name="gather", arch=arch, std="c++17", define_macro=list(point.macros))
+    code = KERNEL_SOURCE.read_text() if source is None else source
+    with _disk_cache(cache_dir()) as kept:
         try:
             program = Program(code, "c++", options)
             return bytes(program.compile("cubin", **kept).code)

@@ -20,11 +20,7 @@ class CudaCallError(RuntimeError):
 
 
 def runtime() -> Any:
-    """The module ``cuda.bindings.runtime``.
-
-    Raises:
-        CudaCallError: it is not installed.
-    """
+    """The module ``cuda.bindings.runtime``; ``CudaCallError`` where it is not installed."""
     return _bindings("runtime")
 
 
@@ -50,11 +46,11 @@ def call_runtime(name: str, *arguments: Any, hints: dict[str, str] | None = None
     """
     module = runtime()
     status, *rest = getattr(module, name)(*arguments)
-    if status != module.cudaError_t.cudaSuccess:
+    if int(status):
         module.cudaGetLastError()  # reported here: nobody else shall meet it
-        text = _text(module.cudaGetErrorString(status))
-        raise CudaCallError(name, status.name, text, (hints or {}).get(status.name, ""))
-    return rest[0] if len(rest) == 1 else (tuple(rest) or None)
+        hint = (hints or {}).get(status.name, "")
+        raise CudaCallError(name, status.name, _text(module.cudaGetErrorString(status)), hint)
+    return _result(rest)
 
 
 def call_driver(name: str, *arguments: Any) -> Any:
@@ -67,18 +63,20 @@ def call_driver(name: str, *arguments: Any) -> Any:
     try:
         status, *rest = getattr(module, name)(*arguments)
     except RuntimeError as missing:  # the bindings load the driver at the first call
-        raise CudaCallError(
-            name, "no driver", str(missing).splitlines()[0], "install the NVIDIA driver"
-        ) from missing
-    if status != module.CUresult.CUDA_SUCCESS:
+        said, hint = str(missing).splitlines()[0], "install the NVIDIA driver"
+        raise CudaCallError(name, "no driver", said, hint) from missing
+    if int(status):
         raise CudaCallError(name, status.name, _text(module.cuGetErrorString(status)))
+    return _result(rest)
+
+
+def _result(rest: list[Any]) -> Any:
     return rest[0] if len(rest) == 1 else (tuple(rest) or None)
 
 
-def _text(answer: Any) -> str:
-    """What ``cudaGetErrorString`` and its like answer: (status, bytes or None)."""
-    text = answer[1]
-    return text.decode() if isinstance(text, bytes) else "no description"
+def _text(answer: tuple[Any, bytes | None]) -> str:
+    """What ``cudaGetErrorString`` and its like answer: a status, and the text."""
+    return (answer[1] or b"no description").decode()
 
 
 def device_attribute(name: str, device: int) -> int:

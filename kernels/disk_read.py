@@ -21,14 +21,12 @@ import torch
 from numpy.typing import NDArray
 
 from gatherbench.kernels.host_memory import empty_table
-from gatherbench.kernels.read_engines import Reads, open_engine, plan_reads
+from gatherbench.kernels.read_engines import MERGE_BYTES, Reads, open_engine, plan_reads
 from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
 
 #: What is read at a time, at least; a disk whose sectors are larger is read by those.
 BLOCK_BYTES = 4096
 _LARGEST_BLOCK = 1 << 16
-#: A merged read grows to no more than this: the next begins there, maybe with the same block.
-MERGE_BYTES = 32 << 10
 
 
 class DiskReadError(RuntimeError):
@@ -86,23 +84,9 @@ def _block_of(fd: int, path: Path) -> int:
         block *= 2
 
 
-class ReadPlan:
-    """The reads that bring rows of a file: ``order`` is which row is read when."""
-
-    def __init__(self, ids: NDArray[np.int64], file: TableFile, block: int, merge: bool) -> None:
-        self.order = np.argsort(ids) if merge else np.arange(len(ids))
-        self.rows = file.offset + ids[self.order] * file.row_bytes
-        self.begins, self.sizes = np.empty((2, len(ids)), np.int64)
-        self.starts = np.empty(len(ids) + 1, np.int64)
-        into = self.begins, self.sizes, self.starts
-        count = plan_reads(self.rows, file.row_bytes, block, MERGE_BYTES, merge, *into)
-        self.begins, self.sizes = self.begins[:count], self.sizes[:count]
-        self.starts = self.starts[: count + 1]
-
-
 def reads_of(ids: NDArray[np.int64], file: TableFile, merge: bool) -> tuple[int, int]:
     """Bytes and requests with which :meth:`RowReader.read` gets rows ``ids`` (int64 ``[B]``)."""
-    plan = ReadPlan(ids, file, block_bytes(file.path), merge)
+    plan = plan_reads(ids, file, block_bytes(file.path), merge)
     return int(plan.sizes.sum()), len(plan.sizes)
 
 
@@ -192,13 +176,10 @@ class RowReader:
     def _read_rows(
         self, ids: NDArray[np.int64], out: NDArray[np.uint8], places: NDArray[np.int64]
     ) -> None:
-        plan = ReadPlan(ids, self.file, self._block, self._merge)
+        plan = plan_reads(ids, self.file, self._block, self._merge)
         reads = Reads(
             self._fd,
-            plan.begins,
-            plan.sizes,
-            plan.starts,
-            plan.rows,
+            plan,
             places[plan.order],
             self.file.row_bytes,
             out,
@@ -218,8 +199,9 @@ class RowReader:
 
     def _failure(self, reads: Reads) -> DiskReadError:
         _, k, number, got = (int(x) for x in reads.failed)
-        rows = reads.rows[reads.starts[k] : reads.starts[k + 1]]
-        missing = rows[rows + reads.row_bytes > reads.begins[k] + max(got, 0)]
+        plan = reads.plan
+        rows = plan.rows[plan.starts[k] : plan.starts[k + 1]]
+        missing = rows[rows + reads.row_bytes > plan.begins[k] + max(got, 0)]
         row = (int(missing[0]) - self.file.offset) // reads.row_bytes
         what = f"row {row} of the table {self.file.path}"
         if number:
@@ -227,7 +209,7 @@ class RowReader:
         elif (size := os.fstat(self._fd).st_size) < self.file.end:
             said = _cut_short(self.file, size)
         else:
-            said = f"the disk gave {got} of {reads.sizes[k]} bytes, and no error"
+            said = f"the disk gave {got} of {plan.sizes[k]} bytes, and no error"
         return DiskReadError(f"{what}: {said}")
 
     def counts(self) -> dict[str, int]:

@@ -11,11 +11,9 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+import warnings
+from typing import Any
 
 import numpy as np
 import psutil
@@ -29,15 +27,11 @@ from gatherbench.kernels.memory_cgroup import available_in_cgroup
 HUGE_PAGE = 2 << 20
 #: GiB of host memory that there will be; see :func:`available_bytes`.
 MEMORY_VARIABLE = "GATHERBENCH_MEMORY_GIB"
-_COPY_BYTES = 64 << 20
 #: How Linux calls "do not refuse this because of the memory there is now"; Python has no name for
 #: it before 3.13.
 _MAP_NORESERVE = 0x4000
 #: Where memory comes as it is used: touched at once, and how long more of it is waited for.
 _TOUCH_BYTES, _GROWTH_S, _LOOK_S = 1 << 30, 5.0, 0.02
-
-#: Called with (bytes done, bytes in all).
-Progress = Callable[[int, int], None]
 
 
 def available_bytes() -> int:
@@ -57,21 +51,13 @@ def available_bytes() -> int:
         raise ValueError(f"{MEMORY_VARIABLE}={said!r}: expected a number of GiB") from None
 
 
-@dataclass(frozen=True, slots=True)
-class HugePages:
-    """How many bytes of a tensor lie in huge pages, or the reason why that is not known."""
-
-    bytes: int | None
-    reason: str | None = None
-
-
 def empty_table(shape: tuple[int, int], dtype: torch.dtype, *, shared: bool = False) -> Tensor:
     """A zeroed table ``[N, D]`` in anonymous memory, every page present.
 
     Tables of at least one huge page start at a huge-page boundary and ask for transparent huge
     pages; where those are switched off (``never`` in
-    ``/sys/kernel/mm/transparent_hugepage/enabled``) they get ordinary pages. :func:`huge_pages`
-    tells what came of it. The memory is returned when the last tensor that uses it dies.
+    ``/sys/kernel/mm/transparent_hugepage/enabled``) they get ordinary pages. The memory is
+    returned when the last tensor that uses it dies.
 
     Args:
         shared: processes that are forked later share it, and none of them gets a copy when it
@@ -92,54 +78,22 @@ def empty_table(shape: tuple[int, int], dtype: torch.dtype, *, shared: bool = Fa
     return flat.view(dtype).view(rows, width)
 
 
-def resident_copy(
-    table: Tensor | NDArray[np.generic],
-    progress: Progress | None = None,
-    *,
-    shared: bool = False,
-) -> Tensor:
+def resident_copy(table: Tensor | NDArray[np.generic], *, shared: bool = False) -> Tensor:
     """A copy of ``table`` ``[N, D]`` made by :func:`empty_table`, which says what ``shared`` means.
 
-    Meant for memory-mapped feature files: they are read once, in order and in pieces, and later
-    gathers find every row in memory. Takes NumPy arrays (read-only maps too) and host tensors.
+    Meant for memory-mapped feature files: they are read once, in order, and later gathers find
+    every row in memory. Takes NumPy arrays (read-only maps too) and host tensors.
     """
-    source = _as_bytes(table)
-    dtype = table.dtype if isinstance(table, Tensor) else _torch_dtype(table.dtype)
-    copy = empty_table((int(table.shape[0]), int(table.shape[1])), dtype, shared=shared)
-    target = copy.view(torch.uint8).numpy().reshape(-1)
-    for start in range(0, target.size, _COPY_BYTES):
-        stop = min(start + _COPY_BYTES, target.size)
-        target[start:stop] = source[start:stop]
-        if progress is not None:
-            progress(stop, target.size)
-    return copy
+    source = table if isinstance(table, Tensor) else tensor_of(table)
+    rows, width = source.shape
+    return empty_table((rows, width), source.dtype, shared=shared).copy_(source)
 
 
-def huge_pages(tensor: Tensor, smaps: Path = Path("/proc/self/smaps")) -> HugePages:
-    """How much of a host ``tensor`` lies in huge pages, from ``AnonHugePages`` in ``smaps``.
-
-    The kernel counts by mapping, and merges neighbouring mappings, so the answer is exact for
-    tensors of :func:`empty_table` and an upper bound (cut at the tensor's size) for others.
-    """
-    start = tensor.data_ptr()
-    size = tensor.numel() * tensor.element_size()
-    if size == 0:
-        return HugePages(0)
-    try:
-        text = smaps.read_text()
-    except OSError as error:
-        return HugePages(None, f"{smaps} cannot be read: {error.strerror}")
-    found, inside, total = False, False, 0
-    for line in text.splitlines():
-        if head := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            low, high = (int(x, 16) for x in head.groups())
-            inside = low < start + size and start < high
-            found = found or inside
-        elif inside and (amount := re.match(r"AnonHugePages:\s+(\d+) kB", line)):
-            total += int(amount[1]) * 1024
-    if not found:
-        return HugePages(None, f"{smaps} lists no mapping that holds the tensor")
-    return HugePages(min(total, size))
+def tensor_of(array: NDArray[Any]) -> Tensor:
+    """``array`` as a tensor over the same memory; nobody may write to that of a read-only one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of a read-only one
+        return torch.from_numpy(array)
 
 
 def _map(size: int, *, shared: bool) -> Tensor:
@@ -182,13 +136,3 @@ def _has_come(size: int) -> bool:
             return False
         time.sleep(_LOOK_S)
     return True
-
-
-def _as_bytes(table: Tensor | NDArray[np.generic]) -> NDArray[np.uint8]:
-    if isinstance(table, Tensor):
-        return table.contiguous().view(-1).view(torch.uint8).numpy()
-    return np.ascontiguousarray(table).reshape(-1).view(np.uint8)
-
-
-def _torch_dtype(dtype: np.dtype[np.generic]) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype)).dtype

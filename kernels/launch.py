@@ -24,7 +24,6 @@ from gatherbench.kernels.compiler import KERNEL_NAME, compile_gather
 from gatherbench.kernels.cuda_calls import call_driver, call_runtime, driver
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.policies import policy
-from gatherbench.kernels.reference import byte_rows
 
 #: The kernel's arguments in the order of ``gather_kernel`` in gather.cu.
 _ARGUMENTS = (
@@ -84,9 +83,6 @@ def load_gather(point: GridPoint, arch: str) -> Any:
         CompilerError: there is no compiler, or it refused the source.
         CudaCallError: there is no driver, or it refuses the cubin.
     """
-    alike = as_compiled(point)
-    if alike != point:
-        return load_gather(alike, arch)
     return load_kernel(compile_gather(point, arch), KERNEL_NAME)
 
 
@@ -168,13 +164,6 @@ def gather_into(
     launch_kernel(kernel, blocks, point.block, values, _ARGUMENTS, out.device)
 
 
-def as_compiled(point: GridPoint) -> GridPoint:
-    """``point`` with the default shape of a launch: those that share a kernel become one."""
-    lanes = 0 if point.flat else 32
-    shape = (point.shift, point.width, lanes, point.rows, point.loads, point.index_bytes)
-    return GridPoint(*shape)
-
-
 @functools.lru_cache(maxsize=256)
 def policy_point(
     name: str, row_bytes: int, item_bytes: int, table_phase: int, out_phase: int, index_bytes: int
@@ -182,66 +171,3 @@ def policy_point(
     """``policy(name).point(...)``, remembered; addresses matter modulo 16 B only."""
     phases = {"table_address": table_phase, "out_address": out_phase}
     return policy(name).point(row_bytes, item_bytes, **phases, index_bytes=index_bytes)
-
-
-@torch.library.custom_op("gatherbench::gather_rows", mutates_args=("out",), device_types="cuda")
-def gather_rows(
-    table: Tensor,
-    ids: Tensor,
-    out: Tensor,
-    out_rows: Tensor | None,
-    address: int,
-    launch_policy: str,
-) -> None:
-    """``out[out_rows[p]] = table[ids[p]]`` for torch, traceable by ``torch.compile``.
-
-    ``table`` ``[N, D]`` may be a host tensor if ``address`` is where the GPU sees it; for a table
-    in GPU memory ``address`` is 0. Ids are not checked: a bad one gives a row of zeros.
-    """
-    _require(table, ids, out, out_rows)
-    if table.device.type == "cpu" and address == 0 and table.numel():
-        raise ValueError("a table in host memory needs the address at which the GPU sees it")
-    where = address or table.data_ptr()
-    row_bytes = int(table.shape[1]) * table.element_size()
-    phases = where % 16, out.data_ptr() % 16
-    item, index = table.element_size(), ids.element_size()
-    point = policy_point(launch_policy, row_bytes, item, *phases, index)
-    gather_into(out, Table(where, int(table.shape[0]), row_bytes, row_bytes), ids, point, out_rows)
-
-
-@gather_rows.register_kernel("cpu")
-def _on_the_cpu(
-    table: Tensor, ids: Tensor, out: Tensor, out_rows: Tensor | None, *_: object
-) -> None:
-    _require(table, ids, out, out_rows)
-    rows = byte_rows(table)[ids]
-    places = slice(ids.numel()) if out_rows is None else out_rows
-    byte_rows(out)[places] = rows
-
-
-@gather_rows.register_fake
-def _shapes_only(
-    table: Tensor, ids: Tensor, out: Tensor, out_rows: Tensor | None, *_: object
-) -> None:
-    _require(table, ids, out, out_rows)
-
-
-def _require(table: Tensor, ids: Tensor, out: Tensor, out_rows: Tensor | None) -> None:
-    """What every implementation of the operator demands of its tensors."""
-    if table.dim() != 2 or out.dim() != 2 or table.shape[1] != out.shape[1]:
-        raise ValueError("table [N, D] and out [B, D] must have rows of the same width")
-    if table.dtype != out.dtype:
-        raise ValueError(f"table is {table.dtype} and out {out.dtype}")
-    if ids.dim() != 1 or ids.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"ids: expected int32 or int64 [B], got {ids.dtype}")
-    if ids.device != out.device:
-        raise ValueError(f"ids lie on {ids.device}, out on {out.device}")
-    if out_rows is not None and (out_rows.dtype != torch.int64 or out_rows.shape != ids.shape):
-        raise ValueError("out_rows: expected int64, one for each id")
-    if out_rows is not None and out_rows.device != out.device:
-        raise ValueError(f"out_rows lie on {out_rows.device}, out on {out.device}")
-    if out_rows is None and out.shape[0] < ids.shape[0]:  # the kernel would write behind its end
-        raise ValueError(f"out has {out.shape[0]} rows, too few for {ids.shape[0]} ids")
-    for name, tensor in (("table", table), ("ids", ids), ("out", out), ("out_rows", out_rows)):
-        if tensor is not None and not tensor.is_contiguous():
-            raise ValueError(f"{name} must be contiguous")

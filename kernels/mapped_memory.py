@@ -58,7 +58,7 @@ class MappedMemory(AbstractContextManager["MappedMemory"]):
 
     Attributes:
         kind: what CUDA calls the memory; see :func:`gatherbench.kernels.cuda_calls.pointer_kind`.
-        tensor: the table, or the copy of it.
+        tensor: the table, or the copy of it, until it is closed.
         address: where the GPU sees the first byte; 0 for a tensor without bytes.
         size_bytes: of the table.
         seconds: what it took to make it readable.
@@ -76,7 +76,8 @@ class MappedMemory(AbstractContextManager["MappedMemory"]):
         self._release: weakref.finalize[..., Any] | None = None
 
     def close(self) -> None:
-        """Unmap. No kernel may still read the memory. Safe to call twice."""
+        """Unmap, or free the copy. No kernel may still read it. Safe to call twice."""
+        self.tensor = torch.empty(0)
         if self._release is not None:
             self._release()
         self.address = 0
@@ -157,11 +158,6 @@ class ManagedCopy(MappedMemory):
             raise
         self.seconds = time.perf_counter() - begin
 
-    def close(self) -> None:
-        """Free the copy: no kernel may read it, and nobody touch ``tensor``. Safe to call twice."""
-        self.tensor = torch.empty(0)
-        super().close()
-
 
 class DeviceCopy(MappedMemory):
     """A copy of a table in GPU memory; ``tensor`` is the copy."""
@@ -175,11 +171,6 @@ class DeviceCopy(MappedMemory):
         torch.cuda.synchronize(device)
         self.seconds = time.perf_counter() - begin
         self.address = self.tensor.data_ptr()
-
-    def close(self) -> None:
-        """Free the copy."""
-        self.tensor = torch.empty(0)
-        super().close()
 
 
 def managed_refusal(size_bytes: int, device: int) -> str | None:
@@ -206,13 +197,9 @@ def managed_bytes() -> int:
     return sum(_managed.values())
 
 
-def writable(address: int, maps: Path = Path("/proc/self/maps")) -> bool:
-    """Whether the memory at ``address`` is mapped for writing; yes where that is not known."""
-    try:
-        lines = maps.read_text().splitlines()
-    except OSError:
-        return True
-    for line in lines:
+def writable(address: int) -> bool:
+    """Whether this process's memory at ``address`` is mapped for writing."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
         span, permissions = line.split(maxsplit=2)[:2]
         low, high = (int(x, 16) for x in span.split("-"))
         if low <= address < high:

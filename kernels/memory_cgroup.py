@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _PROC = Path("/proc/self")
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(NamedTuple):
     """The names of a version's files, and of what they count."""
 
     limit: str
@@ -82,10 +81,6 @@ class MemoryCgroup:
         """
         (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
-    def limit(self) -> int | None:
-        """Bytes that its processes may take; ``None``: no limit of its own, or nobody tells."""
-        return self._number(self.version.limit)
-
     def peak(self) -> int | None:
         """The most that was taken, in bytes; ``None``: not told (version 2 before Linux 5.19)."""
         return self._number(self.version.peak)
@@ -95,19 +90,12 @@ class MemoryCgroup:
         return self._field(self.version.kills, "oom_kill")
 
     def left(self) -> int | None:
-        """Bytes that may still be taken, pages of files given up; ``None``: no limit."""
-        limit, used = self.limit(), self._number(self.version.usage)
+        """Bytes that may still be taken, pages of files given up; ``None``: no limit is told."""
+        limit, used = self._number(self.version.limit), self._number(self.version.usage)
         if limit is None or used is None:
             return None
         pages = sum(self._field("memory.stat", name) for name in self.version.pages)
         return max(0, limit - max(0, used - pages))
-
-    def above(self) -> Iterator[MemoryCgroup]:
-        """This one and those that it is in: the limit of each holds."""
-        folder = self.folder
-        while (folder / "cgroup.procs").exists():
-            yield MemoryCgroup(folder)
-            folder = folder.parent
 
     def _field(self, file: str, name: str) -> int:
         text = _read(self.folder / file) or ""
@@ -130,35 +118,36 @@ def own_cgroup(proc: Path = _PROC) -> MemoryCgroup | None:
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
-        version = V1 if controllers else V2
-        mount = _mount_of(version, proc)
+        mount = _mount(proc, "memory" if controllers else None)
         if mount is None:
             continue
         # In a container the path may be that of the host, and the mount begins with our own.
         inside = mount / path.lstrip("/")
         folder = inside if inside.is_dir() else mount
         # A system with both has memory in one of them.
-        if version is V1 or "memory" in (_read(folder / "cgroup.controllers") or "").split():
+        if controllers or "memory" in (_read(folder / "cgroup.controllers") or "").split():
             return MemoryCgroup(folder)
     return None
 
 
-def _mount_of(version: Version, proc: Path) -> Path | None:
-    """Where the file system of the version's memory controller is mounted."""
+def _mount(proc: Path, controller: str | None) -> Path | None:
+    """Where version 1's file system of a controller is mounted, or version 2's, which has all."""
     for line in (_read(proc / "mountinfo") or "").splitlines():
         of_mount, _, of_system = line.partition(" - ")
         kind, _, options = of_system.split(" ", 2)
-        if kind == ("cgroup2" if version is V2 else "cgroup") and (
-            version is V2 or "memory" in options.split(",")
-        ):
+        named = controller in options.split(",") if controller else True
+        if named and kind == ("cgroup" if controller else "cgroup2"):
             return Path(of_mount.split(" ")[4])
     return None
 
 
 def available_in_cgroup() -> int | None:
     """Bytes that this process's cgroup leaves it, and those that it is in; ``None``: no limit."""
-    own = own_cgroup()
-    left = [one.left() for one in own.above()] if own else []
+    own, left = own_cgroup(), []
+    if own is not None:
+        for folder in (own.folder, *own.folder.parents):
+            if (folder / "cgroup.procs").exists():
+                left.append(MemoryCgroup(folder).left())
     return min((x for x in left if x is not None), default=None)
 
 

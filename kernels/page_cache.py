@@ -13,7 +13,6 @@ import mmap
 import os
 import re
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gatherbench.kernels.host_memory import tensor_of
 from gatherbench.kernels.table_file import TableFile
 
 PAGE_BYTES = mmap.PAGESIZE
@@ -31,8 +31,7 @@ SOURCE = "mincore on a map of the file"
 #: Where an epoch begins, also until the slowest of several ranks is there.
 PATIENCE_S, EPOCH_PATIENCE_S = 5.0, 60.0
 _LOOK_S = 0.02
-#: Bytes of a file that are looked at in one call.
-_STEP_BYTES, _READ_BYTES = 1 << 30, 1 << 20
+_READ_BYTES = 1 << 20
 #: ``MADV_*`` by the words of a strategy.
 _ADVICE = {"normal": mmap.MADV_NORMAL, "random": mmap.MADV_RANDOM}
 #: Ranges that the kernel takes in one call of ``process_madvise`` (UIO_MAXIOV), and its number,
@@ -40,6 +39,10 @@ _ADVICE = {"normal": mmap.MADV_NORMAL, "random": mmap.MADV_RANDOM}
 _MOST_RANGES, _PROCESS_MADVISE = 1024, 440
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.mincore.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
+_libc.madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_libc.syscall.argtypes = *(ctypes.c_long,) * 2, ctypes.c_void_p, *(ctypes.c_long,) * 3
+_libc.syscall.restype = ctypes.c_long
 
 
 class PagesRemainError(RuntimeError):
@@ -58,17 +61,10 @@ def pages_in_memory(path: Path) -> int:
         raise PermissionError(errno.EPERM, "mincore tells only the file's owner", str(path))
     if not status.st_size:
         return 0
-    found = 0
-    with path.open("rb") as file:
-        for start in range(0, status.st_size, _STEP_BYTES):
-            size = min(_STEP_BYTES, status.st_size - start)
-            with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ, offset=start) as mapped:
-                flags = np.zeros(-(-size // PAGE_BYTES), np.uint8)
-                with memoryview(mapped) as view:
-                    at = np.frombuffer(view, np.uint8).ctypes.data
-                _check(_libc.mincore(_address(at), _size(size), _address(flags.ctypes.data)))
-                found += int(np.count_nonzero(flags & 1))
-    return found
+    mapped: NDArray[np.uint8] = np.memmap(path, np.uint8, "r", shape=(status.st_size,))
+    flags = np.zeros(-(-mapped.size // PAGE_BYTES), np.uint8)
+    _check(_libc.mincore(mapped.ctypes.data, mapped.size, flags.ctypes.data))
+    return int(np.count_nonzero(flags & 1))
 
 
 def read_in(path: Path) -> None:
@@ -123,14 +119,11 @@ def mapped_table(file: TableFile, dtype: torch.dtype, advice: str) -> Tensor:
     Args:
         advice: ``normal`` or ``random``: whether the kernel reads ahead of a page that is touched.
     """
-    shape = (file.num_rows, file.row_bytes // dtype.itemsize)
     if not file.num_rows:
-        return torch.empty(shape, dtype=dtype)
-    with file.path.open("rb") as opened:
-        mapped = mmap.mmap(opened.fileno(), file.end, access=mmap.ACCESS_READ)
-    mapped.madvise(_ADVICE[advice])
-    flat: NDArray[Any] = np.frombuffer(mapped, np.uint8, file.end - file.offset, file.offset)
-    return _tensor(flat).view(dtype).view(shape)
+        return torch.empty((0, file.row_bytes // dtype.itemsize), dtype=dtype)
+    rows: Any = np.memmap(file.path, np.uint8, "r", file.offset, (file.num_rows, file.row_bytes))
+    rows._mmap.madvise(_ADVICE[advice])
+    return tensor_of(rows).view(dtype)
 
 
 def read_ahead_refused() -> str | None:
@@ -169,17 +162,10 @@ def _advise_will_need(ranges: NDArray[np.uint64]) -> None:
     """``process_madvise(2)`` of this process's ranges ``[n, 2]``: address and size, in order."""
     process = os.pidfd_open(os.getpid())
     try:
-        while True:
-            some = ranges[:_MOST_RANGES]
-            at, count = _address(some.ctypes.data), _size(len(some))
-            wide = (ctypes.c_long(process), at, count, ctypes.c_long(mmap.MADV_WILLNEED), _size(0))
-            done = _libc.syscall(ctypes.c_long(_PROCESS_MADVISE), *wide)
-            _check(done)
-            # It may stop early, and says behind how many bytes.
-            whole = int(np.searchsorted(np.cumsum(some[:, 1]), done, side="right"))
-            ranges = ranges[max(1, whole) :]
-            if not len(ranges):
-                return
+        for begin in range(0, max(1, len(ranges)), _MOST_RANGES):
+            some = ranges[begin : begin + _MOST_RANGES]
+            what = some.ctypes.data, len(some), mmap.MADV_WILLNEED, 0
+            _check(_libc.syscall(_PROCESS_MADVISE, process, *what))
     finally:
         os.close(process)
 
@@ -191,7 +177,7 @@ def _let_go(status: os.stat_result) -> None:
     """
     for start, size in _maps_of(status):
         # Fails of a map that was locked in memory; then the pages remain, which is seen.
-        _libc.madvise(_address(start), _size(size), ctypes.c_int(mmap.MADV_DONTNEED))
+        _libc.madvise(start, size, mmap.MADV_DONTNEED)
 
 
 def _maps_of(status: os.stat_result) -> Iterator[tuple[int, int]]:
@@ -206,21 +192,7 @@ def _maps_of(status: os.stat_result) -> Iterator[tuple[int, int]]:
             yield start, int(found[2], 16) - start
 
 
-def _tensor(flat: NDArray[Any]) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # read-only: torch warns, and nothing writes to it
-        return torch.from_numpy(flat)
-
-
 def _check(answer: int) -> None:
     if answer < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
-
-
-def _address(value: int) -> ctypes.c_void_p:
-    return ctypes.c_void_p(value)
-
-
-def _size(value: int) -> ctypes.c_size_t:
-    return ctypes.c_size_t(value)

@@ -18,7 +18,7 @@ import importlib.util
 import math
 import os
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -27,23 +27,16 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from gatherbench.kernels.host_gather import HostGather, memcpy, take
-from gatherbench.kernels.table_file import LATENCY_BINS
+from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
 
 _CLOCK_MONOTONIC = 1
 _EINTR, _EAGAIN, _EBUSY = errno.EINTR, errno.EAGAIN, errno.EBUSY
 #: Reads that are worth another thread.
 _READS_A_THREAD = 8
+#: A merged read grows to no more than this: the next begins there, maybe with the same block.
+MERGE_BYTES = 32 << 10
 #: More than any ``struct io_uring`` of liburing takes.
 _RING_BYTES = 4096
-#: What :class:`Liburing` holds of the C library, in its order.
-_LIBURING = (
-    "io_uring_get_sqe",
-    "io_uring_prep_read",
-    "io_uring_sqe_set_data64",
-    "io_uring_submit_and_wait",
-    "io_uring_peek_batch_cqe",
-    "io_uring_cq_advance",
-)
 _RING_REMEDIES = {
     errno.EPERM: ": a container's seccomp profile or kernel.io_uring_disabled forbids it",
     errno.ENOSYS: ": the kernel has no io_uring",
@@ -79,21 +72,68 @@ class Libc(NamedTuple):
 
 def libc() -> Libc:
     """Those of this process."""
-    library = ctypes.CDLL(None)
-    return Libc(
-        *(_address(library, name) for name in ("pread", "__errno_location", "clock_gettime"))
-    )
+    names = "pread", "__errno_location", "clock_gettime"
+    return Libc._make(_address(ctypes.CDLL(None), name) for name in names)
+
+
+class ReadPlan(NamedTuple):
+    """Read ``k`` brings rows ``starts[k]`` to ``starts[k + 1] - 1``.
+
+    Attributes:
+        order: which row is read when, int64 ``[B]``.
+        rows: the byte at which each begins in the file, int64 ``[B]``, in that order.
+        begins, sizes: of each read: bytes, whole blocks, int64 ``[R]``.
+        starts: int64 ``[R + 1]``.
+    """
+
+    order: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    begins: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+
+def plan_reads(ids: NDArray[np.int64], file: TableFile, block: int, merge: bool) -> ReadPlan:
+    """Which whole blocks to read for rows ``ids`` (int64 ``[B]``): one read a row.
+
+    With ``merge`` rows are read in ascending order, and one whose blocks overlap or touch those of
+    the read before joins it, as long as that grows to no more than :data:`MERGE_BYTES`.
+    """
+    order = np.argsort(ids) if merge else np.arange(len(ids))
+    rows = file.offset + ids[order] * file.row_bytes
+    firsts = rows // block * block
+    lasts = -(-(rows + file.row_bytes) // block) * block
+    if not merge:
+        return ReadPlan(order, rows, firsts, lasts - firsts, np.arange(len(ids) + 1))
+    return ReadPlan(order, rows, *_merged(firsts, lasts, MERGE_BYTES))
+
+
+@njit(nogil=True, cache=True)
+def _merged(
+    firsts: NDArray[np.int64], lasts: NDArray[np.int64], limit: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """``begins``, ``sizes`` and ``starts`` for rows that lie in these bytes, which ascend."""
+    begins, ends = np.empty_like(firsts), np.empty_like(firsts)
+    starts = np.empty(firsts.size + 1, np.int64)
+    count = 0
+    for i in range(firsts.size):
+        joins = count > 0 and firsts[i] <= ends[count - 1]
+        if joins and (lasts[i] <= ends[count - 1] or lasts[i] - begins[count - 1] <= limit):
+            ends[count - 1] = lasts[i]
+        else:
+            begins[count], ends[count], starts[count] = firsts[i], lasts[i], i
+            count += 1
+    starts[count] = firsts.size
+    return begins[:count], ends[:count] - begins[:count], starts[: count + 1]
 
 
 class Reads(NamedTuple):
-    """What is to be read: read ``k`` brings rows ``starts[k]`` to ``starts[k + 1] - 1``.
+    """What is to be read, and where to.
 
     Attributes:
         fd: the file, open with ``O_DIRECT``.
-        begins, sizes: bytes, whole blocks, int64 ``[R]``.
-        starts: int64 ``[R + 1]``.
-        rows: the byte at which each row begins in the file, int64 ``[B]``.
-        places: to which row of the output it goes, int64 ``[B]``.
+        plan: the reads.
+        places: to which row of the output each row goes, int64 ``[B]``.
         row_bytes: of a row.
         out: the output, uint8 ``[M, row_bytes]``.
         slots, slot_bytes: aligned memory, uint8, and how much of it each read in flight has.
@@ -103,10 +143,7 @@ class Reads(NamedTuple):
     """
 
     fd: int
-    begins: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    rows: NDArray[np.int64]
+    plan: ReadPlan
     places: NDArray[np.int64]
     row_bytes: int
     out: NDArray[np.uint8]
@@ -114,38 +151,6 @@ class Reads(NamedTuple):
     slot_bytes: int
     latencies: NDArray[np.int64]
     failed: NDArray[np.int64]
-
-
-@njit(nogil=True, cache=True)
-def plan_reads(
-    rows: NDArray[np.int64],
-    row_bytes: int,
-    block: int,
-    limit: int,
-    merge: bool,
-    begins: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    starts: NDArray[np.int64],
-) -> int:
-    """Which whole blocks to read for rows that begin at the bytes ``rows``; how many reads.
-
-    One read a row. With ``merge`` (the rows ascend) a row whose blocks overlap or touch those of
-    the read before joins it, as long as that grows to no more than ``limit`` bytes.
-    """
-    count = 0
-    end = np.int64(-1)
-    for i in range(rows.shape[0]):
-        first = rows[i] // block * block
-        last = (rows[i] + row_bytes + block - 1) // block * block
-        if merge and first <= end and (last <= end or last - begins[count - 1] <= limit):
-            end = max(end, last)
-            sizes[count - 1] = end - begins[count - 1]
-        else:
-            begins[count], sizes[count], starts[count] = first, last - first, i
-            end = last
-            count += 1
-    starts[count] = rows.shape[0]
-    return count
 
 
 @njit(nogil=True, cache=True)
@@ -167,14 +172,14 @@ def latency_bin(nanoseconds: int) -> int:
 def _finish(reads: Reads, k: int, slot: int, got: Any, error: Any, took: int) -> bool:
     """Read ``k`` has ended with ``got`` bytes in ``slot``: count it and copy its rows."""
     take(reads.latencies.ctypes.data + 8 * latency_bin(took), 1)
-    begin, last = reads.begins[k], reads.starts[k + 1] - 1
-    if got < reads.rows[last] + reads.row_bytes - begin:
+    begin, last = reads.plan.begins[k], reads.plan.starts[k + 1] - 1
+    if got < reads.plan.rows[last] + reads.row_bytes - begin:
         if take(reads.failed.ctypes.data, 1) == 0:
             reads.failed[1], reads.failed[2], reads.failed[3] = k, error, got
         return False
-    for i in range(reads.starts[k], last + 1):
+    for i in range(reads.plan.starts[k], last + 1):
         to = reads.out.ctypes.data + reads.places[i] * reads.row_bytes
-        memcpy(to, slot + reads.rows[i] - begin, reads.row_bytes)
+        memcpy(to, slot + reads.plan.rows[i] - begin, reads.row_bytes)
     return True
 
 
@@ -186,13 +191,13 @@ def read_by_thread(reads: Reads, libc: Libc, counter: int, slot_counter: int) ->
     """
     slot = reads.slots.ctypes.data + take(slot_counter, 1) * reads.slot_bytes
     moment, error = np.empty(2, np.int64), np.zeros(1, np.int32)
-    count = reads.begins.shape[0]
+    count = reads.plan.begins.shape[0]
     while True:
         k = take(counter, 1)
         if k >= count:
             return
         began = _now(libc.clock, moment)
-        got = _call(libc.pread, reads.fd, slot, reads.sizes[k], reads.begins[k], 0)
+        got = _call(libc.pread, reads.fd, slot, reads.plan.sizes[k], reads.plan.begins[k], 0)
         if got < 0:
             memcpy(error.ctypes.data, _call(libc.errno, 0, 0, 0, 0, 0), 4)
         took = _now(libc.clock, moment) - began
@@ -202,15 +207,15 @@ def read_by_thread(reads: Reads, libc: Libc, counter: int, slot_counter: int) ->
 
 
 class Liburing(NamedTuple):
-    """Addresses of functions of liburing, and of an open ring (``struct io_uring``)."""
+    """Addresses of an open ring (``struct io_uring``), and of functions ``io_uring_…``."""
 
+    ring: int
     get_sqe: int
     prep_read: int
-    set_data: int
+    sqe_set_data64: int
     submit_and_wait: int
-    peek_batch: int
-    advance: int
-    ring: int
+    peek_batch_cqe: int
+    cq_advance: int
 
 
 @njit(nogil=True, cache=True)
@@ -223,7 +228,7 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing, libc: Libc) -> int:
     entries = np.empty(depth, np.int64)  # where the kernel's completions lie
     reading, began = np.empty(depth, np.int64), np.empty(depth, np.int64)
     free = np.arange(depth)  # slots; those from free[in_flight] on
-    in_flight, k, count, good = 0, 0, reads.begins.shape[0], True
+    in_flight, k, count, good = 0, 0, reads.plan.begins.shape[0], True
     while in_flight or (good and k < count):
         now = _now(libc.clock, moment)
         while good and k < count and in_flight < depth:
@@ -232,15 +237,17 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing, libc: Libc) -> int:
                 break
             slot = free[in_flight]
             at = reads.slots.ctypes.data + slot * reads.slot_bytes
-            _call(uring.prep_read, entry, reads.fd, at, reads.sizes[k], reads.begins[k])
-            _call(uring.set_data, entry, slot, 0, 0, 0)
+            _call(uring.prep_read, entry, reads.fd, at, reads.plan.sizes[k], reads.plan.begins[k])
+            _call(uring.sqe_set_data64, entry, slot, 0, 0, 0)
             reading[slot], began[slot] = k, now
             in_flight += 1
             k += 1
         said: Any = np.int64(np.int32(_call(uring.submit_and_wait, uring.ring, 1, 0, 0, 0)))
         if said < 0 and said not in (-_EINTR, -_EAGAIN, -_EBUSY):
             return -said
-        found = _call(uring.peek_batch, uring.ring, entries.ctypes.data, depth, 0, 0) & 0xFFFFFFFF
+        found = (
+            _call(uring.peek_batch_cqe, uring.ring, entries.ctypes.data, depth, 0, 0) & 0xFFFFFFFF
+        )
         now = _now(libc.clock, moment)
         for i in range(found):
             memcpy(ended.ctypes.data, entries[i], 16)  # user_data, then res and flags
@@ -251,54 +258,42 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing, libc: Libc) -> int:
                 good = False
             in_flight -= 1
             free[in_flight] = slot
-        _call(uring.advance, uring.ring, found, 0, 0, 0)
+        _call(uring.cq_advance, uring.ring, found, 0, 0, 0)
     return 0
 
 
-class Engine(Protocol):
-    """Something that does :class:`Reads`, from one thread at a time."""
-
-    name: ClassVar[str]
-
-    def run(self, reads: Reads) -> None:
-        """Returns when none is in flight; what failed stands in ``reads.failed``.
-
-        Raises:
-            OSError: no read can be made at all.
-        """
-
-    def close(self) -> None:
-        """Give back threads and memory."""
+_NAMES = [f"io_uring_{name}" for name in Liburing._fields[1:]]
 
 
 class ThreadEngine:
-    """A thread for each read in flight."""
+    """A thread for each read in flight; used from one thread at a time."""
 
-    name: ClassVar[str] = "threads"
+    name = "threads"
 
     def __init__(self, depth: int) -> None:
         self._pool, self._libc = HostGather(depth), libc()
 
     def run(self, reads: Reads) -> None:
+        """Returns when no read is in flight; what failed stands in ``reads.failed``."""
         slot = np.zeros(1, np.int64)
 
         def work(counter: NDArray[np.int64]) -> None:
             read_by_thread(reads, self._libc, counter.ctypes.data, slot.ctypes.data)
 
-        self._pool.share(work, -(-len(reads.begins) // _READS_A_THREAD))
+        self._pool.share(work, -(-len(reads.plan.begins) // _READS_A_THREAD))
 
     def close(self) -> None:
         self._pool.close()
 
 
 class RingEngine:
-    """One thread, and io_uring.
+    """One thread, and io_uring; as :class:`ThreadEngine`.
 
     Raises:
         OSError: liburing is not installed, or the kernel gives no ring; says why, and the remedy.
     """
 
-    name: ClassVar[str] = "io_uring"
+    name = "io_uring"
 
     def __init__(self, depth: int) -> None:
         self._depth, self._libc = depth, libc()
@@ -310,10 +305,11 @@ class RingEngine:
         if said < 0:
             remedy = _RING_REMEDIES.get(-said, "")
             raise OSError(-said, f"io_uring_setup: {os.strerror(-said)}{remedy}")
-        addresses = (_address(self._library, name) for name in _LIBURING)
-        self._calls = Liburing._make((*addresses, self._ring.ctypes.data))
+        addresses = (_address(self._library, name) for name in _NAMES)
+        self._calls = Liburing(self._ring.ctypes.data, *addresses)
 
     def run(self, reads: Reads) -> None:
+        """As of threads; ``OSError`` where no read can be made at all."""
         if said := read_by_ring(reads, self._depth, self._calls, self._libc):
             raise OSError(said, f"io_uring_enter: {os.strerror(said)}")
 
@@ -332,12 +328,12 @@ def _liburing() -> ctypes.CDLL:
         remedy = "pip install 'gatherbench[disk]'"
         raise OSError(errno.ENOPKG, f"the package liburing is not installed: {remedy}")
     library = ctypes.CDLL(str(Path(found.submodule_search_locations[0]) / "liburing.so"))
-    if missing := [name for name in _LIBURING if not hasattr(library, name)]:
+    if missing := [name for name in _NAMES if not hasattr(library, name)]:
         raise OSError(errno.ELIBBAD, f"the package liburing lacks {', '.join(missing)}")
     return library
 
 
-def open_engine(name: str, depth: int) -> tuple[Engine, str]:
+def open_engine(name: str, depth: int) -> tuple[ThreadEngine | RingEngine, str]:
     """The engine ``name``, or threads and the reason why it cannot be had."""
     if name == RingEngine.name:
         try:

@@ -42,72 +42,42 @@ def mask_histogram(
         row_bytes, stride: bytes of a row and from row to row.
         base: address of the table (only its value modulo 128 matters).
     """
-    shape = (SHIFTS.index(point.shift), point.width, row_bytes // point.width)
-    slots, base = point.slots(row_bytes), base % LINE_BYTES
+    slots, lanes = point.slots(row_bytes), min(point.lanes or WARP_LANES, WARP_LANES)
+    shape = (SHIFTS.index(point.shift), point.width, row_bytes // point.width, slots, lanes)
+    job = (ids, stride, base % LINE_BYTES, *shape)
+    if point.flat and slots < WARP_LANES:
+        return _over_tasks(_flat_short, job, -(-ids.size * slots // WARP_LANES), _ROWS_PER_TASK)
+    keys = np.zeros(LINE_BYTES * LINE_BYTES, np.int64)
     if point.flat:
-        return _flat(ids, shape, slots, stride, base)
-    lanes = min(point.lanes, WARP_LANES)
-    group = WARP_LANES // lanes
-    bins = _over_tasks(
-        lambda begin, end, counts: _groups(
-            ids, begin, end, counts, *shape, slots, stride, base, lanes
-        ),
-        -(-ids.size // group),
-        _ROWS_PER_TASK // group,
-        16 + LINE_BYTES,
-    )
-    histogram, keys = bins[:16].copy(), np.zeros(LINE_BYTES * LINE_BYTES, np.int64)
-    keys[::LINE_BYTES] = bins[16:]  # each row begins an instruction: at place 0 of its warp
-    _rows_apart(keys, histogram, *shape, slots, lanes)
-    return histogram
-
-
-def _flat(
-    ids: npt.NDArray[np.integer[Any]],
-    shape: tuple[int, int, int],
-    slots: int,
-    stride: int,
-    base: int,
-) -> npt.NDArray[np.int64]:
-    if slots < WARP_LANES:
-        return _over_tasks(
-            lambda begin, end, counts: _flat_short(
-                ids, begin, end, counts, *shape, slots, stride, base
-            ),
-            -(-ids.size * slots // WARP_LANES),
-            _ROWS_PER_TASK,
-        )
-    bins = _over_tasks(
-        lambda begin, end, counts: _flat_phases(
-            ids, begin, end, counts, *shape, slots, stride, base
-        ),
-        ids.size,
-        _ROWS_PER_TASK,
-        16 + LINE_BYTES * LINE_BYTES,
-    )
+        bins = _over_tasks(_flat_phases, job, ids.size, _ROWS_PER_TASK, keys.size)
+        keys = bins[16:]
+    else:
+        group = WARP_LANES // lanes
+        bins = _over_tasks(_groups, job, -(-ids.size // group), _ROWS_PER_TASK // group, LINE_BYTES)
+        keys[::LINE_BYTES] = bins[16:]  # each row begins an instruction: at place 0 of its warp
     histogram = bins[:16].copy()
-    _rows_apart(bins[16:], histogram, *shape, slots, WARP_LANES)
+    _rows_apart(keys, histogram, *shape)
     return histogram
 
 
 def _over_tasks(
-    work: Callable[[int, int, npt.NDArray[np.int64]], None],
-    count: int,
-    step: int,
-    bins: int = 16,
+    work: Callable[..., None], job: tuple[Any, ...], count: int, step: int, keys: int = 0
 ) -> npt.NDArray[np.int64]:
-    """Sum ``work(begin, end, counts)`` over ``range(count)`` in steps, on every core."""
+    """Sum ``work(begin, end, counts, job)`` over ``range(count)`` in steps, on every core.
+
+    int64 ``[16 + keys]``: by mask, then by key.
+    """
 
     def task(begin: int) -> npt.NDArray[np.int64]:
-        counts = np.zeros(bins, np.int64)
-        work(begin, min(begin + step, count), counts)
+        counts = np.zeros(16 + keys, np.int64)
+        work(begin, min(begin + step, count), counts, job)
         return counts
 
-    begins = range(0, count, step)
+    begins, none = range(0, count, step), np.zeros(16 + keys, np.int64)
     if len(begins) < 2:
-        return sum(map(task, begins), start=np.zeros(bins, np.int64))
+        return sum(map(task, begins), start=none)
     with ThreadPoolExecutor(numba.get_num_threads()) as pool:
-        return sum(pool.map(task, begins), start=np.zeros(bins, np.int64))
+        return sum(pool.map(task, begins), start=none)
 
 
 @_jit
@@ -167,10 +137,11 @@ def _flush(masks, n, counts, weight):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _groups(ids, begin, end, counts, shift, width, units, slots, stride, base, lanes):  # type: ignore[no-untyped-def]
+def _groups(begin, end, counts, job):  # type: ignore[no-untyped-def]
     """The rows that a warp reads together: ``counts[16:]`` by residue where they share no line,
     ``counts[:16]`` by mask where they might.
     """
+    ids, stride, base, shift, width, units, slots, lanes = job
     lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
     teams, reach = 32 // lanes, units * width + 127
     address, offset = np.empty(teams, np.int64), np.empty(teams, np.int64)
@@ -198,8 +169,9 @@ def _groups(ids, begin, end, counts, shift, width, units, slots, stride, base, l
 
 
 @_jit
-def _flat_short(ids, begin, end, counts, shift, width, units, slots, stride, base):  # type: ignore[no-untyped-def]
+def _flat_short(begin, end, counts, job):  # type: ignore[no-untyped-def]
     """Rows shorter than a warp: every instruction spans rows."""
+    ids, stride, base, shift, width, units, slots, _lanes = job
     lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
     for index in range(begin, end):
         item, last = index * 32, min(index * 32 + 32, ids.size * slots)
@@ -216,12 +188,13 @@ def _flat_short(ids, begin, end, counts, shift, width, units, slots, stride, bas
 
 
 @_jit
-def _flat_phases(ids, begin, end, counts, shift, width, units, slots, stride, base):  # type: ignore[no-untyped-def]
+def _flat_phases(begin, end, counts, job):  # type: ignore[no-untyped-def]
     """Rows of a warp or more: ``counts[16:]`` by residue and place of the first slot.
 
     Where the end of a row and the beginning of the next, which one instruction reads, may share a
     line, ``counts[:16]`` puts right that :func:`_rows_apart` counts the two apart.
     """
+    ids, stride, base, shift, width, units, slots, _lanes = job
     lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
     reach = units * width + 127
     address = base + np.int64(ids[begin]) * stride

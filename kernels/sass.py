@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import re
 import subprocess
@@ -26,17 +27,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import NamedTuple
 
 from gatherbench.kernels.behaviour import Behaviour, observe
 from gatherbench.kernels.compiler import (
     ARCHITECTURES,
+    KERNEL_SOURCE,
     CompilerError,
     compile_gather,
     compiler_version,
 )
 from gatherbench.kernels.grid import GridPoint, kernel_points
-from gatherbench.kernels.shim.execute import KERNEL_SOURCE, ShimError
+from gatherbench.kernels.shim.execute import ShimError
 
 BASELINE = Path(__file__).resolve().with_name("sass_baseline.json")
 
@@ -49,7 +51,15 @@ _BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
 #: Guide, "Technical Specifications per Compute Capability"; the same from sm_75 to sm_100).
 _SM_REGISTERS, _REGISTER_UNIT = 65536, 256
 
-Status = Literal["SAME", "BETTER", "CHANGED", "WORSE", "WRONG"]
+STATUSES = ("SAME", "CHANGED", "WORSE", "WRONG")
+#: What a kernel has that is worse where it grows, and where it shrinks. More table loads in the
+#: code may be mere unrolling; fewer are fewer in flight.
+_WORSE_MORE = ("spills", "stack bytes")
+_WORSE_FEWER = (
+    "bits of the narrowest table load",
+    "warps that registers allow",
+    "table loads in the code",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,42 +81,40 @@ class KernelCode:
     memory: Mapping[str, int]
     cubin: str = field(default="", compare=False)
 
-    @property
-    def spills(self) -> int:
-        """Loads and stores of local memory."""
-        return sum(n for kind, n in self.memory.items() if kind.startswith(("LDL", "STL")))
-
-    @property
-    def table_load_bits(self) -> int:
-        """Bits of the narrowest load of the table; 0 if there is none."""
-        widths = [int(kind.rsplit(".", 1)[1]) for kind in self.memory if kind.startswith("LDG.EF")]
-        return min(widths, default=0)
-
-    @property
-    def table_loads(self) -> int:
-        return sum(n for kind, n in self.memory.items() if kind.startswith("LDG.EF"))
-
-    @property
-    def resident_warps(self) -> int:
-        """Warps of an SM for which there are registers."""
+    def counts(self) -> Counter[str]:
+        """All that is told of the code, with what follows from it."""
+        table = {kind: n for kind, n in self.memory.items() if kind.startswith("LDG.EF")}
+        local = [n for kind, n in self.memory.items() if kind.startswith(("LDL", "STL"))]
         unit = -(-self.registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
-        return min(64, _SM_REGISTERS // unit)
+        return Counter(
+            {
+                "spills": sum(local),
+                "stack bytes": self.stack_bytes,
+                "bits of the narrowest table load": min(
+                    (int(kind.rpartition(".")[2]) for kind in table), default=0
+                ),
+                "warps that registers allow": min(64, _SM_REGISTERS // unit),
+                "table loads in the code": sum(table.values()),
+                "registers": self.registers,
+                "instructions": self.instructions,
+                **self.memory,
+            }
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """What was found of a source: by which compiler, its machine code, and what it does."""
+class Baseline(NamedTuple):
+    """What was found of a source: by which compiler, its machine code, and its requests."""
 
     compiler: str
     kernels: Mapping[str, KernelCode]
-    rows: str
     requests: Mapping[str, Mapping[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
+    """``status`` is one of :data:`STATUSES`."""
+
     kernel: str
-    status: Status
+    status: str
     reason: str
 
 
@@ -141,68 +149,42 @@ def guarded_points() -> list[GridPoint]:
 
 
 def measure(
-    points: Iterable[GridPoint] | None = None,
+    points: Iterable[GridPoint],
     architectures: Iterable[str] = ARCHITECTURES,
     *,
     source: str | None = None,
-    extra_options: tuple[str, ...] = (),
-    folder: Path | None = None,
     known: Iterable[KernelCode] = (),
 ) -> dict[str, KernelCode]:
     """Compile and disassemble kernels; the keys are ``architecture/kernel``.
 
-    ``source``, ``extra_options`` and ``folder`` are :func:`compile_gather`'s. A cubin with the
-    bytes of a ``known`` one is not disassembled.
+    A cubin with the bytes of a ``known`` one is not disassembled.
     """
     by_cubin = {code.cubin: code for code in known}
-    points = guarded_points() if points is None else list(points)
 
     def one(job: tuple[str, GridPoint]) -> tuple[str, KernelCode]:
         arch, point = job
-        cubin = compile_gather(
-            point, arch, source=source, extra_options=extra_options, folder=folder
-        )
+        cubin = compile_gather(point, arch, source=source)
         return f"{arch}/{point.kernel}", by_cubin.get(_digest(cubin)) or disassemble(cubin)
 
     with ThreadPoolExecutor(2) as pool:
-        return dict(pool.map(one, [(arch, point) for arch in architectures for point in points]))
+        return dict(pool.map(one, itertools.product(architectures, points)))
 
 
-#: What can be better or worse of a kernel: its words, its attribute, and whether more is better.
-_MERITS = (
-    ("spills", "spills", False),
-    ("stack bytes", "stack_bytes", False),
-    ("bits of the narrowest table load", "table_load_bits", True),
-    ("warps that registers allow", "resident_warps", True),
-)
-
-
-def compare(old: KernelCode | None, new: KernelCode) -> tuple[Status, str]:
+def compare(old: KernelCode | None, new: KernelCode) -> tuple[str, str]:
     """The verdict on one kernel and its reason; other machine code is never SAME."""
     if old is None:
         return "CHANGED", "not in the baseline"
     if (old, old.cubin) == (new, new.cubin):
         return "SAME", ""
-    worse: list[str] = []
-    better: list[str] = []
-    for what, name, more_is_better in _MERITS:
-        before, after = getattr(old, name), getattr(new, name)
-        if before != after:
-            side = better if (after > before) == more_is_better else worse
-            side.append(f"{what} {before} -> {after}")
-    # Fewer loads in the code are fewer in flight; more may be mere unrolling, which is no merit.
-    if new.table_loads < old.table_loads:
-        worse.append(f"table loads in the code {old.table_loads} -> {new.table_loads}")
-    if worse:
-        return "WORSE", "; ".join(worse)
-    if better:
-        return "BETTER", "; ".join(better)
-    counts = {"registers": (old.registers, new.registers)}
-    counts["instructions"] = (old.instructions, new.instructions)
-    for kind in sorted(old.memory.keys() | new.memory.keys()):
-        counts[kind] = (old.memory.get(kind, 0), new.memory.get(kind, 0))
-    differ = [f"{what} {was} -> {now}" for what, (was, now) in counts.items() if was != now]
-    return "CHANGED", "; ".join(differ) or "other instructions, as many"
+    before, after = old.counts(), new.counts()
+    differ = [
+        f"{what} {before[what]} -> {after[what]}"
+        for what in before | after
+        if before[what] != after[what]
+    ]
+    worse = any(after[what] > before[what] for what in _WORSE_MORE)
+    worse |= any(after[what] < before[what] for what in _WORSE_FEWER)
+    return "WORSE" if worse else "CHANGED", "; ".join(differ) or "other instructions, as many"
 
 
 def verdicts(old: Mapping[str, KernelCode], new: Mapping[str, KernelCode]) -> list[Verdict]:
@@ -216,13 +198,11 @@ def judge(old: Baseline, new: Behaviour) -> list[Verdict]:
     """The verdicts on what the source does, for each kernel that does something else or wrong."""
     found = [Verdict(name, "WRONG", reason) for name, reason in new.wrong.items()]
     for name, after in new.requests.items():
-        before = old.requests.get(name)
-        if before is not None and before != after and name not in new.wrong:
-            fewer = sum(after.values()) < sum(before.values())
+        before = old.requests.get(name, after)
+        if before != after and name not in new.wrong:
+            more = sum(after.values()) > sum(before.values())
             reason = f"requests by size {dict(before)} -> {dict(after)}"
-            found.append(Verdict(name, "BETTER" if fewer else "WORSE", reason))
-    if new.rows != old.rows:
-        found.append(Verdict("all", "CHANGED", "the baseline's checksum is of other rows"))
+            found.append(Verdict(name, "WORSE" if more else "CHANGED", reason))
     return found
 
 
@@ -238,7 +218,7 @@ def read_baseline(path: Path = BASELINE) -> Baseline:
         for name, by_size in data["requests"].items()
     }
     kernels = {name: KernelCode(**code) for name, code in data["kernels"].items()}
-    return Baseline(data["compiler"], kernels, data["rows"], requests)
+    return Baseline(data["compiler"], kernels, requests)
 
 
 def write_baseline(baseline: Baseline, path: Path = BASELINE) -> None:
@@ -250,7 +230,7 @@ def write_baseline(baseline: Baseline, path: Path = BASELINE) -> None:
     requests = table((name, dict(sizes)) for name, sizes in baseline.requests.items())
     kernels = table((name, asdict(code)) for name, code in baseline.kernels.items())
     path.write_text(
-        f'{{"compiler": "{baseline.compiler}", "rows": "{baseline.rows}", "requests": {{\n'
+        f'{{"compiler": "{baseline.compiler}", "requests": {{\n'
         f'{requests}\n}}, "kernels": {{\n{kernels}\n}}}}\n'
     )
 
@@ -262,7 +242,7 @@ def report(found: Iterable[Verdict]) -> Iterator[str]:
         if verdict.status != "SAME":
             yield f"{verdict.status:8s}{verdict.kernel}: {verdict.reason}"
     counts = Counter(verdict.status for verdict in found)
-    yield ", ".join(f"{counts[status]} {status}" for status in get_args(Status))
+    yield ", ".join(f"{counts[status]} {status}" for status in STATUSES)
     if counts["WRONG"]:
         yield "a baseline is not renewed while a kernel is WRONG"
     elif counts.total() > counts["SAME"]:
@@ -310,7 +290,7 @@ def _update(options: argparse.Namespace, architectures: Sequence[str]) -> list[V
     if does.wrong:
         return [Verdict(name, "WRONG", reason) for name, reason in does.wrong.items()]
     kernels = measure(points, architectures, source=options.source.read_text())
-    write_baseline(Baseline(_compiler(), kernels, does.rows, does.requests), options.baseline)
+    write_baseline(Baseline(_compiler(), kernels, does.requests), options.baseline)
     return verdicts(kernels, kernels)
 
 

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.disk_read import DiskReadError, ReadPlan, block_bytes
+from gatherbench.kernels.disk_read import DiskReadError, block_bytes
+from gatherbench.kernels.read_engines import ReadPlan, plan_reads
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import Fetcher, Residency, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
@@ -104,7 +105,7 @@ class GdsFetcher(Fetcher):
     def _submit(self, ids: Tensor) -> Ticket:
         self._ring.claim()
         out = self._rows.rows(ids.numel())
-        plan = ReadPlan(ids.long().numpy(), self._table, self._block, merge=True)
+        plan = plan_reads(ids.long().numpy(), self._table, self._block, merge=True)
         for first in range(0, len(plan.begins), GROUP):
             self._bring(plan, slice(first, first + GROUP), out.view(torch.uint8))
         return self._ring.issue(lambda: out)

@@ -4,8 +4,8 @@
 
 Between two runs a shared machine may change by more than any threshold. So the commit's files are
 put into a temporary folder, and processes of both trees run this tree's benchmarks block by block
-in turn (``blocks.py``). The ratios of pairs are judged (``blocks.py``). Both sides run in this
-environment, so an upgraded dependency does not show.
+in turn; the ratios of pairs are judged (``blocks.py``). Both sides run in this environment, so an
+upgraded dependency does not show.
 
 Exit status: 0, also for AMBIGUOUS, which is a warning; 1 for SLOW, and for FAILED, a benchmark that
 runs on the base alone; 2 for what cannot be compared.
@@ -14,6 +14,7 @@ runs on the base alone; 2 for what cannot be compared.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import random
@@ -21,7 +22,8 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,18 +36,17 @@ from rich.table import Table
 from gatherbench.bench.meters.other_work import OtherWork
 from gatherbench.bench.regress.blocks import (
     THRESHOLD,
-    Open,
     Record,
     Verdict,
     judge_all,
-    rehearse,
+    records_of,
     run_pair,
     worth_more,
 )
 from gatherbench.bench.regress.sides import (
     Commit,
+    Side,
     SideError,
-    TreeError,
     both_sides,
     files_of,
     find_commit,
@@ -56,25 +57,29 @@ from gatherbench.bench.run.guards import Terminated, terminate_as_interrupt
 from gatherbench.bench.show.progress import step_bar
 
 BUDGET_S = 270.0
+#: Starts a process of each side, the base's first.
+Open = Callable[[], AbstractContextManager[tuple[Side, Side]]]
 
 
 def compare(
     opened: Open, out: Console, *, only: str, budget_s: float, threshold: float, seed: int
 ) -> list[Record]:
-    """Rehearse, then pairs of processes while the budget lasts and anything is undecided."""
+    """A pair of processes, and more while the budget lasts and anything is undecided."""
     begin, rng = time.monotonic(), random.Random(seed)
     with step_bar(out) as progress:
-        progress("every benchmark once, untimed", 0.0)
-        records = rehearse(opened, lambda name: only in name)
-        pair = 0
-        while chosen := worth_more(records, budget_s - (time.monotonic() - begin), threshold):
-            pair += 1
-
-            def show(share: float, pair: int = pair, count: int = len(chosen)) -> None:
-                spent = (time.monotonic() - begin) / budget_s
-                progress(f"pair {pair} of processes, {count} benchmarks", min(spent, 1.0))
-
-            run_pair(opened, chosen, pair, rng, show)
+        progress("first pair of processes: every benchmark, compiled", 0.0)
+        with opened() as (base, head):
+            records = records_of(base, head, only)
+            run_pair(base, head, [record for record in records if record.runs], 1, rng)
+        for pair in itertools.count(2):
+            spent_s = time.monotonic() - begin
+            chosen = worth_more(records, budget_s - spent_s, threshold)
+            if not chosen:
+                break
+            what = f"pair {pair} of processes, {len(chosen)} benchmarks"
+            progress(what, min(spent_s / budget_s, 1.0))
+            with opened() as (base, head):
+                run_pair(base, head, chosen, pair, rng)
     return records
 
 
@@ -96,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Cancelled by a service: leave by the same way as on Ctrl-C, which cleans up.
         with terminate_as_interrupt():
             return _main(options, out)
-    except (TreeError, SideError) as error:
+    except SideError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
@@ -133,7 +138,7 @@ def _main(options: argparse.Namespace, out: Console) -> int:
         "other_cores": work.cores(),
         "usable_cores": len(psutil.Process().cpu_affinity()),
         "benchmarks": [
-            {"verdict": v.word, "reason": v.reason, **_finite(v), **asdict(record)}
+            {"verdict": v.word, "reason": v.reason, **_bounds(v), **asdict(record)}
             for v, record in zip(verdicts, records, strict=True)
         ],
     }
@@ -156,22 +161,19 @@ def _beside(cores: float | None) -> str:
 
 def _print(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:
     table = Table()
-    table.add_column("benchmark", no_wrap=True)
-    for header in ("base", "head / base", "95 % interval", "pairs", "verdict"):
+    for header in ("benchmark", "base", "head / base", "95 % interval", "pairs", "verdict"):
         table.add_column(header, no_wrap=True)
     table.add_column("reason")
     for record, verdict in zip(records, verdicts, strict=True):
-        colour = COLOURS.get(verdict.word, "default")
-        known = not math.isnan(verdict.ratio)
-        yardstick = "yardstick; " if record.yardstick else ""
+        colour, ratio = COLOURS.get(verdict.word, "default"), verdict.ratio
         table.add_row(
-            record.name.rpartition("::")[2].replace("[", r"\["),
-            f"{1e3 * record.base_median_s:.3g} ms" if known else "",
-            f"{verdict.ratio:.3f}" if known else "",
-            "" if math.isnan(verdict.low) else f"{verdict.low:.3f} to {verdict.high:.3f}",
+            record.test.replace("[", r"\["),
+            f"{1e3 * record.base_median_s:.3g} ms" if ratio else "",
+            f"{ratio.value:.3f}" if ratio else "",
+            f"{ratio.low:.3f} to {ratio.high:.3f}" if ratio else "",
             str(len(record.samples)),
             f"[{colour}]{verdict.word}[/]",
-            yardstick + verdict.reason,
+            ("yardstick; " if record.yardstick else "") + verdict.reason,
         )
     out.print(table)
     counts = Counter(verdict.word for verdict in verdicts)
@@ -182,10 +184,10 @@ def _print(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict])
         )
 
 
-def _finite(verdict: Verdict) -> dict[str, float | None]:
-    """JSON knows no NaN."""
-    values = {"ratio": verdict.ratio, "low": verdict.low, "high": verdict.high}
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+def _bounds(verdict: Verdict) -> dict[str, float | None]:
+    if (ratio := verdict.ratio) is None:
+        return dict.fromkeys(("ratio", "low", "high"))
+    return {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

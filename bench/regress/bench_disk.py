@@ -1,23 +1,18 @@
-"""Random reads of 4 KiB past the page cache: our two engines against NumPy's map, preadv and fio.
+"""Random reads of 4 KiB past the page cache: our two engines against threads that call preadv.
 
 Run with::
 
     pytest bench/regress/bench_disk.py -o python_files='bench_*.py' --benchmark-only
 
 Same file, block and depth for all, and other rows each time; only ratios within one run say
-anything. Each benchmark reads ``READS`` blocks of a file of 256 MiB. Ours also copy each row to
-where it belongs, which fio does not. The page cache is emptied of the file before each round, for
-the map alone reads through it. fio is timed by its own clock (``extra_info``), without its start.
+anything. Each benchmark reads ``READS`` blocks of a file of 256 MiB, and ours also copy each row to
+where it belongs. A map, fio and another library's reader are in ``peers/disk_readers.py``.
 """
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
-import shutil
-import statistics
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -33,8 +28,6 @@ from gatherbench.kernels.table_file import TableFile
 BLOCK, DEPTH, READS, ROUNDS = 4096, 128, 8192, 8
 FILE_BYTES = 256 << 20
 ROWS = FILE_BYTES // BLOCK
-#: fio's for ``READS`` takes longer to start than to read.
-FIO_S = 1
 
 #: Reads rows ``ids`` into ``out`` uint8 ``[READS, BLOCK]``.
 Read = Callable[[NDArray[np.int64], NDArray[np.uint8]], None]
@@ -60,12 +53,6 @@ def direct(table: TableFile) -> Iterator[int]:
     os.close(fd)
 
 
-def forget(table: TableFile) -> None:
-    """Empty the page cache of the file."""
-    with table.path.open("rb") as source:
-        os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 def measure(benchmark: BenchmarkFixture, table: TableFile, read: Read, *, roof: bool) -> None:
     """Time ``read`` on changing ids, and check the rows that it got last."""
     rng = np.random.default_rng(1)
@@ -75,7 +62,6 @@ def measure(benchmark: BenchmarkFixture, table: TableFile, read: Read, *, roof: 
     ids = rng.integers(0, ROWS, READS)
 
     def setup() -> None:
-        forget(table)
         ids[:] = rng.integers(0, ROWS, READS)
 
     benchmark.group = f"{READS} random reads of {BLOCK} B, {DEPTH} in flight"
@@ -110,40 +96,3 @@ def test_preadv(benchmark: BenchmarkFixture, table: TableFile, direct: int) -> N
             list(pool.map(share, parts))
 
         measure(benchmark, table, read, roof=True)
-
-
-def test_memmap(benchmark: BenchmarkFixture, table: TableFile) -> None:
-    """A table mapped by NumPy: one thread waits for one page after another.
-
-    Mapped anew each round, as the page cache keeps what is mapped; and without readahead, which
-    would read all of so small a file.
-    """
-
-    def read(ids: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-        rows: Any = np.memmap(table.path, np.uint8, "r", shape=(ROWS, BLOCK))
-        rows._mmap.madvise(mmap.MADV_RANDOM)
-        np.take(rows, ids, 0, out)
-
-    measure(benchmark, table, read, roof=True)
-
-
-def test_fio(benchmark: BenchmarkFixture, table: TableFile) -> None:
-    """The disk's own rate, by the tool of the trade: ``extra_info["reads_per_s"]``."""
-    fio = shutil.which("fio")
-    if fio is None:
-        pytest.skip("fio is not installed (Debian and Ubuntu: apt-get install fio)")
-    job = ["--name=reads", f"--filename={table.path}", "--rw=randread", f"--bs={BLOCK}"]
-    how = ["--ioengine=io_uring", f"--iodepth={DEPTH}", "--direct=1", "--norandommap"]
-    until = [f"--runtime={FIO_S}", "--time_based", "--output-format=json"]
-
-    rates: list[float] = []
-
-    def run() -> None:
-        done = subprocess.run([fio, *job, *how, *until], capture_output=True, text=True, check=True)
-        rates.append(json.loads(done.stdout)["jobs"][0]["read"]["iops"])
-
-    benchmark.group = f"fio: {FIO_S} s of random reads of {BLOCK} B, {DEPTH} in flight"
-    pedantic: Any = benchmark.pedantic
-    pedantic(run, rounds=3)
-    benchmark.extra_info.update(reads_per_s=statistics.median(rates), yardstick=True)
-    assert min(rates) > 0

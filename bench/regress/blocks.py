@@ -17,19 +17,17 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
-from gatherbench.bench.read.stats.interval import interval_of
+from gatherbench.bench.read.stats.interval import Interval, interval_of
 from gatherbench.bench.read.stats.judge import judge as judge_ratio
 from gatherbench.bench.regress.sides import BenchmarkError, Side, SideError
 
-Open = Callable[[], AbstractContextManager[tuple[Side, Side]]]
 Word = Literal["SAME", "FAST", "SLOW", "AMBIGUOUS", "NEW", "MISSING", "FAILED"]
 
 #: The smallest difference of a benchmark that matters, as a share.
@@ -49,14 +47,12 @@ NOT_THERE = "not there"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one benchmark; ``low`` and ``high`` bound the ratio of head to base."""
+    """What became of one benchmark; ``ratio`` is of head to base, where both ran often enough."""
 
     name: str
     word: Word
     reason: str
-    ratio: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
+    ratio: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +82,7 @@ class Record:
     head_error: str = ""
     group: str | None = None
     yardstick: bool = False
-    #: Of a block; and blocks of each side in a pair.
+    #: Of a block, and blocks of each side in a pair; not known before it has run.
     rounds: int = 0
     turns: int = 0
     samples: list[Sample] = field(default_factory=list)
@@ -94,19 +90,23 @@ class Record:
     pair_s: float = 0.0
 
     @property
+    def test(self) -> str:
+        """Its name without the file's."""
+        return self.name.rpartition("::")[2]
+
+    @property
     def runs(self) -> bool:
         return not self.base_error and not self.head_error
 
     @property
-    def log_ratios(self) -> list[float]:
-        """Of head to base, one of each pair."""
-        return [sample.log_ratio for sample in self.samples]
+    def ratio(self) -> Interval:
+        """Of head to base, each pair a repeat."""
+        return interval_of((1, [sample.log_ratio for sample in self.samples]))
 
     @property
     def base_median_s(self) -> float:
-        """Median over pairs of what a round took on the base; not a number without any."""
-        seconds = [block for sample in self.samples for block in sample.base_s]
-        return float(np.median(seconds)) if seconds else math.nan
+        """Median over pairs of what a round took on the base; there must have been one."""
+        return float(np.median([block for sample in self.samples for block in sample.base_s]))
 
     def one_sided(self) -> Verdict:
         """The verdict where a side has no times."""
@@ -121,17 +121,14 @@ def judge_all(records: Sequence[Record], threshold: float = THRESHOLD) -> list[V
     """A verdict each: by the rule where both sides ran, else which did not and why."""
     family = sum(record.runs for record in records)
     verdicts = [judge(r, family, threshold) if r.runs else r.one_sided() for r in records]
-    moved: dict[tuple[str | None, Word], Verdict] = {
-        (record.group, verdict.word): verdict
-        for record, verdict in zip(records, verdicts, strict=True)
-        if record.yardstick and verdict.word in ("SLOW", "FAST")
-    }
+    both = zip(records, verdicts, strict=True)
+    marks = [(r, v) for r, v in both if r.yardstick and v.word in ("SLOW", "FAST")]
+    moved = {(r.group, v.word): f"{r.test} ({r.ratio.value:.3f})" for r, v in marks}
     for number, (record, verdict) in enumerate(zip(records, verdicts, strict=True)):
-        if record.runs and (mark := moved.get((record.group, verdict.word))):
+        if record.runs and (mark := moved.get((record.group, verdict.word), "")):
             why = "and this is not our code: the two sides did not run alike"
             if not record.yardstick:
-                yardstick = mark.name.rpartition("::")[2]
-                why = f"but so is the yardstick {yardstick} ({mark.ratio:.3f})"
+                why = f"but so is the yardstick {mark}"
             reason = f"{verdict.reason}, {why}"
             verdicts[number] = replace(verdict, word="AMBIGUOUS", reason=reason)
     return verdicts
@@ -142,76 +139,46 @@ def judge(record: Record, family: int, threshold: float = THRESHOLD) -> Verdict:
     count = len(record.samples)
     if count < MIN_PAIRS:
         return Verdict(record.name, "AMBIGUOUS", f"{count} of at least {MIN_PAIRS} pairs")
-    ratio = interval_of((1, record.log_ratios))
-    found = judge_ratio(ratio, threshold=threshold, family=family)
-    return Verdict(record.name, found.word, found.reason, ratio.value, ratio.low, ratio.high)
+    found = judge_ratio(record.ratio, threshold=threshold, family=family)
+    return Verdict(record.name, found.word, found.reason, found.interval)
 
 
-def rehearse(opened: Open, wanted: Callable[[str], bool]) -> list[Record]:
-    """Run everything once on both sides, at the same time: what runs, and how long a round takes.
+def records_of(base: Side, head: Side, only: str = "") -> list[Record]:
+    """The benchmarks of both sides that have ``only`` in their names.
 
-    It also compiles what numba compiles. Nothing of its times is kept.
+    Raises:
+        SideError: one of the head's files cannot be read.
     """
-    # The pool is left last: interrupted, it waits for processes that have been ended by then.
-    with ThreadPoolExecutor(2) as pool, opened() as (base, head):
-        before, after = pool.map(lambda side: _once(side, wanted), (base, head))
-        if head.uncollected:
-            raise SideError("this tree's benchmarks cannot be read: " + "; ".join(head.uncollected))
+    if head.uncollected:
+        raise SideError("this tree's benchmarks cannot be read: " + "; ".join(head.uncollected))
     records = []
-    for name in [*after, *(name for name in before if name not in after)]:
-        module = name.partition("::")[0]
-        unread = (why for why in base.uncollected if why.startswith(module))
-        old = before.get(name, _Rehearsed(error=next(unread, NOT_THERE)))
-        new = after.get(name, _Rehearsed(error=NOT_THERE))
-        record = Record(name, old.error, new.error, new.group, new.yardstick)
-        # Two processes at once took longer than one will, and so the shorter time counts.
-        round_s = max(min(old.round_s, new.round_s), 1e-9)
-        record.rounds = math.ceil(BLOCK_S / round_s)
-        turns = math.ceil(TURNS_S / (round_s * record.rounds))
-        record.turns = min(max(turns, FEWEST_TURNS), MOST_TURNS)
+    for name in dict.fromkeys((*head.items, *base.items)):
+        if only not in name:
+            continue
+        record = Record(name)
+        if name not in head.items:
+            record.head_error = NOT_THERE
+        if name not in base.items:
+            module = name.partition("::")[0]
+            unread = (why for why in base.uncollected if why.startswith(module))
+            record.base_error = next(unread, NOT_THERE)
         records.append(record)
     return records
 
 
-@dataclass(frozen=True, slots=True)
-class _Rehearsed:
-    round_s: float = 1.0
-    error: str = ""
-    group: str | None = None
-    yardstick: bool = False
-
-
-def _once(side: Side, wanted: Callable[[str], bool]) -> dict[str, _Rehearsed]:
-    names = [name for name in side.items if wanted(name)]
-    found = {}
-    for name, after in zip(names, [*names[1:], None], strict=False):
-        try:
-            about = side.begin(name, after)
-            round_s = min(side.block(1, 2))
-            side.end()
-        except BenchmarkError as error:
-            found[name] = _Rehearsed(error=str(error))
-        else:
-            yardstick = bool(about["extra_info"].get("yardstick", False))
-            found[name] = _Rehearsed(round_s, "", about["group"], yardstick)
-    return found
-
-
 def run_pair(
-    opened: Open,
+    base: Side,
+    head: Side,
     records: Sequence[Record],
     pair: int,
     rng: random.Random,
-    progress: Callable[[float], None] = lambda share: None,
 ) -> None:
-    """One process of each side, and a sample of every benchmark of ``records`` by them."""
-    with opened() as (base, head):
-        for number, record in enumerate(records):
-            begin = time.monotonic()
-            after = records[number + 1].name if number + 1 < len(records) else None
-            _sample(base, head, record, after, pair, rng)
-            record.pair_s = time.monotonic() - begin
-            progress((number + 1) / len(records))
+    """A sample of every benchmark of ``records`` by one process of each side."""
+    for number, record in enumerate(records):
+        begin = time.monotonic()
+        after = records[number + 1].name if number + 1 < len(records) else None
+        _sample(base, head, record, after, pair, rng)
+        record.pair_s = time.monotonic() - begin
 
 
 def _sample(
@@ -220,16 +187,22 @@ def _sample(
     """Add a sample to ``record``, or the error that a side ended with."""
     blocks: dict[Side, list[float]] = {base: [], head: []}
     begun: list[Side] = []
-    heads_first = []
-    # The caches are the other side's by now: one round untimed, unless a round is so long that
-    # its own bytes soon replace them.
-    untimed = int(record.rounds > 1)
+    heads_first, round_s = [], math.inf
     side = base
     try:
         for side in (base, head):
-            side.begin(record.name, after)
+            about = side.begin(record.name, after)
             begun.append(side)
-            side.block(2, 0)
+            round_s = min(round_s, *side.block(1, 2))  # numba compiles in the untimed one
+        if not record.turns:
+            record.group = about["group"]
+            record.yardstick = bool(about["extra_info"].get("yardstick", False))
+            record.rounds = math.ceil(BLOCK_S / round_s)
+            turns = math.ceil(TURNS_S / (round_s * record.rounds))
+            record.turns = min(max(turns, FEWEST_TURNS), MOST_TURNS)
+        # The caches are the other side's by now: one round untimed, unless a round is so long that
+        # its own bytes soon replace them.
+        untimed = int(record.rounds > 1)
         for _ in range(record.turns):
             heads_first.append(rng.random() < 0.5)
             for side in (head, base) if heads_first[-1] else (base, head):
@@ -278,5 +251,4 @@ def _cost_s(records: Sequence[Record]) -> float:
 
 def _evidence(record: Record) -> float:
     """By how much the ratio differs from 1 at the least, as a logarithm."""
-    found = interval_of((1, record.log_ratios))
-    return max(math.log(found.low), -math.log(found.high))
+    return max(math.log(record.ratio.low), -math.log(record.ratio.high))

@@ -32,8 +32,8 @@ from typing import Any, TextIO
 import pytest
 from _pytest.runner import runtestprotocol
 
-#: Page faults of a fresh tensor or a map, and another program: yardsticks dearer than all the rest.
-LEFT_OUT = "not test_indexing and not test_memmap and not test_fio"
+#: Page faults of a fresh tensor: a yardstick dearer than all the rest.
+LEFT_OUT = "not test_indexing"
 
 
 class OnDemand:

@@ -13,15 +13,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SIDE = Path(__file__).with_name("side.py")
 
 
 class SideError(Exception):
-    """A side that cannot be run, or has died; the message says which, and its last words."""
+    """A side that cannot be had or run, or has died; the message names it, and says why."""
 
 
 class BenchmarkError(Exception):
@@ -154,12 +153,7 @@ def _environment(library: Path, scratch: Path) -> dict[str, str]:
     }
 
 
-class TreeError(Exception):
-    """A commit that cannot be had; the message names it and the remedy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """``ref`` is what was asked for, ``sha`` what it means now."""
 
     ref: str
@@ -170,12 +164,12 @@ def top_of(folder: Path) -> Path:
     """The top folder of the checkout that ``folder`` is in.
 
     Raises:
-        TreeError: it is in none.
+        SideError: it is in none.
     """
     try:
         return Path(_git(folder, "rev-parse", "--show-toplevel"))
-    except TreeError as error:
-        raise TreeError(
+    except SideError as error:
+        raise SideError(
             f"{folder} is in no git checkout, so there is no commit to compare with: "
             "run it in a clone of the repository"
         ) from error
@@ -185,13 +179,13 @@ def find_commit(top: Path, ref: str | None = None) -> Commit:
     """The commit of ``ref``, else where this branch left the main one, else the one before.
 
     Raises:
-        TreeError: there is no such commit.
+        SideError: there is no such commit.
     """
     if ref is not None:
         try:
             return Commit(ref, _git(top, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"))
-        except TreeError as error:
-            raise TreeError(
+        except SideError as error:
+            raise SideError(
                 f"no commit {ref!r} in {top}: name a commit, branch or tag "
                 "(a shallow clone may lack it: git fetch --unshallow)"
             ) from error
@@ -199,7 +193,7 @@ def find_commit(top: Path, ref: str | None = None) -> Commit:
     for main in ("origin/main", "main"):
         try:
             base = _git(top, "merge-base", main, "HEAD")
-        except TreeError:
+        except SideError:
             continue
         # On the main branch itself the changes that are not committed yet are the head side.
         if base != head or is_dirty(top):
@@ -231,7 +225,7 @@ def _git(folder: Path, *arguments: str) -> str:
             ["git", "-C", folder, *arguments], capture_output=True, text=True, check=False
         )
     except OSError as error:
-        raise TreeError(f"git cannot be run: {error.strerror}; install git") from error
+        raise SideError(f"git cannot be run: {error.strerror}; install git") from error
     if done.returncode:
-        raise TreeError(done.stderr.strip() or f"git {arguments[0]} failed")
+        raise SideError(done.stderr.strip() or f"git {arguments[0]} failed")
     return done.stdout.strip()

@@ -12,14 +12,14 @@ import struct
 import subprocess
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.grid import SHIFTS, GridPoint
 
-KERNEL_SOURCE = Path(__file__).resolve().parent.parent / "gather.cu"
 _SHIM = Path(__file__).resolve().parent
 _HEADER = struct.Struct("<21q")
 _NO_BAD_ID = 2**64 - 1
@@ -74,9 +74,10 @@ class Shim(AbstractContextManager["Shim"]):
     """The driver process; a context manager. Not safe for several threads."""
 
     def __init__(self, program: Path) -> None:
-        self._process = subprocess.Popen(
-            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen([program], stdin=pipe, stdout=pipe, stderr=pipe)
+        pipes = self._process.stdin, self._process.stdout, self._process.stderr
+        self._to, self._from, self._errors = (cast("IO[bytes]", one) for one in pipes)
 
     def run(
         self,
@@ -146,9 +147,8 @@ class Shim(AbstractContextManager["Shim"]):
 
     def close(self) -> None:
         """End the process. Safe to call twice."""
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
+        for pipe in (self._to, self._from, self._errors):
+            pipe.close()
         self._process.wait()
 
     def __exit__(self, *_: object) -> None:
@@ -168,13 +168,13 @@ class Shim(AbstractContextManager["Shim"]):
 
     def _write(self, data: bytes) -> None:
         try:
-            _pipe(self._process.stdin).write(data)
-            _pipe(self._process.stdin).flush()
+            self._to.write(data)
+            self._to.flush()
         except BrokenPipeError:
             self._fail()
 
     def _read(self, size: int) -> bytes:
-        data = _pipe(self._process.stdout).read(size)
+        data = self._from.read(size)
         if len(data) != size:
             self._fail()
         return data
@@ -187,7 +187,7 @@ class Shim(AbstractContextManager["Shim"]):
         return Execution(rows, None if first_bad == _NO_BAD_ID else first_bad, loads[order])
 
     def _fail(self) -> None:
-        report = _pipe(self._process.stderr).read().decode(errors="replace")
+        report = self._errors.read().decode(errors="replace")
         raise ShimError(report[:4000] or f"the driver ended with {self._process.wait()}")
 
 
@@ -200,8 +200,3 @@ def sparse_bytes(ids: npt.NDArray[np.signedinteger], row_bytes: int) -> npt.NDAr
     hashed = ids.astype(np.uint64)[:, None] * np.uint64(row_bytes) + columns
     hashed *= np.uint64(0x9E3779B97F4A7C15)
     return (hashed >> np.uint64(56)).astype(np.uint8)
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    assert pipe is not None
-    return pipe

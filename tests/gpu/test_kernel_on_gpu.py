@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.launch import Table, gather_into, gather_rows, policy_point
+from gatherbench.kernels.launch import Table, gather_into, policy_point
 from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.policies import POLICIES
 
@@ -82,25 +82,6 @@ def test_a_table_beyond_4_gib_and_2_to_the_31_elements() -> None:
         point = policy_point(name, row_bytes, 1, 0, 0, 8)
         gather_into(out.zero_(), Table(table.data_ptr(), rows, row_bytes, row_bytes), ids, point)
         assert torch.equal(out, table[ids]), name
-
-
-def test_the_operator_keeps_torchs_rules_on_the_gpu() -> None:
-    table = torch.randn(100, 9, device=CUDA)
-    ids = torch.tensor([5, 99, 0], device=CUDA)
-    out = torch.empty(3, 9, device=CUDA)
-    torch.library.opcheck(gather_rows, (table, ids, out, None, 0, "aligned"))
-    gather_rows(table, ids, out, None, 0, "aligned")
-    assert torch.equal(out, table[ids])
-
-
-def test_the_operator_reads_a_registered_host_table() -> None:
-    table = torch.randn(100, 9)
-    ids, out = torch.tensor([5, 99, 0], device=CUDA), torch.empty(3, 9, device=CUDA)
-    with pytest.raises(ValueError, match="needs the address"):
-        gather_rows(table, ids, out, None, 0, "aligned")
-    with HostRegistration(table) as registered:
-        gather_rows(table, ids, out, None, registered.address, "aligned")
-        assert torch.equal(out.cpu(), table[ids.cpu()])
 
 
 def test_the_launch_goes_to_the_current_stream() -> None:

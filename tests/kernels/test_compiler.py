@@ -1,118 +1,231 @@
-"""Compiling without a driver, and the cache on disk that two processes share."""
+"""Compiling without a driver, and where what comes of it is kept.
+
+Two processes share the cache, and nothing is taken from a folder into which others can put files.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gatherbench.kernels import compiler
-from gatherbench.kernels.compiler import ARCHITECTURES, CompilerError, compile_gather
+from gatherbench.kernels import compiler, private_folder
+from gatherbench.kernels.compiler import KERNEL_SOURCE, CompilerError, compile_gather
 from gatherbench.kernels.grid import GridPoint
 
-ELF = b"\x7fELF"
+PLANTED = b"\x7fELF planted"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where kernels are kept; there is nothing yet."""
+    folder = tmp_path / "above" / "cache"
+    folder.parent.mkdir()
+    monkeypatch.setenv("GATHERBENCH_KERNEL_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def planted(cache: Path) -> Path:
+    """A cache whose one kernel is not what the compiler made."""
+    compiled()
+    (kept,) = entries(cache)
+    kept.write_bytes(PLANTED)
+    return cache
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GATHERBENCH_KERNEL_CACHE", str(tmp_path_factory.mktemp("right")))
+        return compiled()
+
+
+def compiled() -> bytes:
+    return compile_gather(GridPoint(), "sm_90")
 
 
 def entries(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_a_cubin_for_every_guarded_architecture(tmp_path: Path, arch: str) -> None:
-    cubin = compile_gather(GridPoint(), arch, folder=tmp_path)
-    assert cubin.startswith(ELF)
-    assert compiler.KERNEL_NAME.encode() in cubin
+def test_whatever_changes_the_code_changes_the_key(cache: Path) -> None:
+    point = GridPoint()
+    assert compiler.KERNEL_NAME.encode() in compile_gather(point, "sm_90")
+    compile_gather(replace(point, width=8), "sm_90")
+    compile_gather(point, "sm_80")
+    edited = KERNEL_SOURCE.read_text() + "\n// edited\n"
+    compile_gather(point, "sm_90", source=edited)
+    assert len(entries(cache)) == 4
+    compile_gather(replace(point, max_blocks=3, block_threads=64), "sm_90")
+    assert len(entries(cache)) == 4, "the shape of a launch is no part of the code"
 
 
-def test_what_is_compiled_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = compile_gather(GridPoint(), "sm_90", folder=tmp_path)
-    (kept,) = entries(tmp_path)
-    kept.write_bytes(ELF + b"from the cache")
-    assert compile_gather(GridPoint(), "sm_90", folder=tmp_path) == ELF + b"from the cache"
-    kept.unlink()
-    assert compile_gather(GridPoint(), "sm_90", folder=tmp_path) == first
-
-    monkeypatch.setenv("GATHERBENCH_KERNEL_CACHE", str(tmp_path / "elsewhere"))
-    compile_gather(GridPoint(), "sm_90")
-    assert len(entries(tmp_path / "elsewhere")) == 1
-
-
-def test_whatever_changes_the_code_changes_the_key(tmp_path: Path) -> None:
-    point, source = GridPoint(), compiler.kernel_source()
-    compile_gather(point, "sm_90", folder=tmp_path)
-    compile_gather(replace(point, width=8), "sm_90", folder=tmp_path)
-    compile_gather(point, "sm_80", folder=tmp_path)
-    compile_gather(point, "sm_90", source=source + "\n// edited\n", folder=tmp_path)
-    compile_gather(point, "sm_90", extra_options=("--maxrregcount=32",), folder=tmp_path)
-    assert len(entries(tmp_path)) == 5
-    compile_gather(replace(point, max_blocks=3, block_threads=64), "sm_90", folder=tmp_path)
-    assert len(entries(tmp_path)) == 5, "the shape of a launch is no part of the code"
-
-
-COMPILE_ALL = """
+COMPILE_IN_THREADS = """
 import hashlib, sys
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from gatherbench.kernels.compiler import compile_gather
 from gatherbench.kernels.grid import kernel_points
 
-digest = hashlib.sha256()
-for point in list(kernel_points())[::12]:
-    digest.update(compile_gather(point, "sm_90", folder=Path(sys.argv[1])))
-print(digest.hexdigest())
+assert "cuda.core" not in sys.modules, "imported before it is needed"
+with ThreadPoolExecutor(4) as pool:
+    cubins = pool.map(lambda point: compile_gather(point, "sm_90"), list(kernel_points())[::24])
+    print(hashlib.sha256(b"".join(cubins)).hexdigest())
 """
 
 
-def test_two_processes_may_fill_one_cache(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", COMPILE_ALL, str(tmp_path)]
+def test_two_processes_may_fill_one_cache_from_several_threads(cache: Path) -> None:
+    command = [sys.executable, "-c", COMPILE_IN_THREADS]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     digests = [process.communicate(timeout=120)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert digests[0] == digests[1]
-    kept = entries(tmp_path)
-    assert len(kept) == 13  # and no temporary file is left behind
-    assert all(path.read_bytes().startswith(ELF) for path in kept)
+    kept = entries(cache)
+    assert len(kept) == 7  # and no temporary file is left behind
+    assert all(path.read_bytes().startswith(b"\x7fELF") for path in kept)
 
 
-COMPILE_IN_THREADS = """
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from gatherbench.kernels.compiler import compile_gather
-from gatherbench.kernels.grid import GridPoint
-
-with ThreadPoolExecutor(4) as pool:
-    points = [GridPoint(width=w) for w in (4, 8, 16, 4)]
-    list(pool.map(lambda p: compile_gather(p, "sm_90", folder=Path(sys.argv[1])), points))
-"""
-
-
-def test_the_first_compilation_may_come_from_several_threads(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", COMPILE_IN_THREADS, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert len(entries(tmp_path)) == 3
-
-
-def test_errors_name_their_cause(tmp_path: Path) -> None:
+def test_errors_name_their_cause(cache: Path) -> None:
     with pytest.raises(CompilerError, match=r"(?s)circular-rows-4B-r1l1-i64 for sm_70.*arch"):
-        compile_gather(GridPoint(), "sm_70", folder=tmp_path)
+        compile_gather(GridPoint(), "sm_70")
     with pytest.raises(CompilerError, match='identifier "nonsense" is undefined'):
-        compile_gather(GridPoint(), "sm_90", source="void f() { nonsense(); }", folder=tmp_path)
-    assert entries(tmp_path) == []
+        compile_gather(GridPoint(), "sm_90", source="void f() { nonsense(); }")
+    assert entries(cache) == []
 
 
 def test_without_a_compiler_the_error_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(CompilerError, match="pip install cuda-core"):
-        compile_gather(GridPoint(), "sm_90", folder=tmp_path)
+        compile_gather(GridPoint(), "sm_90")
 
 
-def test_the_module_loads_no_cuda() -> None:
-    code = "import sys, gatherbench.kernels.compiler as c; print('cuda.core' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+def test_a_folder_is_made_for_its_user_alone(cache: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert private_folder.private_folder(cache)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+
+
+def test_what_this_user_keeps_is_taken(planted: Path) -> None:
+    assert compiled() == PLANTED
+    planted.chmod(0o755)  # others may read it
+    assert compiled() == PLANTED
+
+
+def everyone_writes(folder: Path) -> Path:
+    folder.chmod(0o777)
+    return folder
+
+
+def the_group_writes(folder: Path) -> Path:
+    folder.chmod(0o770)
+    return folder
+
+
+def is_a_link(folder: Path) -> Path:
+    there = folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to(there)
+    return there
+
+
+def may_be_replaced(folder: Path) -> Path:
+    folder.parent.chmod(0o777)
+    return folder
+
+
+def is_anothers(folder: Path) -> Path:
+    os.chown(folder, 12345, -1)
+    return folder
+
+
+WRONG = [
+    (everyone_writes, r"others may write there \(mode 0777\)"),
+    (the_group_writes, r"others may write there \(mode 0770\)"),
+    (is_a_link, "it is a symbolic link"),
+    (may_be_replaced, r"others may replace it \(mode 0777 of .*above\)"),
+    pytest.param(
+        is_anothers,
+        "it belongs to user 12345",
+        marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("wrong", "reason"), WRONG)
+def test_a_planted_kernel_is_not_taken(
+    planted: Path, right: bytes, wrong: Callable[[Path], Path], reason: str
+) -> None:
+    there = wrong(planted)
+    with pytest.warns(RuntimeWarning, match=f"{planted}: {reason}.*remove it"):
+        assert compiled() == right
+    (kept,) = entries(there)
+    assert kept.read_bytes() == PLANTED, "what is not ours is left as it is"
+
+
+@pytest.mark.parametrize("leads_nowhere", [False, True])
+def test_what_is_no_folder_is_told(tmp_path: Path, leads_nowhere: bool) -> None:
+    place = tmp_path / "cache"
+    if leads_nowhere:
+        place.symlink_to(tmp_path / "nowhere")
+    else:
+        place.write_text("notes")
+    with pytest.warns(RuntimeWarning, match="symbolic link" if leads_nowhere else "no folder"):
+        assert not private_folder.private_folder(place)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_where_nothing_can_be_made_kernels_are_compiled_all_the_same(
+    right: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATHERBENCH_KERNEL_CACHE", "/proc/nowhere/kernels")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert compiled() == right
+
+
+def test_the_usual_place_is_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GATHERBENCH_KERNEL_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert compiler.cache_dir() == Path("/caches/gatherbench/kernels")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert compiler.cache_dir() == Path("/home/ann/.cache/gatherbench/kernels")
+
+
+GENERATES = """
+import sys
+from gatherbench.bench.run.models import build_model
+from gatherbench.bench.plan.workload import Workload
+
+for model in ("sage", "gat"):
+    build_model(Workload(dataset="wordnet", model=model), 4, 3)
+made = [m.__file__ for n, m in sys.modules.items() if n.endswith(("_propagate", "_edge_updater"))]
+print(*made, sep="\\n")
+"""
+
+
+def test_the_modules_that_pyg_writes_lie_where_nobody_else_can_write(tmp_path: Path) -> None:
+    """PyG executes them from the temporary folder, where ``__pycache__`` may be another's."""
+    done = subprocess.run(
+        [sys.executable, "-c", GENERATES],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    made = [Path(line) for line in done.stdout.split()]
+    assert len(made) == 3, "one of sage, two of gat"
+    assert {path.parent.parent for path in made} == {tmp_path}
+    assert not entries(tmp_path), "and they go with the folder that they lay in"

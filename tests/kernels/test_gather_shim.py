@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.grid import (
     LINE_BYTES,
     SHIFTS,
@@ -20,13 +21,13 @@ from gatherbench.kernels.grid import (
     access_width,
     kernel_points,
 )
-from gatherbench.kernels.shim.execute import KERNEL_SOURCE, Shim, ShimError, build, sparse_bytes
+from gatherbench.kernels.shim.execute import Shim, ShimError, build, sparse_bytes
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 ROW_BYTES = (
-    *(1, 2, 3, 4, 5, 7, 8, 12, 13, 16, 24, 31, 32, 33, 48, 63, 64, 100, 112, 127, 128, 129),
-    *(130, 132, 136, 144, 192, 250, 255, 256, 257, 260, 272, 400, 516, 1000, 1040, 1412, 2408),
+    *(1, 2, 3, 4, 8, 12, 13, 16, 31, 32, 33, 63, 64, 100, 112, 127, 128, 129, 132, 136, 144),
+    *(250, 256, 257, 260, 272, 400, 516, 1040, 1412, 2408),
 )
 LANES = (0, 1, 4, 16, 32, 128)
 
@@ -90,8 +91,12 @@ def test_every_alignment_of_the_table(shim: Shim, shift: str, lanes: int) -> Non
 def test_empty_batch_one_row_and_one_row_table(shim: Shim, point: GridPoint) -> None:
     table = table_of(100, num_rows=1)
     for count in (0, 1, 70):
-        got = shim.run(point, table, np.zeros(count, np.int64))
+        got = shim.run(point, table, np.zeros(count, np.int64), report_bad=True)
         np.testing.assert_array_equal(got.rows, np.repeat(table, count, axis=0))
+        assert got.first_bad is None
+    empty = shim.run(point, table[:0], np.array([3, 0]), report_bad=True)
+    assert empty.first_bad == 0
+    assert not empty.rows.any()
 
 
 @pytest.mark.parametrize("lanes", [0, 8, 32])
@@ -119,38 +124,24 @@ def test_a_bad_id_reads_nothing_and_is_reported(shim: Shim, bad: int, lanes: int
         assert got.loads["address"].max() < table.size
 
 
-def test_good_ids_are_not_reported_and_an_empty_table_has_only_bad_ids(shim: Shim) -> None:
-    table = table_of(100)
-    assert shim.run(GridPoint(), table, np.arange(41), report_bad=True).first_bad is None
-    empty = shim.run(GridPoint(), table[:0], np.array([3, 0]), report_bad=True)
-    assert empty.first_bad == 0
-    assert not empty.rows.any()
-
-
 @pytest.mark.parametrize(
-    ("num_rows", "row_bytes", "width"),
-    [(2_200_000, 2408, 8), (2**31 + 1000, 3, 1), (2**32 + 1000, 1, 1)],
-    ids=["5 GiB of rows", "more than 2^31 rows", "more than 2^32 rows"],
+    ("num_rows", "row_bytes", "num_ids", "point"),
+    [
+        (2_200_000, 2408, 1000, GridPoint(width=8)),
+        (2**31 + 1000, 3, 1000, GridPoint(width=1)),
+        (2**32 + 1000, 1, 1000, GridPoint(width=1)),
+        (1000, 20, 2**28 + 40, GridPoint(width=1, index_bytes=4)),
+    ],
+    ids=["5 GiB of rows", "over 2^31 rows", "over 2^32 rows", "over 2^32 units and 4 GiB out"],
 )
-@pytest.mark.parametrize("lanes", [0, 32])
-def test_tables_beyond_32_bits(
-    shim: Shim, num_rows: int, row_bytes: int, width: int, lanes: int
+def test_tables_and_batches_beyond_32_bits(
+    shim: Shim, num_rows: int, row_bytes: int, num_ids: int, point: GridPoint
 ) -> None:
     tail = num_rows - 1 - np.arange(0, 900, 30)
-    for shift in SHIFTS:
-        point = GridPoint(shift, width, lanes)
-        got = shim.run_sparse(point, num_rows, row_bytes, 1000, tail)
+    for shift, lanes in itertools.product(SHIFTS, (0, 32)):
+        at = replace(point, shift=shift, lanes=lanes)
+        got = shim.run_sparse(at, num_rows, row_bytes, num_ids, tail)
         np.testing.assert_array_equal(got, sparse_bytes(tail, row_bytes))
-
-
-@pytest.mark.parametrize("lanes", [0, 32])
-def test_batches_beyond_32_bits(shim: Shim, lanes: int) -> None:
-    # 2^28 + 40 rows of 20 B: 2^32 units of 1 B and more than 4 GiB of output.
-    num_ids, tail = 2**28 + 40, np.arange(50) * 7 + 1
-    for shift in SHIFTS:
-        point = GridPoint(shift, 1, lanes, index_bytes=4)
-        got = shim.run_sparse(point, 1000, 20, num_ids, tail)
-        np.testing.assert_array_equal(got, sparse_bytes(tail, 20))
 
 
 def test_circular_shift_starts_every_warp_on_a_line(shim: Shim) -> None:
@@ -178,6 +169,8 @@ def test_idle_lanes_keep_every_warp_in_one_line(shim: Shim) -> None:
         assert len(np.unique(lines[(instructions == key).all(axis=1)])) == 1
 
 
+#: What is right, and what it becomes. The first reach for memory that is not theirs, and may
+#: make the right rows all the same: only a sanitizer tells.
 WRONG = {
     "missing tail mask": (
         "const bool wanted = rows[r].readable && unit >= 0 && unit < units;",
@@ -231,6 +224,10 @@ WRONG = {
 }
 
 
+#: How many are those.
+ASTRAY = 4
+
+
 def conforms(shim: Shim) -> None:
     """A small suite that touches every line of the kernel; raises where something is wrong."""
     for shift, lanes in itertools.product(SHIFTS, (0, 8, 32)):
@@ -250,12 +247,12 @@ def conforms(shim: Shim) -> None:
         np.testing.assert_array_equal(got_tail, sparse_bytes(tail, 2408))
 
 
-def altered(few: Path, name: str, right: str, wrong: str) -> Path:
+def altered(few: Path, name: str, right: str, wrong: str, *, sanitize: bool = True) -> Path:
     source = KERNEL_SOURCE.read_text()
     assert right in source, f"{name}: the kernel no longer contains {right!r}"
     path = few / f"{''.join(c for c in name if c.isalnum())}.cu"
     path.write_text(source.replace(right, wrong))
-    return build(few, path, few=True)
+    return build(few, path, few=True, sanitize=sanitize)
 
 
 def test_the_small_suite_accepts_the_right_kernel(few: Path) -> None:
@@ -267,7 +264,10 @@ def test_the_small_suite_accepts_the_right_kernel(few: Path) -> None:
 def wrong_kernels(few: Path) -> Iterator[dict[str, Future[Path]]]:
     """The programs of :data:`WRONG`, two of them compiled at a time."""
     with ThreadPoolExecutor(2) as pool:
-        yield {name: pool.submit(altered, few, name, *change) for name, change in WRONG.items()}
+        yield {
+            name: pool.submit(altered, few, name, *change, sanitize=number < ASTRAY)
+            for number, (name, change) in enumerate(WRONG.items())
+        }
 
 
 @pytest.mark.parametrize("name", WRONG)

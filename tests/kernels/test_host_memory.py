@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import mmap
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +17,8 @@ from gatherbench.kernels import host_memory
 from gatherbench.kernels.host_memory import (
     HUGE_PAGE,
     MEMORY_VARIABLE,
-    HugePages,
     available_bytes,
     empty_table,
-    huge_pages,
     resident_copy,
 )
 from gatherbench.kernels.reference import same_bytes
@@ -40,8 +39,8 @@ def test_empty_table_is_zeroed_and_writable(shape: tuple[int, int], dtype: torch
 
 
 def test_large_tables_start_at_a_huge_page() -> None:
-    table = empty_table((HUGE_PAGE, 2), torch.uint8)
-    assert table.data_ptr() % HUGE_PAGE == 0
+    tables = [empty_table((HUGE_PAGE // 4096 + odd, 4096), torch.uint8) for odd in (0, 1, 3, 7)]
+    assert [table.data_ptr() % HUGE_PAGE for table in tables] == [0] * 4
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:
@@ -78,60 +77,27 @@ def test_without_huge_pages_the_table_is_the_same(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_resident_copy_of_a_tensor(dtype: torch.dtype) -> None:
-    size = (30_001, 100 * dtype.itemsize)
+@pytest.mark.parametrize("shape", [(0, 7), (3001, 100)])
+def test_resident_copy_of_a_tensor(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    size = (shape[0], shape[1] * dtype.itemsize)
     table = torch.randint(0, 256, size, dtype=torch.uint8).view(dtype)
-    copy = resident_copy(table)
+    copy = resident_copy(table.t().contiguous().t())
     assert same_bytes(copy, table) is None
-    assert copy.data_ptr() != table.data_ptr()
+    assert copy.is_contiguous()
 
 
-def test_resident_copy_of_a_memory_map_reports_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    array = np.random.default_rng(0).standard_normal((10_000, 30), dtype=np.float32)
+@pytest.mark.parametrize("shared", [False, True])
+def test_resident_copy_of_a_memory_map(tmp_path: Path, shared: bool) -> None:
+    array = np.random.default_rng(0).standard_normal((10_000, 60), dtype=np.float32)
     np.save(tmp_path / "features.npy", array)
-    monkeypatch.setattr(host_memory, "_COPY_BYTES", 500_000)
-    seen: list[tuple[int, int]] = []
-    copy = resident_copy(
-        np.load(tmp_path / "features.npy", mmap_mode="r"), lambda *done: seen.append(done)
-    )
+    copy = resident_copy(np.load(tmp_path / "features.npy", mmap_mode="r"), shared=shared)
     assert same_bytes(copy, torch.from_numpy(array)) is None
-    assert seen == [(500_000, 1_200_000), (1_000_000, 1_200_000), (1_200_000, 1_200_000)]
-
-
-def test_resident_copy_of_an_empty_table() -> None:
-    assert tuple(resident_copy(np.empty((0, 7), np.float16)).shape) == (0, 7)
-
-
-def test_huge_pages_are_those_of_the_tensor(tmp_path: Path) -> None:
-    table = empty_table((HUGE_PAGE, 4), torch.uint8)
-    start, size = table.data_ptr(), table.numel()
-    smaps = tmp_path / "smaps"
-    smaps.write_text(
-        f"{start - 4096:x}-{start:x} rw-p 00000000 00:00 0 \nAnonHugePages:      2048 kB\n"
-        f"{start:x}-{start + size:x} rw-p 00000000 00:00 0 \n"
-        "Size:               8192 kB\nAnonHugePages:      4096 kB\nVmFlags: rd wr hg \n"
-        f"{start + size:x}-{start + 2 * size:x} r--p 00000000 08:01 77 /lib/libx.so\n"
-        "AnonHugePages:      2048 kB\n"
-    )
-    assert huge_pages(table, smaps) == HugePages(4096 * 1024)
-
-
-def test_huge_pages_unknown_has_a_reason(tmp_path: Path) -> None:
-    table = empty_table((10, 10), torch.uint8)
-    missing = huge_pages(table, tmp_path / "smaps")
-    assert missing.bytes is None
-    assert "No such file" in str(missing.reason)
-    (tmp_path / "smaps").write_text("")
-    assert "no mapping" in str(huge_pages(table, tmp_path / "smaps").reason)
-
-
-def test_huge_pages_read_here_are_within_the_tensor() -> None:
-    table = empty_table((HUGE_PAGE, 8), torch.uint8)
-    found = huge_pages(table)
-    assert (found.bytes is None) == (found.reason is not None)
-    assert 0 <= (found.bytes or 0) <= table.numel()
+    child = os.fork()
+    if child == 0:
+        copy.numpy()[7] = 5
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert bool((copy[7] == 5).all()) == shared
 
 
 def test_the_user_may_know_better_what_memory_there_will_be(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from gatherbench.kernels.memory_cgroup import (
     V1,
     V2,
     MemoryCgroup,
+    Version,
     available_in_cgroup,
     own_cgroup,
 )
@@ -52,32 +54,39 @@ def version_2(folder: Path, limit: object = 1000, used: int = 700) -> MemoryCgro
     )
 
 
-@pytest.mark.parametrize("made", [version_1, version_2])
-def test_what_a_cgroup_says(made, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+Made = Callable[..., MemoryCgroup]
+both = pytest.mark.parametrize(
+    ("made", "names", "no_limit"), [(version_1, V1, NO_LIMIT_1), (version_2, V2, "max")]
+)
+
+
+@both
+def test_what_a_cgroup_says(made: Made, names: Version, no_limit: str, tmp_path: Path) -> None:
     found = made(tmp_path)
-    assert (found.limit(), found.peak(), found.kills()) == (1000, 990, 2)
+    assert found.version is names
+    assert (found.peak(), found.kills()) == (990, 2)
     assert found.left() == 1000 - (700 - 150)  # pages of files are given up
+    assert made(tmp_path, 300).left() == 0  # above its limit, as while it is being lowered
+    assert made(tmp_path, 1000, 120).left() == 1000  # most of its pages are of files
+    assert made(tmp_path, no_limit).left() is None, "no limit is no large one"
 
 
-@pytest.mark.parametrize(("made", "word"), [(version_1, NO_LIMIT_1), (version_2, "max")])
-def test_no_limit_is_none_and_not_a_large_one(made, word: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    found = made(tmp_path, word)
-    assert found.limit() is found.left() is None
+@both
+def test_a_limit_keeps_memory_from_going_to_a_swap_disk(
+    made: Made, names: Version, no_limit: str, tmp_path: Path
+) -> None:
+    made(tmp_path, no_limit).set_limit(4096)
+    assert (tmp_path / names.limit).read_text() == "4096"
+    assert (tmp_path / names.swap).read_text() == ("4096" if made is version_1 else "0")
+    (tmp_path / names.swap).unlink()  # a kernel that does not account swap
+    MemoryCgroup(tmp_path).set_limit(8192)
+    assert (tmp_path / names.limit).read_text() == "8192"
+    assert not (tmp_path / names.swap).exists()
 
 
 def test_files_that_are_not_there_are_not_zero(tmp_path: Path) -> None:
-    assert group(tmp_path).limit() is group(tmp_path).peak() is group(tmp_path).left() is None
-
-
-def test_a_limit_keeps_memory_from_going_to_a_swap_disk(tmp_path: Path) -> None:
-    for made, swap, expected in (
-        (version_1, V1.swap, "4096"),
-        (version_2, V2.swap, "0"),
-    ):
-        found = made(tmp_path / swap, NO_LIMIT_1 if made is version_1 else "max")
-        found.set_limit(4096)
-        assert found.limit() == 4096
-        assert (found.folder / swap).read_text() == expected
+    assert group(tmp_path).peak() is group(tmp_path).left() is None
+    assert group(tmp_path).kills() == 0
 
 
 def test_the_process_joins_by_its_id(tmp_path: Path) -> None:
@@ -101,13 +110,12 @@ def test_the_cgroup_of_version_1_beside_a_version_2_without_memory(tmp_path: Pat
     mine = version_1(tmp_path / "memory/a/b")
     folder = proc(
         tmp_path,
-        "5:cpu,cpuacct:/other\n4:memory:/a/b\n0::/c\n",
+        "6:name=memory-of-old:/x\n5:cpu,cpuacct:/other\n4:memory:/a/b\n0::/c\n",
         mount(tmp_path / "unified", "cgroup2 cgroup2 rw"),
         mount(tmp_path / "cpu", "cgroup cgroup rw,cpu"),
         mount(tmp_path / "memory", "cgroup cgroup rw,memory"),
     )
     assert own_cgroup(folder) == mine
-    assert mine.version is V1
 
 
 def test_the_cgroup_of_version_2(tmp_path: Path) -> None:
@@ -115,7 +123,6 @@ def test_the_cgroup_of_version_2(tmp_path: Path) -> None:
     (mine.folder / "cgroup.controllers").write_text("cpu memory pids\n")
     folder = proc(tmp_path, "0::/user/me.scope\n", mount(tmp_path / "cgroup", "cgroup2 none rw"))
     assert own_cgroup(folder) == mine
-    assert mine.version is V2
     (mine.folder / "cgroup.controllers").write_text("cpu pids\n")
     assert own_cgroup(folder) is None
 

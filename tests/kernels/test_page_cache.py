@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from gatherbench.kernels import page_cache
 from gatherbench.kernels.page_cache import (
@@ -47,27 +49,19 @@ def table(file: Path) -> TableFile:
     return TableFile(file, 512, ROWS, 4 * WIDTH)
 
 
-def test_what_is_read_is_in_memory_until_it_is_dropped(file: Path) -> None:
+def test_what_is_read_or_written_is_in_memory_until_it_is_dropped(file: Path) -> None:
+    os.truncate(file, (PAGES - 1) * PAGE_BYTES + 100)  # the last page is not full
+    content = file.read_bytes()
+    drop_pages(file)
     assert pages_in_memory(file) == 0
     read_in(file)
     assert pages_in_memory(file) == PAGES
-    assert drop_pages(file) == 0
-    assert pages_in_memory(file) == 0
-
-
-def test_pages_are_counted_piece_by_piece(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_cache, "_STEP_BYTES", 7 * PAGE_BYTES)
     with file.open("r+b") as opened:
-        opened.truncate(PAGES * PAGE_BYTES - 100)  # and half a page at the end
-    read_in(file)
-    assert pages_in_memory(file) == PAGES
-
-
-def test_what_is_not_written_back_yet_is_dropped_as_well(file: Path) -> None:
-    with file.open("r+b") as opened:
-        opened.write(bytes(3 * PAGE_BYTES))
-    assert drop_pages(file) == 0
-    assert file.read_bytes()[: 3 * PAGE_BYTES] == bytes(3 * PAGE_BYTES)
+        opened.write(bytes(3 * PAGE_BYTES))  # and not written back yet
+    assert drop_pages(file, 0.0) == pages_in_memory(file) == 0, "written back first"
+    assert file.read_bytes() == bytes(3 * PAGE_BYTES) + content[3 * PAGE_BYTES :]
+    os.truncate(file, 0)
+    assert pages_in_memory(file) == drop_pages(file) == 0
 
 
 def test_maps_of_this_process_let_go_and_stay_valid(table: TableFile) -> None:
@@ -97,23 +91,33 @@ with open(sys.argv[1], "rb") as file:
 
 
 @pytest.fixture
-def held(file: Path) -> Iterator[Path]:
-    """The file while another process maps it, all of its pages touched."""
+def holder(file: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process, which maps the file and has touched all of its pages."""
     command = [sys.executable, "-c", HOLDER, str(file)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        yield file
+        yield other
         other.kill()
 
 
 def test_pages_that_another_process_maps_remain_and_that_is_said(
-    held: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, holder: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert drop_pages(held, 0.05) > 0
-    monkeypatch.setattr(page_cache, "EPOCH_PATIENCE_S", 0.05)
-    with pytest.raises(PagesRemainError, match=r"table: \d+ pages stay .* another process maps"):
-        require_cold(held)
+    with monkeypatch.context() as patch:
+        patch.setattr(page_cache, "EPOCH_PATIENCE_S", 0.05)
+        with pytest.raises(PagesRemainError, match=r"table: \d+ pages stay .* another process"):
+            require_cold(file)
+    looks = iter([None, holder.kill])  # it ends meanwhile
+
+    def sleep(_seconds: float) -> None:
+        (next(looks, None) or (lambda: None))()
+        holder.poll()
+
+    monkeypatch.setattr(page_cache.time, "sleep", sleep)
+    require_cold(file)
+    assert pages_in_memory(file) == 0
+    assert drop_pages(file) == 0
 
 
 def test_nobody_is_told_of_a_file_that_is_not_his(
@@ -125,44 +129,33 @@ def test_nobody_is_told_of_a_file_that_is_not_his(
         pages_in_memory(file)
 
 
-def test_an_empty_file_has_no_pages(tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    assert pages_in_memory(tmp_path / "empty") == drop_pages(tmp_path / "empty") == 0
-
-
-@pytest.mark.parametrize("advice", ["normal", "random"])
-def test_a_map_has_the_rows_of_the_file(table: TableFile, advice: str) -> None:
+@pytest.mark.parametrize(("advice", "more"), [("normal", True), ("random", False)])
+def test_a_map_has_the_rows_of_the_file(table: TableFile, advice: str, more: bool) -> None:
     rows = mapped_table(table, torch.int32, advice)
+    int(rows[100, 0])  # bytes 51712 to 52223: page 12, and those read ahead of it
+    assert (pages_in_memory(table.path) > 1) == more
     content = np.fromfile(table.path, np.int32, ROWS * WIDTH, offset=512).reshape(ROWS, WIDTH)
     np.testing.assert_array_equal(rows.numpy(), content)
-
-
-def test_a_map_of_a_file_that_is_too_short_is_refused(table: TableFile) -> None:
-    with table.path.open("r+b") as opened:
-        opened.truncate(table.end - 1)
+    assert mapped_table(replace(table, num_rows=0), torch.int32, advice).shape == (0, WIDTH)
+    os.truncate(table.path, table.end - 1)
     with pytest.raises(ValueError, match="mmap length is greater than file size"):
-        mapped_table(table, torch.int32, "random")
+        mapped_table(table, torch.int32, advice)
 
 
-def test_a_map_that_expects_random_rows_brings_one_page_for_each(table: TableFile) -> None:
-    rows = mapped_table(table, torch.int32, "random")
-    int(rows[100, 0])  # bytes 51712 to 52223: page 12
-    assert pages_in_memory(table.path) == 1
-
-
-def test_rows_that_were_read_ahead_are_in_memory_and_no_others_are(table: TableFile) -> None:
+@pytest.mark.parametrize("at_once", [1024, 3])
+def test_rows_that_were_read_ahead_are_in_memory_and_no_others_are(
+    table: TableFile, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
     if refused := read_ahead_refused():
         pytest.skip(refused)
+    monkeypatch.setattr(page_cache, "_MOST_RANGES", at_once)
     rows = mapped_table(table, torch.int32, "random")
-    # Pages 0 (bytes 512 to 1023), 12, and 25 (bytes 102912 to 103423) once for two ids.
-    read_ahead(torch.tensor([200, 0, 100, 200]), rows)
-    assert rows[[0, 100, 200]].numel() == 3 * WIDTH
-    assert pages_in_memory(table.path) == 3
-
-
-def test_nothing_is_read_ahead_of_no_ids(table: TableFile) -> None:
-    read_ahead(torch.empty(0, dtype=torch.int64), mapped_table(table, torch.int32, "random"))
+    read_ahead(torch.empty(0, dtype=torch.int64), rows)
     assert pages_in_memory(table.path) == 0
+    ids = torch.arange(0, ROWS, 16)  # every second page: 25 ranges
+    read_ahead(torch.cat((ids, ids)).flip(0), rows)
+    assert rows[ids].numel() == 25 * WIDTH
+    assert pages_in_memory(table.path) == 25
 
 
 @given(
@@ -172,16 +165,16 @@ def test_nothing_is_read_ahead_of_no_ids(table: TableFile) -> None:
 def test_the_ranges_are_the_pages_of_the_rows(ids: list[int], row_bytes: int) -> None:
     """Whatever the rows, each of their pages is advised once and no other is."""
     advised: list[int] = []
+    bounds: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            page_cache,
-            "_advise_will_need",
-            lambda ranges: advised.extend(
-                page
-                for start, size in ranges.tolist()
-                for page in range(start // PAGE_BYTES, (start + size) // PAGE_BYTES)
-            ),
-        )
+
+        def note(ranges: NDArray[np.uint64]) -> None:
+            for start, size in ranges.tolist():
+                first, end = start // PAGE_BYTES, (start + size) // PAGE_BYTES
+                advised.extend(range(first, end))
+                bounds.extend((first, end))
+
+        patch.setattr(page_cache, "_advise_will_need", note)
         table = torch.empty(1000, row_bytes, dtype=torch.uint8)
         read_ahead(torch.tensor(ids), table)
     begins = [table.data_ptr() + one * row_bytes for one in ids]
@@ -191,16 +184,4 @@ def test_the_ranges_are_the_pages_of_the_rows(ids: list[int], row_bytes: int) ->
         for page in range(begin // PAGE_BYTES, (begin + row_bytes - 1) // PAGE_BYTES + 1)
     }
     assert sorted(pages) == advised
-
-
-def test_more_ranges_than_the_kernel_takes_at_a_time(
-    table: TableFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if refused := read_ahead_refused():
-        pytest.skip(refused)
-    monkeypatch.setattr(page_cache, "_MOST_RANGES", 3)
-    rows = mapped_table(table, torch.int32, "random")
-    ids = torch.arange(0, ROWS, 16)  # every second page: 25 ranges
-    read_ahead(ids, rows)
-    assert rows[ids].numel() == 25 * WIDTH
-    assert pages_in_memory(table.path) == 25
+    assert len(set(bounds)) == len(bounds), "pages that touch are one range"

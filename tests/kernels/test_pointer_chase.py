@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatherbench.kernels.compiler import compile_gather
+from gatherbench.kernels.compiler import KERNEL_SOURCE, compile_gather
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.sass import disassemble
-from gatherbench.kernels.shim.execute import KERNEL_SOURCE
 
 SOURCE = KERNEL_SOURCE.with_name("pointer_chase.cu")
 
@@ -22,7 +21,7 @@ SOURCE = KERNEL_SOURCE.with_name("pointer_chase.cu")
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 def test_a_hop_is_one_load(tmp_path: Path, arch: str) -> None:
     text = resources.files("gatherbench.kernels").joinpath("pointer_chase.cu").read_text()
-    code = disassemble(compile_gather(GridPoint(), arch, source=text, folder=tmp_path))
+    code = disassemble(compile_gather(GridPoint(), arch, source=text))
     assert code.memory == {"LDG.64": 1, "STG.64": 1}
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.policies import POLICIES, Policy, policy
@@ -37,16 +38,22 @@ def test_every_system_has_a_policy_with_its_source() -> None:
     assert len({p.label for p in POLICIES.values()}) == len(POLICIES)
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_every_policy_has_a_point_for_every_table(name: str) -> None:
-    for row_bytes, item, address in itertools.product(
-        (1, 2, 4, 12, 16, 100, 128, 129, 256, 400, 1412, 2408, 8192), (1, 2, 4, 8), (0, 4, 16, 64)
-    ):
-        if row_bytes % item == 0 and address % item == 0:
-            p = policy(name)
-            point = p.point(row_bytes, item, table_address=address)
-            point.check(row_bytes, p.row_stride(row_bytes), address)
-            assert point.blocks(1000, row_bytes) > 0
+@settings(deadline=None)
+@given(
+    name=st.sampled_from(list(POLICIES)),
+    units=st.integers(1, 2500),
+    item=st.sampled_from([1, 2, 4, 8]),
+    offset=st.integers(0, 16),
+    index_bytes=st.sampled_from([4, 8]),
+)
+def test_every_policy_has_a_point_for_every_table(
+    name: str, units: int, item: int, offset: int, index_bytes: int
+) -> None:
+    rule, row_bytes, address = policy(name), units * item, (1 << 30) + offset * item
+    point = rule.point(row_bytes, item, table_address=address, index_bytes=index_bytes)
+    point.check(row_bytes, rule.row_stride(row_bytes), address)
+    assert point.index_bytes == index_bytes
+    assert point.blocks(1000, row_bytes) > 0
 
 
 POINTS = [
@@ -112,7 +119,7 @@ def test_a_typo_in_a_rule_is_an_error() -> None:
 
 
 def test_the_table_tells_the_papers_story() -> None:
-    table = {row.policy.name: row for row in request_table(602, 4)}
+    table = {row.policy.name: row for row in request_table(602, 4, ids=uniform_ids(1 << 15))}
     assert table.keys() == POLICIES.keys()
     assert table["unaligned"].requests_per_row > 1.3 * table["aligned"].requests_per_row
     assert table["aligned"].link_efficiency > table["unaligned"].link_efficiency
@@ -128,8 +135,9 @@ def test_the_table_tells_the_papers_story() -> None:
 
 
 def test_smaller_requests_cost_more_headers() -> None:
-    (at_128,) = request_table(602, 4, [policy("aligned")])
-    (at_64,) = request_table(602, 4, [policy("aligned")], max_request=64)
+    ids, aligned = uniform_ids(1 << 12), [policy("aligned")]
+    (at_128,) = request_table(602, 4, aligned, ids)
+    (at_64,) = request_table(602, 4, aligned, ids, max_request=64)
     assert at_64.counts.sectors == at_128.counts.sectors
     assert at_64.requests_per_row > 1.9 * at_128.requests_per_row
     assert at_64.link_efficiency < at_128.link_efficiency

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import mmap
 import os
 import sys
 import warnings
 from collections.abc import Iterator
-from enum import IntEnum
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -17,72 +15,81 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cuda.bindings import runtime as real
 
 from gatherbench.kernels import cuda_calls, mapped_memory
-from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
+from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.kernels.mapped_memory import (
     HostRegistration,
     ManagedCopy,
     managed_refusal,
-    writable,
 )
 
-
-class Status(IntEnum):
-    cudaSuccess = 0  # noqa: N815
-    cudaErrorMemoryAllocation = 2  # noqa: N815
-    cudaErrorNotSupported = 801  # noqa: N815
-    cudaErrorHostMemoryAlreadyRegistered = 712  # noqa: N815
+Status = real.cudaError_t
+TAKEN = Status.cudaErrorHostMemoryAlreadyRegistered
 
 
 class FakeRuntime:
-    """Knows which memory is registered and answers like ``cuda.bindings.runtime``."""
-
-    cudaError_t = Status  # noqa: N815
-    cudaHostRegisterPortable, cudaHostRegisterMapped, cudaHostRegisterReadOnly = 1, 2, 8  # noqa: N815
-    cudaDeviceAttr = SimpleNamespace(  # noqa: N815
-        cudaDevAttrHostRegisterReadOnlySupported="read_only",
-        cudaDevAttrConcurrentManagedAccess="managed",
-    )
+    """Knows which memory is registered or managed; else it is ``cuda.bindings.runtime``."""
 
     def __init__(self) -> None:
         self.registered: dict[int, tuple[int, int]] = {}
-        self.attributes = {"read_only": 1, "managed": 1}
-        self.next_status = Status.cudaSuccess
+        self.held: dict[int, Any] = {}
+        self.advice: list[tuple[int, int, str, str, int]] = []
+        self.attributes = 1
         self.kind = "Host"
-        self.reset_errors = self.waited = 0
-        self.sync_status = Status.cudaSuccess
+        #: What a call answers where that is no success.
+        self.status: dict[str, real.cudaError_t] = {}
+        self.calls: list[str] = []
 
-    def cudaHostRegister(self, ptr: int, size: int, flags: int) -> tuple[Any, ...]:  # noqa: N802
-        if self.next_status == Status.cudaSuccess:
-            self.registered[ptr] = (size, flags)
-        return (self.next_status,)
+    def __getattr__(self, name: str) -> Any:
+        answer = getattr(type(self), f"_{name}", None)
+        if answer is None:
+            return getattr(real, name)
 
-    def cudaDeviceSynchronize(self) -> tuple[Any, ...]:  # noqa: N802
-        self.waited += 1
-        return (self.sync_status,)
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            self.calls.append(name)
+            status = self.status.get(name, Status.cudaSuccess)
+            return status, *([] if status else [answer(self, *arguments)])
 
-    def cudaHostUnregister(self, ptr: int) -> tuple[Any, ...]:  # noqa: N802
+        return call
+
+    def _cudaHostRegister(self, ptr: int, size: int, flags: int) -> None:  # noqa: N802
+        self.registered[ptr] = (size, flags)
+
+    def _cudaHostUnregister(self, ptr: int) -> None:  # noqa: N802
         del self.registered[ptr]
-        return (Status.cudaSuccess,)
 
-    def cudaHostGetDevicePointer(self, ptr: int, flags: int) -> tuple[Any, ...]:  # noqa: N802
+    def _cudaDeviceSynchronize(self) -> None:  # noqa: N802
+        pass
+
+    def _cudaGetLastError(self) -> None:  # noqa: N802
+        pass
+
+    def _cudaHostGetDevicePointer(self, ptr: int, flags: int) -> int:  # noqa: N802
         assert flags == 0
-        return (Status.cudaSuccess, ptr + (1 << 40))
+        return ptr + (1 << 40)
 
-    def cudaDeviceGetAttribute(self, name: str, device: int) -> tuple[Any, ...]:  # noqa: N802
-        return (Status.cudaSuccess, self.attributes[name])
+    def _cudaDeviceGetAttribute(self, _attribute: Any, _device: int) -> int:  # noqa: N802
+        return self.attributes
 
-    def cudaPointerGetAttributes(self, ptr: int) -> tuple[Any, ...]:  # noqa: N802
-        kind = SimpleNamespace(name=f"cudaMemoryType{self.kind}")
-        return (Status.cudaSuccess, SimpleNamespace(type=kind))
+    def _cudaPointerGetAttributes(self, _ptr: int) -> Any:  # noqa: N802
+        return SimpleNamespace(type=SimpleNamespace(name=f"cudaMemoryType{self.kind}"))
 
-    def cudaGetErrorString(self, status: Status) -> tuple[Any, ...]:  # noqa: N802
-        return (Status.cudaSuccess, b"what CUDA says")
+    def _cudaGetErrorString(self, _status: Any) -> bytes:  # noqa: N802
+        return b"what CUDA says"
 
-    def cudaGetLastError(self) -> tuple[Any, ...]:  # noqa: N802
-        self.reset_errors += 1
-        return (Status.cudaSuccess,)
+    def _cudaMallocManaged(self, size: int, flags: int) -> int:  # noqa: N802
+        assert flags == real.cudaMemAttachGlobal
+        room = (ctypes.c_uint8 * size)()
+        self.held[ctypes.addressof(room)] = room
+        return ctypes.addressof(room)
+
+    def _cudaMemAdvise(self, ptr: int, size: int, advice: Any, place: Any) -> None:  # noqa: N802
+        self.advice.append((ptr, size, advice.name, place.type.name, place.id))
+
+    def _cudaFree(self, ptr: int) -> None:  # noqa: N802
+        del self.held[ptr]
 
 
 @pytest.fixture
@@ -90,11 +97,12 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRuntime]:
     fake = FakeRuntime()
     monkeypatch.setattr(cuda_calls, "runtime", lambda: fake)
     monkeypatch.setattr(mapped_memory, "runtime", lambda: fake)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 << 30, 20 << 30))
     yield fake
     gc.collect()
-    assert fake.registered == {}
-    assert mapped_memory._held == {}
+    assert fake.registered == fake.held == mapped_memory._held == {}
     assert mapped_memory._foreign == set()
+    assert mapped_memory.managed_bytes() == 0
 
 
 def test_a_table_is_registered_and_let_go(cuda: FakeRuntime) -> None:
@@ -155,16 +163,16 @@ def test_a_part_of_a_table_holds_the_registration_of_the_whole(cuda: FakeRuntime
 def test_two_locked_ends_do_not_make_a_locked_table(cuda: FakeRuntime) -> None:
     table = torch.ones(100, 4)
     with HostRegistration(table[:10]), HostRegistration(table[90:]):
-        cuda.next_status = Status.cudaErrorHostMemoryAlreadyRegistered
+        cuda.status["cudaHostRegister"] = TAKEN
         with pytest.raises(CudaCallError, match="open a single table on the whole tensor"):
             HostRegistration(table)
-        cuda.next_status = Status.cudaSuccess
+        cuda.status.clear()
 
 
 def test_parts_of_what_somebody_else_locked_are_no_obstacle(cuda: FakeRuntime) -> None:
     """As the rows and then the whole of a tensor in torch's page-locked memory."""
     table = torch.ones(100, 4)
-    cuda.next_status = Status.cudaErrorHostMemoryAlreadyRegistered
+    cuda.status["cudaHostRegister"] = TAKEN
     with HostRegistration(table[:10]), HostRegistration(table) as whole:
         assert whole.address
         assert mapped_memory.registered_bytes() == 0
@@ -201,17 +209,17 @@ def test_a_collection_meanwhile_may_unregister_others(cuda: FakeRuntime, at: int
 
 
 def test_memory_that_somebody_else_locked_is_used_and_left_alone(cuda: FakeRuntime) -> None:
-    cuda.next_status = Status.cudaErrorHostMemoryAlreadyRegistered
+    cuda.status["cudaHostRegister"] = TAKEN
     with HostRegistration(torch.ones(4, 4)) as registration:
         assert registration.address
-    assert cuda.reset_errors == 1
+    assert cuda.calls.count("cudaGetLastError") == 1
     cuda.kind = "Unregistered"  # only a part of it is: no use
     with pytest.raises(CudaCallError, match="AlreadyRegistered"):
         HostRegistration(torch.ones(4, 4))
 
 
 def test_errors_say_what_to_do(cuda: FakeRuntime) -> None:
-    cuda.next_status = Status.cudaErrorMemoryAllocation
+    cuda.status["cudaHostRegister"] = Status.cudaErrorMemoryAllocation
     with pytest.raises(
         CudaCallError, match=r"page-locked; RLIMIT_MEMLOCK is .*ulimit -l"
     ) as caught:
@@ -230,23 +238,9 @@ def test_read_only_files_are_registered_read_only(cuda: FakeRuntime, tmp_path: P
     with HostRegistration(table) as registration:
         assert registration.read_only
         assert cuda.registered == {table.data_ptr(): (800, 1 | 2 | 8)}
-    cuda.attributes["read_only"] = 0
+    cuda.attributes = 0
     with pytest.raises(CudaCallError, match="Copy the table into memory first"):
         HostRegistration(table)
-
-
-def test_writable_reads_the_kernels_list(tmp_path: Path) -> None:
-    maps = tmp_path / "maps"
-    maps.write_text(
-        "1000-2000 r--s 00000000 00:01 5   /table.npy\n2000-3000 rw-p 00000000 00:00 0\n"
-    )
-    assert not writable(0x1000, maps)
-    assert not writable(0x1FFF, maps)
-    assert writable(0x2000, maps)
-    assert writable(0x9000, maps)
-    assert writable(0x1000, tmp_path / "missing")
-    with mmap.mmap(-1, 4096) as memory:
-        assert writable(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
 
 
 def test_a_forked_child_unregisters_nothing(cuda: FakeRuntime) -> None:
@@ -256,18 +250,11 @@ def test_a_forked_child_unregisters_nothing(cuda: FakeRuntime) -> None:
         assert len(cuda.registered) == 1
 
 
-def test_managed_memory_stays_well_below_the_gpus(
-    cuda: FakeRuntime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10 << 30, 20 << 30))
+def test_managed_memory_stays_well_below_the_gpus(cuda: FakeRuntime) -> None:
     assert managed_refusal(5 << 30, 0) is None
     assert str(managed_refusal((5 << 30) + 1, 0)).startswith("no_memory: managed memory of 5.0 GiB")
-    cuda.attributes["managed"] = 0
+    cuda.attributes = 0
     assert str(managed_refusal(1, 0)).startswith("unsupported")
-
-
-def test_a_call_without_a_result_gives_none(cuda: FakeRuntime) -> None:
-    assert call_runtime("cudaGetLastError") is None
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
@@ -279,59 +266,21 @@ def test_without_a_driver_the_error_is_clear() -> None:
 def test_nothing_is_unregistered_while_a_gather_may_read_it(cuda: FakeRuntime) -> None:
     registration = HostRegistration(torch.ones(4, 4))
     registration.close()
-    assert cuda.waited == 1
+    assert "cudaDeviceSynchronize" in cuda.calls
     broken = HostRegistration(torch.ones(4, 4))
-    cuda.sync_status = Status.cudaErrorNotSupported  # a context that has failed before
+    # A context that has failed before:
+    cuda.status["cudaDeviceSynchronize"] = Status.cudaErrorNotSupported
     with pytest.raises(CudaCallError, match="cudaDeviceSynchronize"):
         broken.close()
     assert cuda.registered == {}
 
 
-class ManagedRuntime(FakeRuntime):
-    """Managed memory from the host's heap; takes note of the advice, in CUDA's own types."""
-
-    cudaMemAttachGlobal = 1  # noqa: N815
-
-    def __init__(self) -> None:
-        super().__init__()
-        real = pytest.importorskip("cuda.bindings.runtime")
-        self.cudaMemLocation = real.cudaMemLocation
-        self.cudaMemLocationType = real.cudaMemLocationType
-        self.cudaMemoryAdvise = real.cudaMemoryAdvise
-        self.held: dict[int, Any] = {}
-        self.advice: list[tuple[int, int, str, str, int]] = []
-        self.advise_status = Status.cudaSuccess
-
-    def cudaMallocManaged(self, size: int, flags: int) -> tuple[Any, ...]:  # noqa: N802
-        assert flags == self.cudaMemAttachGlobal
-        room = (ctypes.c_uint8 * size)()
-        self.held[ctypes.addressof(room)] = room
-        return (Status.cudaSuccess, ctypes.addressof(room))
-
-    def cudaMemAdvise(self, ptr: int, size: int, advice: Any, place: Any) -> tuple[Any, ...]:  # noqa: N802
-        self.advice.append((ptr, size, advice.name, place.type.name, place.id))
-        return (self.advise_status,)
-
-    def cudaFree(self, ptr: int) -> tuple[Any, ...]:  # noqa: N802
-        del self.held[ptr]
-        return (Status.cudaSuccess,)
-
-
-@pytest.fixture
-def managed(monkeypatch: pytest.MonkeyPatch) -> ManagedRuntime:
-    fake = ManagedRuntime()
-    monkeypatch.setattr(cuda_calls, "runtime", lambda: fake)
-    monkeypatch.setattr(mapped_memory, "runtime", lambda: fake)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 2 << 30))
-    return fake
-
-
-def test_a_managed_copy_prefers_the_host_and_is_mapped_for_the_gpu(managed: ManagedRuntime) -> None:
+def test_a_managed_copy_prefers_the_host_and_is_mapped_for_the_gpu(cuda: FakeRuntime) -> None:
     table = torch.randn(10, 6)
     with ManagedCopy(table, device=3) as copy:
         assert torch.equal(copy.tensor, table)
         assert copy.tensor.data_ptr() == copy.address != table.data_ptr()
-        assert managed.advice == [
+        assert cuda.advice == [
             (copy.address, 240, f"cudaMemAdvise{advice}", f"cudaMemLocationType{place}", number)
             for advice, place, number in (
                 ("SetPreferredLocation", "Host", 0),
@@ -339,15 +288,15 @@ def test_a_managed_copy_prefers_the_host_and_is_mapped_for_the_gpu(managed: Mana
             )
         ]
         assert mapped_memory.managed_bytes() == 240
-    assert managed.held == {}
+    assert cuda.held == {}
     assert mapped_memory.managed_bytes() == 0
 
 
-def test_a_managed_copy_that_cannot_be_advised_is_freed(managed: ManagedRuntime) -> None:
-    managed.advise_status = Status.cudaErrorNotSupported
+def test_a_managed_copy_that_cannot_be_advised_is_freed(cuda: FakeRuntime) -> None:
+    cuda.status["cudaMemAdvise"] = Status.cudaErrorNotSupported
     with pytest.raises(CudaCallError, match="cudaMemAdvise failed"):
         ManagedCopy(torch.ones(4, 4))
-    assert managed.held == {}
+    assert cuda.held == {}
 
 
 def test_a_table_beyond_what_one_call_takes_is_told_the_limit() -> None:

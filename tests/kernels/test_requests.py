@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gatherbench.kernels import request_histogram
+from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.grid import IN_FLIGHT, SHIFTS, GridPoint, access_width
 from gatherbench.kernels.requests import (
     RequestCounts,
@@ -18,7 +19,7 @@ from gatherbench.kernels.requests import (
     count_requests,
     counts_of_masks,
 )
-from gatherbench.kernels.shim.execute import KERNEL_SOURCE, Shim, build
+from gatherbench.kernels.shim.execute import Shim, build
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -46,7 +47,7 @@ def points(draw: st.DrawFn) -> GridPoint:
 
 
 @needs_compiler
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     point=points(),
     units=st.one_of(st.integers(1, 48), st.integers(49, 700)),

@@ -24,7 +24,7 @@ from gatherbench.bench.model.disk_cache import (
     requests_of,
 )
 from gatherbench.bench.model.load import MinibatchLoad
-from gatherbench.kernels.disk_read import MERGE_BYTES
+from gatherbench.kernels.read_engines import MERGE_BYTES
 from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.knowledge import Knowledge
 

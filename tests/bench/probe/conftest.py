@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.probe import cases, gpu, host
+from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import Table
-from gatherbench.kernels.shim.execute import KERNEL_SOURCE
 
 MIB = 1 << 20
 

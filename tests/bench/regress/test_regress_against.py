@@ -1,22 +1,43 @@
-"""A tree against a commit: a real repository of a moment's benchmarks, in real processes."""
+"""A tree against a commit: real processes of a moment's benchmarks, and the rule over pairs.
+
+What the rule says, and how often it errs, is seen on a simulated machine.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import random
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gatherbench.bench.regress import against, blocks, sides
-from gatherbench.bench.regress.blocks import MIN_PAIRS
-from gatherbench.bench.regress.sides import TreeError, files_of, find_commit, is_dirty, top_of
+from gatherbench.bench.regress.blocks import (
+    MIN_PAIRS,
+    MOST_PAIRS,
+    Record,
+    Sample,
+    judge,
+    judge_all,
+    run_pair,
+    worth_more,
+)
+from gatherbench.bench.regress.sides import (
+    BenchmarkError,
+    SideError,
+    find_commit,
+    is_dirty,
+    top_of,
+)
 
-WORK = "def work() -> int:\n    return sum(range({size}))\n"
+WORK = "def half() -> None:\n    pass\ndef work() -> int:\n    return sum(range({size}))\n"
 BENCH = """
 import pytest
 from gatherbench import work
@@ -26,12 +47,22 @@ def test_work(benchmark, name):
     benchmark.group = "work"
     assert benchmark.pedantic(work.work, rounds=3) > 0
 
+def test_half(benchmark):
+    benchmark.pedantic(work.half)
+
 def test_yardstick(benchmark):
     benchmark.group = "other"
     benchmark.extra_info["yardstick"] = True
     assert benchmark.pedantic(lambda: sum(range(20_000))) > 0
 """
+LATE = """
+from gatherbench.late import late
+
+def test_late(benchmark):
+    assert benchmark.pedantic(late) == 1
+"""
 Git = Callable[..., str]
+Machine = Callable[[float], float]
 
 
 @pytest.fixture
@@ -77,25 +108,40 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(repository: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    file = repository / "found.json"
+    file = repository.with_name("found.json")
     status = against.main(["before", "--tree", str(repository), "--json", str(file), *options])
     return status, json.loads(file.read_text())
 
 
 def test_both_sides_run_their_own_code(
-    repository: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+    git: Git, repository: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "MOST_PAIRS", MIN_PAIRS)
+    for bound in ("MIN_PAIRS", "MOST_PAIRS"):
+        monkeypatch.setattr(blocks, bound, 3)
     write_work(repository, 200_000, ["one", "added"])
+    package, benchmarks = repository / "src" / "gatherbench", repository / "bench" / "regress"
+    with (package / "work.py").open("a") as more:
+        more.write("def half() -> None:\n    raise RuntimeError('broken on purpose')\n")
+    (package / "late.py").write_text("def late():\n    return 1\n")
+    (benchmarks / "bench_late.py").write_text(LATE)
+    before = git("status", "--porcelain"), git("worktree", "list"), git("for-each-ref")
     status, result = found(repository, "--budget", "60")
+    assert (git("status", "--porcelain"), git("worktree", "list"), git("for-each-ref")) == before
     entries = {e["name"].rpartition("::")[2]: e for e in result["benchmarks"]}
     words = {name: entry["verdict"] for name, entry in entries.items()}
-    assert words["test_work[added]"] == "NEW"
-    assert words["test_work[gone]"] == "MISSING"
-    assert words["test_work[one]"] == "SLOW"
-    assert words["test_yardstick"] in ("SAME", "AMBIGUOUS")
+    assert words.pop("test_yardstick") in ("SAME", "AMBIGUOUS")
+    assert words == {
+        "test_work[one]": "SLOW",
+        "test_work[added]": "NEW",
+        "test_work[gone]": "MISSING",
+        "test_half": "FAILED",
+        "test_late": "NEW",
+    }
     assert status == 1
+    assert "broken on purpose" in entries["test_half"]["reason"]
+    assert "gatherbench.late" in entries["test_late"]["reason"]
     assert entries["test_work[one]"]["ratio"] > 5
+    assert entries["test_late"]["ratio"] is None
     assert entries["test_yardstick"]["yardstick"] is True
     samples = entries["test_work[one]"]["samples"]
     assert all(len(s["base_s"]) == len(s["head_s"]) == len(s["head_first"]) for s in samples)
@@ -106,25 +152,14 @@ def test_both_sides_run_their_own_code(
     assert not list(scratch.iterdir())
 
 
-def test_what_only_this_tree_cannot_run_has_failed(repository: Path, scratch: Path) -> None:
-    (repository / "src" / "gatherbench" / "work.py").write_text(
-        "NAMES = ['one']\ndef work():\n    raise RuntimeError('broken on purpose')\n"
-    )
-    status, result = found(repository, "--budget", "1", "--only", "e")
-    entry = next(e for e in result["benchmarks"] if "[one]" in e["name"])
-    assert entry["verdict"] == "FAILED"
-    assert "broken on purpose" in entry["reason"]
-    assert status == 1
-
-
-def test_a_budget_for_no_pair_judges_nothing(
+def test_a_budget_for_one_pair_judges_nothing(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, result = found(repository, "--budget", "0.1")
+    status, result = found(repository, "--budget", "0.1", "--only", "yardstick")
     assert status == 0
     assert "larger budget" in capsys.readouterr().out
-    assert {e["verdict"] for e in result["benchmarks"]} == {"AMBIGUOUS"}
-    assert all("0 of at least 6 pairs" in e["reason"] for e in result["benchmarks"])
+    (entry,) = result["benchmarks"]
+    assert (entry["verdict"], entry["reason"]) == ("AMBIGUOUS", "1 of at least 6 pairs")
 
 
 def test_a_process_that_dies_is_named_with_its_last_words(
@@ -150,40 +185,9 @@ def test_benchmarks_that_cannot_be_read(
     assert "no_such_module" in capsys.readouterr().err
 
 
-def test_a_module_that_the_base_cannot_import_is_new_and_says_why(
-    repository: Path, scratch: Path
-) -> None:
-    (repository / "src" / "gatherbench" / "late.py").write_text("def late():\n    return 1\n")
-    (repository / "bench" / "regress" / "bench_late.py").write_text(
-        "from gatherbench.late import late\n\n\ndef test_late(benchmark):\n"
-        "    assert benchmark.pedantic(late) == 1\n"
-    )
-    status, result = found(repository, "--budget", "0.1")
-    words = {e["name"].rpartition("::")[2]: e for e in result["benchmarks"]}
-    assert words["test_late"]["verdict"] == "NEW"
-    assert "gatherbench.late" in words["test_late"]["reason"]
-    assert words["test_work[one]"]["verdict"] == "AMBIGUOUS"
-    assert status == 0
-
-
 def test_nothing_by_that_name(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert against.main(["before", "--tree", str(repository), "--only", "no such"]) == 2
     assert "no benchmark runs on both sides" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
-def test_the_files_are_gone_after_an_exception(
-    repository: Path, scratch: Path, error: type[BaseException]
-) -> None:
-    def leave() -> None:
-        with files_of(repository, find_commit(repository, "before")) as folder:
-            assert (folder / "tree" / "bench" / "regress" / "bench_work.py").read_text() == BENCH
-            assert not folder.is_relative_to(repository)
-            raise error
-
-    with pytest.raises(error):
-        leave()
-    assert not list(scratch.iterdir())
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -195,22 +199,16 @@ def test_a_signal_cleans_up(
     status: int,
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
-        assert list(scratch.iterdir())
+        (folder,) = scratch.iterdir()
+        assert (folder / "tree" / "bench" / "regress" / "bench_work.py").read_text() == BENCH
         os.kill(os.getpid(), number)
         pytest.fail("the signal was not heard")
 
     # Started in the background, pytest may have inherited a SIGINT that is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    monkeypatch.setattr(against, "run_pair", interrupted)
+    monkeypatch.setattr(against, "both_sides", interrupted)
     assert against.main(["before", "--tree", str(repository), "--budget", "60"]) == status
     assert not list(scratch.iterdir())
-
-
-def test_the_repository_is_left_as_it_was(git: Git, repository: Path) -> None:
-    before = git("status", "--porcelain"), git("worktree", "list"), git("for-each-ref")
-    with files_of(repository, find_commit(repository, "before")):
-        pass
-    assert (git("status", "--porcelain"), git("worktree", "list"), git("for-each-ref")) == before
 
 
 def test_unknown_commits_and_folders(
@@ -222,12 +220,12 @@ def test_unknown_commits_and_folders(
     elsewhere.mkdir()
     assert against.main(["HEAD", "--tree", str(elsewhere)]) == 2
     assert "in no git checkout" in capsys.readouterr().err
-    with pytest.raises(TreeError, match="run it in a clone"):
+    with pytest.raises(SideError, match="run it in a clone"):
         top_of(elsewhere)
 
 
 def test_the_base_when_none_is_named(git: Git, repository: Path) -> None:
-    with pytest.raises(TreeError, match="no commit 'HEAD~1'"):
+    with pytest.raises(SideError, match="no commit 'HEAD~1'"):
         find_commit(repository)  # the first commit, and nothing changed
     first = git("rev-parse", "HEAD")
     write_work(repository, 1, ["one"])
@@ -244,3 +242,176 @@ def test_the_base_when_none_is_named(git: Git, repository: Path) -> None:
     assert find_commit(repository).sha == second
     git("update-ref", "refs/remotes/origin/main", first)
     assert find_commit(repository).sha == first
+
+
+# --- the rule over pairs, on a simulated machine ---
+
+
+def sampled(name: str, log_ratios: Iterable[float], group: str = "", **more: Any) -> Record:
+    record = Record(name, turns=1, rounds=1, group=group, **{"pair_s": 1.0, **more})
+    for pair, log_ratio in enumerate(log_ratios):
+        record.samples.append(Sample(pair, (1.0,), (math.exp(log_ratio),), (False,)))
+    return record
+
+
+def test_too_few_pairs_decide_nothing() -> None:
+    verdict = judge(sampled("x", [1.0] * (MIN_PAIRS - 1)), 1)
+    assert (verdict.word, verdict.reason) == ("AMBIGUOUS", "5 of at least 6 pairs")
+    assert judge(sampled("x", [1.0] * MIN_PAIRS), 1).word == "SLOW"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "count", "family", "word"),
+    [
+        (1.0, 0.02, 6, 50, "SAME"),
+        (1.0, 0.5, 16, 50, "AMBIGUOUS"),
+        (1.05, 0.01, 6, 50, "SAME"),
+        (1.2, 0.02, 6, 1, "SLOW"),
+        (1.2, 0.02, 6, 50, "SLOW"),
+        (1.2, 0.1, 6, 50, "AMBIGUOUS"),
+        (1.0 / 1.2, 0.02, 12, 50, "FAST"),
+        (1.1, 0.02, 12, 50, "AMBIGUOUS"),
+    ],
+)
+def test_words(ratio: float, spread: float, count: int, family: int, word: str) -> None:
+    centred = np.linspace(-spread, spread, count)
+    verdict = judge(sampled("x", math.log(ratio) + centred), family)
+    assert verdict.word == word, verdict.reason
+    assert verdict.ratio is not None
+    assert verdict.ratio.value == pytest.approx(ratio)
+
+
+def test_a_yardstick_that_moves_the_same_way_takes_slow_back() -> None:
+    slow, fast = [0.5] * 12, [-0.5] * 12
+    ours, other = sampled("b.py::ours", slow, "gather"), sampled("b.py::else", slow, "other")
+    for marks, word in ((slow, "AMBIGUOUS"), ([0.0] * 12, "SLOW"), (fast, "SLOW")):
+        mark = sampled("b.py::torch", marks, "gather", yardstick=True)
+        verdicts = judge_all([ours, mark, other])
+        assert [verdicts[0].word, verdicts[2].word] == [word, "SLOW"]
+    (moved,) = judge_all([sampled("b.py::torch", slow, "gather", yardstick=True)])
+    assert moved.word == "AMBIGUOUS"
+    assert "not our code" in moved.reason
+
+
+class Clock:
+    """Time on a simulated machine, whose ``speed`` stretches what runs on it."""
+
+    def __init__(self, speed: Machine, seed: int) -> None:
+        self.now_s, self.speed = 0.0, speed
+        self.rng = np.random.default_rng(seed)
+
+
+class Simulated:
+    """A side whose rounds take ``cost_s``, and whose processes differ among themselves."""
+
+    def __init__(
+        self, clock: Clock, cost_s: float, process_spread: float = 0.02, tail: float = 0.1
+    ) -> None:
+        self._clock, self._tail = clock, tail
+        self._cost_s = cost_s * math.exp(clock.rng.normal(0, process_spread))
+        self.fails = False
+
+    def begin(self, name: str, after: str | None) -> dict[str, object]:
+        return {"group": None, "extra_info": {}}
+
+    def block(self, untimed: int, rounds: int) -> list[float]:
+        if self.fails:
+            raise BenchmarkError("it broke")
+        times_s = []
+        for _ in range(untimed + rounds):
+            tail = self._clock.rng.lognormal(0, self._tail)
+            seconds = self._cost_s * self._clock.speed(self._clock.now_s) * tail
+            self._clock.now_s += seconds
+            times_s.append(float(seconds))
+        return times_s[untimed:]
+
+    def end(self) -> None:
+        self._clock.now_s += self._cost_s
+
+
+def verdict_of(machine: Machine, head_s: float, seed: int, pairs: int = 12) -> str:
+    clock, rng = Clock(machine, seed), random.Random(seed)
+    record = Record("x", rounds=1, turns=9)
+    for pair in range(pairs):
+        base: Any = Simulated(clock, 0.010)
+        head: Any = Simulated(clock, head_s)
+        run_pair(base, head, [record], pair, rng)
+    return judge(record, 50).word
+
+
+MACHINES: dict[str, Machine] = {
+    "steady": lambda now_s: 1.0,
+    "drifts to half its speed": lambda now_s: 1 + now_s / 3,
+    "a slow phase in the middle": lambda now_s: 1.7 if 0.8 < now_s < 1.6 else 1.0,
+    "bursts": lambda now_s: 3.0 if math.sin(1000 * now_s) > 0.8 else 1.0,
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
+def test_what_slows_the_machine_down_is_not_blamed_on_the_code(machine: Machine) -> None:
+    words = [verdict_of(machine, 0.010, seed) for seed in range(40)]
+    assert not {"SLOW", "FAST"} & set(words)
+    assert words.count("SAME") >= 15
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
+def test_a_quarter_more_is_found_all_the_same(machine: Machine) -> None:
+    words = [verdict_of(machine, 0.0125, seed) for seed in range(20)]
+    assert words.count("SLOW") >= 12
+    assert "SAME" not in words
+    assert "FAST" not in words
+
+
+def test_one_run_after_the_other_would_have_blamed_the_code() -> None:
+    """The machine of the slow phase fools a comparison that does not take turns."""
+    clock = Clock(MACHINES["a slow phase in the middle"], 0)
+    base, head = Simulated(clock, 0.010), Simulated(clock, 0.010)
+    alone = np.median(base.block(0, 80)), np.median(head.block(0, 40))
+    assert alone[1] / alone[0] > 1.3
+
+
+def names(records: list[Record]) -> list[str]:
+    return [record.name for record in records]
+
+
+def test_all_go_on_until_each_has_enough_then_those_in_doubt() -> None:
+    same = sampled("same", [0.0] * MIN_PAIRS)
+    slow = sampled("slow", [0.3] * MIN_PAIRS)
+    late = sampled("late", [0.0] * (MIN_PAIRS - 1))
+    new = Record("new", base_error="not there")
+    assert names(worth_more([same, slow, late, new], 1e3, 0.1)) == ["same", "slow", "late"]
+    late.samples.append(late.samples[0])
+    assert names(worth_more([same, slow, late, new], 1e3, 0.1)) == ["slow"]
+    done = sampled("done", [0.3] * MOST_PAIRS)
+    assert worth_more([same, done], 1e3, 0.1) == []
+
+
+def test_too_little_time_for_all_goes_to_what_differs_most() -> None:
+    rest = [sampled(f"same {number}", [0.0] * MIN_PAIRS) for number in range(48)]
+    noisy = sampled("noisy", [-0.9, 0.9, -0.5, 0.5, -0.2, 0.2], pair_s=30)
+    slow = sampled("slow", [0.3] * MIN_PAIRS, pair_s=1)
+    assert names(worth_more([*rest, noisy, slow], 30.0, 0.1)) == ["slow"]
+    assert names(worth_more([*rest, noisy, slow], 900.0, 0.1)) == ["noisy", "slow"]
+    assert worth_more([*rest, noisy, slow], 5.0, 0.1) == []
+
+
+def test_blocks_are_as_long_as_needed_and_not_too_few_or_many() -> None:
+    for round_s, expected in ((1e-5, (400, 15)), (0.01, (1, 10)), (3.0, (1, 7))):
+        clock, record = Clock(lambda now_s: 1.0, 0), Record("x")
+        base: Any = Simulated(clock, round_s, 0.0, 0.0)
+        head: Any = Simulated(clock, 2 * round_s, 0.0, 0.0)
+        run_pair(base, head, [record], 1, random.Random(0))
+        assert (record.rounds, record.turns) == expected
+        assert len(record.samples[0].head_first) == record.turns
+        assert record.ratio.value == pytest.approx(2)
+
+
+def test_a_benchmark_that_breaks_later_is_named_by_its_side() -> None:
+    clock = Clock(lambda now_s: 1.0, 0)
+    base: Any = Simulated(clock, 0.01)
+    head: Any = Simulated(clock, 0.01)
+    head.fails = True
+    record = Record("x", rounds=1, turns=3)
+    run_pair(base, head, [record], 1, random.Random(0))
+    assert (record.base_error, record.head_error, record.samples) == ("", "it broke", [])
+    assert record.one_sided().word == "FAILED"

@@ -69,7 +69,8 @@ def test_a_limited_case_has_a_cgroup_that_goes_when_it_ends(dataset: Path) -> No
     with limited(job(dataset)) as given:
         assert given.memory is not None
         assert given.memory.cgroup is not None
-        assert given.memory.size == MemoryCgroup(given.memory.cgroup).limit() == 8 * MIB
+        limit = given.memory.cgroup / MemoryCgroup(given.memory.cgroup).version.limit
+        assert given.memory.size == int(limit.read_text()) == 8 * MIB
     assert not given.memory.cgroup.exists()
     with pytest.raises(KeyboardInterrupt), limited(job(dataset)) as given:
         raise KeyboardInterrupt
