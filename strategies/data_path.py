@@ -74,6 +74,18 @@ class DataPath:
         return copied + self.gpu_link_read_bytes + self.gpu_memory_bytes + sent
 
 
+def staged_path(ids: Tensor, row_bytes: int) -> DataPath:
+    """How one minibatch (``[B]``) travels that the CPU gathers, to be copied as a whole."""
+    size = ids.numel() * row_bytes
+    return DataPath(
+        payload_bytes=size,
+        cpu_read_bytes=size,
+        cpu_write_bytes=size,
+        copy_engine_bytes=size,
+        gpu_requests={},
+    )
+
+
 def zero_copy_path(ids: Tensor, row_bytes: int, policy_name: str, order: Order) -> DataPath:
     """How one minibatch travels when the GPU reads the rows in place.
 

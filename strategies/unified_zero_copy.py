@@ -19,7 +19,7 @@ from gatherbench.strategies.cuda_kernel_fetcher import open_managed, open_regist
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge
-from gatherbench.strategies.places import with_index, zero_copy_skip
+from gatherbench.strategies.places import kernel_skip, with_index
 
 #: The launch policy on a GPU.
 POLICY = "unaligned"
@@ -41,7 +41,7 @@ class UnifiedZeroCopy(Strategy):
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         managed = self.memory == "managed"
-        reason = zero_copy_skip(device, "memory = managed" if managed else None)
+        reason = kernel_skip(device, "memory = managed" if managed else None)
         if reason is None and managed:
             return managed_refusal(table_bytes, with_index(device).index)
         return reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -13,13 +13,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from gatherbench.kernels import read_engines
 from gatherbench.kernels.disk_read import DiskReadError
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies import conformance
-from gatherbench.strategies.base import Fetcher
+from gatherbench.strategies.base import Fetcher, Minibatches
 from gatherbench.strategies.conformance import NonconformingError
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.disk_direct import DiskDirect
@@ -136,15 +135,8 @@ def test_the_page_cache_gets_nothing(file: TableFile, engine: str) -> None:
 class SaysRowsForBlocks(DiskDirect):
     name: ClassVar[str] = "says_rows_for_blocks"
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        paths = super().data_paths(batches, row_bytes, num_rows, knowledge, before)
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        paths = super()._data_paths(of)
         return (replace(path, disk_bytes=path.disk_payload_bytes) for path in paths)
 
 
@@ -152,15 +144,8 @@ class SaysRowsForBlocks(DiskDirect):
 class ForgetsTheHeader(DiskDirect):
     name: ClassVar[str] = "forgets_the_header"
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        return super().data_paths(batches, row_bytes, num_rows, NOTHING, before)
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        return super()._data_paths(replace(of, knowledge=NOTHING))
 
 
 @pytest.mark.parametrize("wrong", [SaysRowsForBlocks(), ForgetsTheHeader(merge="no")], ids=str)

@@ -11,7 +11,7 @@ import torch
 
 from gatherbench.strategies import places, registry
 from gatherbench.strategies.cpu_gather import CpuGather
-from gatherbench.strategies.places import cuda_skip
+from gatherbench.strategies.places import path_skip
 from gatherbench.strategies.registry import STRATEGIES, build, default_variants, get, variants
 
 README = Path(__file__).parents[2] / "README.md"
@@ -116,9 +116,9 @@ def test_a_gpu_that_is_not_there_is_told_which_are(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    told = cuda_skip(torch.device("cuda:4"))
+    told = path_skip(torch.device("cuda:4"))
     assert told == f"no_device: this machine's {said}"
-    assert cuda_skip(torch.device("cuda:0")) is None
+    assert path_skip(torch.device("cuda:0")) is None
 
 
 def test_a_table_too_large_for_a_second_copy_is_refused_before_it_is_made() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.strategies import conformance
-from gatherbench.strategies.base import Fetcher, Strategy, Ticket, check_ids
+from gatherbench.strategies.base import Fetcher, Minibatches, Strategy, Ticket, check_ids
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.conformance import NonconformingError, check_strategy, known_of
 from gatherbench.strategies.data_path import DataPath
@@ -292,15 +292,8 @@ class KeepsMoreThanThereIs(Made):
 
 @dataclass(frozen=True)
 class LosesAMinibatch(Made):
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        return islice(super().data_paths(batches, row_bytes, num_rows, knowledge, before), 1, None)
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        return islice(super()._data_paths(of), 1, None)
 
 
 @dataclass(frozen=True)
@@ -333,17 +326,10 @@ class FetchesWithUnknownRanks(Made):
 class LearnsWithoutAWord(Made):
     """Once a minibatch was fetched, the CPU reads less."""
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        saved = sum(len(ids) for ids in before) > 0
-        for ids in batches:
-            path = self.data_path(ids, row_bytes)
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        saved = sum(len(ids) for ids in of.before) > 0
+        for ids in of.batches:
+            path = self.data_path(ids, of.row_bytes)
             yield replace(path, cpu_read_bytes=path.cpu_read_bytes // (1 + saved))
 
 
@@ -376,18 +362,11 @@ class FirstRowsKept(Made):
     def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         return self.kept_bytes
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        for ids in batches:
-            path = self.data_path(ids[ids >= self.FIRST], row_bytes)
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        for ids in of.batches:
+            path = self.data_path(ids[ids >= self.FIRST], of.row_bytes)
             sent = path.copy_engine_bytes + 8 * ids.numel()
-            payload = ids.numel() * row_bytes
+            payload = ids.numel() * of.row_bytes
             here = payload - path.payload_bytes
             yield replace(
                 path, payload_bytes=payload, copy_engine_bytes=sent, gpu_memory_bytes=here
