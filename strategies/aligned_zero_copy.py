@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gatherbench.kernels.order import read_order
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.cuda_kernel_fetcher import open_registered
+from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher, HostPath, host_buffer
 from gatherbench.strategies.knowledge import Knowledge
@@ -44,7 +44,7 @@ class AlignedZeroCopy(Strategy):
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
-            return open_registered(features, device, POLICY, self.order)
+            return KernelFetcher.registered(features, device, POLICY, self.order)
         paths: dict[str, type[HostPath]] = {
             "given": DirectPath,
             "sorted": SortedPath,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gatherbench.kernels.host_memory import resident_copy
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.cuda_kernel_fetcher import open_resident
+from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
@@ -44,5 +44,5 @@ class AllInGpu(Strategy):
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
-            return open_resident(features, device, "unaligned")
+            return KernelFetcher.resident(features, device, "unaligned")
         return HostFetcher(DirectPath(resident_copy(features)), features, lookahead=0)

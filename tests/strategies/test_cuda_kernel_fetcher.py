@@ -22,7 +22,13 @@ from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import Table
 from gatherbench.kernels.order import ORDERS, Order
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
-from gatherbench.strategies import conformance, cuda_cached, cuda_kernel_fetcher, cuda_sharded
+from gatherbench.strategies import (
+    conformance,
+    cuda_cached,
+    cuda_kernel_fetcher,
+    cuda_overlap,
+    cuda_sharded,
+)
 from gatherbench.strategies.cuda_cached import CachedFetcher
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.cuda_sharded import ShardedFetcher
@@ -338,12 +344,12 @@ def test_a_cached_fetch_that_runs_ahead_is_confined_to_its_share(
 ) -> None:
     table, taken = torch.zeros(conformance.NUM_ROWS, 3), []
 
-    def registered(*_: object, fetcher: type[CachedFetcher], overlapped: bool) -> CachedFetcher:
-        return fetcher(table, HOST, Memory(table), [], "aligned", overlapped=overlapped)
+    def registered(*_: object, overlapped: bool) -> CachedFetcher:
+        return CachedFetcher(table, HOST, Memory(table), [], "aligned", overlapped=overlapped)
 
-    monkeypatch.setattr(cuda_cached, "open_registered", registered)
+    monkeypatch.setattr(CachedFetcher, "registered", registered)
     monkeypatch.setattr(
-        cuda_cached, "share_threads", lambda _, percent: taken.append(percent) or "a cap"
+        cuda_overlap, "share_threads", lambda _, percent: taken.append(percent) or "a cap"
     )
     with cuda_cached.open_cached(table, HOST, "aligned", hot(1), [], lookahead) as fetcher:
         told = [step.value for step in fetcher.setup if step.metric == "budget"]
@@ -417,19 +423,17 @@ def test_a_rank_has_its_part_where_it_is_to_lie(
     asked: list[str] = []
 
     def opener(where: str) -> Any:
-        def opened(
-            rows: Tensor, *_: object, fetcher: type[ShardedFetcher], overlapped: bool
-        ) -> Any:
+        def opened(rows: Tensor, *_: object, overlapped: bool) -> Any:
             asked.append(where)
             made = (HOST, Memory(rows), [], "aligned", "unique")
-            return fetcher(rows, *made, overlapped=overlapped)
+            return ShardedFetcher(rows, *made, overlapped=overlapped)
 
         return opened
 
     taken: list[int] = []
-    for name in ("open_registered", "open_resident"):
-        monkeypatch.setattr(cuda_sharded, name, opener(name))
-    monkeypatch.setattr(cuda_sharded, "share_threads", lambda _, n: taken.append(n) or "a cap")
+    for name in ("registered", "resident"):
+        monkeypatch.setattr(ShardedFetcher, name, opener(name))
+    monkeypatch.setattr(cuda_overlap, "share_threads", lambda _, n: taken.append(n) or "a cap")
     for module in (cuda_kernel_fetcher, cuda_sharded):
         monkeypatch.setattr(module, "pointer_kind", lambda address: "somewhere")
     part = part_of(table, Ranks(0, 1, 1), hot(1))
@@ -438,5 +442,5 @@ def test_a_rank_has_its_part_where_it_is_to_lie(
     ) as fetcher:
         assert fetcher.lookahead == ahead
         assert [one.part for one in fetcher.residency()] == ["the table", "the part that is kept"]
-    assert asked == ["open_resident" if in_gpu else "open_registered"]
+    assert asked == ["resident" if in_gpu else "registered"]
     assert taken == shares

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,10 +88,6 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Tensor:
         QUEUE.append((Stream.current.name, "gather", out.data_ptr()))
         out.copy_(rows[ids.long()])
 
-    def dumps(tensor: Tensor) -> bytes:
-        SHARED[b"%d" % tensor.data_ptr()] = tensor
-        return b"%d" % tensor.data_ptr()
-
     Stream.current = Stream("training")
     for name, value in (
         ("Event", Event),
@@ -104,27 +99,24 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Tensor:
         ("current_stream", lambda device: Stream.current),
     ):
         monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(mps, "open_registered", lambda *_: Fetcher(rows))
+    monkeypatch.setattr(mps.KernelFetcher, "registered", lambda *_: Fetcher(rows))
     monkeypatch.setattr(mps, "IdBuffer", Ids)
     monkeypatch.setattr(mps, "gather_into", gather)
-    monkeypatch.setattr(mps.ForkingPickler, "dumps", dumps)
-    loads = pickle.loads
-    monkeypatch.setattr(
-        mps.pickle, "loads", lambda data: SHARED[data] if data in SHARED else loads(data)
-    )
     return rows
 
 
-def test_no_wait_is_missing_between_the_two(table: Tensor) -> None:
+def both(table: Tensor) -> tuple[mps.CudaTrainingSide, mps.CudaProducerSide]:
     here = mps.CudaTrainingSide(table, HOST)
-    there = mps.CudaProducerSide(table, ordinal=0, policy="aligned")
-    here.meet(there.greeting())
-    there.meet(here.greeting())
+    return here, mps.CudaProducerSide(table, 0, "aligned", here.handles())
+
+
+def test_no_wait_is_missing_between_the_two(table: Tensor) -> None:
+    here, there = both(table)
     for place, ids in ((0, torch.tensor([4, 2])), (1, torch.tensor([7], dtype=torch.int32))) * 2:
         QUEUE.clear()
-        out, payload = here.rows(place, len(ids))
-        if payload is not None:
-            there.attach(place, payload)
+        out, buffer = here.rows(place, len(ids))
+        if buffer is not None:
+            there.attach(place, buffer)
         here.free(place)
         there.gather(place, ids)
         here.arrived(place)
@@ -145,21 +137,17 @@ def test_no_wait_is_missing_between_the_two(table: Tensor) -> None:
 
 
 def test_a_buffer_is_handed_over_when_it_is_new_and_not_again(table: Tensor) -> None:
-    here = mps.CudaTrainingSide(table, HOST)
-    there = mps.CudaProducerSide(table, ordinal=0, policy="aligned")
+    here, there = both(table)
     assert here.rows(0, 0)[1] is None, "no rows, no buffer"
-    payloads = [here.rows(0, count)[1] for count in (5, 3, 5, 500, 20)]
-    assert [p is not None for p in payloads] == [True, False, False, True, False]
-    there.attach(0, payloads[3])  # type: ignore[arg-type]
+    buffers = [here.rows(0, count)[1] for count in (5, 3, 5, 500, 20)]
+    assert [p is not None for p in buffers] == [True, False, False, True, False]
+    there.attach(0, buffers[3])  # type: ignore[arg-type]
     assert QUEUE[-1][:2] == ("producer", "synchronize"), "a gather may still write to the old one"
     assert len(there._out[0]) >= 500, "all the room there is, not this fetch's"
 
 
 def test_an_empty_fetch_needs_no_buffer(table: Tensor) -> None:
-    here = mps.CudaTrainingSide(table, HOST)
-    there = mps.CudaProducerSide(table, ordinal=0, policy="aligned")
-    here.meet(there.greeting())
-    there.meet(here.greeting())
+    here, there = both(table)
     out, _ = here.rows(1, 0)
     here.free(1)
     there.gather(1, torch.empty(0, dtype=torch.int64))
