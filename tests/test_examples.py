@@ -40,11 +40,10 @@ def run(*arguments: str) -> None:
 
 
 @pytest.mark.usefixtures("data_root")
-@pytest.mark.parametrize("strategy", ["async_zero_copy", "cpu_gather"])
-def test_train_wordnet(strategy: str, capfd: pytest.CaptureFixture[str]) -> None:
-    run("--epochs", "2", "--max-batches", "10", "--strategy", strategy)
+def test_train_wordnet(capfd: pytest.CaptureFixture[str]) -> None:
+    run("--epochs", "2", "--max-batches", "10", "--strategy", "cpu_gather")
     said = capfd.readouterr().out
-    assert f"data path: UnifiedTensor([117659, 300], torch.float32, {strategy} (" in said
+    assert "data path: UnifiedTensor([117659, 300], torch.float32, cpu_gather (" in said
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+), 10 batches", said)]
     assert len(losses) == 2
     assert losses[1] < losses[0]
@@ -70,10 +69,7 @@ def torchrun(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.usefixtures("data_root")
-@pytest.mark.parametrize(
-    ("averaged", "strategy"),
-    [(True, "async_zero_copy"), (True, "sharded"), (False, "async_zero_copy")],
-)
+@pytest.mark.parametrize(("averaged", "strategy"), [(True, "sharded"), (False, "async_zero_copy")])
 def test_train_ddp(averaged: bool, strategy: str, tmp_path: Path) -> None:
     """Ranks end with the same parameters, by whose digests a script without DDP is found out."""
     script, shared = EXAMPLES / "train_ddp.py", tmp_path / "shared"

@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -28,9 +28,10 @@ from gatherbench.strategies import (
     cuda_kernel_fetcher,
     cuda_overlap,
     cuda_sharded,
+    mps,
 )
 from gatherbench.strategies.cuda_cached import CachedFetcher
-from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
+from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
 from gatherbench.strategies.cuda_sharded import ShardedFetcher
 from gatherbench.strategies.knowledge import Ranks
 from gatherbench.strategies.placed import Kept, Placed
@@ -54,10 +55,25 @@ class Notes:
 
 
 class Event:
+    #: By the handle by which another process finds it.
+    shared: ClassVar[dict[bytes, Event]] = {}
+
+    def __init__(self, interprocess: bool = False) -> None:
+        self.interprocess = interprocess
+
     def record(self, stream: Stream) -> None:
         stream.notes.queue.append((stream.name, "record", self))
 
     def synchronize(self) -> None: ...
+
+    def ipc_handle(self) -> bytes:
+        assert self.interprocess
+        self.shared[b"%d" % id(self)] = self
+        return b"%d" % id(self)
+
+    @classmethod
+    def from_ipc_handle(cls, device: torch.device, handle: bytes) -> Event:
+        return cls.shared[handle]
 
 
 class Stream:
@@ -66,6 +82,9 @@ class Stream:
 
     def wait_event(self, event: Event) -> None:
         self.notes.queue.append((self.name, "wait", event))
+
+    def synchronize(self) -> None:
+        self.notes.queue.append((self.name, "synchronize", None))
 
     def record_event(self) -> Event:
         event = Event()
@@ -124,10 +143,12 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
-    monkeypatch.setattr(cuda_kernel_fetcher, "_stream", side)
+    monkeypatch.setattr(torch.cuda, "Stream", side)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(cuda_kernel_fetcher, "with_index", lambda device: device)
-    monkeypatch.setattr(cuda_kernel_fetcher, "gather_into", gather)
-    monkeypatch.setattr(cuda_sharded, "gather_into", gather)
+    for module in (cuda_kernel_fetcher, cuda_sharded, mps):
+        monkeypatch.setattr(module, "gather_into", gather)
     monkeypatch.setattr(cuda_kernel_fetcher, "architecture", lambda device: "sm_90")
     monkeypatch.setattr(cuda_kernel_fetcher, "load_gather", lambda point, arch: None)
     return made
@@ -444,3 +465,61 @@ def test_a_rank_has_its_part_where_it_is_to_lie(
         assert [one.part for one in fetcher.residency()] == ["the table", "the part that is kept"]
     assert asked == ["resident" if in_gpu else "registered"]
     assert taken == shares
+
+
+@pytest.fixture
+def both(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Tensor, mps.CudaTrainingSide, mps.CudaProducerSide]:
+    """A table, and the CUDA halves of the producer's protocol, both in one process."""
+    table = torch.arange(200.0).view(50, 4)
+    monkeypatch.setattr(KernelFetcher, "registered", lambda *_: opened(table))
+    monkeypatch.setattr(mps, "IdBuffer", lambda kind, _device: IdBuffer(kind, HOST))
+    here = mps.CudaTrainingSide(table, HOST)
+    return table, here, mps.CudaProducerSide(table, 0, "aligned", here.handles())
+
+
+Both = tuple[Tensor, mps.CudaTrainingSide, mps.CudaProducerSide]
+
+
+def test_no_wait_is_missing_between_two_processes(notes: Notes, both: Both) -> None:
+    table, here, there = both
+    for place, ids in ((0, torch.tensor([4, 2])), (1, torch.tensor([7], dtype=torch.int32))) * 2:
+        out, buffer = here.rows(place, len(ids))
+        if buffer is not None:
+            there.attach(place, buffer)
+        notes.queue.clear()
+        here.free(place)
+        there.gather(place, ids)
+        here.arrived(place)
+        assert torch.equal(out, table[ids.long()])
+        (_, free), (_, awaited) = notes.of("training")
+        (_, waited), *_, (gathers, _), (_, done) = notes.of("side1")
+        assert [what for _, what, _ in notes.queue if what != "gather"] == [
+            *("record", "wait", "record", "record", "wait"),  # the third: ids were sent
+        ]
+        assert gathers == "gather"
+        assert free is waited, "the readers of the buffer were not waited for"
+        assert done is awaited, "the rows were not waited for"
+        assert free is not done
+
+
+def test_a_buffer_is_handed_over_when_it_is_new_and_not_again(notes: Notes, both: Both) -> None:
+    _, here, there = both
+    assert here.rows(0, 0)[1] is None, "no rows, no buffer"
+    buffers = [here.rows(0, count)[1] for count in (5, 3, 5, 500, 20)]
+    assert [one is not None for one in buffers] == [True, False, False, True, False]
+    there.attach(0, buffers[3])  # type: ignore[arg-type]
+    assert notes.queue[-1][1] == "synchronize", "a gather may still write to the old one"
+    assert len(there._out[0]) >= 500, "all the room there is, not this fetch's"
+
+
+def test_an_empty_fetch_needs_no_buffer(both: Both) -> None:
+    _, here, there = both
+    out, _ = here.rows(1, 0)
+    here.free(1)
+    there.gather(1, torch.empty(0, dtype=torch.int64))
+    here.arrived(1)
+    assert out.shape == (0, 4)
+    there.close()
+    assert there._fetcher.memory.closed  # type: ignore[attr-defined]
