@@ -21,7 +21,7 @@ from torch import Tensor
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import COUNTS, Fetcher, Strategy, Ticket, announcing
-from gatherbench.strategies.data_path import BYTES
+from gatherbench.strategies.data_path import BYTES, DataPath
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of, current_ranks
 from gatherbench.strategies.partition_orders import Partitions
 
@@ -102,7 +102,11 @@ def check_pipeline(strategy: Strategy, device: torch.device) -> None:
     table = random_table(NUM_ROWS, 37, torch.float32)
     generator = torch.Generator().manual_seed(2)
     with open_known(strategy, table, device) as fetcher:
-        _require(strategy, fetcher.lookahead >= 0, "lookahead is negative")
+        said = f"its lookahead is {strategy.lookahead}, and its fetcher's {fetcher.lookahead}"
+        _require(strategy, fetcher.lookahead == strategy.lookahead >= 0, said)
+        share = strategy.gpu_share
+        beside = strategy.lookahead > 0 or share == 0
+        _require(strategy, 0 <= share < 1 and beside, f"it takes {share} of a GPU from training")
         for count in (5, 200, 3, 0, 411, 410, 64):
             flight: list[tuple[Tensor, Ticket]] = []
             for more in range(fetcher.lookahead + 1):
@@ -236,25 +240,32 @@ def check_knowledge(strategy: Strategy, device: torch.device) -> None:
     said = "data_paths() depends on what was fetched before, and learns is False"
     _require(strategy, strategy.learns or first == later, said)
     with open_known(strategy, table, device) as fetcher:
-        counted = fetcher.counts()
-        unknown = ", ".join(set(counted) - set(COUNTS))
+        unknown = ", ".join(set(fetcher.counts()) - set(COUNTS))
         _require(strategy, not unknown, f"counts() names {unknown}, which COUNTS does not")
-        fetcher.begin_epoch()
-        given = [_on(fetcher, ids) for ids in batches]
-        coming = announcing(given, fetcher.announced, fetcher.announce)
-        for ids, path in zip(coming, first, strict=True):
-            told = {
-                "rows_on_device": path.gpu_memory_bytes // 129,
-                "rows_in_memory": (path.payload_bytes - path.disk_payload_bytes) // 129,
-                "disk_read": path.disk_bytes,
-                "disk_requests": path.disk_requests,
-            }
-            fetcher.submit(ids).result()
-            before, counted = counted, fetcher.counts()
-            for name in counted.keys() & told.keys():
-                found = counted[name] - before[name]
-                said = f"{found} of {name} were counted, and {told[name]} declared"
-                _require(strategy, told[name] in (None, found), said)
+        for paths in (first, later):
+            _check_counts(strategy, fetcher, batches, paths)
+
+
+def _check_counts(
+    strategy: Strategy, fetcher: Fetcher, batches: list[Tensor], paths: list[DataPath]
+) -> None:
+    """An epoch of rows of 129 B as the loop runs it, each minibatch counted as declared."""
+    fetcher.begin_epoch()
+    given, counted = [_on(fetcher, ids) for ids in batches], fetcher.counts()
+    coming = announcing(given, fetcher.announced, fetcher.announce)
+    for ids, path in zip(coming, paths, strict=True):
+        told = {
+            "rows_on_device": path.gpu_memory_bytes // 129,
+            "rows_in_memory": (path.payload_bytes - path.disk_payload_bytes) // 129,
+            "disk_read": path.disk_bytes,
+            "disk_requests": path.disk_requests,
+        }
+        fetcher.submit(ids).result()
+        before, counted = counted, fetcher.counts()
+        for name in counted.keys() & told.keys():
+            found = counted[name] - before[name]
+            said = f"{found} of {name} were counted, and {told[name]} declared"
+            _require(strategy, told[name] in (None, found), said)
 
 
 def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -> Knowledge:

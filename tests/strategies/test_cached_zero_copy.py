@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 import gatherbench
 from gatherbench.strategies import places
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy, placed
-from gatherbench.strategies.conformance import known_of, random_table
+from gatherbench.strategies.conformance import random_table
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of
 from gatherbench.strategies.registry import build, representatives
@@ -80,28 +78,6 @@ def test_how_much_is_kept() -> None:
 
     assert (kept("1%"), kept("50%")) == (100, 5000)
     assert (kept("free", 1000), kept("free", 10**9)) == (500, 10_000)
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.lists(st.lists(st.integers(0, 256), max_size=80), min_size=2, max_size=5), st.data())
-def test_what_is_told_in_advance_is_what_is_counted(
-    batches: list[list[int]], data: st.DataObject
-) -> None:
-    """For every policy, of each minibatch, and for one that learns after any number of others."""
-    strategy = data.draw(st.sampled_from(representatives(CachedZeroCopy)))
-    before = data.draw(st.integers(0, len(batches) - 1))
-    table = random_table(257, 3, torch.float32)
-    known = known_of(strategy, 257)
-    ids = [torch.tensor(batch, dtype=torch.int64) for batch in batches]
-    told = strategy.data_paths(ids[before:], 12, 257, known, [ids[:before]])
-    with strategy.open(table, HOST, known) as fetcher:
-        for batch in ids[:before]:
-            fetcher.submit(batch).result()
-        for batch, path in zip(ids[before:], told, strict=True):
-            counted = fetcher.counts()["rows_on_device"]
-            assert counted is not None
-            fetcher.submit(batch).result()
-            assert fetcher.counts()["rows_on_device"] == counted + path.gpu_memory_bytes // 12
 
 
 @pytest.mark.parametrize("policy", ["lru", "lfu"])

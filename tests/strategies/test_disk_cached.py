@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from gatherbench.kernels.disk_read import DiskReadError
@@ -60,32 +58,6 @@ def skewed(batches: int = 30, seed: int = 5) -> list[Tensor]:
     draw = np.random.default_rng(seed)
     drawn = (np.unique((ROWS * draw.random(60) ** 2).astype(np.int64)) for _ in range(batches))
     return [torch.from_numpy(draw.permutation(ids)) for ids in drawn]
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.lists(st.integers(0, ROWS - 1), max_size=80), max_size=5), st.data())
-def test_what_is_told_in_advance_is_what_is_counted(
-    batches: list[list[int]], data: st.DataObject
-) -> None:
-    """For every policy, and in a second epoch for one that remembers the first."""
-    words = parameters(DiskCached)
-    policy = data.draw(st.sampled_from(words["policy"]))
-    params = {"policy": policy, "share": data.draw(st.sampled_from(words["share"]))}
-    if policy in LEARNING:
-        params["start"] = data.draw(st.sampled_from(words["start"]))
-    strategy = cached(**params, ahead=data.draw(st.sampled_from(words["ahead"])))
-    table = random_table(ROWS, 3, torch.float32)
-    first = skewed(4)
-    second = [torch.tensor(ids, dtype=torch.int64) for ids in batches]
-    told = strategy.data_paths(second, 12, ROWS, known_of(strategy, ROWS), [first])
-    with open_known(strategy, table, HOST) as fetcher:
-        list(fetched(fetcher, first))
-        for ids, path, (rows, counted) in zip(second, told, fetched(fetcher, second), strict=True):
-            assert torch.equal(rows.view(torch.uint8), table[ids].view(torch.uint8))
-            missing = len(ids) - counted.pop("rows_in_memory")
-            assert path.disk_payload_bytes == 12 * missing
-            declared = {"disk_read": path.disk_bytes, "disk_requests": path.disk_requests}
-            assert counted == declared
 
 
 def test_the_path_of_a_minibatch_by_hand() -> None:

@@ -262,15 +262,6 @@ class PeersTooFew(Sharded):
         )
 
 
-@dataclass(frozen=True)
-class PeersTwice(Sharded):
-    """Declares the bytes of other ranks beside the host reads that they cause there."""
-
-    def _path(self, ids: Tensor, row_bytes: int, ranks: Ranks, slots: Tensor | None) -> DataPath:
-        path = super()._path(ids, row_bytes, ranks, slots)
-        return replace(path, gpu_link_read_bytes=path.gpu_link_read_bytes + path.peer_bytes)
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -278,7 +269,6 @@ class PeersTwice(Sharded):
         (Wrong(path=SendsTheRowBefore), "rows differ"),
         (Wrong(path=DropsTheLastRounds), "rows differ"),
         (PeersTooFew(), "rows came from the device's memory|come from GPU memory"),
-        (PeersTwice(), "B of rows arrive"),
     ],
 )
 def test_wrong_variants_are_rejected_by_the_ranks(

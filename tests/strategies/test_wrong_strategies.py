@@ -66,10 +66,12 @@ class Made(Strategy):
         return self.fetcher(features, device)
 
 
-class StalePingPong(RightFetcher):
-    """Has one batch ahead and one buffer for both."""
-
+class SaysNothingOfWhatIsAhead(RightFetcher):
     lookahead = 1
+
+
+class OneBuffer(RightFetcher):
+    """For whatever is ahead."""
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         super().__init__(features, device)
@@ -101,22 +103,13 @@ class SwallowsBadIds(RightFetcher):
         return super().submit(ids.clamp(0, max(self.num_rows - 1, 0)))
 
 
-class TouchesBeforeItChecks(RightFetcher):
+class TouchesBeforeItChecks(OneBuffer):
     """Raises as it should, after it has gathered the good ids into the buffer in use."""
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        self.buffer = torch.zeros((4096, self.row_width), dtype=self.dtype)
 
     def submit(self, ids: Tensor) -> Ticket:
         if isinstance(ids, Tensor) and ids.dtype in (torch.int32, torch.int64):
             self.buffer.zero_()
         return super().submit(ids)
-
-    def rows(self, ids: Tensor) -> Tensor:
-        out = self.buffer[: ids.numel()]
-        out.copy_(self.table[ids])
-        return out
 
 
 class NoTicketRules(RightFetcher):
@@ -201,7 +194,7 @@ WRONG_FETCHERS: dict[str, type[Fetcher]] = {
         made.__name__: made
         for made in (
             CountsHitsThatNobodyTold,
-            StalePingPong,
+            SaysNothingOfWhatIsAhead,
             LateGather,
             SwallowsBadIds,
             TouchesBeforeItChecks,
@@ -300,7 +293,16 @@ class LearnsWithoutAWord(Made):
             yield replace(path, cpu_read_bytes=path.cpu_read_bytes // (1 + saved))
 
 
+@dataclass(frozen=True)
+class StalePingPong(Made):
+    """Has one batch ahead and one buffer for both."""
+
+    lookahead = 1
+    fetcher: ClassVar[type[Fetcher]] = type("Ahead", (OneBuffer,), {"lookahead": 1})
+
+
 WRONG_STRATEGIES = [
+    StalePingPong,
     KnowsWhatIsMeasured,
     OpensWithoutAGraph,
     LearnsWithoutAWord,
