@@ -27,9 +27,10 @@ from gatherbench.strategies.cuda_overlap import USUAL_BUDGET
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import HostFetcher, HostPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
-from gatherbench.strategies.placed import Kept, Placed
 from gatherbench.strategies.places import kernel_skip, no_room
 from gatherbench.strategies.scores import (
+    Kept,
+    Placed,
     hottest,
     out_degree,
     random_scores,

@@ -24,7 +24,7 @@ from gatherbench.strategies.base import Residency, SetupStep
 from gatherbench.strategies.cuda_fetcher import RESIDENCY_SOURCE
 from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
 from gatherbench.strategies.cuda_overlap import take_usual_share
-from gatherbench.strategies.placed import Placed
+from gatherbench.strategies.scores import Placed
 from gatherbench.strategies.set_cache import DeviceSetCache, SetCache
 
 #: Rows that travel at a time when the kept ones are filled.

@@ -35,9 +35,9 @@ from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.disk_direct import NOWHERE, engine_step, planned_file, read_path
 from gatherbench.strategies.host_fetcher import on_disk
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
-from gatherbench.strategies.placed import Placed
 from gatherbench.strategies.places import no_room, path_skip
 from gatherbench.strategies.row_caches import Belady, RowCache, RowPolicy
+from gatherbench.strategies.scores import Placed
 
 #: Policies that find out while they fetch.
 LEARNING = ("lru", "clock", "sieve", "s3-fifo", "belady")

@@ -24,9 +24,9 @@ from gatherbench.strategies.cuda_sharded import open_sharded
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import HostFetcher, HostPath, host_buffer
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need, Ranks, current_ranks
-from gatherbench.strategies.placed import Placed
 from gatherbench.strategies.places import kernel_skip, no_room
 from gatherbench.strategies.rank_exchange import Exchange, Part, split
+from gatherbench.strategies.scores import Placed
 
 #: The launch policy on a GPU, where the rows lie in host memory and where they lie in its own.
 POLICIES = {"host": "aligned", "gpu": "unaligned"}

@@ -9,6 +9,7 @@ from host_paths import HOST, MOVERS, RUNNABLE
 from gatherbench.bench.model.predict import refusal
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.registry import STRATEGIES, variants
 
 
@@ -17,7 +18,16 @@ def test_contract(strategy: Strategy) -> None:
     conformance.check_strategy(strategy, HOST)
 
 
-@pytest.mark.parametrize("strategy", [param for param in RUNNABLE if param not in MOVERS])
+#: Words that mean something beside no default.
+TOGETHER = [
+    DiskCached(policy="lru", start="cold"),
+    DiskCached(policy="belady", share="50%", start="cold", superbatch="10"),
+]
+
+
+@pytest.mark.parametrize(
+    "strategy", [*(param for param in RUNNABLE if param not in MOVERS), *TOGETHER], ids=str
+)
 def test_contract_of_policies_that_move_rows_alike(strategy: Strategy) -> None:
     for check in set(conformance.CHECKS) - {conformance.check_shapes}:
         check(strategy, HOST)

@@ -34,8 +34,8 @@ from gatherbench.strategies.cuda_cached import CachedFetcher
 from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
 from gatherbench.strategies.cuda_sharded import ShardedFetcher
 from gatherbench.strategies.knowledge import Ranks
-from gatherbench.strategies.placed import Kept, Placed
 from gatherbench.strategies.rank_exchange import Exchange, Part
+from gatherbench.strategies.scores import Kept, Placed
 from gatherbench.strategies.set_cache import SetCache
 from gatherbench.strategies.sharded import kept_rows, own_rows
 

@@ -27,7 +27,7 @@ from gatherbench.bench.run.sensor_calibration import compared
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.show.run import render
-from gatherbench.strategies.registry import default_variants
+from gatherbench.strategies.registry import STRATEGIES
 
 
 def test_the_run_prints_what_each_sensor_counted_of_each_copy(make_run: Callable[[], Path]) -> None:
@@ -60,7 +60,7 @@ def test_it_has_every_strategy_the_papers_baseline_and_managed_memory() -> None:
     assert variants == {
         *(
             (one.name, one.variant)
-            for one in default_variants()
+            for one in (kind() for kind in STRATEGIES)
             if not (one.collective or "file" in one.needs)
         ),
         ("cpu_gather", "naive"),

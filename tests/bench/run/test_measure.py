@@ -29,7 +29,7 @@ from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import Knowledge
-from gatherbench.strategies.registry import STRATEGIES, default_variants
+from gatherbench.strategies.registry import STRATEGIES
 
 
 def measured(job: Job) -> list[Row]:
@@ -164,7 +164,7 @@ def test_sensors_that_are_missing_give_a_reason_and_no_number(make_job) -> None:
 @pytest.mark.parametrize("model", ["sage", "gat"])
 def test_all_strategies_train_to_the_same_bits(make_job, model: str) -> None:
     outcomes = set()
-    for strategy in default_variants():
+    for strategy in (kind() for kind in STRATEGIES):
         if "partitions" in strategy.needs or strategy.skip(HOST) is not None:
             continue  # this workload has none: tests/bench/run/test_partitions.py
         rows = measured(make_job(strategy.name, model))
