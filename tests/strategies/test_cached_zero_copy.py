@@ -45,12 +45,6 @@ def test_each_policy_keeps_what_it_scores_highest(policy: str, kept: list[int]) 
     assert found.slots[kept].tolist() == [0, 1]
 
 
-def test_random_rows_do_not_depend_on_the_graph() -> None:
-    assert np.array_equal(
-        placed("random", 3, 10, KNOWN).ids, placed("random", 3, 10, Knowledge()).ids
-    )
-
-
 def test_the_path_of_a_minibatch_by_hand() -> None:
     strategy = build("cached_zero_copy", {"policy": "degree", "share": "20%"})
     ids = torch.tensor([3, 5, 1, 3, 8], dtype=torch.int32)  # 3, 1 and 3 again are kept
@@ -155,3 +149,6 @@ def test_a_part_for_which_there_is_no_room_is_refused(monkeypatch: pytest.Monkey
     assert twentieth.skip(HOST, 10_000) is None
     assert str(half.skip(HOST, 10_000)).startswith("no_memory: the part that is kept takes 0.0 MiB")
     assert build("cached_zero_copy", {"share": "free"}).skip(HOST, 10_000) is None
+    assert build("disk_cached", {"share": "5%"}).skip(HOST, 10_000) is None
+    refused = str(build("disk_cached", {"share": "50%"}).skip(HOST, 10_000))
+    assert refused.startswith("no_memory: the part that is kept takes 0.0 MiB and cpu has")

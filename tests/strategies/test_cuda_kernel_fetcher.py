@@ -279,24 +279,6 @@ def test_a_gather_may_move_to_another_stream_between_fetches(notes: Notes) -> No
         blocking.limit(7, Stream(notes, "green"))
 
 
-@pytest.mark.parametrize("found", ["Host", "Device"])
-def test_where_the_table_lies_is_asked_of_cuda(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch, found: str
-) -> None:
-    table = torch.randn(40, 3)
-    asked = []
-
-    def kind(address: int) -> str:
-        asked.append(address)
-        return found
-
-    monkeypatch.setattr(cuda_kernel_fetcher, "pointer_kind", kind)
-    with opened(table) as fetcher:
-        (residency,) = fetcher.residency()
-    assert (residency.expected, residency.found) == ("Host", found)
-    assert asked == [table.data_ptr()]
-
-
 def cached(table: Tensor, kept: Kept, *, overlapped: bool = False) -> CachedFetcher:
     fetcher = CachedFetcher(table, HOST, Memory(table), [], "aligned", overlapped=overlapped)
     fetcher.keep(table, kept)
@@ -311,7 +293,7 @@ def hot(*ids: int) -> Placed:
 
 
 @pytest.mark.parametrize("overlapped", [False, True])
-@pytest.mark.parametrize("row_bytes", [1, 37, 128, 400])
+@pytest.mark.parametrize("row_bytes", [37, 400])
 @pytest.mark.parametrize(
     "kept", [hot(), hot(0, 3, 128, 256), hot(*range(257)), SetCache(64, "lru"), SetCache(9, "lfu")]
 )
@@ -347,9 +329,7 @@ def test_host_rows_come_first_and_kept_ones_are_not_read_there(
         assert not any(address in of_table for address in read[2:])
 
 
-def test_both_places_are_asked_where_they_lie(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuda_is_asked_where_both_places_lie(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
     table = torch.zeros(conformance.NUM_ROWS, 3)
     host = {table.data_ptr(): "Host"}
     for module in (cuda_kernel_fetcher, cuda_cached):
@@ -357,25 +337,6 @@ def test_both_places_are_asked_where_they_lie(
     with cached(table, hot(1)) as fetcher:
         found = [(one.part, one.expected, one.found) for one in fetcher.residency()]
     assert found == [("the table", "Host", "Host"), ("the part that is kept", "Device", "Device")]
-
-
-@pytest.mark.parametrize(("lookahead", "shares"), [(0, []), (1, [10])])
-def test_a_cached_fetch_that_runs_ahead_is_confined_to_its_share(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch, lookahead: int, shares: list[int]
-) -> None:
-    table, taken = torch.zeros(conformance.NUM_ROWS, 3), []
-
-    def registered(*_: object, overlapped: bool) -> CachedFetcher:
-        return CachedFetcher(table, HOST, Memory(table), [], "aligned", overlapped=overlapped)
-
-    monkeypatch.setattr(CachedFetcher, "registered", registered)
-    monkeypatch.setattr(
-        cuda_overlap, "share_threads", lambda _, percent: taken.append(percent) or "a cap"
-    )
-    with cuda_cached.open_cached(table, HOST, "aligned", hot(1), [], lookahead) as fetcher:
-        told = [step.value for step in fetcher.setup if step.metric == "budget"]
-    assert taken == shares
-    assert told == [percent / 100 for percent in shares]
 
 
 def part_of(table: Tensor, ranks: Ranks, kept: Placed | None) -> Part:
@@ -434,37 +395,35 @@ def test_rows_are_arranged_beside_training_and_read_after_that(notes: Notes) -> 
     assert side.index(("wait", arranged)) < first
 
 
-@pytest.mark.parametrize(
-    ("in_gpu", "ahead", "shares"), [(False, 0, []), (True, 1, [10]), (False, 1, [10])]
-)
-def test_a_rank_has_its_part_where_it_is_to_lie(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch, in_gpu: bool, ahead: int, shares: list[int]
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("where", ["registered", "resident", "cached"])
+def test_a_fetch_that_runs_ahead_is_confined_to_its_share(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, where: str, ahead: int
 ) -> None:
-    table = torch.zeros(conformance.NUM_ROWS, 3)
-    asked: list[str] = []
+    """And a rank has its part where it is to lie."""
+    table, taken = torch.zeros(conformance.NUM_ROWS, 3), []
 
-    def opener(where: str) -> Any:
+    def opener(of: type[KernelFetcher], order: Order) -> Any:
         def opened(rows: Tensor, *_: object, overlapped: bool) -> Any:
-            asked.append(where)
-            made = (HOST, Memory(rows), [], "aligned", "unique")
-            return ShardedFetcher(rows, *made, overlapped=overlapped)
+            return of(rows, HOST, Memory(rows), [], "aligned", order, overlapped=overlapped)
 
         return opened
 
-    taken: list[int] = []
-    for name in ("registered", "resident"):
-        monkeypatch.setattr(ShardedFetcher, name, opener(name))
     monkeypatch.setattr(cuda_overlap, "share_threads", lambda _, n: taken.append(n) or "a cap")
-    for module in (cuda_kernel_fetcher, cuda_sharded):
-        monkeypatch.setattr(module, "pointer_kind", lambda address: "somewhere")
-    part = part_of(table, Ranks(0, 1, 1), hot(1))
-    with cuda_sharded.open_sharded(
-        part, HOST, "aligned", [], in_gpu=in_gpu, ahead=ahead
-    ) as fetcher:
+    if where == "cached":
+        monkeypatch.setattr(CachedFetcher, "registered", opener(CachedFetcher, "given"))
+        made: KernelFetcher = cuda_cached.open_cached(table, HOST, "aligned", hot(1), [], ahead)
+    else:
+        monkeypatch.setattr(ShardedFetcher, where, opener(ShardedFetcher, "unique"))
+        part = part_of(table, Ranks(0, 1, 1), hot(1))
+        made = cuda_sharded.open_sharded(
+            part, HOST, "aligned", [], in_gpu=where == "resident", ahead=ahead
+        )
+    with made as fetcher:
         assert fetcher.lookahead == ahead
-        assert [one.part for one in fetcher.residency()] == ["the table", "the part that is kept"]
-    assert asked == ["resident" if in_gpu else "registered"]
-    assert taken == shares
+        told = [step.value for step in fetcher.setup if step.metric == "budget"]
+    assert taken == [10] * ahead
+    assert told == [0.1] * ahead
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import Tensor
 
 from gatherbench.kernels.disk_read import DiskReadError
 from gatherbench.kernels.table_file import TableFile
-from gatherbench.strategies import places
-from gatherbench.strategies.base import Fetcher, announcing, parameters
+from gatherbench.strategies.base import Fetcher, announcing
 from gatherbench.strategies.conformance import (
     NonconformingError,
     check_knowledge,
@@ -145,6 +145,18 @@ def test_after_a_read_that_failed_nothing_more_is_fetched(policy: str, tmp_path:
             fetcher.submit(torch.arange(1))
 
 
+def test_a_path_that_cannot_be_filled_leaves_nothing_open(tmp_path: Path) -> None:
+    file = TableFile(tmp_path / "table", 0, ROWS, 64)
+    file.path.write_bytes(bytes(64))
+    before = psutil.Process().num_fds()
+    with pytest.raises(DiskReadError) as held:
+        cached(policy="random").open(
+            torch.zeros(ROWS, 64, dtype=torch.uint8), HOST, Knowledge(file=file)
+        )
+    assert psutil.Process().num_fds() == before
+    assert held.value.__traceback__ is not None, "nothing is closed by being forgotten"
+
+
 def forgetful(path: DiskCachedPath, ids: Tensor, out: Tensor) -> None:
     """Keeps nothing beyond a minibatch."""
     RIGHT(path, ids, out)
@@ -181,16 +193,6 @@ def test_what_does_otherwise_than_it_declares_is_found_out(
         check_knowledge(strategy, HOST)
 
 
-def test_who_learns_who_is_aside_and_what_each_needs() -> None:
-    every = {policy: cached(policy=policy) for policy in parameters(DiskCached)["policy"]}
-    assert {name for name, one in every.items() if one.learns} == set(LEARNING)
-    assert {name for name, one in every.items() if one.aside} == {"oracle", "random"}
-    needs = {name: one.needs - {"file"} for name, one in every.items()}
-    assert all("file" in one.needs for one in every.values())
-    assert {name for name, of in needs.items() if not of} == {"random", *LEARNING}
-    assert needs["presampled"] == {"earlier", "graph"}
-
-
 def test_no_variant_runs_under_two_names() -> None:
     runs = [one for one in variants(DiskCached) if one.skip(HOST) is None]
     shares, aheads, static = 5, 2, 5
@@ -212,12 +214,3 @@ def test_what_opening_takes_is_told() -> None:
     with open_known(cached(policy="degree"), table, HOST) as fetcher:
         told = {step.metric: step.value for step in fetcher.setup}
     assert (told["location"], "announced" in told) == (ROWS * 4, False)
-
-
-def test_a_part_for_which_there_is_no_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(places, "free_bytes", lambda device: asked.append(device) or 1000)
-    assert cached(share="5%").skip(HOST, 10_000) is None
-    refused = str(cached(share="50%").skip(HOST, 10_000))
-    assert refused.startswith("no_memory: the part that is kept takes 0.0 MiB and cpu has")
-    assert asked == [HOST, HOST]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,6 +14,7 @@ import torch
 
 from gatherbench.kernels import read_engines
 from gatherbench.kernels.disk_read import DiskReadError
+from gatherbench.kernels.page_cache import pages_in_memory
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Fetcher, Minibatches
@@ -106,28 +105,17 @@ def test_what_the_disk_refuses_comes_out_and_the_path_goes_on(file: TableFile, a
         assert fetcher.submit(IDS).result()[:, 0].tolist() == IDS.tolist()
 
 
-def resident_pages(path: Path) -> int:
-    """Pages of a file in the page cache (mincore(2))."""
-    with path.open("rb") as source, mmap.mmap(source.fileno(), 0, prot=mmap.PROT_READ) as view:
-        pages = np.zeros(-(-len(view) // mmap.PAGESIZE), np.uint8)
-        at = np.frombuffer(view, np.uint8)
-        size, found = ctypes.c_size_t(len(view)), ctypes.c_void_p(pages.ctypes.data)
-        assert ctypes.CDLL(None).mincore(ctypes.c_void_p(at.ctypes.data), size, found) == 0
-        del at
-        return int((pages & 1).sum())
-
-
 @pytest.mark.parametrize("engine", ["io_uring", "threads"])
 def test_the_page_cache_gets_nothing(file: TableFile, engine: str) -> None:
     fd = os.open(file.path, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    if resident_pages(file.path):
+    if pages_in_memory(file.path):
         pytest.skip("a file system in memory")
     with opened(DiskDirect(engine), file) as fetcher:  # type: ignore[arg-type]
         fetcher.submit(torch.arange(1000)).result()
-        assert resident_pages(file.path) == 0
+        assert pages_in_memory(file.path) == 0
     os.pread(fd, 1, 0)  # what a path through the page cache does is seen
-    assert resident_pages(file.path) > 0
+    assert pages_in_memory(file.path) > 0
     os.close(fd)
 
 

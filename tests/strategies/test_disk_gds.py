@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -104,11 +103,3 @@ def test_it_runs_on_a_gpu_with_kvikio_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert DiskGds().skip(cuda) == "not_installed: kvikio (pip install kvikio-cu13)"
     found["kvikio"] = importlib.machinery.ModuleSpec("kvikio", None)
     assert DiskGds().skip(cuda) is None
-
-
-def test_indices_of_rows_are_checked(tmp_path: Path) -> None:
-    file, values = table(tmp_path, 10, 4)
-    with GdsFetcher(SimpleNamespace(CuFile=CuFile), file, values, HOST) as fetcher:
-        with pytest.raises(IndexError, match=r"rows 0\.\.9"):
-            fetcher.submit(torch.tensor([10]))
-        assert np.array_equal(fetcher.submit(torch.tensor([9])).result().numpy(), values[9:])

@@ -223,18 +223,6 @@ def test_by_hand() -> None:
         assert found[5:] == held, policy
 
 
-def test_what_s3_fifo_remembers_by_hand() -> None:
-    """Ten rows: a small queue of one, a main queue of nine, and nine that are remembered."""
-    cache = Memory(RowCache("s3-fifo", 10, 40))
-    cache.over([[row] for row in range(10)])
-    cache.over([[10]])
-    assert cache.held == {*range(1, 11)}, "0 was asked for once"
-    cache.over([[1], [1], [11]])
-    assert cache.held == {1, *range(3, 12)}, "1, used twice since, moved on, and 2 left"
-    cache.over([[0], *([row] for row in range(20, 30))])
-    assert {0, 1} <= cache.held, "0 came back, and like 1 it stands in the main queue"
-
-
 def test_a_window_by_hand() -> None:
     """Two rows, and two minibatches known ahead."""
     memory = Memory(Belady(2, 9, 2))

@@ -392,14 +392,6 @@ def test_how_much_a_gpu_keeps(strategy: Sharded, world: int, kept: int) -> None:
     assert strategy.gpu_table_bytes(1000, Knowledge(ranks=Ranks(0, world, 1))) == kept
 
 
-def test_ranks_are_needed_and_fetch_together() -> None:
-    assert Sharded().collective
-    assert Sharded().needs == {"ranks"}
-    assert Sharded(hot="10%").needs == {"ranks", "earlier", "graph"}
-    with pytest.raises(ValueError, match="has to know ranks"):
-        Sharded().open(torch.zeros(3, 2), HOST)
-
-
 def test_ranks_without_a_group_are_told_what_is_missing() -> None:
     with pytest.raises(ValueError, match="init_process_group"):
         Sharded().open(torch.zeros(3, 2), HOST, Knowledge(ranks=Ranks(0, 2, 2)))
