@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +127,8 @@ def test_reads_by_hand(opened: Open) -> None:
         assert after(7, 4, 4) == (1, 4 * 8192, 4, 2)
         fetcher.begin_epoch()
         assert after(0) == (1, 6 * 8192, 6, 2)
+        assert after(*range(8)) == (5, 8 * 8192, 8, 4), "of no one state: 2 and 3 out of turn"
+        assert after(1) == (5, 10 * 8192, 10, 6), "and 0 and 1 again"
     assert {step.metric: step.value for step in fetcher.setup}["buffer"] == 4 * 4096
 
 
@@ -147,6 +151,29 @@ def test_what_is_read_ahead_is_in_memory_when_it_is_asked_for(opened: Open) -> N
         assert fetcher.counts()["disk_read"] == 4 * 8192
     # Room for what comes next lies beside the buffer.
     assert {step.metric: step.value for step in fetcher.setup}["buffer"] == 8 * 4096
+
+
+def test_partitions_are_read_one_at_a_time(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whichever thread: they pass one buffer, and one may be on its way to a place that is free
+    by now.
+    """
+    plain, reading, together = BufferPath._load, threading.Lock(), list[bool]()
+
+    def load(self: BufferPath, load: partition_buffer.Load) -> None:
+        together.append(not reading.acquire(blocking=False))
+        time.sleep(0.01)
+        plain(self, load)
+        if not together[-1]:
+            reading.release()
+
+    monkeypatch.setattr(BufferPath, "_load", load)
+    parts = Partitions(8, 4, "dispersed")
+    first, *_, last = batches_of(parts, 160)
+    fetcher, _ = opened(random_table(160, 3, torch.float32), parts, "1")
+    with fetcher:
+        fetcher.submit(first).result()
+        fetcher.submit(last).result()
+    assert together == [False] * 8
 
 
 def test_partitions_longer_than_a_read(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
