@@ -84,6 +84,10 @@ class MappedPath(HostPath):
             require_cold(self._file.path)
             self._began = on_disk(self._file.path)
 
+    def close(self) -> None:
+        super().close()
+        del self.table  # the map, and with it the open file
+
     def residency(self) -> tuple[Residency, ...]:
         """Where a cold epoch found the table when it began; a warm one has it where it is."""
         return self._began

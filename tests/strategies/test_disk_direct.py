@@ -22,6 +22,7 @@ from gatherbench.strategies.conformance import NonconformingError
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.disk_direct import DiskDirect
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
+from gatherbench.strategies.registry import build
 
 HOST = torch.device("cpu")
 IDS = torch.tensor([4, 4, 1, 9], dtype=torch.int32)
@@ -117,6 +118,13 @@ def test_the_page_cache_gets_nothing(file: TableFile, engine: str) -> None:
     os.pread(fd, 1, 0)  # what a path through the page cache does is seen
     assert pages_in_memory(file.path) > 0
     os.close(fd)
+
+
+@pytest.mark.parametrize("name", ["disk_direct", "disk_cached", "partition_buffer"])
+def test_who_passes_the_page_cache_by_says_so(name: str) -> None:
+    table = conformance.random_table(100, 64, torch.float32)
+    with conformance.open_known(build(name), table, HOST) as fetcher:
+        assert [one.expected for one in fetcher.residency()] == ["the file on disk"]
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,8 @@ def test_a_table_that_is_cut_short_is_named(tmp_path: Path) -> None:
         assert torch.equal(fetcher.submit(torch.tensor([3])).result(), values[3:4])
         with pytest.raises(DiskReadError, match="0 of 4096 bytes came from byte 32768 on: it was"):
             fetcher.submit(torch.tensor([70]))
+        with pytest.raises(DiskReadError, match="1152 of 4096 bytes came from byte 24576 on"):
+            fetcher.submit(torch.tensor([50]))
 
 
 def test_it_runs_on_a_gpu_with_kvikio_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,12 +80,12 @@ def test_close_in_flight_waits_for_what_runs_and_drops_what_waits() -> None:
 
 
 @pytest.mark.parametrize("strategy", MOVERS)
-def test_memory_is_constant_over_many_batches_and_close_leaves_no_thread(
+def test_memory_is_constant_over_many_batches_and_close_leaves_nothing(
     strategy: Strategy,
 ) -> None:
     table = torch.zeros((2000, 25))
     batches = [torch.randint(0, 2000, (size,)) for size in (1500, 200, 2000, 1999, 3)]
-    before = set(threading.enumerate())
+    files, threads = psutil.Process().num_fds(), set(threading.enumerate())
     with open_known(strategy, table, HOST) as fetcher:
 
         def run(count: int) -> int:
@@ -103,7 +103,8 @@ def test_memory_is_constant_over_many_batches_and_close_leaves_no_thread(
         grown = run(100) - settled
         fetcher.submit(batches[0])  # closed in flight
     assert grown < 2 << 20, f"{grown} B more after 100 batches of at most 200 kB"
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) == threads
+    assert psutil.Process().num_fds() == files
 
 
 @pytest.mark.parametrize("name", ["cpu_gather", "async_zero_copy", "aligned_zero_copy"])
