@@ -11,7 +11,6 @@ import gatherbench
 from gatherbench.strategies import places
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy, placed
-from gatherbench.strategies.conformance import random_table
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of
 from gatherbench.strategies.registry import build, representatives
@@ -72,20 +71,6 @@ def test_how_much_is_kept() -> None:
 
     assert (kept("1%"), kept("50%")) == (100, 5000)
     assert (kept("free", 1000), kept("free", 10**9)) == (500, 10_000)
-
-
-@pytest.mark.parametrize("policy", ["lru", "lfu"])
-def test_a_cache_that_learns_keeps_what_was_asked_for(
-    policy: str,
-) -> None:
-    strategy = build("cached_zero_copy", {"policy": policy, "share": "50%"})
-    table = random_table(257, 5, torch.float16)
-    with strategy.open(table, HOST) as fetcher:
-        for ids in (torch.arange(60), torch.arange(30, 90), torch.arange(30, 90)):
-            assert torch.equal(
-                fetcher.submit(ids).result().view(torch.uint8), table[ids].view(torch.uint8)
-            )
-        assert fetcher.counts()["rows_on_device"] == 30 + 60
 
 
 @pytest.mark.parametrize("strategy", representatives(CachedZeroCopy), ids=str)

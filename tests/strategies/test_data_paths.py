@@ -84,16 +84,6 @@ def test_requests_are_those_of_the_policy_that_is_launched(
     assert carried == counts.read_bytes >= path.gpu_link_read_bytes
 
 
-def test_alignment_saves_requests_where_the_paper_says_it_does() -> None:
-    """Rows of 353 floats: longer than a line, no multiple of one, and read 4 B a lane."""
-    ids = torch.arange(1000)
-
-    def requests(name: str) -> int:
-        return sum((build(name).data_path(ids, 353 * 4).gpu_requests or {}).values())
-
-    assert requests("aligned_zero_copy") < 0.7 * requests("unified_zero_copy")
-
-
 def test_all_in_gpu_sends_only_ids() -> None:
     assert build("all_in_gpu").data_path(IDS, ROW) == DataPath(
         payload_bytes=1600, copy_engine_bytes=4 * 4, gpu_memory_bytes=1600, gpu_requests={}

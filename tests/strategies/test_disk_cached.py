@@ -19,11 +19,10 @@ from gatherbench.strategies.base import Fetcher, announcing
 from gatherbench.strategies.conformance import (
     NonconformingError,
     check_knowledge,
-    known_of,
     open_known,
     random_table,
 )
-from gatherbench.strategies.data_path import DataPath, total
+from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.disk_cached import LEARNING, DiskCached, DiskCachedPath
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of
 from gatherbench.strategies.registry import build, variants
@@ -104,18 +103,6 @@ def test_belady_has_more_hits_than_any_that_does_not_know_what_comes(ahead: str)
             found[policy] = sum(c["rows_in_memory"] for _, c in fetched(fetcher, epoch))
     assert found.pop("belady") > max(found.values())
     assert found["random"] < min(found[policy] for policy in ("sieve", "s3-fifo"))
-
-
-def test_a_longer_superbatch_misses_no_more() -> None:
-    """Of 257 rows 128 are kept; ten minibatches ask for 44 on average, a hundred for 210."""
-    few = [ids[:5] for ids in skewed(300)]
-
-    def missed(superbatch: str) -> int:
-        strategy = cached(policy="belady", share="50%", superbatch=superbatch)
-        known = known_of(strategy, ROWS)
-        return total(strategy.data_paths(few, 12, ROWS, known)).disk_payload_bytes
-
-    assert missed("10") > missed("100") >= missed("1000")
 
 
 def test_rows_come_from_the_file_and_not_from_its_map(tmp_path: Path) -> None:
