@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.disk_read import DiskReadError
+from gatherbench.kernels.disk_read import DiskReadError, RowReader
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import Fetcher, announcing
 from gatherbench.strategies.conformance import (
@@ -132,9 +132,15 @@ def test_after_a_read_that_failed_nothing_more_is_fetched(policy: str, tmp_path:
             fetcher.submit(torch.arange(1))
 
 
-def test_a_path_that_cannot_be_filled_leaves_nothing_open(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_filled_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise DiskReadError("an input/output error")
+
+    monkeypatch.setattr(RowReader, "read", broken)
     file = TableFile(tmp_path / "table", 0, ROWS, 64)
-    file.path.write_bytes(bytes(64))
+    file.path.write_bytes(bytes(file.end))
     before = psutil.Process().num_fds()
     with pytest.raises(DiskReadError) as held:
         cached(policy="random").open(
