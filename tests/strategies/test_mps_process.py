@@ -50,6 +50,7 @@ class ByAnotherProcess(Strategy):
     name: ClassVar[str] = "by_another_process"
     summary: ClassVar[str] = "gathered by another process, on the host"
     folder: ClassVar[Path]
+    lookahead = 1
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         return None if device.type == "cpu" else "unsupported: host only"
