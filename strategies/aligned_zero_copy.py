@@ -16,11 +16,11 @@ from torch import Tensor
 
 from gatherbench.kernels.order import read_order
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.cuda_kernel_fetcher import open_registered
+from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher, HostPath, host_buffer
 from gatherbench.strategies.knowledge import Knowledge
-from gatherbench.strategies.places import zero_copy_skip
+from gatherbench.strategies.places import kernel_skip
 
 #: The launch policy on a GPU.
 POLICY = "aligned"
@@ -37,14 +37,14 @@ class AlignedZeroCopy(Strategy):
     order: Literal["given", "sorted", "unique"] = "given"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return zero_copy_skip(device, None)
+        return kernel_skip(device)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return zero_copy_path(ids, row_bytes, POLICY, self.order)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
-            return open_registered(features, device, POLICY, self.order)
+            return KernelFetcher.registered(features, device, POLICY, self.order)
         paths: dict[str, type[HostPath]] = {
             "given": DirectPath,
             "sorted": SortedPath,

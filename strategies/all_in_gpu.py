@@ -13,11 +13,11 @@ from torch import Tensor
 
 from gatherbench.kernels.host_memory import resident_copy
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.cuda_kernel_fetcher import open_resident
+from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
-from gatherbench.strategies.places import kernel_skip, no_path_to, no_room
+from gatherbench.strategies.places import kernel_skip, no_room
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,7 @@ class AllInGpu(Strategy):
     colour: ClassVar[str] = "purple"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        reason = kernel_skip(device) if device.type == "cuda" else no_path_to(device)
-        return reason or no_room(device, self.gpu_table_bytes(table_bytes))
+        return kernel_skip(device) or no_room(device, table_bytes)
 
     def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         return table_bytes
@@ -45,5 +44,5 @@ class AllInGpu(Strategy):
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
-            return open_resident(features, device, "unaligned")
+            return KernelFetcher.resident(features, device, "unaligned")
         return HostFetcher(DirectPath(resident_copy(features)), features, lookahead=0)

@@ -22,7 +22,7 @@ from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.mps import open_mps, shared_copy_skip
 from gatherbench.strategies.mps_daemon import mps_client, mps_skip
-from gatherbench.strategies.places import with_index, zero_copy_skip
+from gatherbench.strategies.places import kernel_skip, with_index
 
 #: The launch policy on a GPU.
 POLICY = "aligned"
@@ -43,6 +43,7 @@ class AsyncZeroCopy(Strategy):
     name: ClassVar[str] = "async_zero_copy"
     summary: ClassVar[str] = "aligned zero-copy one batch ahead, beside training, in two buffers"
     colour: ClassVar[str] = "green"
+    lookahead = 1
 
     provider: Literal["stream", "green_context", "mps"] = "stream"
     budget: Literal["auto", "5", "10", "15", "25", "50"] = "auto"
@@ -53,7 +54,7 @@ class AsyncZeroCopy(Strategy):
             on_gpu_only = f"provider = {self.provider}"
         elif self.budget != "auto":
             on_gpu_only = f"budget = {self.budget}"
-        reason = zero_copy_skip(device, on_gpu_only)
+        reason = kernel_skip(device, on_gpu_only)
         if reason is not None and device.type == "cuda" and self.provider == "mps":
             return f"{reason} (asked under MPS, whose server may have failed to start)"
         if reason is not None or device.type != "cuda" or self.provider == "stream":
@@ -71,10 +72,6 @@ class AsyncZeroCopy(Strategy):
     def _percent(self) -> int:
         """The budget, where it has to be known before anything can be tried out."""
         return USUAL_BUDGET if self.budget == "auto" else int(self.budget)
-
-    @property
-    def lookahead(self) -> int:
-        return 1
 
     @property
     def gpu_share(self) -> float:

@@ -88,7 +88,40 @@ class Ticket(Protocol):
         ...
 
 
-class Fetcher(ABC):
+class Observed:
+    """What an open path hears of the loop, and what it tells of itself."""
+
+    #: How many minibatches further ahead the path wants to hear of: see :meth:`announce`.
+    announced: int = 0
+
+    def announce(self, ids: Tensor) -> None:
+        """Say which rows will be asked for, before :meth:`Fetcher.submit` does; holds no buffer.
+
+        Where ``announced`` is above 0, the loop announces each minibatch once, in the order of
+        submission and so many ahead of it. Called by the thread that submits, maybe beside a fetch.
+        """
+
+    def begin_epoch(self) -> None:
+        """The loop begins a pass over its minibatches; nothing is in flight, no clock runs."""
+
+    def counts(self) -> dict[str, int]:
+        """What the path counts since it was opened, of :data:`COUNTS`; waits for the device."""
+        return {}
+
+    def latencies(self) -> NDArray[np.int64] | None:
+        """How many reads of the disk took how long, since the path was opened.
+
+        ``[LATENCY_BINS]``: those that took less than 2^(k/4) µs and no less than 2^((k-1)/4).
+        ``None`` where there are none, or nobody times them.
+        """
+        return None
+
+    def residency(self) -> tuple[Residency, ...]:
+        """Where the parts of the table lie that are read; none where nobody can be asked."""
+        return ()
+
+
+class Fetcher(Observed, ABC):
     """A data path that is open: it owns its buffers and threads until :meth:`close`.
 
     Args:
@@ -99,8 +132,6 @@ class Fetcher(ABC):
     #: How many minibatches the loop may submit ahead of the one it trains on. 0 for a blocking
     #: strategy: its ``submit`` does the work.
     lookahead: int = 0
-    #: How many minibatches further ahead the path wants to hear of: see :meth:`announce`.
-    announced: int = 0
     #: Whether :meth:`tune` has something to find out.
     tunable: bool = False
 
@@ -149,28 +180,6 @@ class Fetcher(ABC):
     def _submit(self, ids: Tensor) -> Ticket:
         """Start the fetch; ``ids`` have been checked and are contiguous."""
 
-    def announce(self, ids: Tensor) -> None:  # noqa: B027 - most paths look no further ahead
-        """Say which rows will be asked for, before :meth:`submit` does so; holds no buffer.
-
-        Where ``announced`` is above 0, the loop announces each minibatch once, in the order of
-        submission and so many ahead of it.
-        """
-
-    def begin_epoch(self) -> None:  # noqa: B027 - most paths know no epochs
-        """The loop begins a pass over its minibatches; nothing is in flight, no clock runs."""
-
-    def counts(self) -> dict[str, int]:
-        """What the path counts since it was opened, of :data:`COUNTS`; waits for the device."""
-        return {}
-
-    def latencies(self) -> NDArray[np.int64] | None:
-        """How many reads of the disk took how long, since the path was opened.
-
-        ``[LATENCY_BINS]``: those that took less than 2^(k/4) µs and no less than 2^((k-1)/4).
-        ``None`` where there are none, or nobody times them.
-        """
-        return None
-
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
         """Choose what depends on the work that runs beside the fetches; what was found.
 
@@ -181,10 +190,6 @@ class Fetcher(ABC):
             beside: does (on a GPU: queues) one training step.
         """
         return []
-
-    def residency(self) -> tuple[Residency, ...]:
-        """Where the parts of the table lie that are read; none where nobody can be asked."""
-        return ()
 
     def close(self) -> None:
         """Free buffers, join threads, undo registrations. Safe to call twice.
@@ -197,7 +202,7 @@ class Fetcher(ABC):
             if self._pid == os.getpid():
                 self._close()
 
-    def _close(self) -> None:  # noqa: B027 - nothing to free is a legitimate answer
+    def _close(self) -> None:
         """Free what the subclass owns; called once."""
 
     def __enter__(self) -> Self:
@@ -205,6 +210,25 @@ class Fetcher(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Minibatches:
+    """Minibatches of which it is asked how they travel.
+
+    Attributes:
+        batches: ids ``[B]`` of each in the order of fetching.
+        row_bytes, num_rows: of the table.
+        knowledge: what the path is opened with.
+        before: ids of the minibatches of each epoch that was fetched earlier, in their order; read
+            as it is iterated.
+    """
+
+    batches: Iterable[Tensor]
+    row_bytes: int
+    num_rows: int
+    knowledge: Knowledge
+    before: Iterable[Iterable[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -304,18 +328,12 @@ class Strategy(ABC):
         knowledge: Knowledge = NOTHING,
         before: Iterable[Iterable[Tensor]] = (),
     ) -> Iterator[DataPath]:
-        """How minibatches travel, one path for each: :meth:`data_path` of each.
+        """How minibatches travel, one path for each; for the arguments see :class:`Minibatches`."""
+        return self._data_paths(Minibatches(batches, row_bytes, num_rows, knowledge, before))
 
-        A strategy whose path depends on more than the ids of one minibatch overrides this.
-
-        Args:
-            batches: ids ``[B]`` of each minibatch in the order of fetching.
-            num_rows: of the table.
-            knowledge: what the path is opened with.
-            before: ids of the minibatches of each epoch that was fetched earlier, in their order;
-                read as it is iterated.
-        """
-        return (self.data_path(ids, row_bytes) for ids in batches)
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        """:meth:`data_path` of each, unless a path depends on more than one minibatch's ids."""
+        return (self.data_path(ids, of.row_bytes) for ids in of.batches)
 
     def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         """How much of a table of so many bytes lies in GPU memory while the path is open: none.

@@ -12,7 +12,6 @@ submit that fetch before the earlier result was taken, and to ask for the earlie
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
 
 from torch import Tensor
 
@@ -35,15 +34,6 @@ class RowBuffer:
         if count > capacity:
             self.whole = self._allocate(max(count, capacity + capacity // 2))
         return self.whole[:count]
-
-
-def fetched(future: Future[None], rows: Tensor) -> Tensor:
-    """``rows``, once the thread that fetches them is done; raises what went wrong there."""
-    try:
-        future.result()
-    except CancelledError:
-        raise RuntimeError("the fetcher was closed before this fetch began") from None
-    return rows
 
 
 class RingTicket:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, cast
 
@@ -21,15 +21,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.kernels.host_memory import empty_table
-from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
+from gatherbench.strategies.base import Fetcher, Minibatches, SetupStep, Strategy
 from gatherbench.strategies.cuda_cached import open_cached
 from gatherbench.strategies.cuda_overlap import USUAL_BUDGET
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import HostFetcher, HostPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
-from gatherbench.strategies.placed import Kept, Placed
-from gatherbench.strategies.places import no_room, zero_copy_skip
+from gatherbench.strategies.places import kernel_skip, no_room
 from gatherbench.strategies.scores import (
+    Kept,
+    Placed,
     hottest,
     out_degree,
     random_scores,
@@ -93,7 +94,7 @@ class CachedZeroCopy(Strategy):
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         kept = self.gpu_table_bytes(table_bytes)
-        return zero_copy_skip(device, None) or no_room(device, kept, "the part that is kept")
+        return kernel_skip(device) or no_room(device, kept, "the part that is kept")
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -124,21 +125,15 @@ class CachedZeroCopy(Strategy):
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return zero_copy_path(ids, row_bytes, POLICY, "given")
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        kept = self._kept(num_rows, row_bytes, knowledge)
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        kept = self._kept(of.num_rows, of.row_bytes, of.knowledge)
         if self.learns:
-            for ids in itertools.chain.from_iterable(before):
+            for ids in itertools.chain.from_iterable(of.before):
                 kept.step(ids.numpy())
-        for ids in batches:
-            cold = self.data_path(ids[torch.from_numpy(kept.step(ids.numpy())[0] < 0)], row_bytes)
-            payload = ids.numel() * row_bytes
+        for ids in of.batches:
+            missing = ids[torch.from_numpy(kept.step(ids.numpy())[0] < 0)]
+            cold = self.data_path(missing, of.row_bytes)
+            payload = ids.numel() * of.row_bytes
             yield replace(
                 cold,
                 payload_bytes=payload,
@@ -146,12 +141,8 @@ class CachedZeroCopy(Strategy):
                 gpu_memory_bytes=payload - cold.payload_bytes,
             )
 
-    def _count(self, num_rows: int, row_bytes: int, knowledge: Knowledge) -> int:
-        """How many rows are kept."""
-        return self.gpu_table_bytes(num_rows * row_bytes, knowledge) // row_bytes
-
     def _kept(self, num_rows: int, row_bytes: int, knowledge: Knowledge) -> Placed | SetCache:
-        count = self._count(num_rows, row_bytes, knowledge)
+        count = self.gpu_table_bytes(num_rows * row_bytes, knowledge) // row_bytes
         if self.learns:
             return SetCache(count, cast("Policy", self.policy))
         return placed(self.policy, count, num_rows, knowledge)

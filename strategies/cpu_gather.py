@@ -8,7 +8,7 @@ and gathers on every core with prefetching, ``prefetch`` does so one batch ahead
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
-from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
-from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
+from gatherbench.strategies.cuda_fetcher import open_staged
+from gatherbench.strategies.data_path import DataPath, staged_path
+from gatherbench.strategies.host_fetcher import DirectPath
 from gatherbench.strategies.knowledge import Knowledge
-from gatherbench.strategies.places import cuda_skip, no_path_to, with_index
+from gatherbench.strategies.places import path_skip, with_index
 
 
 @dataclass(frozen=True)
@@ -34,31 +34,20 @@ class CpuGather(Strategy):
     mode: Literal["pinned", "prefetch", "naive"] = "pinned"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        if device.type == "cuda":
-            return cuda_skip(device)
-        return no_path_to(device)
+        return path_skip(device)
 
     @property
     def lookahead(self) -> int:
         return 1 if self.mode == "prefetch" else 0
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        payload = ids.numel() * row_bytes
-        return DataPath(
-            payload_bytes=payload,
-            cpu_read_bytes=payload,
-            cpu_write_bytes=payload,
-            copy_engine_bytes=payload,
-            gpu_requests={},
-            pageable_bytes=payload if self.mode == "naive" else 0,
-        )
+        path = staged_path(ids, row_bytes)
+        return replace(path, pageable_bytes=path.payload_bytes) if self.mode == "naive" else path
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if self.mode == "naive":
             return NaiveFetcher(features, device)
-        if device.type == "cuda":
-            return CudaStagedFetcher(DirectPath(features), features, device, self.lookahead)
-        return HostFetcher(DirectPath(features), features, self.lookahead, staged=True)
+        return open_staged(DirectPath(features), features, device, self.lookahead)
 
 
 class NaiveFetcher(Fetcher):
@@ -68,7 +57,7 @@ class NaiveFetcher(Fetcher):
     """
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, with_index(device) if device.type == "cuda" else device)
+        super().__init__(features, with_index(device))
         self._table = features
         self._ring = TicketRing(1)
 

@@ -22,9 +22,9 @@ from gatherbench.kernels.launch import Table
 from gatherbench.kernels.order import ReadOrder
 from gatherbench.strategies.base import Residency, SetupStep
 from gatherbench.strategies.cuda_fetcher import RESIDENCY_SOURCE
-from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher, open_registered
-from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, share_threads
-from gatherbench.strategies.placed import Placed
+from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
+from gatherbench.strategies.cuda_overlap import take_usual_share
+from gatherbench.strategies.scores import Placed
 from gatherbench.strategies.set_cache import DeviceSetCache, SetCache
 
 #: Rows that travel at a time when the kept ones are filled.
@@ -101,19 +101,14 @@ def open_cached(
     lookahead: int,
 ) -> CachedFetcher:
     """The table registered, and the rows of ``kept`` in GPU memory."""
-    fetcher = open_registered(
-        features, device, policy, fetcher=CachedFetcher, overlapped=lookahead > 0
-    )
-    assert isinstance(fetcher, CachedFetcher)
+    fetcher = CachedFetcher.registered(features, device, policy, overlapped=lookahead > 0)
     try:
         begin = time.perf_counter()
         fetcher.keep(features, kept)
         torch.cuda.synchronize(device)
         seconds = time.perf_counter() - begin
         if lookahead:
-            how = share_threads(fetcher, USUAL_BUDGET)
-            source = f"{how}; the paper's share, as async_zero_copy begins with"
-            fetcher.setup.append(SetupStep("budget", "1", USUAL_BUDGET / 100, source))
+            take_usual_share(fetcher)
     except BaseException:
         fetcher.close()
         raise

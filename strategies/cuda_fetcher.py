@@ -9,15 +9,13 @@ earlier rows has been queued there by then. The copy stream waits, the host does
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import torch
 from torch import Tensor
 
 from gatherbench.kernels.cuda_calls import pointer_kind
 from gatherbench.strategies.base import Residency, Ticket
-from gatherbench.strategies.buffers import RowBuffer, TicketRing, fetched
-from gatherbench.strategies.host_fetcher import HostPath, PathFetcher
+from gatherbench.strategies.buffers import RowBuffer
+from gatherbench.strategies.host_fetcher import HostFetcher, HostPath, PathFetcher
 from gatherbench.strategies.places import with_index
 
 #: While the copy engine reads one staging buffer, the CPU fills the other.
@@ -59,8 +57,7 @@ class CudaStagedFetcher(PathFetcher):
     def __init__(
         self, path: HostPath, features: Tensor, device: torch.device, lookahead: int
     ) -> None:
-        super().__init__(path, features, with_index(device))
-        self.lookahead = lookahead
+        super().__init__(path, features, with_index(device), lookahead)
         self._table = features
         self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self._staging = [Staging((self.row_width,), self.dtype) for _ in range(_STAGING_BUFFERS)]
@@ -68,9 +65,7 @@ class CudaStagedFetcher(PathFetcher):
             device_rows((self.row_width,), self.dtype, self.device) for _ in range(lookahead + 1)
         ]
         self._copied = [_event() for _ in range(lookahead + 1)]
-        self._ring = TicketRing(lookahead + 1)
         self._submitted = 0
-        self._worker = ThreadPoolExecutor(1, "gatherbench-fetch") if lookahead else None
 
     def residency(self) -> tuple[Residency, ...]:
         """The CPU reads a table that the GPU knows nothing of, or the path's own answer."""
@@ -91,34 +86,29 @@ class CudaStagedFetcher(PathFetcher):
         copied = self._copied[place]
         self._submitted += 1
 
-        if self._worker is None:
-            self._fetch(ids, staging, out, free, copied)
-            return self._ring.issue(lambda: after(copied, out))
-        future = self._worker.submit(self._fetch, ids.clone(), staging, out, free, copied)
-        return self._ring.issue(lambda: after(copied, fetched(future, out)))
+        def fetch(ids: Tensor) -> None:
+            with torch.cuda.device(self.device):  # a thread starts on device 0
+                self._path.fetch(ids, staging.rows(ids.numel()))
+                self._stream.wait_event(free)
+                staging.copy_to(out, self._stream)
+                copied.record(self._stream)
 
-    def _fetch(
-        self,
-        ids: Tensor,
-        staging: Staging,
-        out: Tensor,
-        free: torch.cuda.Event,
-        copied: torch.cuda.Event,
-    ) -> None:
-        with torch.cuda.device(self.device):  # a thread starts on device 0
-            self._path.fetch(ids, staging.rows(ids.numel()))
-            self._stream.wait_event(free)
-            staging.copy_to(out, self._stream)
-            copied.record(self._stream)
+        return self._issue(ids, fetch, lambda: after(copied, out))
 
     def _close(self) -> None:
-        self._ring.close()
-        if self._worker is not None:
-            self._worker.shutdown(wait=True, cancel_futures=True)
-        self._path.close()
+        super()._close()
         # Copies that are still queued need no wait: torch hands neither end on before they ran.
         self._staging.clear()
         self._rows.clear()
+
+
+def open_staged(
+    path: HostPath, features: Tensor, device: torch.device, lookahead: int
+) -> PathFetcher:
+    """The rows that ``path`` brings, through staging memory to the host or a GPU."""
+    if device.type == "cuda":
+        return CudaStagedFetcher(path, features, device, lookahead)
+    return HostFetcher(path, features, lookahead, staged=True)
 
 
 def device_rows(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> RowBuffer:

@@ -23,6 +23,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -124,6 +125,60 @@ class KernelFetcher(Fetcher):
         clock = "time.perf_counter around compiling (or finding) and loading the kernels"
         self.setup = [*setup, SetupStep("kernel_load_time", "s", compiling, clock)]
 
+    @classmethod
+    def registered(
+        cls,
+        features: Tensor,
+        device: torch.device,
+        policy: str,
+        order: Order = "given",
+        *,
+        overlapped: bool = False,
+    ) -> Self:
+        """The table registered where it lies."""
+        device = with_index(device)
+        memory = HostRegistration(features, device.index)
+        setup = [
+            SetupStep("register_time", "s", memory.seconds, "time.perf_counter, cudaHostRegister"),
+            SetupStep("registered", "B", memory.size_bytes, "bytes given to cudaHostRegister"),
+        ]
+        with _closed_on_error(memory):
+            return cls(features, device, memory, setup, policy, order, overlapped=overlapped)
+
+    @classmethod
+    def managed(cls, features: Tensor, device: torch.device, policy: str) -> Self:
+        """A copy of the table in managed memory that stays on the CPU."""
+        device = with_index(device)
+        memory = ManagedCopy(features, device.index)
+        setup = [
+            SetupStep(
+                "managed_time", "s", memory.seconds, "time.perf_counter, allocation and copy"
+            ),
+            SetupStep("managed", "B", memory.size_bytes, "bytes given to cudaMallocManaged"),
+        ]
+        with _closed_on_error(memory):
+            return cls(features, device, memory, setup, policy)
+
+    @classmethod
+    def resident(
+        cls,
+        features: Tensor,
+        device: torch.device,
+        policy: str,
+        order: Order = "given",
+        *,
+        overlapped: bool = False,
+    ) -> Self:
+        """A copy of the table in GPU memory."""
+        memory = DeviceCopy(features, with_index(device))
+        setup = [
+            SetupStep(
+                "device_copy_time", "s", memory.seconds, "time.perf_counter, copy to the GPU"
+            ),
+            SetupStep("device_copy", "B", memory.size_bytes, "tensor.nbytes"),
+        ]
+        return cls(features, device, memory, setup, policy, order, overlapped=overlapped)
+
     def limit(self, max_blocks: int | None, stream: torch.cuda.Stream | None = None) -> None:
         """Cap the grid of every later gather from the table.
 
@@ -178,19 +233,22 @@ class KernelFetcher(Fetcher):
         To find the distinct ids the host waits for the GPU. It waits for a stream that holds
         nothing else, so it does not wait for the training that is queued.
         """
-        if self._ordering is None:
-            with torch.cuda.stream(stream):
-                return read_order(ids if ids.is_cuda else buffer.send(ids, stream), self._order)
-        with torch.cuda.stream(self._ordering):
-            if ids.is_cuda:
-                self._ordering.wait_event(ready)
-            on_device = ids if ids.is_cuda else buffer.send(ids, self._ordering)
-            order = read_order(on_device, self._order)
-            stream.wait_event(self._ordering.record_event())  # ids, too, are kept until then
+        ordering = self._ordering or stream
+        with torch.cuda.stream(ordering):
+            if ids.is_cuda and ordering != stream:
+                ordering.wait_event(ready)
+            order = self._ordered(ids if ids.is_cuda else buffer.send(ids, ordering))
+            if ordering == stream:
+                return order
+            stream.wait_event(ordering.record_event())  # ids, too, are kept until then
         for made in (order.ids, order.out_rows, order.expand):
             if made is not None:
                 made.record_stream(stream)
         return order
+
+    def _ordered(self, ids: Tensor) -> ReadOrder:
+        """In what order rows are read, for ids on the GPU; work of the current stream."""
+        return read_order(ids, self._order)
 
     def _gather(self, order: ReadOrder, out: Tensor) -> None:
         """Queue the gather on the current stream."""
@@ -227,56 +285,6 @@ class KernelFetcher(Fetcher):
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-def open_registered(
-    features: Tensor,
-    device: torch.device,
-    policy: str,
-    order: Order = "given",
-    *,
-    fetcher: type[KernelFetcher] = KernelFetcher,
-    overlapped: bool = False,
-) -> KernelFetcher:
-    """The table registered where it lies."""
-    device = with_index(device)
-    memory = HostRegistration(features, device.index)
-    setup = [
-        SetupStep("register_time", "s", memory.seconds, "time.perf_counter, cudaHostRegister"),
-        SetupStep("registered", "B", memory.size_bytes, "bytes given to cudaHostRegister"),
-    ]
-    with _closed_on_error(memory):
-        return fetcher(features, device, memory, setup, policy, order, overlapped=overlapped)
-
-
-def open_managed(features: Tensor, device: torch.device, policy: str) -> KernelFetcher:
-    """A copy of the table in managed memory that stays on the CPU."""
-    device = with_index(device)
-    memory = ManagedCopy(features, device.index)
-    setup = [
-        SetupStep("managed_time", "s", memory.seconds, "time.perf_counter, allocation and copy"),
-        SetupStep("managed", "B", memory.size_bytes, "bytes given to cudaMallocManaged"),
-    ]
-    with _closed_on_error(memory):
-        return KernelFetcher(features, device, memory, setup, policy)
-
-
-def open_resident(
-    features: Tensor,
-    device: torch.device,
-    policy: str,
-    order: Order = "given",
-    *,
-    fetcher: type[KernelFetcher] = KernelFetcher,
-    overlapped: bool = False,
-) -> KernelFetcher:
-    """A copy of the table in GPU memory."""
-    memory = DeviceCopy(features, with_index(device))
-    setup = [
-        SetupStep("device_copy_time", "s", memory.seconds, "time.perf_counter, copy to the GPU"),
-        SetupStep("device_copy", "B", memory.size_bytes, "tensor.nbytes"),
-    ]
-    return fetcher(features, device, memory, setup, policy, order, overlapped=overlapped)
 
 
 @contextlib.contextmanager

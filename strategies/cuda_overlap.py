@@ -29,7 +29,7 @@ from torch import Tensor
 from gatherbench.kernels.cuda_calls import CudaCallError, call_driver, driver
 from gatherbench.kernels.launch import gather_into
 from gatherbench.strategies.base import SetupStep
-from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher, open_registered
+from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 
 #: Per cent of the GPU that a sweep tries.
 BUDGETS = (5, 10, 15, 25, 50)
@@ -50,8 +50,7 @@ def open_overlapped(
     features: Tensor, device: torch.device, policy: str, provider: str, budget: str
 ) -> OverlappedFetcher:
     """The table registered, and gathered beside training within ``budget`` (per cent or auto)."""
-    fetcher = open_registered(features, device, policy, fetcher=OverlappedFetcher, overlapped=True)
-    assert isinstance(fetcher, OverlappedFetcher)
+    fetcher = OverlappedFetcher.registered(features, device, policy, overlapped=True)
     try:
         fetcher.share = {"stream": share_threads, "green_context": share_multiprocessors}[provider]
         if budget != "auto":
@@ -154,6 +153,12 @@ def share_threads(fetcher: KernelFetcher, percent: int) -> str:
     """A cap on the grid: ``percent`` of the threads that the GPU holds."""
     fetcher.limit(blocks_of(percent, fetcher.points[torch.int64].block_threads, fetcher.device))
     return "capped grid"
+
+
+def take_usual_share(fetcher: KernelFetcher) -> None:
+    """Confine a fetcher that runs ahead to :data:`USUAL_BUDGET`, and say so in its ``setup``."""
+    source = f"{share_threads(fetcher, USUAL_BUDGET)}; the paper's share, as async_zero_copy begins"
+    fetcher.setup.append(SetupStep("budget", "1", USUAL_BUDGET / 100, f"{source} with"))
 
 
 def share_multiprocessors(fetcher: KernelFetcher, percent: int) -> str:

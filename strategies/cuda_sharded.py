@@ -17,13 +17,8 @@ from gatherbench.kernels.mapped_memory import DeviceCopy
 from gatherbench.kernels.order import ReadOrder
 from gatherbench.strategies.base import Residency, SetupStep
 from gatherbench.strategies.cuda_fetcher import RESIDENCY_SOURCE
-from gatherbench.strategies.cuda_kernel_fetcher import (
-    IdBuffer,
-    KernelFetcher,
-    open_registered,
-    open_resident,
-)
-from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, share_threads
+from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
+from gatherbench.strategies.cuda_overlap import take_usual_share
 from gatherbench.strategies.rank_exchange import Asked, Exchange, Part, Round
 
 
@@ -52,19 +47,9 @@ class ShardedFetcher(KernelFetcher):
     def counts(self) -> dict[str, int]:
         return {"rows_on_device": self._hits}
 
-    def _arrange(
-        self, ids: Tensor, buffer: IdBuffer, stream: torch.cuda.Stream, ready: torch.cuda.Event
-    ) -> ReadOrder:
-        assert self._ordering is not None
-        with torch.cuda.stream(self._ordering):
-            if ids.is_cuda:
-                self._ordering.wait_event(ready)
-            on_device = ids if ids.is_cuda else buffer.send(ids, self._ordering)
-            asked = self._asked = self._exchange.split(on_device, self._slots)
-            self._rounds = self._exchange.rounds(asked)
-            stream.wait_event(self._ordering.record_event())
-        for made in (asked.rows, asked.expand):
-            made.record_stream(stream)
+    def _ordered(self, ids: Tensor) -> ReadOrder:
+        asked = self._asked = self._exchange.split(ids, self._slots)
+        self._rounds = self._exchange.rounds(asked)
         self._hits += len(ids) - asked.sent - (0 if self._in_gpu else asked.own)
         return ReadOrder(asked.rows, expand=asked.expand)
 
@@ -111,15 +96,10 @@ def open_sharded(
     ahead: int,
 ) -> ShardedFetcher:
     """This rank's rows registered, or copied into GPU memory, and the hot ones there, too."""
-    opened = open_resident if in_gpu else open_registered
-    fetcher = opened(
-        part.rows, device, policy, "unique", fetcher=ShardedFetcher, overlapped=ahead > 0
-    )
-    assert isinstance(fetcher, ShardedFetcher)
+    opened = ShardedFetcher.resident if in_gpu else ShardedFetcher.registered
+    fetcher = opened(part.rows, device, policy, "unique", overlapped=ahead > 0)
     fetcher.join(part, in_gpu)
     fetcher.setup += setup
     if ahead:
-        how = share_threads(fetcher, USUAL_BUDGET)
-        source = f"{how}; the paper's share, as async_zero_copy begins with"
-        fetcher.setup.append(SetupStep("budget", "1", USUAL_BUDGET / 100, source))
+        take_usual_share(fetcher)
     return fetcher

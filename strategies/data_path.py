@@ -74,6 +74,18 @@ class DataPath:
         return copied + self.gpu_link_read_bytes + self.gpu_memory_bytes + sent
 
 
+def staged_path(ids: Tensor, row_bytes: int) -> DataPath:
+    """How one minibatch (``[B]``) travels that the CPU gathers, to be copied as a whole."""
+    size = ids.numel() * row_bytes
+    return DataPath(
+        payload_bytes=size,
+        cpu_read_bytes=size,
+        cpu_write_bytes=size,
+        copy_engine_bytes=size,
+        gpu_requests={},
+    )
+
+
 def zero_copy_path(ids: Tensor, row_bytes: int, policy_name: str, order: Order) -> DataPath:
     """How one minibatch travels when the GPU reads the rows in place.
 
@@ -109,30 +121,18 @@ def total(paths: Iterable[DataPath]) -> DataPath:
     A count that one of them does not have is not there in the sum; pages count only where rows are
     read in place.
     """
-    sums: Counter[str] = Counter()
-    requests: Counter[int] | None = Counter()
-    visits: int | None = 0
-    disk_bytes: int | None = 0
-    disk_requests: int | None = 0
-    for path in paths:
-        sums.update({name: getattr(path, name) for name in BYTES})
-        if path.gpu_requests is None:
-            requests = None
-        elif requests is not None:
-            requests.update(path.gpu_requests)
-        if visits is not None and path.gpu_link_read_bytes:
-            counted = path.gpu_page_visits
-            visits = None if counted is None else visits + counted
-        disk_bytes = _plus(disk_bytes, path.disk_bytes)
-        disk_requests = _plus(disk_requests, path.disk_requests)
+    every = list(paths)
+    known = [path.gpu_requests for path in every if path.gpu_requests is not None]
     return DataPath(
-        **{name: sums[name] for name in BYTES},
-        gpu_requests=requests,
-        gpu_page_visits=visits,
-        disk_bytes=disk_bytes,
-        disk_requests=disk_requests,
+        **{name: sum(getattr(path, name) for path in every) for name in BYTES},
+        gpu_requests=sum(map(Counter, known), Counter()) if len(known) == len(every) else None,
+        gpu_page_visits=_sum(path.gpu_page_visits for path in every if path.gpu_link_read_bytes),
+        disk_bytes=_sum(path.disk_bytes for path in every),
+        disk_requests=_sum(path.disk_requests for path in every),
     )
 
 
-def _plus(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
+def _sum(counts: Iterable[int | None]) -> int | None:
+    every = list(counts)
+    known = [count for count in every if count is not None]
+    return sum(known) if len(known) == len(every) else None

@@ -21,16 +21,23 @@ from torch import Tensor
 
 from gatherbench.kernels.disk_read import RowReader
 from gatherbench.kernels.table_file import TableFile
-from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Strategy, announcing
+from gatherbench.strategies.base import (
+    Fetcher,
+    Minibatches,
+    Residency,
+    SetupStep,
+    Strategy,
+    announcing,
+)
 from gatherbench.strategies.cached_zero_copy import ASIDE, NEEDS, CachedPath, placed
-from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
+from gatherbench.strategies.cuda_fetcher import open_staged
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.disk_direct import NOWHERE, engine_step, planned_file, read_path
-from gatherbench.strategies.host_fetcher import HostFetcher, on_disk
+from gatherbench.strategies.host_fetcher import on_disk
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
-from gatherbench.strategies.placed import Placed
-from gatherbench.strategies.places import cuda_skip, no_path_to, no_room
+from gatherbench.strategies.places import no_room, path_skip
 from gatherbench.strategies.row_caches import Belady, RowCache, RowPolicy
+from gatherbench.strategies.scores import Placed
 
 #: Policies that find out while they fetch.
 LEARNING = ("lru", "clock", "sieve", "s3-fifo", "belady")
@@ -68,8 +75,7 @@ class DiskCached(Strategy):
     superbatch: Literal["100", "10", "1000"] = "100"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        reason = cuda_skip(device) if device.type == "cuda" else no_path_to(device)
-        if reason is not None:
+        if (reason := path_skip(device)) is not None:
             return reason
         if self.start == "cold" and self.policy not in LEARNING:
             return f"unsupported: start = cold: {self.policy} learns nothing that it could forget"
@@ -98,16 +104,8 @@ class DiskCached(Strategy):
         """Of a minibatch none of whose rows is kept, and a table as ``disk_direct`` says."""
         return read_path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes), merge=True)
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        file = planned_file(knowledge, num_rows, row_bytes)
-        kept = self.kept(num_rows, knowledge)
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        file, kept = planned_file(of), self.kept(of.num_rows, of.knowledge)
 
         def epoch(batches: Iterable[Tensor]) -> Iterable[Tensor]:
             if not isinstance(kept, Belady):
@@ -115,9 +113,9 @@ class DiskCached(Strategy):
             return announcing(batches, kept.ahead, lambda ids: kept.announce(ids.numpy()))
 
         if self.learns and self.start == "warm":
-            for ids in itertools.chain.from_iterable(map(epoch, before)):
+            for ids in itertools.chain.from_iterable(map(epoch, of.before)):
                 kept.step(ids.numpy())
-        for ids in epoch(batches):
+        for ids in epoch(of.batches):
             missing = ids[torch.from_numpy(kept.step(ids.numpy())[0] < 0)]
             yield read_path(ids, missing, file, merge=True)
 
@@ -145,11 +143,7 @@ class DiskCached(Strategy):
         seconds = time.perf_counter() - begin
         reader = RowReader(knowledge.file)
         path = DiskCachedPath(features, kept, reader, forgets=self.start == "cold")
-        fetcher = (
-            CudaStagedFetcher(path, features, device, self.lookahead)
-            if device.type == "cuda"
-            else HostFetcher(path, features, self.lookahead, staged=True)
-        )
+        fetcher = open_staged(path, features, device, self.lookahead)
         held = kept.capacity * knowledge.file.row_bytes
         fetcher.setup += [
             engine_step(reader),

@@ -8,7 +8,7 @@ with many reads in flight the disk itself is the bound.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -20,12 +20,12 @@ from torch import Tensor
 
 from gatherbench.kernels.disk_read import RowReader, reads_of
 from gatherbench.kernels.table_file import TableFile
-from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Strategy
-from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
-from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.host_fetcher import HostFetcher, HostPath, on_disk
-from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
-from gatherbench.strategies.places import cuda_skip, no_path_to
+from gatherbench.strategies.base import Fetcher, Minibatches, Residency, SetupStep, Strategy
+from gatherbench.strategies.cuda_fetcher import open_staged
+from gatherbench.strategies.data_path import DataPath, staged_path
+from gatherbench.strategies.host_fetcher import HostPath, on_disk
+from gatherbench.strategies.knowledge import Knowledge
+from gatherbench.strategies.places import path_skip
 
 #: Of a plan's table that is not here: blocks of 4096 B.
 NOWHERE = Path(os.devnull)
@@ -41,6 +41,7 @@ class DiskDirect(Strategy):
     name: ClassVar[str] = "disk_direct"
     summary: ClassVar[str] = "rows read off the disk past the page cache, then one copy to the GPU"
     colour: ClassVar[str] = "purple"
+    needs = frozenset({"file"})
 
     engine: Literal["io_uring", "threads"] = "io_uring"
     merge: Literal["yes", "no"] = "yes"
@@ -48,11 +49,7 @@ class DiskDirect(Strategy):
     ahead: Literal["1", "0", "4"] = "1"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return cuda_skip(device) if device.type == "cuda" else no_path_to(device)
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"file"})
+        return path_skip(device)
 
     @property
     def lookahead(self) -> int:
@@ -62,46 +59,29 @@ class DiskDirect(Strategy):
         """Of a table that begins on a block of 4096 B; :meth:`data_paths` knows the file."""
         return read_path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes), self.merge == "yes")
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        file = planned_file(knowledge, num_rows, row_bytes)
-        return (read_path(ids, ids, file, self.merge == "yes") for ids in batches)
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        file = planned_file(of)
+        return (read_path(ids, ids, file, self.merge == "yes") for ids in of.batches)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         assert knowledge.file is not None
         reader = RowReader(knowledge.file, self.engine, int(self.depth), self.merge == "yes")
-        path = DiskPath(features, reader)
-        fetcher = (
-            CudaStagedFetcher(path, features, device, self.lookahead)
-            if device.type == "cuda"
-            else HostFetcher(path, features, self.lookahead, staged=True)
-        )
+        fetcher = open_staged(DiskPath(features, reader), features, device, self.lookahead)
         fetcher.setup.append(engine_step(reader))
         return fetcher
 
 
-def planned_file(knowledge: Knowledge, num_rows: int, row_bytes: int) -> TableFile:
+def planned_file(of: Minibatches) -> TableFile:
     """The file that is known, for a table of such rows; else one that begins on a block."""
-    known = knowledge.file or TableFile(NOWHERE, 0, num_rows, row_bytes)
-    return replace(known, num_rows=num_rows, row_bytes=row_bytes)
+    known = of.knowledge.file or TableFile(NOWHERE, 0, of.num_rows, of.row_bytes)
+    return replace(known, num_rows=of.num_rows, row_bytes=of.row_bytes)
 
 
 def read_path(ids: Tensor, missing: Tensor, file: TableFile, merge: bool) -> DataPath:
     """How a minibatch travels by way of the CPU whose rows ``missing`` come off the disk."""
-    payload = ids.numel() * file.row_bytes
     disk_bytes, requests = reads_of(_numbers(missing), file, merge)
-    return DataPath(
-        payload_bytes=payload,
-        cpu_read_bytes=payload,
-        cpu_write_bytes=payload,
-        copy_engine_bytes=payload,
-        gpu_requests={},
+    return replace(
+        staged_path(ids, file.row_bytes),
         disk_payload_bytes=missing.numel() * file.row_bytes,
         disk_bytes=disk_bytes,
         disk_requests=requests,

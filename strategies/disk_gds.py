@@ -8,7 +8,7 @@ this is what a training gets from GPUDirect Storage as it stands, not what the h
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,14 +19,14 @@ from torch import Tensor
 from gatherbench.kernels.disk_read import DiskReadError, block_bytes
 from gatherbench.kernels.read_engines import ReadPlan, plan_reads
 from gatherbench.kernels.table_file import TableFile
-from gatherbench.strategies.base import Fetcher, Residency, Strategy, Ticket
+from gatherbench.strategies.base import Fetcher, Minibatches, Residency, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import device_rows
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.disk_direct import DiskDirect
 from gatherbench.strategies.host_fetcher import on_disk
-from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
-from gatherbench.strategies.places import cuda_skip, no_path_to, with_index
+from gatherbench.strategies.knowledge import Knowledge
+from gatherbench.strategies.places import path_skip, with_index
 
 #: Reads under way at a time; what they bring takes up to 32 KiB each of GPU memory.
 GROUP = 4096
@@ -39,32 +39,22 @@ class DiskGds(Strategy):
     name: ClassVar[str] = "disk_gds"
     summary: ClassVar[str] = "rows read off the disk into GPU memory by GPUDirect Storage (kvikio)"
     colour: ClassVar[str] = "vermilion"
+    needs = frozenset({"file"})
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        if device.type != "cuda":
-            return no_path_to(device) or "unsupported: GPUDirect Storage reads into GPU memory"
-        if (reason := cuda_skip(device)) is not None:
+        if (reason := path_skip(device)) is not None:
             return reason
+        if device.type == "cpu":
+            return "unsupported: GPUDirect Storage reads into GPU memory"
         if importlib.util.find_spec("kvikio") is None:
             return "not_installed: kvikio (pip install kvikio-cu13)"
         return None
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"file"})
-
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return _past_the_cpu(DiskDirect().data_path(ids, row_bytes))
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        return map(_past_the_cpu, DiskDirect().data_paths(batches, row_bytes, num_rows, knowledge))
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        return map(_past_the_cpu, DiskDirect()._data_paths(of))
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         import kvikio  # needs a driver

@@ -8,7 +8,7 @@ rows brings megabytes that nobody asked for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -22,11 +22,11 @@ from gatherbench.kernels.page_cache import (
 )
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import Fetcher, Residency, Strategy
-from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
-from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.host_fetcher import HostFetcher, HostPath, on_disk
-from gatherbench.strategies.knowledge import Knowledge, Need
-from gatherbench.strategies.places import cuda_skip, no_path_to
+from gatherbench.strategies.cuda_fetcher import open_staged
+from gatherbench.strategies.data_path import DataPath, staged_path
+from gatherbench.strategies.host_fetcher import HostPath, on_disk
+from gatherbench.strategies.knowledge import Knowledge
+from gatherbench.strategies.places import path_skip
 
 
 @dataclass(frozen=True)
@@ -41,37 +41,24 @@ class DiskMmap(Strategy):
     name: ClassVar[str] = "disk_mmap"
     summary: ClassVar[str] = "the CPU gathers from a memory-mapped file, then one copy to the GPU"
     colour: ClassVar[str] = "grey"
+    needs = frozenset({"file"})
 
     advice: Literal["random", "normal", "willneed"] = "random"
     start: Literal["warm", "cold"] = "warm"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        refused = cuda_skip(device) if device.type == "cuda" else no_path_to(device)
-        return refused or (read_ahead_refused() if self.advice == "willneed" else None)
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"file"})
+        return path_skip(device) or (read_ahead_refused() if self.advice == "willneed" else None)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        payload = ids.numel() * row_bytes
-        return DataPath(
-            payload_bytes=payload,
-            cpu_read_bytes=payload,
-            cpu_write_bytes=payload,
-            copy_engine_bytes=payload,
-            gpu_requests={},
-            disk_payload_bytes=payload,
-            disk_bytes=None,
-            disk_requests=None,
+        path = staged_path(ids, row_bytes)
+        return replace(
+            path, disk_payload_bytes=path.payload_bytes, disk_bytes=None, disk_requests=None
         )
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         assert knowledge.file is not None
         path = MappedPath(knowledge.file, features.dtype, self.advice, cold=self.start == "cold")
-        if device.type == "cuda":
-            return CudaStagedFetcher(path, features, device, self.lookahead)
-        return HostFetcher(path, features, self.lookahead, staged=True)
+        return open_staged(path, features, device, self.lookahead)
 
 
 class MappedPath(HostPath):
@@ -96,6 +83,10 @@ class MappedPath(HostPath):
         if self._cold:
             require_cold(self._file.path)
             self._began = on_disk(self._file.path)
+
+    def close(self) -> None:
+        super().close()
+        del self.table  # the map, and with it the open file
 
     def residency(self) -> tuple[Residency, ...]:
         """Where a cold epoch found the table when it began; a warm one has it where it is."""

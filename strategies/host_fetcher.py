@@ -9,7 +9,8 @@ prediction of a GPU's. A path says how rows get into an output buffer (:class:`H
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,8 +23,8 @@ from gatherbench.kernels.host_gather import HostGather
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.page_cache import SOURCE as MINCORE
 from gatherbench.kernels.page_cache import pages_in_memory
-from gatherbench.strategies.base import Fetcher, Residency, Ticket
-from gatherbench.strategies.buffers import RowBuffer, TicketRing, fetched
+from gatherbench.strategies.base import Fetcher, Observed, Residency, Ticket
+from gatherbench.strategies.buffers import RowBuffer, TicketRing
 
 
 def host_buffer(features: Tensor) -> RowBuffer:
@@ -45,11 +46,9 @@ def on_disk(path: Path) -> tuple[Residency, ...]:
     return (Residency("the file on disk", found, MINCORE),)
 
 
-class HostPath(ABC):
+class HostPath(Observed, ABC):
     """How the rows of one minibatch get from the table into an output buffer."""
 
-    #: How many minibatches ahead the path wants to hear of: see ``Fetcher.announce``.
-    announced: int = 0
     #: Other ranks take part in each fetch: none that was submitted is dropped, as they wait for it.
     collective: ClassVar[bool] = False
 
@@ -60,24 +59,6 @@ class HostPath(ABC):
     @abstractmethod
     def fetch(self, ids: Tensor, out: Tensor) -> None:
         """Write row ``ids[i]`` of the table to row ``i`` of ``out`` ``[B, D]``."""
-
-    def announce(self, ids: Tensor) -> None:  # noqa: B027 - most paths look no further ahead
-        """See ``Fetcher.announce``; called by the thread that submits, maybe beside a fetch."""
-
-    def begin_epoch(self) -> None:  # noqa: B027 - most paths know no epochs
-        """See ``Fetcher.begin_epoch``."""
-
-    def counts(self) -> dict[str, int]:
-        """See ``Fetcher.counts``."""
-        return {}
-
-    def latencies(self) -> NDArray[np.int64] | None:
-        """See ``Fetcher.latencies``."""
-        return None
-
-    def residency(self) -> tuple[Residency, ...]:
-        """See ``Fetcher.residency``."""
-        return ()
 
     def close(self) -> None:
         """Join the threads."""
@@ -91,26 +72,39 @@ class DirectPath(HostPath):
         self.cpu.gather(self.table, ids, out)
 
 
-class Staged:
-    """A path into a staging buffer, which is then copied as a whole: what feeds a copy engine."""
-
-    def __init__(self, path: HostPath) -> None:
-        self._path = path
-        self._staging = host_buffer(path.table)
-
-    def fetch(self, ids: Tensor, out: Tensor) -> None:
-        staged = self._staging.rows(ids.numel())
-        self._path.fetch(ids, staged)
-        self._path.cpu.copy(staged, out)
-
-
 class PathFetcher(Fetcher):
-    """A fetcher whose rows a :class:`HostPath` brings, wherever they go from there."""
+    """A fetcher whose rows a :class:`HostPath` brings, wherever they go from there.
 
-    def __init__(self, path: HostPath, features: Tensor, device: torch.device) -> None:
+    With lookahead 0 ``submit`` does the work. With more, one thread does it, in the order of
+    submission, while the caller goes on; what it raises comes out of ``Ticket.result``.
+    """
+
+    def __init__(
+        self, path: HostPath, features: Tensor, device: torch.device, lookahead: int
+    ) -> None:
         super().__init__(features, device)
-        self.announced = path.announced
+        self.lookahead, self.announced = lookahead, path.announced
         self._path = path
+        self._ring = TicketRing(lookahead + 1)
+        self._worker = ThreadPoolExecutor(1, "gatherbench-fetch") if lookahead else None
+
+    def _issue(
+        self, ids: Tensor, fetch: Callable[[Tensor], None], rows: Callable[[], Tensor]
+    ) -> Ticket:
+        """The ticket of the buffer that was claimed; ``rows`` gives them when ``fetch`` is done."""
+        if self._worker is None:
+            fetch(ids)
+            return self._ring.issue(rows)
+        future = self._worker.submit(fetch, ids.clone())
+
+        def finish() -> Tensor:
+            try:
+                future.result()
+            except CancelledError:
+                raise RuntimeError("the fetcher was closed before this fetch began") from None
+            return rows()
+
+        return self._ring.issue(finish)
 
     def announce(self, ids: Tensor) -> None:
         self._path.announce(ids)
@@ -127,12 +121,15 @@ class PathFetcher(Fetcher):
     def residency(self) -> tuple[Residency, ...]:
         return self._path.residency()
 
+    def _close(self) -> None:
+        self._ring.close()
+        if self._worker is not None:
+            self._worker.shutdown(wait=True, cancel_futures=not self._path.collective)
+        self._path.close()
+
 
 class HostFetcher(PathFetcher):
     """Runs a :class:`HostPath` into a ring of ``lookahead + 1`` buffers.
-
-    With lookahead 0 ``submit`` does the work. With more, one thread does it, in the order of
-    submission, while the caller goes on; what it raises comes out of ``Ticket.result``.
 
     Args:
         staged: the rows pass a staging buffer on their way, as those do that a copy engine carries.
@@ -141,27 +138,22 @@ class HostFetcher(PathFetcher):
     def __init__(
         self, path: HostPath, features: Tensor, lookahead: int, *, staged: bool = False
     ) -> None:
-        super().__init__(path, features, torch.device("cpu"))
-        self.lookahead = lookahead
-        self._staged = Staged(path) if staged else None
-        self._ring = TicketRing(lookahead + 1)
+        super().__init__(path, features, torch.device("cpu"), lookahead)
+        self._staging = host_buffer(features) if staged else None
         self._buffers = [host_buffer(features) for _ in range(lookahead + 1)]
-        self._worker = ThreadPoolExecutor(1, "gatherbench-fetch") if lookahead else None
 
     def _submit(self, ids: Tensor) -> Ticket:
         out = self._buffers[self._ring.claim()].rows(ids.numel())
-        if self._worker is None:
-            self._fetch(ids, out)
-            return self._ring.issue(lambda: out)
-        future = self._worker.submit(self._fetch, ids.clone(), out)
-        return self._ring.issue(lambda: fetched(future, out))
+        return self._issue(ids, lambda ids: self._fetch(ids, out), lambda: out)
 
     def _fetch(self, ids: Tensor, out: Tensor) -> None:
-        (self._staged or self._path).fetch(ids, out)
+        if self._staging is None:
+            self._path.fetch(ids, out)
+        else:
+            staged = self._staging.rows(ids.numel())
+            self._path.fetch(ids, staged)
+            self._path.cpu.copy(staged, out)
 
     def _close(self) -> None:
-        self._ring.close()
-        if self._worker is not None:
-            self._worker.shutdown(wait=True, cancel_futures=not self._path.collective)
-        self._path.close()
+        super()._close()
         self._buffers.clear()

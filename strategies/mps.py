@@ -1,8 +1,8 @@
 """The paper's way to overlap: a process of its own gathers, within a share of the GPU under MPS.
 
 The producer registers the table for itself, because a registration belongs to a process. The rows
-lie in buffers of the training process, which the producer writes through CUDA IPC, so that nothing
-dangles when the producer dies. Order is kept by events that both can see. Waiting for such an event
+lie in buffers of the training process, which the producer writes through CUDA IPC, and so do the
+events by which order is kept: nothing dangles when the producer dies. Waiting for such an event
 means waiting for its last ``record`` before the wait, so each message follows the record that it
 is about: the request follows that of "the buffer is free", the answer that of "the rows are there".
 """
@@ -10,10 +10,8 @@ is about: the request follows that of "the buffer is free", the answer that of "
 from __future__ import annotations
 
 import os
-import pickle
 import time
-from multiprocessing.reduction import ForkingPickler
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.multiprocessing  # registers how tensors on a GPU are handed to another process
@@ -24,7 +22,7 @@ from gatherbench.kernels.launch import gather_into
 from gatherbench.strategies.base import Fetcher, SetupStep, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import device_rows
-from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher, open_registered
+from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
 from gatherbench.strategies.mps_daemon import SHARE_VARIABLE
 from gatherbench.strategies.mps_process import MAX_IDS, Producer, Start, map_bytes, shared_file
 from gatherbench.strategies.places import with_index
@@ -42,9 +40,7 @@ class TrainingSide(Protocol):
     current stream wait for the rows.
     """
 
-    def greeting(self) -> bytes: ...
-    def meet(self, greeting: bytes) -> None: ...
-    def rows(self, place: int, count: int) -> tuple[Tensor, bytes | None]: ...
+    def rows(self, place: int, count: int) -> tuple[Tensor, Any]: ...
     def free(self, place: int) -> None: ...
     def arrived(self, place: int) -> None: ...
     def close(self) -> None: ...
@@ -85,12 +81,6 @@ class MpsFetcher(Fetcher):
             start = Start(producer_side, *files, shape, self.dtype, _PLACES, arguments)
             self._ids = map_bytes(ids.fileno(), room).view(_PLACES, -1)
             self._producer = Producer(start, environment)
-        try:
-            side.meet(self._producer.greeting)
-            self._producer.send(("meet", side.greeting()))
-        except BaseException:
-            self._producer.close()
-            raise
         clock = "time.perf_counter"
         self.setup = [
             SetupStep("share_time", "s", shared - begin, f"{clock}, copy into shared memory"),
@@ -106,9 +96,9 @@ class MpsFetcher(Fetcher):
         if count > MAX_IDS:
             raise ValueError(f"ids: {count} in one fetch, and {MAX_IDS} are the most")
         place = self._ring.claim()
-        out, payload = self._side.rows(place, count)
-        if payload is not None:
-            self._producer.send(("buffer", place, payload))
+        out, buffer = self._side.rows(place, count)
+        if buffer is not None:
+            self._producer.send(("buffer", place, buffer))
         size = count * ids.element_size()
         self._ids[place, :size].copy_(ids.view(torch.uint8))
         self._side.free(place)
@@ -147,12 +137,13 @@ def open_mps(
 ) -> MpsFetcher:
     """A producer on ``percent`` of the GPU's threads."""
     device = with_index(device)
+    side = CudaTrainingSide(features, device)
     fetcher = MpsFetcher(
         features,
         device,
-        CudaTrainingSide(features, device),
+        side,
         f"{CudaProducerSide.__module__}:{CudaProducerSide.__name__}",
-        {"ordinal": device.index, "policy": policy},
+        {"ordinal": device.index, "policy": policy, "events": side.handles()},
         {**os.environ, SHARE_VARIABLE: str(percent)},
     )
     how = f"{SHARE_VARIABLE} of the producer process; {why}"
@@ -161,7 +152,7 @@ def open_mps(
 
 
 class CudaTrainingSide:
-    """Buffers in this process's GPU memory, an event for each that says when it is free."""
+    """Buffers in this process's GPU memory, and two events for each: it is free, it is filled."""
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         self._device = device
@@ -169,21 +160,25 @@ class CudaTrainingSide:
             device_rows((int(features.shape[1]),), features.dtype, device) for _ in range(_PLACES)
         ]
         self._told = [0] * _PLACES
-        self._free, self._greeting = shared_events(device)
-        self._gathered: list[torch.cuda.Event] = []
+        self._free, self._gathered = (
+            [torch.cuda.Event(interprocess=True) for _ in range(_PLACES)]  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
 
-    def greeting(self) -> bytes:
-        return self._greeting
+    def handles(self) -> list[list[bytes]]:
+        """By which another process finds the events."""
+        with torch.cuda.device(self._device):  # the first handle makes the event, on this device
+            return [
+                [event.ipc_handle() for event in events]  # type: ignore[no-untyped-call]
+                for events in (self._free, self._gathered)
+            ]
 
-    def meet(self, greeting: bytes) -> None:
-        self._gathered = events_of(greeting, self._device)
-
-    def rows(self, place: int, count: int) -> tuple[Tensor, bytes | None]:
+    def rows(self, place: int, count: int) -> tuple[Tensor, Tensor | None]:
         out = self._buffers[place].rows(count)
         if count == 0 or self._told[place] == out.data_ptr():
             return out, None
         self._told[place] = out.data_ptr()
-        return out, bytes(ForkingPickler.dumps(self._buffers[place].whole))
+        return out, self._buffers[place].whole
 
     def free(self, place: int) -> None:
         self._free[place].record(torch.cuda.current_stream(self._device))
@@ -193,34 +188,29 @@ class CudaTrainingSide:
 
     def close(self) -> None:
         torch.cuda.synchronize(self._device)
-        self._gathered.clear()
         self._buffers.clear()
 
 
 class CudaProducerSide:
     """The producer's half: gathers on a stream of its own into buffers of the other process."""
 
-    def __init__(self, table: Tensor, ordinal: int, policy: str) -> None:
+    def __init__(self, table: Tensor, ordinal: int, policy: str, events: list[list[bytes]]) -> None:
         self._device = torch.device("cuda", ordinal)
         torch.cuda.set_device(self._device)
-        self._fetcher: KernelFetcher = open_registered(table, self._device, policy)
+        self._fetcher: KernelFetcher = KernelFetcher.registered(table, self._device, policy)
         self.steps = list(self._fetcher.setup)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         kinds = (torch.int32, torch.int64)
         self._ids = [{k: IdBuffer(k, self._device) for k in kinds} for _ in range(_PLACES)]
         self._out: dict[int, Tensor] = {}
-        self._free: list[torch.cuda.Event] = []
-        self._gathered, self._greeting = shared_events(self._device)
+        self._free, self._gathered = (
+            [torch.cuda.Event.from_ipc_handle(self._device, handle) for handle in handles]  # type: ignore[no-untyped-call]
+            for handles in events
+        )
 
-    def greeting(self) -> bytes:
-        return self._greeting
-
-    def meet(self, greeting: bytes) -> None:
-        self._free = events_of(greeting, self._device)
-
-    def attach(self, place: int, payload: bytes) -> None:
+    def attach(self, place: int, buffer: Tensor) -> None:
         self._stream.synchronize()  # nothing writes to the buffer that is let go of here
-        self._out[place] = pickle.loads(payload)
+        self._out[place] = buffer
 
     def gather(self, place: int, ids: Tensor) -> None:
         with torch.cuda.stream(self._stream):
@@ -235,17 +225,3 @@ class CudaProducerSide:
         self._stream.synchronize()
         self._out.clear()
         self._fetcher.close()
-
-
-def shared_events(device: torch.device) -> tuple[list[torch.cuda.Event], bytes]:
-    """An event for each place, and what lets another process wait for them."""
-    with torch.cuda.device(device):
-        events = [torch.cuda.Event(interprocess=True) for _ in range(_PLACES)]  # type: ignore[no-untyped-call]
-        handles = [event.ipc_handle() for event in events]  # type: ignore[no-untyped-call]
-    return events, pickle.dumps(handles)
-
-
-def events_of(greeting: bytes, device: torch.device) -> list[torch.cuda.Event]:
-    """The other process's events."""
-    handles: list[bytes] = pickle.loads(greeting)
-    return [torch.cuda.Event.from_ipc_handle(device, handle) for handle in handles]  # type: ignore[no-untyped-call]

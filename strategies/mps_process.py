@@ -7,9 +7,8 @@ tells either side that the other is gone. Nothing here knows CUDA; what the two 
 device is the business of a :class:`Side`.
 
     to the producer                        back
-    Start                                  ("ready", steps, greeting)
-    ("meet", greeting)
-    ("buffer", place, payload)
+    Start                                  ("ready", steps)
+    ("buffer", place, buffer)
     ("fetch", place, count, bytes)         ("queued", place)
     anything that fails                    ("failed", words)
 """
@@ -69,16 +68,14 @@ class Start:
 class Side(Protocol):
     """The producer's half of what the two processes share on a device; made from a table.
 
-    ``steps`` is what opening it cost, ``greeting`` what the other half needs of it, ``meet`` what
-    it needs of the other half. ``attach`` takes a buffer to write to, ``gather`` queues the rows
-    ``ids`` into it, and returns when the ids may be overwritten and the order of things is fixed.
+    ``steps`` is what opening it cost. ``attach`` takes a buffer to write to, ``gather`` queues the
+    rows ``ids`` into it, and returns when the ids may be overwritten and the order of things is
+    fixed.
     """
 
     steps: list[SetupStep]
 
-    def greeting(self) -> bytes: ...
-    def meet(self, greeting: bytes) -> None: ...
-    def attach(self, place: int, payload: bytes) -> None: ...
+    def attach(self, place: int, buffer: Any) -> None: ...
     def gather(self, place: int, ids: Tensor) -> None: ...
     def close(self) -> None: ...
 
@@ -131,7 +128,7 @@ class Producer:
             undo.pop_all()  # from here on it is for close() to do
         try:
             self.send(start)
-            self.steps, self.greeting = self._answer("ready")
+            (self.steps,) = self._answer("ready")
         except BaseException:
             self.close()
             raise
@@ -207,12 +204,10 @@ def serve(connection: Connection) -> None:
         connection.send(("failed", f"{type(error).__name__}: {error}"))
         raise
     try:
-        connection.send(("ready", side.steps, side.greeting()))
+        connection.send(("ready", side.steps))
         while True:
             kind, *rest = connection.recv()
-            if kind == "meet":
-                side.meet(*rest)
-            elif kind == "buffer":
+            if kind == "buffer":
                 side.attach(*rest)
             else:
                 place, count, item = rest

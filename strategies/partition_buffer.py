@@ -33,13 +33,14 @@ from gatherbench.kernels.disk_read import DiskReadError, block_bytes, open_direc
 from gatherbench.kernels.host_memory import HUGE_PAGE, empty_table
 from gatherbench.kernels.read_engines import latency_bin
 from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
-from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Strategy
-from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
-from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.host_fetcher import HostFetcher, HostPath, on_disk
-from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
+from gatherbench.strategies.base import Fetcher, Minibatches, Residency, SetupStep, Strategy
+from gatherbench.strategies.cuda_fetcher import open_staged
+from gatherbench.strategies.data_path import DataPath, staged_path
+from gatherbench.strategies.disk_direct import planned_file
+from gatherbench.strategies.host_fetcher import HostPath, on_disk
+from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.partition_orders import Partitions
-from gatherbench.strategies.places import cuda_skip, no_path_to
+from gatherbench.strategies.places import path_skip
 
 #: Bytes that are read at a time, at most.
 READ_BYTES = 4 << 20
@@ -53,54 +54,36 @@ class PartitionBuffer(Strategy):
     name: ClassVar[str] = "partition_buffer"
     summary: ClassVar[str] = "partitions of a table on disk pass through a buffer in host memory"
     colour: ClassVar[str] = "green"
+    needs = frozenset({"file", "partitions"})
 
     ahead: Literal["1", "0"] = "1"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return cuda_skip(device) if device.type == "cuda" else no_path_to(device)
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"file", "partitions"})
+        return path_skip(device)
 
     @property
     def lookahead(self) -> int:
         return int(self.ahead)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        payload = ids.numel() * row_bytes
-        return DataPath(
-            payload_bytes=payload,
-            cpu_read_bytes=payload,
-            cpu_write_bytes=payload,
-            copy_engine_bytes=payload,
-            gpu_requests={},
-            disk_bytes=None,  # as the minibatches before it will have it
-            disk_requests=None,
-        )
+        # What is read is as the minibatches before it will have it.
+        return replace(staged_path(ids, row_bytes), disk_bytes=None, disk_requests=None)
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        parts, file = knowledge.partitions, knowledge.file
-        if parts is None or file is None:
-            yield from super().data_paths(batches, row_bytes, num_rows, knowledge, before)
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        parts = of.knowledge.partitions
+        if parts is None or of.knowledge.file is None:
+            yield from super()._data_paths(of)
             return
-        file = replace(file, num_rows=num_rows, row_bytes=row_bytes)
+        file = planned_file(of)
         walk = Walk(parts, file, ahead=self.ahead == "1")
-        for ids in batches:
+        for ids in of.batches:
             before_it = walk.counts()
-            for _ in walk.steps(parts.of(ids.numpy(), num_rows)):
+            for _ in walk.steps(parts.of(ids.numpy(), of.num_rows)):
                 pass
             done = {name: count - before_it[name] for name, count in walk.counts().items()}
             yield replace(
-                self.data_path(ids, row_bytes),
-                disk_payload_bytes=(ids.numel() - done["rows_in_memory"]) * row_bytes,
+                self.data_path(ids, of.row_bytes),
+                disk_payload_bytes=(ids.numel() - done["rows_in_memory"]) * of.row_bytes,
                 disk_bytes=done["disk_read"],
                 disk_requests=done["disk_requests"],
             )
@@ -109,11 +92,7 @@ class PartitionBuffer(Strategy):
         assert knowledge.partitions is not None
         assert knowledge.file is not None
         path = BufferPath(features, knowledge.file, knowledge.partitions, ahead=self.ahead == "1")
-        fetcher: Fetcher
-        if device.type == "cuda":
-            fetcher = CudaStagedFetcher(path, features, device, self.lookahead)
-        else:
-            fetcher = HostFetcher(path, features, self.lookahead, staged=True)
+        fetcher = open_staged(path, features, device, self.lookahead)
         fetcher.setup += path.setup
         return fetcher
 

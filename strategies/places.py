@@ -13,13 +13,17 @@ TABLE_SHARE = 0.9
 
 def with_index(device: torch.device) -> torch.device:
     """``cuda`` as the device it means now: another thread's current device may be another."""
-    if device.index is not None:
+    if device.type != "cuda" or device.index is not None:
         return device
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def cuda_skip(device: torch.device) -> str | None:
-    """Why nothing can run on the CUDA ``device`` here, or ``None``."""
+def path_skip(device: torch.device) -> str | None:
+    """Why no data path leads to ``device`` here, or ``None``."""
+    if device.type == "cpu":
+        return None
+    if device.type != "cuda":
+        return f"unsupported: there are data paths to cpu and cuda, none to {device.type}"
     if not torch.cuda.is_available():
         return f"no_device: torch {torch.__version__} sees no CUDA GPU"
     count = torch.cuda.device_count()
@@ -29,36 +33,21 @@ def cuda_skip(device: torch.device) -> str | None:
     return None
 
 
-def no_path_to(device: torch.device) -> str | None:
-    """Why no data path leads to a ``device`` that is no GPU, or ``None`` for the host."""
-    if device.type == "cpu":
-        return None
-    return f"unsupported: there are data paths to cpu and cuda, none to {device.type}"
-
-
-def kernel_skip(device: torch.device) -> str | None:
-    """Why our gather kernel cannot run on the CUDA ``device`` here, or ``None``."""
-    reason = cuda_skip(device)
-    if reason is not None:
-        return reason
-    try:
-        compiler_version()
-    except CompilerError as error:
-        return f"unsupported: {error}"
-    return None
-
-
-def zero_copy_skip(device: torch.device, on_gpu_only: str | None) -> str | None:
-    """Why a zero-copy path cannot run.
+def kernel_skip(device: torch.device, on_gpu_only: str | None = None) -> str | None:
+    """Why a path on which our kernel gathers cannot run on ``device`` here, or ``None``.
 
     ``on_gpu_only`` names a parameter that means nothing in host memory: running it there would
     only repeat another variant under a false name.
     """
-    if device.type == "cuda":
-        return kernel_skip(device)
-    if device.type == "cpu" and on_gpu_only is not None:
+    reason = path_skip(device)
+    if reason is None and device.type == "cpu" and on_gpu_only is not None:
         return f"unsupported: {on_gpu_only} is a property of a GPU and means nothing on the host"
-    return no_path_to(device)
+    if reason is None and device.type == "cuda":
+        try:
+            compiler_version()
+        except CompilerError as error:
+            return f"unsupported: {error}"
+    return reason
 
 
 def free_bytes(device: torch.device) -> int:

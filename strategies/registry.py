@@ -29,7 +29,6 @@ __all__ = [
     "PLUGINS",
     "STRATEGIES",
     "build",
-    "default_variants",
     "get",
     "parameters",
     "representatives",
@@ -120,8 +119,3 @@ def representatives(strategy: type[Strategy]) -> tuple[Strategy, ...]:
     known = parameters(strategy)
     others = (strategy(**{name: word}) for name, words in known.items() for word in words[1:])
     return (strategy(), *others)
-
-
-def default_variants() -> tuple[Strategy, ...]:
-    """Each strategy of ours with its default parameters."""
-    return tuple(strategy() for strategy in STRATEGIES)

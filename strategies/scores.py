@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numba import njit
@@ -29,6 +30,43 @@ from gatherbench.kernels.host_gather import available_cores
 
 Ids = Tensor | NDArray[np.int32] | NDArray[np.int64]
 Number = TypeVar("Number", np.int64, np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """Rows that stay: ``ids`` (``[capacity]``, ascending) in this order, and the slot of each row.
+
+    ``slots`` is int32 ``[N]``, -1 where a row is not kept.
+    """
+
+    ids: NDArray[np.int64]
+    slots: NDArray[np.int32]
+
+    @property
+    def capacity(self) -> int:
+        return len(self.ids)
+
+    @property
+    def state_bytes(self) -> int:
+        return self.slots.nbytes
+
+    def step(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return self.slots[ids].astype(np.int64), np.empty(0, np.int64)
+
+
+class Kept(Protocol):
+    """Which rows are kept, and where: for good, or as they are asked for."""
+
+    @property
+    def capacity(self) -> int:
+        """Slots that rows are kept in."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of the bookkeeping itself."""
+
+    def step(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See ``SetCache.step``; of rows that stay no slot is filled."""
 
 
 def out_degree(indptr: NDArray[np.int64], indices: NDArray[Any]) -> NDArray[np.int64]:

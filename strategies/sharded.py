@@ -8,7 +8,7 @@ Each distinct row that a minibatch asks for crosses once, from the rank that has
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -17,16 +17,16 @@ from torch import Tensor
 
 from gatherbench.kernels.host_gather import HostGather
 from gatherbench.kernels.host_memory import empty_table, resident_copy
-from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
+from gatherbench.strategies.base import Fetcher, Minibatches, SetupStep, Strategy
 from gatherbench.strategies.cached_zero_copy import placed
 from gatherbench.strategies.cuda_overlap import USUAL_BUDGET
 from gatherbench.strategies.cuda_sharded import open_sharded
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import HostFetcher, HostPath, host_buffer
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need, Ranks, current_ranks
-from gatherbench.strategies.placed import Placed
-from gatherbench.strategies.places import no_room, zero_copy_skip
+from gatherbench.strategies.places import kernel_skip, no_room
 from gatherbench.strategies.rank_exchange import Exchange, Part, split
+from gatherbench.strategies.scores import Placed
 
 #: The launch policy on a GPU, where the rows lie in host memory and where they lie in its own.
 POLICIES = {"host": "aligned", "gpu": "unaligned"}
@@ -47,13 +47,14 @@ class Sharded(Strategy):
     name: ClassVar[str] = "sharded"
     summary: ClassVar[str] = "rows spread over the ranks, each sent once by the rank that has it"
     colour: ClassVar[str] = "grey"
+    collective = True
 
     memory: Literal["host", "gpu"] = "host"
     ahead: Literal["1", "0"] = "1"
     hot: Literal["0", "10%"] = "0"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        if (reason := zero_copy_skip(device, None)) is not None:
+        if (reason := kernel_skip(device)) is not None:
             return reason
         try:
             ranks = current_ranks()
@@ -70,10 +71,6 @@ class Sharded(Strategy):
     def needs(self) -> frozenset[Need]:
         hot: tuple[Need, ...] = ("earlier", "graph") if self.hot != "0" else ()
         return frozenset(("ranks", *hot))
-
-    @property
-    def collective(self) -> bool:
-        return True
 
     @property
     def lookahead(self) -> int:
@@ -97,19 +94,12 @@ class Sharded(Strategy):
         """Of one rank that keeps no hot rows."""
         return self._path(ids, row_bytes, ALONE, None)
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
         """What the rank asks for. What it does for the others, which ask it, they declare."""
-        kept = self._kept(num_rows, row_bytes, knowledge)
+        kept = self._kept(of.num_rows, of.row_bytes, of.knowledge)
         slots = None if kept is None else torch.from_numpy(kept.slots)
-        ranks = knowledge.ranks or ALONE
-        return (self._path(ids, row_bytes, ranks, slots) for ids in batches)
+        ranks = of.knowledge.ranks or ALONE
+        return (self._path(ids, of.row_bytes, ranks, slots) for ids in of.batches)
 
     def _path(self, ids: Tensor, row_bytes: int, ranks: Ranks, slots: Tensor | None) -> DataPath:
         asked = split(ids, ranks, max(1, len(ids)), slots)

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from gatherbench.kernels.mapped_memory import managed_refusal
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.cuda_kernel_fetcher import open_managed, open_registered
+from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge
-from gatherbench.strategies.places import with_index, zero_copy_skip
+from gatherbench.strategies.places import kernel_skip, with_index
 
 #: The launch policy on a GPU.
 POLICY = "unaligned"
@@ -41,7 +41,7 @@ class UnifiedZeroCopy(Strategy):
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         managed = self.memory == "managed"
-        reason = zero_copy_skip(device, "memory = managed" if managed else None)
+        reason = kernel_skip(device, "memory = managed" if managed else None)
         if reason is None and managed:
             return managed_refusal(table_bytes, with_index(device).index)
         return reason
@@ -51,7 +51,7 @@ class UnifiedZeroCopy(Strategy):
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
-            if self.memory == "managed":
-                return open_managed(features, device, POLICY)
-            return open_registered(features, device, POLICY)
+            managed = self.memory == "managed"
+            opened = KernelFetcher.managed if managed else KernelFetcher.registered
+            return opened(features, device, POLICY)
         return HostFetcher(DirectPath(features), features, lookahead=0)

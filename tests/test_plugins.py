@@ -266,25 +266,34 @@ def gatherbench(site: Path, *arguments: object) -> subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
+@pytest.fixture
+def beside(installed: Path, announce: Announce, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is installed, beside ours in this process."""
+    monkeypatch.syspath_prepend(installed)
+    plugins._entries.cache_clear()
+
+
+def test_what_is_installed_is_listed_with_its_package(installed: Path) -> None:
+    done = gatherbench(installed, "list", "strategies")
+    assert done.returncode == 0, done.stderr
+    listed = ("own_rows", "(own-data-path 0.1.0)", "peer_pyg", "peer_dgl", "peer_wholegraph")
+    assert [word for word in listed if word not in done.stdout] == []
+    warned = "broken of a-broken-one 1.2 (gatherbench.strategies) cannot be used: ModuleNotFound"
+    assert done.stderr.count(warned) == 1
+
+
+@pytest.mark.usefixtures("beside")
 @pytest.mark.parametrize(
     ("what", "listed"),
     [
-        (
-            "strategies",
-            ["own_rows", "(own-data-path 0.1.0)", "peer_pyg", "peer_dgl", "peer_wholegraph"],
-        ),
         ("datasets", ["ring", "a ring of 300 nodes (own-graph 1.2)"]),
         ("meters", ["windows", "counts its windows (own-graph 1.2)"]),
     ],
 )
-def test_what_is_installed_is_listed_with_its_package(
-    installed: Path, what: str, listed: list[str]
-) -> None:
-    done = gatherbench(installed, "list", what)
-    assert done.returncode == 0, done.stderr
+def test_datasets_and_meters_are_listed_too(what: str, listed: list[str]) -> None:
+    done = CliRunner().invoke(app, ["list", what], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
     assert [word for word in listed if word not in done.stdout] == []
-    warned = "broken of a-broken-one 1.2 (gatherbench.strategies) cannot be used: ModuleNotFound"
-    assert done.stderr.count(warned) == (what == "strategies")
 
 
 @pytest.mark.parametrize(
@@ -294,12 +303,8 @@ def test_what_is_installed_is_listed_with_its_package(
         ("peer_pyg", "peer_pyg default: ok\n"),
     ],
 )
-@pytest.mark.usefixtures("announce")
-def test_the_examples_keep_the_contract(
-    installed: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
-) -> None:
-    monkeypatch.syspath_prepend(installed)
-    plugins._entries.cache_clear()
+@pytest.mark.usefixtures("beside")
+def test_the_examples_keep_the_contract(name: str, said: str) -> None:
     assert check(name) == (0, said, "")
 
 

@@ -30,9 +30,8 @@ from gatherbench.strategies.base import announcing, nearest, parameters
 from gatherbench.strategies.cached_zero_copy import SCORED, CachedZeroCopy, scores
 from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.knowledge import Knowledge
-from gatherbench.strategies.placed import Placed
 from gatherbench.strategies.row_caches import Belady, RowCache
-from gatherbench.strategies.scores import times_asked
+from gatherbench.strategies.scores import Placed, times_asked
 from gatherbench.strategies.set_cache import Policy, SetCache
 
 #: Shares of the table that are kept by score, in thousandths: of each percent, and of less.

@@ -6,7 +6,7 @@ the path: sorting the ids, and putting the rows into the order of the minibatch 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -15,9 +15,9 @@ from torch import Tensor
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.buffers import RowBuffer, TicketRing
 from gatherbench.strategies.cuda_fetcher import after
-from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.data_path import DataPath, staged_path
 from gatherbench.strategies.knowledge import Knowledge
-from gatherbench.strategies.places import cuda_skip, no_path_to, with_index
+from gatherbench.strategies.places import path_skip, with_index
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,12 @@ class OwnRows(Strategy):
     order: Literal["given", "ascending"] = "given"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return cuda_skip(device) if device.type == "cuda" else no_path_to(device)
+        return path_skip(device)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        payload = ids.numel() * row_bytes
+        path = staged_path(ids, row_bytes)
         places = 8 * ids.numel() if self.order == "ascending" else 0  # int64, beside the rows
-        return DataPath(
-            payload_bytes=payload,
-            cpu_read_bytes=payload,
-            cpu_write_bytes=payload,
-            copy_engine_bytes=payload + places,
-            gpu_requests={},
-        )
+        return replace(path, copy_engine_bytes=path.copy_engine_bytes + places)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         return OwnRowsFetcher(features, device, self.order == "ascending")
@@ -52,8 +46,8 @@ class OwnRowsFetcher(Fetcher):
     """Blocks until the staged rows are copied, so that the staging memory is free again."""
 
     def __init__(self, features: Tensor, device: torch.device, ascending: bool) -> None:
+        super().__init__(features, with_index(device))
         on_gpu = device.type == "cuda"
-        super().__init__(features, with_index(device) if on_gpu else device)
         self._table, self._ascending = features, ascending
         self._staging = RowBuffer(
             lambda rows: torch.empty((rows, self.row_width), dtype=self.dtype, pin_memory=on_gpu)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -18,12 +18,12 @@ from torch import Tensor
 
 from gatherbench.bench.probe.peer import WholeGraph
 from gatherbench.kernels.order import Order
-from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.base import Fetcher, Minibatches, Strategy, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import after
-from gatherbench.strategies.data_path import DataPath, zero_copy_path
-from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need, Ranks
-from gatherbench.strategies.places import cuda_skip, no_path_to, with_index
+from gatherbench.strategies.data_path import DataPath, staged_path, zero_copy_path
+from gatherbench.strategies.knowledge import NOTHING, Knowledge, Ranks
+from gatherbench.strategies.places import path_skip, with_index
 
 
 def _version(package: str) -> str | None:
@@ -42,7 +42,7 @@ class Peer(Strategy):
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         if _version(self.package) is None:
             return f"not_installed: {self.package}; pip install {self.package}"
-        return cuda_skip(device) if device.type == "cuda" else no_path_to(device)
+        return path_skip(device)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class PeerPyg(Peer):
     colour: ClassVar[str] = "grey"
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return _staged(ids, row_bytes, pageable=True)
+        path = staged_path(ids, row_bytes)
+        return replace(path, pageable_bytes=path.payload_bytes)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         gather = importlib.import_module("torch_geometric.loader.utils").index_select
@@ -82,7 +83,7 @@ class PeerDgl(Peer):
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         if self.rows == "in_place":
             return zero_copy_path(ids, row_bytes, "dgl", "given")
-        return _staged(ids, row_bytes, pageable=False)
+        return staged_path(ids, row_bytes)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         os.environ.setdefault("DGLBACKEND", "pytorch")  # else it asks, and writes into the home
@@ -110,6 +111,8 @@ class PeerWholegraph(Peer):
     name: ClassVar[str] = "peer_wholegraph"
     summary: ClassVar[str] = f"WholeGraph {_version(package)}: its gather from a table over ranks"
     colour: ClassVar[str] = "yellow"
+    needs = frozenset({"ranks"})
+    collective = True
 
     memory: Literal["host", "gpu"] = "host"
 
@@ -117,14 +120,6 @@ class PeerWholegraph(Peer):
         if device.type == "cpu":
             return "unsupported: WholeGraph gathers on a GPU"
         return super().skip(device, table_bytes)
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"ranks"})
-
-    @property
-    def collective(self) -> bool:
-        return True
 
     def gpu_table_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         world = knowledge.ranks.world if knowledge.ranks else 1
@@ -134,17 +129,10 @@ class PeerWholegraph(Peer):
         """Of one rank."""
         return self._path(ids, row_bytes, torch.zeros_like(ids), Ranks(0, 1, 1))
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        ranks = knowledge.ranks or Ranks(0, 1, 1)
-        rows_of_rank = max(1, -(-num_rows // ranks.world))
-        return (self._path(ids, row_bytes, ids // rows_of_rank, ranks) for ids in batches)
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        ranks = of.knowledge.ranks or Ranks(0, 1, 1)
+        rows_of_rank = max(1, -(-of.num_rows // ranks.world))
+        return (self._path(ids, of.row_bytes, ids // rows_of_rank, ranks) for ids in of.batches)
 
     def _path(self, ids: Tensor, row_bytes: int, owner: Tensor, ranks: Ranks) -> DataPath:
         far = owner // ranks.local_world != ranks.machine(ranks.rank)
@@ -180,18 +168,6 @@ class PeerWholegraph(Peer):
         )
 
 
-def _staged(ids: Tensor, row_bytes: int, pageable: bool) -> DataPath:
-    payload = ids.numel() * row_bytes
-    return DataPath(
-        payload_bytes=payload,
-        cpu_read_bytes=payload,
-        cpu_write_bytes=payload,
-        copy_engine_bytes=payload,
-        gpu_requests={},
-        pageable_bytes=payload if pageable else 0,
-    )
-
-
 class PeerFetcher(Fetcher):
     """Calls ``fetch(table, ids, device)`` of a peer; what that queues is on the current stream."""
 
@@ -203,7 +179,7 @@ class PeerFetcher(Fetcher):
         ids_device: torch.device | None = None,
         release: Callable[[], object] = lambda: None,
     ) -> None:
-        super().__init__(features, with_index(device) if device.type == "cuda" else device)
+        super().__init__(features, with_index(device))
         self.ids_device = ids_device or self.ids_device
         self._table, self._fetch, self._release = features, fetch, release
         self._ring = TicketRing(1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from gpu_variants import CUDA, VARIANTS, runnable
@@ -16,17 +14,8 @@ from gatherbench.strategies.registry import build
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)
-@pytest.mark.parametrize("dtype", conformance.DTYPES)
-def test_rows_are_those_of_the_reference(strategy: Strategy, dtype: torch.dtype) -> None:
-    for row_bytes in conformance.ROW_BYTES:
-        if row_bytes % dtype.itemsize == 0:
-            conformance.check_rows(runnable(strategy), CUDA, dtype, row_bytes)
-
-
-@pytest.mark.parametrize("strategy", VARIANTS)
-@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda c: c.__name__)
-def test_contract(check: Callable[[Strategy, torch.device], None], strategy: Strategy) -> None:
-    check(runnable(strategy), CUDA)
+def test_contract(strategy: Strategy) -> None:
+    conformance.check_strategy(runnable(strategy), CUDA)
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)

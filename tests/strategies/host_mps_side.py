@@ -5,7 +5,6 @@ The gather is done before the answer is sent, so events have nothing to do.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -28,22 +27,15 @@ class HostTrainingSide:
         self.row_bytes = self.width * features.element_size()
         self.folder = folder
         self.buffers: dict[int, Tensor] = {}
-        self.greeted = b""
         self.notes: list[tuple[str, int]] = []
         self.closed = False
 
-    def greeting(self) -> bytes:
-        return b"from the trainer"
-
-    def meet(self, greeting: bytes) -> None:
-        self.greeted = greeting
-
-    def rows(self, place: int, count: int) -> tuple[Tensor, bytes | None]:
+    def rows(self, place: int, count: int) -> tuple[Tensor, tuple[str, int] | None]:
         payload = None
         if place not in self.buffers or len(self.buffers[place]) < count:
             path = str(self.folder / f"{place}-{count}")
             self.buffers[place] = mapped(path, count, self.row_bytes)
-            payload = json.dumps([path, count]).encode()
+            payload = path, count
         return self.buffers[place][:count].view(self.dtype).view(count, self.width), payload
 
     def free(self, place: int) -> None:
@@ -65,15 +57,8 @@ class HostProducerSide:
         self.fails, self.dies_at, self.fetches = fails, dies_at, 0
         self.out: dict[int, Tensor] = {}
 
-    def greeting(self) -> bytes:
-        return b"from the producer"
-
-    def meet(self, greeting: bytes) -> None:
-        assert greeting == b"from the trainer"
-
-    def attach(self, place: int, payload: bytes) -> None:
-        path, count = json.loads(payload)
-        self.out[place] = mapped(path, count, self.table.shape[1])
+    def attach(self, place: int, buffer: tuple[str, int]) -> None:
+        self.out[place] = mapped(*buffer, self.table.shape[1])
 
     def gather(self, place: int, ids: Tensor) -> None:
         if self.fails == "gather":

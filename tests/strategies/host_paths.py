@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -17,6 +18,12 @@ RUNNABLE = [
     for cls in STRATEGIES
     for variant in representatives(cls)
     if variant.skip(HOST) is None
+]
+#: Which rows a policy keeps, and how many, does not change how they are moved.
+MOVERS = [
+    param
+    for param in RUNNABLE
+    if "cached" not in str(param.id) or re.search(r"(presampled|lru|belady),10%", str(param.id))
 ]
 
 

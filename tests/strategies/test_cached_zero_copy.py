@@ -5,15 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 import gatherbench
 from gatherbench.strategies import places
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy, placed
-from gatherbench.strategies.conformance import known_of, random_table
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of
 from gatherbench.strategies.registry import build, representatives
@@ -47,12 +44,6 @@ def test_each_policy_keeps_what_it_scores_highest(policy: str, kept: list[int]) 
     assert found.slots[kept].tolist() == [0, 1]
 
 
-def test_random_rows_do_not_depend_on_the_graph() -> None:
-    assert np.array_equal(
-        placed("random", 3, 10, KNOWN).ids, placed("random", 3, 10, Knowledge()).ids
-    )
-
-
 def test_the_path_of_a_minibatch_by_hand() -> None:
     strategy = build("cached_zero_copy", {"policy": "degree", "share": "20%"})
     ids = torch.tensor([3, 5, 1, 3, 8], dtype=torch.int32)  # 3, 1 and 3 again are kept
@@ -80,42 +71,6 @@ def test_how_much_is_kept() -> None:
 
     assert (kept("1%"), kept("50%")) == (100, 5000)
     assert (kept("free", 1000), kept("free", 10**9)) == (500, 10_000)
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.lists(st.lists(st.integers(0, 256), max_size=80), min_size=2, max_size=5), st.data())
-def test_what_is_told_in_advance_is_what_is_counted(
-    batches: list[list[int]], data: st.DataObject
-) -> None:
-    """For every policy, of each minibatch, and for one that learns after any number of others."""
-    strategy = data.draw(st.sampled_from(representatives(CachedZeroCopy)))
-    before = data.draw(st.integers(0, len(batches) - 1))
-    table = random_table(257, 3, torch.float32)
-    known = known_of(strategy, 257)
-    ids = [torch.tensor(batch, dtype=torch.int64) for batch in batches]
-    told = strategy.data_paths(ids[before:], 12, 257, known, [ids[:before]])
-    with strategy.open(table, HOST, known) as fetcher:
-        for batch in ids[:before]:
-            fetcher.submit(batch).result()
-        for batch, path in zip(ids[before:], told, strict=True):
-            counted = fetcher.counts()["rows_on_device"]
-            assert counted is not None
-            fetcher.submit(batch).result()
-            assert fetcher.counts()["rows_on_device"] == counted + path.gpu_memory_bytes // 12
-
-
-@pytest.mark.parametrize("policy", ["lru", "lfu"])
-def test_a_cache_that_learns_keeps_what_was_asked_for(
-    policy: str,
-) -> None:
-    strategy = build("cached_zero_copy", {"policy": policy, "share": "50%"})
-    table = random_table(257, 5, torch.float16)
-    with strategy.open(table, HOST) as fetcher:
-        for ids in (torch.arange(60), torch.arange(30, 90), torch.arange(30, 90)):
-            assert torch.equal(
-                fetcher.submit(ids).result().view(torch.uint8), table[ids].view(torch.uint8)
-            )
-        assert fetcher.counts()["rows_on_device"] == 30 + 60
 
 
 @pytest.mark.parametrize("strategy", representatives(CachedZeroCopy), ids=str)
@@ -179,3 +134,6 @@ def test_a_part_for_which_there_is_no_room_is_refused(monkeypatch: pytest.Monkey
     assert twentieth.skip(HOST, 10_000) is None
     assert str(half.skip(HOST, 10_000)).startswith("no_memory: the part that is kept takes 0.0 MiB")
     assert build("cached_zero_copy", {"share": "free"}).skip(HOST, 10_000) is None
+    assert build("disk_cached", {"share": "5%"}).skip(HOST, 10_000) is None
+    refused = str(build("disk_cached", {"share": "50%"}).skip(HOST, 10_000))
+    assert refused.startswith("no_memory: the part that is kept takes 0.0 MiB and cpu has")

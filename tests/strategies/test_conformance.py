@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-
 import pytest
 import torch
-from host_paths import HOST, RUNNABLE
+from host_paths import HOST, MOVERS, RUNNABLE
 
 from gatherbench.bench.model.predict import refusal
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.registry import STRATEGIES, variants
-
-#: Which rows a policy keeps, and how many, does not change how they are moved.
-MOVERS = [
-    param
-    for param in RUNNABLE
-    if "cached" not in str(param.id) or re.search(r"(presampled|lru|belady),10%", str(param.id))
-]
-SHAPES = [
-    pytest.param(dtype, size, id=f"{str(dtype).removeprefix('torch.')}-{size}B")
-    for dtype in conformance.DTYPES
-    for size in conformance.ROW_BYTES
-    if size % dtype.itemsize == 0
-]
 
 
 @pytest.mark.parametrize("strategy", MOVERS)
-@pytest.mark.parametrize(("dtype", "row_bytes"), SHAPES)
-def test_rows_are_those_of_the_reference(
-    strategy: Strategy, dtype: torch.dtype, row_bytes: int
-) -> None:
-    conformance.check_rows(strategy, HOST, dtype, row_bytes)
+def test_contract(strategy: Strategy) -> None:
+    conformance.check_strategy(strategy, HOST)
 
 
-@pytest.mark.parametrize("strategy", RUNNABLE)
-@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda c: c.__name__)
-def test_contract(check: Callable[[Strategy, torch.device], None], strategy: Strategy) -> None:
-    check(strategy, HOST)
+#: Words that mean something beside no default.
+TOGETHER = [
+    DiskCached(policy="lru", start="cold"),
+    DiskCached(policy="belady", share="50%", start="cold", superbatch="10"),
+]
+
+
+@pytest.mark.parametrize(
+    "strategy", [*(param for param in RUNNABLE if param not in MOVERS), *TOGETHER], ids=str
+)
+def test_contract_of_policies_that_move_rows_alike(strategy: Strategy) -> None:
+    for check in set(conformance.CHECKS) - {conformance.check_shapes}:
+        check(strategy, HOST)
 
 
 def test_every_strategy_runs_its_default_variant_on_the_host_but_one() -> None:

@@ -20,7 +20,7 @@ from gatherbench.strategies.cuda_overlap import (
     share_multiprocessors,
     smallest_good_budget,
 )
-from gatherbench.strategies.registry import STRATEGIES, build, parameters, variants
+from gatherbench.strategies.registry import build, parameters
 
 
 def test_the_smallest_budget_that_is_good_enough() -> None:
@@ -42,15 +42,6 @@ def test_a_budget_is_a_share_of_the_threads_that_fit(monkeypatch: pytest.MonkeyP
 def test_every_budget_that_can_be_asked_for_is_swept() -> None:
     words = parameters(type(build("async_zero_copy")))["budget"]
     assert words == ("auto", *map(str, BUDGETS))
-
-
-def test_on_the_host_one_variant_of_each_parameter_remains() -> None:
-    host = torch.device("cpu")
-    runnable = {
-        cls.name: [v.variant for v in variants(cls) if v.skip(host) is None] for cls in STRATEGIES
-    }
-    assert runnable["async_zero_copy"] == ["stream,auto"]
-    assert runnable["unified_zero_copy"] == ["registered"]
 
 
 class FakeFetcher(OverlappedFetcher):

@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -22,13 +22,20 @@ from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import Table
 from gatherbench.kernels.order import ORDERS, Order
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
-from gatherbench.strategies import conformance, cuda_cached, cuda_kernel_fetcher, cuda_sharded
+from gatherbench.strategies import (
+    conformance,
+    cuda_cached,
+    cuda_kernel_fetcher,
+    cuda_overlap,
+    cuda_sharded,
+    mps,
+)
 from gatherbench.strategies.cuda_cached import CachedFetcher
-from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
+from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
 from gatherbench.strategies.cuda_sharded import ShardedFetcher
 from gatherbench.strategies.knowledge import Ranks
-from gatherbench.strategies.placed import Kept, Placed
 from gatherbench.strategies.rank_exchange import Exchange, Part
+from gatherbench.strategies.scores import Kept, Placed
 from gatherbench.strategies.set_cache import SetCache
 from gatherbench.strategies.sharded import kept_rows, own_rows
 
@@ -48,10 +55,25 @@ class Notes:
 
 
 class Event:
+    #: By the handle by which another process finds it.
+    shared: ClassVar[dict[bytes, Event]] = {}
+
+    def __init__(self, interprocess: bool = False) -> None:
+        self.interprocess = interprocess
+
     def record(self, stream: Stream) -> None:
         stream.notes.queue.append((stream.name, "record", self))
 
     def synchronize(self) -> None: ...
+
+    def ipc_handle(self) -> bytes:
+        assert self.interprocess
+        self.shared[b"%d" % id(self)] = self
+        return b"%d" % id(self)
+
+    @classmethod
+    def from_ipc_handle(cls, device: torch.device, handle: bytes) -> Event:
+        return cls.shared[handle]
 
 
 class Stream:
@@ -60,6 +82,9 @@ class Stream:
 
     def wait_event(self, event: Event) -> None:
         self.notes.queue.append((self.name, "wait", event))
+
+    def synchronize(self) -> None:
+        self.notes.queue.append((self.name, "synchronize", None))
 
     def record_event(self) -> Event:
         event = Event()
@@ -118,10 +143,12 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
-    monkeypatch.setattr(cuda_kernel_fetcher, "_stream", side)
+    monkeypatch.setattr(torch.cuda, "Stream", side)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(cuda_kernel_fetcher, "with_index", lambda device: device)
-    monkeypatch.setattr(cuda_kernel_fetcher, "gather_into", gather)
-    monkeypatch.setattr(cuda_sharded, "gather_into", gather)
+    for module in (cuda_kernel_fetcher, cuda_sharded, mps):
+        monkeypatch.setattr(module, "gather_into", gather)
     monkeypatch.setattr(cuda_kernel_fetcher, "architecture", lambda device: "sm_90")
     monkeypatch.setattr(cuda_kernel_fetcher, "load_gather", lambda point, arch: None)
     return made
@@ -252,24 +279,6 @@ def test_a_gather_may_move_to_another_stream_between_fetches(notes: Notes) -> No
         blocking.limit(7, Stream(notes, "green"))
 
 
-@pytest.mark.parametrize("found", ["Host", "Device"])
-def test_where_the_table_lies_is_asked_of_cuda(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch, found: str
-) -> None:
-    table = torch.randn(40, 3)
-    asked = []
-
-    def kind(address: int) -> str:
-        asked.append(address)
-        return found
-
-    monkeypatch.setattr(cuda_kernel_fetcher, "pointer_kind", kind)
-    with opened(table) as fetcher:
-        (residency,) = fetcher.residency()
-    assert (residency.expected, residency.found) == ("Host", found)
-    assert asked == [table.data_ptr()]
-
-
 def cached(table: Tensor, kept: Kept, *, overlapped: bool = False) -> CachedFetcher:
     fetcher = CachedFetcher(table, HOST, Memory(table), [], "aligned", overlapped=overlapped)
     fetcher.keep(table, kept)
@@ -284,7 +293,7 @@ def hot(*ids: int) -> Placed:
 
 
 @pytest.mark.parametrize("overlapped", [False, True])
-@pytest.mark.parametrize("row_bytes", [1, 37, 128, 400])
+@pytest.mark.parametrize("row_bytes", [37, 400])
 @pytest.mark.parametrize(
     "kept", [hot(), hot(0, 3, 128, 256), hot(*range(257)), SetCache(64, "lru"), SetCache(9, "lfu")]
 )
@@ -320,9 +329,7 @@ def test_host_rows_come_first_and_kept_ones_are_not_read_there(
         assert not any(address in of_table for address in read[2:])
 
 
-def test_both_places_are_asked_where_they_lie(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuda_is_asked_where_both_places_lie(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
     table = torch.zeros(conformance.NUM_ROWS, 3)
     host = {table.data_ptr(): "Host"}
     for module in (cuda_kernel_fetcher, cuda_cached):
@@ -330,25 +337,6 @@ def test_both_places_are_asked_where_they_lie(
     with cached(table, hot(1)) as fetcher:
         found = [(one.part, one.expected, one.found) for one in fetcher.residency()]
     assert found == [("the table", "Host", "Host"), ("the part that is kept", "Device", "Device")]
-
-
-@pytest.mark.parametrize(("lookahead", "shares"), [(0, []), (1, [10])])
-def test_a_cached_fetch_that_runs_ahead_is_confined_to_its_share(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch, lookahead: int, shares: list[int]
-) -> None:
-    table, taken = torch.zeros(conformance.NUM_ROWS, 3), []
-
-    def registered(*_: object, fetcher: type[CachedFetcher], overlapped: bool) -> CachedFetcher:
-        return fetcher(table, HOST, Memory(table), [], "aligned", overlapped=overlapped)
-
-    monkeypatch.setattr(cuda_cached, "open_registered", registered)
-    monkeypatch.setattr(
-        cuda_cached, "share_threads", lambda _, percent: taken.append(percent) or "a cap"
-    )
-    with cuda_cached.open_cached(table, HOST, "aligned", hot(1), [], lookahead) as fetcher:
-        told = [step.value for step in fetcher.setup if step.metric == "budget"]
-    assert taken == shares
-    assert told == [percent / 100 for percent in shares]
 
 
 def part_of(table: Tensor, ranks: Ranks, kept: Placed | None) -> Part:
@@ -407,36 +395,90 @@ def test_rows_are_arranged_beside_training_and_read_after_that(notes: Notes) -> 
     assert side.index(("wait", arranged)) < first
 
 
-@pytest.mark.parametrize(
-    ("in_gpu", "ahead", "shares"), [(False, 0, []), (True, 1, [10]), (False, 1, [10])]
-)
-def test_a_rank_has_its_part_where_it_is_to_lie(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch, in_gpu: bool, ahead: int, shares: list[int]
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("where", ["registered", "resident", "cached"])
+def test_a_fetch_that_runs_ahead_is_confined_to_its_share(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, where: str, ahead: int
 ) -> None:
-    table = torch.zeros(conformance.NUM_ROWS, 3)
-    asked: list[str] = []
+    """And a rank has its part where it is to lie."""
+    table, taken = torch.zeros(conformance.NUM_ROWS, 3), []
 
-    def opener(where: str) -> Any:
-        def opened(
-            rows: Tensor, *_: object, fetcher: type[ShardedFetcher], overlapped: bool
-        ) -> Any:
-            asked.append(where)
-            made = (HOST, Memory(rows), [], "aligned", "unique")
-            return fetcher(rows, *made, overlapped=overlapped)
+    def opener(of: type[KernelFetcher], order: Order) -> Any:
+        def opened(rows: Tensor, *_: object, overlapped: bool) -> Any:
+            return of(rows, HOST, Memory(rows), [], "aligned", order, overlapped=overlapped)
 
         return opened
 
-    taken: list[int] = []
-    for name in ("open_registered", "open_resident"):
-        monkeypatch.setattr(cuda_sharded, name, opener(name))
-    monkeypatch.setattr(cuda_sharded, "share_threads", lambda _, n: taken.append(n) or "a cap")
-    for module in (cuda_kernel_fetcher, cuda_sharded):
-        monkeypatch.setattr(module, "pointer_kind", lambda address: "somewhere")
-    part = part_of(table, Ranks(0, 1, 1), hot(1))
-    with cuda_sharded.open_sharded(
-        part, HOST, "aligned", [], in_gpu=in_gpu, ahead=ahead
-    ) as fetcher:
+    monkeypatch.setattr(cuda_overlap, "share_threads", lambda _, n: taken.append(n) or "a cap")
+    if where == "cached":
+        monkeypatch.setattr(CachedFetcher, "registered", opener(CachedFetcher, "given"))
+        made: KernelFetcher = cuda_cached.open_cached(table, HOST, "aligned", hot(1), [], ahead)
+    else:
+        monkeypatch.setattr(ShardedFetcher, where, opener(ShardedFetcher, "unique"))
+        part = part_of(table, Ranks(0, 1, 1), hot(1))
+        made = cuda_sharded.open_sharded(
+            part, HOST, "aligned", [], in_gpu=where == "resident", ahead=ahead
+        )
+    with made as fetcher:
         assert fetcher.lookahead == ahead
-        assert [one.part for one in fetcher.residency()] == ["the table", "the part that is kept"]
-    assert asked == ["open_resident" if in_gpu else "open_registered"]
-    assert taken == shares
+        told = [step.value for step in fetcher.setup if step.metric == "budget"]
+    assert taken == [10] * ahead
+    assert told == [0.1] * ahead
+
+
+@pytest.fixture
+def both(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Tensor, mps.CudaTrainingSide, mps.CudaProducerSide]:
+    """A table, and the CUDA halves of the producer's protocol, both in one process."""
+    table = torch.arange(200.0).view(50, 4)
+    monkeypatch.setattr(KernelFetcher, "registered", lambda *_: opened(table))
+    monkeypatch.setattr(mps, "IdBuffer", lambda kind, _device: IdBuffer(kind, HOST))
+    here = mps.CudaTrainingSide(table, HOST)
+    return table, here, mps.CudaProducerSide(table, 0, "aligned", here.handles())
+
+
+Both = tuple[Tensor, mps.CudaTrainingSide, mps.CudaProducerSide]
+
+
+def test_no_wait_is_missing_between_two_processes(notes: Notes, both: Both) -> None:
+    table, here, there = both
+    for place, ids in ((0, torch.tensor([4, 2])), (1, torch.tensor([7], dtype=torch.int32))) * 2:
+        out, buffer = here.rows(place, len(ids))
+        if buffer is not None:
+            there.attach(place, buffer)
+        notes.queue.clear()
+        here.free(place)
+        there.gather(place, ids)
+        here.arrived(place)
+        assert torch.equal(out, table[ids.long()])
+        (_, free), (_, awaited) = notes.of("training")
+        (_, waited), *_, (gathers, _), (_, done) = notes.of("side1")
+        assert [what for _, what, _ in notes.queue if what != "gather"] == [
+            *("record", "wait", "record", "record", "wait"),  # the third: ids were sent
+        ]
+        assert gathers == "gather"
+        assert free is waited, "the readers of the buffer were not waited for"
+        assert done is awaited, "the rows were not waited for"
+        assert free is not done
+
+
+def test_a_buffer_is_handed_over_when_it_is_new_and_not_again(notes: Notes, both: Both) -> None:
+    _, here, there = both
+    assert here.rows(0, 0)[1] is None, "no rows, no buffer"
+    buffers = [here.rows(0, count)[1] for count in (5, 3, 5, 500, 20)]
+    assert [one is not None for one in buffers] == [True, False, False, True, False]
+    there.attach(0, buffers[3])  # type: ignore[arg-type]
+    assert notes.queue[-1][1] == "synchronize", "a gather may still write to the old one"
+    assert len(there._out[0]) >= 500, "all the room there is, not this fetch's"
+
+
+def test_an_empty_fetch_needs_no_buffer(both: Both) -> None:
+    _, here, there = both
+    out, _ = here.rows(1, 0)
+    here.free(1)
+    there.gather(1, torch.empty(0, dtype=torch.int64))
+    here.arrived(1)
+    assert out.shape == (0, 4)
+    there.close()
+    assert there._fetcher.memory.closed  # type: ignore[attr-defined]

@@ -7,15 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import count_requests
-from gatherbench.strategies.base import Strategy
-from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.registry import STRATEGIES, build, get, representatives, variants
+from gatherbench.strategies.registry import build
 
 IDS = torch.tensor([4, 4, 1, 9], dtype=torch.int32)  # 4 rows, 3 of them distinct
 ROW = 400
@@ -31,17 +27,6 @@ def test_cpu_gather_touches_host_memory_three_times(mode: str) -> None:
         gpu_requests={},
         pageable_bytes=1600 if mode == "naive" else 0,
     )
-
-
-@pytest.mark.parametrize("strategy", [v for s in STRATEGIES for v in representatives(s)], ids=str)
-def test_a_path_fetches_as_far_ahead_as_its_strategy_says(strategy: Strategy) -> None:
-    host = torch.device("cpu")
-    if strategy.skip(host) is not None:
-        pytest.skip("does not run in host memory")
-    with open_known(strategy, torch.zeros(4, 3), host) as fetcher:
-        assert fetcher.lookahead == strategy.lookahead
-    assert 0 <= strategy.gpu_share < 1
-    assert strategy.gpu_share == 0 or strategy.lookahead > 0
 
 
 @pytest.mark.parametrize(
@@ -99,29 +84,7 @@ def test_requests_are_those_of_the_policy_that_is_launched(
     assert carried == counts.read_bytes >= path.gpu_link_read_bytes
 
 
-def test_alignment_saves_requests_where_the_paper_says_it_does() -> None:
-    """Rows of 353 floats: longer than a line, no multiple of one, and read 4 B a lane."""
-    ids = torch.arange(1000)
-
-    def requests(name: str) -> int:
-        return sum((build(name).data_path(ids, 353 * 4).gpu_requests or {}).values())
-
-    assert requests("aligned_zero_copy") < 0.7 * requests("unified_zero_copy")
-
-
 def test_all_in_gpu_sends_only_ids() -> None:
     assert build("all_in_gpu").data_path(IDS, ROW) == DataPath(
         payload_bytes=1600, copy_engine_bytes=4 * 4, gpu_memory_bytes=1600, gpu_requests={}
     )
-
-
-@settings(deadline=None)  # the first count compiles
-@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 9000))
-def test_paths_that_keep_no_rows_move_the_distinct_ones(ids: list[int], row_bytes: int) -> None:
-    batch = torch.tensor(ids, dtype=torch.int64)
-    for name in ("cpu_gather", "unified_zero_copy", "aligned_zero_copy", "async_zero_copy"):
-        for strategy in variants(get(name)):
-            path = strategy.data_path(batch, row_bytes)
-            assert path.payload_bytes == len(ids) * row_bytes
-            moved = path.copy_engine_bytes + path.gpu_link_read_bytes
-            assert moved >= len(set(ids)) * row_bytes

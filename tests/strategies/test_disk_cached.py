@@ -8,24 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
-from gatherbench.kernels.disk_read import DiskReadError
+from gatherbench.kernels.disk_read import DiskReadError, RowReader
 from gatherbench.kernels.table_file import TableFile
-from gatherbench.strategies import places
-from gatherbench.strategies.base import Fetcher, announcing, parameters
+from gatherbench.strategies.base import Fetcher, announcing
 from gatherbench.strategies.conformance import (
     NonconformingError,
     check_knowledge,
-    known_of,
     open_known,
     random_table,
 )
-from gatherbench.strategies.data_path import DataPath, total
+from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.disk_cached import LEARNING, DiskCached, DiskCachedPath
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of
 from gatherbench.strategies.registry import build, variants
@@ -60,32 +57,6 @@ def skewed(batches: int = 30, seed: int = 5) -> list[Tensor]:
     draw = np.random.default_rng(seed)
     drawn = (np.unique((ROWS * draw.random(60) ** 2).astype(np.int64)) for _ in range(batches))
     return [torch.from_numpy(draw.permutation(ids)) for ids in drawn]
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.lists(st.integers(0, ROWS - 1), max_size=80), max_size=5), st.data())
-def test_what_is_told_in_advance_is_what_is_counted(
-    batches: list[list[int]], data: st.DataObject
-) -> None:
-    """For every policy, and in a second epoch for one that remembers the first."""
-    words = parameters(DiskCached)
-    policy = data.draw(st.sampled_from(words["policy"]))
-    params = {"policy": policy, "share": data.draw(st.sampled_from(words["share"]))}
-    if policy in LEARNING:
-        params["start"] = data.draw(st.sampled_from(words["start"]))
-    strategy = cached(**params, ahead=data.draw(st.sampled_from(words["ahead"])))
-    table = random_table(ROWS, 3, torch.float32)
-    first = skewed(4)
-    second = [torch.tensor(ids, dtype=torch.int64) for ids in batches]
-    told = strategy.data_paths(second, 12, ROWS, known_of(strategy, ROWS), [first])
-    with open_known(strategy, table, HOST) as fetcher:
-        list(fetched(fetcher, first))
-        for ids, path, (rows, counted) in zip(second, told, fetched(fetcher, second), strict=True):
-            assert torch.equal(rows.view(torch.uint8), table[ids].view(torch.uint8))
-            missing = len(ids) - counted.pop("rows_in_memory")
-            assert path.disk_payload_bytes == 12 * missing
-            declared = {"disk_read": path.disk_bytes, "disk_requests": path.disk_requests}
-            assert counted == declared
 
 
 def test_the_path_of_a_minibatch_by_hand() -> None:
@@ -134,18 +105,6 @@ def test_belady_has_more_hits_than_any_that_does_not_know_what_comes(ahead: str)
     assert found["random"] < min(found[policy] for policy in ("sieve", "s3-fifo"))
 
 
-def test_a_longer_superbatch_misses_no_more() -> None:
-    """Of 257 rows 128 are kept; ten minibatches ask for 44 on average, a hundred for 210."""
-    few = [ids[:5] for ids in skewed(300)]
-
-    def missed(superbatch: str) -> int:
-        strategy = cached(policy="belady", share="50%", superbatch=superbatch)
-        known = known_of(strategy, ROWS)
-        return total(strategy.data_paths(few, 12, ROWS, known)).disk_payload_bytes
-
-    assert missed("10") > missed("100") >= missed("1000")
-
-
 def test_rows_come_from_the_file_and_not_from_its_map(tmp_path: Path) -> None:
     rows = random_table(ROWS, 16, torch.int8)
     file = TableFile(tmp_path / "table", 0, ROWS, 16)
@@ -171,6 +130,24 @@ def test_after_a_read_that_failed_nothing_more_is_fetched(policy: str, tmp_path:
             fetcher.submit(torch.arange(ROWS))
         with pytest.raises(RuntimeError, match="a read has failed"):
             fetcher.submit(torch.arange(1))
+
+
+def test_a_path_that_cannot_be_filled_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise DiskReadError("an input/output error")
+
+    monkeypatch.setattr(RowReader, "read", broken)
+    file = TableFile(tmp_path / "table", 0, ROWS, 64)
+    file.path.write_bytes(bytes(file.end))
+    before = psutil.Process().num_fds()
+    with pytest.raises(DiskReadError) as held:
+        cached(policy="random").open(
+            torch.zeros(ROWS, 64, dtype=torch.uint8), HOST, Knowledge(file=file)
+        )
+    assert psutil.Process().num_fds() == before
+    assert held.value.__traceback__ is not None, "nothing is closed by being forgotten"
 
 
 def forgetful(path: DiskCachedPath, ids: Tensor, out: Tensor) -> None:
@@ -209,16 +186,6 @@ def test_what_does_otherwise_than_it_declares_is_found_out(
         check_knowledge(strategy, HOST)
 
 
-def test_who_learns_who_is_aside_and_what_each_needs() -> None:
-    every = {policy: cached(policy=policy) for policy in parameters(DiskCached)["policy"]}
-    assert {name for name, one in every.items() if one.learns} == set(LEARNING)
-    assert {name for name, one in every.items() if one.aside} == {"oracle", "random"}
-    needs = {name: one.needs - {"file"} for name, one in every.items()}
-    assert all("file" in one.needs for one in every.values())
-    assert {name for name, of in needs.items() if not of} == {"random", *LEARNING}
-    assert needs["presampled"] == {"earlier", "graph"}
-
-
 def test_no_variant_runs_under_two_names() -> None:
     runs = [one for one in variants(DiskCached) if one.skip(HOST) is None]
     shares, aheads, static = 5, 2, 5
@@ -240,12 +207,3 @@ def test_what_opening_takes_is_told() -> None:
     with open_known(cached(policy="degree"), table, HOST) as fetcher:
         told = {step.metric: step.value for step in fetcher.setup}
     assert (told["location"], "announced" in told) == (ROWS * 4, False)
-
-
-def test_a_part_for_which_there_is_no_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(places, "free_bytes", lambda device: asked.append(device) or 1000)
-    assert cached(share="5%").skip(HOST, 10_000) is None
-    refused = str(cached(share="50%").skip(HOST, 10_000))
-    assert refused.startswith("no_memory: the part that is kept takes 0.0 MiB and cpu has")
-    assert asked == [HOST, HOST]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -13,17 +11,18 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from gatherbench.kernels import read_engines
 from gatherbench.kernels.disk_read import DiskReadError
+from gatherbench.kernels.page_cache import pages_in_memory
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies import conformance
-from gatherbench.strategies.base import Fetcher
+from gatherbench.strategies.base import Fetcher, Minibatches
 from gatherbench.strategies.conformance import NonconformingError
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.disk_direct import DiskDirect
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
+from gatherbench.strategies.registry import build
 
 HOST = torch.device("cpu")
 IDS = torch.tensor([4, 4, 1, 9], dtype=torch.int32)
@@ -107,44 +106,33 @@ def test_what_the_disk_refuses_comes_out_and_the_path_goes_on(file: TableFile, a
         assert fetcher.submit(IDS).result()[:, 0].tolist() == IDS.tolist()
 
 
-def resident_pages(path: Path) -> int:
-    """Pages of a file in the page cache (mincore(2))."""
-    with path.open("rb") as source, mmap.mmap(source.fileno(), 0, prot=mmap.PROT_READ) as view:
-        pages = np.zeros(-(-len(view) // mmap.PAGESIZE), np.uint8)
-        at = np.frombuffer(view, np.uint8)
-        size, found = ctypes.c_size_t(len(view)), ctypes.c_void_p(pages.ctypes.data)
-        assert ctypes.CDLL(None).mincore(ctypes.c_void_p(at.ctypes.data), size, found) == 0
-        del at
-        return int((pages & 1).sum())
-
-
 @pytest.mark.parametrize("engine", ["io_uring", "threads"])
 def test_the_page_cache_gets_nothing(file: TableFile, engine: str) -> None:
     fd = os.open(file.path, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    if resident_pages(file.path):
+    if pages_in_memory(file.path):
         pytest.skip("a file system in memory")
     with opened(DiskDirect(engine), file) as fetcher:  # type: ignore[arg-type]
         fetcher.submit(torch.arange(1000)).result()
-        assert resident_pages(file.path) == 0
+        assert pages_in_memory(file.path) == 0
     os.pread(fd, 1, 0)  # what a path through the page cache does is seen
-    assert resident_pages(file.path) > 0
+    assert pages_in_memory(file.path) > 0
     os.close(fd)
+
+
+@pytest.mark.parametrize("name", ["disk_direct", "disk_cached", "partition_buffer"])
+def test_who_passes_the_page_cache_by_says_so(name: str) -> None:
+    table = conformance.random_table(100, 64, torch.float32)
+    with conformance.open_known(build(name), table, HOST) as fetcher:
+        assert [one.expected for one in fetcher.residency()] == ["the file on disk"]
 
 
 @dataclass(frozen=True)
 class SaysRowsForBlocks(DiskDirect):
     name: ClassVar[str] = "says_rows_for_blocks"
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        paths = super().data_paths(batches, row_bytes, num_rows, knowledge, before)
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        paths = super()._data_paths(of)
         return (replace(path, disk_bytes=path.disk_payload_bytes) for path in paths)
 
 
@@ -152,15 +140,8 @@ class SaysRowsForBlocks(DiskDirect):
 class ForgetsTheHeader(DiskDirect):
     name: ClassVar[str] = "forgets_the_header"
 
-    def data_paths(
-        self,
-        batches: Iterable[Tensor],
-        row_bytes: int,
-        num_rows: int,
-        knowledge: Knowledge = NOTHING,
-        before: Iterable[Iterable[Tensor]] = (),
-    ) -> Iterator[DataPath]:
-        return super().data_paths(batches, row_bytes, num_rows, NOTHING, before)
+    def _data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+        return super()._data_paths(replace(of, knowledge=NOTHING))
 
 
 @pytest.mark.parametrize("wrong", [SaysRowsForBlocks(), ForgetsTheHeader(merge="no")], ids=str)

@@ -62,6 +62,16 @@ def test_a_warm_epoch_keeps_what_was_read_and_claims_nothing(file: TableFile, ad
         assert fetcher.residency() == ()
 
 
+def test_the_kernel_is_told_of_rows_before_they_are_read(
+    file: TableFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[list[int]] = []
+    with opened(file, advice="willneed") as fetcher:
+        monkeypatch.setattr(disk_mmap, "read_ahead", lambda ids, _table: told.append(ids.tolist()))
+        fetcher.submit(IDS).result()
+    assert told == [IDS.tolist()]
+
+
 def test_a_cold_epoch_that_would_be_warm_does_not_begin(
     file: TableFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

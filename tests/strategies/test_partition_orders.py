@@ -55,12 +55,6 @@ def test_beta_by_hand() -> None:
     assert states == [{0, 1}, {0, 2}, {0, 3}, {1, 3}, {1, 2}, {3, 2}]
 
 
-def test_an_order_whose_rest_is_forgotten_misses_a_pair() -> None:
-    """What the property above is there to find."""
-    cut = tuple(beta(list(range(6)), 3))[:-1]
-    assert met(cut) != set(combinations(range(6), 2))
-
-
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 5))
 def test_comet_has_every_two_partitions_meet_by_groups(half: int, times: int, seed: int) -> None:
     c, p = 2 * half, half * (times + 1)

@@ -1,4 +1,4 @@
-"""Scores of rows: by hand, against a dense matrix and networkx, the same for every thread count."""
+"""Scores of rows: by hand, against a dense matrix, the same for every thread count."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import networkx
 import numpy as np
 import pytest
 import torch
@@ -40,62 +39,16 @@ def skewed_graph(dtype: Any) -> Graph:
     return graph_of(300, [(int(u), int(v)) for u, v in ends.T], dtype)
 
 
-def check_degree(of: Callable[..., NDArray[Any]]) -> None:
-    assert of(*HAND_MADE).tolist() == [0, 1, 2, 0]
-
-
-def check_pagerank(of: Callable[..., NDArray[Any]]) -> None:
+def test_the_hand_made_graph() -> None:
     """With damping 1/2 every number is a sum of powers of two, so these are exact."""
-    once = of(*HAND_MADE, damping=0.5, iterations=1)
+    assert out_degree(*HAND_MADE).tolist() == [0, 1, 2, 0]
+    once = reverse_pagerank(*HAND_MADE, damping=0.5, iterations=1)
     assert once.tolist() == [1 / 8, 1 / 8 + 1 / 16, 1 / 8 + 1 / 16 + 1 / 8, 1 / 8]
     # No way is longer than two edges: 0 gives 1/8 to 1 and 2 alike, 1 gives all of 5/32 to 2.
-    all_the_way = of(*HAND_MADE, damping=0.5)
+    all_the_way = reverse_pagerank(*HAND_MADE, damping=0.5)
     assert all_the_way.tolist() == [1 / 8, 5 / 32, 1 / 8 + 1 / 32 + 5 / 64, 1 / 8]
-    weighted = of(*HAND_MADE, restart=np.array([0]), damping=0.5)
+    weighted = reverse_pagerank(*HAND_MADE, restart=np.array([0]), damping=0.5)
     assert weighted.tolist() == [1 / 2, 1 / 8, 1 / 8 + 1 / 16, 0]
-
-
-def test_the_hand_made_graph() -> None:
-    check_degree(out_degree)
-    check_pagerank(reverse_pagerank)
-
-
-def transposed(indptr: NDArray[Any], indices: NDArray[Any]) -> Graph:
-    nodes = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    return graph_of(len(indptr) - 1, list(zip(indices.tolist(), nodes.tolist(), strict=True)))
-
-
-@pytest.mark.parametrize(
-    ("check", "wrong"),
-    [
-        pytest.param(check_degree, lambda p, _: np.diff(p), id="in-degree"),
-        pytest.param(
-            check_pagerank,
-            lambda p, i, **options: reverse_pagerank(*transposed(p, i), **options),
-            id="along the edges",
-        ),
-        pytest.param(
-            check_pagerank,
-            lambda p, i, restart=None, **options: reverse_pagerank(p, i, **options),
-            id="restarts anywhere",
-        ),
-        pytest.param(
-            check_pagerank,
-            lambda p, i, **options: reverse_pagerank(p, i, **options | {"iterations": 20}),
-            id="iterates on",
-        ),
-        pytest.param(
-            check_pagerank,
-            lambda p, i, **options: (r := reverse_pagerank(p, i, **options)) / r.sum(),
-            id="normalised",
-        ),
-    ],
-)
-def test_a_wrong_score_is_rejected(
-    check: Callable[[Callable[..., Any]], None], wrong: Callable[..., Any]
-) -> None:
-    with pytest.raises(AssertionError):
-        check(wrong)
 
 
 GRAPHS = st.integers(1, 7).flatmap(
@@ -109,7 +62,7 @@ GRAPHS = st.integers(1, 7).flatmap(
 
 @given(graph=GRAPHS, dtype=st.sampled_from([np.int32, np.int64]), iterations=st.integers(0, 5))
 @settings(deadline=None)
-def test_any_graph_against_a_dense_matrix_and_networkx(
+def test_any_graph_against_a_dense_matrix(
     graph: tuple[int, list[tuple[int, int]], list[int] | None], dtype: Any, iterations: int
 ) -> None:
     num_nodes, edges, nodes = graph
@@ -126,16 +79,6 @@ def test_any_graph_against_a_dense_matrix_and_networkx(
         rank = 0.15 * start + 0.85 * asks @ (rank / asks.sum(0).clip(1))
     np.testing.assert_allclose(
         reverse_pagerank(indptr, indices, restart, iterations=iterations), rank, rtol=1e-12
-    )
-    # networkx sends what a node without in-neighbours holds back to the start: the same up to a
-    # factor.
-    peer = networkx.MultiDiGraph(edges)
-    peer.add_nodes_from(range(num_nodes))
-    share = None if nodes is None else dict.fromkeys(nodes, 1)
-    theirs = networkx.pagerank(peer, alpha=0.5, personalization=share, tol=1e-13)
-    ours = reverse_pagerank(indptr, indices, restart, damping=0.5, iterations=50)
-    np.testing.assert_allclose(
-        ours / ours.sum(), [theirs[node] for node in range(num_nodes)], atol=1e-11
     )
 
 

@@ -30,20 +30,13 @@ from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import HostFetcher
 from gatherbench.strategies.knowledge import Knowledge, Ranks
 from gatherbench.strategies.rank_exchange import Asked, split
-from gatherbench.strategies.registry import build, representatives
+from gatherbench.strategies.registry import build
 from gatherbench.strategies.sharded import Sharded, ShardedPath
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
-SHAPES = [
-    (torch.float32, 4),
-    (torch.float16, 100),
-    (torch.bfloat16, 4096),
-    (torch.int8, 127),
-    (torch.float64, 400),
-]
-#: Each parameter, and all of them together.
-VARIANTS = [*representatives(Sharded), Sharded("gpu", "0", "10%")]
+#: Each word of each parameter.
+VARIANTS = [Sharded(), Sharded("gpu", "0", "10%")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,9 +46,7 @@ def compiled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("world", "strategy"),
-    [*((2, one) for one in VARIANTS), (3, VARIANTS[0]), (3, VARIANTS[-1])],
-    ids=str,
+    ("world", "strategy"), [(2, VARIANTS[0]), (2, VARIANTS[1]), (3, Sharded(hot="10%"))], ids=str
 )
 def test_ranks_keep_the_contract(
     world: int, strategy: Sharded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -63,10 +54,7 @@ def test_ranks_keep_the_contract(
     monkeypatch.setattr(rank_exchange, "ROUND_BYTES", 16384)  # four rows of 4 KiB
 
     def work(_rank: int) -> None:
-        for check in conformance.CHECKS:
-            check(strategy, HOST)
-        for dtype, row_bytes in SHAPES:
-            conformance.check_rows(strategy, HOST, dtype, row_bytes)
+        conformance.check_strategy(strategy, HOST)
 
     assert on_ranks(world, work, tmp_path) == [None] * world
 
@@ -170,13 +158,11 @@ def test_fetches_that_run_ahead_do_not_mix_with_the_default_group(tmp_path: Path
     assert on_ranks(2, work, tmp_path) == [expected, expected]
 
 
-@pytest.mark.parametrize("ahead", ["0", "1"])
-def test_a_rank_that_dies_makes_the_others_raise(ahead: str, tmp_path: Path) -> None:
+def test_a_rank_that_dies_makes_the_others_raise(tmp_path: Path) -> None:
     table = random_table(90, 8, torch.float32)
-    strategy = Sharded(ahead="1" if ahead == "1" else "0")
 
     def work(rank: int) -> None:
-        with open_known(strategy, table, HOST) as fetcher:
+        with open_known(Sharded(), table, HOST) as fetcher:
             for step in range(1000):
                 if (rank, step) == (1, 5):
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -215,7 +201,7 @@ def test_a_fetch_that_other_ranks_wait_for_is_not_dropped(tmp_path: Path) -> Non
     table = random_table(90, 512, torch.float32)
 
     def work(rank: int) -> None:
-        for _ in range(20):
+        for _ in range(5):
             fetcher = open_known(Sharded(), table, HOST)
             tickets = [fetcher.submit(torch.arange(90)) for _ in range(2)]
             if rank == 0:
@@ -276,15 +262,6 @@ class PeersTooFew(Sharded):
         )
 
 
-@dataclass(frozen=True)
-class PeersTwice(Sharded):
-    """Declares the bytes of other ranks beside the host reads that they cause there."""
-
-    def _path(self, ids: Tensor, row_bytes: int, ranks: Ranks, slots: Tensor | None) -> DataPath:
-        path = super()._path(ids, row_bytes, ranks, slots)
-        return replace(path, gpu_link_read_bytes=path.gpu_link_read_bytes + path.peer_bytes)
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -292,7 +269,6 @@ class PeersTwice(Sharded):
         (Wrong(path=SendsTheRowBefore), "rows differ"),
         (Wrong(path=DropsTheLastRounds), "rows differ"),
         (PeersTooFew(), "rows came from the device's memory|come from GPU memory"),
-        (PeersTwice(), "B of rows arrive"),
     ],
 )
 def test_wrong_variants_are_rejected_by_the_ranks(
@@ -414,14 +390,6 @@ def test_one_rank_reads_each_row_where_it_lies() -> None:
 )
 def test_how_much_a_gpu_keeps(strategy: Sharded, world: int, kept: int) -> None:
     assert strategy.gpu_table_bytes(1000, Knowledge(ranks=Ranks(0, world, 1))) == kept
-
-
-def test_ranks_are_needed_and_fetch_together() -> None:
-    assert Sharded().collective
-    assert Sharded().needs == {"ranks"}
-    assert Sharded(hot="10%").needs == {"ranks", "earlier", "graph"}
-    with pytest.raises(ValueError, match="has to know ranks"):
-        Sharded().open(torch.zeros(3, 2), HOST)
 
 
 def test_ranks_without_a_group_are_told_what_is_missing() -> None:

@@ -20,19 +20,18 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from host_paths import HOST, RUNNABLE, GatedPath
+from host_paths import HOST, GatedPath
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import gatherbench
-from gatherbench.strategies import unified_tensor
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.conformance import known_of, written
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
-from gatherbench.strategies.knowledge import Knowledge, Need, Ranks, current_ranks
+from gatherbench.strategies.knowledge import Knowledge, Ranks, current_ranks
 from gatherbench.strategies.registry import build
+from gatherbench.strategies.sharded import Sharded
 from gatherbench.strategies.unified_tensor import UnifiedTensor
 
 TABLE = torch.randn(500, 7, generator=torch.Generator().manual_seed(0))
@@ -70,44 +69,22 @@ def test_two_lines_of_ones_own_loop() -> None:
     features.close()
 
 
-@pytest.mark.parametrize("strategy", RUNNABLE)
+@pytest.mark.parametrize("strategy", ["cpu_gather", "aligned_zero_copy", "async_zero_copy"])
 @pytest.mark.parametrize("prefetch", [False, True])
-def test_rows_are_kept_while_later_batches_are_fetched(
-    tmp_path: Path, strategy: Strategy, prefetch: bool
+@pytest.mark.parametrize("copy", [False, True])
+def test_rows_live_as_long_as_they_are_promised_to(
+    strategy: str, prefetch: bool, copy: bool
 ) -> None:
+    """Copies for good, the strategy's own buffer through the fetch of the next batch."""
     batches = draw(9)
     kept = []
-    known = known_of(strategy, 500, written(TABLE, tmp_path))
-    with UnifiedTensor(TABLE, strategy, HOST, knowledge=known) as features:
+    with gatherbench.unified(TABLE, strategy, "cpu", copy=copy) as features:
         for ids, following in zip(batches, [*batches[1:], None], strict=True):
             kept.append(features[ids])
             if prefetch and following is not None:
                 features.prefetch(following)
-    for ids, rows in zip(batches, kept, strict=True):
-        assert torch.equal(rows, TABLE[ids])
-
-
-@pytest.mark.parametrize("strategy", RUNNABLE)
-def test_borrowed_rows_live_through_the_fetch_of_the_next_batch(
-    tmp_path: Path, strategy: Strategy
-) -> None:
-    batches = draw(9)
-    known = known_of(strategy, 500, written(TABLE, tmp_path))
-    with UnifiedTensor(TABLE, strategy, HOST, copy=False, knowledge=known) as features:
-        for ids, following in zip(batches, [*batches[1:], None], strict=True):
-            rows = features[ids]
-            if following is not None:
-                features.prefetch(following)
-            assert torch.equal(rows, TABLE[ids])
-
-
-def test_without_a_copy_the_buffer_is_the_strategys_own() -> None:
-    with gatherbench.unified(TABLE, "aligned_zero_copy", copy=False) as features:
-        first = features[torch.arange(10)]
-        second = features[torch.arange(10, 20)]
-        assert first.data_ptr() == second.data_ptr()
-    with gatherbench.unified(TABLE, "aligned_zero_copy") as features:
-        assert features[torch.arange(10)].data_ptr() != features[torch.arange(10)].data_ptr()
+            assert torch.equal(kept[-1], TABLE[ids])
+    assert copy == all(map(torch.equal, kept, (TABLE[ids] for ids in batches)))
 
 
 @settings(deadline=None, max_examples=60)
@@ -219,43 +196,18 @@ def test_threads_take_turns() -> None:
     assert not path.second.is_set(), "two fetches were in the same buffer"
 
 
-class ClosedMeanwhile(DirectPath):
-    """Has another thread close the features in the middle of a fetch."""
-
-    features: UnifiedTensor
-    closer: threading.Thread
-    closed = False
-
-    def fetch(self, ids: Tensor, out: Tensor) -> None:
-        self.closer = threading.Thread(target=self.features.close)
-        self.closer.start()
-        self.closer.join(0.05)
-        assert not self.closed
-        super().fetch(ids, out)
-
-    def close(self) -> None:
-        self.closed = True
-        super().close()
-
-
-def test_closing_waits_for_the_fetch_of_another_thread() -> None:
-    """It would unlock memory that a GPU is about to read."""
-    features = UnifiedTensor(TABLE, build("aligned_zero_copy"), HOST)
-    path = ClosedMeanwhile(TABLE)
-    path.features, features._fetcher._path = features, path  # type: ignore[attr-defined]
-    assert torch.equal(features[torch.arange(4)], TABLE[:4])
-    path.closer.join()
-    assert path.closed
-    with pytest.raises(RuntimeError, match="features are closed"):
-        _ = features[torch.arange(4)]
-
-
 @pytest.mark.timeout(20)
-def test_a_thread_may_close_what_it_is_fetching() -> None:
-    """As a signal's handler does, or a collection: nobody else would let go of the turn."""
+def test_closing_waits_for_the_fetch_of_another_thread_and_not_for_its_own() -> None:
+    """It would unlock memory that a GPU is about to read; a signal's handler may close, too."""
     features = UnifiedTensor(TABLE, build("aligned_zero_copy"), HOST)
-    with features._turn:
+    closer = threading.Thread(target=features.close)
+    with features._turn:  # as in a fetch
+        closer.start()
+        closer.join(0.05)
+        assert closer.is_alive()
+        assert torch.equal(features[torch.arange(4)], TABLE[:4])
         features.close()
+    closer.join()
     assert "closed" in repr(features)
 
 
@@ -324,25 +276,19 @@ def test_it_cannot_be_sent_to_another_process() -> None:
                 use(features)
 
 
-def test_a_program_that_forgets_to_close_ends() -> None:
+def test_a_program_that_forgets_to_close_ends_and_the_package_alone_loads_no_torch() -> None:
     script = (
-        "import torch, gatherbench\n"
-        "f = gatherbench.unified(torch.ones(9, 2), 'async_zero_copy', 'cpu')\n"
+        "import sys, gatherbench\n"
+        "assert 'torch' not in sys.modules\n"
+        "from gatherbench import unified\n"
+        "import torch\n"
+        "f = unified(torch.ones(9, 2), 'async_zero_copy', 'cpu')\n"
         "f.prefetch(torch.arange(4))\n"
         "print(float(f[torch.arange(4)].sum()))"
     )
     command = [sys.executable, "-W", "error", "-c", script]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "8.0\n", "")
-
-
-def test_importing_the_package_loads_no_torch() -> None:
-    script = (
-        "import sys, gatherbench\nassert 'torch' not in sys.modules\n"
-        "from gatherbench import unified\nassert callable(unified)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True)
-    assert done.returncode == 0, done.stderr
     with pytest.raises(AttributeError, match="no attribute 'unifed'"):
         _ = gatherbench.unifed  # type: ignore[attr-defined]
 
@@ -408,15 +354,13 @@ def grouped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
 
 def test_the_ranks_are_those_of_torch_distributed(grouped: Join) -> None:
     assert current_ranks() == Ranks(0, 1, 1), "no group: nobody else"
+    grouped(0, 1, None)
+    assert current_ranks() == Ranks(0, 1, 1), "nor a launcher"
+    dist.destroy_process_group()
     grouped(4, 6, "3")
     ranks = current_ranks()
     assert ranks == Ranks(4, 6, 3)
     assert [ranks.machine(rank) for rank in range(6)] == [0, 0, 0, 1, 1, 1]
-
-
-def test_a_group_of_one_needs_no_launcher(grouped: Join) -> None:
-    grouped(0, 1, None)
-    assert current_ranks() == Ranks(0, 1, 1)
 
 
 @pytest.mark.parametrize("local_world", [None, "", "0", "4", "two", "-3"])
@@ -428,32 +372,23 @@ def test_a_machine_whose_ranks_nobody_counted(grouped: Join, local_world: str | 
         current_ranks()
 
 
-@dataclass(frozen=True)
-class Spread(Gated):
-    """Keeps what it was told when it was opened."""
-
-    told: ClassVar[list[Knowledge]] = []
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"ranks"})
-
-    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
-        self.told.append(knowledge)
-        return HostFetcher(DirectPath(features), features, lookahead=0)
-
-
 def test_a_strategy_over_ranks_is_told_of_them(
     grouped: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unified_tensor, "build", lambda name, params: Spread())
+    told: list[Knowledge] = []
+
+    def opened(_self: Strategy, features: Tensor, _device: object, known: Knowledge) -> Fetcher:
+        told.append(known)
+        return HostFetcher(DirectPath(features), features, lookahead=0)
+
+    monkeypatch.setattr(Sharded, "_open", opened)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"one of 2 ranks .* call .*init_process_group\(\) first"):
-        gatherbench.unified(TABLE, "spread", "cpu")
+        gatherbench.unified(TABLE, "sharded", "cpu")
     grouped(1, 2, "2")
-    with gatherbench.unified(TABLE, "spread", "cpu") as features:
+    with gatherbench.unified(TABLE, "sharded", "cpu") as features:
         assert torch.equal(features[[7]], TABLE[[7]])
-    assert [known.ranks for known in Spread.told] == [Ranks(1, 2, 2)]
+    assert [known.ranks for known in told] == [Ranks(1, 2, 2)]
 
 
 def test_a_strategy_that_needs_no_ranks_asks_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,57 +419,38 @@ INDICES = {
 
 
 @pytest.mark.parametrize("rows", INDICES.values(), ids=INDICES.keys())
-@pytest.mark.parametrize("strategy", ["async_zero_copy", "cpu_gather"])
-def test_rows_are_named_as_those_of_a_tensor(rows: Any, strategy: str) -> None:
+def test_rows_are_named_as_those_of_a_tensor(rows: Any) -> None:
     expected = TABLE.numpy()[rows]
-    with gatherbench.unified(TABLE, strategy, "cpu") as features:
+    with gatherbench.unified(TABLE, "async_zero_copy", "cpu") as features:
         assert np.array_equal(features[rows].numpy(), expected)
         features.prefetch(rows)
         assert np.array_equal(features[rows].numpy(), expected)
         assert not features._ahead, "what was prefetched is what is asked for"
 
 
-def test_what_is_no_index_of_rows_says_what_to_write() -> None:
-    with gatherbench.unified(TABLE, device="cpu") as features:
-        for wrong in (3, (slice(None), 2)):
-            with pytest.raises(
-                TypeError, match=r"write features\[\[3\]\] for row 3, and .*columns"
-            ):
-                _ = features[wrong]
-        with pytest.raises(IndexError, match=r"mask: expected shape \(500,\), got \(2,\)"):
-            _ = features[torch.tensor([True, False])]
-
-
 @pytest.mark.parametrize(
-    ("ids", "error"),
+    ("ids", "error", "said"),
     [
-        (3, TypeError),
-        (None, TypeError),
-        ((slice(None), 3), TypeError),
-        (slice(0.0, 2.0), TypeError),
-        (torch.tensor([1.0]), TypeError),
-        ([1.0], TypeError),
-        (["one"], TypeError),
-        ([[1]], ValueError),
-        ([-1], IndexError),
-        (torch.tensor([True, False]), IndexError),
-        (np.ones(501, bool), IndexError),
-        (torch.tensor([[1]]), ValueError),
-        (torch.tensor([-1]), IndexError),
-        (torch.tensor([500]), IndexError),
+        (3, TypeError, r"write features\[\[3\]\] for row 3, and .*columns"),
+        ((slice(None), 3), TypeError, "columns"),
+        (slice(0.0, 2.0), TypeError, "."),
+        (torch.tensor([1.0]), TypeError, "got torch.float32"),
+        (["one"], TypeError, "."),
+        ([[1]], ValueError, r"expected shape \[B\]"),
+        ([-1], IndexError, r"rows 0\.\.499"),
+        (torch.tensor([500]), IndexError, r"rows 0\.\.499"),
+        (torch.tensor([True, False]), IndexError, r"mask: expected shape \(500,\), got \(2,\)"),
+        (np.ones(501, bool), IndexError, "mask"),
     ],
 )
-@pytest.mark.parametrize("strategy", ["async_zero_copy", "cpu_gather"])
-def test_ids_that_name_no_rows(ids: Any, error: type[Exception], strategy: str) -> None:
-    with gatherbench.unified(TABLE, strategy, "cpu") as features:
-        with pytest.raises(error):
-            _ = features[ids]
-        if features.lookahead:
-            with pytest.raises(error):
+def test_ids_that_name_no_rows(ids: Any, error: type[Exception], said: str) -> None:
+    with gatherbench.unified(TABLE, "async_zero_copy", "cpu") as features:
+        for _ in range(2):  # then with something to compare the ids with
+            with pytest.raises(error, match=said):
+                _ = features[ids]
+            with pytest.raises(error, match=said):
                 features.prefetch(ids)
-        features.prefetch(torch.arange(5))  # something to compare the ids with
-        with pytest.raises(error):
-            _ = features[ids]
+            features.prefetch(torch.arange(5))
         assert torch.equal(features[torch.arange(5)], TABLE[:5])
 
 

@@ -23,7 +23,7 @@ from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies import places
 from gatherbench.strategies.cpu_gather import CpuGather
-from gatherbench.strategies.registry import default_variants
+from gatherbench.strategies.registry import STRATEGIES
 
 from .fakes import measured, skipped
 
@@ -38,7 +38,11 @@ def value(rows: list[Row], stage: str, metric: str, epoch: int = -1) -> float:
 
 
 #: What runs here, on a workload without partitions (those: tests/bench/run/test_partitions.py).
-HERE = [s.name for s in default_variants() if "partitions" not in s.needs and s.skip(HOST) is None]
+HERE = [
+    s.name
+    for s in (kind() for kind in STRATEGIES)
+    if "partitions" not in s.needs and s.skip(HOST) is None
+]
 
 
 @pytest.mark.parametrize("model", ["sage", "gat"])
