@@ -126,7 +126,7 @@ def predict_batches(
             f"drawing minibatches keeps {busy:.0%} of the cores busy for each of {gpus} GPUs, so it"
             " takes longer; a program that leaves cores idle gains more from them"
         )
-    there = profile.node.gpus.value
+    there = profile["node.gpus"].value
     if there is not None and gpus > there:
         remarks.append(f"{gpus} GPUs in a machine that is known with {there:g}")
     averaging = Estimate(0.0) if parts.all_reduce is None else parts.all_reduce.seconds
@@ -184,7 +184,7 @@ def _at_once(part: Part, gpus: int, per_port: int) -> float:
 
 def gpus_per_port(profile: LinkProfile, gpus: int) -> int:
     """How many GPUs of a machine share a port of its host; 1 where the ports are not known."""
-    ports = profile.node.root_ports.value
+    ports = profile["node.root_ports"].value
     return 1 if ports is None else -(-gpus // int(ports))
 
 

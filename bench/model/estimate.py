@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from gatherbench.bench.model.profile import Curve, LinkProfile
+from gatherbench.bench.model.profile import LinkProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Estimate:
     @classmethod
     def of(cls, profile: LinkProfile, key: str, at: float = 0.0) -> Self:
         """A profile's constant, e.g. ``gpu.launch``; of a curve its rate ``at`` so many bytes."""
-        constant = profile.constant(key)
-        value = constant.at(at) if isinstance(constant, Curve) else constant.value
+        constant = profile[key]
+        value = constant.at(at)
         return cls(None, (f"{key}: {constant.source}",)) if value is None else cls(value)
 
     @property

@@ -83,7 +83,7 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     if load.gpu_requests is None:
         missing = Estimate(None, ("requests on the link: not accounted for this path",))
         return Part(missing, "unknown")
-    largest = profile.link.max_request.value
+    largest = profile["link.max_request"].value
     requests: dict[float, float] = {float(s): n for s, n in load.gpu_requests.items()}
     if largest is not None:
         requests = split_requests(load.gpu_requests, largest)
@@ -121,7 +121,7 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 def engine_copy(num_bytes: float, profile: LinkProfile) -> Part:
     """The copy engine carries page-locked host memory to the GPU."""
-    payload = profile.link.max_payload.value
+    payload = profile["link.max_payload"].value
     packets = {payload: num_bytes / payload} if payload else {}
     by_link = link_time(packets, profile)
     by_engine = _at_rate(num_bytes, profile, "copy.to_device")
@@ -216,7 +216,7 @@ def _on_cpu(by_cores: Estimate, moved: float, profile: LinkProfile, cores: float
 
 def local_gather(num_bytes: float, resident_bytes: float, profile: LinkProfile) -> Part:
     """Rows are read and written in the GPU's own memory, which has to hold ``resident_bytes``."""
-    room = profile.gpu.memory.value
+    room = profile["gpu.memory"].value
     if room is not None and resident_bytes > room:
         why = f"{resident_bytes / 1e9:.1f} GB do not fit into {room / 1e9:.1f} GB of GPU memory"
         return Part(Estimate(None, (why,)), "GPU memory")
@@ -233,8 +233,8 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
     if load.gpu_samples:
         unknown = Estimate(None, ("sampling on the GPU: neither measured nor modelled",))
         return Part(load.sample_s or unknown, "GPU (sampling)")
-    host, bound = profile.host, "cpu (sampling)"
-    busy, cores = host.sample_cores.value, host.cores.value
+    bound = "cpu (sampling)"
+    busy, cores = profile["host.sample_cores"].value, profile["host.cores"].value
     if load.sample_s is not None:
         drawn, many = load.sample_s, load.sample_workers
         if not many:
@@ -245,7 +245,7 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
                 f"as if its host had {cores:.0f} cores, one for each sampler worker"
             )
         return Part(drawn, bound, {"cpu": 1 / cores})
-    rate = host.sample_rate
+    rate = profile["host.sample_rate"]
     seconds = _at_rate(load.sampled_edges, profile, "host.sample_rate")
     if rate.value is not None:
         seconds = seconds.remark(
@@ -361,7 +361,7 @@ def _share(limit: Estimate, seconds: Estimate) -> float:
 
 def _memory_share(num_bytes: float, seconds: Estimate, profile: LinkProfile) -> dict[str, float]:
     """The share of the host's memory rate in use; empty where that rate is not known."""
-    rate = profile.host.memory_rate.value
+    rate = profile["host.memory_rate"].value
     if rate is None or not seconds.value:
         return {}
     return {"host memory": min(1.0, num_bytes / rate / seconds.value)}

@@ -140,7 +140,7 @@ def even_of(advice: Advice) -> Even:
     load = drawn(average_load(AlignedZeroCopy(), question, sizes), advice.profile)
     ranks = {"gpus": question.gpus, "nodes": question.machines}
     even = even_rate(load, advice.profile, question.batches, **ranks)
-    room = advice.profile.gpu.memory.value
+    room = advice.profile["gpu.memory"].value
     need = gpu_need(sharded(load, **ranks), question, sizes)
     if room is None or need <= TABLE_SHARE * room:
         return even

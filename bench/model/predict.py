@@ -206,10 +206,10 @@ class _Host:
         )
         fetched = times[(times["stage"] == "fetch") & (times["backend"] == "host")]
         keys = list(fetched[_KEYS].itertuples(index=False, name=None))
-        if load.pageable_bytes and not profile.copy.pageable.values:
+        if load.pageable_bytes and not profile["copy.pageable"].values:
             mine = fetched.loc[[one == key for one in keys]]
             return replace(load, gather_s=_median(mine, batches, _GATHER))
-        if load.pageable_bytes or not load.cpu_write_bytes or profile.host.gather_rate.values:
+        if load.pageable_bytes or not load.cpu_write_bytes or profile["host.gather_rate"].values:
             return load
         direct = fetched.loc[[self._direct(one) for one in keys]]
         whole = _median(direct, batches, _GATHER)

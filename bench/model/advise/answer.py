@@ -181,7 +181,7 @@ def chosen_profile(name: str, calibrations: Path) -> tuple[LinkProfile, tuple[st
             f"this machine is not calibrated (gatherbench calibrate): {DEFAULT_PROFILE} instead",
         )
     profile = load_profile(own)
-    if profile.gpu.launch.value is None:
+    if profile["gpu.launch"].value is None:
         return load_profile(DEFAULT_PROFILE), (
             f"{own} knows no GPU: {DEFAULT_PROFILE} instead (gatherbench calibrate --base NAME"
             " joins the two)",

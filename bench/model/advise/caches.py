@@ -42,7 +42,7 @@ def with_caches(advice: Advice) -> Advice:
 
     One for each policy: the smallest that is level with its largest, in every case.
     """
-    question, memory = advice.question, advice.profile.host.memory.value
+    question, memory = advice.question, advice.profile["host.memory"].value
     if not off_disk(question, advice.profile):
         return advice
     if memory is None:

@@ -242,7 +242,7 @@ def drawn(load: MinibatchLoad, profile: LinkProfile) -> MinibatchLoad:
 
     They cost every strategy the same; a remark says so.
     """
-    rate = profile.host.sample_rate
+    rate = profile["host.sample_rate"]
     if rate.value is not None:
         return load
     said = f"without drawing minibatches, which all share (host.sample_rate: {rate.source})"
@@ -264,7 +264,7 @@ def distinct_paths(
     any case, but for those that nobody would train with, or that have to know a graph which is not
     there. Of one GPU nothing is sharded, and what fits in memory is not left on a disk.
     """
-    told = profile.read.page_visits.value is not None
+    told = bool(profile["read.page_visits"].values)
     for kind in STRATEGIES:
         seen: list[MinibatchLoad] = []
         measured = (one for one in variants(kind) if (one.name, one.variant) in wanted)
@@ -307,7 +307,7 @@ def is_sharded(strategy: Strategy) -> bool:
 
 def off_disk(question: Question, profile: LinkProfile) -> bool:
     """Whether paths from a disk are worth a word: a disk was named, or memory is too small."""
-    host = profile.host.memory.value
+    host = profile["host.memory"].value
     full = host is not None and question.graph.table_bytes > host
     return full or question.disk_iops is not None
 
@@ -429,7 +429,7 @@ def option_of(
     profile: LinkProfile,
 ) -> Option:
     """The strategy as an option, still without its epochs."""
-    memory, host = profile.gpu.memory.value, profile.host.memory.value
+    memory, host = profile["gpu.memory"].value, profile["host.memory"].value
     sharded = is_sharded(strategy)
     need, host_bytes = gpu_need(load, question, sizes), host_need(load, question, sharded=sharded)
     placed = placement(load, question, sharded=sharded)

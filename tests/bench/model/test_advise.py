@@ -548,7 +548,8 @@ def test_minibatches_are_drawn_at_this_projects_rate_but_where_a_program_is_name
     own = answer(asked, tmp_path, tmp_path)
     named = answer(replace(asked, sampler="pytorch-direct"), tmp_path, tmp_path)
     rates = [
-        (a.profile.host.sample_rate.value, a.profile.host.sample_cores.value) for a in (own, named)
+        (a.profile["host.sample_rate"].value, a.profile["host.sample_cores"].value)
+        for a in (own, named)
     ]
     assert rates == [(pytest.approx(94_500 / 1.61e-3, rel=1e-3), 2.0), (20.93e6, 5.0)]
     assert own.ranked[0].bound == "link"

@@ -88,7 +88,7 @@ def one_after_the_other(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 def always_deep(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """As if there were always as many reads in flight as there may be."""
-    best = profile.with_constant("disk.iops", profile.disk.iops.at(128), "made up")
+    best = profile.with_constant("disk.iops", profile["disk.iops"].at(128), "made up")
     return disk_read(load, best)
 
 

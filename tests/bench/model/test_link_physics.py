@@ -82,7 +82,7 @@ def without_dllp(requests: Mapping[float, float], profile: LinkProfile) -> Estim
 
 
 def bytes_only(requests: Mapping[float, float], profile: LinkProfile) -> Estimate:
-    raw = profile.link.raw_rate.value or 1.0
+    raw = profile["link.raw_rate"].value or 1.0
     return Estimate(sum(size * n for size, n in requests.items()) / raw)
 
 

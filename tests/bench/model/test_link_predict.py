@@ -27,7 +27,7 @@ from gatherbench.bench.model.predict import (
     predictions,
     series_of,
 )
-from gatherbench.bench.model.profile import Constant, LinkProfile, Range, load_profile
+from gatherbench.bench.model.profile import LinkProfile, Range, load_profile
 from gatherbench.bench.model.roofline import against_measured, roofline, roofs
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.epochs import plan_order
@@ -212,7 +212,7 @@ def test_of_workers_their_core_seconds_count_and_not_the_wait(
 ) -> None:
     """6 core-seconds for 4 minibatches are 1.5 s of a worker, on one of the profile's cores."""
     run = make_run(tmp_path, sampling=sampling, workers=2)
-    cores = profile.host.cores.value
+    cores = profile["host.cores"].value
     assert cores is not None
     for one, (epoch,) in predictions(run, profile):
         assert one.load is not None
@@ -227,7 +227,7 @@ def test_of_workers_their_core_seconds_count_and_not_the_wait(
         alone = predict_batches(replace(one.load, sample_workers=0), profile, one.batches)
         assert (epoch.epoch_s.value or 0) < (alone.epoch_s.value or 0)
     foreign = load_profile("h200-sxm-pcie5")
-    assert foreign.host.cores.value is None
+    assert foreign["host.cores"].value is None
     for _, (epoch, *_) in predictions(run, foreign):
         assert epoch.parts["sample"].demands == {"cpu": 1 / 2}
         remark = "as if its host had 2 cores, one for each sampler worker"
@@ -603,7 +603,7 @@ def test_a_better_machine_is_never_predicted_slower(
     case: str, key: str, factor: float, gpus: int
 ) -> None:
     before = load_profile("rtx3090-pcie4").with_constant("link.round_trip", 1.2e-6, "a test")
-    constant = {k: c for k, c in before.constants() if isinstance(c, Constant)}[key]
+    constant = before[key]
     assert constant.value is not None
     better = constant.value * factor ** BETTER[key]
     after = before.with_constant(key, better, "a test")

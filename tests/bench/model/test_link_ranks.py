@@ -319,7 +319,7 @@ def test_a_faster_link_between_ranks_is_never_slower(
     ranks: tuple[int, int], key: str, factor: float
 ) -> None:
     before = machine()
-    value = before.constant(key).value
+    value = before[key].value
     assert isinstance(value, float)
     after = before.with_constant(key, factor * value, "made up")
     load = sharded(WHOLE, *ranks)

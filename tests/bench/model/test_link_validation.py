@@ -79,9 +79,9 @@ def test_what_is_fitted_makes_sense(fitted: Fitted) -> None:
 @pytest.mark.parametrize("name", [FITTED_ON, PREDICTED])
 def test_the_presets_hold_what_was_fitted(name: str, fitted: Fitted) -> None:
     profile = load_profile(name)
-    assert profile.copy.pageable.value == pytest.approx(fitted.pageable_rate, rel=2e-3)
-    assert "fitted to the PCIe 3.0 bars" in profile.copy.pageable.source
-    assert "this project's sampler" in profile.host.sample_rate.source
+    assert profile["copy.pageable"].value == pytest.approx(fitted.pageable_rate, rel=2e-3)
+    assert "fitted to the PCIe 3.0 bars" in profile["copy.pageable"].source
+    assert "this project's sampler" in profile["host.sample_rate"].source
     host = drawn_by_program(profile).host
     assert host.sample_rate.value == pytest.approx(fitted.sample_rate, rel=2e-3)
     assert "fitted to the PCIe 3.0 bars" in host.sample_rate.source
