@@ -12,8 +12,7 @@ from gatherbench.bench.model.advise.question import Question, graph_of
 from gatherbench.bench.model.advise.rank import average_load, gpu_need, predict
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
 from gatherbench.bench.model.epoch import predict_batches
-from gatherbench.bench.model.hits import SHARES
-from gatherbench.bench.model.kept_share import KeptShare, best_policy, keeping, kept_share
+from gatherbench.bench.model.hits import SHARES, KeptShare, best_policy, keeping, kept_share
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.show.hits import worth

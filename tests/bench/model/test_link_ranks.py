@@ -6,17 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatherbench.bench.model.epoch import epoch_seconds, minibatch_parts, predict_batches
 from gatherbench.bench.model.estimate import Estimate
-from gatherbench.bench.model.load import MinibatchLoad, load_of
+from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import Part, all_reduce, exchange
 from gatherbench.bench.model.placement import sharded
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.schedule import Parts, run_epoch
-from gatherbench.strategies.data_path import DataPath
 
 
 def machine(**constants: float | None) -> LinkProfile:
@@ -118,13 +117,6 @@ def test_gradients_are_averaged_at_the_end_of_each_step() -> None:
     # Where what was measured as training holds the average, nothing comes on top.
     held = predict_batches(replace(load, gradient_bytes=0.0), machine(), 40, gpus=4)
     assert held.train_s.value == pytest.approx(10e-3)
-
-
-def test_more_gpus_than_the_machine_is_known_with_are_said() -> None:
-    load = replace(GRADIENTS, sample_s=Estimate(0.0), train_s=Estimate(1e-3))
-    said = "4 GPUs in a machine that is known with 1"
-    assert said in predict_batches(load, machine(), 40, gpus=4).epoch_s.remarks
-    assert said not in predict_batches(load, machine(node__gpus=4.0), 40, gpus=4).epoch_s.remarks
 
 
 #: 16 MB of rows of 64 B: 5 of them here, 3 from the same machine, 8 from another; the rank's own
@@ -250,13 +242,6 @@ def test_what_several_ranks_measured_keeps_the_cores_that_each_had_busy() -> Non
     assert whole == pytest.approx(30 * 4e-3, rel=0.02)
 
 
-def test_a_path_s_rows_from_other_ranks_are_in_the_load() -> None:
-    path = DataPath(10, gpu_memory_bytes=2, peer_bytes=3, network_bytes=5, gpu_requests={})
-    load = load_of(path, 0.5)
-    assert (load.peer_bytes, load.network_bytes, load.sent_bytes) == (1.5, 2.5, 4.0)
-    assert (load.brought_bytes, load.kept_bytes) == (0.0, 1.0)
-
-
 WHOLE = MinibatchLoad(
     1e8,
     gpu_link_read_bytes=1e8,
@@ -291,39 +276,3 @@ def test_each_row_of_a_sharded_table_comes_from_one_rank(ranks: tuple[int, int])
     assert load.peer_bytes == pytest.approx(1e8 * (gpus - 1) / world)
     assert load.network_bytes == pytest.approx(1e8 * (nodes - 1) / nodes)
     assert load.gpu_table_bytes == pytest.approx(1e10 / world)
-
-
-@settings(max_examples=25, deadline=None)
-@given(RANKS, RANKS, st.booleans())
-def test_more_ranks_never_give_a_gpu_more_of_its_own_work(
-    some: tuple[int, int], more: tuple[int, int], spread: bool
-) -> None:
-    """Its training, and its own rows, of an epoch of 240 minibatches."""
-    few, many = sorted((some, more), key=lambda ranks: ranks[0] * ranks[1])
-    found = []
-    for gpus, nodes in (few, many):
-        load = sharded(WHOLE, gpus, nodes) if spread else WHOLE
-        epoch = predict_batches(load, machine(), 240, gpus=gpus, nodes=nodes)
-        assert epoch.train_s.value is not None
-        assert epoch.all_reduce_s.value is not None
-        steps = -(-240 // (gpus * nodes))
-        found.append((epoch.train_s.value - epoch.all_reduce_s.value, steps * load.kept_bytes))
-    (train, own), (train_of_many, own_of_many) = found
-    assert train_of_many <= train * (1 + 1e-9)
-    assert own_of_many <= own * (1 + 1e-9)
-
-
-@settings(max_examples=15, deadline=None)
-@given(RANKS, st.sampled_from(["peer.rate", "network.rate"]), st.floats(1.0, 50.0))
-def test_a_faster_link_between_ranks_is_never_slower(
-    ranks: tuple[int, int], key: str, factor: float
-) -> None:
-    before = machine()
-    value = before[key].value
-    assert isinstance(value, float)
-    after = before.with_constant(key, factor * value, "made up")
-    load = sharded(WHOLE, *ranks)
-    slow, fast = (epoch_seconds(load, p, 120, *ranks).value for p in (before, after))
-    assert slow is not None
-    assert fast is not None
-    assert fast <= slow * (1 + 1e-9)

@@ -244,13 +244,6 @@ def test_a_wrong_schedule_is_rejected(wrong: Epoch) -> None:
         check_limits(wrong)
 
 
-def test_waiting_and_training_add_up_to_the_epoch() -> None:
-    for lookahead in (0, 1, 2):
-        for batches in (1, 2, 33, 200):
-            made = run_epoch(parts(0.5, 2.0, 1.0, lookahead=lookahead, gather=0.7), batches)
-            assert made.sample_s + made.fetch_s + made.train_s == pytest.approx(made.epoch_s)
-
-
 def test_gpus_share_ports_processor_and_nothing_else() -> None:
     on_link = parts(0.0, 3.0, 1.0)
     alone = run_epoch(on_link, 10).epoch_s
@@ -263,25 +256,20 @@ def test_gpus_share_ports_processor_and_nothing_else() -> None:
     assert run_epoch(half, 10, gpus=2, gpus_per_port=2).epoch_s == pytest.approx(alone)
 
 
-def test_what_is_not_known_cannot_be_simulated() -> None:
-    unknown = replace(parts(0.0, 1.0, 1.0), submit_s=Estimate(None, ("gpu.submit: a test",)))
-    with pytest.raises(ValueError, match=r"gpu\.submit"):
-        run_epoch(unknown, 3)
-    with pytest.raises(ValueError, match="at least one"):
-        run_epoch(parts(0.0, 1.0, 1.0), 0)
-
-
 TIMES = st.floats(0.01, 5)
 
 
 @settings(max_examples=40)
-@given(TIMES, TIMES, TIMES, st.integers(0, 2), st.integers(1, 12))
+@given(TIMES, TIMES, TIMES, st.integers(0, 2), st.integers(1, 40))
 def test_an_epoch_lies_between_its_bounds(
     sample: float, fetch: float, train: float, lookahead: int, batches: int
 ) -> None:
-    made = run_epoch(parts(sample, fetch, train, lookahead=lookahead), batches).epoch_s
-    assert made >= batches * max(sample, fetch, train) * (1 - 1e-9)
-    assert made <= batches * (sample + fetch + train) * (1 + 1e-9)
+    made = run_epoch(parts(sample, fetch, train, lookahead=lookahead), batches)
+    assert made.epoch_s >= batches * max(sample, fetch, train) * (1 - 1e-9)
+    blocking = run_epoch(parts(sample, fetch, train), batches).epoch_s
+    assert made.epoch_s <= blocking * (1 + 1e-9)
+    assert blocking <= batches * (sample + fetch + train) * (1 + 1e-9)
+    assert made.sample_s + made.fetch_s + made.train_s == pytest.approx(made.epoch_s)
 
 
 @settings(max_examples=40)
@@ -294,16 +282,6 @@ def test_a_shorter_part_never_makes_an_epoch_longer(
     times[which] *= shorter
     after = run_epoch(parts(*times, lookahead=lookahead), 12).epoch_s
     assert after <= before * (1 + 1e-9)
-
-
-@settings(max_examples=30)
-@given(TIMES, TIMES, TIMES)
-def test_fetching_ahead_never_costs_where_the_gpu_is_not_shared(
-    sample: float, fetch: float, train: float
-) -> None:
-    blocking = run_epoch(parts(sample, fetch, train), 12).epoch_s
-    ahead = run_epoch(parts(sample, fetch, train, lookahead=1), 12).epoch_s
-    assert ahead <= blocking * (1 + 1e-9)
 
 
 @settings(max_examples=40)
@@ -331,7 +309,7 @@ def test_a_worker_draws_two_ahead_of_what_the_host_has_taken() -> None:
     assert [times[n][0] for n in program.samples] == pytest.approx([0, 1, 2, 11, 22])
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 3, 5, 8])
+@pytest.mark.parametrize("workers", [0, 1, 3, 8])
 def test_the_pace_of_a_long_epoch_is_that_of_a_simulated_one(
     monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:

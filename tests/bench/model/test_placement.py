@@ -239,14 +239,6 @@ def test_an_even_rate_of_parts_that_no_gpu_holds_is_none() -> None:
     assert to_json(advice)["sharded_above"]["rates"] == {"": None}
 
 
-def test_what_is_said_of_a_machine_takes_the_place_of_the_profile_s() -> None:
-    asked = replace(ASKED, network_rate=12.5e9, host_memory_bytes=2.0**38)
-    told = asked.told(MACHINE)
-    assert told["network.rate"].value == 12.5e9
-    assert told["host.memory"].value == 2.0**38
-    assert told["gpu.memory"] == MACHINE.gpu.memory
-
-
 def test_what_crosses_the_network_by_hand() -> None:
     """Two GPUs in each of two machines, 1000 rows of 512 B: half of the rows, with their ids."""
     load = MinibatchLoad(512e3, row_bytes=512, gradient_bytes=1e5)

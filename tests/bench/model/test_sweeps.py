@@ -14,7 +14,6 @@ from gatherbench.bench.model.advise.question import (
     Question,
     dataset_graph,
     graph_of,
-    graph_sizes,
 )
 from gatherbench.bench.model.advise.rank import advise
 from gatherbench.bench.model.advise.sizes import drawn_sizes
@@ -71,19 +70,6 @@ def test_wider_rows_never_take_less() -> None:
     assert epochs[1024.0] > 1.5 * epochs[64.0]
 
 
-def test_a_table_that_outgrows_the_gpu_has_no_epoch_there() -> None:
-    epochs = line(row_width(QUESTION, PROFILE, (16, 1024)), ("all_in_gpu", "default"))
-    assert not np.isnan(epochs[16.0])
-    assert np.isnan(epochs[1024.0])
-
-
-def test_a_faster_link_never_takes_longer() -> None:
-    epochs = line(link_generation(QUESTION, PROFILE))
-    assert list(epochs.index) == [3, 4, 5]
-    assert (np.diff(epochs) <= 0).all()
-    assert epochs[5.0] < 0.95 * epochs[3.0]
-
-
 def test_another_generation_keeps_the_machine_and_drops_its_links_limits() -> None:
     known = PROFILE.with_constant("copy.to_device", 12e9, "made up")
     for generation in (3, 5):
@@ -98,14 +84,6 @@ def test_another_generation_keeps_the_machine_and_drops_its_links_limits() -> No
         on_link(known, 6)
 
 
-def test_on_its_own_link_a_machine_keeps_what_is_known_of_it() -> None:
-    machine = load_profile("a100-pcie4")
-    assert on_link(machine, 4) == machine
-    assert on_link(machine, 5)["read.roof"].value is None
-    own = line(link_generation(QUESTION, machine))[4.0]
-    assert own == line(gpu_count(QUESTION, machine, (1,)))[1.0]
-
-
 def test_more_gpus_never_take_longer_and_share_what_they_share() -> None:
     epochs = line(gpu_count(QUESTION, PROFILE, (1, 2, 4)))
     assert (np.diff(epochs) <= 1e-9).all()
@@ -116,14 +94,6 @@ def test_more_gpus_never_take_longer_and_share_what_they_share() -> None:
     assert label == "GPUs (as if they shared no host memory or ports)"
     calibrated = machine.with_constant("host.memory_rate", 1e11, "made up")
     assert gpu_count(QUESTION, calibrated, (1,)).label == "GPUs (as if they shared no ports)"
-
-
-def test_a_sweeps_point_is_the_advice_for_it() -> None:
-    asked = replace(QUESTION, batch_size=4000)
-    sizes = graph_sizes(asked)
-    times = {(o.strategy, o.variant): o.longest_s for o in advise(asked, sizes, PROFILE).ranked}
-    swept = batch_size(QUESTION, PROFILE, (500, 4000))
-    assert line(swept)[4000.0] == times[ZERO_COPY]
 
 
 def test_a_prepared_dataset_is_sampled_at_every_point(
@@ -181,16 +151,6 @@ def test_every_line_is_dashed_and_the_figure_says_modelled(drawn: Figure) -> Non
     assert any("not measured" in text for text in texts)
     assert drawn.axes[0].get_ylabel().startswith("modelled epoch")
     assert all(axes.get_ylim()[0] == 0 for axes in drawn.axes)
-
-
-def test_each_series_has_its_own_look(drawn: Figure) -> None:
-    (legend,) = drawn.legends
-    handles = [h for h in legend.legend_handles if h is not None]
-    looks = {(h.get_color(), h.get_marker()) for h in handles}  # type: ignore[attr-defined]
-    assert len(looks) == len(handles)
-    names = [text.get_text() for text in legend.get_texts()]
-    assert names[0].startswith("cpu_gather")
-    assert names[-1] == "all_in_gpu"
 
 
 def test_a_panel_without_values_says_why() -> None:
