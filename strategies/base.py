@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import os
 from abc import ABC, abstractmethod
 from collections import deque
@@ -351,6 +352,7 @@ class Strategy(ABC):
         """Open the path; table, device and what is known have been checked."""
 
 
+@functools.cache
 def parameters(strategy: type[Strategy]) -> dict[str, tuple[str, ...]]:
     """The parameters of a strategy and the words that each may be, the default first."""
     hints = get_type_hints(strategy)

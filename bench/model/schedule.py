@@ -30,6 +30,7 @@ _SIMULATED = 32
 #: Between these minibatches an epoch has found its pace and does not end yet.
 _STEADY = (12, 28)
 _EPSILON = 1e-12
+_NOTHING: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +135,8 @@ class _Program:
 
     def __init__(self, parts: Parts, gpu: int, port: int, activities: list[Activity]) -> None:
         self.parts, self.gpu, self.port, self.all = parts, gpu, port, activities
+        #: What each part takes of this GPU's resources and the common ones.
+        self._demands: dict[int, dict[str, float]] = {}
         #: Numbers of the activities of each kind, minibatch by minibatch.
         self.samples: list[int] = []
         self.taken: list[int] = []
@@ -154,8 +157,8 @@ class _Program:
             drawn_from = self._ended(self.samples, workers) + room
         sample = self._add(p.sample, drawn_from)
         self.samples.append(sample)
-        self.taken.append(self._append(Activity(0.0, {}, (sample, *host_free))))
-        submit = self._append(Activity(_seconds(p.submit_s), {}, (self.taken[-1],)))
+        self.taken.append(self._append(Activity(0.0, _NOTHING, (sample, *host_free))))
+        submit = self._append(Activity(_seconds(p.submit_s), _NOTHING, (self.taken[-1],)))
         fetched = submit
         buffer_free = self._ended(self.ends, ahead + 1)
         # One thread reads a minibatch's rows off the disk and gathers them, then the next one's.
@@ -197,9 +200,12 @@ class _Program:
         return (kind[-back],) if len(kind) >= back else ()
 
     def _add(self, part: Part, after: tuple[int, ...], beside_training: bool = False) -> int:
-        demands = {self._resource(name): share for name, share in part.demands.items()}
-        if beside_training:
-            demands[self._resource("multiprocessors")] = self.parts.gpu_share
+        demands = self._demands.get(id(part))
+        if demands is None:
+            demands = {self._resource(name): share for name, share in part.demands.items()}
+            if beside_training:
+                demands[self._resource("multiprocessors")] = self.parts.gpu_share
+            self._demands[id(part)] = demands
         return self._append(Activity(_seconds(part.seconds), demands, after, beside_training))
 
     def _append(self, activity: Activity) -> int:
@@ -251,12 +257,16 @@ def simulate(activities: Sequence[Activity]) -> list[tuple[float, float]]:
     begin, end = [0.0] * len(activities), [0.0] * len(activities)
     ready = [number for number, count in enumerate(waits) if count == 0]
     left: dict[int, float] = {}
+    known: dict[tuple[tuple[int, bool], ...], list[float]] = {}
     now = 0.0
     while ready or left:
         for number in ready:
             begin[number], left[number] = now, activities[number].seconds
         ready = []
-        rates = _rates(activities, left)
+        kinds = tuple((id(activities[n].demands), activities[n].reserved) for n in left)
+        if kinds not in known:  # a few kinds of activities run beside each other again and again
+            known[kinds] = list(_rates(activities, left).values())
+        rates = dict(zip(left, known[kinds], strict=True))
         step = min(left[n] / rates[n] if left[n] > 0 else 0.0 for n in left if rates[n] > 0)
         now += step
         for number in list(left):
