@@ -164,20 +164,15 @@ def advise(
     on_gpu: tuple[str, str] | None = None
     for strategy, load in distinct_paths(question, largest, profile, known):
         loads = [load if one is largest else average_load(strategy, question, one) for one in sizes]
-        epochs = {id(one): predict(question, one, profile) for one in loads}
-        slowest = max(epochs[id(load)], key=lambda one: one.epoch_s.value or 0.0)
-        every = [epoch.epoch_s.value for one in loads for epoch in epochs[id(one)]]
-        times = tuple(seconds for seconds in every if seconds is not None)
-        option = option_of(strategy, load, slowest, question, largest, profile)
-        option = replace(option, epochs_s=times if len(times) == len(every) else ())
+        option, left_out = option_of(strategy, loads, question, sizes, profile)
         seen = known.get(option.path)
         if seen is not None:
-            times = (seen[0],) * len(every)
-            option = replace(option, epochs_s=times, basis=MEASURED, source=seen[1])
+            cases = len(sizes) * len(profile.corners())
+            option = replace(option, epochs_s=seen[:1] * cases, basis=MEASURED, source=seen[1])
             if not question.gpu_memory_bytes:  # it ran on the very GPU that is asked about
                 option = replace(option, fits=True)
         if option.fits is not False:
-            remarks.update(dict.fromkeys(slowest.epoch_s.remarks))
+            remarks.update(dict.fromkeys(left_out))
         if largest.law and 0 < load.gpu_table_bytes < load.table_bytes:
             remarks[
                 "computed minibatches ask for every row alike: those of a graph do not, and a path"
@@ -272,13 +267,10 @@ def distinct_paths(
             known = (strategy.name, strategy.variant) in wanted
             if strategy.aside or sizes.knowledge.missing(strategy.needs - _GIVEN):
                 continue
-            if kind in _SIMULATED and not known:
-                continue
-            if "file" in strategy.needs and not (known or off_disk(question, profile)):
-                continue
             if question.world == 1 and is_sharded(strategy):
                 continue
-            if strategy.learns and not known:
+            in_memory = "file" in strategy.needs and not off_disk(question, profile)
+            if not known and (kind in _SIMULATED or strategy.learns or in_memory):
                 continue
             load = average_load(strategy, question, sizes)
             alike = replace(load, gpu_share=0.0)
@@ -422,16 +414,25 @@ def _assumed(
 
 def option_of(
     strategy: Strategy,
-    load: MinibatchLoad,
-    epoch: EpochPrediction,
+    loads: Sequence[MinibatchLoad],
     question: Question,
-    sizes: MinibatchSizes,
+    sizes: Sequence[MinibatchSizes],
     profile: LinkProfile,
-) -> Option:
-    """The strategy as an option, still without its epochs."""
+) -> tuple[Option, tuple[str, ...]]:
+    """The strategy as an option, with what its slowest epoch leaves out.
+
+    Args:
+        loads: its average minibatch of each of ``sizes``.
+    """
+    every = [predict(question, load, profile) for load in loads]
+    times = [epoch.epoch_s.value for epochs in every for epoch in epochs]
+    largest = max(range(len(sizes)), key=lambda i: sizes[i].rows)
+    load = loads[largest]
+    epoch = max(every[largest], key=lambda one: one.epoch_s.value or 0.0)
     memory, host = profile["gpu.memory"].value, profile["host.memory"].value
     sharded = is_sharded(strategy)
-    need, host_bytes = gpu_need(load, question, sizes), host_need(load, question, sharded=sharded)
+    need = gpu_need(load, question, sizes[largest])
+    host_bytes = host_need(load, question, sharded=sharded)
     placed = placement(load, question, sharded=sharded)
     fits = None if memory is None else need <= TABLE_SHARE * memory
     if fits is False:
@@ -444,11 +445,11 @@ def option_of(
         reason = f"Not known: {'; '.join(epoch.epoch_s.unknown)}."
     else:
         reason = _sentence(epoch, -(-question.batches // question.world))
-    return Option(
+    option = Option(
         strategy.name,
         strategy.variant,
         strategy.summary,
-        epochs_s=(),
+        epochs_s=() if None in times else tuple(seconds or 0.0 for seconds in times),
         basis=MODELLED,
         source=f"link model, profile {profile.name}",
         bound=epoch.bound,
@@ -462,6 +463,7 @@ def option_of(
         placement=placed,
         sharded=sharded,
     )
+    return option, epoch.epoch_s.remarks
 
 
 #: What the parts of a minibatch are called in a sentence.
