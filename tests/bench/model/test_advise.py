@@ -165,18 +165,6 @@ def test_how_fast_minibatches_are_drawn_is_said_with_its_source_or_left_out_of_a
     assert any("without drawing minibatches, which all share" in r for r in advice.remarks)
 
 
-def test_machines_share_the_minibatches_and_nothing_else() -> None:
-    one, four = advice_on(LARGE), advice_on(replace(LARGE, machines=4))
-    seconds = [{(o.strategy, o.variant): o.longest_s for o in a.ranked} for a in (one, four)]
-    assert seconds[0].keys() == seconds[1].keys()
-    for key, alone in seconds[0].items():
-        together = seconds[1][key]
-        assert together == pytest.approx(alone / 4, rel=0.02)
-    said = "without averaging gradients (network.rate: a network is its cluster's"
-    assert any(said in remark for remark in four.remarks)
-    assert not any(said in remark for remark in one.remarks)
-
-
 def test_a_part_that_another_hides_is_beside_it() -> None:
     """Not told by adding up: parts that GPUs share, or several that are hidden, mislead a sum."""
 

@@ -143,25 +143,16 @@ def test_what_is_kept_is_not_read() -> None:
     assert (nothing.disk_bytes, nothing.disk_requests) == (0, 0)
 
 
-def other_way_round(
-    load: MinibatchLoad, sizes: MinibatchSizes, n: int, rate: float
-) -> MinibatchLoad:
-    return keeping(load, sizes, n, 1 - rate)
+WRONG: dict[str, Keeping] = {
+    "the other way round": lambda load, sizes, n, rate: keeping(load, sizes, n, 1 - rate),
+    "nothing kept": lambda load, sizes, n, rate: load,
+    "as if the ids at hand were all of the minibatch": lambda load, sizes, n, rate: keeping(
+        load, replace(sizes, num_nodes=(1.0, float(len(sizes.ids[0])))), n, rate
+    ),
+}
 
 
-def nothing_kept(load: MinibatchLoad, sizes: MinibatchSizes, n: int, rate: float) -> MinibatchLoad:
-    return load
-
-
-def of_the_ids_alone(
-    load: MinibatchLoad, sizes: MinibatchSizes, n: int, rate: float
-) -> MinibatchLoad:
-    """As if the ids at hand were all of the minibatch."""
-    few = replace(sizes, num_nodes=(1.0, float(len(sizes.ids[0]))))
-    return keeping(load, few, n, rate)
-
-
-@pytest.mark.parametrize("wrong", [other_way_round, nothing_kept, of_the_ids_alone])
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_a_wrong_saving_is_rejected(wrong: Keeping) -> None:
     with pytest.raises(AssertionError):
         check_keeping(wrong)

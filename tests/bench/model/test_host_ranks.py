@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -39,28 +39,23 @@ def check_formula(model: Formula) -> None:
     assert model(STAGES, more, 80.0, 2, 8) == (12.0, "cores")
 
 
-def split(stages: Mapping[str, float], more: Any, core_s: float, ranks: int, cores: float) -> Any:
-    return sum(stages.values()) / ranks, "ranks"
-
-
-def on_cores(stages: Any, more: Any, core_s: float, ranks: int, cores: float) -> Any:
-    return core_s / cores, "cores"
-
-
-def same_work(stages: Any, more: Any, core_s: float, ranks: int, cores: float) -> Any:
-    return epoch_of_ranks(stages, dict.fromkeys(stages, 1.0), core_s, ranks, cores)
-
-
 def added(stages: Any, more: Any, core_s: float, ranks: int, cores: float) -> Any:
-    one, two = (f(stages, more, core_s, ranks, cores)[0] for f in (split, on_cores))
-    return one + two, "ranks"
+    return sum(stages.values()) / ranks + core_s / cores, "ranks"
+
+
+WRONG = {
+    "split": lambda stages, more, core_s, ranks, cores: (sum(stages.values()) / ranks, "ranks"),
+    "cores": lambda stages, more, core_s, ranks, cores: (core_s / cores, "cores"),
+    "same work": lambda stages, more, *rest: epoch_of_ranks(stages, ALIKE, *rest),
+    "added": added,
+}
 
 
 def test_an_epoch_is_the_longer_of_two_bounds() -> None:
     check_formula(epoch_of_ranks)
 
 
-@pytest.mark.parametrize("wrong", [split, on_cores, same_work, added])
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_a_wrong_formula_is_rejected(wrong: Formula) -> None:
     with pytest.raises(AssertionError):
         check_formula(wrong)

@@ -30,7 +30,7 @@ from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.data_path import DataPath, total, zero_copy_path
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
-from gatherbench.strategies.registry import STRATEGIES, get
+from gatherbench.strategies.registry import STRATEGIES
 
 PROFILE = load_profile("rtx3090-pcie4")
 #: A table of 53 GiB: half of it fits in no RTX 3090 either, an eighth does.
@@ -115,17 +115,6 @@ def test_a_minibatch_that_is_wholly_kept_is_no_table_that_fits() -> None:
     assert option(found, "8").epochs_s
     assert option(found, "8").gpu_bytes > QUESTION.graph.table_bytes / 8
     assert found.table_fits is False
-
-
-def test_nothing_is_said_of_rows_that_are_asked_for_where_none_are_kept_or_a_graph_asks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (sizes,) = graph_sizes(QUESTION)
-    monkeypatch.setattr(rank, "STRATEGIES", (FirstRowsKept,))
-    found = advise(QUESTION, (replace(sizes, law=""),), PROFILE)
-    assert not [remark for remark in found.remarks if "every row alike" in remark]
-    monkeypatch.setattr(rank, "STRATEGIES", (get("cpu_gather"), get("all_in_gpu")))
-    assert not [remark for remark in advice().remarks if "every row alike" in remark]
 
 
 @dataclass(frozen=True)
