@@ -289,6 +289,11 @@ class Strategy(ABC):
         """Share of a GPU that a fetch takes from the training beside it; 0 where nothing is."""
         return 0.0
 
+    @property
+    def disk_depth(self) -> int:
+        """Reads that the path keeps in flight at a disk, if it has as many."""
+        return 128
+
     @abstractmethod
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         """How one minibatch travels: ``ids`` ``[B]``, rows of ``row_bytes`` bytes.

@@ -42,6 +42,7 @@ class MinibatchLoad:
         peer_bytes, network_bytes: rows that other ranks send, of the same machine and of others.
         disk_payload_bytes: rows that come off a disk, on their way into host memory.
         disk_bytes, disk_requests: what is read there for them; ``None`` where nobody knows.
+        disk_depth: reads that the path keeps in flight at most.
         gradient_bytes: that the ranks average after a step; ``None`` where nobody knows, 0 where
             ``train_s`` holds that already.
         handover_s: seconds that each transfer waits for another process, with the link idle.
@@ -66,6 +67,7 @@ class MinibatchLoad:
     disk_payload_bytes: float = 0.0
     disk_bytes: float | None = 0.0
     disk_requests: float | None = 0.0
+    disk_depth: int = 128
     gpu_requests: Mapping[int, float] | None = None
     gpu_page_visits: float | None = None
     table_bytes: float = 0.0

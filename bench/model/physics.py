@@ -22,8 +22,6 @@ COLLECTIVE_S = 6.6e-6
 EXCHANGES = 3
 #: Of an id that is sent for a row.
 ID_BYTES = 8
-#: Reads that a path keeps in flight at a disk, if it has as many (kernels/disk_read.py).
-DISK_DEPTH = 128
 #: Reads of fewer bytes on average are far smaller than a line of 128 B: they come a lane an
 #: element, or from rows as narrow, and how many are in flight decides what they get of the link.
 SMALL_READ = 64
@@ -151,7 +149,7 @@ def disk_read(load: MinibatchLoad, profile: LinkProfile) -> Part:
     if load.disk_bytes is None or load.disk_requests is None:
         why = "what is read off the disk: the page cache decides that, and nobody counts it before"
         return Part(Estimate(None, (why,)), "unknown")
-    in_flight = min(DISK_DEPTH, max(1.0, load.disk_requests))
+    in_flight = min(load.disk_depth, max(1.0, load.disk_requests))
     by_reads = _at_rate(load.disk_requests, profile, "disk.iops", in_flight)
     if not by_reads.known:
         return Part(by_reads, "unknown")

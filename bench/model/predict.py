@@ -94,14 +94,15 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
         fields = run.plan["workloads"][key[0]]
         ranks = (fields.get("gpus", 1), fields.get("nodes", 1))  # plans were written before them
         facts = host.declared.get(key, {})
-        missing = _refused(case)
+        missing, depth = _refused(case)
         if missing is None and (not facts.keys() >= _NEEDED or key[0] not in tables):
             missing = _why(run, key)
         if missing is not None:
             found.append(Series(*key, None, 0, missing, *ranks))
             continue
         load = declared_load(facts, float(tables[key[0]]))
-        load = host.complete(key, replace(load, cpu_share=1 / ranks[0]), profile, math.prod(ranks))
+        load = replace(load, cpu_share=1 / ranks[0], disk_depth=depth)
+        load = host.complete(key, load, profile, math.prod(ranks))
         found.append(Series(*key, load, int(facts["sample.minibatches"]), "", *ranks))
     return found
 
@@ -115,12 +116,13 @@ def refusal(strategy: Strategy) -> str | None:
     return None if reason is None or reason.startswith("no_device:") else reason
 
 
-def _refused(case: Mapping[str, Any]) -> str | None:
-    """:func:`refusal` of the case's strategy; ``None`` where it cannot be asked here."""
+def _refused(case: Mapping[str, Any]) -> tuple[str | None, int]:
+    """:func:`refusal` of the case's strategy, if it can be asked here, and its ``disk_depth``."""
     try:
-        return refusal(build(str(case["strategy"]), case.get("params")))
+        strategy = build(str(case["strategy"]), case.get("params"))
+        return refusal(strategy), strategy.disk_depth
     except Exception:  # not registered here; or somebody else's code, which has to stop nothing
-        return None
+        return None, MinibatchLoad(0.0).disk_depth
 
 
 def declared_load(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:

@@ -254,10 +254,11 @@ def distinct_paths(
 
     They are each strategy's default, and those that differ from it, or from one that fetches
     further ahead, in one parameter. Those that learn while they fetch are left out. Shares of the
-    GPU do not count: they are found when the path is opened; nor do page visits on a machine of
-    which nobody knows what they cost. Variants that are ``wanted`` (strategy, variant) are there in
-    any case, but for those that nobody would train with, or that have to know a graph which is not
-    there. Of one GPU nothing is sharded, and what fits in memory is not left on a disk.
+    GPU do not count: they are found when the path is opened; nor do reads in flight at a disk, nor
+    page visits on a machine of which nobody knows what they cost. Variants that are ``wanted``
+    (strategy, variant) are there in any case, but for those that nobody would train with, or that
+    have to know a graph which is not there. Of one GPU nothing is sharded, and what fits in memory
+    is not left on a disk.
     """
     told = bool(profile["read.page_visits"].values)
     for kind in STRATEGIES:
@@ -273,7 +274,7 @@ def distinct_paths(
             if not known and (kind in _SIMULATED or strategy.learns or in_memory):
                 continue
             load = average_load(strategy, question, sizes)
-            alike = replace(load, gpu_share=0.0)
+            alike = replace(load, gpu_share=0.0, disk_depth=0)
             alike = alike if told else replace(alike, gpu_page_visits=None)
             if alike not in seen or known:
                 seen.append(alike)
@@ -326,6 +327,7 @@ def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) 
         gpu_table_bytes=max(strategy.gpu_table_bytes(graph.table_bytes, one) for one in every),
         row_bytes=graph.row_bytes,
         lookahead=strategy.lookahead,
+        disk_depth=strategy.disk_depth,
         gpu_share=strategy.gpu_share,
         sampled_edges=sum(sizes.num_edges),
     )

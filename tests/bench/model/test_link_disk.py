@@ -71,6 +71,10 @@ def check_disk(disk: Disk) -> None:
     for requests, rate in ((1.0, 20e3), (8.0, 50e3), (64.0, 80e3), (128.0, 250e3), (1e6, 250e3)):
         few = replace(READS, disk_requests=requests, disk_bytes=0.0)
         assert disk(few, machine()).seconds.value == pytest.approx(requests / rate)
+    # Nor more than the path keeps: of many, 64 or 8.
+    for depth, rate in ((64, 80e3), (8, 50e3)):
+        shallow = replace(READS, disk_depth=depth, disk_bytes=0.0)
+        assert disk(shallow, machine()).seconds.value == pytest.approx(ROWS / rate)
 
 
 def test_the_slower_of_reads_and_bytes_counts() -> None:

@@ -338,6 +338,19 @@ def test_a_strategy_that_runs_on_no_gpu_is_predicted_for_none(
     assert found["host_only"].reason == "unknown: unsupported: host memory only"
 
 
+def test_the_reads_that_a_case_keeps_in_flight_decide(tmp_path: Path, profile: LinkProfile) -> None:
+    """Of 200 000 reads a minibatch 8 or 128 at a time: 20 or 100 thousand a second."""
+    disk = {"fetch.disk_payload": PAYLOAD, "fetch.disk_requests": 8e5, "fetch.disk_read": 3.2768e9}
+    run = make_run(tmp_path, {"disk_direct": {**COMMON, **GATHERS, **disk}})
+    curve = ((8.0, 20e3), (128.0, 100e3))
+    profile = profile.with_constant("disk.iops", curve, "made up")
+    for depth, alone in (("8", 40.0), ("128", 8.0)):
+        cases = [{**case, "params": {"depth": depth}} for case in run.plan["cases"]]
+        rows = predict(replace(run, plan={**run.plan, "cases": cases}), profile)
+        (found,) = [row.value for row in rows if row.metric == "disk_time_alone"]
+        assert found == pytest.approx(alone)
+
+
 def test_of_a_part_that_the_cpu_gathers_only_that_part_is_borrowed(tmp_path: Path) -> None:
     """An H200's host is anybody's: the run's own time for whole minibatches, cut to the part."""
     facts = {name: value / 4 for name, value in GATHERS.items()}
