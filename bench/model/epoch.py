@@ -144,7 +144,7 @@ def predict_batches(
         seconds["all_reduce_s"] = averaging
     gains: dict[str, float] = {}
     for name, part in alone.items():
-        shorter: Any = {name: replace(part, seconds=combine(lambda s: s * _NUDGE, part.seconds))}
+        shorter: Any = {name: replace(part, seconds=part.seconds * _NUDGE)}
         nudged = run_epoch(replace(parts, **shorter), share, gpus, per_port)
         gains[name] = timeline.epoch_s - nudged.epoch_s
     less = {n: (1 - _NUDGE) * share * (part.seconds.value or 0.0) for n, part in alone.items()}

@@ -6,6 +6,7 @@ an unknown estimate is unknown too, for the same reasons.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Self
@@ -41,6 +42,12 @@ class Estimate:
     @property
     def known(self) -> bool:
         return self.value is not None
+
+    def __add__(self, other: Estimate) -> Estimate:
+        return combine(operator.add, self, other)
+
+    def __mul__(self, times: float) -> Estimate:
+        return combine(lambda value: value * times, self)
 
     def remark(self, *texts: str) -> Estimate:
         """The same with further remarks."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from gatherbench.bench.model.estimate import Estimate, combine
+from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.run.training_cost import TrainingCost
 from gatherbench.strategies.data_path import DataPath
 
@@ -129,9 +129,7 @@ def scaled(load: MinibatchLoad, times: float, names: Iterable[str]) -> Minibatch
 def _times(value: Any, times: float) -> Any:
     if isinstance(value, Mapping):
         return {size: times * count for size, count in value.items()}
-    if isinstance(value, Estimate):
-        return combine(lambda s: times * s, value)
-    return None if value is None else times * value
+    return None if value is None else value * times
 
 
 #: What multiprocessors read over the link.

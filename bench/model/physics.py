@@ -113,7 +113,7 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
             ("page visits", by_pages),
         ]
     )
-    seconds = combine(lambda s: s + load.handover_s, seconds)
+    seconds += Estimate(load.handover_s)
     return _transfer(seconds, bound, by_link, read_bytes, profile)
 
 
@@ -129,7 +129,7 @@ def engine_copy(num_bytes: float, profile: LinkProfile) -> Part:
 
 def in_turn(first: Part, second: Part) -> Part:
     """Two transfers over one link, one after the other; bound by what bounds the longer."""
-    seconds = combine(lambda a, b: a + b, first.seconds, second.seconds)
+    seconds = first.seconds + second.seconds
     a, b = first.seconds.value, second.seconds.value
     if a is None or b is None or not a + b:
         return Part(seconds, first.bound, first.demands)
@@ -265,16 +265,15 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
         return Part(load.train_s, "training (measured)", demands)
     cost = load.training
     edges = engine_copy(cost.structure_bytes, profile).seconds
-    launch = Estimate.of(profile, "gpu.launch")
     limits = [
         ("GPU operations", _at_rate(cost.operations, profile, "gpu.flops")),
         ("GPU memory", _at_rate(cost.memory_bytes, profile, "gpu.memory_rate")),
-        ("kernel launches", combine(lambda t: cost.launches * t, launch)),
+        ("kernel launches", Estimate.of(profile, "gpu.launch") * cost.launches),
     ]
     # None of the three is a roof that may be left out.
     together = combine(max, *(seconds for _, seconds in limits))
     bound = slowest(limits)[1]
-    return Part(combine(lambda a, b: a + b, together, edges), f"training ({bound})", demands)
+    return Part(together + edges, f"training ({bound})", demands)
 
 
 def exchange(load: MinibatchLoad, profile: LinkProfile) -> Part:
@@ -320,13 +319,9 @@ def all_reduce(load: MinibatchLoad, profile: LinkProfile, gpus: int, nodes: int)
     links = [("peer link", "peer", 2 * (world - 1) - far), ("network", "network", far)]
     used = [(name, section, hops) for name, section, hops in links if hops]
     times = {name: _at_rate(sent, profile, f"{section}.rate") for name, section, _ in used}
-    waits = [
-        combine(lambda hop, hops=hops: hops * hop, Estimate.of(profile, f"{section}.latency"))
-        for _, section, hops in used
-    ]
-    by_rate = combine(max, *times.values(), 0.0)
-    latency = combine(lambda *hops: COLLECTIVE_S + sum(hops), *waits)
-    seconds = combine(lambda a, b: a + b, by_rate, latency)
+    waits = [Estimate.of(profile, f"{section}.latency") * hops for _, section, hops in used]
+    latency = sum(waits, Estimate(COLLECTIVE_S))
+    seconds = combine(max, *times.values(), 0.0) + latency
     _, bound = slowest([*times.items(), ("latency", latency)])
     demands = {name: _share(time, seconds) for name, time in times.items()}
     if "network" in demands:

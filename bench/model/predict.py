@@ -16,7 +16,7 @@ import torch
 
 from gatherbench.bench.meters.threads import SAMPLER
 from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
-from gatherbench.bench.model.estimate import Estimate, combine
+from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.read.tables import Run
@@ -159,6 +159,15 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
     )
 
 
+def declared_facts(run: Run) -> dict[Key, dict[str, float]]:
+    """Series → ``stage.metric`` → what it declared, of all ranks."""
+    found: dict[Key, dict[str, float]] = {}
+    rows = run.select(basis="declared", status="ok")[[*_KEYS, "stage", "metric", "value"]]
+    for *key, stage, metric, value in rows.itertuples(index=False, name=None):
+        found.setdefault((key[0], key[1], key[2]), {})[f"{stage}.{metric}"] = value
+    return found
+
+
 class _Host:
     """What the machine of a run measured, as far as a profile may have to borrow it.
 
@@ -166,11 +175,7 @@ class _Host:
     """
 
     def __init__(self, run: Run) -> None:
-        #: ``stage.metric`` → value of what each series declared.
-        self.declared: dict[Key, dict[str, float]] = {}
-        rows = run.select(basis="declared", status="ok")[[*_KEYS, "stage", "metric", "value"]]
-        for *key, stage, metric, value in rows.itertuples(index=False, name=None):
-            self.declared.setdefault((key[0], key[1], key[2]), {})[f"{stage}.{metric}"] = value
+        self.declared = declared_facts(run)
         self._sampling = str(run.plan["measure"].get("sampling"))
         self._workers = run.sampler_workers
         spent = run.select(metric=SAMPLER, basis="measured", status="ok")
@@ -216,7 +221,7 @@ class _Host:
         direct = fetched.loc[[self._direct(one) for one in keys]]
         whole = _median(direct, batches, _GATHER)
         share = load.cpu_write_bytes / load.payload_bytes  # the rest is not the CPU's to gather
-        return replace(load, gather_s=whole and combine(lambda s: share * s, whole))
+        return replace(load, gather_s=whole and whole * share)
 
     def _direct(self, key: Key) -> bool:
         """Whether the host runs this series as one pass from the table into the output.
@@ -355,6 +360,6 @@ def _rows(
         part = epoch.parts.get(name)
         if part is not None:
             alone = replace(part.seconds, remarks=())
-            if alone.value is not None:
-                alone = Estimate(alone.value * one.steps)
-            yield row("fetch", f"{name}_time_alone", alone, f"{source}: bound by {part.bound}")
+            yield row(
+                "fetch", f"{name}_time_alone", alone * one.steps, f"{source}: bound by {part.bound}"
+            )
