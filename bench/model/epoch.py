@@ -165,7 +165,8 @@ def epoch_seconds(
     if not every.known:
         return every
     share = -(-batches // (gpus * nodes))
-    return Estimate(run_epoch(parts, share, gpus, gpus_per_port(profile, gpus)).epoch_s)
+    seconds = run_epoch(parts, share, gpus, gpus_per_port(profile, gpus)).epoch_s
+    return Estimate(seconds).remark(*every.remarks)
 
 
 def _without_unknown_average(parts: Parts) -> tuple[Parts, Estimate]:

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.bench.model.advise.question import AdviceError, Graph, Question
-from gatherbench.bench.model.advise.rank import average_load, gpu_need, predict
+from gatherbench.bench.model.advise.rank import average_load, drawn, gpu_need
 from gatherbench.bench.model.advise.sizes import DRAWN, MinibatchSizes
+from gatherbench.bench.model.epoch import epoch_seconds
 from gatherbench.bench.model.load import READS, MinibatchLoad, scaled
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.plan.workload import Workload
@@ -287,8 +288,11 @@ def kept_share(
         fits = [gpu_need(load, question, sizes) <= TABLE_SHARE * memory for load in loads]
         room = sum(fits) - 1
         loads = loads[: room + 1]
-    corners = list(zip(*(predict(question, load, profile) for load in loads), strict=True))
-    every = [[epoch.epoch_s for epoch in line] for line in corners]
+    run = (question.batches, question.gpus, question.machines)
+    every = [
+        [epoch_seconds(drawn(load, profile), corner, *run) for load in loads]
+        for corner in (profile.corners() if loads else ())
+    ]
     unknown = dict.fromkeys(text for line in every for epoch in line for text in epoch.unknown)
     remarks = dict.fromkeys(text for line in every for epoch in line for text in epoch.remarks)
     epochs = () if unknown else tuple(tuple(e.value or 0.0 for e in line) for line in every)

@@ -383,7 +383,7 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
 def _entries(text: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """The entries of a file's tables by key; what no profile has is added to the problems."""
     sections = dict.fromkeys(key.partition(".")[0] for key in SPECS)
-    found = {}
+    found: dict[str, Any] = {}
     for section, table in text.items():
         if section not in sections:
             problems.append(f"{section}: unknown key{nearest(section, sections)}")

@@ -102,8 +102,13 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
     if asked.dataset:
         graph = dataset_graph(asked.dataset, asked.train_nodes, asked.law)
     else:
-        counts = {"classes": asked.classes, "train_nodes": asked.train_nodes}
-        graph = graph_of(*numbers, asked.dtype, laws=laws_of(asked.law), **counts)
+        graph = graph_of(
+            *numbers,
+            asked.dtype,
+            classes=asked.classes,
+            train_nodes=asked.train_nodes,
+            laws=laws_of(asked.law),
+        )
     question = dataclasses.replace(question, graph=graph)
     sizes = graph_sizes(question)
     measured = {} if asked.profile else measured_epochs(question, results, this_machine())

@@ -261,13 +261,6 @@ def test_the_table_names_every_option_and_calls_it_modelled() -> None:
     assert "computed, not sampled" in text
 
 
-def test_paths_without_a_place_share_a_line_where_the_reason_is_one() -> None:
-    advice = advice_on(replace(LARGE, gpus=8, machines=2))
-    reasons = {option.reason for option in advice.unranked}
-    assert 0 < len(reasons) < len(advice.unranked)
-    assert text_of(advice).count("not ranked: ") == len(reasons)
-
-
 @pytest.mark.parametrize(
     ("asked", "message"),
     [

@@ -182,25 +182,12 @@ def test_small_reads_are_not_predicted_from_the_link_alone(
     assert gpu_reads(reads({128: 1e6}), machine(link_max_request=32)).seconds.known
 
 
-def test_a_roof_that_is_not_known_is_named_and_left_out() -> None:
-    part = gpu_reads(reads({128: 1e3}), PROFILE)
-    assert part.seconds.known
-    assert any("read.roof" in remark for remark in part.seconds.remarks)
-    copied = engine_copy(1e9, PROFILE)
-    assert any("copy.to_device" in remark for remark in copied.seconds.remarks)
-
-
 @pytest.mark.parametrize("key", ["link.raw_rate", "link.header", "link.dllp_share"])
 def test_without_the_link_and_any_roof_a_read_is_unknown(key: str) -> None:
     nothing = PROFILE.with_constant(key, None, "nobody knows")
     seconds = gpu_reads(reads({128: 1e3}), nothing).seconds
     assert seconds.value is None
     assert any(f"{key}: nobody knows" in reason for reason in seconds.unknown)
-
-
-def test_requests_that_nobody_counted_are_no_zero() -> None:
-    load = replace(reads({128: 1e3}), gpu_requests=None)
-    assert gpu_reads(load, PROFILE).seconds.value is None
 
 
 def test_the_cpu_gathers_on_every_core_until_its_memory_is_full() -> None:

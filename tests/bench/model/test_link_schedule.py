@@ -256,18 +256,6 @@ def test_an_epoch_lies_between_its_bounds(
 
 
 @settings(max_examples=40)
-@given(TIMES, TIMES, TIMES, st.integers(0, 1), st.floats(0.1, 1), st.integers(0, 2))
-def test_a_shorter_part_never_makes_an_epoch_longer(
-    sample: float, fetch: float, train: float, lookahead: int, shorter: float, which: int
-) -> None:
-    times = [sample, fetch, train]
-    before = run_epoch(parts(*times, lookahead=lookahead), 12).epoch_s
-    times[which] *= shorter
-    after = run_epoch(parts(*times, lookahead=lookahead), 12).epoch_s
-    assert after <= before * (1 + 1e-9)
-
-
-@settings(max_examples=40)
 @given(TIMES, TIMES, TIMES, st.integers(0, 2), st.integers(1, 12), st.integers(1, 4))
 def test_workers_with_cores_of_their_own_make_no_epoch_longer(
     sample: float, fetch: float, train: float, lookahead: int, batches: int, workers: int
