@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gatherbench.bench.model.epoch import epoch_seconds, minibatch_parts, predict_batches
 from gatherbench.bench.model.estimate import Estimate, combine
-from gatherbench.bench.model.load import MinibatchLoad
+from gatherbench.bench.model.load import MinibatchLoad, serving
 from gatherbench.bench.model.physics import Part, disk_read
 from gatherbench.bench.model.profile import LinkProfile, Points, load_profile
 
@@ -143,6 +143,13 @@ def test_ranks_of_a_machine_share_its_disk_and_machines_have_one_each() -> None:
     assert apart == pytest.approx(50 * 0.1 + 0.05, rel=2e-3)
     parts = predict_batches(ahead, machine(), 100, gpus=2)
     assert parts.at_once_s["disk"] == pytest.approx(0.2)
+
+
+def test_what_a_rank_reads_for_others_comes_off_its_disk_too() -> None:
+    sent = replace(READS, payload_bytes=2 * READS.payload_bytes, peer_bytes=READS.payload_bytes)
+    double = serving(sent)
+    assert (double.disk_requests, double.disk_bytes) == (2 * ROWS, 2 * ROWS * 4096)
+    assert double.disk_payload_bytes == 2 * ROWS * 512
 
 
 def test_an_unknown_disk_is_a_reason_with_the_remedy() -> None:
