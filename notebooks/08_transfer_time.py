@@ -33,7 +33,7 @@ show(
         remedy="`gatherbench run gpu-epoch` on a machine with a GPU",
         foot="Above 1 zero-copy is faster. Modelled: baseline in fresh pageable memory; table of "
         "4 M rows; the rate of the baseline is one constant, of one row width, so cells of "
-        f"narrower rows flatter it ({profile.copy.pageable.source}). Measured: a point for "
+        f"narrower rows flatter it ({profile['copy.pageable'].source}). Measured: a point for "
         "each workload, at its mean minibatch.",
     ),
     "Transfer time of CPU gather over that of zero-copy, by number of rows and row width.",

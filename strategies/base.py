@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import os
 from abc import ABC, abstractmethod
 from collections import deque
@@ -312,6 +313,11 @@ class Strategy(ABC):
         """Share of a GPU that a fetch takes from the training beside it; 0 where nothing is."""
         return 0.0
 
+    @property
+    def disk_depth(self) -> int:
+        """Reads that the path keeps in flight at a disk, if it has as many."""
+        return 128
+
     @abstractmethod
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         """How one minibatch travels: ``ids`` ``[B]``, rows of ``row_bytes`` bytes.
@@ -369,6 +375,7 @@ class Strategy(ABC):
         """Open the path; table, device and what is known have been checked."""
 
 
+@functools.cache
 def parameters(strategy: type[Strategy]) -> dict[str, tuple[str, ...]]:
     """The parameters of a strategy and the words that each may be, the default first."""
     hints = get_type_hints(strategy)

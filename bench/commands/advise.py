@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -18,10 +19,6 @@ from gatherbench.bench.commands.common import (
     console,
     gibibytes,
 )
-
-GIB = 1 << 30
-#: Bytes a second.
-GBIT = 1e9 / 8
 
 
 def advise(
@@ -104,38 +101,15 @@ def advise(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Rank the strategies for a graph and a machine, with the reason for each."""
+    said = locals()
     from gatherbench.bench.model.advise.answer import Asked, answer
     from gatherbench.bench.model.advise.question import AdviceError
     from gatherbench.bench.model.advise.show import minibatches, render, to_json
     from gatherbench.bench.model.profile import ProfileError
 
     with bad_input(AdviceError, ProfileError):
-        advice = answer(
-            Asked(
-                dataset=dataset,
-                nodes=nodes,
-                edges=edges,
-                dim=dim,
-                dtype=dtype,
-                classes=classes,
-                train_nodes=train_nodes,
-                fanouts=fanouts,
-                batch_size=batch_size,
-                model=model,
-                hidden=hidden,
-                gpus=gpus,
-                gpu_memory_bytes=gpu_memory * GIB,
-                host_memory_bytes=host_memory * GIB,
-                network_rate=network * GBIT,
-                disk=disk,
-                profile=profile,
-                machines=machines,
-                law=law,
-                sampler=sampler,
-            ),
-            results,
-            Path(DEFAULT_FOLDER),
-        )
+        asked = Asked(**{field.name: said[field.name] for field in fields(Asked)})
+        advice = answer(asked, results, Path(DEFAULT_FOLDER))
     if figure is not None:
         from gatherbench.bench.model.sweeps import all_sweeps
         from gatherbench.bench.show.figures.curves import sweep_panels

@@ -47,8 +47,7 @@ def hits(
         dataset_graph,
         graph_of,
     )
-    from gatherbench.bench.model.hits import chosen_policies, count_hits
-    from gatherbench.bench.model.kept_share import kept_share
+    from gatherbench.bench.model.hits import chosen_policies, count_hits, kept_share
     from gatherbench.bench.model.profile import ProfileError
     from gatherbench.bench.sampling.trace import TraceError
     from gatherbench.bench.show.hits import figure_of, render, table_of, to_json

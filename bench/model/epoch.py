@@ -112,6 +112,8 @@ def predict_batches(
     if min(batches, gpus, nodes) < 1:
         raise ValueError("an epoch needs at least one minibatch, one GPU and one node")
     parts = minibatch_parts(load, profile, gpus, nodes)
+    averaging = Estimate(0.0) if parts.all_reduce is None else parts.all_reduce.seconds
+    parts, every = _without_unknown_average(parts)
     share = -(-batches // (gpus * nodes))
     per_port = gpus_per_port(profile, gpus)
     shared = {"ports": "node.root_ports", "host memory": "host.memory_rate"} if gpus > 1 else {}
@@ -126,37 +128,31 @@ def predict_batches(
             f"drawing minibatches keeps {busy:.0%} of the cores busy for each of {gpus} GPUs, so it"
             " takes longer; a program that leaves cores idle gains more from them"
         )
-    there = profile.node.gpus.value
+    there = profile["node.gpus"].value
     if there is not None and gpus > there:
         remarks.append(f"{gpus} GPUs in a machine that is known with {there:g}")
-    averaging = Estimate(0.0) if parts.all_reduce is None else parts.all_reduce.seconds
     if not averaging.known:
         remarks.append(f"without averaging gradients ({'; '.join(averaging.unknown)})")
-        parts = replace(parts, all_reduce=None)
-    alone = parts.named
-
-    every = combine(lambda *_: 0.0, *(p.seconds for p in alone.values()), parts.submit_s)
+    alone, every = parts.named, every.remark(*remarks)
     if every.value is None:
-        every = every.remark(*remarks)
         return EpochPrediction(every, every, every, every, "unknown", alone, {}, every)
     timeline = run_epoch(parts, share, gpus, per_port)
     seconds = {
-        f.name: Estimate(getattr(timeline, f.name)).remark(*every.remarks, *remarks)
-        for f in fields(Timeline)
+        f.name: Estimate(getattr(timeline, f.name)).remark(*every.remarks) for f in fields(Timeline)
     }
     if not averaging.known:
         seconds["all_reduce_s"] = averaging
     gains: dict[str, float] = {}
     for name, part in alone.items():
-        shorter: Any = {name: replace(part, seconds=combine(lambda s: s * _NUDGE, part.seconds))}
+        shorter: Any = {name: replace(part, seconds=part.seconds * _NUDGE)}
         nudged = run_epoch(replace(parts, **shorter), share, gpus, per_port)
         gains[name] = timeline.epoch_s - nudged.epoch_s
-    lengths = {name: share * (part.seconds.value or 0.0) for name, part in alone.items()}
+    less = {n: (1 - _NUDGE) * share * (part.seconds.value or 0.0) for n, part in alone.items()}
     return EpochPrediction(
         **seconds,
         bound=alone[max(gains, key=lambda name: gains[name])].bound,
         parts=alone,
-        exposed={n: gains[n] / ((1 - _NUDGE) * length) for n, length in lengths.items() if length},
+        exposed={name: gains[name] / some for name, some in less.items() if some},
         at_once_s={name: _at_once(part, gpus, per_port) for name, part in alone.items()},
     )
 
@@ -165,14 +161,20 @@ def epoch_seconds(
     load: MinibatchLoad, profile: LinkProfile, batches: int, gpus: int, nodes: int
 ) -> Estimate:
     """The wall time of :func:`predict_batches` alone, in a fraction of its time."""
-    parts = minibatch_parts(load, profile, gpus, nodes)
-    if parts.all_reduce is not None and not parts.all_reduce.seconds.known:
-        parts = replace(parts, all_reduce=None)
-    every = combine(lambda *_: 0.0, *(p.seconds for p in parts.named.values()), parts.submit_s)
+    parts, every = _without_unknown_average(minibatch_parts(load, profile, gpus, nodes))
     if not every.known:
         return every
     share = -(-batches // (gpus * nodes))
-    return Estimate(run_epoch(parts, share, gpus, gpus_per_port(profile, gpus)).epoch_s)
+    seconds = run_epoch(parts, share, gpus, gpus_per_port(profile, gpus)).epoch_s
+    return Estimate(seconds).remark(*every.remarks)
+
+
+def _without_unknown_average(parts: Parts) -> tuple[Parts, Estimate]:
+    """The parts, less averaging gradients where that is not known; and if the others are known."""
+    if parts.all_reduce is not None and not parts.all_reduce.seconds.known:
+        parts = replace(parts, all_reduce=None)
+    seconds = (part.seconds for part in parts.named.values())
+    return parts, combine(lambda *_: 0.0, *seconds, parts.submit_s)
 
 
 def _at_once(part: Part, gpus: int, per_port: int) -> float:
@@ -184,7 +186,7 @@ def _at_once(part: Part, gpus: int, per_port: int) -> float:
 
 def gpus_per_port(profile: LinkProfile, gpus: int) -> int:
     """How many GPUs of a machine share a port of its host; 1 where the ports are not known."""
-    ports = profile.node.root_ports.value
+    ports = profile["node.root_ports"].value
     return 1 if ports is None else -(-gpus // int(ports))
 
 

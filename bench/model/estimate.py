@@ -6,11 +6,12 @@ an unknown estimate is unknown too, for the same reasons.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from gatherbench.bench.model.profile import Curve, LinkProfile
+from gatherbench.bench.model.profile import LinkProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +35,19 @@ class Estimate:
     @classmethod
     def of(cls, profile: LinkProfile, key: str, at: float = 0.0) -> Self:
         """A profile's constant, e.g. ``gpu.launch``; of a curve its rate ``at`` so many bytes."""
-        constant = profile.constant(key)
-        value = constant.at(at) if isinstance(constant, Curve) else constant.value
+        constant = profile[key]
+        value = constant.at(at)
         return cls(None, (f"{key}: {constant.source}",)) if value is None else cls(value)
 
     @property
     def known(self) -> bool:
         return self.value is not None
+
+    def __add__(self, other: Estimate) -> Estimate:
+        return combine(operator.add, self, other)
+
+    def __mul__(self, times: float) -> Estimate:
+        return combine(lambda value: value * times, self)
 
     def remark(self, *texts: str) -> Estimate:
         """The same with further remarks."""

@@ -1,4 +1,4 @@
-"""How many of the rows that training asks for a cache in memory would hold, without a GPU.
+"""How many of the rows that training asks for a cache in memory would hold, and what for.
 
 Which rows a cache keeps depends on the graph and on what was drawn before; whether they are asked
 for, on the minibatches that come. So hit rates are counted, on an epoch that no policy but the
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -18,18 +19,24 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.bench.model.advise.question import AdviceError, Graph
+from gatherbench.bench.model.advise.question import AdviceError, Graph, Question
+from gatherbench.bench.model.advise.rank import average_load, drawn, gpu_need
 from gatherbench.bench.model.advise.sizes import DRAWN, MinibatchSizes
+from gatherbench.bench.model.epoch import epoch_seconds
+from gatherbench.bench.model.load import READS, MinibatchLoad, scaled
+from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.sampling.trace import InputIds, Trace
 from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.store import open_dataset
+from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.base import announcing, nearest, parameters
 from gatherbench.strategies.cached_zero_copy import SCORED, CachedZeroCopy, scores
 from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.knowledge import Knowledge
+from gatherbench.strategies.places import TABLE_SHARE
 from gatherbench.strategies.row_caches import Belady, RowCache
 from gatherbench.strategies.scores import Placed, times_asked
 from gatherbench.strategies.set_cache import Policy, SetCache
@@ -38,6 +45,8 @@ from gatherbench.strategies.set_cache import Policy, SetCache
 SHARES = (*range(1, 10), *range(10, 1001, 10))
 #: Shares at which a cache is simulated, and that tables show.
 SHOWN = (10, 50, 100, 200, 500)
+#: By how much one more percent of the table has to shorten the epoch.
+WORTH = 0.01
 COLUMNS = ("policy", "share", "rows_kept", "per_fetched", "per_distinct")
 
 
@@ -202,3 +211,93 @@ def _cache(
     kept = replace(path, **words).kept(num_rows)
     assert not isinstance(kept, Placed)
     return kept
+
+
+@dataclass(frozen=True, slots=True)
+class KeptShare:
+    """Modelled epochs of ``cached_zero_copy``, none ahead, over the percent of the table kept.
+
+    Attributes:
+        policy: which rows are kept.
+        profile: of the machine.
+        epochs_s: at each corner of the profile, seconds at 0, 1, … % of the table, as far as the
+            GPU's memory goes; empty where a constant is not known.
+        unknown: these constants.
+        room: the largest percent for which the GPU has memory, -1 where it has not even enough to
+            train, ``None`` where its memory is not known.
+        remarks: what the model leaves out or takes from elsewhere.
+    """
+
+    policy: str
+    profile: str
+    epochs_s: tuple[tuple[float, ...], ...]
+    unknown: tuple[str, ...]
+    room: int | None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def enough(self) -> tuple[int | None, ...]:
+        """At each corner the first percent where one more gains less than :data:`WORTH`.
+
+        ``None``: each one gains more, as far as it goes.
+        """
+        return tuple(
+            next((p for p, (a, b) in enumerate(pairwise(line)) if a - b < WORTH * a), None)
+            for line in self.epochs_s
+        )
+
+
+def best_policy(rates: pd.DataFrame) -> str:
+    """The policy with the highest hit rate per fetched row, on average over all shares.
+
+    Left out are those that nobody would train with, and those that are known at few shares. Empty:
+    there is no other.
+    """
+    able = [name for name, path in policies().items() if not (path.aside or simulated(path))]
+    mean = rates[rates["policy"].isin(able)].groupby("policy")["per_fetched"].mean()
+    return str(mean.idxmax()) if len(mean) else ""
+
+
+def kept_share(
+    question: Question,
+    sizes: MinibatchSizes,
+    profile: LinkProfile,
+    rates: pd.DataFrame,
+) -> KeptShare | None:
+    """Predict an epoch at each percent, from the hit rates of the best policy.
+
+    ``None``: the rates are of no policy that one would train with.
+
+    Requests and page visits are taken to fall as the bytes that are read over the link do.
+
+    Args:
+        sizes: the average minibatch.
+        rates: of :func:`hit_rates`.
+    """
+    policy = best_policy(rates)
+    if not policy:
+        return None
+    mine = rates[rates["policy"] == policy]
+    shares = [percent / 100 for percent in range(101)]
+    hit = np.interp(shares, [0.0, *mine["share"]], [0.0, *mine["per_fetched"]]).tolist()
+    nothing_kept = average_load(AlignedZeroCopy(), question, sizes)
+    loads = [keeping(nothing_kept, share, rate) for share, rate in zip(shares, hit, strict=True)]
+    memory, room = profile["gpu.memory"].value, None
+    if memory is not None:
+        fits = [gpu_need(load, question, sizes) <= TABLE_SHARE * memory for load in loads]
+        room = sum(fits) - 1
+        loads = loads[: room + 1]
+    run = (question.batches, question.gpus, question.machines)
+    every = [
+        [epoch_seconds(drawn(load, profile), corner, *run) for load in loads]
+        for corner in (profile.corners() if loads else ())
+    ]
+    unknown = dict.fromkeys(text for line in every for epoch in line for text in epoch.unknown)
+    remarks = dict.fromkeys(text for line in every for epoch in line for text in epoch.remarks)
+    epochs = () if unknown else tuple(tuple(e.value or 0.0 for e in line) for line in every)
+    return KeptShare(policy, profile.name, epochs, tuple(unknown), room, tuple(remarks))
+
+
+def keeping(load: MinibatchLoad, share: float, hit_rate: float) -> MinibatchLoad:
+    """A zero-copy load where ``share`` of the table is kept, and holds ``hit_rate`` of the rows."""
+    return replace(scaled(load, 1 - hit_rate, READS), gpu_table_bytes=share * load.table_bytes)

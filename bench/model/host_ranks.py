@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from gatherbench.bench.model.predict import declared_facts
 from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.disturbance import disturbed_alone
 from gatherbench.bench.read.epochs import cpu_seconds, epoch_times, plan_order, stage_breakdown
@@ -49,7 +50,7 @@ def host_ranks(run: Run) -> pd.DataFrame:
     measured = epoch_times(run).query("backend == 'host' and basis == 'measured'")
     alone = {_key(row): row for row in stage_breakdown(run).to_dict("records") if _on_host(row)}
     cores_s = {_key(row): row["median"] for row in cpu_seconds(run).to_dict("records")}
-    work, noisy = _declared(run), disturbed_alone(run)
+    work, noisy = declared_facts(run), disturbed_alone(run)
     alone_of = {name: family.alone for family in families(run) for name in family.worlds}
     records: list[tuple[Any, ...]] = []
     for row in measured.to_dict("records"):
@@ -60,9 +61,10 @@ def host_ranks(run: Run) -> pd.DataFrame:
         one = (alone_of.get(key[0]) or "", *key[1:])
         seconds, bound, reason = float("nan"), "", _missing(run, key, one, alone, cores_s)
         if not reason:
+            before, after = work.get(one, {}), work.get(key, {})
             seconds, bound = epoch_of_ranks(
                 {stage: alone[one][stage] for stage in WORK},
-                {stage: _more(work, one, key, metric) for stage, metric in WORK.items()},
+                {stage: _more(before, after, metric) for stage, metric in WORK.items()},
                 cores_s[one],
                 ranks,
                 _cores(run),
@@ -102,22 +104,11 @@ def _on_host(row: Mapping[Any, Any]) -> bool:
     return bool(row["backend"] == "host" and row["basis"] == "measured")
 
 
-def _declared(run: Run) -> dict[tuple[str, ...], float]:
-    """(workload, strategy, variant, ``stage.metric``) → what was declared of all ranks."""
-    rows = run.select(basis="declared", status="ok")
-    names = rows["stage"] + "." + rows["metric"]
-    keys = zip(rows["workload"], rows["strategy"], rows["variant"], names, strict=True)
-    return dict(zip(keys, rows["value"], strict=True))
-
-
-def _more(
-    work: Mapping[tuple[str, ...], float], one: tuple[str, ...], key: tuple[str, ...], metric: str
-) -> float:
+def _more(before: Mapping[str, float], after: Mapping[str, float], metric: str) -> float:
     """How many times as much there is of it; of what is not counted, as many times the edges."""
     for name in (metric, WORK["sample"]):
-        before, after = work.get((*one, name)), work.get((*key, name))
-        if before and after:
-            return after / before
+        if before.get(name) and after.get(name):
+            return after[name] / before[name]
     return 1.0
 
 

@@ -6,13 +6,13 @@ the kernels, from the trace, and from the model's operation counts; never from a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from gatherbench.bench.model.estimate import Estimate, combine
+from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.run.training_cost import TrainingCost
-from gatherbench.strategies.data_path import BYTES, DataPath
+from gatherbench.strategies.data_path import DataPath
 
 _NOTHING = TrainingCost(0, 0, 0, 0)
 
@@ -42,6 +42,7 @@ class MinibatchLoad:
         peer_bytes, network_bytes: rows that other ranks send, of the same machine and of others.
         disk_payload_bytes: rows that come off a disk, on their way into host memory.
         disk_bytes, disk_requests: what is read there for them; ``None`` where nobody knows.
+        disk_depth: reads that the path keeps in flight at most.
         gradient_bytes: that the ranks average after a step; ``None`` where nobody knows, 0 where
             ``train_s`` holds that already.
         handover_s: seconds that each transfer waits for another process, with the link idle.
@@ -66,6 +67,7 @@ class MinibatchLoad:
     disk_payload_bytes: float = 0.0
     disk_bytes: float | None = 0.0
     disk_requests: float | None = 0.0
+    disk_depth: int = 128
     gpu_requests: Mapping[int, float] | None = None
     gpu_page_visits: float | None = None
     table_bytes: float = 0.0
@@ -118,27 +120,30 @@ class MinibatchLoad:
         return self.cpu_write_bytes if self.copy_engine_bytes >= self.cpu_write_bytes else 0.0
 
 
+def scaled(load: MinibatchLoad, times: float, names: Iterable[str]) -> MinibatchLoad:
+    """The load with these of its fields ``times`` as large; what is not counted stays so."""
+    more: dict[str, Any] = {name: _times(getattr(load, name), times) for name in names}
+    return replace(load, **more)
+
+
+def _times(value: Any, times: float) -> Any:
+    if isinstance(value, Mapping):
+        return {size: times * count for size, count in value.items()}
+    return None if value is None else value * times
+
+
+#: What multiprocessors read over the link.
+READS = ("gpu_link_read_bytes", "gpu_requests", "gpu_page_visits")
+_OFF_DISK = ("disk_payload_bytes", "disk_bytes", "disk_requests")
+_BY_CPU = ("cpu_read_bytes", "cpu_write_bytes", "copy_engine_bytes", "pageable_bytes", "gather_s")
+
+
 def serving(load: MinibatchLoad) -> MinibatchLoad:
     """The load with what the rank moves for others, in the same way as its own rows.
 
     A data path cannot declare that, as it knows the ids of its own rank only.
     """
-    times, gather_s = load.served, load.gather_s
-    requests, visits = load.gpu_requests, load.gpu_page_visits
-    return replace(
-        load,
-        cpu_read_bytes=times * load.cpu_read_bytes,
-        cpu_write_bytes=times * load.cpu_write_bytes,
-        copy_engine_bytes=times * load.copy_engine_bytes,
-        pageable_bytes=times * load.pageable_bytes,
-        gpu_link_read_bytes=times * load.gpu_link_read_bytes,
-        gpu_requests=requests and {size: times * count for size, count in requests.items()},
-        gpu_page_visits=None if visits is None else times * visits,
-        disk_payload_bytes=times * load.disk_payload_bytes,
-        disk_bytes=None if load.disk_bytes is None else times * load.disk_bytes,
-        disk_requests=None if load.disk_requests is None else times * load.disk_requests,
-        gather_s=gather_s and combine(lambda s: times * s, gather_s),
-    )
+    return scaled(load, load.served, (*READS, *_OFF_DISK, *_BY_CPU))
 
 
 def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
@@ -146,13 +151,5 @@ def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
 
     ``facts`` are the other fields of the load. Payload that nothing brings is in GPU memory.
     """
-    brought = [name for name in BYTES if name != "gpu_memory_bytes"]
-    requests, visits = path.gpu_requests, path.gpu_page_visits
-    return MinibatchLoad(
-        **{name: share * getattr(path, name) for name in brought},
-        gpu_requests=requests and {size: share * count for size, count in requests.items()},
-        gpu_page_visits=None if visits is None else share * visits,
-        disk_bytes=None if path.disk_bytes is None else share * path.disk_bytes,
-        disk_requests=None if path.disk_requests is None else share * path.disk_requests,
-        **facts,
-    )
+    names = [f.name for f in fields(DataPath) if f.name != "gpu_memory_bytes"]
+    return MinibatchLoad(**{n: _times(getattr(path, n), share) for n in names}, **facts)

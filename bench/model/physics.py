@@ -22,8 +22,6 @@ COLLECTIVE_S = 6.6e-6
 EXCHANGES = 3
 #: Of an id that is sent for a row.
 ID_BYTES = 8
-#: Reads that a path keeps in flight at a disk, if it has as many (kernels/disk_read.py).
-DISK_DEPTH = 128
 #: Reads of fewer bytes on average are far smaller than a line of 128 B: they come a lane an
 #: element, or from rows as narrow, and how many are in flight decides what they get of the link.
 SMALL_READ = 64
@@ -83,7 +81,7 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     if load.gpu_requests is None:
         missing = Estimate(None, ("requests on the link: not accounted for this path",))
         return Part(missing, "unknown")
-    largest = profile.link.max_request.value
+    largest = profile["link.max_request"].value
     requests: dict[float, float] = {float(s): n for s, n in load.gpu_requests.items()}
     if largest is not None:
         requests = split_requests(load.gpu_requests, largest)
@@ -115,13 +113,13 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
             ("page visits", by_pages),
         ]
     )
-    seconds = combine(lambda s: s + load.handover_s, seconds)
+    seconds += Estimate(load.handover_s)
     return _transfer(seconds, bound, by_link, read_bytes, profile)
 
 
 def engine_copy(num_bytes: float, profile: LinkProfile) -> Part:
     """The copy engine carries page-locked host memory to the GPU."""
-    payload = profile.link.max_payload.value
+    payload = profile["link.max_payload"].value
     packets = {payload: num_bytes / payload} if payload else {}
     by_link = link_time(packets, profile)
     by_engine = _at_rate(num_bytes, profile, "copy.to_device")
@@ -131,7 +129,7 @@ def engine_copy(num_bytes: float, profile: LinkProfile) -> Part:
 
 def in_turn(first: Part, second: Part) -> Part:
     """Two transfers over one link, one after the other; bound by what bounds the longer."""
-    seconds = combine(lambda a, b: a + b, first.seconds, second.seconds)
+    seconds = first.seconds + second.seconds
     a, b = first.seconds.value, second.seconds.value
     if a is None or b is None or not a + b:
         return Part(seconds, first.bound, first.demands)
@@ -151,7 +149,7 @@ def disk_read(load: MinibatchLoad, profile: LinkProfile) -> Part:
     if load.disk_bytes is None or load.disk_requests is None:
         why = "what is read off the disk: the page cache decides that, and nobody counts it before"
         return Part(Estimate(None, (why,)), "unknown")
-    in_flight = min(DISK_DEPTH, max(1.0, load.disk_requests))
+    in_flight = min(load.disk_depth, max(1.0, load.disk_requests))
     by_reads = _at_rate(load.disk_requests, profile, "disk.iops", in_flight)
     if not by_reads.known:
         return Part(by_reads, "unknown")
@@ -216,7 +214,7 @@ def _on_cpu(by_cores: Estimate, moved: float, profile: LinkProfile, cores: float
 
 def local_gather(num_bytes: float, resident_bytes: float, profile: LinkProfile) -> Part:
     """Rows are read and written in the GPU's own memory, which has to hold ``resident_bytes``."""
-    room = profile.gpu.memory.value
+    room = profile["gpu.memory"].value
     if room is not None and resident_bytes > room:
         why = f"{resident_bytes / 1e9:.1f} GB do not fit into {room / 1e9:.1f} GB of GPU memory"
         return Part(Estimate(None, (why,)), "GPU memory")
@@ -233,8 +231,8 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
     if load.gpu_samples:
         unknown = Estimate(None, ("sampling on the GPU: neither measured nor modelled",))
         return Part(load.sample_s or unknown, "GPU (sampling)")
-    host, bound = profile.host, "cpu (sampling)"
-    busy, cores = host.sample_cores.value, host.cores.value
+    bound = "cpu (sampling)"
+    busy, cores = profile["host.sample_cores"].value, profile["host.cores"].value
     if load.sample_s is not None:
         drawn, many = load.sample_s, load.sample_workers
         if not many:
@@ -245,7 +243,7 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
                 f"as if its host had {cores:.0f} cores, one for each sampler worker"
             )
         return Part(drawn, bound, {"cpu": 1 / cores})
-    rate = host.sample_rate
+    rate = profile["host.sample_rate"]
     seconds = _at_rate(load.sampled_edges, profile, "host.sample_rate")
     if rate.value is not None:
         seconds = seconds.remark(
@@ -267,16 +265,15 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
         return Part(load.train_s, "training (measured)", demands)
     cost = load.training
     edges = engine_copy(cost.structure_bytes, profile).seconds
-    launch = Estimate.of(profile, "gpu.launch")
     limits = [
         ("GPU operations", _at_rate(cost.operations, profile, "gpu.flops")),
         ("GPU memory", _at_rate(cost.memory_bytes, profile, "gpu.memory_rate")),
-        ("kernel launches", combine(lambda t: cost.launches * t, launch)),
+        ("kernel launches", Estimate.of(profile, "gpu.launch") * cost.launches),
     ]
     # None of the three is a roof that may be left out.
     together = combine(max, *(seconds for _, seconds in limits))
     bound = slowest(limits)[1]
-    return Part(combine(lambda a, b: a + b, together, edges), f"training ({bound})", demands)
+    return Part(together + edges, f"training ({bound})", demands)
 
 
 def exchange(load: MinibatchLoad, profile: LinkProfile) -> Part:
@@ -322,13 +319,9 @@ def all_reduce(load: MinibatchLoad, profile: LinkProfile, gpus: int, nodes: int)
     links = [("peer link", "peer", 2 * (world - 1) - far), ("network", "network", far)]
     used = [(name, section, hops) for name, section, hops in links if hops]
     times = {name: _at_rate(sent, profile, f"{section}.rate") for name, section, _ in used}
-    waits = [
-        combine(lambda hop, hops=hops: hops * hop, Estimate.of(profile, f"{section}.latency"))
-        for _, section, hops in used
-    ]
-    by_rate = combine(max, *times.values(), 0.0)
-    latency = combine(lambda *hops: COLLECTIVE_S + sum(hops), *waits)
-    seconds = combine(lambda a, b: a + b, by_rate, latency)
+    waits = [Estimate.of(profile, f"{section}.latency") * hops for _, section, hops in used]
+    latency = sum(waits, Estimate(COLLECTIVE_S))
+    seconds = combine(max, *times.values(), 0.0) + latency
     _, bound = slowest([*times.items(), ("latency", latency)])
     demands = {name: _share(time, seconds) for name, time in times.items()}
     if "network" in demands:
@@ -361,7 +354,7 @@ def _share(limit: Estimate, seconds: Estimate) -> float:
 
 def _memory_share(num_bytes: float, seconds: Estimate, profile: LinkProfile) -> dict[str, float]:
     """The share of the host's memory rate in use; empty where that rate is not known."""
-    rate = profile.host.memory_rate.value
+    rate = profile["host.memory_rate"].value
     if rate is None or not seconds.value:
         return {}
     return {"host memory": min(1.0, num_bytes / rate / seconds.value)}

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from scipy.optimize import brentq
 
-from gatherbench.bench.model.advise.question import Question, graph_sizes, source_graph
+from gatherbench.bench.model.advise.question import GBIT, GIB, Question, graph_sizes, source_graph
 from gatherbench.bench.model.advise.rank import (
     Advice,
     average_load,
@@ -37,7 +37,6 @@ _NEAR = 1e-3
 #: The machines, networks (Gb/s a machine) and graph of the tables.
 MACHINES, NETWORKS = (2, 4, 8), (100, 400, 1600, 3200)
 PROFILE, GRAPH, DIM = "h200-sxm-pcie5", "papers100M-like", 1024
-GBIT = 1e9 / 8
 
 
 def sharded(load: MinibatchLoad, gpus: int, nodes: int) -> MinibatchLoad:
@@ -140,12 +139,12 @@ def even_of(advice: Advice) -> Even:
     load = drawn(average_load(AlignedZeroCopy(), question, sizes), advice.profile)
     ranks = {"gpus": question.gpus, "nodes": question.machines}
     even = even_rate(load, advice.profile, question.batches, **ranks)
-    room = advice.profile.gpu.memory.value
+    room = advice.profile["gpu.memory"].value
     need = gpu_need(sharded(load, **ranks), question, sizes)
     if room is None or need <= TABLE_SHARE * room:
         return even
-    why = f"a rank's part and its minibatches need {need / 2**30:.3g} GiB of GPU memory, and"
-    unknown = Estimate(None, (f"{why} {room / 2**30:.3g} GiB are there",))
+    why = f"a rank's part and its minibatches need {need / GIB:.3g} GiB of GPU memory, and"
+    unknown = Estimate(None, (f"{why} {room / GIB:.3g} GiB are there",))
     return replace(even, rates=(unknown,) * len(even.rates))
 
 

@@ -16,7 +16,7 @@ import torch
 
 from gatherbench.bench.meters.threads import SAMPLER
 from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
-from gatherbench.bench.model.estimate import Estimate, combine
+from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.read.tables import Run
@@ -94,14 +94,15 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
         fields = run.plan["workloads"][key[0]]
         ranks = (fields.get("gpus", 1), fields.get("nodes", 1))  # plans were written before them
         facts = host.declared.get(key, {})
-        missing = _refused(case)
+        missing, depth = _refused(case)
         if missing is None and (not facts.keys() >= _NEEDED or key[0] not in tables):
             missing = _why(run, key)
         if missing is not None:
             found.append(Series(*key, None, 0, missing, *ranks))
             continue
         load = declared_load(facts, float(tables[key[0]]))
-        load = host.complete(key, replace(load, cpu_share=1 / ranks[0]), profile, math.prod(ranks))
+        load = replace(load, cpu_share=1 / ranks[0], disk_depth=depth)
+        load = host.complete(key, load, profile, math.prod(ranks))
         found.append(Series(*key, load, int(facts["sample.minibatches"]), "", *ranks))
     return found
 
@@ -115,12 +116,13 @@ def refusal(strategy: Strategy) -> str | None:
     return None if reason is None or reason.startswith("no_device:") else reason
 
 
-def _refused(case: Mapping[str, Any]) -> str | None:
-    """:func:`refusal` of the case's strategy; ``None`` where it cannot be asked here."""
+def _refused(case: Mapping[str, Any]) -> tuple[str | None, int]:
+    """:func:`refusal` of the case's strategy, if it can be asked here, and its ``disk_depth``."""
     try:
-        return refusal(build(str(case["strategy"]), case.get("params")))
+        strategy = build(str(case["strategy"]), case.get("params"))
+        return refusal(strategy), strategy.disk_depth
     except Exception:  # not registered here; or somebody else's code, which has to stop nothing
-        return None
+        return None, MinibatchLoad(0.0).disk_depth
 
 
 def declared_load(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
@@ -157,6 +159,15 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
     )
 
 
+def declared_facts(run: Run) -> dict[Key, dict[str, float]]:
+    """Series → ``stage.metric`` → what it declared, of all ranks."""
+    found: dict[Key, dict[str, float]] = {}
+    rows = run.select(basis="declared", status="ok")[[*_KEYS, "stage", "metric", "value"]]
+    for *key, stage, metric, value in rows.itertuples(index=False, name=None):
+        found.setdefault((key[0], key[1], key[2]), {})[f"{stage}.{metric}"] = value
+    return found
+
+
 class _Host:
     """What the machine of a run measured, as far as a profile may have to borrow it.
 
@@ -164,11 +175,7 @@ class _Host:
     """
 
     def __init__(self, run: Run) -> None:
-        #: ``stage.metric`` → value of what each series declared.
-        self.declared: dict[Key, dict[str, float]] = {}
-        rows = run.select(basis="declared", status="ok")[[*_KEYS, "stage", "metric", "value"]]
-        for *key, stage, metric, value in rows.itertuples(index=False, name=None):
-            self.declared.setdefault((key[0], key[1], key[2]), {})[f"{stage}.{metric}"] = value
+        self.declared = declared_facts(run)
         self._sampling = str(run.plan["measure"].get("sampling"))
         self._workers = run.sampler_workers
         spent = run.select(metric=SAMPLER, basis="measured", status="ok")
@@ -206,15 +213,15 @@ class _Host:
         )
         fetched = times[(times["stage"] == "fetch") & (times["backend"] == "host")]
         keys = list(fetched[_KEYS].itertuples(index=False, name=None))
-        if load.pageable_bytes and not profile.copy.pageable.values:
+        if load.pageable_bytes and not profile["copy.pageable"].values:
             mine = fetched.loc[[one == key for one in keys]]
             return replace(load, gather_s=_median(mine, batches, _GATHER))
-        if load.pageable_bytes or not load.cpu_write_bytes or profile.host.gather_rate.values:
+        if load.pageable_bytes or not load.cpu_write_bytes or profile["host.gather_rate"].values:
             return load
         direct = fetched.loc[[self._direct(one) for one in keys]]
         whole = _median(direct, batches, _GATHER)
         share = load.cpu_write_bytes / load.payload_bytes  # the rest is not the CPU's to gather
-        return replace(load, gather_s=whole and combine(lambda s: share * s, whole))
+        return replace(load, gather_s=whole and whole * share)
 
     def _direct(self, key: Key) -> bool:
         """Whether the host runs this series as one pass from the table into the output.
@@ -353,6 +360,6 @@ def _rows(
         part = epoch.parts.get(name)
         if part is not None:
             alone = replace(part.seconds, remarks=())
-            if alone.value is not None:
-                alone = Estimate(alone.value * one.steps)
-            yield row("fetch", f"{name}_time_alone", alone, f"{source}: bound by {part.bound}")
+            yield row(
+                "fetch", f"{name}_time_alone", alone * one.steps, f"{source}: bound by {part.bound}"
+            )

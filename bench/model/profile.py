@@ -17,15 +17,18 @@ round_trip = { unit = "s", source = "not published: why there is no value" }
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Generic, Self, TypeVar, get_args, get_type_hints
+from typing import Any, Self
+
+import numpy as np
+
+from gatherbench.strategies.base import nearest
 
 PROFILES_FOLDER = Path(__file__).parent / "profiles"
 #: The machine of the paper's evaluation (Min et al., PVLDB 14(11) 2021) on its faster link.
@@ -40,7 +43,6 @@ _NO_DISK = (
 
 #: A curve: ``((bytes, rate), …)`` in ascending order of the bytes, or of the reads in flight.
 Points = tuple[tuple[float, float], ...]
-_T = TypeVar("_T", float, Points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,67 +62,66 @@ class ProfileError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known(Generic[_T]):
-    """
+class Constant:
+    """One constant of a machine: a number, or a curve.
+
+    A curve is a rate over bytes, of the table that is read (its span) or of a row; of a disk's
+    reads, over so many in flight.
+
     Attributes:
         values: in ``unit``: one, the two ends of a range, or none where nothing is known.
         unit: an SI unit (``B/s``, ``B``, ``s``, ``1``, ``1/s``).
         source: the document or measurement that it comes from; without a value, why.
     """
 
-    values: tuple[_T, ...]
+    values: tuple[float | Points, ...]
     unit: str
     source: str
 
     @property
-    def value(self) -> _T | None:
-        """The one value, ``None`` where nothing is known.
+    def value(self) -> float | None:
+        """The one number, ``None`` where nothing is known; of a curve the rate where it begins.
 
         Raises:
             ProfileError: a range is known: neither end of it is the value.
+        """
+        return self.at(0.0)
+
+    def at(self, num_bytes: float) -> float | None:
+        """A curve's rate for ``num_bytes``: straight lines over their logarithm.
+
+        Outside the points that were measured the nearest holds. A number is the same for all.
+
+        Raises:
+            ProfileError: as of :attr:`value`.
         """
         if len(self.values) > 1:
             raise ProfileError(
                 f"of a constant only a range is known ({self.source}), and one value is needed"
                 " here: give it one in a profile of your own"
             )
-        return self.values[0] if self.values else None
+        return _at(self.values[0], num_bytes) if self.values else None
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """Every number in it: the value, the ends of a range, the rates of curves."""
+        curves = (v if isinstance(v, tuple) else ((0.0, v),) for v in self.values)
+        return tuple(rate for points in curves for _, rate in points)
 
 
-@dataclass(frozen=True, slots=True)
-class Constant(_Known[float]):
-    """One constant of a machine."""
-
-
-@dataclass(frozen=True, slots=True)
-class Curve(_Known[Points]):
-    """A rate over bytes, of the table that is read (its span) or of a row; or over a depth."""
-
-    def at(self, num_bytes: float) -> float | None:
-        """The rate for a span, or a row, of ``num_bytes``: straight lines over its logarithm.
-
-        Of a disk's reads, for so many in flight.
-
-        Outside the points that were measured the nearest holds.
-        """
-        if self.value is None:
-            return None
-        (low, rate), *rest = self.value
-        for high, rate_there in rest:
-            if num_bytes <= low:
-                return rate
-            if num_bytes <= high:
-                return rate + (rate_there - rate) * math.log(num_bytes / low, high / low)
-            low, rate = high, rate_there
-        return rate
+def _at(value: float | Points, num_bytes: float) -> float:
+    if not isinstance(value, tuple):
+        return value
+    spans, rates = zip(*value, strict=True)
+    return float(np.interp(math.log(max(num_bytes, 1.0)), np.log(spans), rates))
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
     """What a constant is: its unit, the least and greatest value that make sense, its meaning.
 
-    ``whole``: only whole numbers make sense. ``curve``: it is a :class:`Curve`. ``otherwise``: why
-    it has no value where a file does not name it; empty: every file has to.
+    ``whole``: only whole numbers make sense. ``curve``: it may be a curve. ``otherwise``: why it
+    has no value where a file does not name it; empty: every file has to.
     """
 
     unit: str
@@ -142,31 +143,22 @@ class Spec:
         """How the constant is written in a file."""
         return f'{{ value = …, unit = "{self.unit}", source = "…" }}'
 
-    def known(self, value: Value, source: str) -> Constant | Curve:
+    def known(self, value: Value, source: str) -> Constant:
         """The constant with this value. For a curve one number stands for every number of bytes.
 
         Raises:
             ValueError: it may not have this value, or the ends of a range are not in order.
         """
-        ends: tuple[float | Points, ...] = ()
-        if value is not None:
-            ends = (value.low, value.high) if isinstance(value, Range) else (value,)
-        if not self.curve:
-            numbers = tuple(self._number(end) for end in ends)
-            pairs = [numbers]
-            made: Constant | Curve = Constant(numbers, self.unit, source)
-        else:
-            made = Curve(tuple(self._points(end) for end in ends), self.unit, source)
-            curves = [replace(made, values=(end,)) for end in made.values]
-            spans = [span for points in made.values for span, _ in points]
-            pairs = [tuple(curve.at(span) or 0.0 for curve in curves) for span in spans]
-        if len(ends) > 1 and (
-            any(low > high for low, high in pairs) or all(low == high for low, high in pairs)
-        ):
-            raise ValueError(": low must be below high; one value has no ends")
-        return made
+        ends = (value.low, value.high) if isinstance(value, Range) else (value,)
+        values = tuple(self._checked(end) for end in ends if end is not None)
+        if len(values) > 1:
+            spans = [span for end in values if isinstance(end, tuple) for span, _ in end] or [1.0]
+            pairs = [[_at(end, span) for end in values] for span in spans]
+            if any(low > high for low, high in pairs) or all(low == high for low, high in pairs):
+                raise ValueError(": low must be below high; one value has no ends")
+        return Constant(values, self.unit, source)
 
-    def read(self, entry: Any) -> Constant | Curve:
+    def read(self, entry: Any) -> Constant:
         """The constant from its entry in a file.
 
         Raises:
@@ -185,28 +177,28 @@ class Spec:
         for word in entry:
             if word not in words:
                 raise ValueError(f".{word}: unknown key{nearest(word, words)}")
-        if entry.get("unit") != self.unit:
-            raise ValueError(f": unit {entry.get('unit')!r}, expected {self.unit!r}")
-        source = entry.get("source")
+        value, low, high, unit, source = (entry.get(word) for word in words)
+        if unit != self.unit:
+            raise ValueError(f": unit {unit!r}, expected {self.unit!r}")
         if not isinstance(source, str) or not source.strip():
             raise ValueError(": no source; say where it is from, or why there is none")
-        value, low, high = (entry.get(word) for word in words[:3])
         if low is None and high is None:
             return self.known(value, source)
         if value is not None or low is None or high is None:
             raise ValueError(": a range has low and high, and no value beside them")
         return self.known(Range(low, high), source)
 
-    def _points(self, value: Any) -> Points:
-        if isinstance(value, (int, float)):
-            value = ((1.0, value),)
-        if not all(isinstance(point, (list, tuple)) and len(point) == 2 for point in value):
+    def _checked(self, value: Any) -> float | Points:
+        if not self.curve:
+            return self._number(value)
+        points = value if isinstance(value, (list, tuple)) else ((1.0, value),)
+        if not all(isinstance(point, (list, tuple)) and len(point) == 2 for point in points):
             raise ValueError(f" = {value}: expected [[span in bytes, rate], …]")
-        spans = [span for span, _ in value]
+        spans = [span for span, _ in points]
         numbers = all(isinstance(span, (int, float)) and 0 < span < math.inf for span in spans)
         if not spans or not numbers or spans != sorted(set(spans)):
             raise ValueError(": the bytes must be above 0 and ascend")
-        return tuple((float(span), self._number(rate)) for span, rate in value)
+        return tuple((float(span), self._number(rate)) for span, rate in points)
 
     def _number(self, value: Any) -> float:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -215,171 +207,95 @@ class Spec:
         return float(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """The link between the host and one GPU."""
-
-    raw_rate: Annotated[Constant, Spec("B/s", 1e8, 1e13, "one direction, after line coding")]
-    header: Annotated[Constant, Spec("B", 0, 64, "header of a read completion")]
-    framing: Annotated[Constant, Spec("B", 0, 64, "framing of a packet")]
-    dllp_share: Annotated[Constant, Spec("1", 0, 0.5, "flow control and acknowledgements")]
-    max_payload: Annotated[Constant, Spec("B", 16, 4096, "largest payload of a completion")]
-    max_request: Annotated[Constant, Spec("B", 32, 4096, "largest read by a multiprocessor")]
-    outstanding_reads: Annotated[Constant, Spec("1", 1, 1e6, "read requests in flight at most")]
-    round_trip: Annotated[Constant, Spec("s", 1e-8, 1e-3, "from a read request to its data")]
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """Copies by the copy engine. The rates of page-locked memory are roofs."""
-
-    to_device: Annotated[Constant, Spec("B/s", 1e8, 1e13, "page-locked memory to the GPU; a roof")]
-    to_host: Annotated[Constant, Spec("B/s", 1e8, 1e13, "the GPU to page-locked memory; a roof")]
-    pageable: Annotated[
-        Constant,
-        Spec("B/s", 1e7, 1e13, "the CPU's part of a gather into fresh memory and its staged copy"),
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Reads of host memory by the GPU's multiprocessors."""
-
-    roof: Annotated[
-        Curve, Spec("B/s", 1e8, 1e13, "bytes read, over the table's span; a roof", curve=True)
-    ]
-    page_visits: Annotated[
-        Curve,
-        Spec("1/s", 1e5, 1e12, "reads of another page, over the table's span; a roof", curve=True),
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """The processor and its memory."""
-
-    cores: Annotated[Constant, Spec("1", 1, 4096, "physical cores")]
-    memory_rate: Annotated[Constant, Spec("B/s", 1e9, 1e13, "reads and writes together")]
-    gather_rate: Annotated[
-        Curve,
-        Spec("B/s", 1e7, 1e12, "payload of a core while all gather, over a row", curve=True),
-    ]
-    sample_rate: Annotated[Constant, Spec("1/s", 1e3, 1e12, "edges sampled for one GPU")]
-    sample_cores: Annotated[Constant, Spec("1", 0.1, 4096, "cores that this keeps busy")]
-    memory: Annotated[Constant, Spec("B", 1e8, 1e15, "size of its memory", otherwise=_UNTOLD)]
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """The GPU itself."""
-
-    memory: Annotated[Constant, Spec("B", 1e8, 1e13, "size of its memory")]
-    memory_rate: Annotated[Constant, Spec("B/s", 1e9, 1e14, "reads and writes of its memory")]
-    flops: Annotated[Constant, Spec("1/s", 1e10, 1e16, "float32 operations")]
-    launch: Annotated[Constant, Spec("s", 1e-7, 1e-2, "issuing one operation of a training step")]
-    submit: Annotated[Constant, Spec("s", 1e-7, 1e-1, "starting the fetch of a minibatch")]
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """How many GPUs there are, and what they share."""
-
-    gpus: Annotated[Constant, Spec("1", 1, 64, "GPUs of the machine", whole=True)]
-    root_ports: Annotated[
-        Constant, Spec("1", 1, 64, "full-width ports that they share", whole=True)
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """From GPU to GPU of one machine: NVLink, or PCI Express."""
-
-    rate: Annotated[
-        Constant, Spec("B/s", 1e8, 1e13, "of each GPU, in each direction", otherwise=_UNTOLD)
-    ]
-    latency: Annotated[Constant, Spec("s", 1e-8, 1e-2, "a hop of a collective", otherwise=_UNTOLD)]
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """From machine to machine. It is the cluster's, so that whoever asks has to say it."""
-
-    rate: Annotated[
-        Constant, Spec("B/s", 1e7, 1e13, "of each machine, in each direction", otherwise=_UNTOLD)
-    ]
-    latency: Annotated[Constant, Spec("s", 1e-8, 1e-1, "a hop of a collective", otherwise=_UNTOLD)]
-
-
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """What holds a table that is larger than memory; all GPUs of a machine share it."""
-
-    iops: Annotated[
-        Curve,
-        Spec("1/s", 10, 1e9, "random reads, over reads in flight", curve=True, otherwise=_NO_DISK),
-    ]
-    block: Annotated[Constant, Spec("B", 512, 1e6, "bytes of such a read", otherwise=_NO_DISK)]
-    bandwidth: Annotated[
-        Constant, Spec("B/s", 1e6, 1e12, "long reads, one behind the other", otherwise=_NO_DISK)
-    ]
+#: Every constant that a profile has, by its key: the table of a file, and the name in it.
+SPECS: dict[str, Spec] = {
+    # The link between the host and one GPU.
+    "link.raw_rate": Spec("B/s", 1e8, 1e13, "one direction, after line coding"),
+    "link.header": Spec("B", 0, 64, "header of a read completion"),
+    "link.framing": Spec("B", 0, 64, "framing of a packet"),
+    "link.dllp_share": Spec("1", 0, 0.5, "flow control and acknowledgements"),
+    "link.max_payload": Spec("B", 16, 4096, "largest payload of a completion"),
+    "link.max_request": Spec("B", 32, 4096, "largest read by a multiprocessor"),
+    "link.outstanding_reads": Spec("1", 1, 1e6, "read requests in flight at most"),
+    "link.round_trip": Spec("s", 1e-8, 1e-3, "from a read request to its data"),
+    # Copies by the copy engine. The rates of page-locked memory are roofs.
+    "copy.to_device": Spec("B/s", 1e8, 1e13, "page-locked memory to the GPU; a roof"),
+    "copy.to_host": Spec("B/s", 1e8, 1e13, "the GPU to page-locked memory; a roof"),
+    "copy.pageable": Spec(
+        "B/s", 1e7, 1e13, "the CPU's part of a gather into fresh memory and its staged copy"
+    ),
+    # Reads of host memory by the GPU's multiprocessors.
+    "read.roof": Spec("B/s", 1e8, 1e13, "bytes read, over the table's span; a roof", curve=True),
+    "read.page_visits": Spec(
+        "1/s", 1e5, 1e12, "reads of another page, over the table's span; a roof", curve=True
+    ),
+    # The processor and its memory.
+    "host.cores": Spec("1", 1, 4096, "physical cores"),
+    "host.memory_rate": Spec("B/s", 1e9, 1e13, "reads and writes together"),
+    "host.gather_rate": Spec(
+        "B/s", 1e7, 1e12, "payload of a core while all gather, over a row", curve=True
+    ),
+    "host.sample_rate": Spec("1/s", 1e3, 1e12, "edges sampled for one GPU"),
+    "host.sample_cores": Spec("1", 0.1, 4096, "cores that this keeps busy"),
+    "host.memory": Spec("B", 1e8, 1e15, "size of its memory", otherwise=_UNTOLD),
+    "gpu.memory": Spec("B", 1e8, 1e13, "size of its memory"),
+    "gpu.memory_rate": Spec("B/s", 1e9, 1e14, "reads and writes of its memory"),
+    "gpu.flops": Spec("1/s", 1e10, 1e16, "float32 operations"),
+    "gpu.launch": Spec("s", 1e-7, 1e-2, "issuing one operation of a training step"),
+    "gpu.submit": Spec("s", 1e-7, 1e-1, "starting the fetch of a minibatch"),
+    # How many GPUs there are, and what they share.
+    "node.gpus": Spec("1", 1, 64, "GPUs of the machine", whole=True),
+    "node.root_ports": Spec("1", 1, 64, "full-width ports that they share", whole=True),
+    # From GPU to GPU of one machine: NVLink, or PCI Express.
+    "peer.rate": Spec("B/s", 1e8, 1e13, "of each GPU, in each direction", otherwise=_UNTOLD),
+    "peer.latency": Spec("s", 1e-8, 1e-2, "a hop of a collective", otherwise=_UNTOLD),
+    # From machine to machine. It is the cluster's, so that whoever asks has to say it.
+    "network.rate": Spec("B/s", 1e7, 1e13, "of each machine, in each direction", otherwise=_UNTOLD),
+    "network.latency": Spec("s", 1e-8, 1e-1, "a hop of a collective", otherwise=_UNTOLD),
+    # What holds a table that is larger than memory; all GPUs of a machine share it.
+    "disk.iops": Spec(
+        "1/s", 10, 1e9, "random reads, over reads in flight", curve=True, otherwise=_NO_DISK
+    ),
+    "disk.block": Spec("B", 512, 1e6, "bytes of such a read", otherwise=_NO_DISK),
+    "disk.bandwidth": Spec("B/s", 1e6, 1e12, "long reads, one after another", otherwise=_NO_DISK),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class LinkProfile:
-    """A machine as the link model sees it."""
+    """A machine as the link model sees it: ``constants`` has every key of :data:`SPECS`."""
 
     name: str
     description: str
-    link: Link
-    copy: Copy
-    read: Read
-    host: Host
-    gpu: Gpu
-    node: Node
-    peer: Peer
-    network: Network
-    disk: Disk
-
-    @classmethod
-    def of(cls, name: str, description: str, constants: Mapping[str, Constant | Curve]) -> Self:
-        """The machine with these constants, all that there are, by their keys."""
-        tables: dict[str, Any] = {
-            section: kind(**{f.name: constants[f"{section}.{f.name}"] for f in fields(kind)})
-            for section, kind in _SECTIONS.items()
-        }
-        return cls(name, description, **tables)
+    constants: Mapping[str, Constant] = field(hash=False)
 
     @classmethod
     def blank(cls, name: str, description: str, why: str) -> Self:
         """A machine of which nothing is known yet, for this reason."""
-        return cls.of(name, description, {k: spec.known(None, why) for k, spec in SPECS.items()})
+        return cls(name, description, {key: spec.known(None, why) for key, spec in SPECS.items()})
 
-    def constants(self) -> Iterator[tuple[str, Constant | Curve]]:
-        """Every constant by its key, e.g. ``link.raw_rate``, in the order of :data:`SPECS`."""
-        for key in SPECS:
-            yield key, self.constant(key)
-
-    def constant(self, key: str) -> Constant | Curve:
-        """The constant of this key."""
-        section, _, name = key.partition(".")
-        found: Constant | Curve = getattr(getattr(self, section), name)
-        return found
+    def __getitem__(self, key: str) -> Constant:
+        """The constant of this key, e.g. ``link.raw_rate``."""
+        return self.constants[key]
 
     def unknown(self) -> dict[str, str]:
         """Key → why, for every constant without a value."""
-        return {key: c.source for key, c in self.constants() if not c.values}
+        return {key: c.source for key, c in self.constants.items() if not c.values}
 
-    def ranges(self) -> dict[str, Constant | Curve]:
+    def ranges(self) -> dict[str, Constant]:
         """The constants of which only a range is known, by their keys."""
-        return {key: c for key, c in self.constants() if len(c.values) > 1}
+        return {key: c for key, c in self.constants.items() if len(c.values) > 1}
 
     def corners(self) -> tuple[Self, ...]:
         """The machine at every combination of the ends of its ranges; itself without a range."""
-        corners = [self]
-        for key, constant in self.ranges().items():
-            ends: tuple[Value, ...] = constant.values
-            corners = [c.with_constant(key, end, constant.source) for c in corners for end in ends]
-        return tuple(corners)
+        ranges = self.ranges()
+        every = itertools.product(
+            *([replace(c, values=(v,)) for v in c.values] for c in ranges.values())
+        )
+        return tuple(
+            replace(self, constants={**self.constants, **dict(zip(ranges, some, strict=True))})
+            for some in every
+        )
 
     def corner_names(self) -> tuple[str, ...]:
         """Each corner's ends: ``link.max_request low, read.roof high``; empty without a range."""
@@ -399,35 +315,21 @@ class LinkProfile:
             known = SPECS[key].known(value, source)
         except ValueError as error:
             raise ProfileError(f"{where}{key}{error}") from None
-        section, _, name = key.partition(".")
-        changed = replace(getattr(self, section), **{name: known})
-        return replace(self, **{section: changed})
+        return replace(self, constants={**self.constants, key: known})
 
     def to_toml(self) -> str:
         """The profile as the text of a file, a line for each constant."""
         lines = [f"name = {_quoted(self.name)}", f"description = {_quoted(self.description)}"]
-        section = ""
-        for key, constant in self.constants():
-            before, (section, _, name) = section, key.partition(".")
-            if section != before:
-                lines += ["", f"[{section}]"]
-            names = ("low", "high") if len(constant.values) > 1 else ("value",)
-            values = json.loads(json.dumps(constant.values))  # tuples become lists
-            shown = "".join(f"{n} = {v!r}, " for n, v in zip(names, values, strict=False))
-            rest = f"unit = {_quoted(constant.unit)}, source = {_quoted(constant.source)}"
-            lines.append(f"{name} = {{ {shown}{rest} }}")
+        for section, keys in itertools.groupby(SPECS, lambda key: key.partition(".")[0]):
+            lines += ["", f"[{section}]"]
+            for key in keys:
+                constant = self[key]
+                names = ("low", "high") if len(constant.values) > 1 else ("value",)
+                values = json.loads(json.dumps(constant.values))  # tuples become lists
+                shown = "".join(f"{n} = {v!r}, " for n, v in zip(names, values, strict=False))
+                rest = f"unit = {_quoted(constant.unit)}, source = {_quoted(constant.source)}"
+                lines.append(f"{key.partition('.')[2]} = {{ {shown}{rest} }}")
         return "\n".join(lines) + "\n"
-
-
-_SECTIONS: dict[str, Any] = {
-    name: kind for name, kind in get_type_hints(LinkProfile).items() if is_dataclass(kind)
-}
-#: Every constant that a profile has, by its key.
-SPECS: dict[str, Spec] = {
-    f"{section}.{name}": get_args(hint)[1]
-    for section, kind in _SECTIONS.items()
-    for name, hint in get_type_hints(kind, include_extras=True).items()
-}
 
 
 def profile_names() -> list[str]:
@@ -452,7 +354,7 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
         known = profile_names()
         if str(name_or_path) not in known:
             raise ProfileError(
-                f"no profile {str(name_or_path)!r}{nearest(str(name_or_path), known)}; shipped:"
+                f"no profile {str(name_or_path)!r}{nearest(name_or_path, known)}; shipped:"
                 f" {', '.join(known)}; one of your own is given as a path that ends in .toml"
             )
         path = PROFILES_FOLDER / f"{name_or_path}.toml"
@@ -460,55 +362,37 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
         text = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ProfileError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{path}: cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ProfileError(f"{path}: not valid TOML: {error}") from error
-    problems = _unknown_keys(text)
-    for word in ("name", "description"):
-        if not isinstance(text.get(word, ""), str):
-            problems.append(f"{word}: expected a string")
-    constants: dict[str, Constant | Curve] = {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileError(f"{path}: cannot be read: {error}") from error
+    named = {"name": text.pop("name", path.stem), "description": text.pop("description", "")}
+    problems = [f"{n}: expected a string" for n, said in named.items() if not isinstance(said, str)]
+    constants: dict[str, Constant] = {}
+    given = _entries(text, problems)
     for key, spec in SPECS.items():
-        section, _, name = key.partition(".")
-        given = text.get(section, {})
         try:
-            constants[key] = spec.read(given.get(name) if isinstance(given, dict) else None)
+            constants[key] = spec.read(given.get(key))
         except ValueError as error:
             problems.append(f"{key}{error}")
     if problems:
         raise ProfileError(f"{path.name}: " + "\n  ".join(problems))
-    named = (text.get("name", path.stem), text.get("description", ""))
-    return LinkProfile.of(*named, constants)
+    return LinkProfile(**named, constants=constants)
 
 
-def _unknown_keys(text: dict[str, Any]) -> list[str]:
-    """What stands in a file and no profile has."""
-    words = ("name", "description", *_SECTIONS)
-    problems = [f"{key}: unknown key{nearest(key, words)}" for key in text if key not in words]
-    for section, kind in _SECTIONS.items():
-        given = text.get(section, {})
-        if not isinstance(given, dict):
+def _entries(text: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """The entries of a file's tables by key; what no profile has is added to the problems."""
+    sections = dict.fromkeys(key.partition(".")[0] for key in SPECS)
+    found: dict[str, Any] = {}
+    for section, table in text.items():
+        if section not in sections:
+            problems.append(f"{section}: unknown key{nearest(section, sections)}")
+        elif not isinstance(table, dict):
             problems.append(f"{section}: expected a table of constants")
-            continue
-        names = [field.name for field in fields(kind)]
-        problems += [
-            f"{section}.{key}: unknown key{nearest(key, names)}"
-            for key in given
-            if key not in names
-        ]
-    return problems
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the known word that is like ``word``, else nothing.
-
-    A word that ``word`` begins is more like it than one of equal length.
-    """
-    words = list(known)
-    begun = [one for one in words if word and one.startswith(word)]
-    close = begun or difflib.get_close_matches(word, words, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+        else:
+            found |= {f"{section}.{name}": entry for name, entry in table.items()}
+    problems += [f"{key}: unknown key{nearest(key, SPECS)}" for key in found if key not in SPECS]
+    return found
 
 
 def _quoted(text: str) -> str:

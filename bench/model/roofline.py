@@ -62,7 +62,7 @@ def roofs(profile: LinkProfile, table_bytes: float) -> Roofs:
         gpu_requests={_LINE: _GIB / _LINE},
         table_bytes=table_bytes,
     )
-    raw = profile.link.raw_rate.value
+    raw = profile["link.raw_rate"].value
     return Roofs(
         _rate(engine_copy(_GIB, profile)),
         _rate(gpu_reads(whole_lines, profile)),

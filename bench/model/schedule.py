@@ -18,7 +18,7 @@ and they change only when an activity begins or ends.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from gatherbench.bench.model.estimate import Estimate
@@ -30,58 +30,49 @@ _SIMULATED = 32
 #: Between these minibatches an epoch has found its pace and does not end yet.
 _STEADY = (12, 28)
 _EPSILON = 1e-12
+_NOTHING: Mapping[str, float] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """The activities of one minibatch; ``None`` where a path has no such part.
 
     Attributes:
         sample: the host, or one of its workers, draws the minibatch.
-        submit_s: the host starts its fetch.
         disk: rows come off the disk, which all GPUs of the machine share.
         gather: the CPU gathers.
         transfer: over the link, by the copy engine (staged by the driver or not) or by
             multiprocessors.
-        by_kernel: the GPU's multiprocessors do the transfer.
+        exchange: ids go to other ranks and rows come back, behind the rank's own transfer.
         expand: the rows are read from the GPU's own memory.
         train: the training step.
+        all_reduce: the ranks average the gradients, at the end of the step.
+        submit_s: the host starts its fetch.
+        by_kernel: the GPU's multiprocessors do the transfer.
         lookahead: minibatches that are fetched ahead.
         gpu_share: of the multiprocessors, while a kernel transfers beside training.
         sample_workers: how many draw ahead of the loop; 0: the loop draws.
-        exchange: ids go to other ranks and rows come back, behind the rank's own transfer.
-        all_reduce: the ranks average the gradients, at the end of the step.
     """
 
     sample: Part
-    submit_s: Estimate
-    gather: Part | None
-    transfer: Part | None
-    by_kernel: bool
-    expand: Part | None
+    disk: Part | None = None
+    gather: Part | None = None
+    transfer: Part | None = None
+    exchange: Part | None = None
+    expand: Part | None = None
     train: Part
+    all_reduce: Part | None = None
+    submit_s: Estimate
+    by_kernel: bool
     lookahead: int
     gpu_share: float
     sample_workers: int = 0
-    exchange: Part | None = None
-    all_reduce: Part | None = None
-    disk: Part | None = None
 
     @property
     def named(self) -> dict[str, Part]:
         """The parts that there are, by name."""
-        names = [
-            "sample",
-            "disk",
-            "gather",
-            "transfer",
-            "exchange",
-            "expand",
-            "train",
-            "all_reduce",
-        ]
-        every = {name: getattr(self, name) for name in names}
-        return {name: part for name, part in every.items() if part is not None}
+        every = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: part for name, part in every.items() if isinstance(part, Part)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +135,8 @@ class _Program:
 
     def __init__(self, parts: Parts, gpu: int, port: int, activities: list[Activity]) -> None:
         self.parts, self.gpu, self.port, self.all = parts, gpu, port, activities
+        #: What each part takes of this GPU's resources and the common ones.
+        self._demands: dict[int, dict[str, float]] = {}
         #: Numbers of the activities of each kind, minibatch by minibatch.
         self.samples: list[int] = []
         self.taken: list[int] = []
@@ -164,8 +157,8 @@ class _Program:
             drawn_from = self._ended(self.samples, workers) + room
         sample = self._add(p.sample, drawn_from)
         self.samples.append(sample)
-        self.taken.append(self._append(Activity(0.0, {}, (sample, *host_free))))
-        submit = self._append(Activity(_seconds(p.submit_s), {}, (self.taken[-1],)))
+        self.taken.append(self._append(Activity(0.0, _NOTHING, (sample, *host_free))))
+        submit = self._append(Activity(_seconds(p.submit_s), _NOTHING, (self.taken[-1],)))
         fetched = submit
         buffer_free = self._ended(self.ends, ahead + 1)
         # One thread reads a minibatch's rows off the disk and gathers them, then the next one's.
@@ -207,9 +200,12 @@ class _Program:
         return (kind[-back],) if len(kind) >= back else ()
 
     def _add(self, part: Part, after: tuple[int, ...], beside_training: bool = False) -> int:
-        demands = {self._resource(name): share for name, share in part.demands.items()}
-        if beside_training:
-            demands[self._resource("multiprocessors")] = self.parts.gpu_share
+        demands = self._demands.get(id(part))
+        if demands is None:
+            demands = {self._resource(name): share for name, share in part.demands.items()}
+            if beside_training:
+                demands[self._resource("multiprocessors")] = self.parts.gpu_share
+            self._demands[id(part)] = demands
         return self._append(Activity(_seconds(part.seconds), demands, after, beside_training))
 
     def _append(self, activity: Activity) -> int:
@@ -261,12 +257,16 @@ def simulate(activities: Sequence[Activity]) -> list[tuple[float, float]]:
     begin, end = [0.0] * len(activities), [0.0] * len(activities)
     ready = [number for number, count in enumerate(waits) if count == 0]
     left: dict[int, float] = {}
+    known: dict[tuple[tuple[int, bool], ...], list[float]] = {}
     now = 0.0
     while ready or left:
         for number in ready:
             begin[number], left[number] = now, activities[number].seconds
         ready = []
-        rates = _rates(activities, left)
+        kinds = tuple((id(activities[n].demands), activities[n].reserved) for n in left)
+        if kinds not in known:  # a few kinds of activities run beside each other again and again
+            known[kinds] = list(_rates(activities, left).values())
+        rates = dict(zip(left, known[kinds], strict=True))
         step = min(left[n] / rates[n] if left[n] > 0 else 0.0 for n in left if rates[n] > 0)
         now += step
         for number in list(left):
@@ -282,45 +282,32 @@ def simulate(activities: Sequence[Activity]) -> list[tuple[float, float]]:
     return list(zip(begin, end, strict=True))
 
 
-def _rates(activities: Sequence[Activity], running: Mapping[int, float]) -> dict[int, float]:
-    """The max-min fair rates of the running activities, the reserved ones first."""
-    free: dict[str, float] = {}
-    for number in running:
-        for resource in activities[number].demands:
-            free[resource] = 1.0
-    rates: dict[int, float] = {}
+def _rates(activities: Sequence[Activity], running: Iterable[int]) -> dict[int, float]:
+    """The max-min fair rates of the running activities, the reserved ones first.
+
+    All that rise do so together until each is at 1 or meets a full resource.
+    """
+    rates = dict.fromkeys(running, 0.0)
+    free = {resource: 1.0 for number in rates for resource in activities[number].demands}
     for reserved in (True, False):
-        _fill([n for n in running if activities[n].reserved is reserved], activities, free, rates)
+        rising = [n for n in rates if activities[n].reserved is reserved]
+        while rising:
+            wanted: dict[str, float] = {}
+            for number in rising:
+                for resource, share in activities[number].demands.items():
+                    if share > 0:
+                        wanted[resource] = wanted.get(resource, 0.0) + share
+            room = (max(free[resource], 0.0) / share for resource, share in wanted.items())
+            rise = min((1.0 - rates[rising[0]], *room))  # all that rise are level
+            for number in rising:
+                rates[number] += rise
+            for resource, share in wanted.items():
+                free[resource] -= share * rise
+            full = {resource for resource in wanted if free[resource] <= _EPSILON}
+            rising = [
+                n
+                for n in rising
+                if rates[n] < 1.0 - _EPSILON
+                and not any(s > 0 and r in full for r, s in activities[n].demands.items())
+            ]
     return rates
-
-
-def _fill(
-    rising: list[int],
-    activities: Sequence[Activity],
-    free: dict[str, float],
-    rates: dict[int, float],
-) -> None:
-    """Raise the rates of ``rising`` together until each is at 1 or meets a full resource."""
-    for number in rising:
-        rates[number] = 0.0
-    while rising:
-        wanted: dict[str, float] = {}
-        for number in rising:
-            for resource, share in activities[number].demands.items():
-                wanted[resource] = wanted.get(resource, 0.0) + share
-        room = min(
-            [max(free[r], 0.0) / share for r, share in wanted.items() if share > 0],
-            default=1.0,
-        )
-        rise = min(room, 1.0 - rates[rising[0]])  # all that rise are level
-        for number in rising:
-            rates[number] += rise
-        for resource, share in wanted.items():
-            free[resource] -= share * rise
-        full = {r for r, share in wanted.items() if share > 0 and free[r] <= _EPSILON}
-        rising = [
-            n
-            for n in rising
-            if rates[n] < 1.0 - _EPSILON
-            and not any(s > 0 and r in full for r, s in activities[n].demands.items())
-        ]

@@ -70,7 +70,7 @@ def gpu_count(question: Question, profile: LinkProfile, values: Sequence[int] = 
     """Epochs against the GPUs that train; they share processor, host memory and ports."""
     sizes = graph_sizes(question)
     points = {n: advise(replace(question, gpus=n), sizes, profile) for n in values}
-    shared = {"host memory": profile.host.memory_rate, "ports": profile.node.root_ports}
+    shared = {"host memory": profile["host.memory_rate"], "ports": profile["node.root_ports"]}
     unknown = " or ".join(what for what, constant in shared.items() if constant.value is None)
     label = f"GPUs (as if they shared no {unknown})" if unknown else "GPUs"
     return _sweep("gpu_count", label, points)
@@ -94,7 +94,7 @@ def on_link(profile: LinkProfile, generation: int) -> LinkProfile:
         UnknownLinkError: a generation that the link model does not know.
     """
     raw = packet_link_rate(generation)
-    own = profile.link.raw_rate.value
+    own = profile["link.raw_rate"].value
     if own is not None and math.isclose(own, raw, rel_tol=_SAME_RATE):
         return profile
     reads = OUTSTANDING_READS.get(generation)

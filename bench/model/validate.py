@@ -18,14 +18,11 @@ predicts none, and the table shows it.
 from __future__ import annotations
 
 import math
-import re
-import statistics
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,6 +37,7 @@ from gatherbench.bench.model.roofline import against_measured
 from gatherbench.bench.model.schedule import run_epoch
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.read.units import ITEM_BYTES
 from gatherbench.bench.run.training_cost import gradient_bytes, training_cost
 from gatherbench.kernels.order import page_visits
 from gatherbench.kernels.policies import policy
@@ -96,9 +94,8 @@ ROWS = {
     "602 floats": (2408, 0),
     "128 floats, 32 B into a line": (512, 32),
 }
-#: DGL's launch policy, and the bytes of an element of its published gathers.
+#: DGL's launch policy.
 _GATHER_POLICY = "dgl"
-_ITEM_BYTES = {"float32": 4, "int8": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,34 +195,17 @@ def fit(profile: LinkProfile, seconds: tuple[float, ...]) -> Fitted:
     found = Fitted(sample_rate=2e7, rows=uniform_rows()[1], pageable_rate=1e10, handover_s=0.0)
     for _ in range(2):  # a second round settles what all-in-GPU takes of the rows
         for bar, name, low, high in _UNKNOWNS:
-            found = _solved(profile, wanted[bar], found, bar, name, (low, high))
+            guess = partial(replace, found)
+
+            def off(value: float, bar: Bar = bar, name: str = name, guess: Any = guess) -> float:
+                return predict_bar(profile, guess(**{name: value}), bar) - wanted[bar]
+
+            try:
+                found = guess(**{name: brentq(off, low, high, rtol=1e-10)})
+            except ValueError:
+                said = f"no {name} between {low:g} and {high:g} yields {wanted[bar]:g} s"
+                raise ValueError(f"{bar}: {said}") from None
     return found
-
-
-def _solved(
-    profile: LinkProfile,
-    wanted_s: float,
-    guess: Fitted,
-    bar: Bar,
-    name: str,
-    ends: tuple[float, float],
-) -> Fitted:
-    """The guess with ``name`` between ``ends`` such that the bar is ``wanted_s`` long."""
-
-    def changed(value: float) -> Fitted:
-        change: dict[str, float] = {name: value}
-        return replace(guess, **change)
-
-    try:
-        value = brentq(
-            lambda x: predict_bar(profile, changed(x), bar) - wanted_s, *ends, rtol=1e-10
-        )
-    except ValueError:
-        low, high = ends
-        raise ValueError(
-            f"{bar}: no {name} between {low:g} and {high:g} yields {wanted_s:g} s"
-        ) from None
-    return changed(value)
 
 
 def published_bars(reference: pd.DataFrame, machine: str) -> dict[tuple[str, str], float]:
@@ -248,17 +228,16 @@ def reddit_chart(reference: pd.DataFrame) -> pd.DataFrame:
     (modelled over published, less 1), ``fitted`` (whether the bar was used to fit).
     """
     constants = fitted_chart(reference)
-    records = []
-    for machine in (FITTED_ON, PREDICTED):
-        published = published_bars(reference, machine)
-        modelled = {bar: predict_bar(load_profile(machine), constants, bar) for bar in BARS}
-        records += [
-            (machine, *bar, published[bar], modelled[bar], modelled[bar] / published[bar] - 1)
-            for bar in BARS
-        ]
-    columns = ["machine", "strategy", "variant", "published_s", "modelled_s", "error"]
+    records = [
+        (machine, *bar, seconds, predict_bar(load_profile(machine), constants, bar))
+        for machine in (FITTED_ON, PREDICTED)
+        for bar, seconds in published_bars(reference, machine).items()
+        if bar in BARS
+    ]
+    columns = ["machine", "strategy", "variant", "published_s", "modelled_s"]
     table = pd.DataFrame(records, columns=columns)
-    return table.assign(fitted=table["machine"] == FITTED_ON)
+    error = table["modelled_s"] / table["published_s"] - 1
+    return table.assign(error=error, fitted=table["machine"] == FITTED_ON)
 
 
 def chart_epochs(fitted: Fitted, profile: LinkProfile, gpus: int = 1) -> dict[Bar, EpochPrediction]:
@@ -295,15 +274,12 @@ def alignment_gain(profile: LinkProfile) -> pd.DataFrame:
     records = []
     for access, (off, on) in ALIGNMENT.items():
         for rows, (row_bytes, address) in ROWS.items():
-            without, aligned, once = (_counts(p, row_bytes, address) for p in (off, on, "emogi"))
-            seconds = [_link_s(profile, counts) for counts in (without, aligned)]
-            wire = [
-                once.read_bytes + counts.num_requests * COMPLETION_HEADER_BYTES
-                for counts in (without, aligned)
-            ]
-            requests = [counts.num_requests for counts in (without, aligned)]
-            gains = [a / b - 1 for a, b in (wire, seconds, requests)]
-            records.append((access, rows, *gains))
+            pair = [_counts(name, row_bytes, address) for name in (off, on)]
+            sectors = _counts("emogi", row_bytes, address).read_bytes
+            wire = [sectors + counts.num_requests * COMPLETION_HEADER_BYTES for counts in pair]
+            seconds = [_link_s(profile, counts) for counts in pair]
+            requests = [counts.num_requests for counts in pair]
+            records.append((access, rows, *(a / b - 1 for a, b in (wire, seconds, requests))))
     return pd.DataFrame(records, columns=["access", "rows", "headers", "gain", "requests"])
 
 
@@ -318,81 +294,63 @@ def _link_s(profile: LinkProfile, counts: RequestCounts) -> float:
     return link_time(requests, profile).value or float("nan")
 
 
-class Gather(NamedTuple):
-    """One published call: ``ids`` of ``rows`` rows of ``dim`` elements, in ``published_s``."""
-
-    rows: int
-    dim: int
-    dtype: str
-    ids: int
-    order: str
-    published_s: float
-
-    @property
-    def row_bytes(self) -> int:
-        return self.dim * _ITEM_BYTES[self.dtype]
-
-
 def published_gathers(reference: pd.DataFrame, profile: LinkProfile) -> pd.DataFrame:
     """Every published gather and what the model says of it on the machine of ``profile``.
 
     A call costs what the call for a single row took, and what the model says of the reads. Of ids
     that are drawn twice the second read is left out: sorted they meet in the GPU's caches.
 
-    Columns: those of :class:`Gather`, ``modelled_s``, ``error`` (modelled over published, less 1),
+    Columns: ``rows`` of the table, its ``dim`` and ``dtype``, ``ids`` of the call and their
+    ``order``, ``published_s``, ``modelled_s``, ``error`` (modelled over published, less 1),
     ``fitted``.
     """
-    found = sorted(_gathers(reference))
-    call_s = statistics.median(one.published_s for one in found if one.ids == 1)
-    found = [one for one in found if one.ids > 1]
-    (given,) = (one for one in found if one.order == "given")
-    rate = (_load(given).gpu_page_visits or 0.0) / (given.published_s - call_s)
+    every = _gathers(reference)
+    call_s = float(every.loc[every["ids"] == 1, "published_s"].median())
+    found = every[every["ids"] > 1].reset_index(drop=True)
+    loads = [_load(*one) for one in found[_CALL].itertuples(index=False)]
+    fitted = found["order"] == "given"
+    (given,) = found.index[fitted]
+    rate = (loads[given].gpu_page_visits or 0.0) / (found.loc[given, "published_s"] - call_s)
     profile = profile.with_constant("read.page_visits", rate, "fitted to the ids as given")
-    records = []
-    for one in found:
-        read_s = gpu_reads(_load(one), profile).seconds.value
-        modelled = float("nan") if read_s is None else call_s + read_s
-        records.append((*one, modelled, modelled / one.published_s - 1, one is given))
-    columns = [*Gather._fields, "modelled_s", "error", "fitted"]
-    return pd.DataFrame(records, columns=columns)
+    read_s = [gpu_reads(load, profile).seconds.value for load in loads]
+    modelled = call_s + pd.Series(read_s, dtype=float)
+    error = modelled / found["published_s"] - 1
+    return found.assign(modelled_s=modelled, error=error, fitted=fitted)
 
 
-def _gathers(reference: pd.DataFrame) -> Iterator[Gather]:
+#: What a published call was of, in the order of its columns.
+_CALL = ["rows", "dim", "dtype", "ids", "order"]
+
+
+def _gathers(reference: pd.DataFrame) -> pd.DataFrame:
     """The published calls, from the names under which they are filed."""
-    names = ["dataset", "workload", "variant", "metric", "value"]
-    for dataset, workload, variant, metric, value in reference[names].itertuples(index=False):
-        shape = re.fullmatch(r"random-(\d+)x(\d+)-(\w+)", dataset)
-        count = re.fullmatch(r"(\d+)-ids", workload)
-        if shape is None or count is None:
-            continue
-        one = Gather(
-            int(shape[1]),
-            int(shape[2]),
-            shape[3],
-            int(count[1]),
-            variant.removeprefix(f"{_GATHER_POLICY},"),
-            float(value),
-        )
-        if metric == "payload_in_one_second":
-            one = one._replace(published_s=one.ids * one.row_bytes / one.published_s)
-        yield one
+    shape = reference["dataset"].str.extract(r"^random-(?P<rows>\d+)x(?P<dim>\d+)-(?P<dtype>\w+)$")
+    count = reference["workload"].str.extract(r"^(?P<ids>\d+)-ids$")
+    found = pd.concat([shape, count, reference[["variant", "metric", "value"]]], axis=1).dropna()
+    found = found.astype({"rows": int, "dim": int, "ids": int, "value": float})
+    found["order"] = found["variant"].str.removeprefix(f"{_GATHER_POLICY},")
+    payload = found["ids"] * found["dim"] * found["dtype"].map(ITEM_BYTES)
+    per_second = found["metric"] == "payload_in_one_second"
+    found["published_s"] = found["value"].where(~per_second, payload / found["value"])
+    names = [*_CALL, "published_s"]
+    return found[names].sort_values(names, ignore_index=True)
 
 
 @cache
-def _load(one: Gather) -> MinibatchLoad:
+def _load(rows: int, dim: int, dtype: str, ids: int, order: str) -> MinibatchLoad:
     """Its reads, of ids like the published ones: uniform draws; sorted, each of them once."""
-    ids = np.random.default_rng(0).integers(0, one.rows, one.ids)
-    if one.order == "sorted":
-        ids = np.sort(pd.unique(ids))  # np.unique takes a hundred times as long for these
-    point = policy(_GATHER_POLICY).point(one.row_bytes, _ITEM_BYTES[one.dtype])
-    payload = ids.size * one.row_bytes
+    row_bytes = dim * ITEM_BYTES[dtype]
+    drawn = np.random.default_rng(0).integers(0, rows, ids)
+    if order == "sorted":
+        drawn = np.sort(pd.unique(drawn))  # np.unique takes a hundred times as long for these
+    point = policy(_GATHER_POLICY).point(row_bytes, ITEM_BYTES[dtype])
     path = DataPath(
-        payload,
-        gpu_link_read_bytes=payload,
-        gpu_requests=count_requests(point, ids, one.row_bytes).requests,
-        gpu_page_visits=page_visits(torch.from_numpy(ids), one.row_bytes),
+        drawn.size * row_bytes,
+        gpu_link_read_bytes=drawn.size * row_bytes,
+        gpu_requests=count_requests(point, drawn, row_bytes).requests,
+        gpu_page_visits=page_visits(torch.from_numpy(drawn), row_bytes),
     )
-    return load_of(path, table_bytes=one.rows * one.row_bytes, row_bytes=one.row_bytes)
+    return load_of(path, table_bytes=rows * row_bytes, row_bytes=row_bytes)
 
 
 def tables(reference: pd.DataFrame) -> str:

@@ -27,7 +27,7 @@ from rich.text import Text
 
 from gatherbench.bench.machine.env import joint_name
 from gatherbench.bench.meters.other_work import OtherWork, is_quiet
-from gatherbench.bench.model.profile import Constant, Curve, LinkProfile, ProfileError, load_profile
+from gatherbench.bench.model.profile import Constant, LinkProfile, ProfileError, load_profile
 from gatherbench.bench.probe import cases
 from gatherbench.bench.probe.cases import GIB
 from gatherbench.bench.probe.fit import (
@@ -259,7 +259,7 @@ def render(calibration: Calibration) -> RenderableType:
     constants.add_column("constant", no_wrap=True)
     constants.add_column("value", justify="right", no_wrap=True)
     constants.add_column("source")
-    for key, constant in calibration.profile.constants():
+    for key, constant in calibration.profile.constants.items():
         constants.add_row(key, _value(constant), Text(constant.source, style="dim"))
     held_out = Table(title="\nHeld out, and predicted", title_justify="left", box=None)
     held_out.add_column("what", no_wrap=True)
@@ -274,11 +274,8 @@ def render(calibration: Calibration) -> RenderableType:
     return Group(constants, held_out, *_closing(calibration))
 
 
-def _value(constant: Constant | Curve) -> str:
-    if isinstance(constant, Curve):
-        numbers = [rate for points in constant.values for _, rate in points]
-    else:
-        numbers = list(constant.values)
+def _value(constant: Constant) -> str:
+    numbers = constant.numbers
     return span(min(numbers), max(numbers), constant.unit) if numbers else "unknown"
 
 
@@ -309,7 +306,7 @@ def _closing(calibration: Calibration) -> Iterator[Text]:
     yield Text(f"{calibration.rounds} rounds, {calibration.seconds:.0f} s in all. Written:")
     for path in calibration.files:
         yield Text(f"  {path}", no_wrap=True)
-    if calibration.profile.gpu.launch.value is None:
+    if calibration.profile["gpu.launch"].value is None:
         yield Text(
             "It knows no GPU, so `gatherbench advise` does not use it; `gatherbench calibrate"
             " --base h100-sxm-pcie5` (or another of `gatherbench list profiles`) joins the two."

@@ -136,7 +136,7 @@ def predicted_rate(profile: LinkProfile, point: Point) -> float | None:
     if point.case != "host_gather" and profile.ranges():
         return None
     if point.case == "sm_read":
-        return profile.read.roof.at(point.span_bytes)
+        return profile["read.roof"].at(point.span_bytes)
     if point.case == "host_gather":
         profile = profile.with_constant("host.cores", float(point.threads), "as measured")
         size = float(1 << 26)
@@ -227,7 +227,7 @@ def _with_size(profile: LinkProfile, size: float, gathers: Mapping[Point, Measur
     fine = range(max(0, near - _COARSE + 1), min(len(TAGS), near + _COARSE))
     least, best = min(missed(number) for number in fine)
     tags = TAGS[best]
-    if profile.link.round_trip.value is not None and _better(least, unlimited):
+    if profile["link.round_trip"].value is not None and _better(least, unlimited):
         return RequestFit(size, tags, least)
     why = "not reached: the other limits explain every gather as well"
     return RequestFit(size, why, unlimited)
@@ -370,8 +370,8 @@ class Fit:
     def _dllp_share(self) -> None:
         """What the copy engine does not reach of the link's rate for payloads of the usual size."""
         profile = self.profile
-        raw, payload = profile.link.raw_rate.value, profile.link.max_payload.value
-        copied = profile.copy.to_device.value
+        raw, payload = profile["link.raw_rate"].value, profile["link.max_payload"].value
+        copied = profile["copy.to_device"].value
         share, why = None, "needs link.raw_rate, link.max_payload and copy.to_device"
         if raw is not None and payload is not None and copied is not None:
             share = 1 - copied * (payload + HEADER_BYTES + FRAMING_BYTES) / payload / raw

@@ -15,8 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from gatherbench.bench.model.advise.question import Graph
-from gatherbench.bench.model.hits import COLUMNS, SHOWN, Hits, policies, simulated
-from gatherbench.bench.model.kept_share import WORTH, KeptShare
+from gatherbench.bench.model.hits import (
+    COLUMNS,
+    SHOWN,
+    WORTH,
+    Hits,
+    KeptShare,
+    policies,
+    simulated,
+)
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.units import quantity, span
 from gatherbench.bench.show.figures.curves import CurveAxes, curves

@@ -11,6 +11,8 @@ from typing import Any
 from gatherbench.bench.machine.env import this_machine
 from gatherbench.bench.model.advise.caches import with_caches
 from gatherbench.bench.model.advise.question import (
+    GBIT,
+    GIB,
     AdviceError,
     Question,
     dataset_graph,
@@ -35,7 +37,10 @@ _SAME = ("dataset", "scale", "model", "hidden", "fanouts")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command line says; 0 and empty strings: not said. See ``commands/advise.py``."""
+    """What the command line says, in its units; 0 and empty strings: not said.
+
+    See ``commands/advise.py``.
+    """
 
     dataset: str = ""
     nodes: int = 0
@@ -49,9 +54,9 @@ class Asked:
     model: str = "sage"
     hidden: int = 16
     gpus: int = 1
-    gpu_memory_bytes: float = 0.0
-    host_memory_bytes: float = 0.0
-    network_rate: float = 0.0
+    gpu_memory: float = 0.0
+    host_memory: float = 0.0
+    network: float = 0.0
     disk: str = ""
     profile: str = ""
     machines: int = 1
@@ -85,10 +90,10 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
         asked.model,
         asked.hidden,
         asked.gpus,
-        asked.gpu_memory_bytes or None,
+        asked.gpu_memory * GIB or None,
         asked.machines,
-        asked.host_memory_bytes or None,
-        asked.network_rate or None,
+        asked.host_memory * GIB or None,
+        asked.network * GBIT or None,
         *disk_of(asked.disk),
     )
     profile, said = chosen_profile(asked.profile, calibrations)
@@ -181,7 +186,7 @@ def chosen_profile(name: str, calibrations: Path) -> tuple[LinkProfile, tuple[st
             f"this machine is not calibrated (gatherbench calibrate): {DEFAULT_PROFILE} instead",
         )
     profile = load_profile(own)
-    if profile.gpu.launch.value is None:
+    if profile["gpu.launch"].value is None:
         return load_profile(DEFAULT_PROFILE), (
             f"{own} knows no GPU: {DEFAULT_PROFILE} instead (gatherbench calibrate --base NAME"
             " joins the two)",

@@ -14,7 +14,6 @@ from gatherbench.bench.model.advise.rank import (
     gib,
     off_disk,
     option_of,
-    predict,
     ranked,
 )
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
@@ -42,7 +41,7 @@ def with_caches(advice: Advice) -> Advice:
 
     One for each policy: the smallest that is level with its largest, in every case.
     """
-    question, memory = advice.question, advice.profile.host.memory.value
+    question, memory = advice.question, advice.profile["host.memory"].value
     if not off_disk(question, advice.profile):
         return advice
     if memory is None:
@@ -54,9 +53,9 @@ def with_caches(advice: Advice) -> Advice:
     room = MOST_MEMORY * memory / question.gpus / question.graph.table_bytes
     caches: list[Cache] = []
     options: list[Option] = []
-    for policies in _by_policy(advice.sizes, room):
+    for paths in _by_policy(advice.sizes, room):
         mine = []
-        for path in policies:
+        for path in paths:
             every = zip(advice.sizes, direct, requests, strict=True)
             loads = [_load(path, question, *one) for one in every]
             mine.append(_modelled(path, loads, advice, memory))
@@ -113,11 +112,8 @@ def _modelled(
     path: DiskCached, loads: Sequence[MinibatchLoad], advice: Advice, memory: float
 ) -> tuple[Cache, Option]:
     """A cache, and the option that it is."""
-    question, profile = advice.question, advice.profile
-    epochs = [predict(question, load, profile) for load in loads]
-    times = [epoch.epoch_s.value for corners in epochs for epoch in corners]
-    known = tuple(seconds for seconds in times if seconds is not None)
-    held = _share(path) * question.gpus * question.graph.table_bytes
+    option, _ = option_of(path, loads, advice.question, advice.sizes, advice.profile)
+    held = _share(path) * advice.question.gpus * advice.question.graph.table_bytes
     cache = Cache(
         path.policy,
         path.variant,
@@ -125,28 +121,21 @@ def _modelled(
         held,
         held / memory,
         tuple(1 - load.disk_payload_bytes / load.payload_bytes for load in loads),
-        known if len(known) == len(times) else (),
+        option.epochs_s,
     )
-    largest = max(range(len(loads)), key=lambda i: advice.sizes[i].rows)
-    slowest = max(epochs[largest], key=lambda one: one.epoch_s.value or 0.0)
-    option = option_of(path, loads[largest], slowest, question, advice.sizes[largest], profile)
     ends = dict.fromkeys(f"{rate:.0%}" for rate in (min(cache.hit_rates), max(cache.hit_rates)))
     placement = (
         f"on the disk, {gib(held)} of it ({cache.table_share:.0%}) in host memory, which holds"
         f" {' to '.join(ends)} of the rows asked for"
     )
-    fits = {"epochs_s": cache.epochs_s, "host_bytes": held, "cache_bytes": held}
-    return cache, replace(option, placement=placement, **fits)  # type: ignore[arg-type]
+    return cache, replace(option, placement=placement, host_bytes=held, cache_bytes=held)
 
 
 def _enough(by_size: Sequence[Option]) -> Option:
     """The smallest that the largest gains nothing over."""
     most = by_size[-1].epochs_s
-    return next(
-        option
-        for option in by_size
-        if all(a <= LEVEL * b for a, b in zip(option.epochs_s, most, strict=True))
-    )
+    level = (all(a <= LEVEL * b for a, b in zip(o.epochs_s, most, strict=True)) for o in by_size)
+    return next(option for option, enough in zip(by_size, level, strict=True) if enough)
 
 
 def _said(sizes: Sequence[MinibatchSizes]) -> Iterator[str]:

@@ -24,11 +24,14 @@ _DISK = re.compile(rf"(?:{_NUMBER}([kM]?)(?:,{_NUMBER}([MG])B/s)?)?")
 _FACTORS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}
 #: A disk as it is written.
 DISK = "250k,3GB/s for 250 thousand reads of 4 KiB a second and 3 GB/s"
+GIB = 1 << 30
+#: Bytes a second.
+GBIT = 1e9 / 8
 #: What may be said of a machine: option, constant, field, in which unit, and how it is written.
 _SAID = (
-    ("--gpu-memory", "gpu.memory", "gpu_memory_bytes", 2**30, "GiB", "24 for 24 GiB"),
-    ("--host-memory", "host.memory", "host_memory_bytes", 2**30, "GiB", "512 for 512 GiB"),
-    ("--network", "network.rate", "network_rate", 1e9 / 8, "Gb/s", "400 for 400 Gb/s"),
+    ("--gpu-memory", "gpu.memory", "gpu_memory_bytes", GIB, "GiB", "24 for 24 GiB"),
+    ("--host-memory", "host.memory", "host_memory_bytes", GIB, "GiB", "512 for 512 GiB"),
+    ("--network", "network.rate", "network_rate", GBIT, "Gb/s", "400 for 400 Gb/s"),
     ("--disk", "disk.iops", "disk_iops", 1e3, "thousand reads a second", DISK),
     ("--disk", "disk.bandwidth", "disk_bandwidth", 1e9, "GB/s", DISK),
 )

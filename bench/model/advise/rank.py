@@ -164,20 +164,15 @@ def advise(
     on_gpu: tuple[str, str] | None = None
     for strategy, load in distinct_paths(question, largest, profile, known):
         loads = [load if one is largest else average_load(strategy, question, one) for one in sizes]
-        epochs = {id(one): predict(question, one, profile) for one in loads}
-        slowest = max(epochs[id(load)], key=lambda one: one.epoch_s.value or 0.0)
-        every = [epoch.epoch_s.value for one in loads for epoch in epochs[id(one)]]
-        times = tuple(seconds for seconds in every if seconds is not None)
-        option = option_of(strategy, load, slowest, question, largest, profile)
-        option = replace(option, epochs_s=times if len(times) == len(every) else ())
+        option, left_out = option_of(strategy, loads, question, sizes, profile)
         seen = known.get(option.path)
         if seen is not None:
-            times = (seen[0],) * len(every)
-            option = replace(option, epochs_s=times, basis=MEASURED, source=seen[1])
+            cases = len(sizes) * len(profile.corners())
+            option = replace(option, epochs_s=seen[:1] * cases, basis=MEASURED, source=seen[1])
             if not question.gpu_memory_bytes:  # it ran on the very GPU that is asked about
                 option = replace(option, fits=True)
         if option.fits is not False:
-            remarks.update(dict.fromkeys(slowest.epoch_s.remarks))
+            remarks.update(dict.fromkeys(left_out))
         if largest.law and 0 < load.gpu_table_bytes < load.table_bytes:
             remarks[
                 "computed minibatches ask for every row alike: those of a graph do not, and a path"
@@ -242,7 +237,7 @@ def drawn(load: MinibatchLoad, profile: LinkProfile) -> MinibatchLoad:
 
     They cost every strategy the same; a remark says so.
     """
-    rate = profile.host.sample_rate
+    rate = profile["host.sample_rate"]
     if rate.value is not None:
         return load
     said = f"without drawing minibatches, which all share (host.sample_rate: {rate.source})"
@@ -259,12 +254,13 @@ def distinct_paths(
 
     They are each strategy's default, and those that differ from it, or from one that fetches
     further ahead, in one parameter. Those that learn while they fetch are left out. Shares of the
-    GPU do not count: they are found when the path is opened; nor do page visits on a machine of
-    which nobody knows what they cost. Variants that are ``wanted`` (strategy, variant) are there in
-    any case, but for those that nobody would train with, or that have to know a graph which is not
-    there. Of one GPU nothing is sharded, and what fits in memory is not left on a disk.
+    GPU do not count: they are found when the path is opened; nor do reads in flight at a disk, nor
+    page visits on a machine of which nobody knows what they cost. Variants that are ``wanted``
+    (strategy, variant) are there in any case, but for those that nobody would train with, or that
+    have to know a graph which is not there. Of one GPU nothing is sharded, and what fits in memory
+    is not left on a disk.
     """
-    told = profile.read.page_visits.value is not None
+    told = bool(profile["read.page_visits"].values)
     for kind in STRATEGIES:
         seen: list[MinibatchLoad] = []
         measured = (one for one in variants(kind) if (one.name, one.variant) in wanted)
@@ -272,16 +268,13 @@ def distinct_paths(
             known = (strategy.name, strategy.variant) in wanted
             if strategy.aside or sizes.knowledge.missing(strategy.needs - _GIVEN):
                 continue
-            if kind in _SIMULATED and not known:
-                continue
-            if "file" in strategy.needs and not (known or off_disk(question, profile)):
-                continue
             if question.world == 1 and is_sharded(strategy):
                 continue
-            if strategy.learns and not known:
+            in_memory = "file" in strategy.needs and not off_disk(question, profile)
+            if not known and (kind in _SIMULATED or strategy.learns or in_memory):
                 continue
             load = average_load(strategy, question, sizes)
-            alike = replace(load, gpu_share=0.0)
+            alike = replace(load, gpu_share=0.0, disk_depth=0)
             alike = alike if told else replace(alike, gpu_page_visits=None)
             if alike not in seen or known:
                 seen.append(alike)
@@ -307,7 +300,7 @@ def is_sharded(strategy: Strategy) -> bool:
 
 def off_disk(question: Question, profile: LinkProfile) -> bool:
     """Whether paths from a disk are worth a word: a disk was named, or memory is too small."""
-    host = profile.host.memory.value
+    host = profile["host.memory"].value
     full = host is not None and question.graph.table_bytes > host
     return full or question.disk_iops is not None
 
@@ -334,6 +327,7 @@ def average_load(strategy: Strategy, question: Question, sizes: MinibatchSizes) 
         gpu_table_bytes=max(strategy.gpu_table_bytes(graph.table_bytes, one) for one in every),
         row_bytes=graph.row_bytes,
         lookahead=strategy.lookahead,
+        disk_depth=strategy.disk_depth,
         gpu_share=strategy.gpu_share,
         sampled_edges=sum(sizes.num_edges),
     )
@@ -422,16 +416,25 @@ def _assumed(
 
 def option_of(
     strategy: Strategy,
-    load: MinibatchLoad,
-    epoch: EpochPrediction,
+    loads: Sequence[MinibatchLoad],
     question: Question,
-    sizes: MinibatchSizes,
+    sizes: Sequence[MinibatchSizes],
     profile: LinkProfile,
-) -> Option:
-    """The strategy as an option, still without its epochs."""
-    memory, host = profile.gpu.memory.value, profile.host.memory.value
+) -> tuple[Option, tuple[str, ...]]:
+    """The strategy as an option, with what its slowest epoch leaves out.
+
+    Args:
+        loads: its average minibatch of each of ``sizes``.
+    """
+    every = [predict(question, load, profile) for load in loads]
+    times = [epoch.epoch_s.value for epochs in every for epoch in epochs]
+    largest = max(range(len(sizes)), key=lambda i: sizes[i].rows)
+    load = loads[largest]
+    epoch = max(every[largest], key=lambda one: one.epoch_s.value or 0.0)
+    memory, host = profile["gpu.memory"].value, profile["host.memory"].value
     sharded = is_sharded(strategy)
-    need, host_bytes = gpu_need(load, question, sizes), host_need(load, question, sharded=sharded)
+    need = gpu_need(load, question, sizes[largest])
+    host_bytes = host_need(load, question, sharded=sharded)
     placed = placement(load, question, sharded=sharded)
     fits = None if memory is None else need <= TABLE_SHARE * memory
     if fits is False:
@@ -444,11 +447,11 @@ def option_of(
         reason = f"Not known: {'; '.join(epoch.epoch_s.unknown)}."
     else:
         reason = _sentence(epoch, -(-question.batches // question.world))
-    return Option(
+    option = Option(
         strategy.name,
         strategy.variant,
         strategy.summary,
-        epochs_s=(),
+        epochs_s=() if None in times else tuple(seconds or 0.0 for seconds in times),
         basis=MODELLED,
         source=f"link model, profile {profile.name}",
         bound=epoch.bound,
@@ -462,6 +465,7 @@ def option_of(
         placement=placed,
         sharded=sharded,
     )
+    return option, epoch.epoch_s.remarks
 
 
 #: What the parts of a minibatch are called in a sentence.

@@ -65,7 +65,7 @@ def headline(advice: Advice) -> str:
 def _stay_there(advice: Advice, resident: Option) -> str:
     """Of a table that fits in GPU memory: keep it there."""
     said = (
-        f"{gib(advice.profile.gpu.memory.value or 0.0)}: keep it there ({resident.strategy})"
+        f"{gib(advice.profile['gpu.memory'].value or 0.0)}: keep it there ({resident.strategy})"
         " and none of the other paths matters."
     )
     first = advice.ranked[0] if advice.ranked else resident
@@ -78,17 +78,17 @@ def _stay_there(advice: Advice, resident: Option) -> str:
 
 def _no_room(advice: Advice) -> str:
     """In which memory the table does not fit."""
-    resident, host = advice.resident, advice.profile.host.memory.value
+    resident, host = advice.resident, advice.profile["host.memory"].value
     if resident is not None and resident.fits is None:
         said = ", and how much memory the GPU has is not known (say --gpu-memory)"
     else:
-        said = f" and does not fit in the GPU's {gib(advice.profile.gpu.memory.value or 0.0)}"
+        said = f" and does not fit in the GPU's {gib(advice.profile['gpu.memory'].value or 0.0)}"
     return said + (f", nor in the {gib(host or 0.0)} of a host" if _too_large(advice) else "")
 
 
 def _too_large(advice: Advice) -> bool:
     """Whether the table is known not to fit in a host's memory."""
-    host = advice.profile.host.memory.value
+    host = advice.profile["host.memory"].value
     return host is not None and advice.question.graph.table_bytes > host
 
 
@@ -96,7 +96,7 @@ def _nothing(advice: Advice) -> str:
     """Why nothing is ranked."""
     if all(option.fits is False for option in advice.unranked):
         return "; nor do the minibatches of any path: make them smaller."
-    if _too_large(advice) and not advice.profile.disk.iops.values:
+    if _too_large(advice) and not advice.profile["disk.iops"].values:
         return (
             ": take more machines, or a disk, whose speed nobody knows yet: measure it (gatherbench"
             " calibrate) or say it (--disk IOPS,BANDWIDTH)."
@@ -317,7 +317,7 @@ def placements(advice: Advice) -> list[str]:
             f"{_name(first)} ({first.placement}, {_times(first)}) {order} {_name(second)}"
             f" ({second.placement}, {_times(second)})."
         )
-    gpu, host = advice.profile.gpu.memory.value, advice.profile.host.memory.value
+    gpu, host = advice.profile["gpu.memory"].value, advice.profile["host.memory"].value
     rooms = {
         "replicated in host memory": host,
         "sharded over host memory": host and question.machines * host,

@@ -200,7 +200,7 @@ def modelled_gather_rates(
 
 def modelled_roofs(profile: LinkProfile) -> pd.DataFrame:
     """The link's raw rate in GB/s: ``kind``, ``name``, ``y``."""
-    raw = profile.link.raw_rate.value
+    raw = profile["link.raw_rate"].value
     rows = [] if raw is None else [("modelled", "raw link", raw / 1e9)]
     return pd.DataFrame(rows, columns=["kind", "name", "y"])
 

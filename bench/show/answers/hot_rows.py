@@ -12,7 +12,7 @@ import pandas as pd
 
 from gatherbench.bench.model.advise.question import Question, graph_sizes, source_graph
 from gatherbench.bench.model.advise.rank import average_load, predict
-from gatherbench.bench.model.kept_share import keeping
+from gatherbench.bench.model.hits import keeping
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.kept import found_on_device, line_names

@@ -28,7 +28,6 @@ from gatherbench.bench.model.advise.rank import (
     average_load,
     best_kept,
     distinct_paths,
-    gib,
     gpu_need,
     pinned_need,
     predict,
@@ -42,7 +41,7 @@ from gatherbench.bench.model.advise.show import (
     render,
     to_json,
 )
-from gatherbench.bench.model.profile import ProfileError, load_profile
+from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.model.validate import drawn_by_program
 from gatherbench.bench.read.units import span
 from gatherbench.strategies.places import TABLE_SHARE
@@ -135,33 +134,21 @@ def test_a_table_that_leaves_no_room_beside_it_does_not_fit() -> None:
         assert advice_on(asked).table_fits is fits
 
 
-def test_a_gpu_of_unknown_memory_is_said() -> None:
-    profile = PROFILE.with_constant("gpu.memory", None, "nobody knows")
-    advice = advice_on(SMALL, profile)
-    assert advice.table_fits is None
-    assert "is not known (say --gpu-memory)" in headline(advice)
-    assert {option.fits for option in advice.ranked} == {None}
-
-
 def test_unknown_constants_leave_options_unranked_with_the_reason() -> None:
     profile = PROFILE.with_constant("copy.pageable", None, "nobody measured it")
     advice = advice_on(SMALL, profile)
     (option,) = advice.unranked
     assert (option.strategy, option.variant) == ("cpu_gather", "naive")
     assert option.reason == "Not known: copy.pageable: nobody measured it."
+    roomless = advice_on(SMALL, PROFILE.with_constant("gpu.memory", None, "nobody knows"))
+    assert roomless.table_fits is None
+    assert "is not known (say --gpu-memory)" in headline(roomless)
+    assert {option.fits for option in roomless.ranked} == {None}
     profile = PROFILE.with_constant("gpu.launch", None, "nobody measured it")
     nothing = advice_on(LARGE, profile)
     assert not nothing.ranked
     assert "Nothing can be ranked" in headline(nothing)
     assert "calibrate --base" in headline(nothing)
-
-
-def test_what_is_left_out_is_what_is_not_known() -> None:
-    """Every path's requests and page visits are counted: only constants are missing."""
-    said = "a limit is not known and left out: "
-    left_out = [r.removeprefix(said) for r in advice_on(LARGE).remarks if r.startswith(said)]
-    assert left_out
-    assert {r.split()[0].rstrip(":") for r in left_out} <= set(PROFILE.unknown())
 
 
 def test_minibatches_that_fit_nowhere_are_said() -> None:
@@ -176,18 +163,6 @@ def test_how_fast_minibatches_are_drawn_is_said_with_its_source_or_left_out_of_a
     advice = advice_on(LARGE, PROFILE.with_constant("host.sample_rate", None, "not measured"))
     assert len(advice.ranked) == len(advice_on(LARGE).ranked)
     assert any("without drawing minibatches, which all share" in r for r in advice.remarks)
-
-
-def test_machines_share_the_minibatches_and_nothing_else() -> None:
-    one, four = advice_on(LARGE), advice_on(replace(LARGE, machines=4))
-    seconds = [{(o.strategy, o.variant): o.longest_s for o in a.ranked} for a in (one, four)]
-    assert seconds[0].keys() == seconds[1].keys()
-    for key, alone in seconds[0].items():
-        together = seconds[1][key]
-        assert together == pytest.approx(alone / 4, rel=0.02)
-    said = "without averaging gradients (network.rate: a network is its cluster's"
-    assert any(said in remark for remark in four.remarks)
-    assert not any(said in remark for remark in one.remarks)
 
 
 def test_a_part_that_another_hides_is_beside_it() -> None:
@@ -216,12 +191,6 @@ def test_what_gpus_would_share_and_nobody_knows_is_said() -> None:
         "as if GPUs shared no ports (node.root_ports",
         "as if GPUs shared no host memory (host.memory_rate",
     ]
-
-
-def test_more_gpus_than_the_machine_has_are_remarked_on() -> None:
-    remark = "4 GPUs in a machine that is known with 1"
-    assert remark in advice_on(replace(SMALL, gpus=4)).remarks
-    assert remark not in advice_on(SMALL).remarks
 
 
 @pytest.mark.parametrize(
@@ -286,18 +255,10 @@ def text_of(advice: Any) -> str:
 
 def test_the_table_names_every_option_and_calls_it_modelled() -> None:
     text = text_of(advice_on(LARGE))
-    for option in advice_on(LARGE).ranked:
-        assert option.strategy in text
+    assert all(option.strategy in text for option in advice_on(LARGE).ranked)
     assert text.count("modelled") >= 6
     assert "not ranked: all_in_gpu" in text
     assert "computed, not sampled" in text
-
-
-def test_paths_without_a_place_share_a_line_where_the_reason_is_one() -> None:
-    advice = advice_on(replace(LARGE, gpus=8, machines=2))
-    reasons = {option.reason for option in advice.unranked}
-    assert 0 < len(reasons) < len(advice.unranked)
-    assert text_of(advice).count("not ranked: ") == len(reasons)
 
 
 @pytest.mark.parametrize(
@@ -317,10 +278,13 @@ def test_paths_without_a_place_share_a_line_where_the_reason_is_one() -> None:
         (Asked(nodes=10, edges=20, dim=4, machines=0), "--machines 0"),
         (Asked(nodes=10, edges=20, dim=4, train_nodes=11), "--train-nodes 11"),
         (Asked(nodes=10, edges=20, dim=4, classes=-1), "--classes -1"),
-        (Asked(nodes=10, edges=20, dim=4, gpu_memory_bytes=-1.0), "--gpu-memory"),
-        (Asked(nodes=10, edges=20, dim=4, gpu_memory_bytes=1e5), "--gpu-memory: 9.3.*e-05 GiB"),
-        (Asked(nodes=10, edges=20, dim=4, host_memory_bytes=1e5), "--host-memory: 9.3.*write 512"),
-        (Asked(nodes=10, edges=20, dim=4, network_rate=1.25e5), "--network: 0.001 Gb/s; expected"),
+        (Asked(nodes=10, edges=20, dim=4, gpu_memory=-1.0), "--gpu-memory"),
+        (Asked(nodes=10, edges=20, dim=4, gpu_memory=1e-4), "--gpu-memory: 0.0001 GiB"),
+        (
+            Asked(nodes=10, edges=20, dim=4, host_memory=1e-4),
+            "--host-memory: 0.0001 GiB.*write 512",
+        ),
+        (Asked(nodes=10, edges=20, dim=4, network=1e-3), "--network: 0.001 Gb/s; expected"),
         (Asked(nodes=10, edges=20, dim=4, disk="fast"), "--disk 'fast': write 250k,3GB/s"),
         (Asked(nodes=10, edges=20, dim=4, disk="250k,3GiB/s"), "--disk '250k,3GiB/s': write 250k"),
         (Asked(nodes=10, edges=20, dim=4, disk="1"), "--disk: 0.001 thousand reads a second; exp"),
@@ -333,12 +297,6 @@ def test_paths_without_a_place_share_a_line_where_the_reason_is_one() -> None:
 )
 def test_what_has_no_answer_is_said(asked: Asked, message: str, tmp_path: Path) -> None:
     with pytest.raises(AdviceError, match=message):
-        answer(asked, tmp_path, tmp_path)
-
-
-def test_a_profile_that_is_not_there_is_said(tmp_path: Path) -> None:
-    asked = Asked(nodes=1000, edges=9000, dim=4, profile="rtx3090-pcie5")
-    with pytest.raises(ProfileError, match="did you mean"):
         answer(asked, tmp_path, tmp_path)
 
 
@@ -407,10 +365,6 @@ def test_this_machines_calibration_is_taken_if_it_knows_a_gpu(
     advice = answer(asked, tmp_path, tmp_path)
     assert advice.profile.name == "rtx3090-pcie4"
     assert any("knows no GPU" in r for r in advice.remarks)
-
-
-def test_bytes_read_well() -> None:
-    assert [gib(b) for b in (1 << 20, 3 << 30)] == ["1 MiB", "3 GiB"]
 
 
 def test_what_the_profile_knows_as_a_range_makes_epochs_range() -> None:
@@ -548,7 +502,8 @@ def test_minibatches_are_drawn_at_this_projects_rate_but_where_a_program_is_name
     own = answer(asked, tmp_path, tmp_path)
     named = answer(replace(asked, sampler="pytorch-direct"), tmp_path, tmp_path)
     rates = [
-        (a.profile.host.sample_rate.value, a.profile.host.sample_cores.value) for a in (own, named)
+        (a.profile["host.sample_rate"].value, a.profile["host.sample_cores"].value)
+        for a in (own, named)
     ]
     assert rates == [(pytest.approx(94_500 / 1.61e-3, rel=1e-3), 2.0), (20.93e6, 5.0)]
     assert own.ranked[0].bound == "link"

@@ -14,9 +14,6 @@ from typer.testing import CliRunner
 from gatherbench.bench.cli import app
 from gatherbench.bench.commands import advise as advise_command
 from gatherbench.bench.model import sweeps
-from gatherbench.bench.model.advise import answer as advise_answer
-from gatherbench.bench.model.advise.answer import Asked
-from gatherbench.bench.model.advise.question import AdviceError
 from gatherbench.bench.show.figures import curves, paper
 
 NUMBERS = ["--nodes", "300000", "--edges", "6000000", "--dim", "100", "--profile", "rtx3090-pcie4"]
@@ -29,21 +26,6 @@ def test_numbers_alone_are_answered() -> None:
     assert "The feature table takes 114 MiB and fits" in done.output
     for name in ("cpu_gather naive", "async_zero_copy", "all_in_gpu"):
         assert name in done.output
-
-
-@pytest.mark.parametrize("nodes", ["3e5", "300_000", "0.3e6", "300k", "0.3M", "0.0003B"])
-def test_large_counts_are_read_as_people_write_them(
-    nodes: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Asked] = []
-
-    def answered(one: Asked, *_: Path) -> None:
-        asked.append(one)
-        raise AdviceError("enough")
-
-    monkeypatch.setattr(advise_answer, "answer", answered)
-    CliRunner().invoke(app, ["advise", *NUMBERS[:1], nodes, *NUMBERS[2:]])
-    assert [one.nodes for one in asked] == [300_000]
 
 
 def test_reasons_are_sentences_of_their_own_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,14 +100,6 @@ def test_bad_input_is_told_with_status_2(arguments: list[str], message: str) -> 
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.replace("│", " ").split())
-
-
-@pytest.mark.usefixtures("one_sweep")
-def test_a_figure_of_no_format_is_bad_input(tmp_path: Path) -> None:
-    path = str(tmp_path / "sweeps.docx")
-    done = CliRunner().invoke(app, ["advise", *NUMBERS, "--figure", path])
-    assert done.exit_code == 2
-    assert "docx" in done.stderr
 
 
 def test_a_dataset_without_a_node_to_train_on_is_bad_input(

@@ -81,16 +81,6 @@ def test_computed_minibatches_are_those_of_a_sampled_graph(
     assert sizes.num_edges == pytest.approx(edges_drawn, rel=0.06)
 
 
-def test_the_rows_of_two_known_graphs() -> None:
-    """128,820 and 19,317 rows were sampled from such graphs with the default fan-outs."""
-    for law, nodes, edges, rows in (
-        ("uniform", 200_000, 4_000_000, 128_820),
-        ("powerlaw", 20_000, 320_000, 19_317),
-    ):
-        (sizes,) = graph_sizes(Question(graph_of(nodes, edges, 100, laws=(law,))))
-        assert sizes.rows == pytest.approx(rows, rel=0.02)
-
-
 def of_graph(nodes: int, edges: int, batch: int = 1000, train: int = 0) -> list[MinibatchSizes]:
     graph = graph_of(nodes, edges, 4, train_nodes=train)
     return list(graph_sizes(Question(graph, batch_size=batch)))

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from gatherbench.bench.model.epoch import epoch_seconds, minibatch_parts, predict_batches
 from gatherbench.bench.model.estimate import Estimate, combine
-from gatherbench.bench.model.load import MinibatchLoad, load_of, serving
+from gatherbench.bench.model.load import MinibatchLoad, serving
 from gatherbench.bench.model.physics import Part, disk_read
-from gatherbench.bench.model.predict import declared_load
 from gatherbench.bench.model.profile import LinkProfile, Points, load_profile
-from gatherbench.strategies.data_path import DataPath
 
 BARE = load_profile("rtx3090-pcie4")
 
@@ -73,6 +71,10 @@ def check_disk(disk: Disk) -> None:
     for requests, rate in ((1.0, 20e3), (8.0, 50e3), (64.0, 80e3), (128.0, 250e3), (1e6, 250e3)):
         few = replace(READS, disk_requests=requests, disk_bytes=0.0)
         assert disk(few, machine()).seconds.value == pytest.approx(requests / rate)
+    # Nor more than the path keeps: of many, 64 or 8.
+    for depth, rate in ((64, 80e3), (8, 50e3)):
+        shallow = replace(READS, disk_depth=depth, disk_bytes=0.0)
+        assert disk(shallow, machine()).seconds.value == pytest.approx(ROWS / rate)
 
 
 def test_the_slower_of_reads_and_bytes_counts() -> None:
@@ -88,7 +90,7 @@ def one_after_the_other(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 def always_deep(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """As if there were always as many reads in flight as there may be."""
-    best = profile.with_constant("disk.iops", profile.disk.iops.at(128), "made up")
+    best = profile.with_constant("disk.iops", profile["disk.iops"].at(128), "made up")
     return disk_read(load, best)
 
 
@@ -146,8 +148,7 @@ def test_ranks_of_a_machine_share_its_disk_and_machines_have_one_each() -> None:
 def test_what_a_rank_reads_for_others_comes_off_its_disk_too() -> None:
     sent = replace(READS, payload_bytes=2 * READS.payload_bytes, peer_bytes=READS.payload_bytes)
     double = serving(sent)
-    assert double.disk_requests == 2 * ROWS
-    assert double.disk_bytes == 2 * ROWS * 4096
+    assert (double.disk_requests, double.disk_bytes) == (2 * ROWS, 2 * ROWS * 4096)
     assert double.disk_payload_bytes == 2 * ROWS * 512
 
 
@@ -160,12 +161,6 @@ def test_an_unknown_disk_is_a_reason_with_the_remedy() -> None:
     epoch = predict_batches(READS, BARE, 10)
     assert epoch.epoch_s.unknown == (why,)
     assert epoch.bound == "unknown"
-
-
-def test_an_unknown_bandwidth_is_left_out_and_said() -> None:
-    part = disk_read(READS, machine(bandwidth=None))
-    assert part.seconds.value == pytest.approx(0.1)
-    assert part.seconds.remarks == ("a limit is not known and left out: disk.bandwidth: made up",)
 
 
 @pytest.mark.parametrize("missing", ["disk_bytes", "disk_requests"])
@@ -183,37 +178,6 @@ def test_a_path_without_a_disk_has_no_such_part() -> None:
     assert list(minibatch_parts(READS, machine()).named) == [
         "sample", "disk", "gather", "transfer", "train",
     ]  # fmt: skip
-
-
-DECLARED = {
-    "fetch.declared_payload": 1e6,
-    "fetch.row": 500.0,
-    "fetch.lookahead": 1.0,
-    "fetch.gpu_share": 0.0,
-    "sample.minibatches": 4.0,
-    "sample.edges": 4e6,
-    "train.operations": 1e9,
-    "train.gpu_memory": 1e9,
-    "train.launches": 400.0,
-    "train.structure": 6.4e7,
-}
-
-
-def test_a_run_declares_its_reads() -> None:
-    """Over four minibatches: 8000 reads of 32.8 MB for 1 MB of rows."""
-    disk = {"fetch.disk_payload": 1e6, "fetch.disk_read": 32.8e6, "fetch.disk_requests": 8000.0}
-    load = declared_load(DECLARED | disk, 1e9)
-    assert (load.disk_payload_bytes, load.disk_bytes, load.disk_requests) == (25e4, 8.2e6, 2000.0)
-    mapped = declared_load(DECLARED | {"fetch.disk_payload": 1e6}, 1e9)
-    assert (mapped.disk_bytes, mapped.disk_requests) == (None, None)
-    older = declared_load(DECLARED, 1e9)
-    assert (older.disk_payload_bytes, older.disk_bytes, older.disk_requests) == (0.0, 0.0, 0.0)
-
-
-def test_a_data_path_says_what_it_reads() -> None:
-    path = DataPath(1024, disk_payload_bytes=1024, disk_bytes=8192, disk_requests=2)
-    load = load_of(path, share=0.5)
-    assert (load.disk_payload_bytes, load.disk_bytes, load.disk_requests) == (512, 4096, 1)
 
 
 @settings(deadline=None, max_examples=30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -41,27 +42,26 @@ def check_sharing(model: Simulate) -> None:
     assert [end for _, end in times] == pytest.approx([2, 2, 1])
 
 
-def nothing_shared(activities: Sequence[Activity]) -> list[tuple[float, float]]:
-    return simulate([replace(a, demands={}) for a in activities])
+def changed(**change: Callable[[Activity], object]) -> Simulate:
+    """All activities with one field of another value."""
+    return lambda every: simulate(
+        [replace(a, **{name: value(a) for name, value in change.items()}) for a in every]  # type: ignore[arg-type]
+    )
 
 
-def nothing_reserved(activities: Sequence[Activity]) -> list[tuple[float, float]]:
-    return simulate([replace(a, reserved=False) for a in activities])
-
-
-def held_whole(activities: Sequence[Activity]) -> list[tuple[float, float]]:
-    return simulate([replace(a, demands=dict.fromkeys(a.demands, 1.0)) for a in activities])
-
-
-def no_order(activities: Sequence[Activity]) -> list[tuple[float, float]]:
-    return simulate([replace(a, after=()) for a in activities])
+WRONG_SHARING = {
+    "nothing shared": changed(demands=lambda a: {}),
+    "nothing reserved": changed(reserved=lambda a: False),
+    "held whole": changed(demands=lambda a: dict.fromkeys(a.demands, 1.0)),
+    "no order": changed(after=lambda a: ()),
+}
 
 
 def test_resources_are_shared_fairly() -> None:
     check_sharing(simulate)
 
 
-@pytest.mark.parametrize("wrong", [nothing_shared, nothing_reserved, held_whole, no_order])
+@pytest.mark.parametrize("wrong", WRONG_SHARING.values(), ids=WRONG_SHARING)
 def test_wrong_sharing_is_rejected(wrong: Simulate) -> None:
     with pytest.raises(AssertionError):
         check_sharing(wrong)
@@ -188,67 +188,43 @@ def check_limits(model: Epoch) -> None:
     assert long.epoch_s == pytest.approx(1.0 + 1000 * 3.0 + 2.0)
 
 
-def added_up(parts: Parts, batches: int) -> Timeline:
-    seconds = [p.seconds.value or 0.0 for p in (parts.sample, parts.transfer, parts.train) if p]
-    return Timeline(batches * sum(seconds), *(batches * s for s in seconds))
+def summed(fold: Callable[[list[float]], float]) -> Epoch:
+    """Minibatches that take the ``fold`` of their parts, one after the other."""
+
+    def epoch(parts: Parts, batches: int) -> Timeline:
+        seconds = [p.seconds.value or 0.0 for p in (parts.sample, parts.transfer, parts.train) if p]
+        return Timeline(batches * fold(seconds), 0.0, 0.0, batches * seconds[-1])
+
+    return epoch
 
 
-def never_ahead(parts: Parts, batches: int) -> Timeline:
-    return run_epoch(replace(parts, lookahead=0), batches)
+def with_parts(change: Callable[[Parts], dict[str, Any]]) -> Epoch:
+    return lambda parts, batches: run_epoch(replace(parts, **change(parts)), batches)
 
 
-def always_ahead(parts: Parts, batches: int) -> Timeline:
-    return run_epoch(replace(parts, lookahead=max(1, parts.lookahead)), batches)
-
-
-def nobody_ahead(parts: Parts, batches: int) -> Timeline:
-    return run_epoch(replace(parts, sample_workers=0), batches)
-
-
-def one_worker(parts: Parts, batches: int) -> Timeline:
-    return run_epoch(replace(parts, sample_workers=min(1, parts.sample_workers)), batches)
-
-
-def free_cores(parts: Parts, batches: int) -> Timeline:
-    if parts.sample_workers:
-        parts = replace(parts, sample=replace(parts.sample, demands={}))
-    return run_epoch(parts, batches)
-
-
-def free_gpu(parts: Parts, batches: int) -> Timeline:
-    return run_epoch(replace(parts, gpu_share=0.0), batches)
-
-
-def free_gather(parts: Parts, batches: int) -> Timeline:
-    return run_epoch(replace(parts, gather=None), batches)
-
-
-def longest_part(parts: Parts, batches: int) -> Timeline:
-    seconds = max(p.seconds.value or 0.0 for p in (parts.sample, parts.transfer, parts.train) if p)
-    return Timeline(batches * seconds, 0.0, 0.0, batches * seconds)
+WRONG_EPOCHS = {
+    "added up": summed(sum),
+    "the longest part": summed(max),
+    "never ahead": with_parts(lambda p: {"lookahead": 0}),
+    "always ahead": with_parts(lambda p: {"lookahead": max(1, p.lookahead)}),
+    "no workers": with_parts(lambda p: {"sample_workers": 0}),
+    "one worker": with_parts(lambda p: {"sample_workers": min(1, p.sample_workers)}),
+    "free cores": with_parts(
+        lambda p: {"sample": replace(p.sample, demands={})} if p.sample_workers else {}
+    ),
+    "a free GPU": with_parts(lambda p: {"gpu_share": 0.0}),
+    "a free gather": with_parts(lambda p: {"gather": None}),
+}
 
 
 def test_the_schedule_agrees_with_closed_forms() -> None:
     check_limits(run_epoch)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *(added_up, never_ahead, always_ahead, free_gpu, free_gather, longest_part),
-        *(nobody_ahead, one_worker, free_cores),
-    ],
-)
+@pytest.mark.parametrize("wrong", WRONG_EPOCHS.values(), ids=WRONG_EPOCHS)
 def test_a_wrong_schedule_is_rejected(wrong: Epoch) -> None:
     with pytest.raises(AssertionError):
         check_limits(wrong)
-
-
-def test_waiting_and_training_add_up_to_the_epoch() -> None:
-    for lookahead in (0, 1, 2):
-        for batches in (1, 2, 33, 200):
-            made = run_epoch(parts(0.5, 2.0, 1.0, lookahead=lookahead, gather=0.7), batches)
-            assert made.sample_s + made.fetch_s + made.train_s == pytest.approx(made.epoch_s)
 
 
 def test_gpus_share_ports_processor_and_nothing_else() -> None:
@@ -263,47 +239,20 @@ def test_gpus_share_ports_processor_and_nothing_else() -> None:
     assert run_epoch(half, 10, gpus=2, gpus_per_port=2).epoch_s == pytest.approx(alone)
 
 
-def test_what_is_not_known_cannot_be_simulated() -> None:
-    unknown = replace(parts(0.0, 1.0, 1.0), submit_s=Estimate(None, ("gpu.submit: a test",)))
-    with pytest.raises(ValueError, match=r"gpu\.submit"):
-        run_epoch(unknown, 3)
-    with pytest.raises(ValueError, match="at least one"):
-        run_epoch(parts(0.0, 1.0, 1.0), 0)
-
-
 TIMES = st.floats(0.01, 5)
 
 
 @settings(max_examples=40)
-@given(TIMES, TIMES, TIMES, st.integers(0, 2), st.integers(1, 12))
+@given(TIMES, TIMES, TIMES, st.integers(0, 2), st.integers(1, 40))
 def test_an_epoch_lies_between_its_bounds(
     sample: float, fetch: float, train: float, lookahead: int, batches: int
 ) -> None:
-    made = run_epoch(parts(sample, fetch, train, lookahead=lookahead), batches).epoch_s
-    assert made >= batches * max(sample, fetch, train) * (1 - 1e-9)
-    assert made <= batches * (sample + fetch + train) * (1 + 1e-9)
-
-
-@settings(max_examples=40)
-@given(TIMES, TIMES, TIMES, st.integers(0, 1), st.floats(0.1, 1), st.integers(0, 2))
-def test_a_shorter_part_never_makes_an_epoch_longer(
-    sample: float, fetch: float, train: float, lookahead: int, shorter: float, which: int
-) -> None:
-    times = [sample, fetch, train]
-    before = run_epoch(parts(*times, lookahead=lookahead), 12).epoch_s
-    times[which] *= shorter
-    after = run_epoch(parts(*times, lookahead=lookahead), 12).epoch_s
-    assert after <= before * (1 + 1e-9)
-
-
-@settings(max_examples=30)
-@given(TIMES, TIMES, TIMES)
-def test_fetching_ahead_never_costs_where_the_gpu_is_not_shared(
-    sample: float, fetch: float, train: float
-) -> None:
-    blocking = run_epoch(parts(sample, fetch, train), 12).epoch_s
-    ahead = run_epoch(parts(sample, fetch, train, lookahead=1), 12).epoch_s
-    assert ahead <= blocking * (1 + 1e-9)
+    made = run_epoch(parts(sample, fetch, train, lookahead=lookahead), batches)
+    assert made.epoch_s >= batches * max(sample, fetch, train) * (1 - 1e-9)
+    blocking = run_epoch(parts(sample, fetch, train), batches).epoch_s
+    assert made.epoch_s <= blocking * (1 + 1e-9)
+    assert blocking <= batches * (sample + fetch + train) * (1 + 1e-9)
+    assert made.sample_s + made.fetch_s + made.train_s == pytest.approx(made.epoch_s)
 
 
 @settings(max_examples=40)
@@ -331,14 +280,16 @@ def test_a_worker_draws_two_ahead_of_what_the_host_has_taken() -> None:
     assert [times[n][0] for n in program.samples] == pytest.approx([0, 1, 2, 11, 22])
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 3, 5, 8])
+@pytest.mark.parametrize("workers", [0, 1, 3, 8])
 def test_the_pace_of_a_long_epoch_is_that_of_a_simulated_one(
     monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     drawing = 0.3 if not workers else 3.0 * workers  # which is then what the epoch waits for
-    made = parts(*(drawing, 1.7, 1.1), lookahead=1, gather=0.9, by_kernel=False, workers=workers)
-    continued = run_epoch(made, 150)
-    monkeypatch.setattr(schedule, "_SIMULATED", 1000)
-    whole = run_epoch(made, 150)
-    assert continued.epoch_s == pytest.approx(whole.epoch_s, rel=1e-6)
-    assert continued.fetch_s == pytest.approx(whole.fetch_s, rel=1e-6)
+    gathered = parts(drawing, 1.7, 1.1, lookahead=1, gather=0.9, by_kernel=False, workers=workers)
+    for made in (gathered, parts(drawing, 1.7, 1.1, lookahead=1, gpu_share=0.5, workers=workers)):
+        continued = run_epoch(made, 150)
+        with monkeypatch.context() as patch:
+            patch.setattr(schedule, "_SIMULATED", 1000)
+            whole = run_epoch(made, 150)
+        assert continued.epoch_s == pytest.approx(whole.epoch_s, rel=1e-6)
+        assert continued.fetch_s == pytest.approx(whole.fetch_s, rel=1e-6)

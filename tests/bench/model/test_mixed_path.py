@@ -18,23 +18,19 @@ from gatherbench.bench.model.advise.rank import (
     Option,
     advise,
     average_load,
-    gpu_need,
     pinned_need,
     table_on_gpu,
 )
 from gatherbench.bench.model.advise.show import headline
 from gatherbench.bench.model.advise.sizes import drawn_sizes
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
-from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad, load_of
-from gatherbench.bench.model.physics import Part, in_turn
 from gatherbench.bench.model.profile import load_profile
-from gatherbench.bench.model.sweeps import row_width
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.data_path import DataPath, total, zero_copy_path
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
-from gatherbench.strategies.registry import STRATEGIES, build, get
+from gatherbench.strategies.registry import STRATEGIES
 
 PROFILE = load_profile("rtx3090-pcie4")
 #: A table of 53 GiB: half of it fits in no RTX 3090 either, an eighth does.
@@ -93,24 +89,6 @@ def option(found: Advice, parts: str) -> Option:
     return next(o for o in every if (o.strategy, o.variant) == ("first_rows_kept", parts))
 
 
-def load(strategy: Strategy) -> MinibatchLoad:
-    (sizes,) = graph_sizes(QUESTION)
-    return average_load(strategy, QUESTION, sizes)
-
-
-def test_its_rows_travel_in_part_and_its_memory_is_counted() -> None:
-    (sizes,) = graph_sizes(QUESTION)
-    table = QUESTION.graph.table_bytes
-    whole = load(build("aligned_zero_copy"))
-    kept = load(FirstRowsKept("2"))
-    assert kept.gpu_link_read_bytes == pytest.approx(whole.gpu_link_read_bytes / 2, rel=0.05)
-    assert not table_on_gpu(kept)
-    assert pinned_need(kept) == table
-    more = gpu_need(kept, QUESTION, sizes) - gpu_need(whole, QUESTION, sizes)
-    assert more == pytest.approx(table / 2, rel=1e-6)
-    assert table_on_gpu(load(FirstRowsKept("1")))
-
-
 @pytest.mark.usefixtures("registered")
 def test_advice_refuses_what_does_not_fit_and_ranks_what_does() -> None:
     found = advice()
@@ -137,17 +115,6 @@ def test_a_minibatch_that_is_wholly_kept_is_no_table_that_fits() -> None:
     assert option(found, "8").epochs_s
     assert option(found, "8").gpu_bytes > QUESTION.graph.table_bytes / 8
     assert found.table_fits is False
-
-
-def test_nothing_is_said_of_rows_that_are_asked_for_where_none_are_kept_or_a_graph_asks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (sizes,) = graph_sizes(QUESTION)
-    monkeypatch.setattr(rank, "STRATEGIES", (FirstRowsKept,))
-    found = advise(QUESTION, (replace(sizes, law=""),), PROFILE)
-    assert not [remark for remark in found.remarks if "every row alike" in remark]
-    monkeypatch.setattr(rank, "STRATEGIES", (get("cpu_gather"), get("all_in_gpu")))
-    assert not [remark for remark in advice().remarks if "every row alike" in remark]
 
 
 @dataclass(frozen=True)
@@ -182,48 +149,8 @@ def test_advice_judges_a_path_by_minibatches_that_it_has_not_seen(tiny_root: Pat
         assert 0 < load.gpu_link_read_bytes < load.payload_bytes
 
 
-@pytest.mark.usefixtures("registered")
-def test_sweeps_draw_it_where_it_fits() -> None:
-    table = row_width(QUESTION, PROFILE, (64, 1024)).table
-    mine = table[(table["strategy"] == "first_rows_kept") & (table["variant"] == "8")]
-    narrow, wide = mine.sort_values("x").to_dict("records")
-    assert narrow["longest_s"] > 0
-    assert wide["longest_s"] != wide["longest_s"]
-    assert "GPU memory" in wide["reason"]
-
-
 def predicted(load: MinibatchLoad) -> EpochPrediction:
     return predict_batches(load, PROFILE, 100)
-
-
-def test_the_kept_part_has_to_fit_even_where_no_row_of_it_is_asked_for() -> None:
-    reads = MinibatchLoad(
-        1e9, gpu_link_read_bytes=1e9, gpu_requests={128: 1e9 / 128}, sampled_edges=1
-    )
-    assert predicted(replace(reads, table_bytes=1e11)).epoch_s.known
-    kept = replace(reads, table_bytes=1e11, gpu_table_bytes=5e10)
-    assert predicted(kept).epoch_s.unknown == ("50.0 GB do not fit into 25.8 GB of GPU memory",)
-
-
-def test_the_more_is_kept_the_shorter_the_epoch() -> None:
-    times = []
-    for share in (0.0, 0.1, 0.5, 0.9, 1.0):
-        read = 1e9 * (1 - share)
-        load = MinibatchLoad(
-            1e9,
-            gpu_link_read_bytes=read,
-            gpu_requests={128: read / 128},
-            gpu_page_visits=read / 512,
-            table_bytes=1e10,
-            gpu_table_bytes=1e10 * share,
-            sampled_edges=1,
-        )
-        epoch = predicted(load)
-        assert epoch.epoch_s.value is not None
-        assert ("expand" in epoch.parts) is (share > 0)
-        times.append(epoch.epoch_s.value)
-    assert times == sorted(times, reverse=True)
-    assert times[0] > 5 * times[-1]
 
 
 HALF = 5e8
@@ -273,15 +200,6 @@ def test_paths_add_up_and_a_count_that_one_lacks_is_lacking() -> None:
     assert (half.payload_bytes, half.gpu_page_visits, half.row_bytes) == (12.5, 3.0, 4)
     assert half.gpu_requests == {32: 1, 128: 2}
     assert load_of(total([]), 1.0).gpu_requests == {}
-
-
-def test_of_two_transfers_in_turn_the_longer_one_bounds() -> None:
-    short = Part(Estimate(1.0), "copy engine", {"link": 1.0})
-    long = Part(Estimate(3.0), "pages", {"link": 0.5, "multiprocessors": 0.4})
-    for one, other in ((short, long), (long, short)):
-        both = in_turn(one, other)
-        assert (both.seconds.value, both.bound) == (4.0, "pages")
-        assert both.demands == pytest.approx({"link": 2.5 / 4, "multiprocessors": 1.2 / 4})
 
 
 def test_rows_that_the_gpu_reads_where_the_cpu_wrote_them_cross_once() -> None:

@@ -8,17 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
-from gatherbench.bench.model.advise.question import (
-    Question,
-    dataset_graph,
-    graph_of,
-    graph_sizes,
-)
+from gatherbench.bench.model.advise.question import Question, dataset_graph, graph_of, graph_sizes
 from gatherbench.bench.model.advise.rank import advise
 from gatherbench.bench.model.advise.sizes import drawn_sizes
-from gatherbench.bench.model.profile import load_profile
+from gatherbench.bench.model.profile import SPECS, load_profile
 from gatherbench.bench.model.sweeps import (
     COLUMNS,
     OUTSTANDING_READS,
@@ -50,80 +44,66 @@ def line(
     return mine.set_index("x")[column].sort_index()
 
 
-def test_tables_are_tidy_and_hold_every_strategy() -> None:
-    graph = graph_of(100_000, 900_000, 64, classes=5, train_nodes=9000, laws=("uniform",))
-    small = replace(QUESTION, graph=graph)
-    for sweep in all_sweeps(small, PROFILE):
+@pytest.fixture(scope="module")
+def every() -> dict[str, Sweep]:
+    return {sweep.name: sweep for sweep in all_sweeps(QUESTION, PROFILE)}
+
+
+def test_tables_are_tidy_and_hold_every_strategy(every: dict[str, Sweep]) -> None:
+    assert list(every) == ["row_width", "link_generation", "gpu_count", "batch_size"]
+    graphless = {kind.name for kind in STRATEGIES if not kind().needs}
+    sharing = {kind.name for kind in STRATEGIES if "ranks" in kind().needs}
+    for name, sweep in every.items():
         table = sweep.table
         assert tuple(table.columns) == COLUMNS
-        assert set(table["sweep"]) == {sweep.name}
+        assert set(table["sweep"]) == {name}
         assert not table.duplicated(["x", "strategy", "variant"]).any()
         for _, point in table.groupby("x"):
-            graphless = {kind.name for kind in STRATEGIES if not kind().needs}
-            sharing = {kind.name for kind in STRATEGIES if "ranks" in kind().needs}
             assert set(point["strategy"]) - sharing == graphless
         assert ((table["longest_s"].isna()) == (table["reason"] != "")).all()
 
 
-def test_wider_rows_never_take_less() -> None:
-    epochs = line(row_width(QUESTION, PROFILE, (16, 32, 64, 128, 256, 1024)))
-    assert (np.diff(epochs) >= 0).all()
-    assert epochs[1024.0] > 1.5 * epochs[64.0]
-
-
-def test_a_table_that_outgrows_the_gpu_has_no_epoch_there() -> None:
-    epochs = line(row_width(QUESTION, PROFILE, (16, 1024)), ("all_in_gpu", "default"))
-    assert not np.isnan(epochs[16.0])
-    assert np.isnan(epochs[1024.0])
-
-
-def test_a_faster_link_never_takes_longer() -> None:
-    epochs = line(link_generation(QUESTION, PROFILE))
-    assert list(epochs.index) == [3, 4, 5]
-    assert (np.diff(epochs) <= 0).all()
-    assert epochs[5.0] < 0.95 * epochs[3.0]
+def test_one_thing_changes_and_the_epoch_with_it(every: dict[str, Sweep]) -> None:
+    widths = line(every["row_width"])
+    assert (np.diff(widths) >= 0).all()
+    assert widths[1024.0] > 1.5 * widths[64.0]
+    resident = line(every["row_width"], ("all_in_gpu", "default"))
+    assert not np.isnan(resident[16.0])
+    assert np.isnan(resident[1024.0]), "the table outgrows the GPU"
+    links = line(every["link_generation"])
+    assert list(links.index) == [3, 4, 5]
+    assert (np.diff(links) <= 0).all()
+    assert links[5.0] < 0.95 * links[3.0]
+    gpus = line(every["gpu_count"])
+    assert (np.diff(gpus) <= 1e-9).all()
+    assert gpus[4.0] > gpus[1.0] / 4
+    seeds = line(every["batch_size"])
+    four = replace(QUESTION, batch_size=4000)
+    times = {o.path: o.longest_s for o in advise(four, graph_sizes(four), PROFILE).ranked}
+    assert seeds[4000.0] == times[ZERO_COPY]
+    assert widths[128.0] == links[4.0] == gpus[1.0] == seeds[1000.0], "the question itself"
 
 
 def test_another_generation_keeps_the_machine_and_drops_its_links_limits() -> None:
     known = PROFILE.with_constant("copy.to_device", 12e9, "made up")
+    kept = [key for key in SPECS if key.startswith(("host.", "gpu.", "node.", "peer."))]
     for generation in (3, 5):
         profile = on_link(known, generation)
-        assert profile.host == PROFILE.host
-        assert profile.gpu == PROFILE.gpu
-        assert profile.copy.to_device.value is None
-        assert profile.link.outstanding_reads.value == OUTSTANDING_READS.get(generation)
+        assert all(profile[key] == known[key] for key in kept)
+        assert profile["copy.to_device"].value is None
+        assert profile["link.outstanding_reads"].value == OUTSTANDING_READS.get(generation)
         assert f"PCIe {generation}.0" in profile.name
-    assert on_link(known, 5).link.raw_rate.value == pytest.approx(63.015e9, rel=1e-3)
+    assert on_link(known, 4) == known, "on its own link it keeps what is known of it"
+    assert on_link(known, 5)["link.raw_rate"].value == pytest.approx(63.015e9, rel=1e-3)
     with pytest.raises(ValueError, match="generation 6"):
         on_link(known, 6)
 
 
-def test_on_its_own_link_a_machine_keeps_what_is_known_of_it() -> None:
-    machine = load_profile("a100-pcie4")
-    assert on_link(machine, 4) == machine
-    assert on_link(machine, 5).read.roof.value is None
-    own = line(link_generation(QUESTION, machine))[4.0]
-    assert own == line(gpu_count(QUESTION, machine, (1,)))[1.0]
-
-
-def test_more_gpus_never_take_longer_and_share_what_they_share() -> None:
-    epochs = line(gpu_count(QUESTION, PROFILE, (1, 2, 4)))
-    assert (np.diff(epochs) <= 1e-9).all()
-    assert epochs[4.0] > epochs[1.0] / 4
-    assert gpu_count(QUESTION, PROFILE, (1,)).label == "GPUs"
+def test_what_gpus_share_and_nobody_knows_is_on_the_axis(every: dict[str, Sweep]) -> None:
+    assert every["gpu_count"].label == "GPUs"
     machine = load_profile("a100-pcie4")
     label = gpu_count(QUESTION, machine, (1,)).label
     assert label == "GPUs (as if they shared no host memory or ports)"
-    calibrated = machine.with_constant("host.memory_rate", 1e11, "made up")
-    assert gpu_count(QUESTION, calibrated, (1,)).label == "GPUs (as if they shared no ports)"
-
-
-def test_a_sweeps_point_is_the_advice_for_it() -> None:
-    asked = replace(QUESTION, batch_size=4000)
-    sizes = graph_sizes(asked)
-    times = {(o.strategy, o.variant): o.longest_s for o in advise(asked, sizes, PROFILE).ranked}
-    swept = batch_size(QUESTION, PROFILE, (500, 4000))
-    assert line(swept)[4000.0] == times[ZERO_COPY]
 
 
 def test_a_prepared_dataset_is_sampled_at_every_point(
@@ -140,39 +120,25 @@ def test_a_prepared_dataset_is_sampled_at_every_point(
         assert point.batches == batches
         times = {o.path: o.longest_s for o in advise(point, (sizes,), PROFILE).ranked}
         assert line(batch_size(asked, PROFILE, (value,)))[value] == times[ZERO_COPY]
-        if value == asked.batch_size:
-            for sweep in (gpu_count(asked, PROFILE, (1,)), link_generation(asked, PROFILE, (4,))):
-                assert line(sweep).item() == times[ZERO_COPY]
-            width = row_width(asked, PROFILE, (asked.graph.dim,))
-            assert line(width).item() == times[ZERO_COPY]
-            table = row_width(asked, PROFILE, (32, 1024)).table
-            cached = table[table["strategy"] == "cached_zero_copy"].dropna(subset="longest_s")
-            assert len(cached), "a share that is the best at one width is there at both"
-            assert (cached.groupby("variant")["x"].count() == 2).all()
+    table = row_width(asked, PROFILE, (32, 1024)).table
+    cached = table[table["strategy"] == "cached_zero_copy"].dropna(subset="longest_s")
+    assert len(cached), "a share that is the best at one width is there at both"
+    assert (cached.groupby("variant")["x"].count() == 2).all()
 
 
-def test_a_range_over_laws_is_two_lines_of_a_look() -> None:
+def test_a_range_over_laws_is_two_lines_of_a_look(every: dict[str, Sweep]) -> None:
     graph = replace(QUESTION.graph, laws=("rmat", "uniform"))
-    sweep = gpu_count(replace(QUESTION, graph=graph), PROFILE, (1, 2))
-    for law, column in (("rmat", "shortest_s"), ("uniform", "longest_s")):
-        alone = replace(QUESTION, graph=replace(graph, laws=(law,)))
-        assert (
-            line(gpu_count(alone, PROFILE, (1, 2))).to_list()
-            == line(sweep, column=column).to_list()
-        )
+    sweep = gpu_count(replace(QUESTION, graph=graph), PROFILE, (1,))
+    alone = line(every["gpu_count"])[1.0]
+    assert line(sweep, column="shortest_s")[1.0] == alone < line(sweep)[1.0]
     figure = sweep_panels([sweep], title="", foot="")
     faint = [one.get_alpha() is not None for one in figure.axes[0].lines]
     assert faint.count(True) == faint.count(False) > 0
     assert "the faint one the" in " ".join(text.get_text() for text in figure.texts)
 
 
-@pytest.fixture(scope="module")
-def drawn() -> Figure:
-    sweeps = [gpu_count(QUESTION, PROFILE, (1, 2)), link_generation(QUESTION, PROFILE)]
-    return sweep_panels(sweeps, title="Epochs", foot="Profile rtx3090-pcie4.")
-
-
-def test_every_line_is_dashed_and_the_figure_says_modelled(drawn: Figure) -> None:
+def test_every_line_is_dashed_and_the_figure_says_modelled(every: dict[str, Sweep]) -> None:
+    drawn = sweep_panels(list(every.values()), title="Epochs", foot="Profile rtx3090-pcie4.")
     lines = [one for axes in drawn.axes for one in axes.lines]
     assert len(lines) >= 12
     assert {one.get_linestyle() for one in lines} == {"--"}
@@ -181,13 +147,7 @@ def test_every_line_is_dashed_and_the_figure_says_modelled(drawn: Figure) -> Non
     assert any("not measured" in text for text in texts)
     assert drawn.axes[0].get_ylabel().startswith("modelled epoch")
     assert all(axes.get_ylim()[0] == 0 for axes in drawn.axes)
-
-
-def test_each_series_has_its_own_look(drawn: Figure) -> None:
     (legend,) = drawn.legends
-    handles = [h for h in legend.legend_handles if h is not None]
-    looks = {(h.get_color(), h.get_marker()) for h in handles}  # type: ignore[attr-defined]
-    assert len(looks) == len(handles)
     names = [text.get_text() for text in legend.get_texts()]
     assert names[0].startswith("cpu_gather")
     assert names[-1] == "all_in_gpu"

@@ -127,11 +127,13 @@ def test_a_profile_is_fitted_to_what_was_seen() -> None:
         for p in disk_points()
     }
     profile = Fit(blank_profile(FACTS), found, FACTS).run()
-    assert profile.disk.iops.value == ((1, 20e3), (8, 50e3), (32, 80e3), (128, 90e3))
-    assert profile.disk.block.value == 4096
-    assert profile.disk.bandwidth.value == 1.5e9
-    assert "on a-host, 20 samples, widest quartiles -10.0% and +10.0%" in profile.disk.iops.source
-    assert profile.disk.bandwidth.source.endswith("reads of 1024 KiB, 8 in flight")
+    assert profile["disk.iops"].values[0] == ((1, 20e3), (8, 50e3), (32, 80e3), (128, 90e3))
+    assert profile["disk.block"].value == 4096
+    assert profile["disk.bandwidth"].value == 1.5e9
+    assert (
+        "on a-host, 20 samples, widest quartiles -10.0% and +10.0%" in profile["disk.iops"].source
+    )
+    assert profile["disk.bandwidth"].source.endswith("reads of 1024 KiB, 8 in flight")
 
 
 def test_without_a_disk_the_profile_says_why(
@@ -153,7 +155,7 @@ def test_without_a_disk_the_profile_says_why(
     reasons = {}
     for folder in (None, tmp_path):
         done = calibrate(tmp_path, device="cpu", disk=folder, say=said.append).profile
-        reasons[folder] = {done.disk.iops.source, done.disk.block.source}
+        reasons[folder] = {done["disk.iops"].source, done["disk.block"].source}
     remedy = "gatherbench calibrate --disk FOLDER, or advise --disk IOPS,BANDWIDTH"
     assert reasons[None] == {f"not measured (not asked for): {remedy}"}
     assert reasons[tmp_path] == {f"not measured (1.00 GiB are free): {remedy}"}
@@ -172,8 +174,8 @@ def test_without_a_disk_the_profile_says_why(
 
     monkeypatch.setattr(disk, "DiskStand", Steady)
     profile: LinkProfile = calibrate(tmp_path, device="cpu", disk=tmp_path).profile
-    assert profile.disk.iops.at(8) == 240e3
-    assert profile.host.memory_rate.value == 2e9, "the other points are still the host's"
+    assert profile["disk.iops"].at(8) == 240e3
+    assert profile["host.memory_rate"].value == 2e9, "the other points are still the host's"
 
 
 def test_the_folder_is_the_one_named_or_the_data_folders(

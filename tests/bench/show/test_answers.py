@@ -281,7 +281,7 @@ def test_published_order_is_dgls(published: pd.DataFrame) -> None:
 def test_modelled_rates_stay_below_the_link_and_alignment_never_costs() -> None:
     profile = load_profile("rtx3090-pcie4")
     table = modelled_gather_rates(["unaligned", "aligned-idle"], [400, 1412, 2408], profile, 1e9)
-    raw = profile.link.raw_rate.value
+    raw = profile["link.raw_rate"].value
     assert raw is not None
     assert (table["y"] < raw / 1e9).all()
     at = table.set_index(["policy", "x"])["y"]
