@@ -14,7 +14,7 @@ import pytest
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.read.disturbance import beside, logical_cores
+from gatherbench.bench.read.disturbance import marked
 from gatherbench.bench.read.stopping import Further, imprecise
 from gatherbench.bench.read.tables import Run, no_samples, run_of
 from gatherbench.bench.run.rows import Row, RowMaker
@@ -150,11 +150,8 @@ def test_a_run_that_is_asked_for_more_and_more_ends() -> None:
     assert all(one != two for one, two in itertools.pairwise(order))
 
 
-@pytest.mark.parametrize("busy", [0.0, 0.29, 0.31, 0.4, 1.5])
-@pytest.mark.parametrize("cores", [1, 8])
-def test_one_case_is_judged_as_in_the_whole_run(busy: float, cores: int) -> None:
-    rows, env = ended("a", 0, 1.0, busy=busy), {"cpu": {"logical_cores": cores}}
-    marked = read(rows, env=env).rows.iloc[0]
-    found = beside(rows, logical_cores(env))
-    assert found == (pytest.approx(marked["other_cores"]), marked["disturbed"])
-    assert beside(rows[:1], cores) is None, "the host was not metered"
+@pytest.mark.parametrize(("busy", "much"), [(0.0, False), (0.29, False), (0.31, True)])
+def test_one_case_is_judged_by_its_own_rows(busy: float, much: bool) -> None:
+    found = marked(ended("a", 0, 1.0, busy=busy), cores=1).iloc[-1]
+    assert (found["other_cores"], found["disturbed"]) == (pytest.approx(busy), much)
+    assert not marked(ended("a", 0, 1.0)[:1], cores=1)["disturbed"].any(), "it was not metered"
