@@ -19,7 +19,7 @@ from gatherbench.bench.read.ranks import FASTER, NO_FASTER, families, over_ranks
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import MISSING, number, three_digits, time_unit
 from gatherbench.bench.show.sentences.provenance import ranks_of_run
-from gatherbench.bench.show.sentences.scaling import with_ends
+from gatherbench.bench.show.sentences.scaling import ends_in_words
 
 LEGEND = (
     "ranks: {what}. efficiency: time for a seed node with one rank over that with W ranks, and over"
@@ -96,11 +96,11 @@ def _cells(line: Mapping[Hashable, Any], factor: float, *, seeds: bool) -> list[
         ranks,
         *[number(line["seeds"])] * seeds,
         three_digits(line["epoch"] * factor) + disturbed,
-        with_ends(line, "efficiency", 100.0, " %") if line["ranks"] > 1 else "",
+        ends_in_words(line, "efficiency", "share") if line["ranks"] > 1 else "",
         MISSING
         if pd.isna(line["cores"])
         else f"{line['cores']:.1f}" + " (all)" * line["cores_full"],
-        with_ends(line, "speedup", 1.0, "×"),
+        ends_in_words(line, "speedup", "×"),
         str(line["more"]),
     ]
     return [Text(cell) for cell in cells]
