@@ -72,13 +72,6 @@ def test_a_graph_of_ones_own_is_listed_and_suggested(root: Path) -> None:
     assert "did you mean 'mine'?" in " ".join(wrong.stderr.split())
 
 
-def test_a_dataset_that_is_not_there_names_the_command_that_makes_it(root: Path) -> None:
-    done = CliRunner().invoke(app, ["datasets", "info", "wiki-like", "--scale", "0.01"])
-    assert done.exit_code == 2
-    said = " ".join(done.stderr.split())
-    assert "make it with `gatherbench datasets prepare wiki-like --scale 0.01`" in said
-
-
 def test_an_import_says_what_it_made_and_warns_of_ids_with_gaps(root: Path) -> None:
     edges = root / "edges.txt"
     edges.write_text("7 90\n90 7000\n7 90\n")

@@ -133,10 +133,6 @@ def test_several_workloads_share_a_clause_for_one_answer(modelled: Callable[...,
     )
 
 
-def test_a_run_without_predictions_says_nothing(make_run: MakeRun) -> None:
-    assert modelled_statement(load_run(make_run())) is None
-
-
 def test_what_is_unknown_at_some_corner_is_not_decided(modelled: Callable[..., Run]) -> None:
     """Its epochs there might be shorter than any: nobody can say who has the shortest."""
     both = [NAIVE[2], (0.2, 1.49, 0.5)]
@@ -158,6 +154,7 @@ def test_what_is_unknown_at_some_corner_is_not_decided(modelled: Callable[..., R
 
 def test_what_nobody_would_train_with_is_never_ranked(make_run: MakeRun) -> None:
     """Measured and modelled: the oracle is the fastest of both runs, and is not named."""
+    assert modelled_statement(load_run(make_run("20261122-none-b"))) is None
     oracle = ("cached_zero_copy", "oracle,10%,0", (0.2, 0.1, 0.5))
     run = load_run(make_run(series=[NAIVE, ALIGNED, oracle], modelled=[NAIVE, ALIGNED, oracle]))
     said = " ".join(statement.text for statement in verdict(run))
