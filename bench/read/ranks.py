@@ -10,7 +10,7 @@ has as many times more.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,7 +86,7 @@ def families(run: Run) -> list[Family]:
         for scaling in ("strong", "weak"):
             mine = [w for w in several if run.plan["workloads"][w]["scaling"] == scaling]
             split = len({world(run, ident) for ident in mine}) < len(mine)
-            for nodes in sorted({ranks[ident][1] for ident in mine}) if split else [0]:
+            for nodes in sorted({ranks[ident][1] for ident in mine}) if split else [0] * bool(mine):
                 here = [ident for ident in mine if nodes in (0, ranks[ident][1])]
                 worlds = sorted((world(run, ident), ident) for ident in [*alone, *here])
                 on = f", {nodes} machine{'s' if nodes > 1 else ''}" if split else ""
@@ -123,7 +123,8 @@ def scaling(run: Run) -> pd.DataFrame:
         for key, values in logs.items()
         if seeds.get(key.workload)
     }
-    quartiles = epoch_times(run).set_index(SERIES)[["median", "low", "high"]]
+    epochs = epoch_times(run).set_index(SERIES)[["median", "low", "high"]]
+    quartiles = epochs.T.to_dict("list")
     cores, records = _cores_busy(run), []
     for family in families(run):
         for key in sorted(logs, key=lambda key: family.worlds.get(key.workload, 0)):
@@ -154,7 +155,7 @@ def scaling(run: Run) -> pd.DataFrame:
             busy = cores.get(key) if nodes == 1 else None
             records.append(
                 (
-                    *(family.name, *key, ranks, seeds.get(key.workload), *quartiles.loc[key]),
+                    *(family.name, *key, ranks, seeds.get(key.workload), *quartiles[tuple(key)]),
                     *(*efficiency, why, busy.value if busy else None),
                     busy is not None and _all_of(busy, cores_of(run)),
                     _more(words),
@@ -200,7 +201,7 @@ def _missing(run: Run, key: Key) -> str:
     return f"{bad['status'].iloc[0]}: {bad['reason'].iloc[0]}" if len(bad) else "not in the plan"
 
 
-def _more(words: set[str]) -> str:
+def _more(words: Collection[str]) -> str:
     """What the verdicts on each greater number of ranks come to."""
     if "FAST" in words:
         return FASTER

@@ -28,7 +28,7 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE
 
-Series = tuple[str, str, str]
+Series = tuple[str, ...]
 
 #: Quiet repeats from which on a narrow interval may end a series.
 FEWEST = 6
@@ -44,7 +44,9 @@ class Further:
     """
 
     def __init__(self, cases: Sequence[Case], measure: Measure, cores: int) -> None:
-        self._first = {(c.workload.id, c.strategy, c.variant): c for c in reversed(cases)}
+        self._first: dict[Series, Case] = {
+            (c.workload.id, c.strategy, c.variant): c for c in reversed(cases)
+        }
         self._measure, self._cores = measure, cores
         self._draw = random.Random(measure.order_seed)
 
@@ -56,7 +58,8 @@ class Further:
         ended = table[(table["stage"] == CASE_STAGE) & (table["metric"] == CASE_METRIC)]
         epochs = table[(table["stage"] == "epoch") & (table["metric"] == "wall_time")]
         wanted = []
-        for series, mine in ended.groupby(["workload", "strategy", "variant"]):
+        for names, mine in ended.groupby(["workload", "strategy", "variant"]):
+            series = tuple(map(str, names))
             case = self._first.get(series)
             if case is None or (mine["status"] != "ok").any():
                 continue

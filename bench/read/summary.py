@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from gatherbench.bench.read.disturbance import disturbed_alone, other_load
@@ -63,12 +65,12 @@ def summarise(run: Run) -> pd.DataFrame:
     return summary.assign(rate=summary["rate"].mask(hidden))
 
 
-def _disturbed(run: Run, series: pd.MultiIndex) -> pd.Series[float]:
+def _disturbed(run: Run, series: pd.Index[Any]) -> pd.Series[float]:
     """Cores that other work had beside every repeat, of modelled epochs beside all they borrow."""
     found = pd.Series(disturbed_alone(run), dtype=float).reindex(series)
     measured = found[series.get_level_values("basis") == "measured"]
     lent = measured.groupby("workload").agg(lambda cores: cores.max(skipna=False))
     predicted = run.select(basis="predicted")
     borrowing = pd.MultiIndex.from_frame(predicted.loc[predicted["borrowed"] != "", SERIES])
-    of = series.get_level_values("workload").map(lent)
+    of = series.get_level_values("workload").map(lent.to_dict())
     return found.mask(series.isin(borrowing), pd.Series(of, series, dtype=float))

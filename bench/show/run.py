@@ -203,7 +203,7 @@ def _cells(line: Line, factor: float, exchange: Sequence[str]) -> list[Text]:
         return [*names, *map(Text, _modelled(line, factor, exchange))]
     median, spread = line["median"] * factor, (line["high"] - line["low"]) / 2 * factor
     several = f" ±{spread:.{decimals(median)}f}" if line["count"] > 1 else ""
-    beside = "" if pd.isna(line["disturbed"]) else DISTURBED
+    beside = DISTURBED if line["disturbed"] > 0 else ""
     bounds = line["speedup_low"], line["speedup_high"]
     # Over itself a ratio is 1, and a model's has no interval.
     exact = bounds[0] == bounds[1] or pd.isna(line["speedup"])

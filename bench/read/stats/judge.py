@@ -89,7 +89,7 @@ def shortest(
     times: Mapping[Name, ArrayLike], over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_of
 ) -> tuple[Name, dict[Name, Word]]:
     """Who takes the least time, and how each of the others compares with it."""
-    leader = min(times, key=lambda name: float(np.mean(times[name])))
+    leader = min(times, key=lambda name: float(np.asarray(times[name]).mean()))
     others = (name for name in times if name != leader)
     return leader, {name: judge(over(times[name], times[leader])).word for name in others}
 

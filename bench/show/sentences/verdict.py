@@ -210,7 +210,7 @@ def _speeds(contests: Sequence[_Contest], name: str) -> str:
 
 def _each(contest: _Contest, names: Sequence[str]) -> str:
     """Each name with how fast it is, the fastest first."""
-    ordered = sorted(names, key=lambda name: float(np.mean(contest.times[name])))
+    ordered = sorted(names, key=lambda name: float(np.asarray(contest.times[name]).mean()))
     return listed([f"{short(name)} {_speeds([contest], name)}" for name in ordered])
 
 
@@ -248,12 +248,13 @@ def modelled_statement(run: Run, on: str = "") -> str | None:
     Ratios are over the modelled machine's own ``cpu_gather``: ``naive``, the paper's baseline,
     where there is that. ``on``: what is to be said of where they run.
     """
-    foreign, apart, logs = foreign_gathers(run), set_aside(run), np.log(corners(run))
-    own = [key for key in logs.index if key not in foreign and key[1:3] not in apart]
-    known = [key for key in own if logs.loc[key].notna().all()]
+    foreign, apart, seconds = foreign_gathers(run), set_aside(run), corners(run)
+    logs = dict(zip(seconds.index, np.log(seconds.to_numpy(float)), strict=True))
+    own = [key for key in logs if key not in foreign and key[1:3] not in apart]
+    known = [key for key in own if not np.isnan(logs[key]).any()]
     contests = []
     for workload in run.workloads:
-        times = {" ".join(k[1:3]): logs.loc[k].to_numpy() for k in known if k[0] == workload}
+        times = {" ".join(k[1:3]): logs[k] for k in known if k[0] == workload}
         partly = {" ".join(k[1:3]) for k in own if k[0] == workload and k not in known}
         gathers = [name for name in times if name.startswith("cpu_gather ")]
         base = min(gathers, key=lambda name: (name != "cpu_gather naive", name), default="")

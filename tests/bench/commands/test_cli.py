@@ -26,7 +26,7 @@ from gatherbench.bench.plan.plan import Plan
 from gatherbench.bench.plan.plan_file import TABLES
 from gatherbench.bench.show import listing
 
-ShellRun = tuple[subprocess.CompletedProcess[str], Path]
+ShellRun = tuple[Result, Path]
 
 
 def invoke(*arguments: object) -> Result:

@@ -7,13 +7,12 @@ import html
 import io
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.commands import execute, finish
@@ -25,7 +24,7 @@ from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore
 
-ShellRun = tuple[subprocess.CompletedProcess[str], Path]
+ShellRun = tuple[Result, Path]
 
 
 @pytest.fixture
