@@ -27,7 +27,7 @@ from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.read.disturbance import beside, logical_cores
+from gatherbench.bench.read.disturbance import logical_cores, marked
 from gatherbench.bench.read.stopping import Further
 from gatherbench.bench.run.guards import Terminated, terminate_as_interrupt
 from gatherbench.bench.run.machines import Machines, MachinesError
@@ -304,9 +304,9 @@ def reporter(bar: Any, run: PreparedRun, out: Console) -> Progress:
             said = "(as above)"
         elif reason is not None:
             told.add(reason)
-        other = beside(rows, run.cores)
-        if other is not None and other[1]:
-            said += f", [yellow]beside other work on {other[0]:.1f} cores[/]"
+        beside = marked(rows, run.cores).iloc[-1]
+        if beside["disturbed"]:
+            said += f", [yellow]beside other work on {beside['other_cores']:.1f} cores[/]"
         out.print(
             f"[{number}/{total}] {case.workload.id} {case.strategy} {case.variant}"
             f" r{case.repeat} [{colour}]{status}[/] {said}",

@@ -27,12 +27,5 @@ def accuracy_over_time(run: Run) -> pd.DataFrame:
 
 
 def alike(run: Run) -> dict[str, list[str]]:
-    """For each workload those that differ from it in their partitions at most, itself among them.
-
-    In the order of the plan.
-    """
-    plain = {name: {**fields, "partitions": ""} for name, fields in run.plan["workloads"].items()}
-    return {
-        name: [other for other, known in plain.items() if known == fields]
-        for name, fields in plain.items()
-    }
+    """For each workload those that differ in their partitions at most, itself among them."""
+    return {one: members for _, members in run.alike(partitions="") for one in members}

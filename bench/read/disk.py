@@ -16,11 +16,10 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from gatherbench.bench.plan.workload import workload_names
 from gatherbench.bench.read.epochs import plan_order, reference_variant, repeat_logs
-from gatherbench.bench.read.stats.interval import Interval, interval_of
+from gatherbench.bench.read.stats.interval import interval_of
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.run.rows import BACKENDS, SERIES, Key
 
 #: What is observed of an epoch: stage and metric.
 _OBSERVED = MappingProxyType(
@@ -78,20 +77,13 @@ def disk_strategies(run: Run) -> list[str]:
 def memories(run: Run) -> list[Memories]:
     """The families of workloads in which a path read a disk, in the order of the plan."""
     reading = set(_declared(run).index.get_level_values("workload"))
-    plain: dict[str, dict[str, object]] = {}
-    shares: dict[str, dict[str, float]] = {}
-    for ident, fields in run.plan["workloads"].items():
-        same = {name: value for name, value in fields.items() if name != "memory_share"}
-        first = next((i for i, known in plain.items() if known == same), ident)
-        plain[first] = same
-        # Plans were written before there was such a limit.
-        shares.setdefault(first, {})[ident] = float(fields.get("memory_share", 0.0))
-    names = workload_names(plain)
-    return [
-        Memories(names[first], dict(sorted(of.items(), key=lambda one: (one[1] > 0, -one[1]))))
-        for first, of in shares.items()
-        if reading & set(of)
-    ]
+    found = []
+    for name, members in run.alike(memory_share=0.0):
+        shares = {w: float(run.plan["workloads"][w].get("memory_share", 0.0)) for w in members}
+        ordered = sorted(shares.items(), key=lambda one: (one[1] > 0, -one[1]))
+        if reading & set(members):
+            found.append(Memories(name, dict(ordered)))
+    return found
 
 
 def over_memory(run: Run) -> pd.DataFrame:
@@ -109,14 +101,10 @@ def over_memory(run: Run) -> pd.DataFrame:
         for key, mine in logs.items():
             if key.workload not in family.shares or key.strategy not in disk:
                 continue
-            bound = None
-            if reference and family.unlimited:
-                whole = dict(zip(("strategy", "variant"), reference, strict=True))
-                bound = logs.get(key._replace(workload=family.unlimited, **whole))
-            times = interval_of((1, mine), (-1, bound)) if bound else None
-            share = family.shares[key.workload]
-            epoch = interval_of((1, mine))
-            records.append((family.name, share, *key, *_ends(epoch), *_ends(times)))
+            bound = _bound(key.backend, logs, reference, family)
+            times = interval_of((1, mine), (-1, bound)).ends if bound else (math.nan,) * 3
+            share, epoch = family.shares[key.workload], interval_of((1, mine)).ends
+            records.append((family.name, share, *key, *epoch, *times))
     columns = [f"{name}{end}" for name in ("epoch", "times") for end in ("", "_low", "_high")]
     return plan_order(run, pd.DataFrame(records, columns=["family", "share", *SERIES, *columns]))
 
@@ -124,10 +112,19 @@ def over_memory(run: Run) -> pd.DataFrame:
 def in_memory_s(run: Run, family: Memories) -> float | None:
     """Seconds of a typical epoch of the run's ``cpu_gather`` with the whole table in memory."""
     logs, reference = repeat_logs(run.values("epoch", "wall_time")), reference_variant(run)
-    for key, values in logs.items():
-        if key.workload == family.unlimited and (key.strategy, key.variant) == reference:
-            return interval_of((1, values)).value
-    return None
+    found = (_bound(backend, logs, reference, family) for backend in BACKENDS)
+    return next((interval_of((1, values)).value for values in found if values), None)
+
+
+def _bound(
+    backend: str,
+    logs: Mapping[Key, list[float]],
+    reference: tuple[str, str] | None,
+    family: Memories,
+) -> list[float] | None:
+    """Epochs of the run's ``cpu_gather`` with the whole table in memory."""
+    whole = (family.unlimited or "", *(reference or ("", "")), backend, "measured")
+    return logs.get(Key(*whole))
 
 
 def disk_ratios(run: Run) -> pd.DataFrame:
@@ -195,11 +192,3 @@ def _declared(run: Run) -> pd.DataFrame:
     rows = run.select(stage="fetch", basis="declared", status="ok", metric=wanted)
     said = rows.pivot_table("value", SERIES[:4], "metric", "median").reindex(columns=wanted)
     return said[said["disk_payload"] > 0]
-
-
-def _ends(interval: Interval | None) -> tuple[float, float, float]:
-    """Value and ends; NaN of what is not known."""
-    if interval is None:
-        return (math.nan,) * 3
-    low, high = (interval.low, interval.high) if interval.repeats > 1 else (math.nan,) * 2
-    return interval.value, low, high

@@ -7,15 +7,14 @@ counts only where its series has no quiet one.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from gatherbench.bench.meters.other_work import quiet_cores
-from gatherbench.bench.run.rows import SERIES, Key, Row
+from gatherbench.bench.run.rows import HEADER, SERIES, Key, Row
 
 if TYPE_CHECKING:
     from gatherbench.bench.read.tables import Run
@@ -47,8 +46,12 @@ def mark_disturbed(rows: pd.DataFrame, env: dict[str, Any]) -> pd.DataFrame:
         .groupby(case)
         .sum()
     )
-    other, too_much = _other_work(sums, logical_cores(env))
-    found = pd.DataFrame({"other_cores": other, "disturbed": too_much})
+    cores = logical_cores(env)
+    ours, window = sums["cpu_user"] + sums["cpu_system"], sums["window_time"]
+    other = sums["system_cpu_busy"] + sums["system_cpu_steal"] - ours
+    # Clocks tick: less than nothing is none.
+    found = pd.DataFrame({"other_cores": (other / window).clip(lower=0)})
+    found["disturbed"] = other - quiet_cores(cores) * window > TICK_S * cores
     ended = rows[(rows["stage"] == "case") & (rows["status"] == "failed")]
     failed = pd.MultiIndex.from_frame(rows[case]).isin(pd.MultiIndex.from_frame(ended[case]))
     marked = rows.merge(found.reset_index(), on=case, how="left")
@@ -59,40 +62,16 @@ def mark_disturbed(rows: pd.DataFrame, env: dict[str, Any]) -> pd.DataFrame:
     return marked
 
 
-def beside(rows: Sequence[Row], cores: int) -> tuple[float, bool] | None:
-    """Cores of other work beside the case that wrote these rows, and whether that was too much.
-
-    As :func:`mark_disturbed` says it of whole runs. ``None``: the host was not metered.
-    """
-    epochs: dict[int, dict[str, float]] = defaultdict(lambda: {"system_cpu_steal": 0.0})
-    for row in rows:
-        if (
-            row.stage == "epoch"
-            and row.epoch >= 0
-            and row.metric in _METRICS
-            and row.value is not None
-        ):
-            epochs[row.epoch][row.metric] = row.value
-    metered = [epoch for epoch in epochs.values() if len(epoch) == len(_METRICS)]
-    if not metered:
-        return None
-    sums = {metric: sum(epoch[metric] for epoch in metered) for metric in _METRICS}
-    other, too_much = _other_work(sums, cores)
-    return float(other), bool(too_much)
+def marked(rows: Iterable[Row], cores: int) -> pd.DataFrame:
+    """The observations of whole cases among these, as :func:`mark_disturbed` has them."""
+    wanted = [asdict(row) for row in rows if row.stage in ("epoch", "case") and row.rank < 0]
+    table = pd.DataFrame([row for row in wanted if row["basis"] == "measured"], columns=HEADER)
+    return mark_disturbed(table.astype({"value": float}), {"cpu": {"logical_cores": cores}})
 
 
 def logical_cores(env: dict[str, Any]) -> int:
     """Of the machine of a run."""
     return env.get("cpu", {}).get("logical_cores") or 1
-
-
-def _other_work(sums: Any, cores: int) -> tuple[Any, Any]:
-    """The same two of seconds summed over epochs: of one case, or columns of many."""
-    ours = sums["cpu_user"] + sums["cpu_system"]
-    other = sums["system_cpu_busy"] + sums["system_cpu_steal"] - ours
-    # Clocks tick: less than nothing is none.
-    had = np.maximum(other / sums["window_time"], 0.0)
-    return had, other - quiet_cores(cores) * sums["window_time"] > TICK_S * cores
 
 
 def other_load(run: Run) -> pd.Series[float]:

@@ -8,7 +8,6 @@ work stay out while there are quiet ones.
 from __future__ import annotations
 
 import contextlib
-import math
 
 import numpy as np
 import pandas as pd
@@ -95,8 +94,10 @@ def reference_variant(run: Run) -> tuple[str, str] | None:
 
     Where a run has no such case, the first ``cpu_gather`` variant that was measured; else ``None``.
     """
-    measured = set(epoch_times(run).query("strategy == 'cpu_gather'")["variant"])
-    ordered = sorted(measured, key=lambda v: (v != "naive", v))
+    gathers = (
+        run.values("epoch", "wall_time").dropna().reset_index().query("strategy == 'cpu_gather'")
+    )
+    ordered = sorted(set(gathers["variant"]), key=lambda v: (v != "naive", v))
     return ("cpu_gather", ordered[0]) if ordered else None
 
 
@@ -116,12 +117,8 @@ def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive")
         if reference is None:
             continue
         found = interval_of((1, reference), (-1, mine))
-        bounds = (found.low, found.high)
-        if (key.strategy, key.variant) == (strategy, variant) or key.basis == "predicted":
-            bounds = (found.value, found.value)
-        elif found.repeats < 2:
-            bounds = (math.nan, math.nan)
-        records.append((*key, found.value, *bounds))
+        exact = (key.strategy, key.variant) == (strategy, variant) or key.basis == "predicted"
+        records.append((*key, *((found.value,) * 3 if exact else found.ends)))
     return sort_series(pd.DataFrame(records, columns=[*SERIES, "speedup", "low", "high"]))
 
 

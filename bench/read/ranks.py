@@ -9,17 +9,14 @@ has as many times more.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from gatherbench.bench.plan.workload import ranks_of, workload_names
+from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.cpu import cores_of
 from gatherbench.bench.read.disturbance import disturbed_alone
 from gatherbench.bench.read.epochs import (
@@ -52,8 +49,6 @@ COLUMNS = [
     *("why", "cores", "cores_full", "more", "disturbed"),
 ]
 
-_Logs = NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -83,33 +78,21 @@ def families(run: Run) -> list[Family]:
 
     Where two layouts have as many ranks, each number of machines is a family of its own.
     """
-    alike: dict[str, list[str]] = defaultdict(list)
-    plain: dict[str, dict[str, object]] = {}
-    for ident, fields in run.plan["workloads"].items():
-        same = {**fields, "gpus": 1, "nodes": 1, "scaling": "strong"}
-        first = next((i for i, known in plain.items() if known == same), ident)
-        plain[first] = same
-        alike[first].append(ident)
-    names, found = workload_names(plain), []
-    for first, members in alike.items():
+    found = []
+    for name, members in run.alike(gpus=1, nodes=1, scaling="strong"):
         ranks = {ident: ranks_of(run.plan["workloads"][ident]) for ident in members}
         alone = [ident for ident in members if ranks[ident] == (1, 1)]
+        several = [ident for ident in members if ident not in alone]
         for scaling in ("strong", "weak"):
-            mine = [
-                ident
-                for ident in members
-                if ident not in alone and run.plan["workloads"][ident]["scaling"] == scaling
-            ]
-            count = Counter(math.prod(ranks[ident]) for ident in mine)
-            machines = sorted({ranks[ident][1] for ident in mine})
-            split = max(count.values(), default=0) > 1
-            for nodes in machines if split else machines[:1]:
-                here = [i for i in mine if not split or ranks[i][1] == nodes]
-                worlds = {ident: math.prod(ranks[ident]) for ident in [*alone, *here]}
+            mine = [w for w in several if run.plan["workloads"][w]["scaling"] == scaling]
+            split = len({world(run, ident) for ident in mine}) < len(mine)
+            for nodes in sorted({ranks[ident][1] for ident in mine}) if split else [0] * bool(mine):
+                here = [ident for ident in mine if nodes in (0, ranks[ident][1])]
+                worlds = sorted((world(run, ident), ident) for ident in [*alone, *here])
+                on = f", {nodes} machine{'s' if nodes > 1 else ''}" if split else ""
                 if len(worlds) > 1:
-                    on = f", {nodes} machine{'s' if nodes > 1 else ''}" if split else ""
-                    ordered = dict(sorted(worlds.items(), key=lambda one: one[1]))
-                    found.append(Family(f"{names[first]}, {scaling} scaling{on}", ordered))
+                    ordered = {ident: many for many, ident in worlds}
+                    found.append(Family(f"{name}, {scaling} scaling{on}", ordered))
     return found
 
 
@@ -140,30 +123,45 @@ def scaling(run: Run) -> pd.DataFrame:
         for key, values in logs.items()
         if seeds.get(key.workload)
     }
-    epochs, cores = epoch_times(run).set_index(SERIES), _cores_busy(run)
-    quartiles = epochs[["median", "low", "high"]].T.to_dict("list")
-    records = []
+    epochs = epoch_times(run).set_index(SERIES)[["median", "low", "high"]]
+    quartiles = epochs.T.to_dict("list")
+    cores, records = _cores_busy(run), []
     for family in families(run):
-        for workload, ranks in family.worlds.items():
-            nodes = ranks_of(run.plan["workloads"][workload])[1]
-            for key in (key for key in logs if key.workload == workload):
-                of = _efficiency(run, family, key, logs, costs)
-                busy = cores.get(key) if nodes == 1 else None
-                records.append(
-                    {
-                        "family": family.name,
-                        **key._asdict(),
-                        "ranks": ranks,
-                        "seeds": seeds.get(workload),
-                        **dict(zip(_ends("epoch"), quartiles[tuple(key)], strict=True)),
-                        **_columns("efficiency", of if isinstance(of, Interval) else None),
-                        "why": of if isinstance(of, str) else "",
-                        "cores": busy.value if busy else None,
-                        "cores_full": busy is not None and _all_of(busy, cores_of(run)),
-                        "more": _more(family, key, costs, alone, logs),
-                        "disturbed": key in alone,
-                    }
+        for key in sorted(logs, key=lambda key: family.worlds.get(key.workload, 0)):
+            ranks = family.worlds.get(key.workload)
+            if ranks is None:
+                continue
+            more = [o for o in logs if o == key._replace(workload=o.workload)]
+            more = [o for o in more if family.worlds.get(o.workload, 0) > ranks]
+            undecided = [o in alone or key in alone or not {key, o} <= set(costs) for o in more]
+            words = {
+                "AMBIGUOUS" if open_ else judge(interval_of((1, costs[o]), (-1, costs[key]))).word
+                for o, open_ in zip(more, undecided, strict=True)
+            }
+            one = key._replace(workload=family.alone or "")
+            why, efficiency = "", (math.nan,) * 3
+            if ranks == 1:
+                efficiency = (1.0,) * 3
+            elif family.alone is None:
+                why = "one rank is not in the plan"
+            elif one not in logs:
+                why = f"one rank: {_missing(run, one)}"
+            elif not {one, key} <= set(costs):
+                why = UNKNOWN_SEEDS
+            else:
+                theirs = costs[one] - math.log(ranks)
+                efficiency = interval_of((1, theirs), (-1, costs[key])).ends
+            nodes = ranks_of(run.plan["workloads"][key.workload])[1]
+            busy = cores.get(key) if nodes == 1 else None
+            records.append(
+                (
+                    *(family.name, *key, ranks, seeds.get(key.workload), *quartiles[tuple(key)]),
+                    *(*efficiency, why, busy.value if busy else None),
+                    busy is not None and _all_of(busy, cores_of(run)),
+                    _more(words),
+                    key in alone,
                 )
+            )
     table = pd.DataFrame(records, columns=COLUMNS)
     ratios = speedup_over(run, *(reference_variant(run) or ("cpu_gather", "naive")))
     ends = {"low": "speedup_low", "high": "speedup_high"}
@@ -183,52 +181,17 @@ def saturation(table: pd.DataFrame) -> pd.DataFrame:
     """
     records = []
     for names, lines in table.groupby(["family", "strategy", "variant", "backend"], sort=False):
-        before, most = lines[lines["more"] != ""], lines.iloc[-1]
+        before, at = lines[lines["more"] != ""], lines.iloc[-1]
         if before.empty:
             continue
-        still = before[::-1].iterrows()
-        ended = [
-            line for _, line in itertools.takewhile(lambda it: it[1]["more"] == NO_FASTER, still)
-        ]
-        if ended:
-            at, word = ended[-1], NO_FASTER
-        else:
-            at, word = most, str(before["more"].iloc[-1])
+        word = str(before["more"].iloc[-1])
+        if word == NO_FASTER:
+            at = before[(before["more"] == NO_FASTER)[::-1].cummin()[::-1]].iloc[0]
         fewer = before[before["ranks"] < at["ranks"]]["more"] == OPEN
-        said = {"word": word, "ranks": at["ranks"], "before": word == NO_FASTER and fewer.any()}
-        said["cores_full"] = at["cores_full"]
-        records.append(dict(zip(("family", "strategy", "variant"), names, strict=False)) | said)
+        known = (word, at["ranks"], word == NO_FASTER and fewer.any(), at["cores_full"])
+        records.append((*names[:3], *known))
     columns = ["family", "strategy", "variant", "word", "ranks", "before", "cores_full"]
     return pd.DataFrame(records, columns=columns)
-
-
-def _columns(name: str, found: Interval | None) -> dict[str, float]:
-    """Value and ends; one repeat has none."""
-    value, low, high = (found.value, found.low, found.high) if found else (math.nan,) * 3
-    if found and found.repeats < 2 and low != high:
-        low = high = math.nan
-    return {name: value, f"{name}_low": low, f"{name}_high": high}
-
-
-def _efficiency(
-    run: Run,
-    family: Family,
-    key: Key,
-    logs: Mapping[Key, Sequence[float]],
-    costs: Mapping[Key, _Logs],
-) -> Interval | str:
-    """Of the ranks of ``key``, or why it is not known."""
-    ranks = family.worlds[key.workload]
-    if ranks == 1:
-        return Interval(1.0, 1.0, 1.0, 1)
-    if family.alone is None:
-        return "one rank is not in the plan"
-    one = key._replace(workload=family.alone)
-    if one not in logs:
-        return f"one rank: {_missing(run, one)}"
-    if one not in costs or key not in costs:
-        return UNKNOWN_SEEDS
-    return interval_of((1, costs[one] - math.log(ranks)), (-1, costs[key]))
 
 
 def _missing(run: Run, key: Key) -> str:
@@ -238,22 +201,8 @@ def _missing(run: Run, key: Key) -> str:
     return f"{bad['status'].iloc[0]}: {bad['reason'].iloc[0]}" if len(bad) else "not in the plan"
 
 
-def _more(
-    family: Family,
-    key: Key,
-    costs: Mapping[Key, _Logs],
-    alone: Mapping[Key, float],
-    logs: Mapping[Key, Sequence[float]],
-) -> str:
-    """Whether more ranks of the family take less time for a seed: each number by the one rule."""
-    others = [key._replace(workload=w) for w in family.worlds]
-    others = [o for o in others if family.worlds[o.workload] > family.worlds[key.workload]]
-    words = []
-    for other in (o for o in others if o in logs):
-        if other in alone or key in alone or not {key, other} <= set(costs):
-            words.append("AMBIGUOUS")
-        else:
-            words.append(judge(interval_of((1, costs[other]), (-1, costs[key]))).word)
+def _more(words: Collection[str]) -> str:
+    """What the verdicts on each greater number of ranks come to."""
     if "FAST" in words:
         return FASTER
     return OPEN if "AMBIGUOUS" in words else NO_FASTER if words else ""

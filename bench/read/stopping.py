@@ -13,36 +13,25 @@ by its precision before.
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.read.disturbance import beside
+from gatherbench.bench.read.disturbance import marked
 from gatherbench.bench.read.epochs import epoch_intervals
 from gatherbench.bench.read.stats.interval import interval_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE
 
-Series = tuple[str, str, str]
+Series = tuple[str, ...]
 
 #: Quiet repeats from which on a narrow interval may end a series.
 FEWEST = 6
-
-
-@dataclass(frozen=True, slots=True)
-class _Repeat:
-    """What one case tells: how it ended, its median epoch, and whether other work ran beside it."""
-
-    number: int
-    status: str
-    took_s: float
-    epoch_s: float | None
-    disturbed: bool
 
 
 class Further:
@@ -55,7 +44,9 @@ class Further:
     """
 
     def __init__(self, cases: Sequence[Case], measure: Measure, cores: int) -> None:
-        self._first = {_series(case): case for case in reversed(cases)}
+        self._first: dict[Series, Case] = {
+            (c.workload.id, c.strategy, c.variant): c for c in reversed(cases)
+        }
         self._measure, self._cores = measure, cores
         self._draw = random.Random(measure.order_seed)
 
@@ -63,60 +54,42 @@ class Further:
         measure = self._measure
         if measure.max_repeats <= measure.min_repeats:
             return None
-        repeats = self._repeats(rows)
-        spent = sum(one.took_s for series in repeats.values() for one in series)
+        table = marked(rows, self._cores)
+        ended = table[(table["stage"] == CASE_STAGE) & (table["metric"] == CASE_METRIC)]
+        epochs = table[(table["stage"] == "epoch") & (table["metric"] == "wall_time")]
         wanted = []
-        for series in self._first:
-            need = self._need(repeats.get(series, []))
-            if need is not None:
-                longest = max(one.took_s for one in repeats[series])
-                if not measure.budget_s or spent + longest <= measure.budget_s:
-                    wanted.append((need, self._draw.random(), series))
-        if not wanted:
-            return None
-        last = next(_of(row) for row in reversed(rows) if _ends_a_case(row))
-        # Not twice running, or a drift of the machine would fall on one series alone.
-        others = [one for one in wanted if one[-1] != last] or wanted
-        chosen = max(others)[-1]
-        repeat = max(one.number for one in repeats[chosen]) + 1
-        return replace(self._first[chosen], repeat=repeat)
-
-    def _repeats(self, rows: Sequence[Row]) -> dict[Series, list[_Repeat]]:
-        """What the cases that have ended tell, by series."""
-        cases: dict[tuple[Series, int], list[Row]] = defaultdict(list)
-        for row in rows:
-            if row.basis == "measured":
-                cases[_of(row), row.repeat].append(row)
-        found: dict[Series, list[_Repeat]] = defaultdict(list)
-        for (series, number), mine in cases.items():
-            end = next((row for row in mine if _ends_a_case(row)), None)
-            if end is None:
+        for names, mine in ended.groupby(["workload", "strategy", "variant"]):
+            series = tuple(map(str, names))
+            case = self._first.get(series)
+            if case is None or (mine["status"] != "ok").any():
                 continue
-            epochs = [
-                row.value
-                for row in mine
-                if (row.stage, row.metric) == ("epoch", "wall_time") and row.value is not None
-            ]
-            epoch_s = float(np.median(epochs)) if epochs else None
-            other = beside(mine, self._cores)
-            disturbed = other is not None and other[1]
-            found[series].append(_Repeat(number, end.status, end.value or 0.0, epoch_s, disturbed))
-        return found
+            known = epochs[epochs["repeat"].isin(mine["repeat"]) & _are(epochs, series)]
+            need = self._need(known, len(mine), int((~mine["disturbed"]).sum()))
+            within = not measure.budget_s or (
+                ended["value"].sum() + mine["value"].max() <= measure.budget_s
+            )
+            if need is not None and within:
+                further = replace(case, repeat=int(mine["repeat"].max()) + 1)
+                # Not twice running, or a drift of the machine would fall on one series alone.
+                again = bool(_are(ended, series).iloc[-1])
+                wanted.append((not again, need, self._draw.random(), further))
+        return max(wanted, key=lambda one: one[:3])[-1] if wanted else None
 
-    def _need(self, repeats: list[_Repeat]) -> tuple[int, float] | None:
+    def _need(self, epochs: pd.DataFrame, repeats: int, quiet: int) -> tuple[int, float] | None:
         """How much a series wants a repeat: quiet ones that it lacks, width of its interval."""
-        measure = self._measure
-        if not repeats or any(one.status != "ok" for one in repeats):
-            return None
-        quiet = [one for one in repeats if not one.disturbed]
-        logs = [np.log(one.epoch_s) for one in quiet or repeats if one.epoch_s]
+        measure, counted = self._measure, epochs[epochs["used"]].dropna(subset="value")
+        logs = np.log(counted.groupby("repeat")["value"].median())
         # Where other work never ends, twice the repeats are enough.
-        enough = len(quiet) >= measure.max_repeats or len(repeats) >= 2 * measure.max_repeats
-        if enough or not logs:
+        enough = quiet >= measure.max_repeats or repeats >= 2 * measure.max_repeats
+        if enough or logs.empty:
             return None
-        lacking = min(max(FEWEST, measure.min_repeats), measure.max_repeats) - len(quiet)
+        lacking = min(max(FEWEST, measure.min_repeats), measure.max_repeats) - quiet
         width = interval_of((1, logs)).half_width
         return (max(0, lacking), width) if lacking > 0 or width > measure.precision else None
+
+
+def _are(table: pd.DataFrame, series: Series) -> pd.Series[bool]:
+    return (table[["workload", "strategy", "variant"]] == list(series)).all(axis=1)
 
 
 def imprecise(run: Run) -> dict[Series, float]:
@@ -126,15 +99,3 @@ def imprecise(run: Run) -> dict[Series, float]:
         return {}  # a number of repeats was asked for
     found = {key[:3]: interval.half_width for key, interval in epoch_intervals(run).items()}
     return {series: width for series, width in found.items() if width > asked.precision}
-
-
-def _series(case: Case) -> Series:
-    return case.workload.id, case.strategy, case.variant
-
-
-def _of(row: Row) -> Series:
-    return row.workload, row.strategy, row.variant
-
-
-def _ends_a_case(row: Row) -> bool:
-    return (row.stage, row.metric) == (CASE_STAGE, CASE_METRIC)

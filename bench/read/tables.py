@@ -88,6 +88,22 @@ class Run:
         """The workloads in words, by id: for titles and sentences."""
         return workload_names(self.plan["workloads"])
 
+    def alike(self, **plain: object) -> list[tuple[str, list[str]]]:
+        """Workloads that differ in these fields at most: name in words, and ids; as in the plan.
+
+        ``plain``: what the fields are where nothing is asked for; plans may be older than a field.
+        """
+        groups: list[tuple[dict[str, object], list[str]]] = []
+        for ident, fields in self.plan["workloads"].items():
+            same = {**fields, **plain}
+            members = next((mine for known, mine in groups if known == same), None)
+            if members is None:
+                groups.append((same, [ident]))
+            else:
+                members.append(ident)
+        names = workload_names({members[0]: same for same, members in groups})
+        return [(names[members[0]], members) for _, members in groups]
+
     def select(self, **wanted: object) -> pd.DataFrame:
         """The rows whose fields have these values: one value each, or any of a list of them."""
         chosen = pd.Series(True, self.rows.index)  # the wide table is copied once, at the end

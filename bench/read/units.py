@@ -54,9 +54,22 @@ def decimals(value: float) -> int:
     return max(0, 2 - int(f"{value:.2e}".rpartition("e")[2])) if value else 0
 
 
-def three_digits(value: float) -> str:
-    """A number with three significant digits and no exponent."""
+def three_digits(value: float | None) -> str:
+    """A number with three significant digits and no exponent; a dash where there is none."""
+    if value is None or math.isnan(value):
+        return MISSING
     return f"{value:.{decimals(value)}f}"
+
+
+def with_ends(value: float, low: float, high: float, unit: str = "×") -> str:
+    """``2.31× (2.20–2.43)``; one repeat has no ends (NaN), and says so."""
+    shown = quantity(value, unit)
+    if math.isnan(value):
+        return shown
+    if math.isnan(low):
+        return f"{shown} (one repeat)"
+    factor = scale(unit, abs(value))[1]
+    return f"{shown} ({number(low * factor)}–{number(high * factor)})"
 
 
 def scale(unit: str, largest: float) -> tuple[str, float]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +16,7 @@ from rich.text import Text
 from gatherbench.bench.read.compare import BAD, METRICS, changes, deciding
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import three_digits, time_unit
+from gatherbench.bench.show.terminal import Line, frame
 
 _COLOURS = {"SLOW": "red", "FAILED": "red", "FAST": "green", "AMBIGUOUS": "yellow"}
 _COLOURS |= {"MISSING": "yellow", "NEW": "yellow"}
@@ -119,14 +119,7 @@ def _tables(title: str, here: pd.DataFrame, width: int) -> Iterator[RenderableTy
 def _table(title: str, compared: pd.DataFrame, lead: str, others: Sequence[str]) -> Table:
     """One line a series: all that is known of the metric ``lead``, if any; ratios of ``others``."""
     factor = 1.0
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
+    table = frame(title)
     table.add_column("case", overflow="fold", min_width=18)
     if lead:
         numbers = compared[compared["metric"] == lead]
@@ -153,7 +146,7 @@ def _table(title: str, compared: pd.DataFrame, lead: str, others: Sequence[str])
 
 
 def _cells(
-    lines: Mapping[str, Mapping[Hashable, Any]], lead: str, others: Sequence[str], factor: float
+    lines: Mapping[str, Line], lead: str, others: Sequence[str], factor: float
 ) -> Iterator[Text]:
     any_line = next(iter(lines.values()))
     yield Text(f"{any_line['strategy']} {any_line['variant']}")

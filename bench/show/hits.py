@@ -9,9 +9,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from gatherbench.bench.model.advise.question import Graph
@@ -28,6 +26,7 @@ from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.units import quantity, span
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.looks import FAINT
+from gatherbench.bench.show.terminal import frame
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.disk_cached import DiskCached
 
@@ -67,16 +66,11 @@ def render(hits: Hits, kept: KeptShare | None, remarks: Sequence[str] = ()) -> R
         kept: what the rates are worth on a machine.
         remarks: on that machine's profile.
     """
-    table = Table(
-        title=f"{_graph(hits)}: hit rate in %, per fetched row / per distinct row,\n"
-        "by the share of the table that is kept in memory",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
+    title = (
+        f"{_graph(hits)}: hit rate in %, per fetched row / per distinct row,\n"
+        "by the share of the table that is kept in memory"
     )
-    table.add_column("policy", no_wrap=True)
-    for share in SHOWN:
-        table.add_column(f"{share / 10:g} %", justify="right", no_wrap=True)
+    table = frame(title, "policy", numbers=(f"{share / 10:g} %" for share in SHOWN))
     rates = hits.rates.set_index(["policy", "share"])
     for name in hits.rates["policy"].unique():
         found = [rates.loc[(name, share / 1000)] for share in SHOWN]

@@ -5,11 +5,7 @@ Stands below the tables of ``run.py`` wherever a profile came with the run.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
-
 import pandas as pd
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +15,8 @@ from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import three_digits, time_unit
+from gatherbench.bench.read.units import MISSING, three_digits, time_unit
+from gatherbench.bench.show.terminal import Cell, Line, each_workload, frame, of_series
 
 #: Shares of the roofs, and what their columns are called.
 _SHARES = {"of_copy_engine": "copies", "of_sm_read": "SM reads", "of_raw_link": "raw link"}
@@ -44,7 +41,7 @@ FROM_ONE_RANK = (
 
 def model_tables(run: Run) -> list[RenderableType]:
     """The tables of each workload, or a line that says why there is none."""
-    parts = host_ranks_tables(run)
+    parts = each_workload(run, host_ranks(run), _of_ranks, FROM_ONE_RANK)
     try:
         profile = profile_of(run)
     except ProfileError as error:
@@ -55,55 +52,37 @@ def model_tables(run: Run) -> list[RenderableType]:
     table = roofline(run, profile)
     if table["rate"].notna().any():
         table = table[table["bound"] != "unknown"]
-        for workload, here in table.groupby("workload", sort=False):
-            parts += [_table(run.names[str(workload)], profile.name, here), Text()]
-        parts += [Text(READING, style="dim"), Text()]
+        parts += each_workload(
+            run, table, lambda name, here: _table(f"{name} for {profile.name}", here), READING
+        )
     errors = against_measured(run, profile)
     if errors["modelled_s"].notna().any():
-        for workload, here in errors.groupby("workload", sort=False):
-            parts += [_errors(run.names[str(workload)], profile.name, here), Text()]
-        parts += [Text(OFF_BY, style="dim"), Text()]
+        parts += each_workload(
+            run, errors, lambda name, here: _errors(name, profile.name, here), OFF_BY
+        )
     return parts
 
 
-def host_ranks_tables(run: Run) -> list[RenderableType]:
-    """Measured epochs of ranks on a host beside what one rank's epoch makes expect; maybe none."""
-    parts: list[RenderableType] = []
-    lines = host_ranks(run)
-    for workload, here in lines.groupby("workload", sort=False):
-        parts += [_of_ranks(run.names[str(workload)], here), Text()]
-    return [*parts, Text(FROM_ONE_RANK, style="dim"), Text()] if parts else []
-
-
 def _of_ranks(workload: str, lines: pd.DataFrame) -> Table:
+    """Measured epochs of ranks on a host beside what one rank's epoch makes expect."""
     unit, factor = time_unit(float(lines["measured_s"].max()))
-    table = _empty(f"epochs of {workload}, and what one rank makes expect")
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("variant", overflow="fold")
-    for name in (f"measured, {unit}", "modelled", "off by"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("bound by")
-    for line in lines.to_dict("records"):
-        cells = [line["strategy"], line["variant"], three_digits(line["measured_s"] * factor)]
-        if line["reason"]:
-            cells += ["–", "–", line["reason"]]
-        else:
-            seconds = three_digits(line["modelled_s"] * factor)
-            off = f"{line['error']:+.0%}" + "!" * line["disturbed"]
-            cells += [seconds, off, line["bound"]]
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
+
+    def off(line: Line) -> str:
+        return MISSING if line["reason"] else f"{line['error']:+.0%}" + "!" * line["disturbed"]
+
+    cells: dict[str, Cell] = {
+        f"measured, {unit}": lambda line: three_digits(line["measured_s"] * factor),
+        "modelled": lambda line: three_digits(line["modelled_s"] * factor),
+        "off by": off,
+        "bound by": lambda line: line["reason"] or line["bound"],
+    }
+    return of_series(f"epochs of {workload}, and what one rank makes expect", lines, cells)
 
 
-def _table(workload: str, profile: str, lines: pd.DataFrame) -> Table:
+def _table(name: str, lines: pd.DataFrame) -> Table:
     """One line a series whose epoch is known."""
-    table = _empty(f"roofline of {workload} for {profile}")
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("variant", overflow="fold")
-    table.add_column("GB/s", justify="right", no_wrap=True)
     shares = _SHARES | (_DISK if lines["of_disk"].notna().any() else {})
-    for name in shares.values():
-        table.add_column(name, justify="right", no_wrap=True)
+    table = frame(f"roofline of {name}", "strategy", "variant", numbers=("GB/s", *shares.values()))
     table.add_column("bound by: fetch / epoch", overflow="fold")
     # Of what was measured on a GPU the model's seconds have a table of their own.
     series = pd.MultiIndex.from_frame(lines[["strategy", "variant"]])
@@ -113,44 +92,36 @@ def _table(workload: str, profile: str, lines: pd.DataFrame) -> Table:
         table.add_section()
         table.add_row(str(kind))
         for line in some.to_dict("records"):
-            table.add_row(*_cells(line, shares), style="italic" if kind == "modelled" else "")
+            rate = three_digits(line["rate"] * 1e-9)
+            if rate != MISSING:
+                rate = f"{line['end']} {rate}{'*' * (line['over'] == 'epoch')}".strip()
+            of = (MISSING if pd.isna(line[key]) else f"{line[key]:.0%}" for key in shares)
+            bound = f"{line['fetch_bound']} / {line['bound']}"
+            cells = map(Text, (line["strategy"], line["variant"], rate, *of, bound))
+            table.add_row(*cells, style="italic" if kind == "modelled" else "")
     return table
-
-
-def _cells(line: Mapping[Hashable, Any], roofs: Iterable[str]) -> list[Text]:
-    rate = "–"
-    if not pd.isna(line["rate"]):
-        rate = three_digits(line["rate"] * 1e-9) + ("*" if line["over"] == "epoch" else "")
-        rate = f"{line['end']} {rate}".strip()
-    shares = ["–" if pd.isna(line[key]) else f"{line[key]:.0%}" for key in roofs]
-    bound = f"{line['fetch_bound']} / {line['bound']}"
-    return [Text(str(word)) for word in (line["strategy"], line["variant"], rate, *shares, bound)]
 
 
 def _errors(workload: str, profile: str, lines: pd.DataFrame) -> Table:
     """Measured epochs beside the model's, whose training is modelled or as it was measured."""
     unit, factor = time_unit(float(lines["measured_s"].max()))
-    table = _empty(f"epochs of {workload}, and how far the model is off with {profile}")
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("variant", overflow="fold")
-    for name in (f"measured, {unit}", "modelled", "off by", "training as measured", "off by"):
-        table.add_column(name, justify="right")
-    for line in lines.to_dict("records"):
-        cells = [three_digits(line["measured_s"] * factor)]
-        for seconds, error in (("modelled_s", "error"), ("modelled_path_s", "path_error")):
-            known = not pd.isna(line[seconds])
-            said = f"{line['end']} {three_digits(line[seconds] * factor)}".strip() if known else ""
-            cells += [said, f"{line[error]:+.0%}"] if known else ["–"] * 2
-        table.add_row(Text(line["strategy"]), Text(line["variant"]), *cells)
-    return table
 
+    def seconds(name: str) -> Cell:
+        def said(line: Line) -> str:
+            shown = three_digits(line[name] * factor)
+            return shown if shown == MISSING else f"{line['end']} {shown}".strip()
 
-def _empty(title: str) -> Table:
-    return Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
+        return said
+
+    def share(name: str) -> Cell:
+        return lambda line: MISSING if pd.isna(line[name]) else f"{line[name]:+.0%}"
+
+    cells: dict[str, Cell] = {
+        f"measured, {unit}": lambda line: three_digits(line["measured_s"] * factor),
+        "modelled": seconds("modelled_s"),
+        "off by": share("error"),
+        "training as measured": seconds("modelled_path_s"),
+        "off by then": share("path_error"),
+    }
+    title = f"epochs of {workload}, and how far the model is off with {profile}"
+    return of_series(title, lines, cells)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Hashable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pandas as pd
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +17,8 @@ from gatherbench.bench.read.ranks import FASTER, NO_FASTER, families, over_ranks
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import MISSING, number, three_digits, time_unit
 from gatherbench.bench.show.sentences.provenance import ranks_of_run
-from gatherbench.bench.show.sentences.scaling import with_ends
+from gatherbench.bench.show.sentences.scaling import ends_in_words
+from gatherbench.bench.show.terminal import Cell, Line, each_workload, frame, of_series
 
 LEGEND = (
     "ranks: {what}. efficiency: time for a seed node with one rank over that with W ranks, and over"
@@ -51,23 +50,18 @@ def rank_tables(run: Run) -> list[RenderableType]:
         what = "GPUs" if ranks_of_run(run)[0] == "GPU" else "processes on a host, no GPUs"
         words = {"faster": FASTER, "no": NO_FASTER, "cores": cores_of(run)}
         parts += [Text(LEGEND.format(what=what, **words), style="dim"), Text()]
-    apart = over_ranks(run)
-    for workload, mine in apart.groupby("workload", sort=False):
-        parts += [_spread(f"From rank to rank: {run.names[str(workload)]}", mine), Text()]
-    return [*parts, Text(SPREAD, style="dim"), Text()] if len(apart) else parts
+    return [*parts, *each_workload(run, over_ranks(run), _spread, SPREAD)]
 
 
 def _scaling(name: str, lines: pd.DataFrame) -> Table:
     unit, factor = time_unit(float(lines["epoch"].max()) if lines["epoch"].notna().any() else 1.0)
-    table = _empty(f"Over the number of ranks: {name}")
-    table.add_column("strategy and variant", no_wrap=True)
     differ = bool(lines["seeds"].max() > 1.5 * lines["seeds"].min())
-    for heading in ("ranks", *["seeds"] * differ, f"epoch, {unit}"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    numbers = ("ranks", *["seeds"] * differ, f"epoch, {unit}")
+    table = frame(f"Over the number of ranks: {name}", "strategy and variant", numbers=numbers)
     for heading in ("efficiency", "cores", "speed-up"):  # in few columns the interval stands below
         table.add_column(heading, justify="right")
     table.add_column("more ranks", no_wrap=True)
-    known: dict[tuple[str, str], list[Mapping[Hashable, Any]]] = {}
+    known: dict[tuple[str, str], list[Line]] = {}
     for line in sort_series(lines).to_dict("records"):
         known.setdefault((line["strategy"], line["variant"]), []).append(line)
     for place, (names, mine) in enumerate(known.items()):
@@ -87,7 +81,7 @@ def _unknown(lines: pd.DataFrame) -> Iterator[str]:
         yield f"no efficiency of {', '.join(map(' '.join, struck))}: {why}"
 
 
-def _cells(line: Mapping[Hashable, Any], factor: float, *, seeds: bool) -> list[Text]:
+def _cells(line: Line, factor: float, *, seeds: bool) -> list[Text]:
     ranks = f"{line['ranks']:.0f}"
     if isinstance(line["status"], str):
         return [Text(cell) for cell in (ranks, *[""] * seeds, str(line["status"]))]
@@ -96,47 +90,38 @@ def _cells(line: Mapping[Hashable, Any], factor: float, *, seeds: bool) -> list[
         ranks,
         *[number(line["seeds"])] * seeds,
         three_digits(line["epoch"] * factor) + disturbed,
-        with_ends(line, "efficiency", 100.0, " %") if line["ranks"] > 1 else "",
+        ends_in_words(line, "efficiency", "share") if line["ranks"] > 1 else "",
         MISSING
         if pd.isna(line["cores"])
         else f"{line['cores']:.1f}" + " (all)" * line["cores_full"],
-        with_ends(line, "speedup", 1.0, "×"),
+        ends_in_words(line, "speedup", "×"),
         str(line["more"]),
     ]
     return [Text(cell) for cell in cells]
 
 
-def _spread(title: str, lines: pd.DataFrame) -> Table:
+def _spread(workload: str, lines: pd.DataFrame) -> Table:
     unit, factor = time_unit(float(lines["slowest"].max()))
-    table = _empty(title)
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("variant", overflow="fold")
-    for heading in (f"slowest, {unit}", "fastest", "wait", "all-reduce", "core-s by rank"):
-        table.add_column(heading, justify="right")
-    for line in lines.to_dict("records"):
-        least, most = line["cpu_least"], line["cpu_most"]
-        cpu = (
-            MISSING
-            if pd.isna(least)
-            else " to ".join(dict.fromkeys(map(three_digits, (least, most))))
-        )
-        shares = (
-            MISSING
-            if pd.isna(line[s])
-            else f"{three_digits(line[s] * factor)} ({line[f'{s}_share']:.0%})"
-            for s in ("wait", "all_reduce")
-        )
-        times = (three_digits(line[end] * factor) for end in ("slowest", "fastest"))
-        table.add_row(Text(line["strategy"]), Text(line["variant"]), *times, *shares, cpu)
-    return table
 
+    def seconds(name: str) -> Cell:
+        return lambda line: three_digits(line[name] * factor)
 
-def _empty(title: str) -> Table:
-    return Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
-    )
+    def share(name: str) -> Cell:
+        return lambda line: (
+            MISSING
+            if pd.isna(line[name])
+            else f"{three_digits(line[name] * factor)} ({line[f'{name}_share']:.0%})"
+        )
+
+    def cores(line: Line) -> str:
+        ends = map(three_digits, (line["cpu_least"], line["cpu_most"]))
+        return " to ".join(dict.fromkeys(ends))
+
+    cells: dict[str, Cell] = {
+        f"slowest, {unit}": seconds("slowest"),
+        "fastest": seconds("fastest"),
+        "wait": share("wait"),
+        "all-reduce": share("all_reduce"),
+        "core-s by rank": cores,
+    }
+    return of_series(f"From rank to rank: {workload}", lines, cells)

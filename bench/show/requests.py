@@ -11,10 +11,10 @@ import difflib
 import io
 from collections.abc import Iterable, Sequence
 
-from rich import box
 from rich.table import Table
 
 from gatherbench.bench.read.units import ITEM_BYTES
+from gatherbench.bench.show.terminal import frame
 from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES
 from gatherbench.kernels.policies import POLICIES, Policy
 from gatherbench.kernels.requests import RequestRow, request_table
@@ -52,20 +52,13 @@ def rows_of(
 
 def render(rows: Sequence[RequestRow], dim: int, dtype: str, max_request: int) -> Table:
     """The table for a reader; everything is per gathered row."""
-    table = Table(
-        title=f"{dim} × {dtype} = {rows[0].row_bytes:,} B a row: reads on the link per row, "
-        f"of up to {max_request} B\n{COMPUTED}",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
+    title = (
+        f"{dim} × {dtype} = {rows[0].row_bytes:,} B a row: reads on the link per row, of up to"
+        f" {max_request} B\n{COMPUTED}"
     )
-    table.add_column("policy\nlaunch")  # two lines, so that all stands in 80 columns
     sizes = list(rows[0].counts.requests)
-    for name in ("sectors", "lines", "requests", *(f"{size} B" for size in sizes)):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("link B", justify="right", no_wrap=True)
-    table.add_column("over", justify="right", no_wrap=True)
+    numbers = ("sectors", "lines", "requests", *(f"{size} B" for size in sizes), "link B", "over")
+    table = frame(title, "policy\nlaunch", numbers=numbers)  # two lines: 80 columns are enough
     for row in rows:
         counts = row.counts
         table.add_row(

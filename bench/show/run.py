@@ -5,11 +5,10 @@ Nothing depends on colour, so that a table reads the same in a pipe.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-from rich import box
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -36,6 +35,7 @@ from gatherbench.bench.show.sentences.provenance import (
     warnings_of,
 )
 from gatherbench.bench.show.sentences.verdict import verdict
+from gatherbench.bench.show.terminal import Cell, Line, each_workload, frame, of_series
 
 #: Marks of an epoch beside which there was other work, and of a speed-up that is not decided.
 DISTURBED, UNDECIDED = "!", "?"
@@ -96,9 +96,7 @@ def _sensors(run: Run) -> list[RenderableType]:
     if ratios.empty or len(run.plan["measure"].get("known_copies", [])) < 2:
         return []
     title = "Sensors of the link: bytes counted for each byte of a known copy"
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for heading in ("direction", "counted", "by, and of what"):
-        table.add_column(heading, overflow="fold")
+    table = frame(title, "direction", "counted", "by, and of what")
     for row in ratios.itertuples():
         direction = str(row.metric).removeprefix("pcie_").partition("_ratio")[0].replace("_", " ")
         counted, said = f"{row.value:.3f}", str(row.source)
@@ -111,29 +109,25 @@ def _sensors(run: Run) -> list[RenderableType]:
 def _found(run: Run) -> list[RenderableType]:
     """Where a path that keeps any counted it: how many of its rows lay in the device's memory."""
     found = found_on_device(run).dropna(subset="counted")
-    found = found[(found > 0).any(axis=1)].reset_index()
-    parts: list[RenderableType] = []
-    for workload, mine in sort_series(found).groupby("workload", sort=False):
-        title = f"Rows found on the device: {run.names[str(workload)]}"
-        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-        for heading in ("strategy", "variant", "counted", "declared"):
-            table.add_column(heading, justify="right" if heading.endswith("ed") else "left")
-        for line in mine.to_dict("records"):
-            shares = (f"{line[basis]:.1%}" for basis in ("counted", "declared"))
-            table.add_row(line["strategy"], line["variant"], *shares)
-        parts += [table, Text()]
-    return parts
+    found = sort_series(found[(found > 0).any(axis=1)].reset_index())
+    cells: dict[str, Cell] = {
+        "counted": lambda line: f"{line['counted']:.1%}",
+        "declared": lambda line: f"{line['declared']:.1%}",
+    }
+    return each_workload(
+        run, found, lambda name, mine: of_series(f"Rows found on the device: {name}", mine, cells)
+    )
 
 
-#: Columns of the table on what came off a disk, and the unit of their values.
-_ON_DISK = {
-    "in_memory": ("kept", "share"),
-    "amplification": ("B/B", "×"),
-    "declared": ("declared", "×"),
-    "process": ("process", "×"),
-    "iops": ("reads", "1/s"),
-    "latency_median": ("median", "s"),
-    "latency_99th": ("99th", "s"),
+#: Columns of the table on what came off a disk.
+_ON_DISK: dict[str, Cell] = {
+    "kept": lambda line: quantity(line["in_memory"], "share"),
+    "B/B": lambda line: quantity(line["amplification"], "×"),
+    "declared": lambda line: quantity(line["declared"], "×"),
+    "process": lambda line: quantity(line["process"], "×"),
+    "reads": lambda line: quantity(line["iops"], "1/s"),
+    "median": lambda line: quantity(line["latency_median"], "s"),
+    "99th": lambda line: quantity(line["latency_99th"], "s"),
 }
 _ON_DISK_LEGEND = (
     "kept: of the rows asked for, those in the path's own memory; B/B: bytes read for a byte of the"
@@ -145,48 +139,27 @@ _ON_DISK_LEGEND = (
 def _on_disk(run: Run) -> list[RenderableType]:
     """What came off a disk: rows it spared, bytes for a byte of rows, reads and their latency."""
     found = disk_reads(run)
-    parts: list[RenderableType] = []
-    for workload, mine in found.groupby("workload", sort=False):
-        title = f"Read off the disk: {run.names[str(workload)]}"
-        table = _plain_table(title)
-        for heading, _ in _ON_DISK.values():
-            table.add_column(heading, justify="right", no_wrap=True)
-        for line in mine.to_dict("records"):
-            values = (quantity(line[name], unit) for name, (_, unit) in _ON_DISK.items())
-            table.add_row(line["strategy"], line["variant"], *values)
-        parts += [table, Text()]
+
+    def table(name: str, mine: pd.DataFrame) -> Table:
+        return of_series(f"Read off the disk: {name}", mine, _ON_DISK)
+
+    parts = each_workload(run, found, table, _ON_DISK_LEGEND)
     if found["roof"].notna().any():
         roof = quantity(found["roof"].median(), "1/s")
         parts += [Text(f"The disk itself, beside them: {roof} random reads of 4 KiB"), Text()]
     for engine, mine in found.groupby("engine"):
         names = dict.fromkeys(mine["strategy"] + " " + mine["variant"])
         parts += [Text(f"Reads in flight by {engine}: {', '.join(names)}"), Text()]
-    return [Text(_ON_DISK_LEGEND, style="dim"), *parts] if parts else []
-
-
-def _plain_table(title: str) -> Table:
-    """With the columns of a series; in 80 columns long variants are folded."""
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
-    )
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("variant", overflow="fold")
-    return table
+    return parts
 
 
 def _table(title: str, here: pd.DataFrame, missing: pd.DataFrame, machines: list[str]) -> Table:
     unit, factor = time_unit(float(here["high"].max()) if len(here) else 1.0)
-    table = _plain_table(title)
     exchange = [stage for stage in WITHIN_TRAIN if here[stage].notna().any()]
     # Of several ranks these stand in the place of two others, or 80 columns were too few.
     rest = [stage.removeprefix("all_") for stage in exchange] or ["core-s", "GB/s"]
-    for name in ("n", f"epoch, {unit}", "fetch", "train", *rest, "speed-up"):
-        table.add_column(name, justify="right", no_wrap=True)
+    numbers = ("n", f"epoch, {unit}", "fetch", "train", *rest, "speed-up")
+    table = frame(title, "strategy", "variant", numbers=numbers)
     modelled = here["basis"] == "predicted"
     measured = sort_series(pd.concat([here[~modelled], _unmeasured(here[~modelled], missing)]))
     for line in measured.to_dict("records"):
@@ -206,21 +179,22 @@ def _unmeasured(measured: pd.DataFrame, missing: pd.DataFrame) -> pd.DataFrame:
     return missing[[pair not in known for pair in pairs]].assign(backend="", basis="")
 
 
-def _modelled(line: Mapping[Hashable, Any], factor: float, exchange: Sequence[str]) -> list[str]:
+def _modelled(line: Line, factor: float, exchange: Sequence[str]) -> list[str]:
     """Numbers of a modelled line: from one end to the other where a profile's ranges make two."""
     ends = ("low", "high"), ("fetch_low", "fetch_high"), ("train_low", "train_high")
     times = [_span(line[low], line[high], factor) for low, high in ends]
     low, high = line["speedup_low"], line["speedup_high"]
     undecided = UNDECIDED if low < high and word_of(low, high) == "AMBIGUOUS" else ""
+    times[0] += DISTURBED if line["disturbed"] > 0 else ""
     return [MISSING, *times, *(MISSING,) * (len(exchange) or 2), _span(low, high) + undecided]
 
 
 def _span(low: Any, high: Any, factor: float = 1.0) -> str:
     """A number, or two where the ends differ in what is shown of them."""
-    return " to ".join(dict.fromkeys(_number(end, factor) for end in (low, high)))
+    return " to ".join(dict.fromkeys(three_digits(end * factor) for end in (low, high)))
 
 
-def _cells(line: Mapping[Hashable, Any], factor: float, exchange: Sequence[str]) -> list[Text]:
+def _cells(line: Line, factor: float, exchange: Sequence[str]) -> list[Text]:
     names = [Text(line["strategy"]), Text(line["variant"])]
     if line["basis"] == "":
         status = line["status"]
@@ -229,7 +203,7 @@ def _cells(line: Mapping[Hashable, Any], factor: float, exchange: Sequence[str])
         return [*names, *map(Text, _modelled(line, factor, exchange))]
     median, spread = line["median"] * factor, (line["high"] - line["low"]) / 2 * factor
     several = f" ±{spread:.{decimals(median)}f}" if line["count"] > 1 else ""
-    beside = "" if pd.isna(line["disturbed"]) else DISTURBED
+    beside = DISTURBED if line["disturbed"] > 0 else ""
     bounds = line["speedup_low"], line["speedup_high"]
     # Over itself a ratio is 1, and a model's has no interval.
     exact = bounds[0] == bounds[1] or pd.isna(line["speedup"])
@@ -238,9 +212,9 @@ def _cells(line: Mapping[Hashable, Any], factor: float, exchange: Sequence[str])
     numbers = [
         f"{line['repeats']:.0f}" + (f"/{every:.0f}" if line["left_out"] else ""),
         three_digits(median) + several + beside,
-        *(_number(line[name], factor) for name in ("fetch", "train", *exchange)),
-        *([] if exchange else [_number(line["cpu"]), _number(line["rate"], 1e-9)]),
-        _number(line["speedup"]) + (UNDECIDED if open_ended else ""),
+        *(three_digits(line[name] * factor) for name in ("fetch", "train", *exchange)),
+        *([] if exchange else [three_digits(line["cpu"]), three_digits(line["rate"] * 1e-9)]),
+        three_digits(line["speedup"]) + (UNDECIDED if open_ended else ""),
     ]
     return [*names, *map(Text, numbers)]
 
@@ -274,7 +248,3 @@ def _unknown(run: Run, said: pd.Series[str]) -> list[Text]:
         struck = f"{', '.join(names)} on {', '.join(group['workload'].unique())}"
         lines.append(Text(f"not modelled for {machine}: {struck}: {reason}"))
     return [*lines, Text()] if lines else []
-
-
-def _number(value: Any, factor: float = 1.0) -> str:
-    return MISSING if pd.isna(value) else three_digits(value * factor)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +13,9 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner, Result
 
+from gatherbench.bench.cli import app
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
@@ -34,7 +34,7 @@ MEASURE = Measure(repeats=1, eval_batches=2, timeout_s=60)
 
 JobMaker = Callable[..., Job]
 MakeRun = Callable[..., Path]
-ShellRun = tuple[subprocess.CompletedProcess[str], Path]
+ShellRun = tuple[Result, Path]
 
 
 @pytest.fixture(scope="session")
@@ -89,19 +89,16 @@ def plan(tmp_path: Path, tiny_root: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 @pytest.fixture(scope="session")
 def shell_run(tiny_root: Path, tmp_path_factory: pytest.TempPathFactory) -> ShellRun:
-    """The plan run once by the program itself, with predictions for ``a100-pcie4``.
+    """The plan run once by the command, with predictions for ``a100-pcie4``.
 
     Returns what it printed and the run's folder; a test that changes the folder copies it.
     """
     root = tmp_path_factory.mktemp("shell_run")
     (root / "mine.toml").write_text(PLAN)
-    command = [sys.executable, "-m", "gatherbench", "run", str(root / "mine.toml")]
-    command += ["--results", str(root / "results"), "--profile", "a100-pcie4"]
-    env = {**os.environ, "GATHERBENCH_DATA": str(tiny_root)}
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=200, env=env
-    )
-    assert done.returncode == 0, done.stderr
+    command = ["run", str(root / "mine.toml"), "--results", str(root / "results")]
+    command += ["--profile", "a100-pcie4"]
+    done = CliRunner().invoke(app, command, env={"GATHERBENCH_DATA": str(tiny_root)})
+    assert done.exit_code == 0, done.output
     (folder,) = (root / "results").glob("*/*")
     return done, folder
 

@@ -28,6 +28,8 @@ EIGHT = (
     ("all_in_gpu", "default", (0.2, 0.1, 0.5)),
 )
 WORKLOAD = "wordnet-sage16x2-b1000-1f2e3d4c"
+#: What its stages, and what is between them, take of an epoch of which only the seconds are given.
+SHARES = (0.2, 0.5, 0.29, 0.01)
 #: What an epoch spends beside its stages, s.
 BETWEEN = 0.01
 PAYLOAD_BYTES = 2.0e9
@@ -140,9 +142,10 @@ def write_run(
 ) -> Path:
     """Write a run; ``failures`` maps a series to its status and reason, ``cut_off`` never ran.
 
-    A series has its times, or those of each workload by its id. Where ``workloads`` are mapped to
-    fields, those are not as usual. A ``modelled`` series has its times, or a list of them: one for
-    each corner of the profile. Of what is ``borrowed`` the stages are named. Other work has
+    A series has its times (of the stages or the whole), or those of each workload by its id. Where
+    ``workloads`` are mapped to fields, those are not as usual. A ``modelled`` series has its times,
+    or a list of them: one for each corner of the profile. Of what is ``borrowed`` the stages are
+    named. Other work has
     ``other_cores`` beside every case, or only ``beside`` that one (its repeat last). Epochs of a
     workload, repeat and epoch (numbers) are ``longer`` by that factor. ``declared``: the first
     repeats say :data:`DECLARED` of themselves.
@@ -161,8 +164,10 @@ def write_run(
     def one(stage: str, metric: str, unit: str, value: float | str, **more: Any) -> dict[str, Any]:
         return {"stage": stage, "metric": metric, "unit": unit, "value": value, **more}
 
-    def scaled(times: Sequence[float], factor: float) -> tuple[float, ...]:
+    def scaled(times: Sequence[float] | float, factor: float) -> tuple[float, ...]:
         """The same factor for each stage; what is between them only where it was given."""
+        if isinstance(times, float):
+            times = [share * times for share in SHARES]
         return (*(factor * t for t in times), *([] if len(times) == 4 else [BETWEEN]))
 
     for w, workload in enumerate(workloads):

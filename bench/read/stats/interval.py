@@ -48,6 +48,12 @@ class Interval:
         return self.high / self.value - 1
 
     @property
+    def ends(self) -> tuple[float, float, float]:
+        """Value, low and high; NaN for bounds that one repeat does not give."""
+        known = math.isfinite(self.high)
+        return (self.value, *((self.low, self.high) if known else (math.nan, math.nan)))
+
+    @property
     def inverse(self) -> Interval:
         """Of the reciprocal."""
         return Interval(1 / self.value, 1 / self.high, _over(self.low), self.repeats, self.chance)

@@ -19,12 +19,17 @@ In sentences SAME is *level* and AMBIGUOUS *not decided*; what is not decided is
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
-from gatherbench.bench.read.stats.interval import CONFIDENCE, Interval
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gatherbench.bench.read.stats.interval import CONFIDENCE, Interval, interval_of
 
 Word = Literal["SAME", "FAST", "SLOW", "AMBIGUOUS"]
+Name = TypeVar("Name")
 
 #: The smallest difference between epochs that matters, as a share.
 THRESHOLD = 0.05
@@ -66,13 +71,27 @@ def judge(
     elif word == "SAME":
         reason = f"the whole interval is within {threshold:.0%}"
     else:
-        sides = [side for side, is_so in _beyond(cost, fast, slow) if is_so]
+        sides = ["worse"] * (cost.high > slow) + ["better"] * (cost.low < fast)
         reason = f"perhaps {' or '.join(sides)} by more than {threshold:.0%}: more repeats"
     if word in ("SLOW", "FAST") and family * ratio.chance > 1 - CONFIDENCE:
         word, reason = "AMBIGUOUS", f"one of {family} may look like that by chance: more repeats"
     elif word in ("SLOW", "FAST") and busy:
         word, reason = "AMBIGUOUS", f"{busy}: run again on an idle machine"
     return Judgement(ratio, word, reason)
+
+
+def ratio_of(one: ArrayLike, other: ArrayLike) -> Interval:
+    """One series over another, each by the logarithm of its repeats' values."""
+    return interval_of((1, one), (-1, other))
+
+
+def shortest(
+    times: Mapping[Name, ArrayLike], over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_of
+) -> tuple[Name, dict[Name, Word]]:
+    """Who takes the least time, and how each of the others compares with it."""
+    leader = min(times, key=lambda name: float(np.asarray(times[name]).mean()))
+    others = (name for name in times if name != leader)
+    return leader, {name: judge(over(times[name], times[leader])).word for name in others}
 
 
 def word_of(low: float, high: float, threshold: float = THRESHOLD) -> Word:
@@ -93,8 +112,3 @@ def judge_exactly(base: float, new: float, *, more_is_better: bool = False) -> J
     ratio = new / base if base else math.nan
     word: Word = "SLOW" if (new > base) != more_is_better else "FAST"
     return Judgement(Interval(ratio, ratio, ratio, 1), word, how)
-
-
-def _beyond(cost: Interval, fast: float, slow: float) -> tuple[tuple[str, bool], ...]:
-    """Which ends of the interval reach beyond what is level."""
-    return ("worse", cost.high > slow), ("better", cost.low < fast)

@@ -43,16 +43,12 @@ def residency(run: Run) -> str:
 def setup(run: Run) -> Grid:
     """Checks, set-up and scores of each series: medians over repeats, a column for each metric."""
     rows = run.rows[run.rows["stage"].isin(("check", "setup", "eval")) & (run.rows["epoch"] < 0)]
-    names = list(dict.fromkeys(zip(rows["stage"], rows["metric"], rows["unit"], strict=True)))
-    names.sort(key=lambda n: ("check", "setup", "eval").index(n[0]))
-    columns = []
-    frame = rows[SERIES].drop_duplicates()
-    for stage, metric, unit in names:
-        here = rows[(rows["stage"] == stage) & (rows["metric"] == metric)]
-        field = f"{stage}.{metric}"
-        values = here.groupby(SERIES)["value"].median().rename(field).reset_index()
-        frame = frame.merge(values, on=SERIES, how="left")
-        columns.append(Column(field, f"{stage}: {metric.replace('_', ' ')}", unit))
+    rows = rows.assign(field=rows["stage"] + "." + rows["metric"])
+    frame = rows.groupby([*SERIES, "field"])["value"].median().unstack().reset_index()
+    units = dict(zip(rows["field"], rows["unit"], strict=True))
+    names = sorted(units, key=lambda name: ("check", "setup", "eval").index(name.partition(".")[0]))
+    labels = {name: name.replace(".", ": ").replace("_", " ") for name in names}
+    columns = [Column(name, labels[name], units[name]) for name in names]
     caption = "Checks, set-up and scores (medians over repeats); set-up is no part of an epoch"
     return grid("setup", caption, [*WHAT, *columns], in_plan_order(run, frame))
 

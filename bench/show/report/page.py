@@ -67,56 +67,33 @@ def render_report(run: Run, base: Run | None = None) -> str:
     """The report's HTML; with ``base``, beside that run."""
     several = charts.RANK_CHARTS.values() if families(run) else ()
     each = tables.each_rank(run)
-    left_out = {"compared"} if base is None else set()
-    left_out |= set() if several or each.lines else {"ranks"}
     from_disk = charts.DISK_CHARTS.values() if disk_strategies(run) else ()
-    left_out |= set() if from_disk else {"disk"}
+    there = {"compared": base is not None, "ranks": bool(several or each.lines)}
+    there["disk"] = bool(from_disk)
     style, script = _text("report.css") + _colours(), _text("report.js")
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
-            contents=[c for c in CONTENTS if c[0] not in left_out],
-            plan=short(run.plan.get("name", "run")),
-            machine_name=short(facts.machine_of(run)),
+            run=run,
+            charts=charts,
+            charts_over_time=charts_over_time,
+            tables=tables,
+            checks=checks,
+            facts=facts,
+            contents=[c for c in CONTENTS if there.get(c[0], True)],
             shown=SHOWN,
-            run_id=run.run_id,
             version=__version__,
             host_only=not has_gpu(run),
             statements=verdict(run),
-            facts=facts.in_short(run),
             against=None if base is None else against(run, base),
-            speedups=charts.speedup(run),
-            stages=charts.epoch_breakdown(run),
-            accuracy=charts_over_time.accuracy_over_time(run)
-            if charts_over_time.is_scored(run)
-            else None,
             rank_charts=[make(run) for make in several],
-            over_ranks=tables.over_ranks(run),
             each_rank=each,
             ranks_are=ranks_of_run(run)[1],
             disk_charts=[make(run) for make in from_disk],
-            on_disk=tables.on_disk(run),
-            roofline=tables.roofline_of(run),
-            model_errors=tables.model_errors(run),
-            path=tables.data_path(run),
-            link_traffic=tables.link_traffic(run),
-            copied_ratio=copied_ratio(run),
-            traffic=charts_over_time.pcie_over_time(run),
-            power=charts_over_time.power_over_time(run),
-            energy=charts.gpu_energy_per_epoch(run),
-            processor=charts.cpu_core_seconds(run),
-            threads=charts.cpu_by_thread(run),
             numbers=tables.numbers(run),
-            savings=tables.savings(run),
-            compared=checks.compared(run),
-            residency=checks.residency(run),
-            setup=checks.setup(run),
-            problems=checks.unmeasured(run),
-            meters=checks.meters(run),
-            calibration=checks.calibration(run),
-            workloads=facts.workloads(run),
-            machine=facts.machine(run),
+            roofline=tables.roofline_of(run),
+            copied_ratio=copied_ratio(run),
             provenance=provenance(run),
             style=Markup(style),
             script=Markup(script),

@@ -201,17 +201,14 @@ class Roofline:
 def data_path(run: Run) -> Grid:
     """What each strategy moves in an epoch, by its own declaration."""
     rows = run.select(stage="fetch", basis="declared")
-    frame = rows[SERIES].drop_duplicates()
-    columns = []
-    requests = [m for m in dict.fromkeys(rows["metric"]) if m.startswith(_REQUESTS)]
-    sizes = [m.removeprefix(_REQUESTS).removesuffix("_bytes") for m in requests]
-    labels = {m: (f"requests of {n} B", "1") for m, n in zip(requests, sizes, strict=True)}
-    names = _DECLARED | labels
-    for metric, (label, unit) in names.items():
-        values = rows[rows["metric"] == metric].groupby(SERIES)["value"].median()
-        if len(values):
-            frame = frame.merge(values.rename(metric).reset_index(), on=SERIES, how="left")
-            columns.append(Column(metric, label, unit))
+    frame = rows.groupby([*SERIES, "metric"])["value"].median().unstack().reset_index()
+    requests = {
+        metric: (f"requests of {metric.removeprefix(_REQUESTS).removesuffix('_bytes')} B", "1")
+        for metric in dict.fromkeys(rows["metric"])
+        if metric.startswith(_REQUESTS)
+    }
+    names = _DECLARED | requests
+    columns = [Column(metric, *names[metric]) for metric in names if metric in frame]
     found = found_on_device(run)
     frame = frame.join(found, on=SERIES[:4])
     columns += [Column(f, label, "share") for f, label in _FOUND.items() if found[f].any()]

@@ -15,7 +15,7 @@ from gatherbench.bench.read.cpu import cores_of
 from gatherbench.bench.read.epochs import set_aside
 from gatherbench.bench.read.ranks import FASTER, NO_FASTER, OPEN, families, saturation, scaling
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import LONGEST_WORKLOAD, MISSING, listed, number, short
+from gatherbench.bench.read.units import LONGEST_WORKLOAD, listed, quantity, short, with_ends
 from gatherbench.bench.show.sentences.provenance import ranks_of_run
 
 #: The strategy whose table lies in the device's memory: what the others can at best come near to.
@@ -53,11 +53,7 @@ def _efficiencies(table: pd.DataFrame, word: str) -> Iterator[str]:
     most = known[known["ranks"] == known["ranks"].max()].sort_values("efficiency", kind="stable")
     lines = most.to_dict("records")
     ends = [lines[0], lines[-1]] if len(lines) > 1 else lines
-    said = [
-        f"{with_ends(line, 'efficiency', 100.0, ' %')}"
-        f"{' (one repeat)' * bool(pd.isna(line['efficiency_low']))}, {_name(line)},"
-        for line in ends
-    ]
+    said = [f"{ends_in_words(line, 'efficiency', 'share')}, {_name(line)}," for line in ends]
     yield f"scaling efficiency with {_ranks(lines[0]['ranks'], word)} is {' to '.join(said)[:-1]}"
 
 
@@ -86,12 +82,10 @@ def _name(line: Mapping[Hashable, Any]) -> str:
     return f"{line['strategy']} {line['variant']}"
 
 
-def with_ends(line: Mapping[Hashable, Any], name: str, factor: float, unit: str) -> str:
-    """``93.0 % (90.1–96.2)``; without an interval where one repeat gives none."""
+def ends_in_words(line: Mapping[Hashable, Any], name: str, unit: str) -> str:
+    """``93.0 % (90.1–96.2)`` of a column of :func:`~gatherbench.bench.read.ranks.scaling`.
+
+    What is 1 by definition has no interval.
+    """
     value, low, high = (line[f"{name}{end}"] for end in ("", "_low", "_high"))
-    if pd.isna(value):
-        return MISSING
-    said = number(value * factor) + unit
-    if pd.isna(low) or low == high:
-        return said
-    return f"{said} ({number(low * factor)}–{number(high * factor)})"
+    return quantity(value, unit) if low == high else with_ends(value, low, high, unit)

@@ -13,10 +13,9 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
@@ -28,11 +27,11 @@ from gatherbench.bench.read.epochs import (
     set_aside,
 )
 from gatherbench.bench.read.modelled import borrows, corners, foreign_gathers
-from gatherbench.bench.read.stats.interval import Interval, interval_of
-from gatherbench.bench.read.stats.judge import THRESHOLD, Word, judge, word_of
+from gatherbench.bench.read.stats.interval import Interval
+from gatherbench.bench.read.stats.judge import Word, judge, ratio_of, shortest
 from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run, only
-from gatherbench.bench.read.units import LONGEST_WORKLOAD, listed, quantity, short, span
+from gatherbench.bench.read.units import LONGEST_WORKLOAD, listed, short, span, with_ends
 from gatherbench.bench.run.rows import Key
 from gatherbench.bench.show.sentences.disk import disk_sentences
 from gatherbench.bench.show.sentences.provenance import modelled_for
@@ -40,11 +39,6 @@ from gatherbench.bench.show.sentences.scaling import BOUND, scaling_sentences
 
 #: Workloads of which a sentence tells one by one.
 _MOST_WORKLOADS = 4
-
-Logs = Sequence[float]
-#: Strategy and variant; and the seconds of a modelled epoch, or a ratio of such, at each corner.
-_Names = tuple[str, str]
-_Corners = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +70,9 @@ def verdict(run: Run) -> list[Statement]:
         here = {k: v for k, v in series.items() if k.backend == backend and k.workload in workloads}
         if here and reference and not much:
             where = _where(run, backend) + _on_ranks(ranks, groups, backend)
-            found.append(
-                Statement("measured", _Measured(run, here, reference, alone).sentence(where))
-            )
+            clauses = list(_clauses(list(_measured(run, here, reference))))
+            clauses = clauses or [f"no quiet repeat of {' '.join(reference)} to compare with"]
+            found.append(Statement("measured", f"{where}: {'; '.join(clauses)}."))
     if not much:
         sentences = [*scaling_sentences(run), *disk_sentences(run)]
         found += [Statement("measured", said) for said in sentences]
@@ -93,150 +87,202 @@ def verdict(run: Run) -> list[Statement]:
     if busy and not much:
         text = f"{busy[0].upper()}{busy[1:]}: left out, as every series has quiet repeats."
         if alone:
+            names = listed([" ".join(key[1:3]) for key in alone])
             text = (
-                f"{busy[0].upper()}{busy[1:]}. Quiet repeats alone count; without one are"
-                f" {listed([_name(key) for key in alone])}: measure again on an idle machine."
+                f"{busy[0].upper()}{busy[1:]}. Quiet repeats alone count; without one are {names}:"
+                " measure again on an idle machine."
             )
         found.append(Statement("warning", text))
     return found
 
 
-class _Measured:
-    """What was measured on one backend: who was fastest on each workload, and by how much.
+@dataclass(frozen=True, slots=True)
+class _Contest:
+    """Epochs on one workload: who has the shortest, and by how much.
 
-    Args:
-        series: the logarithm of each repeat's median epoch, by series.
-        reference: strategy and variant that ratios are over.
-        alone: series without a quiet repeat: they are not compared.
+    Attributes:
+        workload: in words.
+        times: by name of a series the logarithm of its epoch in seconds, of each repeat; of what
+            is modelled, at each corner of its profile.
+        reference: the series that ratios are over; empty: there is none, and seconds are told.
+        modelled: whether ``times`` are.
+        unknown: series that are modelled at some corners alone: nothing is decided against them.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        series: Mapping[Key, Logs],
-        reference: tuple[str, str],
-        alone: Mapping[Key, float],
-    ) -> None:
-        self._run, self._reference = run, " ".join(reference)
-        self._series: dict[str, dict[str, Logs]] = {}
-        self._base: dict[str, Logs] = {}
-        left_out = set_aside(run)
-        for key, logs in series.items():
-            if key in alone or (key[1], key[2]) in left_out:
-                continue
-            self._series.setdefault(key[0], {})[_name(key)] = logs
-            if key[1:3] == reference:
-                self._base[key[0]] = logs
+    workload: str
+    times: Mapping[str, ArrayLike]
+    reference: str
+    modelled: bool = False
+    unknown: tuple[str, ...] = ()
 
-    def sentence(self, where: str) -> str:
-        """Everything in one sentence: winners by name, then what is level or not decided."""
-        workloads = [name for name in self._run.workloads if name in self._base]
-        winners: dict[str, list[str]] = {}
-        others: list[str] = []
-        for workload in workloads:
-            leader, rivals = self._rivals(workload)
-            if all(word == "SLOW" for word in rivals.values()) and leader != self._reference:
-                winners.setdefault(leader, []).append(workload)
-            else:
-                others.append(workload)
-        several = len(workloads) > 1
-        clauses = [
-            f"{short(name)} had the shortest epochs{self._on(won, several)},"
-            f" {self._ratios(won, name)} as fast as {self._reference}"
-            for name, won in winners.items()
-        ]
-        clauses += [
-            self._undecided(workload, self._on([workload], several))
-            for workload in others[:_MOST_WORKLOADS]
-        ]
-        if len(others) > _MOST_WORKLOADS:
-            clauses.append(f"on {len(others) - _MOST_WORKLOADS} more workloads no path is alone")
-        clauses += self._bound(workloads, several)
-        if not clauses:
-            clauses = [f"no quiet repeat of {self._reference} to compare with"]
-        return f"{where}: {'; '.join(clauses)}."
+    @property
+    def bounds(self) -> list[str]:
+        """The upper bounds, which no path competes with."""
+        return [name for name in self.times if name.startswith(BOUND)]
 
-    def _rivals(self, workload: str) -> tuple[str, dict[str, Word]]:
+    def rivals(self) -> tuple[str, dict[str, Word]]:
         """The series with the shortest epochs, and how each of the others compares with it."""
-        rivals = {n: v for n, v in self._series[workload].items() if not n.startswith(BOUND)}
-        typical = {name: interval_of((1, logs)).value for name, logs in rivals.items()}
-        leader = min(typical, key=lambda name: typical[name])
-        words = {
-            name: judge(interval_of((1, logs), (-1, rivals[leader]))).word
-            for name, logs in rivals.items()
-            if name != leader
-        }
-        return leader, words
+        rivals = {name: logs for name, logs in self.times.items() if name not in self.bounds}
+        return shortest(rivals, self.over)
 
-    def _undecided(self, workload: str, on: str) -> str:
-        """What is to be said of a workload on which no path is shown to be faster than all."""
-        leader, words = self._rivals(workload)
-        groups = {
-            word: [name for name, found in words.items() if found == word]
-            for word in ("SAME", "AMBIGUOUS")
-        }
-        level, open_ = [leader, *groups["SAME"]], groups["AMBIGUOUS"]
-        over = f" as fast as {self._reference}"
-        others = [name for name in (*level, *open_) if name != self._reference]
-        if self._reference in level and not open_:
-            found = f"nothing was faster than {self._reference}{on}"
-            return f"{found}; level with it: {self._each(workload, others)}" if others else found
-        if self._reference in (*level, *open_):
-            found = f"not decided whether any path is faster than {self._reference}{on}"
-            return f"{found}: {self._each(workload, others)}"
-        if len(level) == 1:
-            found = f"whose epochs are the shortest{on} is not decided between"
-            return f"{found} {self._each(workload, others)}{over}"
-        found = f"level at the shortest epochs{on} are {self._each(workload, level)}{over}"
-        return f"{found}; not decided: {self._each(workload, open_)}" if open_ else found
+    def over(self, one: ArrayLike, other: ArrayLike) -> Interval:
+        """Epochs of one series over those of another; of modelled ones both ends are possible."""
+        if not self.modelled:
+            return ratio_of(one, other)
+        ends = np.exp(np.subtract(one, other))
+        return Interval(float(ends.mean()), float(ends.min()), float(ends.max()), 2, 0.0)
 
-    def _bound(self, workloads: Sequence[str], several: bool) -> Iterator[str]:
-        """How far the upper bound is: not decided where it is not above what it bounds."""
-        reached: list[str] = []
-        doubtful: list[str] = []
-        for workload in workloads:
-            for name in (n for n in self._series[workload] if n.startswith(BOUND)):
-                leader, _ = self._rivals(workload)
-                mine, best = self._series[workload][name], self._series[workload][leader]
-                above = judge(interval_of((1, mine), (-1, best))).word in ("FAST", "SAME")
-                (reached if above else doubtful).append(workload)
-        if reached:
-            ratios = self._ratios(reached, f"{BOUND} default")
-            yield f"{BOUND}, the upper bound, reached {ratios}{self._on(reached, several)}"
-        if doubtful:
-            yield f"{BOUND}, the upper bound, is not decided{self._on(doubtful, several)}:" + (
-                " it came out no faster than what it bounds"
-            )
-
-    def _ratio(self, workload: str, name: str) -> Interval:
-        return interval_of((1, self._base[workload]), (-1, self._series[workload][name]))
-
-    def _ratios(self, workloads: Sequence[str], name: str) -> str:
-        found = sorted((self._ratio(w, name) for w in workloads), key=lambda one: one.value)
-        ends = [found[0], found[-1]] if len(found) > 1 else found
-        return " to ".join(map(with_interval, ends))
-
-    def _each(self, workload: str, names: Sequence[str]) -> str:
-        """Each name with its ratio over the reference, the fastest first."""
-        ratios = {name: self._ratio(workload, name) for name in names}
-        ordered = sorted(names, key=lambda name: -ratios[name].value)
-        return listed([f"{short(name)} {with_interval(ratios[name])}" for name in ordered])
-
-    def _on(self, workloads: Sequence[str], several: bool) -> str:
-        if not several:
-            return ""
-        if len(workloads) > 1:
-            return f" on {len(workloads)} workloads"
-        return f" on {short(self._run.names[workloads[0]], LONGEST_WORKLOAD)}"
+    def speed(self, name: str) -> Interval:
+        """How many times as fast as the reference a series is; without one its seconds."""
+        if not self.reference:
+            return self.over(self.times[name], 0.0)
+        return self.over(self.times[self.reference], self.times[name])
 
 
-def with_interval(ratio: Interval) -> str:
-    """``2.31× (2.20–2.43)``; without an interval where one repeat gives none."""
-    shown = quantity(ratio.value, "×")
-    if ratio.repeats < 2:
-        return f"{shown} (one repeat)"
-    low, high = (quantity(bound, "×").removesuffix("×") for bound in (ratio.low, ratio.high))
-    return f"{shown} ({low}–{high})"
+def _clauses(contests: Sequence[_Contest]) -> Iterator[str]:
+    """Winners by name, then what is level or not decided, then the upper bound."""
+    won: dict[tuple[str, str, tuple[str, ...]], list[_Contest]] = {}
+    others: list[_Contest] = []
+    for contest in contests:
+        leader, words = contest.rivals()
+        if set(words.values()) <= {"SLOW"} and leader != contest.reference:
+            won.setdefault((leader, contest.reference, contest.unknown), []).append(contest)
+        else:
+            others.append(contest)
+    several = len(contests) > 1
+    for (name, _, unknown), mine in won.items():
+        said = f"{_speeds(mine, name)}{_as_fast(mine[0])}{_against(unknown)}"
+        yield f"{short(name)} had the shortest epochs{_on(mine, several)}, {said}"
+    for contest in others[:_MOST_WORKLOADS]:
+        yield _undecided(contest, _on([contest], several)) + _against(contest.unknown)
+    if len(others) > _MOST_WORKLOADS:
+        yield f"on {len(others) - _MOST_WORKLOADS} more workloads no path is alone"
+    yield from _bound(contests, several)
+
+
+def _undecided(contest: _Contest, on: str) -> str:
+    """What is to be said of a workload on which no path is shown to be faster than all."""
+    leader, words = contest.rivals()
+    level = [leader, *(name for name, word in words.items() if word == "SAME")]
+    open_ = [name for name, word in words.items() if word == "AMBIGUOUS"]
+    reference, over = contest.reference, _as_fast(contest)
+    others = [name for name in (*level, *open_) if name != reference]
+    if reference in level and not open_:
+        found = f"nothing was faster than {reference}{on}"
+        return f"{found}; level with it: {_each(contest, others)}" if others else found
+    if reference in (*level, *open_):
+        found = f"not decided whether any path is faster than {reference}{on}"
+        return f"{found}: {_each(contest, others)}"
+    if len(level) == 1:
+        found = f"whose epochs are the shortest{on} is not decided between"
+        return f"{found} {_each(contest, others)}{over}"
+    found = f"level at the shortest epochs{on} are {_each(contest, level)}{over}"
+    return f"{found}; not decided: {_each(contest, open_)}" if open_ else found
+
+
+def _bound(contests: Sequence[_Contest], several: bool) -> Iterator[str]:
+    """How far the upper bound is: not decided where it is not above what it bounds."""
+    reached: dict[tuple[str, str], list[_Contest]] = {}
+    doubtful: list[_Contest] = []
+    for contest in contests:
+        best = contest.times[contest.rivals()[0]]
+        for name in contest.bounds:
+            above = judge(contest.over(contest.times[name], best)).word in ("FAST", "SAME")
+            mine = reached.setdefault((name, contest.reference), []) if above else doubtful
+            mine.append(contest)
+    for (name, _), mine in reached.items():
+        ratios = _speeds(mine, name)
+        yield f"{BOUND}, the upper bound, reached {ratios}{_on(mine, several)}"
+    if doubtful:
+        yield f"{BOUND}, the upper bound, is not decided{_on(doubtful, several)}:" + (
+            " it came out no faster than what it bounds"
+        )
+
+
+def _speeds(contests: Sequence[_Contest], name: str) -> str:
+    """How fast a series is, from the least of these workloads to the greatest."""
+    found = sorted((one.speed(name) for one in contests), key=lambda one: one.value)
+    if contests[0].modelled:
+        unit = "×" if contests[0].reference else "s"
+        return span(min(one.low for one in found), max(one.high for one in found), unit)
+    return " to ".join(with_ends(*one.ends) for one in ([found[0], found[-1]][: len(found)]))
+
+
+def _each(contest: _Contest, names: Sequence[str]) -> str:
+    """Each name with how fast it is, the fastest first."""
+    ordered = sorted(names, key=lambda name: float(np.asarray(contest.times[name]).mean()))
+    return listed([f"{short(name)} {_speeds([contest], name)}" for name in ordered])
+
+
+def _as_fast(contest: _Contest) -> str:
+    return f" as fast as {contest.reference}" if contest.reference else ""
+
+
+def _against(unknown: Collection[str]) -> str:
+    return f" (against {listed(sorted(unknown))}: not decided)" if unknown else ""
+
+
+def _on(contests: Sequence[_Contest], several: bool) -> str:
+    if not several:
+        return ""
+    if len(contests) > 1:
+        return f" on {len(contests)} workloads"
+    return f" on {short(contests[0].workload, LONGEST_WORKLOAD)}"
+
+
+def _measured(
+    run: Run, series: Mapping[Key, Sequence[float]], reference: tuple[str, str]
+) -> Iterator[_Contest]:
+    """The workloads whose reference has a quiet repeat; series without one are left out."""
+    apart, alone, base = set_aside(run), disturbed_alone(run), " ".join(reference)
+    for workload in run.workloads:
+        mine = [key for key in series if key.workload == workload and key not in alone]
+        times = {" ".join(key[1:3]): series[key] for key in mine if key[1:3] not in apart}
+        if base in times:
+            yield _Contest(run.names[workload], times, base)
+
+
+def modelled_statement(run: Run, on: str = "") -> str | None:
+    """The sentences on modelled epochs; ``None`` where there is nothing to compare.
+
+    Ratios are over the modelled machine's own ``cpu_gather``: ``naive``, the paper's baseline,
+    where there is that. ``on``: what is to be said of where they run.
+    """
+    foreign, apart, seconds = foreign_gathers(run), set_aside(run), corners(run)
+    logs = dict(zip(seconds.index, np.log(seconds.to_numpy(float)), strict=True))
+    own = [key for key in logs if key not in foreign and key[1:3] not in apart]
+    known = [key for key in own if not np.isnan(logs[key]).any()]
+    contests = []
+    for workload in run.workloads:
+        times = {" ".join(k[1:3]): logs[k] for k in known if k[0] == workload}
+        partly = {" ".join(k[1:3]) for k in own if k[0] == workload and k not in known}
+        gathers = [name for name in times if name.startswith("cpu_gather ")]
+        base = min(gathers, key=lambda name: (name != "cpu_gather naive", name), default="")
+        rivals = tuple(sorted(name for name in partly if not name.startswith(BOUND)))
+        contest = _Contest(run.names[workload], times, base, True, rivals)
+        if len(times) > len(contest.bounds):
+            contests.append(contest)
+    clauses = list(_clauses(contests))
+    if unknown := sorted({" ".join(key[1:3]) for key in own if key not in known}):
+        clauses.append(f"not known at every end of the profile’s ranges: {listed(unknown)}")
+    if not clauses:
+        return None
+    where = f"Modelled, not measured, for {listed(modelled_for(run))}{on}"
+    return " ".join([f"{where}: {'; '.join(clauses)}.", *_rests_on(run, foreign)])
+
+
+def _rests_on(run: Run, foreign: Iterable[tuple[str, ...]]) -> list[str]:
+    """What was borrowed from the run's own machine, a sentence each."""
+    said = []
+    names = sorted({f"{strategy} {variant}" for _, strategy, variant, *_ in foreign})
+    if names:
+        said.append(
+            f"No ratio over {listed(names)}: the CPU's gather there is that of {run.machine}, not"
+            " of the machine that is modelled."
+        )
+    if borrows(run.rows, "sample").any():
+        said.append(f"Minibatches come as fast as {run.machine} was measured to have them.")
+    return said
 
 
 def cases_ended(run: Run) -> dict[str, int]:
@@ -311,154 +357,3 @@ def _limits(run: Run) -> Iterator[str]:
             f" of {len(wide)} series, least of all {' '.join(worst[1:])} ({width}). More repeats"
             " (max_repeats and budget_s of the plan), or a quieter machine, narrow them."
         )
-
-
-def _name(key: Key) -> str:
-    return f"{key[1]} {key[2]}"
-
-
-# ---- what a machine that is not here would do -------------------------------------------------
-
-
-class _Shortest(NamedTuple):
-    """The shortest epochs of a workload: whose they are, for whom that is not decided, over whom.
-
-    ``reference`` is the machine's own CPU gather; ``None``: there is none.
-    """
-
-    names: tuple[_Names, ...]
-    undecided: tuple[_Names, ...]
-    reference: _Names | None
-
-
-def modelled_statement(run: Run, on: str = "") -> str | None:
-    """The sentences on modelled epochs; ``None`` where there is nothing to compare.
-
-    ``on``: what is to be said of where they run.
-    """
-    foreign = foreign_gathers(run)
-    own, partly = _compared(run, foreign)
-    won: dict[_Shortest, dict[str, _Corners]] = {}
-    bounds: dict[_Names | None, dict[str, _Corners]] = {}
-    beaten = False
-    for workload, times in own.items():
-        bound = next((name for name in times if name[0] == BOUND), None)
-        rivals = {name: mine for name, mine in times.items() if name[0] != BOUND}
-        reference = _reference(rivals)
-        shown = times
-        if reference is not None:
-            shown = {name: times[reference] / mine for name, mine in times.items()}
-        if rivals:
-            found = _shortest(rivals, reference, partly[workload])
-            won.setdefault(found, {})[workload] = shown[found.names[0]]
-            if bound is not None:
-                beaten |= bool((times[bound] > (1 + THRESHOLD) * times[found.names[0]]).any())
-        if bound is not None:
-            bounds.setdefault(reference, {})[workload] = shown[bound]
-    several = len(own) > 1
-    clauses = [_clause(run, found, values, several) for found, values in won.items()]
-    for reference, values in bounds.items():
-        clauses.append(
-            f"{BOUND}, the upper bound, reached {_reached(run, values, reference, several)}"
-        )
-    if beaten:
-        clauses.append(f"whether {BOUND} bounds the others is not decided")
-    if unknown := {" ".join(name) for names in partly.values() for name in names}:
-        clauses.append(f"not known at every end of the profile’s ranges: {listed(sorted(unknown))}")
-    if not clauses:
-        return None
-    where = f"Modelled, not measured, for {listed(modelled_for(run))}{on}"
-    return " ".join([f"{where}: {'; '.join(clauses)}.", *_rests_on(run, foreign)])
-
-
-def _compared(
-    run: Run, foreign: set[tuple[str, ...]]
-) -> tuple[dict[str, dict[_Names, _Corners]], dict[str, list[_Names]]]:
-    """By workload the modelled series that are known at every corner, and those at some alone."""
-    own: dict[str, dict[_Names, _Corners]] = {}
-    partly: dict[str, list[_Names]] = {workload: [] for workload in run.workloads}
-    seconds, left_out = corners(run), set_aside(run)
-    for key, ends in zip(seconds.index, seconds.to_numpy(float), strict=True):
-        if (key[1], key[2]) in left_out:
-            continue
-        if np.isnan(ends).any():
-            partly[key[0]] += [(key[1], key[2])] * (key not in foreign)
-        elif key not in foreign:
-            own.setdefault(key[0], {})[key[1], key[2]] = ends
-    return {workload: own[workload] for workload in run.workloads if workload in own}, partly
-
-
-def _shortest(
-    rivals: Mapping[_Names, _Corners], reference: _Names | None, unknown: Iterable[_Names]
-) -> _Shortest:
-    """Who is the fastest at every corner; against what is ``unknown`` at some it is not decided."""
-    best = min(rivals, key=lambda name: float(rivals[name].mean()))
-    names, undecided = [best], [name for name in unknown if name[0] != BOUND]
-    for name, times in rivals.items():
-        over = times / rivals[best]
-        word = word_of(float(over.min()), float(over.max()))
-        if name != best and word != "SLOW":
-            (names if word == "SAME" else undecided).append(name)
-    return _Shortest(tuple(names), tuple(undecided), reference)
-
-
-def _reference(names: Iterable[_Names]) -> _Names | None:
-    """The machine's own ``cpu_gather``: ``naive``, the paper's baseline, where there is that."""
-    gathers = [name for name in names if name[0] == "cpu_gather"]
-    return min(gathers, key=lambda name: (name[1] != "naive", name[1]), default=None)
-
-
-def _clause(run: Run, found: _Shortest, values: Mapping[str, _Corners], several: bool) -> str:
-    names, reference = listed([" ".join(name) for name in found.names]), found.reference
-    on = f" on {_on(run, list(values))}" if several and reference else ""
-    level = " (level)" if len(found.names) > 1 else ""
-    said = (
-        f"{names} had the shortest epochs{on}{level}, {_reached(run, values, reference, several)}"
-    )
-    if reference is not None:
-        over = " ".join(reference)
-        said += f" as fast as {over}"
-        if reference in found.names:
-            said = f"nothing is faster than {over}{on}"
-    if found.undecided:
-        others = listed([" ".join(name) for name in found.undecided])
-        said += f" (against {others}: not decided)"
-    return said
-
-
-def _reached(
-    run: Run, values: Mapping[str, _Corners], reference: _Names | None, several: bool
-) -> str:
-    """The ends of ratios over a reference, over all workloads; of seconds, each workload's."""
-    if reference is not None:
-        ratios = np.concatenate(list(values.values()))
-        return span(float(ratios.min()), float(ratios.max()), "×")
-    return listed(
-        [
-            span(float(times.min()), float(times.max()), "s")
-            + (f" on {short(run.names[workload], LONGEST_WORKLOAD)}" if several else "")
-            for workload, times in values.items()
-        ]
-    )
-
-
-def _on(run: Run, workloads: Sequence[str]) -> str:
-    return (
-        short(run.names[workloads[0]], LONGEST_WORKLOAD)
-        if len(workloads) == 1
-        else f"{len(workloads)} workloads"
-    )
-
-
-def _rests_on(run: Run, foreign: Iterable[tuple[str, ...]]) -> list[str]:
-    """What was borrowed from the run's own machine, a sentence each."""
-    said = []
-    names = sorted({f"{strategy} {variant}" for _, strategy, variant, *_ in foreign})
-    if names:
-        said.append(
-            f"No ratio over {listed(names)}: the CPU's gather there is that of {run.machine}, not"
-            " of the machine that is modelled."
-        )
-    if borrows(run.rows, "sample").any():
-        said.append(f"Minibatches come as fast as {run.machine} was measured to have them.")
-    return said

@@ -54,24 +54,6 @@ def test_json_is_json_and_nothing_else() -> None:
     assert said["counted"].startswith("Counted on 2 minibatches")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["wordnett"], "did you mean 'wordnet'"),
-        (["tiny", "--scale", "0.5"], "tiny was imported"),
-        (["tiny", "--policies", "degree,presample"], "did you mean 'presampled'"),
-        (["tiny", "--fanouts", "a"], "--fanouts 'a'"),
-        (["tiny", "--batch-size", "0"], "--batch-size 0"),
-        (["tiny", "--profile", "h201"], "no profile 'h201'"),
-        (["tiny", "--max-batches", "-1"], "--max-batches"),
-    ],
-)
-def test_bad_input_ends_with_2(arguments: list[str], said: str) -> None:
-    done = gatherbench(*arguments)
-    assert done.exit_code == 2, done.stdout + done.stderr
-    assert said in " ".join(done.stderr.replace("│", " ").split())
-
-
 def test_published_rates_are_read_and_may_be_absent(tmp_path: Path) -> None:
     rates = published_rates(REFERENCE)
     papers = rates[(rates["graph"] == "ogbn-papers100M") & (rates["series"] == "degree")]

@@ -82,30 +82,6 @@ def test_a_policy_named_twice_is_one_row() -> None:
     assert len(to_csv(rows, 10, "float32", 128).splitlines()) == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--policy", "alligned"], "did you mean 'aligned'"),
-        (["--dtype", "flaot32"], "did you mean 'float32'"),
-        (["--dim", "0"], "at least one element"),
-        (["--max-request", "100"], "choose from 32, 64, 96, 128"),
-        (["--figure", "nowhere/at/all.png"], "nowhere/at/all.png"),
-        (["--figure", "picture.docx"], "docx"),
-    ],
-)
-def test_bad_input_ends_with_2(arguments: list[str], said: str) -> None:
-    done = gatherbench("requests", *arguments)
-    assert done.exit_code == 2, done.stdout + done.stderr
-    assert said in done.stderr
-    assert isinstance(done.exception, SystemExit)  # no other error, which would be a traceback
-
-
-def test_list_policies() -> None:
-    done = gatherbench("list", "policies")
-    assert done.exit_code == 0, done.stderr
-    assert "policy of torch-quiver" in done.stdout
-
-
 def test_the_figure_is_drawn_from_the_counts(tmp_path: Path) -> None:
     chosen = [policy("aligned"), policy("unaligned"), policy("torch-quiver")]
     figure = requests_per_row(chosen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from io import StringIO
@@ -15,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.model.epoch import predict_batches
@@ -37,7 +36,7 @@ from gatherbench.bench.show.model import _table as model_table
 from gatherbench.strategies import registry
 from gatherbench.strategies.cpu_gather import CpuGather
 
-ShellRun = tuple[subprocess.CompletedProcess[str], Path]
+ShellRun = tuple[Result, Path]
 
 WORKLOAD, BATCHES, PAYLOAD = "tiny-sage", 4, 4e8
 COMMON = {

@@ -19,8 +19,8 @@ from gatherbench.bench.read.disk import (
 )
 from gatherbench.bench.read.tables import load_run, only
 
-from ..disk_run import CACHED, DIRECT, GATHER, HALF, MAPPED, WHOLE, write_disk
-from ..written_run import append_rows, edit
+from ..disk_run import CACHED, DIRECT, HALF, MAPPED, WHOLE, write_disk
+from ..written_run import edit
 
 MakeRun = Callable[..., Path]
 NAN = pytest.approx(math.nan, nan_ok=True)
@@ -96,17 +96,14 @@ def test_a_workload_of_another_graph_is_a_family_of_its_own(make_run: MakeRun) -
     assert in_memory_s(run, found[1]) is None
 
 
-def test_without_the_table_in_memory_there_is_nothing_to_compare_with(folder: Path) -> None:
-    run = only(load_run(folder), strategies=[DIRECT[0], CACHED[0]])
-    table = over_memory(run)
-    assert table["times"].isna().all()
-    assert len(table) == 4
-
-
-def test_one_repeat_has_no_interval(make_run: MakeRun) -> None:
+def test_what_is_not_known_has_no_number(make_run: MakeRun) -> None:
     table = over_memory(load_run(write_disk(make_run, repeats=1)))
     assert table["epoch"].notna().all()
     assert table[["epoch_low", "epoch_high", "times_low", "times_high"]].isna().all(axis=None)
+    run = load_run(write_disk(make_run, "20261123-alone-b"))
+    alone = over_memory(only(run, strategies=[DIRECT[0], CACHED[0]]))
+    assert alone["times"].isna().all(), "the table was never in memory"
+    assert len(alone) == 4
 
 
 def test_a_path_that_found_every_row_has_no_bytes_for_a_byte(folder: Path) -> None:
@@ -127,13 +124,3 @@ def test_a_run_without_a_disk_has_no_lines(make_run: MakeRun) -> None:
     assert disk_ratios(run).empty
     assert disk_reads(run).empty
     assert over_memory(run).empty
-
-
-def test_what_declares_no_rows_of_a_disk_is_none_of_its_paths(folder: Path) -> None:
-    case = {"workload": WHOLE, "strategy": GATHER[0], "variant": GATHER[1], "basis": "declared"}
-    append_rows(
-        folder, [{"stage": "fetch", "metric": "disk_payload", "unit": "B", "value": 0}], **case
-    )
-    run = load_run(folder)
-    assert GATHER[0] not in disk_strategies(run)
-    assert GATHER[0] not in set(disk_reads(run)["strategy"])

@@ -87,12 +87,6 @@ def test_a_weak_epoch_with_twice_the_seeds_in_the_same_time_is_ideal(
     assert (of(run, 1)["more"], of(run, 2)["more"]) == (FASTER, ""), "for a seed, not an epoch"
 
 
-def test_a_weak_epoch_that_is_not_cut_has_fewer_steps(make: Callable[..., Run]) -> None:
-    """All seeds but two, which two ranks could not share; half the time would be ideal."""
-    run = make({1: 2.0, 2: 1.25}, scaling="weak", seeds={1: 10_000, 2: 9_998})
-    assert of(run, 2)["efficiency"] == pytest.approx(0.8 * 0.9998)
-
-
 @pytest.mark.parametrize(
     ("times", "failures", "why"),
     [
@@ -172,13 +166,8 @@ def test_more_ranks_are_faster_until_they_are_not(make: Callable[..., Run]) -> N
     assert [of(run, n)["more"] for n in (1, 2, 4, 8)] == [FASTER, NO_FASTER, NO_FASTER, ""]
     (end,) = saturation(scaling(run)).to_dict("records")
     assert (end["word"], end["ranks"], end["before"]) == (NO_FASTER, 2, False)
-
-
-def test_a_plateau_before_a_further_gain_is_no_end(make: Callable[..., Run]) -> None:
-    run = make({1: 2.0, 2: 1.0, 4: 0.99, 8: 0.5})
-    assert [of(run, n)["more"] for n in (1, 2, 4)] == [FASTER] * 3
-    (end,) = saturation(scaling(run)).to_dict("records")
-    assert (end["word"], end["ranks"]) == (FASTER, 8)
+    again = make({1: 2.0, 2: 1.0, 4: 0.99, 8: 0.5}, name="20261122-again-b")
+    assert [of(again, n)["more"] for n in (1, 2, 4)] == [FASTER] * 3, "a plateau is no end"
 
 
 def test_what_an_interval_does_not_tell_is_not_decided(make: Callable[..., Run]) -> None:
@@ -253,19 +242,6 @@ def test_layouts_with_as_many_ranks_are_told_apart(make: Callable[..., Run]) -> 
     ]
 
 
-def test_workloads_that_differ_otherwise_are_no_family(make: Callable[..., Run]) -> None:
-    run = make({1: 1.0, 2: 1.0})
-    first, second = run.plan["workloads"].items()
-    table = dict([first, (second[0], {**second[1], "batch_size": 500})])
-    assert families(replace(run, plan={**run.plan, "workloads": table})) == []
-
-
-def test_plans_from_before_ranks_have_none(make_run: MakeRun) -> None:
-    run = load_run(make_run())
-    assert "gpus" not in next(iter(run.plan["workloads"].values()))
-    assert families(run) == []
-
-
 # ---- from rank to rank ---------------------------------------------------------------------------
 
 
@@ -298,26 +274,10 @@ def test_ranks_of_repeats_that_do_not_count_are_left_out(make_run: MakeRun) -> N
             elif row["rank"] != "-1" and (row["stage"], row["metric"]) == ("epoch", "wall_time"):
                 row["value"] = "50"
 
-    edit(folder, damage)
+    edit(folder, damage, keep=lambda row: row["rank"] == "-1" or row["metric"] != "cpu_user")
     (apart,) = over_ranks(load_run(folder)).to_dict("records")
     assert apart["slowest"] == 2.0
-
-
-def test_ranks_that_were_not_metered_have_no_core_seconds(make_run: MakeRun) -> None:
-    folder = write_ranks(make_run, {ALIGNED: {1: 3.0, 2: 2.0}})
-    edit(folder, keep=lambda row: row["rank"] == "-1" or row["metric"] != "cpu_user")
-    (apart,) = over_ranks(load_run(folder)).to_dict("records")
-    assert math.isnan(apart["cpu_least"])
-    assert apart["slowest"] == 2.0
-
-
-def test_the_exchange_stands_beside_the_stages(make: Callable[..., Run]) -> None:
-    run = make({1: 3.0, 2: 2.0})
-    stages = stage_breakdown(run).set_index("workload")
-    assert stages.loc[workload_of(2), "train"] == pytest.approx(0.8)
-    assert stages.loc[workload_of(2), "all_reduce"] == pytest.approx(0.1)
-    assert stages.loc[workload_of(1), "all_reduce"] == 0
-    assert stages.loc[workload_of(2), "other"] == 0, "they are within train"
+    assert math.isnan(apart["cpu_least"]), "that was not metered"
 
 
 def test_an_exchange_without_an_epoch_is_no_stage_of_one(make: Callable[..., Run]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.read.disturbance import beside, logical_cores
+from gatherbench.bench.read.disturbance import marked
 from gatherbench.bench.read.stopping import Further, imprecise
 from gatherbench.bench.read.tables import Run, no_samples, run_of
 from gatherbench.bench.run.rows import Row, RowMaker
@@ -99,12 +97,9 @@ def test_time_spent_in_cases_is_the_budget(budget_s: float, asks: bool) -> None:
     rows = series("a", *WIDER) + series("b", *STEADY) + series("c", *STEADY)
     measure = LIMITS.model_copy(update={"budget_s": budget_s})
     assert (further(measure)(rows) is not None) == asks
-
-
-def test_a_shorter_series_may_still_fit_into_the_budget() -> None:
-    rows = series("a", *WIDER, took=5.0) + series("b", *WIDE, took=1.0) + series("c", *STEADY)
-    measure = LIMITS.model_copy(update={"budget_s": 49.5})  # of which 48 are spent
-    assert further(measure)(rows).variant == "b"
+    longer = series("a", *WIDER, took=5.0) + series("b", *WIDE, took=1.0) + series("c", *STEADY)
+    within = LIMITS.model_copy(update={"budget_s": 49.5})  # of which 48 are spent
+    assert further(within)(longer).variant == "b", "a shorter series still fits"
 
 
 def test_disturbed_repeats_are_made_good_first() -> None:
@@ -139,22 +134,8 @@ def test_what_failed_or_was_skipped_is_not_asked_for_again() -> None:
         assert further(LIMITS)(rows) is None
 
 
-def test_a_run_that_is_asked_for_more_and_more_ends() -> None:
-    """Levels that scatter by 4 %: every series reaches its most repeats, in turn."""
-    call, rows = further(LIMITS), [row for n in NAMES for row in series(n, *WIDE)]
-    order = []
-    while (case := call(rows)) is not None:
-        order.append(case.variant)
-        rows += ended(case.variant, case.repeat, 1.0 + 0.1 * (case.repeat % 2))
-    assert Counter(order) == dict.fromkeys(NAMES, 2)
-    assert all(one != two for one, two in itertools.pairwise(order))
-
-
-@pytest.mark.parametrize("busy", [0.0, 0.29, 0.31, 0.4, 1.5])
-@pytest.mark.parametrize("cores", [1, 8])
-def test_one_case_is_judged_as_in_the_whole_run(busy: float, cores: int) -> None:
-    rows, env = ended("a", 0, 1.0, busy=busy), {"cpu": {"logical_cores": cores}}
-    marked = read(rows, env=env).rows.iloc[0]
-    found = beside(rows, logical_cores(env))
-    assert found == (pytest.approx(marked["other_cores"]), marked["disturbed"])
-    assert beside(rows[:1], cores) is None, "the host was not metered"
+@pytest.mark.parametrize(("busy", "much"), [(0.0, False), (0.29, False), (0.31, True)])
+def test_one_case_is_judged_by_its_own_rows(busy: float, much: bool) -> None:
+    found = marked(ended("a", 0, 1.0, busy=busy), cores=1).iloc[-1]
+    assert (found["other_cores"], found["disturbed"]) == (pytest.approx(busy), much)
+    assert not marked(ended("a", 0, 1.0)[:1], cores=1)["disturbed"].any(), "it was not metered"

@@ -49,11 +49,6 @@ def test_what_was_not_metered_is_not_called_quiet_or_busy(make_run: MakeRun) -> 
         assert disturbance(without) == ""
 
 
-@pytest.mark.parametrize(("cores", "found"), [(0.25, 0), (0.35, 9)])
-def test_what_is_too_much(make_run: MakeRun, cores: float, found: int) -> None:
-    assert len(disturbed(load_run(make_run(other_cores=cores)))) == found
-
-
 def test_a_tick_of_the_clock_beside_a_short_case_is_no_other_work(make_run: MakeRun) -> None:
     """On 16 cores each may be charged 10 ms too much: of 100 ms that is more than a core."""
     run = load_run(make_run(series=[NAIVE], repeats=1, epochs=1, other_cores=0.0))
@@ -77,18 +72,6 @@ def test_a_burst_beside_one_case_is_found(make_run: MakeRun) -> None:
     assert disturbance(run) == said
     warnings = [s.text for s in verdict(run) if s.kind == "warning"]
     assert any(text.lower().startswith(said) for text in warnings)
-
-
-def test_short_epochs_are_taken_together(make_run: MakeRun) -> None:
-    """A clock that ticks every 10 ms makes one short epoch look busy and the next one idle."""
-    run = load_run(make_run(series=[NAIVE], repeats=1, epochs=4))
-    rows = run.rows.copy()
-    rows.loc[rows["metric"] == "window_time", "value"] = 0.05
-    busy = (rows["metric"] == "system_cpu_busy") & rows["epoch"].isin([0, 1, 2])
-    rows.loc[busy, "value"] += 0.02
-    last = (rows["metric"] == "system_cpu_busy") & (rows["epoch"] == 3)
-    rows.loc[last, "value"] -= 0.06
-    assert list(other_load(of(run, rows))) == pytest.approx([0], abs=1e-9)
 
 
 def test_what_a_hypervisor_gave_to_others_is_other_work(make_run: MakeRun) -> None:

@@ -36,39 +36,25 @@ OpenReport = Callable[..., "Page"]
 def make_run(tmp_path: Path) -> MakeRun:
     """Writes a run of such series and returns its folder; keywords are those of ``write_run``.
 
-    Each repeat is longer than the one before by ``spread``.
+    Each repeat is longer than the one before by ``spread``, and so is half of that each epoch.
     """
     numbers = itertools.count()
 
     def make(
-        series: Sequence[Series] = ALL,
-        *,
-        name: str = "quick",
-        modelled: Sequence[Series] = (),
-        not_run: Sequence[tuple[str, str]] = (),
-        spread: float = 0.02,
-        **more: Any,
+        series: Sequence[Series] = ALL, *, name: str = "quick", spread: float = 0.02, **more: Any
     ) -> Path:
-        def longer(workload: int, repeat: int, epoch: int) -> float:
-            return 1 + spread * (repeat + epoch / 2) + workload / 10
-
         return write_run(
             tmp_path / "results" / "cpu-amd-epyc-2c" / f"20261121-{name}-{next(numbers):06x}",
-            series=[(s, v, _stages(seconds)) for s, v, seconds in series],
-            modelled=[(s, v, _stages(seconds)) for s, v, seconds in modelled],
-            cut_off=not_run,
-            longer=longer,
+            series=series,
+            longer=lambda workload, repeat, epoch: (
+                1 + spread * (repeat + epoch / 2) + workload / 10
+            ),
             **{"plan_name": name, "workloads": [WORKLOAD], "repeats": 2, "epochs": 2}
             | {"profile": "h200-sxm-pcie5", "max_batches": 20}
             | more,
         )
 
     return make
-
-
-def _stages(seconds: float) -> tuple[float, ...]:
-    """Sampling, fetching, training, and what is between them."""
-    return tuple(share * seconds for share in (0.2, 0.5, 0.29, 0.01))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,58 @@
+"""Tables in the terminal: one frame for all of them, for 80 columns and without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gatherbench.bench.read.tables import Run
+
+#: A line of a data frame, and what a cell says of it.
+Line = Mapping[Hashable, Any]
+Cell = Callable[[Line], str]
+
+
+def frame(title: str, *words: str, numbers: Iterable[str] = ()) -> Table:
+    """A table without lines: columns of words, which are folded but for the first, then numbers."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
+    )
+    for number, name in enumerate(words):
+        table.add_column(name, no_wrap=not number, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def of_series(title: str, lines: pd.DataFrame, cells: Mapping[str, Cell]) -> Table:
+    """One line a series, with a column for each of ``cells``."""
+    table = frame(title, "strategy", "variant")
+    for name in cells:
+        table.add_column(name, justify="right")
+    for line in lines.to_dict("records"):
+        said = (cell(line) for cell in cells.values())
+        table.add_row(Text(line["strategy"]), Text(line["variant"]), *map(Text, said))
+    return table
+
+
+def each_workload(
+    run: Run, table: pd.DataFrame, make: Callable[[str, pd.DataFrame], Table], legend: str = ""
+) -> list[RenderableType]:
+    """A table of each workload's lines, by its name in words, and the legend; maybe nothing."""
+    parts: list[RenderableType] = []
+    for workload, mine in table.groupby("workload", sort=False):
+        parts += [make(run.names[str(workload)], mine), Text()]
+    return [*parts, Text(legend, style="dim"), Text()] if parts and legend else parts

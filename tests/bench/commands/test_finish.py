@@ -1,0 +1,173 @@
+"""What a run leaves, and for which machine: ``gatherbench predict``, and the end of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import io
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from gatherbench.bench.cli import app
+from gatherbench.bench.commands import execute, finish
+from gatherbench.bench.commands.calibrate import DEFAULT_FOLDER
+from gatherbench.bench.commands.execute import BadRunError, new_run
+from gatherbench.bench.model.predict import is_prediction
+from gatherbench.bench.model.profile import DEFAULT_PROFILE, load_profile
+from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.run.guards import only_one
+from gatherbench.bench.run.store import RunStore
+
+ShellRun = tuple[Result, Path]
+
+
+@pytest.fixture
+def folder(
+    shell_run: ShellRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None
+) -> Path:
+    """A finished run on a host, predicted for ``a100-pcie4``; no calibration is near."""
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(shell_run[1], tmp_path / shell_run[1].name)
+
+
+@pytest.fixture
+def unreported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without table and report, which take longer than predicting."""
+    monkeypatch.setattr(finish, "write_report", lambda run, path: path)
+    monkeypatch.setattr(finish, "render", lambda run: "")
+
+
+def invoke(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(a) for a in ("predict", *arguments)])
+
+
+def machines(folder: Path) -> set[str]:
+    return {row.machine for row in RunStore(folder).rows() if is_prediction(row)}
+
+
+def full(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_run_is_predicted_for_another_machine(folder: Path) -> None:
+    measured = [row for row in RunStore(folder).rows() if not is_prediction(row)]
+    machine = load_run(folder).machine
+    assert {row.machine for row in measured} == {machine}
+    done = invoke(folder, "--profile", "h200-sxm-pcie5")
+    assert done.exit_code == 0, done.output
+    assert "modelled for" in done.stdout
+    assert f"report    {folder / 'report.html'}" in done.stdout
+    assert machines(folder) == {"h200-sxm-pcie5"}
+    assert load_run(folder).machine == machine, "which measured it"
+    assert load_profile(folder / "profile.toml") == load_profile("h200-sxm-pcie5")
+    assert [row for row in RunStore(folder).rows() if not is_prediction(row)] == measured
+    assert "h200-sxm-pcie5" in (folder / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("unreported")
+def test_without_a_name_it_is_the_run_s_own_profile_or_that_of_a_new_run(folder: Path) -> None:
+    before = (folder / "rows.csv").read_bytes()
+    assert invoke(folder).exit_code == 0
+    assert (folder / "rows.csv").read_bytes() == before
+    (folder / "profile.toml").unlink()
+    assert invoke(folder).exit_code == 0
+    assert machines(folder) == {"rtx3090-pcie4"}  # the paper's, as for any host
+    plan = folder / "plan.json"
+    plan.write_text(plan.read_text().replace('"device": "cpu"', '"device": "cuda"'))
+    (folder / "profile.toml").unlink()
+    refused = invoke(folder)
+    assert refused.exit_code == 2
+    assert "--profile NAME" in refused.stderr
+    own = DEFAULT_FOLDER / f"{load_run(folder).machine}.toml"
+    own.parent.mkdir()
+    own.write_text(load_profile("h200-sxm-pcie5").to_toml())
+    assert invoke(folder).exit_code == 0
+    assert machines(folder) == {"h200-sxm-pcie5"}
+
+
+def test_what_cannot_be_predicted_for_changes_nothing(folder: Path) -> None:
+    def files() -> dict[str, bytes]:
+        return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.is_file()}
+
+    before = files()
+    unknown = invoke(folder, "--profile", "h200-sxm")
+    assert unknown.exit_code == 2
+    assert "did you mean 'h200-sxm-pcie5'" in unknown.stderr
+    with only_one(folder):
+        busy = invoke(folder, "--profile", "h200-sxm-pcie5")
+    assert busy.exit_code == 2
+    assert "another process is running" in busy.stderr
+    assert files() == before
+
+
+def test_a_run_that_was_cut_off_is_not_taken_for_one_that_is_going(folder: Path) -> None:
+    lines = (folder / "rows.csv").read_text().splitlines(keepends=True)
+    (folder / "rows.csv").write_text("".join(lines[: len(lines) // 3]))
+    (folder / "samples.parquet").unlink()
+    done = invoke(folder)
+    assert done.exit_code == 0, done.output
+    page = html.unescape((folder / "report.html").read_text())
+    for said in (" ".join(done.stdout.split()), page):
+        assert "cut off" in said
+        assert "still going" not in said
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "status", "remedy"),
+    [
+        (RunStore, "replace", 1, "no predictions: .*gatherbench predict FOLDER"),
+        (finish, "write_report", 1, "no report: .*gatherbench report FOLDER"),
+        (finish, "save_all", 1, "no pictures: .*gatherbench plot FOLDER"),
+        (finish, "write_atomically", 2, "profile.toml: cannot be written"),
+    ],
+)
+@pytest.mark.usefixtures("unreported")
+def test_what_finds_no_room_says_what_makes_it_and_loses_nothing_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str, status: int, remedy: str
+) -> None:
+    measured = [row for row in RunStore(folder).rows() if not is_prediction(row)]
+    monkeypatch.setattr(where, name, full)
+    done = invoke(folder, "--profile", "h200-sxm-pcie5")
+    assert done.exit_code == status
+    said = " ".join(done.stderr.split())
+    assert re.search(remedy.replace("FOLDER", str(folder)), said), said
+    assert "No space left on device" in said
+    assert [row for row in RunStore(folder).rows() if not is_prediction(row)] == measured
+    assert ("report.html" in done.stdout) == (status == 1 and name != "write_report")
+    if status == 1:
+        out, err = io.StringIO(), io.StringIO()
+        consoles = Console(file=out, width=200), Console(file=err, width=200)
+        assert not finish.finish(RunStore(folder), load_profile("a100-pcie4"), *consoles)
+
+
+# ---- a new run's profile -------------------------------------------------------------------------
+
+
+def test_a_gpu_s_new_run_takes_its_own_calibration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(execute, "choose_device", lambda wanted: wanted)
+
+    def profile_of(device: str, profile: str = "") -> str | None:
+        made = new_run("quick", Path("results"), device, profile=profile)
+        assert made.store.profile_file.is_file() == (made.profile is not None)
+        return made.profile.name if made.profile else None
+
+    assert profile_of("cuda") is None
+    file = DEFAULT_FOLDER / f"{new_run('quick', tmp_path / 'results', 'cpu').machine}.toml"
+    file.parent.mkdir()
+    own = dataclasses.replace(load_profile("h200-sxm-pcie5"), name="my own")
+    file.write_text(own.to_toml(), encoding="utf-8")
+    assert profile_of("cuda") == "my own"
+    assert profile_of("cuda", "a100-pcie4") == "a100-pcie4"
+    assert profile_of("cpu") == DEFAULT_PROFILE, "the paper's machine"
+    file.write_text("name = ")
+    with pytest.raises(BadRunError, match="not valid TOML"):
+        profile_of("cuda")
