@@ -58,7 +58,8 @@ def render(rows: Sequence[RequestRow], dim: int, dtype: str, max_request: int) -
     )
     sizes = list(rows[0].counts.requests)
     numbers = ("sectors", "lines", "requests", *(f"{size} B" for size in sizes), "link B", "over")
-    table = frame(title, "policy\nlaunch", numbers=numbers)  # two lines: 80 columns are enough
+    table = frame(title, "policy\nlaunch", numbers=numbers)
+    table.columns[0].no_wrap = False  # and two lines: all stands in 80 columns
     for row in rows:
         counts = row.counts
         table.add_row(

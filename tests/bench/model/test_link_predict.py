@@ -291,7 +291,7 @@ def test_a_disk_has_rows_a_roof_and_a_reason(tmp_path: Path, profile: LinkProfil
     assert lines.loc["direct", "of_disk"] == pytest.approx(8.0 / (waited or 0))
     assert pd.isna(lines.loc["mapped", "of_disk"])
     text = Console(width=200, record=True, file=StringIO())
-    text.print(model_table(WORKLOAD, profile.name, lines.reset_index()))
+    text.print(model_table(profile.name, lines.reset_index()))
     assert "disk" in text.export_text().splitlines()[1]
 
 

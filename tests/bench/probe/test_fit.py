@@ -180,7 +180,7 @@ def test_the_constants_of_a_made_up_machine_are_recovered(
     gathers = [c for c in checks if c.point.case == "gpu_gather"]
     assert len(held_out_errors(checks)) > 5
     assert {c.point.order for c in gathers if c.point.held_out} == {"given", "sorted"}
-    assert profile.read.page_visits.at(SPANS[-1]) == pytest.approx(3e7, rel=0.01)
+    assert profile["read.page_visits"].at(SPANS[-1]) == pytest.approx(3e7, rel=0.01)
     assert all(c.error is not None and abs(c.error) < 0.04 for c in gathers)
 
 
