@@ -13,7 +13,7 @@ from rich.console import Console
 
 from gatherbench.bench.model.host_ranks import COLUMNS, WORK, epoch_of_ranks, host_ranks
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show.model import FROM_ONE_RANK, host_ranks_tables, model_tables
+from gatherbench.bench.show.model import FROM_ONE_RANK, model_tables
 
 from ..written_run import WORKLOAD, edit
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_expected_has_a_reason(
     assert len(lines)
     assert set(lines["reason"]) == {reason}
     assert lines["modelled_s"].isna().all()
-    assert reason in text_of(host_ranks_tables(load_run(folder)))
+    assert reason in text_of(model_tables(load_run(folder)))
 
 
 def test_a_series_that_one_rank_did_not_measure_has_a_reason(make_run: MakeRun) -> None:
@@ -151,12 +151,12 @@ def test_the_table_stands_with_the_models(make_run: MakeRun) -> None:
     assert line.split() == ["cpu_gather", "naive", "3.41", "1.30", "-62%", "cores"]
     assert FROM_ONE_RANK in flat
     assert "no roofline" in said
-    assert host_ranks_tables(load_run(make_run("20261122-alone-abc123"))) == []
+    assert "ranks" not in text_of(model_tables(load_run(make_run("20261122-alone-abc123"))))
 
 
 def test_a_ratio_of_epochs_beside_other_work_is_marked(make_run: MakeRun) -> None:
     quiet, noisy = (load_run(run_of_two(make_run, cores)) for cores in (0.0, 1.5))
     assert not host_ranks(quiet)["disturbed"].any()
     assert host_ranks(noisy)["disturbed"].all()
-    line = next(x for x in text_of(host_ranks_tables(noisy)).splitlines() if " naive " in x)
+    line = next(x for x in text_of(model_tables(noisy)).splitlines() if " naive " in x)
     assert line.split()[4] == "-62%!"
