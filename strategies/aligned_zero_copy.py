@@ -20,7 +20,7 @@ from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher, HostPath, host_buffer
 from gatherbench.strategies.knowledge import Knowledge
-from gatherbench.strategies.places import kernel_skip
+from gatherbench.strategies.places import mapped_skip
 
 #: The launch policy on a GPU.
 POLICY = "aligned"
@@ -28,23 +28,29 @@ POLICY = "aligned"
 
 @dataclass(frozen=True)
 class AlignedZeroCopy(Strategy):
-    """``order``: in which the rows are read: as ``given``, ``sorted``, or each ``unique`` once."""
+    """``order``: in which the rows are read: as ``given``, ``sorted``, or each ``unique`` once.
+
+    ``memory``: how the GPU comes to see the table, as in ``unified_zero_copy``.
+    """
 
     name: ClassVar[str] = "aligned_zero_copy"
     summary: ClassVar[str] = "the same, every warp starting on a 128 B line (circular shift)"
     colour: ClassVar[str] = "blue"
 
+    unsaid = frozenset({"memory"})
+
     order: Literal["given", "sorted", "unique"] = "given"
+    memory: Literal["registered", "managed"] = "registered"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return kernel_skip(device)
+        return mapped_skip(device, self.memory, table_bytes)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return zero_copy_path(ids, row_bytes, POLICY, self.order)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
-            return KernelFetcher.registered(features, device, POLICY, self.order)
+            return KernelFetcher.mapped(features, device, self.memory, POLICY, self.order)
         paths: dict[str, type[HostPath]] = {
             "given": DirectPath,
             "sorted": SortedPath,

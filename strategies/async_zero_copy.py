@@ -22,7 +22,7 @@ from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.mps import open_mps, shared_copy_skip
 from gatherbench.strategies.mps_daemon import mps_client, mps_skip
-from gatherbench.strategies.places import kernel_skip, with_index
+from gatherbench.strategies.places import mapped_skip, with_index
 
 #: The launch policy on a GPU.
 POLICY = "aligned"
@@ -37,16 +37,19 @@ class AsyncZeroCopy(Strategy):
     cent; ``auto`` finds the smallest that suffices, when the path is opened and again beside the
     training (``Fetcher.tune``), and records what each was worth. A process under MPS has its share
     from its start: there ``auto`` is the paper's. On the host, where nobody shares a GPU out, it
-    must be left at ``auto``.
+    must be left at ``auto``. ``memory``: how the GPU comes to see the table, as in
+    ``unified_zero_copy``; the process under MPS registers its own copy.
     """
 
     name: ClassVar[str] = "async_zero_copy"
     summary: ClassVar[str] = "aligned zero-copy one batch ahead, beside training, in two buffers"
     colour: ClassVar[str] = "green"
     lookahead = 1
+    unsaid = frozenset({"memory"})
 
     provider: Literal["stream", "green_context", "mps"] = "stream"
-    budget: Literal["auto", "5", "10", "15", "25", "50"] = "auto"
+    budget: Literal["auto", "1", "2", "5", "10", "15", "25", "50"] = "auto"
+    memory: Literal["registered", "managed"] = "registered"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
         on_gpu_only = None
@@ -54,13 +57,15 @@ class AsyncZeroCopy(Strategy):
             on_gpu_only = f"provider = {self.provider}"
         elif self.budget != "auto":
             on_gpu_only = f"budget = {self.budget}"
-        reason = kernel_skip(device, on_gpu_only)
+        reason = mapped_skip(device, self.memory, table_bytes, on_gpu_only)
         if reason is not None and device.type == "cuda" and self.provider == "mps":
             return f"{reason} (asked under MPS, whose server may have failed to start)"
         if reason is not None or device.type != "cuda" or self.provider == "stream":
             return reason
         if self.provider == "green_context":
             return green_skip(with_index(device))
+        if self.memory == "managed":
+            return "unsupported: the process under MPS registers the copy that it is sent"
         return mps_skip(device) or shared_copy_skip(table_bytes)
 
     def surroundings(self, device: torch.device) -> AbstractContextManager[object]:
@@ -85,5 +90,7 @@ class AsyncZeroCopy(Strategy):
             if self.provider == "mps":
                 why = "the paper's 10:90" if self.budget == "auto" else "chosen by the user"
                 return open_mps(features, device, POLICY, self._percent, why)
-            return open_overlapped(features, device, POLICY, self.provider, self.budget)
+            return open_overlapped(
+                features, device, POLICY, self.provider, self.budget, self.memory
+            )
         return HostFetcher(DirectPath(features), features, self.lookahead)

@@ -245,6 +245,9 @@ class Strategy(ABC):
     summary: ClassVar[str]
     #: In pictures: blue, orange, green, vermilion, sky, purple, grey or yellow.
     colour: ClassVar[str] = "yellow"
+    #: Parameters that ``variant`` leaves out at their default: those that came after rows had been
+    #: written.
+    unsaid: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         for name, allowed in parameters(type(self)).items():
@@ -261,8 +264,10 @@ class Strategy(ABC):
 
         ``default`` for a strategy without parameters. Part of the key of every row.
         """
-        values = [str(getattr(self, f.name)) for f in dataclasses.fields(self)]
-        return ",".join(values) or "default"
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        defaults = {name: words[0] for name, words in parameters(type(self)).items()}
+        said = (v for k, v in fields.items() if k not in self.unsaid or v != defaults[k])
+        return ",".join(map(str, said)) or "default"
 
     @abstractmethod
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:

@@ -146,18 +146,27 @@ class KernelFetcher(Fetcher):
             return cls(features, device, memory, setup, policy, order, overlapped=overlapped)
 
     @classmethod
-    def managed(cls, features: Tensor, device: torch.device, policy: str) -> Self:
-        """A copy of the table in managed memory that stays on the CPU."""
+    def mapped(
+        cls,
+        features: Tensor,
+        device: torch.device,
+        memory: str,
+        policy: str,
+        order: Order = "given",
+        *,
+        overlapped: bool = False,
+    ) -> Self:
+        """``registered``: as there; ``managed``: a copy in managed memory that stays on the CPU."""
+        if memory == "registered":
+            return cls.registered(features, device, policy, order, overlapped=overlapped)
         device = with_index(device)
-        memory = ManagedCopy(features, device.index)
+        copy = ManagedCopy(features, device.index)
         setup = [
-            SetupStep(
-                "managed_time", "s", memory.seconds, "time.perf_counter, allocation and copy"
-            ),
-            SetupStep("managed", "B", memory.size_bytes, "bytes given to cudaMallocManaged"),
+            SetupStep("managed_time", "s", copy.seconds, "time.perf_counter, allocation and copy"),
+            SetupStep("managed", "B", copy.size_bytes, "bytes given to cudaMallocManaged"),
         ]
-        with _closed_on_error(memory):
-            return cls(features, device, memory, setup, policy)
+        with _closed_on_error(copy):
+            return cls(features, device, copy, setup, policy, order, overlapped=overlapped)
 
     @classmethod
     def resident(

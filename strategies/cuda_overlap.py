@@ -32,7 +32,7 @@ from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 
 #: Per cent of the GPU that a sweep tries.
-BUDGETS = (5, 10, 15, 25, 50)
+BUDGETS = (1, 2, 5, 10, 15, 25, 50)
 #: What the paper used in the end, for tables too small to tell (10:90, its authors' script).
 USUAL_BUDGET = 10
 #: The least of the best rate that a smaller budget has to reach to be preferred.
@@ -47,10 +47,15 @@ Share = Callable[[KernelFetcher, int], str]
 
 
 def open_overlapped(
-    features: Tensor, device: torch.device, policy: str, provider: str, budget: str
+    features: Tensor,
+    device: torch.device,
+    policy: str,
+    provider: str,
+    budget: str,
+    memory: str = "registered",
 ) -> OverlappedFetcher:
-    """The table registered, and gathered beside training within ``budget`` (per cent or auto)."""
-    fetcher = OverlappedFetcher.registered(features, device, policy, overlapped=True)
+    """The table mapped, and gathered beside training within ``budget`` (per cent or auto)."""
+    fetcher = OverlappedFetcher.mapped(features, device, memory, policy, overlapped=True)
     try:
         fetcher.share = {"stream": share_threads, "green_context": share_multiprocessors}[provider]
         if budget != "auto":

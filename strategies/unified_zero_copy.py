@@ -13,13 +13,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.mapped_memory import managed_refusal
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge
-from gatherbench.strategies.places import kernel_skip, with_index
+from gatherbench.strategies.places import mapped_skip
 
 #: The launch policy on a GPU.
 POLICY = "unaligned"
@@ -40,18 +39,12 @@ class UnifiedZeroCopy(Strategy):
     memory: Literal["registered", "managed"] = "registered"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        managed = self.memory == "managed"
-        reason = kernel_skip(device, "memory = managed" if managed else None)
-        if reason is None and managed:
-            return managed_refusal(table_bytes, with_index(device).index)
-        return reason
+        return mapped_skip(device, self.memory, table_bytes)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return zero_copy_path(ids, row_bytes, POLICY, "given")
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
-            managed = self.memory == "managed"
-            opened = KernelFetcher.managed if managed else KernelFetcher.registered
-            return opened(features, device, POLICY)
+            return KernelFetcher.mapped(features, device, self.memory, POLICY)
         return HostFetcher(DirectPath(features), features, lookahead=0)

@@ -23,7 +23,14 @@ CUDA = torch.device("cuda")
 
 def _tells_something(strategy: Strategy) -> bool:
     said = dataclasses.asdict(strategy)
-    return said.get("provider") != "mps" and said.get("budget") not in ("5", "15", "25", "50")
+    return said.get("provider") != "mps" and said.get("budget") not in (
+        "1",
+        "2",
+        "5",
+        "15",
+        "25",
+        "50",
+    )
 
 
 VARIANTS = [

@@ -73,8 +73,8 @@ class FakeFetcher(OverlappedFetcher):
 
 def test_what_runs_beside_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    alone = dict(zip(BUDGETS, (9.0, 5.0, 3.0, 2.0, 1.0), strict=True))
-    beside = dict(zip(BUDGETS, (4.0, 2.0, 2.0, 3.0, 6.0), strict=True))
+    alone = dict(zip(BUDGETS, (12.0, 10.0, 9.0, 5.0, 3.0, 2.0, 1.0), strict=True))
+    beside = dict(zip(BUDGETS, (9.0, 7.0, 4.0, 2.0, 2.0, 3.0, 6.0), strict=True))
     fetcher = FakeFetcher(beside, alone)
     fetcher.tune_alone()
     assert fetcher.taken[-1] == 50
@@ -83,7 +83,9 @@ def test_what_runs_beside_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fetcher.taken[-1] == 10
     assert steps
     named = {step.metric: step for step in found}
-    assert [named[f"budget_{p}_step_time"].value for p in BUDGETS] == [4.0, 2.0, 2.0, 3.0, 6.0]
+    assert [named[f"budget_{p}_step_time"].value for p in BUDGETS] == [
+        *(9.0, 7.0, 4.0, 2.0, 2.0, 3.0, 6.0)
+    ]
     assert named["budget_beside_training"].value == 0.1
     assert "a share; smallest" in named["budget_beside_training"].source
     assert "train_alone_step_time" in named

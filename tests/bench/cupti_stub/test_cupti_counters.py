@@ -242,6 +242,11 @@ class Move:
             self.stub.emit(HOST_TO_DEVICE, SIZE_BYTES // 2)
         self.stub.address(self.addresses.stop)  # the first address that is not the move's
 
+    def to_host(self) -> None:
+        self.stub.address(self.addresses.start)
+        self.stub.emit(DEVICE_TO_HOST, SIZE_BYTES)
+        self.stub.address(self.addresses.stop)
+
     def close(self) -> None:
         self.closed += 1
 
