@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,7 +64,8 @@ class IdBuffer:
 
     def send(self, ids: Tensor, stream: torch.cuda.Stream) -> Tensor:
         """Queue the copy of host ``ids`` on ``stream``, the current one; where they will be."""
-        self._staging.rows(ids.numel()).copy_(ids)
+        # Not torch's copy, whose pool would spin on every core (see ``base.check_ids``).
+        np.copyto(self._staging.rows(ids.numel()).numpy(), ids.numpy())
         on_device = self._on_device.rows(ids.numel())
         on_device.record_stream(stream)
         self._staging.copy_to(on_device, stream)

@@ -13,6 +13,7 @@ import os
 import time
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.multiprocessing  # registers how tensors on a GPU are handed to another process
 from torch import Tensor
@@ -100,7 +101,7 @@ class MpsFetcher(Fetcher):
         if buffer is not None:
             self._producer.send(("buffer", place, buffer))
         size = count * ids.element_size()
-        self._ids[place, :size].copy_(ids.view(torch.uint8))
+        np.copyto(self._ids[place, :size].numpy(), ids.view(torch.uint8).numpy())
         self._side.free(place)
         self._producer.send(("fetch", place, count, ids.element_size()))
         self._waiting[place] = True

@@ -22,6 +22,7 @@ from gatherbench.bench.model.physics import (
     exchange,
     gpu_reads,
     in_turn,
+    issuing,
     local_gather,
     sampling,
     staged_copy,
@@ -145,6 +146,8 @@ def predict_batches(
     gains: dict[str, float] = {}
     for name, part in alone.items():
         shorter: Any = {name: replace(part, seconds=part.seconds * _NUDGE)}
+        if name == "train":
+            shorter["issue_s"] = parts.issue_s * _NUDGE
         nudged = run_epoch(replace(parts, **shorter), share, gpus, per_port)
         gains[name] = timeline.epoch_s - nudged.epoch_s
     less = {n: (1 - _NUDGE) * share * (part.seconds.value or 0.0) for n, part in alone.items()}
@@ -213,6 +216,7 @@ def minibatch_parts(
     return Parts(
         sample=sampling(load, profile),
         submit_s=Estimate.of(profile, "gpu.submit"),
+        issue_s=issuing(load, profile),
         gather=cpu_gather(load, profile) if on_cpu and not staged else None,
         transfer=transfer,
         by_kernel=load.gpu_link_read_bytes > 0,

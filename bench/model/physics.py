@@ -276,6 +276,25 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
     return Part(together + edges, f"training ({bound})", demands)
 
 
+def issuing(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
+    """Seconds in which the host issues a step, and so draws no minibatch; 0 where it is not known.
+
+    A measured step is the host's own where issuing it takes longer than the GPU's work in it.
+    """
+    cost = load.training
+    issued = Estimate.of(profile, "gpu.launch") * cost.launches
+    work = combine(
+        max,
+        _at_rate(cost.operations, profile, "gpu.flops"),
+        _at_rate(cost.memory_bytes, profile, "gpu.memory_rate"),
+    )
+    if issued.value is None:
+        return Estimate(0.0)
+    if load.train_s is not None and work.value is not None and issued.value > work.value:
+        return load.train_s
+    return Estimate(issued.value)
+
+
 def exchange(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """Ids to the ranks that have the rows, and the rows back; both links at the same time.
 

@@ -4,7 +4,8 @@ One description for every strategy. What differs is in the load: who moves the b
 minibatches ahead. The order of events is that of ``bench/run/loop.py`` on a GPU: the host draws a
 minibatch, starts its fetch and issues its training; it waits for the rows (the training's edges are
 copied behind them) but not for the training, so the next minibatch is drawn, and gathered by the
-CPU, while the GPU trains. Lookahead ``L`` lets ``L`` further fetches run meanwhile, into
+CPU, while the GPU trains. Issuing itself takes the host: where that is what a step costs, drawing
+and training come one after the other. Lookahead ``L`` lets ``L`` further fetches run meanwhile, into
 ``L + 1`` buffers used in turn. Workers draw ahead whatever the host waits for
 (``bench/sampling/workers.py``), which then takes what they have drawn.
 
@@ -48,6 +49,7 @@ class Parts:
         train: the training step.
         all_reduce: the ranks average the gradients, at the end of the step.
         submit_s: the host starts its fetch.
+        issue_s: the host issues its training.
         by_kernel: the GPU's multiprocessors do the transfer.
         lookahead: minibatches that are fetched ahead.
         gpu_share: of the multiprocessors, while a kernel transfers beside training.
@@ -63,6 +65,7 @@ class Parts:
     train: Part
     all_reduce: Part | None = None
     submit_s: Estimate
+    issue_s: Estimate = field(default=Estimate(0.0))
     by_kernel: bool
     lookahead: int
     gpu_share: float
@@ -119,6 +122,8 @@ def run_epoch(parts: Parts, batches: int, gpus: int = 1, gpus_per_port: int = 1)
     for _ in range(count):
         for program in programs:
             program.add_minibatch()
+    for program in programs:
+        program.finish()
     times = simulate(activities)
     whole = programs[0].timeline(times, count)
     if count == batches:
@@ -142,6 +147,8 @@ class _Program:
         self.taken: list[int] = []
         self.gathers: list[int] = []
         self.fetches: list[int] = []
+        #: The host has issued the step; of the steps that are issued, ``lookahead`` behind.
+        self.issued: list[int] = []
         self.trains: list[int] = []
         #: What ends each step: its training, or the average of the gradients.
         self.ends: list[int] = []
@@ -149,8 +156,8 @@ class _Program:
     def add_minibatch(self) -> None:
         """Sample, fetch and train on one more minibatch."""
         p, ahead = self.parts, self.parts.lookahead
-        host_free = self._ended(self.fetches, ahead + 1) + self._ended(self.ends, ahead + 2)
-        host_free += self._ended(self.taken, 1)
+        host_free = self._ended(self.fetches, ahead + 1) + self._ended(self.ends, 2)
+        host_free += self._ended(self.taken, 1) + self._ended(self.issued, 1)
         workers, drawn_from = p.sample_workers, host_free
         if workers:
             room = self._ended(self.taken, AHEAD * workers)
@@ -160,7 +167,7 @@ class _Program:
         self.taken.append(self._append(Activity(0.0, _NOTHING, (sample, *host_free))))
         submit = self._append(Activity(_seconds(p.submit_s), _NOTHING, (self.taken[-1],)))
         fetched = submit
-        buffer_free = self._ended(self.ends, ahead + 1)
+        buffer_free = self._ended(self.ends, 1)
         # One thread reads a minibatch's rows off the disk and gathers them, then the next one's.
         for by_host in (p.disk, p.gather):
             if by_host is not None:
@@ -176,7 +183,20 @@ class _Program:
             begin = (fetched, *buffer_free)
             fetched = self._add(p.expand, begin, beside_training=ahead > 0)
         self.fetches.append(fetched)
-        step = self._add(p.train, (fetched, *self._ended(self.ends, 1)))
+        if len(self.fetches) > ahead:
+            self._train((submit,))
+
+    def finish(self) -> None:
+        """Train on the minibatches that were fetched ahead."""
+        while len(self.trains) < len(self.fetches):
+            self._train(())
+
+    def _train(self, host_free: tuple[int, ...]) -> None:
+        """The next step, that the host issues when it has started the fetches ahead of it."""
+        p, fetched = self.parts, self.fetches[len(self.trains)]
+        begin = (fetched, *host_free, *self._ended(self.issued, 1))
+        self.issued.append(self._append(Activity(_seconds(p.issue_s), _NOTHING, begin)))
+        step = self._add(p.train, (fetched, *host_free, *self._ended(self.ends, 1)))
         self.trains.append(step)
         self.ends.append(step if p.all_reduce is None else self._add(p.all_reduce, (step,)))
 

@@ -61,7 +61,7 @@ ROW_BYTES = WIDTH * 4
 POLICY, GPU_SHARE = "pytorch-direct", 0.10
 #: The program behind the chart, what of its rate the PCIe 3.0 bars tell, and its busy cores.
 PROGRAM = "pytorch-direct"
-SAMPLE_RATE, SAMPLE_CORES = 20.93e6, 5.0
+SAMPLE_RATE, SAMPLE_CORES = 23.01e6, 5.0
 SAMPLE_RATE_SOURCE = (
     "fitted to the PCIe 3.0 bars of the Reddit chart of K-Wu/pytorch-direct_dgl: all that the"
     " program of 2021 does for a minibatch besides fetching it and running on the GPU"

@@ -7,6 +7,7 @@ may: buffers are there, and the paths have been used, before anything sleeps.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import deque
@@ -29,9 +30,10 @@ from gatherbench.strategies.registry import build
 
 #: GPU cycles: 10 to 40 ms, longer than any host needs to queue the work of a minibatch.
 SLEEP = 40_000_000
-#: Variants that wait for the GPU: the first by its nature, the second on the stand-in only, where
-#: every operator of torch waits for the stream.
-WAITING = {"cpu_gather-naive", "aligned_zero_copy-sorted"}
+#: Variants that wait for the GPU by their nature; and on the stand-in, where every operator of
+#: torch waits for the stream.
+WAITING = {"cpu_gather-naive"}
+ON_STANDIN = ("aligned_zero_copy-sorted", "cached_zero_copy")
 TABLE = conformance.random_table(20_000, 64, torch.float32)
 
 
@@ -99,6 +101,10 @@ def test_every_batch_reads_its_own_rows(strategy: Strategy, slow: str) -> None:
 @pytest.mark.parametrize("strategy", [v for v in VARIANTS if v.id not in WAITING])
 def test_the_host_waits_for_no_training(strategy: Strategy) -> None:
     """Nor is there a wait too many: two fetches are queued while all of the training still is."""
+    if os.environ.get("STANDIN_KERNELS") and f"{strategy.name}-{strategy.variant}".startswith(
+        ON_STANDIN
+    ):
+        pytest.skip("under a stand-in for CUDA: an operator of torch waits for the stream")
     with opened_warm(strategy, TABLE) as fetcher:
         sleep_on([torch.cuda.current_stream()] * 10)
         trained = torch.cuda.current_stream().record_event()

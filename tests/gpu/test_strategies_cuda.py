@@ -31,7 +31,9 @@ def test_results_may_be_used_on_another_stream(strategy: Strategy) -> None:
     assert same_bytes(copy, reference_gather(table, ids)) is None, told
 
 
-@pytest.mark.parametrize("strategy", VARIANTS)
+# What lies in a file that has just been written is in the page cache still: a case of the harness
+# puts it out.
+@pytest.mark.parametrize("strategy", [v for v in VARIANTS if "file" not in v.values[0].needs])  # type: ignore[union-attr]
 def test_the_table_lies_where_the_strategy_says(strategy: Strategy) -> None:
     table = conformance.random_table(50_000, 128, torch.float32)
     with open_known(runnable(strategy), table, CUDA) as fetcher:

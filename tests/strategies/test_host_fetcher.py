@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
-from gatherbench.strategies.base import Strategy, Ticket
+from gatherbench.strategies.base import Strategy, Ticket, check_ids
 from gatherbench.strategies.buffers import RowBuffer, TicketRing
 from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
@@ -201,3 +201,19 @@ def test_the_upper_bound_does_not_read_the_hosts_table() -> None:
     with build("all_in_gpu").open(table, HOST) as fetcher:
         table.zero_()
         assert torch.equal(fetcher.submit(torch.tensor([3, 1])).result(), before[[3, 1]])
+
+
+def test_ids_on_the_host_are_checked_without_the_threads_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would spin on every core for milliseconds after each minibatch."""
+
+    def pooled(*_: object) -> None:
+        raise AssertionError("an operation of torch's pool")
+
+    monkeypatch.setattr(torch, "aminmax", pooled)
+    check_ids(torch.tensor([4, 0]), 5, torch.device("cpu"))
+    with pytest.raises(IndexError, match=r"ids\[1\] = 5: the table has rows 0\.\.4"):
+        check_ids(torch.tensor([4, 5], dtype=torch.int32), 5, torch.device("cpu"))
+    with pytest.raises(IndexError, match=r"ids\[0\] = -1"):
+        check_ids(torch.tensor([-1, 4]), 5, torch.device("cpu"))

@@ -30,6 +30,10 @@ def test_names_and_variants_identify_a_strategy() -> None:
     assert set(keys.values()) == {1}
     assert {v.variant for v in variants(CpuGather)} == {"naive", "pinned", "prefetch"}
     assert build("all_in_gpu").variant == "default"
+    # A parameter that came after rows had been written is said only where it is not the default.
+    assert build("aligned_zero_copy", {"memory": "registered"}).variant == "given"
+    assert build("aligned_zero_copy", {"memory": "managed"}).variant == "given,managed"
+    assert build("async_zero_copy", {"memory": "managed"}).variant == "stream,auto,managed"
 
 
 @pytest.mark.parametrize("cls", STRATEGIES)

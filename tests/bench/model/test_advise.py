@@ -92,18 +92,21 @@ def test_every_strategy_is_there_and_alike_variants_are_one() -> None:
 
 
 def test_a_table_that_fits_belongs_in_gpu_memory() -> None:
-    advice = advice_on(SMALL)
-    assert advice.table_fits is True
-    first = advice.ranked[0]
-    (resident,) = (o for o in advice.ranked if o.strategy == "all_in_gpu")
-    assert first.strategy == "async_zero_copy"
-    ahead = resident.longest_s / first.longest_s - 1
-    assert 0 < ahead < 0.05
-    assert headline(advice) == (
+    level = advice_on(SMALL)
+    assert level.table_fits is True
+    kept = (
         "The feature table takes 76.3 MiB and fits in the GPU's 24 GiB: keep it there (all_in_gpu)"
         " and none of the other paths matters."
-        f" async_zero_copy is {ahead:.1%} shorter, as it fetches during training."
     )
+    assert headline(level) == kept  # paths that fetch during training are not 1 % ahead
+    slow_memory = PROFILE.with_constant("gpu.memory_rate", 1e11, "made up")
+    advice = advice_on(SMALL, slow_memory.with_constant("gpu.launch", 1e-7, "made up"))
+    first = advice.ranked[0]
+    (resident,) = (o for o in advice.ranked if o.strategy == "all_in_gpu")
+    ahead = resident.longest_s / first.longest_s - 1
+    assert 0.01 < ahead < 0.1
+    shorter = f" {first.strategy} is {ahead:.1%} shorter, as it fetches during training."
+    assert headline(advice) == kept + shorter
     alone = advice_on(SMALL, load_profile("h200-sxm-pcie5"))
     assert alone.ranked[0].strategy == "all_in_gpu"
     assert headline(alone).endswith("none of the other paths matters.")
@@ -159,7 +162,7 @@ def test_minibatches_that_fit_nowhere_are_said() -> None:
 
 def test_how_fast_minibatches_are_drawn_is_said_with_its_source_or_left_out_of_all() -> None:
     (said,) = (r for r in advice_on(LARGE).remarks if r.startswith("minibatches drawn at"))
-    assert said.startswith("minibatches drawn at 20.9 M edges/s, which all share (fitted to")
+    assert said.startswith("minibatches drawn at 23 M edges/s, which all share (fitted to")
     advice = advice_on(LARGE, PROFILE.with_constant("host.sample_rate", None, "not measured"))
     assert len(advice.ranked) == len(advice_on(LARGE).ranked)
     assert any("without drawing minibatches, which all share" in r for r in advice.remarks)
@@ -178,9 +181,11 @@ def test_a_part_that_another_hides_is_beside_it() -> None:
     few_cores = PROFILE.with_constant("host.cores", 2.0, "made up")
     few_cores = few_cores.with_constant("host.sample_rate", 8e7, "made up")
     slow = ends(LARGE, few_cores)
-    assert slow["async_zero_copy stream,auto"] == "partly beside it."
+    assert slow["async_zero_copy stream,auto"] == "beside it."
     assert slow["aligned_zero_copy given"] == "at another time."
-    assert slow["cpu_gather pinned"] == "beside it."  # training, while the CPU gathers the next
+    assert slow["cpu_gather pinned"] == "at another time."  # training, which the host issues
+    some_cores = few_cores.with_constant("host.cores", 8.0, "made up")
+    assert ends(LARGE, some_cores)["cpu_gather prefetch"] == "partly beside it."
 
 
 def test_what_gpus_would_share_and_nobody_knows_is_said() -> None:
@@ -497,7 +502,7 @@ def test_a_law_that_has_no_such_graph_is_left_out_and_said() -> None:
 def test_minibatches_are_drawn_at_this_projects_rate_but_where_a_program_is_named(
     tmp_path: Path,
 ) -> None:
-    """94,500 edges in 1.61 ms are 58.7 M a second, on two cores; 20.93 M only by name, on five."""
+    """94,500 edges in 1.61 ms are 58.7 M a second, on two cores; 23.01 M only by name, on five."""
     asked = Asked(dataset="papers100M-like", profile="rtx3090-pcie4")
     own = answer(asked, tmp_path, tmp_path)
     named = answer(replace(asked, sampler="pytorch-direct"), tmp_path, tmp_path)
@@ -505,7 +510,6 @@ def test_minibatches_are_drawn_at_this_projects_rate_but_where_a_program_is_name
         (a.profile["host.sample_rate"].value, a.profile["host.sample_cores"].value)
         for a in (own, named)
     ]
-    assert rates == [(pytest.approx(94_500 / 1.61e-3, rel=1e-3), 2.0), (20.93e6, 5.0)]
-    assert own.ranked[0].bound == "link"
-    assert "sampler" not in headline(own)
+    assert rates == [(pytest.approx(94_500 / 1.61e-3, rel=1e-3), 2.0), (23.01e6, 5.0)]
+    assert own.ranked[0].longest_s < 0.7 * named.ranked[0].longest_s
     assert named.ranked[0].bound == "cpu (sampling)"

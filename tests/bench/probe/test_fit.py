@@ -196,6 +196,19 @@ def test_the_pair_is_found_where_reads_in_flight_set_the_pace() -> None:
         assert profile["link.outstanding_reads"].value == pytest.approx(64, rel=0.03)
 
 
+def test_pages_that_set_the_pace_of_every_narrow_row_are_no_reads_in_flight() -> None:
+    """As an H200 was seen: so many rows a second, whether one line or four, up to the link."""
+    truth = machine(
+        **{"read.page_visits": ((float(SPANS[0]), 4e7), (float(SPANS[-1]), 2e7))},
+        **{"link.outstanding_reads": 1e5},
+    )
+    profile = fitted(measured(truth, noise=0.002))
+    assert profile["link.outstanding_reads"].value is None
+    assert profile["read.page_visits"].at(SPANS[0]) == pytest.approx(4e7, rel=0.01)
+    point = Point("gpu_gather", row_bytes=400, span_bytes=SPANS[0], policy="aligned", order="given")
+    assert predicted_rate(profile, point) == pytest.approx(400 * 4e7, rel=0.02)
+
+
 def test_reads_in_flight_that_were_not_reached_stay_unknown() -> None:
     truth = machine(**{"link.outstanding_reads": 1e5})
     profile = fitted(measured(truth, noise=0.002))

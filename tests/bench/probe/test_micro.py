@@ -300,10 +300,10 @@ def test_a_section_that_lost_its_context_begins_anew_without_what_broke_it(
 SECTORS, REQUESTS, READ_BYTES = counters.COUNTERS.values()
 NCU = """==PROF== Connected to process 7
 "ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
-"0","7","gather_kernel","lts__t_requests_aperture_sysmem_op_read.sum","","100,000"
-"0","7","gather_kernel","lts__t_sectors_aperture_sysmem_op_read.sum","sector","200,000"
+"0","7","gather_kernel","lts__t_requests_srcunit_tex_aperture_sysmem_op_read.sum","","100,000"
+"0","7","gather_kernel","lts__t_sectors_srcunit_tex_aperture_sysmem_op_read.sum","sector","200,000"
 "0","7","gather_kernel","pcie__read_bytes.sum","byte","7,600,000"
-"1","7","gather_kernel","lts__t_sectors_aperture_sysmem_op_read.sum","sector","n/a"
+"1","7","gather_kernel","lts__t_sectors_srcunit_tex_aperture_sysmem_op_read.sum","sector","n/a"
 "1","7","gather_kernel","pcie__read_bytes.sum","Mbyte","1.5"
 """
 
