@@ -43,8 +43,8 @@ _BUFFER_BYTES = 4 << 20
 MOST_BUFFERS = 64
 #: How long a buffer that CUPTI has not handed back when its flush returns is waited for.
 _GRACE_S = 1.0
-#: How long the record of the last move is waited for: a flush hands over what the driver's queue has
-#: brought so far, and on an H200 it returned before anything had come.
+#: How long the record of the last move is waited for: a flush hands over what the driver has
+#: told so far, and on an H200 it returned before anything had come.
 _LATEST_S = 5.0
 _LOOK_S = 0.01
 _NO_MORE_RECORDS = 12
@@ -162,8 +162,8 @@ class UnifiedMemoryCounters:
 
         Args:
             apart: addresses whose records are kept apart.
-            last: bytes of them that were moved to the host as the last thing in the window; what the
-                driver tells of them is waited for, since its records come late and in order.
+            last: bytes of them that were moved to the host as the last thing in the window; what
+                the driver tells of them is waited for, as its records come late and in order.
 
         Raises:
             CuptiError: CUPTI refuses, dropped records or holds them back.

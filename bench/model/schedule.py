@@ -4,8 +4,8 @@ One description for every strategy. What differs is in the load: who moves the b
 minibatches ahead. The order of events is that of ``bench/run/loop.py`` on a GPU: the host draws a
 minibatch, starts its fetch and issues its training; it waits for the rows (the training's edges are
 copied behind them) but not for the training, so the next minibatch is drawn, and gathered by the
-CPU, while the GPU trains. Issuing itself takes the host: where that is what a step costs, drawing
-and training come one after the other. Lookahead ``L`` lets ``L`` further fetches run meanwhile, into
+CPU, while the GPU trains. Issuing itself takes the host: where that is what a step costs,
+drawing and training come one after the other. Lookahead ``L`` lets ``L`` further fetches run meanwhile, into
 ``L + 1`` buffers used in turn. Workers draw ahead whatever the host waits for
 (``bench/sampling/workers.py``), which then takes what they have drawn.
 
@@ -203,11 +203,14 @@ class _Program:
     def timeline(self, times: list[tuple[float, float]], count: int) -> Timeline:
         """The first ``count`` minibatches: training, and what it waited for."""
         trained = sample_s = fetch_s = train_s = all_reduce_s = 0.0
-        steps = zip(self.samples, self.trains, self.ends, strict=True)
-        for sample, train, last in list(steps)[:count]:
+        # Before a step the host draws the minibatch whose rows are fetched beside it; of workers it
+        # takes what they have drawn.
+        ahead = 0 if self.parts.sample_workers else self.parts.lookahead
+        for number, (train, last) in enumerate(zip(self.trains[:count], self.ends, strict=False)):
             begin, end = times[train][0], times[last][1]
-            drawing = min(times[sample][1], begin) - max(times[sample][0], trained)
-            drawing = max(drawing, 0.0)
+            drawing = 0.0
+            for sample in self.samples[number : number + ahead + 1]:
+                drawing += max(0.0, min(times[sample][1], begin) - max(times[sample][0], trained))
             sample_s += drawing
             fetch_s += begin - trained - drawing
             train_s += end - begin

@@ -29,8 +29,9 @@ ROWS = 20_000
 POLICY_NAMES = ("unaligned", "aligned", "aligned-idle", "dgl", "torch-quiver")
 WIDTHS = (64, 400, 512, 1412, 2408, 4096)
 #: Counters (Nsight Compute, "Metrics Reference") by case: reads of sectors of host memory and
-#: requests for them that multiprocessors make to the L2, and bytes read over PCIe. Without ``srcunit_tex``
-#: reads are counted again that one half of the L2 asks the other for: on an H200 every second one.
+#: requests for them that multiprocessors make to the L2, and bytes read over PCIe. Without
+#: ``srcunit_tex`` the L2's halves count a read again that one asks the other for: an H200's did so
+#: with every second one.
 COUNTERS = {
     "counted_sectors": "lts__t_sectors_srcunit_tex_aperture_sysmem_op_read.sum",
     "counted_requests": "lts__t_requests_srcunit_tex_aperture_sysmem_op_read.sum",

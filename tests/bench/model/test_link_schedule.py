@@ -227,6 +227,21 @@ def test_a_wrong_schedule_is_rejected(wrong: Epoch) -> None:
         check_limits(wrong)
 
 
+def test_a_step_waits_for_the_minibatch_that_is_drawn_ahead_of_it() -> None:
+    """Drawing takes 5 s, fetch and step 1 s: minibatches 0 and 1 are drawn by 10 s, step 0 begins,
+    and every 5 s another; the last two follow one another from 100 s on."""
+    found = run_epoch(parts(5.0, 1.0, 1.0, lookahead=1), 20)
+    assert found.epoch_s == pytest.approx(102.0)
+    assert (found.sample_s, found.fetch_s, found.train_s) == pytest.approx((82.0, 0.0, 20.0))
+
+
+def test_the_host_draws_nothing_while_it_issues_a_step() -> None:
+    """2 s drawing, 3 s issuing a step that takes the GPU 3 s: 5 s each where nothing is fetched."""
+    issuing = replace(parts(2.0, 0.0, 3.0), issue_s=Estimate(3.0))
+    assert run_epoch(issuing, 10).epoch_s == pytest.approx(50.0)
+    assert run_epoch(parts(2.0, 0.0, 3.0), 10).epoch_s == pytest.approx(32.0)
+
+
 def test_gpus_share_ports_processor_and_nothing_else() -> None:
     on_link = parts(0.0, 3.0, 1.0)
     alone = run_epoch(on_link, 10).epoch_s
