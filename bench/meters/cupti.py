@@ -17,7 +17,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -43,10 +42,6 @@ _BUFFER_BYTES = 4 << 20
 MOST_BUFFERS = 64
 #: How long a buffer that CUPTI has not handed back when its flush returns is waited for.
 _GRACE_S = 1.0
-#: How long the record of the last move is waited for: a flush hands over what the driver has
-#: told so far, and on an H200 it returned before anything had come.
-_LATEST_S = 5.0
-_LOOK_S = 0.01
 _NO_MORE_RECORDS = 12
 
 _UVM_TOOLS = Path("/dev/nvidia-uvm-tools")
@@ -157,32 +152,22 @@ class UnifiedMemoryCounters:
         self._dropped()
         self._call("cuptiActivityEnable", KIND)
 
-    def stop(self, apart: range = range(0), last: int = 0) -> Tally:
+    def stop(self, apart: range = range(0)) -> Tally:
         """End the window; the work in it must have been synchronised with.
 
         Args:
             apart: addresses whose records are kept apart.
-            last: bytes of them that were moved to the host as the last thing in the window; what
-                the driver tells of them is waited for, as its records come late and in order.
 
         Raises:
             CuptiError: CUPTI refuses, dropped records or holds them back.
         """
-        tally, buffers, latest = Tally(self.version), record_buffers(), time.monotonic() + _LATEST_S
-
-        def take(address: int, valid: int) -> None:
-            self._add(tally, apart, address, valid)
-
         try:
             self._call("cuptiActivityFlushAll", _FORCED)
-            while tally.apart[DEVICE_TO_HOST] < last and time.monotonic() < latest:
-                time.sleep(_LOOK_S)
-                self._call("cuptiActivityFlushAll", _FORCED)
-                buffers.drain(0.0, take)
         finally:
             self._call("cuptiActivityDisable", KIND)
         self._call("cuptiActivityFlushAll", _FORCED)
-        complete = buffers.drain(_GRACE_S, take)
+        tally = Tally(self.version)
+        complete = record_buffers().drain(_GRACE_S, lambda *found: self._add(tally, apart, *found))
         if dropped := self._dropped():
             cause = f"CUPTI dropped {dropped} records"
             raise CuptiError(_failed(cause, "count a shorter epoch"))

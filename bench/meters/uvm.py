@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
 from typing import ClassVar
 
 from gatherbench.bench.machine.reason import Reason
@@ -53,7 +52,7 @@ _METRICS = (
 
 
 class KnownMove:
-    """Managed memory of :data:`SIZE_BYTES`: to the GPU as a window begins, back as it ends.
+    """Managed memory of :data:`SIZE_BYTES` that lies on the host until :meth:`to_gpu`.
 
     ``addresses`` is where it lies. CUDA's refusals are raised as ``CudaCallError``.
     """
@@ -65,26 +64,15 @@ class KnownMove:
 
     def to_gpu(self) -> None:
         """Move all of it to the current GPU, and wait for it."""
-        self._move("Device", int(call_runtime("cudaGetDevice")))
-
-    def to_host(self) -> None:
-        """Move all of it back, and wait for it."""
-        self._move("Host", 0)
-
-    def _move(self, kind: str, number: int) -> None:
-        module, place = runtime(), runtime().cudaMemLocation()
-        place.type = getattr(module.cudaMemLocationType, f"cudaMemLocationType{kind}")
-        place.id = number
-        call_runtime("cudaMemPrefetchAsync", self.addresses.start, SIZE_BYTES, place, 0, 0)
+        module, gpu = runtime(), runtime().cudaMemLocation()
+        gpu.type = module.cudaMemLocationType.cudaMemLocationTypeDevice
+        gpu.id = int(call_runtime("cudaGetDevice"))
+        call_runtime("cudaMemPrefetchAsync", self.addresses.start, SIZE_BYTES, gpu, 0, 0)
         call_runtime("cudaDeviceSynchronize")
 
     def close(self) -> None:
         """Free it."""
         call_runtime("cudaFree", self.addresses.start)
-
-
-def _not_managed(error: CudaCallError) -> Reason:
-    return Reason("unsupported", str(error), "use a GPU that migrates managed memory")
 
 
 class UvmMeter:
@@ -133,18 +121,12 @@ class UvmMeter:
             self._known = KnownMove()
             counters.start()
             self._counters = counters
+            self._known.to_gpu()
         except CuptiError as error:
             self._reason = error.reason
         except CudaCallError as error:
-            self._reason = _not_managed(error)
-        else:
-            self._moved(self._known.to_gpu)
-
-    def _moved(self, move: Callable[[], None]) -> None:
-        try:
-            move()
-        except CudaCallError as error:
-            self._reason = self._reason or _not_managed(error)
+            remedy = "use a GPU that migrates managed memory"
+            self._reason = Reason("unsupported", str(error), remedy)
 
     def stop(self) -> list[Reading]:
         tally = self._counted()
@@ -163,9 +145,7 @@ class UvmMeter:
         try:
             if self._known is None or self._counters is None:
                 return self._reason or NEVER_OPENED
-            self._moved(self._known.to_host)
-            last = 0 if self._reason else SIZE_BYTES
-            tally = self._counters.stop(self._known.addresses, last)
+            tally = self._counters.stop(self._known.addresses)
         except CuptiError as error:
             return error.reason
         finally:

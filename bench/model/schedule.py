@@ -5,8 +5,8 @@ minibatches ahead. The order of events is that of ``bench/run/loop.py`` on a GPU
 minibatch, starts its fetch and issues its training; it waits for the rows (the training's edges are
 copied behind them) but not for the training, so the next minibatch is drawn, and gathered by the
 CPU, while the GPU trains. Issuing itself takes the host: where that is what a step costs,
-drawing and training come one after the other. Lookahead ``L`` lets ``L`` further fetches run meanwhile, into
-``L + 1`` buffers used in turn. Workers draw ahead whatever the host waits for
+drawing and training come one after the other. Lookahead ``L`` lets ``L`` further fetches run
+meanwhile, into ``L + 1`` buffers used in turn. Workers draw ahead whatever the host waits for
 (``bench/sampling/workers.py``), which then takes what they have drawn.
 
 Activities share resources in a fluid event simulation. Why not simpy: its resources are held whole,

@@ -16,12 +16,15 @@ from gatherbench.kernels.launch import architecture, launch_kernel, load_kernel
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
 from gatherbench.strategies.cuda_overlap import (
+    BUDGETS,
     OverlappedFetcher,
     green_skip,
     green_stream,
     share_multiprocessors,
     share_threads,
 )
+
+SHARES = {percent / 100 for percent in BUDGETS}
 
 
 @pytest.mark.parametrize("provider", ["stream", "green_context"])
@@ -31,13 +34,13 @@ def test_the_sweep_records_its_curve(provider: str) -> None:
         assert isinstance(fetcher, OverlappedFetcher)
         named = {step.metric: step.value for step in fetcher.setup}
         curve = {k: v for k, v in named.items() if k.startswith("budget_")}
-        assert len(curve) == 5
+        assert len(curve) == len(BUDGETS)
         assert all(v > 0 for v in curve.values())
-        assert named["budget"] in {0.05, 0.1, 0.15, 0.25, 0.5}
+        assert named["budget"] in SHARES
         assert all(p.max_blocks for p in fetcher.points.values())
         busy = torch.randn(2048, 2048, device=CUDA)
         found = {s.metric: s.value for s in fetcher.tune(torch.arange(9999), lambda: busy @ busy)}
-        assert found["budget_beside_training"] in {0.05, 0.1, 0.15, 0.25, 0.5}
+        assert found["budget_beside_training"] in SHARES
         assert found["train_alone_step_time"] > 0
         assert found["fetch_alone_step_time"] > 0
         ids = torch.randperm(1 << 19)[:9999]

@@ -102,7 +102,7 @@ def test_a_missing_wait_would_be_seen() -> None:
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)
-def test_memory_is_constant_over_ten_thousand_batches(strategy: Strategy) -> None:
+def test_memory_is_constant_over_three_thousand_batches(strategy: Strategy) -> None:
     table = conformance.random_table(10_000, 32, torch.float32)
     generator = torch.Generator().manual_seed(0)
     batches = [torch.randint(0, 10_000, (64 + 8 * k,), generator=generator) for k in range(16)]
@@ -122,8 +122,8 @@ def test_memory_is_constant_over_ten_thousand_batches(strategy: Strategy) -> Non
             used = torch.cuda.mem_get_info()[0]
             return torch.cuda.memory_allocated(), -used, process.memory_info().rss
 
-        before = run(1000)
-        after = run(10_000)
+        before = run(300)
+        after = run(3000)
     assert after[0] <= before[0] + (1 << 20), "torch's allocations grew"
     assert after[1] <= before[1] + (64 << 20), "GPU memory in use grew"
     assert after[2] <= before[2] + (64 << 20), "host memory grew"

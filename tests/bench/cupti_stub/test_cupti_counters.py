@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -243,11 +242,6 @@ class Move:
             self.stub.emit(HOST_TO_DEVICE, SIZE_BYTES // 2)
         self.stub.address(self.addresses.stop)  # the first address that is not the move's
 
-    def to_host(self) -> None:
-        self.stub.address(self.addresses.start)
-        self.stub.emit(DEVICE_TO_HOST, SIZE_BYTES)
-        self.stub.address(self.addresses.stop)
-
     def close(self) -> None:
         self.closed += 1
 
@@ -309,29 +303,6 @@ def test_a_case_with_managed_memory_gets_an_epoch_of_its_own(case: Case) -> None
     mapped_memory._managed.clear()
     assert case.rows() == {}, "without managed memory there is nothing to count"
     assert case.epochs == 1
-
-
-class Late(Move):
-    """Nothing has come yet when the window closes: an H200's driver took milliseconds."""
-
-    def to_host(self) -> None:
-        threading.Timer(0.05, super().to_host).start()
-
-
-def test_records_that_come_after_the_last_flush_are_waited_for(case: Case) -> None:
-    """All are there once the move is told of that closed the window."""
-    rows = case.rows(Late(), epoch=lambda: threading.Timer(0.02, case.epoch).start())
-    assert rows["migrated_host_to_device"].value == MOVED[HOST_TO_DEVICE]
-    assert rows["gpu_page_faults"].value == MOVED[GPU_PAGE_FAULT]
-
-
-def test_records_that_never_come_are_not_waited_for_without_end(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cupti, "_LATEST_S", 0.05)
-    move = Move()
-    monkeypatch.setattr(move, "to_host", lambda: None)
-    assert case.rows(move)["gpu_page_faults"].value == MOVED[GPU_PAGE_FAULT]
 
 
 @pytest.mark.parametrize(
