@@ -83,7 +83,7 @@ class AsyncZeroCopy(Strategy):
         return self._percent / 100
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return zero_copy_path(ids, row_bytes, POLICY, "given")
+        return zero_copy_path(ids, row_bytes, POLICY, "given", self.memory)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":

@@ -86,7 +86,9 @@ def staged_path(ids: Tensor, row_bytes: int) -> DataPath:
     )
 
 
-def zero_copy_path(ids: Tensor, row_bytes: int, policy_name: str, order: Order) -> DataPath:
+def zero_copy_path(
+    ids: Tensor, row_bytes: int, policy_name: str, order: Order, memory: str = "registered"
+) -> DataPath:
     """How one minibatch travels when the GPU reads the rows in place.
 
     Args:
@@ -94,6 +96,8 @@ def zero_copy_path(ids: Tensor, row_bytes: int, policy_name: str, order: Order) 
         row_bytes: bytes of a row.
         policy_name: the launch policy of the path, one that does not depend on the dtype.
         order: the pass over the ids before the kernel.
+        memory: in ``managed`` nobody counts pages: an H200 reads it at the link's rate in any order,
+            where it is bound by the pages of ``registered``.
     """
     read = read_order(ids.cpu(), order).ids
     # Both kernels of a policy, for 4-byte and 8-byte ids, load the same addresses.
@@ -105,7 +109,7 @@ def zero_copy_path(ids: Tensor, row_bytes: int, policy_name: str, order: Order) 
         gpu_link_read_bytes=read.numel() * row_bytes,
         gpu_memory_bytes=(ids.numel() - read.numel()) * row_bytes,  # repeats of what was read
         gpu_requests={size: count for size, count in counts.requests.items() if count},
-        gpu_page_visits=page_visits(read, row_bytes),
+        gpu_page_visits=None if memory == "managed" else page_visits(read, row_bytes),
     )
 
 

@@ -42,7 +42,7 @@ class UnifiedZeroCopy(Strategy):
         return mapped_skip(device, self.memory, table_bytes)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return zero_copy_path(ids, row_bytes, POLICY, "given")
+        return zero_copy_path(ids, row_bytes, POLICY, "given", self.memory)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":

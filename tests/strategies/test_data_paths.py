@@ -33,7 +33,6 @@ def test_cpu_gather_touches_host_memory_three_times(mode: str) -> None:
     ("name", "params", "read"),
     [
         ("unified_zero_copy", {}, 1600),
-        ("unified_zero_copy", {"memory": "managed"}, 1600),
         ("aligned_zero_copy", {}, 1600),
         ("aligned_zero_copy", {"order": "sorted"}, 1600),
         ("aligned_zero_copy", {"order": "unique"}, 1200),
@@ -60,6 +59,16 @@ def test_page_visits_are_those_of_the_order_in_which_rows_are_read(order: str, v
     assert (
         build("aligned_zero_copy", {"order": order}).data_path(far, ROW).gpu_page_visits == visits
     )
+
+
+@pytest.mark.parametrize("name", ["unified_zero_copy", "aligned_zero_copy", "async_zero_copy"])
+def test_nobody_counts_the_pages_of_managed_memory(name: str) -> None:
+    ids = torch.tensor([90_000, 4])
+    registered, managed = (
+        build(name, {"memory": memory}).data_path(ids, ROW) for memory in ("registered", "managed")
+    )
+    assert registered.gpu_page_visits == 2
+    assert managed == dataclasses.replace(registered, gpu_page_visits=None)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ SaidBy = Callable[[str, Path], str]
 ROOT = Path(__file__).parents[3]
 SHIPPED = sorted((ROOT / "notebooks").glob("*.py"))
 #: Largest notebook that is kept, in bytes.
-LARGEST = 300_000
+LARGEST = 400_000
 GOOD = "# %% [markdown]\n# # Title\n\n# %%\nprint(6 * 7)\n"
 SHOWN = (
     "from gatherbench.bench.show.notebooks_show import say, show\n"
