@@ -96,8 +96,8 @@ def zero_copy_path(
         row_bytes: bytes of a row.
         policy_name: the launch policy of the path, one that does not depend on the dtype.
         order: the pass over the ids before the kernel.
-        memory: in ``managed`` nobody counts pages: an H200 reads it at the link's rate in any order,
-            where it is bound by the pages of ``registered``.
+        memory: in ``managed`` nobody counts pages: an H200 reads it at the link's rate in any
+            order, where it is bound by the pages of ``registered``.
     """
     read = read_order(ids.cpu(), order).ids
     # Both kernels of a policy, for 4-byte and 8-byte ids, load the same addresses.
