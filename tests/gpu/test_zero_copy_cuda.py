@@ -27,6 +27,37 @@ from gatherbench.strategies.registry import build
 ZERO_COPY = ("unified_zero_copy", "aligned_zero_copy", "async_zero_copy")
 
 
+MANAGED = [
+    ("unified_zero_copy", {}),
+    ("aligned_zero_copy", {"order": "unique"}),
+    ("async_zero_copy", {"budget": "10"}),
+]
+
+
+@pytest.mark.parametrize(("name", "params"), MANAGED)
+def test_managed_memory_is_what_is_read(name: str, params: dict[str, str]) -> None:
+    table = conformance.random_table(1000, 33, torch.float32)
+    ids = torch.randint(0, 1000, (700,))
+    with opened(name, table, memory="managed", **params) as fetcher:
+        assert pointer_kind(fetcher.table.address) == "Managed"
+        assert pointer_kind(table.data_ptr()) == "Unregistered"
+        assert fetcher._order == params.get("order", "given")
+        assert same_bytes(fetcher.submit(ids).result(), reference_gather(table, ids)) is None
+
+
+@pytest.mark.parametrize(("name", "params"), MANAGED)
+def test_more_managed_memory_than_the_gpu_has_free_is_refused(
+    name: str, params: dict[str, str]
+) -> None:
+    strategy = build(name, {"memory": "managed", **params})
+    assert str(strategy.skip(CUDA, 1 << 50)).startswith("no_memory: managed memory of")
+
+
+def test_the_process_under_mps_has_no_managed_memory() -> None:
+    strategy = build("async_zero_copy", {"provider": "mps", "memory": "managed"})
+    assert "registers the copy" in str(strategy.skip(CUDA, 1 << 20))
+
+
 @pytest.mark.parametrize("name", ZERO_COPY)
 def test_a_registered_table_stays_where_it_is(name: str) -> None:
     table = empty_table((1 << 20, 64), torch.float32)  # 256 MiB
@@ -43,16 +74,6 @@ def test_a_registered_table_stays_where_it_is(name: str) -> None:
         assert named["registered"] == table.nbytes
         assert named["register_time"] > 0
     assert pointer_kind(table.data_ptr()) == "Unregistered"
-
-
-def test_a_managed_table_stays_on_the_cpu() -> None:
-    table = conformance.random_table(100_000, 64, torch.float32)
-    with opened("unified_zero_copy", table, memory="managed") as fetcher:
-        assert pointer_kind(fetcher.table.address) == "Managed"
-        assert pointer_kind(table.data_ptr()) == "Unregistered"
-        ids = torch.randperm(100_000)
-        rows = fetcher.submit(ids).result()
-        assert same_bytes(rows, reference_gather(table, ids)) is None
 
 
 def test_the_resident_table_lies_in_gpu_memory() -> None:

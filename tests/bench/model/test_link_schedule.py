@@ -235,6 +235,15 @@ def test_a_step_waits_for_the_minibatch_that_is_drawn_ahead_of_it() -> None:
     assert (found.sample_s, found.fetch_s, found.train_s) == pytest.approx((82.0, 0.0, 20.0))
 
 
+def test_of_minibatches_that_workers_draw_only_the_steps_own_is_waited_for() -> None:
+    """One worker draws a minibatch every 5 s: step 0 has it at 5 s and is issued when the next one's
+    fetch begins, at 10 s; those 5 s are no drawing of its own."""
+    drawn = replace(parts(5.0, 0.0, 1.0, lookahead=1), sample_workers=1)
+    found = run_epoch(drawn, 2)
+    assert found.epoch_s == pytest.approx(12.0)
+    assert (found.sample_s, found.fetch_s, found.train_s) == pytest.approx((5.0, 5.0, 2.0))
+
+
 def test_the_host_draws_nothing_while_it_issues_a_step() -> None:
     """2 s drawing, 3 s issuing a step that takes the GPU 3 s: 5 s each where nothing is fetched."""
     issuing = replace(parts(2.0, 0.0, 3.0), issue_s=Estimate(3.0))
