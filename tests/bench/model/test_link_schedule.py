@@ -236,7 +236,7 @@ def test_a_step_waits_for_the_minibatch_that_is_drawn_ahead_of_it() -> None:
 
 
 def test_of_minibatches_that_workers_draw_only_the_steps_own_is_waited_for() -> None:
-    """One worker draws a minibatch every 5 s: step 0 has it at 5 s and is issued when the next one's
+    """A worker draws one every 5 s. Step 0 has its own at 5 s and is issued when the next one's
     fetch begins, at 10 s; those 5 s are no drawing of its own."""
     drawn = replace(parts(5.0, 0.0, 1.0, lookahead=1), sample_workers=1)
     found = run_epoch(drawn, 2)
