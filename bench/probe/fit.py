@@ -30,9 +30,11 @@ from gatherbench.bench.probe.cases import (
     LONG_READ_BYTES,
     NARROWEST,
     OUR_BEST,
+    num_ids,
 )
 from gatherbench.bench.probe.machine import MachineFacts
 from gatherbench.bench.read.points import Point, Row
+from gatherbench.kernels.order import PAGE_BYTES, as_order
 from gatherbench.strategies.data_path import zero_copy_path
 
 _SAMPLED_IDS = 20_000
@@ -147,24 +149,26 @@ def predicted_rate(profile: LinkProfile, point: Point) -> float | None:
         )
         seconds = cpu_gather(load, profile).seconds.value
     else:
-        load = gather_load(point.row_bytes, point.span_bytes, point.order == "sorted")
+        load = gather_load(point.row_bytes, point.span_bytes, point.order, num_ids(point))
         seconds = gpu_reads(load, profile).seconds.value
     return load.payload_bytes / seconds if seconds else None
 
 
 @functools.cache
-def gather_load(row_bytes: int, span_bytes: int, ordered: bool) -> MinibatchLoad:
-    """Random rows of a table of ``span_bytes`` as the aligned launch policy reads them.
+def gather_load(row_bytes: int, span_bytes: int, order: str, count: int) -> MinibatchLoad:
+    """``count`` random rows of a table of ``span_bytes`` as the aligned launch policy reads them.
 
-    A sample of a gather of millions of rows: sorted, it would visit far more pages for each row
-    than they do. Its pages are so few beside its rows that they are taken to be none.
+    Requests are a sample's. Sorted, a sample would visit far more pages for each row, so their
+    number is what ``count`` uniform draws are expected to touch.
     """
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(0, span_bytes // row_bytes, (_SAMPLED_IDS,), generator=draw)
-    path = zero_copy_path(ids, row_bytes, OUR_BEST, "sorted" if ordered else "given")
-    if ordered:
-        path = replace(path, gpu_page_visits=0)
-    return load_of(path, table_bytes=span_bytes, row_bytes=row_bytes)
+    path = zero_copy_path(ids, row_bytes, OUR_BEST, as_order(order))
+    load = load_of(path, count / _SAMPLED_IDS, table_bytes=span_bytes, row_bytes=row_bytes)
+    if order == "sorted":
+        pages = max(1, span_bytes // PAGE_BYTES)
+        load = replace(load, gpu_page_visits=pages * (1 - (1 - 1 / pages) ** count))
+    return load
 
 
 def smallest_share(found: Mapping[Point, Measured], enough: float = 0.95) -> int | None:

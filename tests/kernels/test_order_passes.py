@@ -59,11 +59,11 @@ def test_an_unknown_order_is_refused() -> None:
 
 
 def visited_one_by_one(ids: list[int], row_bytes: int) -> int:
-    """Pages of 2 MiB that a walk over the rows enters, written as plainly as can be."""
+    """Pages of 64 KiB that a walk over the rows enters, written as plainly as can be."""
     entered, page = 0, -1
     for row in ids:
-        if row * row_bytes // 2**21 != page:
-            entered, page = entered + 1, row * row_bytes // 2**21
+        if row * row_bytes // 2**16 != page:
+            entered, page = entered + 1, row * row_bytes // 2**16
     return entered
 
 
@@ -74,5 +74,5 @@ def test_page_visits_are_counted_in_reading_order(
     ids = torch.tensor(values, dtype=dtype)
     assert page_visits(ids, row_bytes) == visited_one_by_one(values, row_bytes)
     ascending = read_order(ids, "sorted").ids
-    pages = {value * row_bytes // 2**21 for value in values}
+    pages = {value * row_bytes // 2**16 for value in values}
     assert page_visits(ascending, row_bytes) == len(pages) <= page_visits(ids, row_bytes)

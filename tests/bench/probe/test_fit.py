@@ -209,6 +209,18 @@ def test_pages_that_set_the_pace_of_every_narrow_row_are_no_reads_in_flight() ->
     assert predicted_rate(profile, point) == pytest.approx(400 * 4e7, rel=0.02)
 
 
+def test_sorted_gathers_visit_each_page_they_touch_once() -> None:
+    """4 Mi rows of 64 B over 1 GiB touch all 16,384 pages; 64 Ki of 4 KiB all but e^-4 of them."""
+    rates = {"read.page_visits": 1e6, "read.roof": 1e12, "link.raw_rate": 1e12}
+    profile = machine(**rates, **{"link.outstanding_reads": 1e6})
+    for row_bytes, rows, visits in ((64, 1 << 22, 16384), (4096, 1 << 16, 16384 * 0.98168)):
+        point = Point(
+            "gpu_gather", row_bytes=row_bytes, span_bytes=1 << 30, policy="aligned", order="sorted"
+        )
+        seconds = rows * row_bytes / (predicted_rate(profile, point) or 0)
+        assert seconds == pytest.approx(visits / 1e6, rel=1e-4)
+
+
 def test_reads_in_flight_that_were_not_reached_stay_unknown() -> None:
     truth = machine(**{"link.outstanding_reads": 1e5})
     profile = fitted(measured(truth, noise=0.002))
