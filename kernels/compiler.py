@@ -76,7 +76,7 @@ def compile_gather(point: GridPoint, arch: str, *, source: str | None = None) ->
 
 
 def compile_file(file: str, arch: str) -> bytes:
-    """The cubin of another source beside this module, which has no macros; otherwise as above."""
+    """The cubin of another source beside this module, which has no macros; raises as above."""
     return _compile(KERNEL_SOURCE.with_name(file).read_text(), arch, file)
 
 

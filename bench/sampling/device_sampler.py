@@ -29,14 +29,13 @@ class DeviceSampler:
     The work of a layer grows with the square of its fan-out and not with the degrees. Calls from
     several threads wait for one another.
 
-    The host waits once a layer for the number of its edges, then for the number of nodes, and for
-    their ids. On a stream of its own it waits for sampling only, not for the training that is
-    queued. The edges stay on the GPU. The ids come back
-    to the host on that stream too, because every data path checks them there: 8 B a row over the
-    link, which all paths pay alike.
+    The host waits for the number of edges of each layer, for that of the nodes, and for their ids.
+    On a stream of its own it waits for sampling only, not for the training that is queued. The
+    edges stay on the GPU. The ids come back to the host on that stream too, because every data path
+    checks them there: 8 B a row over the link, which all paths pay alike.
 
-    Memory of the GPU: a copy of the graph, 8 B for each of its nodes, and up to 56 B for each edge
-    of a layer while it is drawn, of which the minibatch keeps 16.
+    Memory of the GPU: a copy of the graph, 8 B for each of its nodes, and about 40 B for each
+    edge of a layer while it is drawn, of which the minibatch keeps 16.
 
     Args:
         indptr, indices, fanouts: as for the other; on the host, may be memory maps.
@@ -120,13 +119,13 @@ class DeviceSampler:
         return self
 
     def _layers(self, nodes: Tensor, seed: int) -> MiniBatch:
-        """Draw all layers for the seeds ``nodes``, which are on the device."""
+        """Draw all layers for the seeds ``nodes``, which are on the device. Waits in each."""
         known, edges, added = [nodes.numel()], [], nodes[:0]
         for layer, fanout in enumerate(self.fanouts):
             counts = torch.empty_like(nodes)
             self._launch("count_kernel", nodes.numel(), self._indptr, nodes, fanout, counts)
             ends = counts.cumsum(0)
-            *more, total = torch.cat([added, ends[-1:]]).tolist()  # waits
+            *more, total = torch.cat([added, ends[-1:]]).tolist()
             known += more
             drawn, nodes, added = self._draw(nodes, known[-1], ends, total, derive(seed, layer))
             edges.append(drawn)
