@@ -1,4 +1,4 @@
-"""Compiles the gather kernel with NVRTC, once for each machine, without a driver and without nvcc.
+"""Compiles the kernels with NVRTC, once for each machine, without a driver and without nvcc.
 
 NVRTC comes as a Python wheel and makes a cubin for any architecture it knows, so a machine without
 a GPU compiles (and disassembles, see ``sass.py``) what another one runs. Compiled kernels are kept
@@ -71,6 +71,16 @@ def compile_gather(point: GridPoint, arch: str, *, source: str | None = None) ->
             the message holds its log.
         OSError: the cache cannot be written, e.g. on a full disk.
     """
+    code = KERNEL_SOURCE.read_text() if source is None else source
+    return _compile(code, arch, point.kernel, list(point.macros))
+
+
+def compile_file(file: str, arch: str) -> bytes:
+    """The cubin of another source beside this module, which has no macros; raises as above."""
+    return _compile(KERNEL_SOURCE.with_name(file).read_text(), arch, file)
+
+
+def _compile(code: str, arch: str, what: str, macros: list[tuple[str, str]] | None = None) -> bytes:
     compiler_version()  # says what to install, before anything else can fail
     with _importing:
         try:
@@ -78,8 +88,7 @@ def compile_gather(point: GridPoint, arch: str, *, source: str | None = None) ->
         except ImportError as missing:
             raise CompilerError(f"cuda-core is needed: {missing}") from missing
 
-    options = ProgramOptions(name="gather", arch=arch, std="c++17", define_macro=list(point.macros))
-    code = KERNEL_SOURCE.read_text() if source is None else source
+    options = ProgramOptions(name="gather", arch=arch, std="c++17", define_macro=macros)
     with _disk_cache(cache_dir()) as kept:
         try:
             program = Program(code, "c++", options)
@@ -90,7 +99,7 @@ def compile_gather(point: GridPoint, arch: str, *, source: str | None = None) ->
         except Exception as refused:
             log = str(refused).rstrip("\n\0")
             raise CompilerError(
-                f"NVRTC {compiler_version()} could not compile {point.kernel} for {arch}: {log}"
+                f"NVRTC {compiler_version()} could not compile {what} for {arch}: {log}"
             ) from refused
 
 

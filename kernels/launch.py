@@ -1,4 +1,4 @@
-"""Launches the gather kernel on the GPU, on torch's current stream.
+"""Launches kernels on the GPU, the gather before all, on torch's current stream.
 
 Nothing is copied and nothing waits: a launch is queued behind what the current stream holds. The
 table may lie anywhere that the GPU can read (``mapped_memory.py``). It is given by address, because
@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.compiler import KERNEL_NAME, compile_gather
+from gatherbench.kernels.compiler import KERNEL_NAME, compile_file, compile_gather
 from gatherbench.kernels.cuda_calls import call_driver, call_runtime, driver
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.policies import policy
@@ -37,6 +38,8 @@ _ARGUMENTS = (
     ctypes.c_int,  # row_bytes
     ctypes.c_void_p,  # first_bad
 )
+#: Of a block of :func:`launch_threads`.
+BLOCK_THREADS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,12 @@ def load_gather(point: GridPoint, arch: str) -> Any:
     return load_kernel(compile_gather(point, arch), KERNEL_NAME)
 
 
+@functools.cache
+def load_from(file: str, name: str, arch: str) -> Any:
+    """The kernel ``name`` of another source beside this module; raises as :func:`load_gather`."""
+    return load_kernel(compile_file(file, arch), name)
+
+
 def launch_kernel(
     kernel: Any,
     grid: int,
@@ -104,6 +113,24 @@ def launch_kernel(
         stream = torch.cuda.current_stream(device)
         shape = (grid, 1, 1, *block, 1)
         call_driver("cuLaunchKernel", kernel, *shape, 0, stream.cuda_stream, (values, kinds), 0)
+
+
+def launch_threads(
+    kernel: Any, threads: int, arguments: Sequence[Tensor | int], device: torch.device
+) -> None:
+    """Queue at least ``threads`` threads of ``kernel``, in one dimension.
+
+    The kernel is given ``threads``, then the arguments: tensors by address, numbers as 64 bits.
+    """
+    given = [
+        (a.data_ptr(), ctypes.c_void_p)
+        if isinstance(a, Tensor)
+        else (ctypes.c_longlong(a).value, ctypes.c_longlong)  # the bits of an unsigned one
+        for a in (threads, *arguments)
+    ]
+    values, kinds = zip(*given, strict=True)
+    blocks = -(-threads // BLOCK_THREADS)
+    launch_kernel(kernel, blocks, (BLOCK_THREADS, 1), values, kinds, device)
 
 
 def _bind_context(device: torch.device) -> None:

@@ -74,7 +74,7 @@ class Measure(_Table):
         default="live",
         description="live draws the trace's minibatches anew in every epoch, so sampling is part"
         " of the epoch; replay reads them back, which shows the data path alone; gpu draws them on"
-        " the device, so the CPU's sampler does not hide the data path.",
+        " the GPU (as live where there is none), so the CPU's sampler does not hide the data path.",
     )
     sampler_workers: int = Field(
         default=0,

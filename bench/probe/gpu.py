@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,14 +22,13 @@ from gatherbench.bench.probe import cases
 from gatherbench.bench.probe.cases import CASES, MIB, OUR_BEST, amount_of, num_ids, num_rows
 from gatherbench.bench.probe.stand import CLOCK, EVENTS, Observation, ProbeError, filled_table
 from gatherbench.bench.read.points import Point
-from gatherbench.kernels.compiler import compile_gather
-from gatherbench.kernels.grid import LINE_BYTES, GridPoint
+from gatherbench.kernels.grid import LINE_BYTES
 from gatherbench.kernels.launch import (
     Table,
     architecture,
     gather_into,
     launch_kernel,
-    load_kernel,
+    load_from,
     policy_point,
 )
 from gatherbench.kernels.mapped_memory import HostRegistration
@@ -328,19 +326,13 @@ class GpuStand(contextlib.ExitStack):
             torch.cuda.synchronize(self.device)
         return Observation(amount, time.perf_counter() - begin, CLOCK)
 
-    def _compiled(self, source: str, kernel: str) -> Any:
-        text = resources.files("gatherbench.kernels").joinpath(source).read_text()
-        return load_kernel(
-            compile_gather(GridPoint(), architecture(self.device), source=text), kernel
-        )
-
     @functools.cached_property
     def _roof_kernel(self) -> Any:
-        return self._compiled("read_roof.cu", "read_kernel")
+        return load_from("read_roof.cu", "read_kernel", architecture(self.device))
 
     @functools.cached_property
     def _chase_kernel(self) -> Any:
-        return self._compiled("pointer_chase.cu", "chase_kernel")
+        return load_from("pointer_chase.cu", "chase_kernel", architecture(self.device))
 
     @functools.cached_property
     def _back(self) -> Tensor:

@@ -1,7 +1,6 @@
-"""Neighbour sampling: the CPU sampler beside vectorised torch, on one graph and the same seeds.
+"""Neighbour sampling by the CPU sampler, on one thread and on two.
 
-The two give the same minibatches, so their times compare directly. The comparison with another
-library's sampler is in ``peers/dgl_sampler.py``. Run with::
+The comparison with another library's sampler is in ``peers/dgl_sampler.py``. Run with::
 
     pytest bench/regress -o python_files='bench_*.py' --benchmark-only --benchmark-group-by=group
 """
@@ -20,7 +19,6 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.bench.sampling.epoch import epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.bench.sampling.torch_sampler import DeviceSampler
 from gatherbench.bench.sampling.trace import Sampler
 
 NODES, EDGES = 300_000, 7_750_000  # the mean degree of ogbn-products
@@ -54,8 +52,3 @@ def measure(benchmark: BenchmarkFixture, graph: tuple[NDArray[Any], ...], sample
 def test_numba(benchmark: BenchmarkFixture, graph: tuple[NDArray[Any], ...], threads: int) -> None:
     indptr, indices = graph
     measure(benchmark, graph, NeighborSampler(indptr, indices, FANOUTS, threads))
-
-
-def test_vectorised_torch(benchmark: BenchmarkFixture, graph: tuple[NDArray[Any], ...]) -> None:
-    indptr, indices = graph
-    measure(benchmark, graph, DeviceSampler(indptr, indices, FANOUTS, torch.device("cpu")))

@@ -298,8 +298,9 @@ class Epochs:
         graph = (dataset.indptr, dataset.indices)
         self.sampler = sampler_of(self.workload, *graph)
         self._drawing: Sampler = self.sampler
-        if self.plan.sampling == "gpu":
-            self._drawing = sampler_of(self.workload, *graph, torch.device(job.device))
+        device = torch.device(job.device)
+        if self.plan.sampling == "gpu" and device.type == "cuda":
+            self._drawing = sampler_of(self.workload, *graph, device)
         self._workers = [self.sampler.clone(threads=1) for _ in range(self.plan.sampler_workers)]
         self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
 

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.sampling import kernels
 from gatherbench.bench.sampling.checks import check_graph
+from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.epoch import StateSeeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.bench.sampling.torch_sampler import DeviceSampler
 from gatherbench.bench.sampling.trace import Sampler
 from gatherbench.strategies.partition_orders import Partitions
 
@@ -38,7 +38,7 @@ def sampler_of(
     indices: NDArray[Any],
     device: torch.device | None = None,
 ) -> Sampler:
-    """What draws the workload's minibatches, on the CPU or, if it is said, on ``device``."""
+    """What draws the workload's minibatches, on the CPU or, if one is given, on a GPU."""
     if (parts := workload.parted) is not None:
         return StateSampler(parts, indptr, indices, workload.fanouts, device)
     if device is not None:

@@ -1,8 +1,8 @@
-// The little of CUDA that gather.cu and pointer_chase.cu need, so that g++ compiles them for a
-// machine without a GPU.
+// The little of CUDA that gather.cu, sample.cu and pointer_chase.cu need, so that g++ compiles them
+// for a machine without a GPU.
 //
-// Threads run one after another: the kernel has no barrier, no shared memory and no shuffle, and
-// its lanes stay in step (see the end of the comment in gather.cu). A load counts its place in the
+// Threads run one after another: the kernels have no barrier, no shared memory and no shuffle, and
+// the gather's lanes stay in step (see the end of the comment in gather.cu). A load counts its place in the
 // thread's program even when the lane does not want it, so loads with equal (warp, place) are one
 // warp instruction, exactly as on the GPU with predicated-off lanes.
 
@@ -28,8 +28,8 @@ struct dim3 {
 
 inline thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-inline unsigned long long atomicMin(unsigned long long* at, unsigned long long value) {
-  const unsigned long long old = *at;
+template <class Word> inline Word atomicMin(Word* at, Word value) {
+  const Word old = *at;
   if (value < old) *at = value;
   return old;
 }

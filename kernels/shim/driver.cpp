@@ -6,7 +6,7 @@
 
 #include "cuda_shim.h"
 
-#include GATHER_SOURCE
+#include KERNEL_FILE
 
 #include <cstdio>
 #include <cstdlib>

@@ -7,12 +7,12 @@ every load of the table, lane by lane, which is the truth that the request accou
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import struct
 import subprocess
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -43,11 +43,18 @@ class Execution(NamedTuple):
 
 
 def build(
-    folder: Path, source: Path = KERNEL_SOURCE, *, few: bool = False, sanitize: bool = True
+    folder: Path,
+    source: Path = KERNEL_SOURCE,
+    *,
+    driver: Path = _SHIM / "driver.cpp",
+    few: bool = False,
+    sanitize: bool = True,
 ) -> Path:
     """Compile ``source`` behind the shim into ``folder``; returns the executable.
 
-    ``few`` compiles only 4 B accesses with int64 ids and one load in flight.
+    Args:
+        driver: the program around it; the default is the gather's.
+        few: only the gather's 4 B accesses with int64 ids and one load in flight.
 
     Raises:
         FileNotFoundError: there is no g++ on this machine.
@@ -58,26 +65,60 @@ def build(
         raise FileNotFoundError("g++ not found: the host execution of the kernel needs it")
     program = folder / f"{source.stem}_{'few' if few else 'all'}"
     command = [compiler, "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror"]
-    command += ["-Wno-unknown-pragmas", f"-I{_SHIM}", f'-DGATHER_SOURCE="{source}"']
+    command += ["-Wno-unknown-pragmas", f"-I{_SHIM}", f'-DKERNEL_FILE="{source}"']
     if sanitize:
         command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     if few:
         command += ["-DGATHER_SHIM_FEW"]
-    command += [str(_SHIM / "driver.cpp"), "-o", str(program)]
+    command += [str(driver), "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ShimError(f"g++ could not compile {source.name}:\n{done.stderr[:4000]}")
     return program
 
 
-class Shim(AbstractContextManager["Shim"]):
-    """The driver process; a context manager. Not safe for several threads."""
+class Driver:
+    """A driver's process; a context manager. Not safe for several threads."""
 
     def __init__(self, program: Path) -> None:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen([program], stdin=pipe, stdout=pipe, stderr=pipe)
         pipes = self._process.stdin, self._process.stdout, self._process.stderr
         self._to, self._from, self._errors = (cast("IO[bytes]", one) for one in pipes)
+
+    def close(self) -> None:
+        """End the process. Safe to call twice."""
+        for pipe in (self._to, self._from, self._errors):
+            with contextlib.suppress(BrokenPipeError):  # a process that is dead takes no input
+                pipe.close()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._to.write(data)
+            self._to.flush()
+        except BrokenPipeError:
+            self._fail()
+
+    def _read(self, size: int) -> bytes:
+        data = self._from.read(size)
+        if len(data) != size:
+            self._fail()
+        return data
+
+    def _fail(self) -> None:
+        report = self._errors.read().decode(errors="replace")
+        raise ShimError(report[:4000] or f"the driver ended with {self._process.wait()}")
+
+
+class Shim(Driver):
+    """Runs the gather."""
 
     def run(
         self,
@@ -145,15 +186,6 @@ class Shim(AbstractContextManager["Shim"]):
         self._write(tail.astype(f"<i{point.index_bytes}").tobytes())
         return self._reply(row_bytes).rows
 
-    def close(self) -> None:
-        """End the process. Safe to call twice."""
-        for pipe in (self._to, self._from, self._errors):
-            pipe.close()
-        self._process.wait()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _send(
         self,
         point: GridPoint,
@@ -166,29 +198,12 @@ class Shim(AbstractContextManager["Shim"]):
         launch = (point.loads, point.index_bytes, *point.block, blocks, first_block, blocks)
         self._write(_HEADER.pack(*specialisation, *launch, *shape, *flags))
 
-    def _write(self, data: bytes) -> None:
-        try:
-            self._to.write(data)
-            self._to.flush()
-        except BrokenPipeError:
-            self._fail()
-
-    def _read(self, size: int) -> bytes:
-        data = self._from.read(size)
-        if len(data) != size:
-            self._fail()
-        return data
-
     def _reply(self, row_bytes: int) -> Execution:
         first_bad, out_bytes, num_records = struct.unpack("<3Q", self._read(24))
         rows = np.frombuffer(self._read(out_bytes), np.uint8).reshape(-1, row_bytes)
         loads = np.frombuffer(self._read(num_records * RECORD.itemsize), RECORD)
         order = np.lexsort((loads["lane"], loads["instruction"], loads["warp"]))
         return Execution(rows, None if first_bad == _NO_BAD_ID else first_bad, loads[order])
-
-    def _fail(self) -> None:
-        report = self._errors.read().decode(errors="replace")
-        raise ShimError(report[:4000] or f"the driver ended with {self._process.wait()}")
 
 
 def sparse_bytes(ids: npt.NDArray[np.signedinteger], row_bytes: int) -> npt.NDArray[np.uint8]:

@@ -69,6 +69,17 @@ def test_nothing_is_launched_for_no_ids_or_a_table_that_cannot_be_read(
     assert launched == []
 
 
+def test_tensors_are_given_by_address_and_numbers_as_64_bits(
+    launched: list[tuple[Any, ...]],
+) -> None:
+    tensor = torch.arange(3)
+    launch.launch_threads("a kernel", 257, (tensor, -5, 2**64 - 2), tensor.device)
+    ((kernel, grid, block, values, kinds, device),) = launched
+    assert (kernel, grid, block, device) == ("a kernel", 3, (128, 1), tensor.device)
+    assert values == (257, tensor.data_ptr(), -5, -2)
+    assert kinds == (ctypes.c_longlong, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_longlong)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 def test_without_a_driver_the_error_says_so() -> None:
     with pytest.raises(CudaCallError, match=r"cuInit failed: no driver .* install the NVIDIA driv"):

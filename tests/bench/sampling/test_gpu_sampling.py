@@ -15,7 +15,7 @@ from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
-from gatherbench.bench.sampling.torch_sampler import DeviceSampler
+from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.host_fetcher import HostFetcher
 
@@ -80,6 +80,7 @@ def test_surroundings_are_there_before_anything_asks_for_the_device(
     assert events == ["enter", "skip", "exit"]
 
 
+@pytest.mark.usefixtures("kernels_on_host")
 def test_on_a_gpu_it_waits_for_its_own_stream_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """With streams that take notes: the training's stream waits, and keeps the edges from reuse."""
     notes: list[tuple[str, str]] = []

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.bench.sampling.torch_sampler import DeviceSampler
 
 from .minibatches import same
+
+pytestmark = pytest.mark.usefixtures("kernels_on_host")
 
 Graph = tuple[NDArray[np.int64], NDArray[np.int32] | NDArray[np.int64]]
 
@@ -98,7 +100,7 @@ def random_graph(num_nodes: int, mean_degree: int, seed: int = 0) -> Graph:
 
 
 def both_samplers(graph: Graph, fanouts: Sequence[int], seeds: Tensor, seed: int) -> MiniBatch:
-    """The CPU sampler's minibatch, after a look that torch's is the same bit for bit."""
+    """The CPU sampler's minibatch, after a look that the GPU's is the same bit for bit."""
     ours = NeighborSampler(*graph, fanouts).sample(seeds, seed)
     assert same(ours, DeviceSampler(*graph, fanouts, torch.device("cpu")).sample(seeds, seed))
     return ours

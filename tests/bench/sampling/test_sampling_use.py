@@ -12,10 +12,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.splitmix import derive, mix, stream
-from gatherbench.bench.sampling.torch_sampler import DeviceSampler
 
 from .minibatches import same
 
@@ -101,6 +101,7 @@ SEEDS_REFUSED = [
 ]
 
 
+@pytest.mark.usefixtures("kernels_on_host")
 @pytest.mark.parametrize(("seeds", "error", "message"), SEEDS_REFUSED)
 def test_wrong_seeds_and_then_right_ones(graph, seeds, error, message) -> None:
     for sampler in (NeighborSampler(*graph, (3,)), DeviceSampler(*graph, (3,), HOST)):
@@ -127,6 +128,7 @@ GRAPHS_REFUSED = [
 ]
 
 
+@pytest.mark.usefixtures("kernels_on_host")
 @pytest.mark.parametrize(("indptr", "indices", "error", "message"), GRAPHS_REFUSED)
 def test_what_is_no_graph(indptr, indices, error, message) -> None:
     with pytest.raises(error, match=message):
@@ -135,6 +137,7 @@ def test_what_is_no_graph(indptr, indices, error, message) -> None:
         DeviceSampler(indptr, indices, (2,), HOST)
 
 
+@pytest.mark.usefixtures("kernels_on_host")
 @pytest.mark.parametrize("stranger", [-1, 2, 2**31 - 1])
 def test_a_neighbour_outside_the_graph(stranger) -> None:
     indptr, indices = np.array([0, 1, 2], np.int64), np.array([1, stranger], np.int32)

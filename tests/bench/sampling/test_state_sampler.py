@@ -130,6 +130,7 @@ def test_a_sampler_that_looks_past_the_buffer_is_found(
     assert not seen <= set(parts.states()[first.state])
 
 
+@pytest.mark.usefixtures("kernels_on_host")
 def test_whoever_draws_and_in_whatever_order_draws_the_same(
     graph: tuple[np.ndarray, np.ndarray],
 ) -> None:

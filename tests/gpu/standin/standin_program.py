@@ -17,7 +17,10 @@ from typing import Any
 
 _NATIVE = Path(__file__).resolve().parent / "native"
 #: What native/kernel_after.h can start.
-_KERNELS = ("gather_kernel", "read_kernel", "chase_kernel")
+_KERNELS = (
+    *("gather_kernel", "read_kernel", "chase_kernel"),
+    *("count_kernel", "draw_kernel", "mark_kernel", "relabel_kernel"),
+)
 _NO_BYTES = 8  # SHT_NOBITS
 
 
@@ -53,7 +56,7 @@ def build(source: str, macros: Iterable[str | tuple[str, str]], cubin: bytes) ->
         unit, made = Path(work, "kernel.cpp"), Path(work, "kernel.so")
         unit.write_text(f'#include "kernel_before.h"\n{source}\n#include "kernel_after.h"\n')
         command = ["g++", "-std=c++17", "-O2", "-w", "-shared", "-fPIC", f"-I{_NATIVE}"]
-        command += [f"-D{name}" for name in (*defined, f"KERNEL_{known[0]}")]
+        command += [f"-D{name}" for name in (*defined, *(f"KERNEL_{one}" for one in known))]
         subprocess.run([*command, str(unit), "-o", str(made)], check=True, env=_without_standin())
         made.replace(library)
 

@@ -121,9 +121,10 @@ API CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char*
   auto* made = new Kernel;
   made->run = reinterpret_cast<decltype(made->run)>(part("run_"));
   made->allowed = reinterpret_cast<decltype(made->allowed)>(part("allowed_"));
-  made->sizes = static_cast<const int*>(part("sizes_"));
+  if (made->run == nullptr) return CUDA_ERROR_NOT_FOUND;
+  made->sizes = reinterpret_cast<const int* (*)()>(part("sizes_"))();
   *kernel = reinterpret_cast<CUkernel>(made);
-  return made->run != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+  return CUDA_SUCCESS;
 }
 API CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned grid_y, unsigned grid_z,
                             unsigned x, unsigned y, unsigned z, unsigned shared_bytes, CUstream to,

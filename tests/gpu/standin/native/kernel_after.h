@@ -1,8 +1,15 @@
-// How driver.cpp starts a kernel; comes after its source. One of KERNEL_gather_kernel,
-// KERNEL_read_kernel and KERNEL_chase_kernel says which it is.
+// How driver.cpp starts a kernel; comes after its source. Each macro KERNEL_name, such as
+// KERNEL_gather_kernel, says that the kernel is there.
 
-template <class Kernel>
-static void every_thread(unsigned blocks, unsigned x, unsigned y, Kernel kernel) {
+#include <utility>
+
+template <class Value> static Value value(void** values, size_t place) {
+  return *static_cast<Value*>(values[place]);
+}
+
+template <class... Arguments, size_t... place>
+static void every_thread(void (*kernel)(Arguments...), void** values, unsigned blocks, unsigned x,
+                         unsigned y, std::index_sequence<place...>) {
   blockDim = {x, y, 1};
   gridDim = {blocks, 1, 1};
   for (unsigned block = 0; block < blocks; ++block) {
@@ -10,27 +17,35 @@ static void every_thread(unsigned blocks, unsigned x, unsigned y, Kernel kernel)
     for (unsigned j = 0; j < y; ++j) {
       for (unsigned i = 0; i < x; ++i) {
         threadIdx = {i, j, 0};
-        kernel();
+        kernel(value<Arguments>(values, place)...);
       }
     }
   }
 }
 
-template <class Value> static Value value(void** values, int place) {
-  return *static_cast<Value*>(values[place]);
+template <class... Arguments>
+static void run(void (*kernel)(Arguments...), void** values, unsigned blocks, unsigned x,
+                unsigned y) {
+  every_thread(kernel, values, blocks, x, y, std::index_sequence_for<Arguments...>());
 }
+
+template <class... Arguments> static const int* sizes(void (*)(Arguments...)) {
+  static const int all[] = {sizeof(Arguments)..., 0};
+  return all;
+}
+
+// What driver.cpp looks for: the bytes of each argument, and the kernel. `allowed_name` is beside it.
+#define KERNEL(name)                                                            \
+  const int* sizes_##name() { return sizes(name); }                             \
+  void run_##name(void** values, unsigned blocks, unsigned x, unsigned y) {     \
+    run(name, values, blocks, x, y);                                            \
+  }
+
 using Visible = bool (*)(const void*, size_t);
 
 extern "C" {
 #if defined(KERNEL_gather_kernel)
-int sizes_gather_kernel[] = {8, 8, 8, 8, 8, 8, 8, 4, 8, 0};
-void run_gather_kernel(void** v, unsigned blocks, unsigned x, unsigned y) {
-  every_thread(blocks, x, y, [v] {
-    gather_kernel(value<const char*>(v, 0), value<const GatherId*>(v, 1), value<char*>(v, 2),
-                  value<const long long*>(v, 3), value<long long>(v, 4), value<long long>(v, 5),
-                  value<long long>(v, 6), value<int>(v, 7), value<unsigned long long*>(v, 8));
-  });
-}
+KERNEL(gather_kernel)
 int allowed_gather_kernel(void** v, Visible visible) {
   const size_t ids = value<long long>(v, 4), rows = value<long long>(v, 5);
   const size_t stride = value<long long>(v, 6), row_bytes = value<int>(v, 7);
@@ -44,27 +59,61 @@ int allowed_gather_kernel(void** v, Visible visible) {
          (!scattered || visible(value<void*>(v, 3), ids * 8)) &&
          (!reports || visible(value<void*>(v, 8), 8));
 }
-#elif defined(KERNEL_read_kernel)
-int sizes_read_kernel[] = {8, 8, 8, 0};
-void run_read_kernel(void** v, unsigned blocks, unsigned x, unsigned y) {
-  every_thread(blocks, x, y, [v] {
-    read_kernel(value<const uint4*>(v, 0), value<long long>(v, 1), value<unsigned*>(v, 2));
-  });
-}
+#endif
+#if defined(KERNEL_read_kernel)
+KERNEL(read_kernel)
 int allowed_read_kernel(void** v, Visible visible) {
   return visible(value<void*>(v, 0), 16 * value<long long>(v, 1));
 }
-#elif defined(KERNEL_chase_kernel)
-int sizes_chase_kernel[] = {8, 8, 4, 8, 0};
-void run_chase_kernel(void** v, unsigned blocks, unsigned x, unsigned y) {
-  every_thread(blocks, x, y, [v] {
-    chase_kernel(value<const unsigned long long*>(v, 0), value<unsigned long long>(v, 1),
-                 value<int>(v, 2), value<unsigned long long*>(v, 3));
-  });
-}
+#endif
+#if defined(KERNEL_chase_kernel)
+KERNEL(chase_kernel)
 int allowed_chase_kernel(void** v, Visible visible) {
   return visible(value<unsigned long long*>(v, 0) + value<unsigned long long>(v, 1), 8) &&
          visible(value<void*>(v, 3), 8);
+}
+#endif
+#if defined(KERNEL_draw_kernel)
+static bool words(Visible visible, void** v, size_t place, size_t count) {
+  return count == 0 || visible(value<void*>(v, place), 8 * count);
+}
+
+KERNEL(count_kernel)
+int allowed_count_kernel(void** v, Visible visible) {
+  const size_t positions = value<long long>(v, 0);
+  for (size_t p = 0; words(visible, v, 2, positions) && p < positions; ++p) {
+    const long long node = value<const long long*>(v, 2)[p];
+    if (node >= 0 && !visible(value<const long long*>(v, 1) + node, 16)) return false;
+  }
+  return words(visible, v, 2, positions) && words(visible, v, 4, positions);
+}
+KERNEL(draw_kernel)
+int allowed_draw_kernel(void** v, Visible visible) {
+  const size_t positions = value<long long>(v, 0), targets = value<long long>(v, 6);
+  if (!words(visible, v, 4, targets) || !words(visible, v, 5, targets)) return false;
+  for (size_t p = 0; p < targets; ++p) {
+    const long long node = value<const long long*>(v, 4)[p];
+    const long long* list = value<const long long*>(v, 1) + node;
+    if (!visible(list, 16) || !visible(value<const long long*>(v, 9) + node, 8)) return false;
+    const size_t bytes = value<long long>(v, 3), count = list[1] - list[0];
+    if (count != 0 && !visible(value<const char*>(v, 2) + list[0] * bytes, count * bytes)) {
+      return false;
+    }
+  }
+  return words(visible, v, 8, 2 * (positions - targets));
+}
+KERNEL(mark_kernel)
+int allowed_mark_kernel(void** v, Visible visible) {
+  const size_t positions = value<long long>(v, 0), targets = value<long long>(v, 2);
+  return words(visible, v, 1, targets) && words(visible, v, 3, positions - targets) &&
+         words(visible, v, 4, 1) && words(visible, v, 6, positions);
+}
+KERNEL(relabel_kernel)
+int allowed_relabel_kernel(void** v, Visible visible) {
+  const size_t positions = value<long long>(v, 0), targets = value<long long>(v, 2);
+  return words(visible, v, 1, targets) && words(visible, v, 3, positions - targets) &&
+         words(visible, v, 4, 1) && words(visible, v, 6, positions) &&
+         words(visible, v, 7, positions);
 }
 #endif
 }

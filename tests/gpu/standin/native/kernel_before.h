@@ -22,8 +22,8 @@ struct Three {
 static thread_local Three threadIdx, blockIdx, blockDim, gridDim;
 
 // A kernel runs on one thread; two kernels never share what they do this to.
-static unsigned long long atomicMin(unsigned long long* at, unsigned long long value) {
-  const unsigned long long old = *at;
+template <class Word> static Word atomicMin(Word* at, Word value) {
+  const Word old = *at;
   if (value < old) *at = value;
   return old;
 }

@@ -1,0 +1,157 @@
+"""Neighbour sampling on an NVIDIA GPU, by the kernels of ``kernels/sample.cu``.
+
+It draws the same random numbers as the CPU sampler. For one seed both give the same minibatch, bit
+for bit, so the choice of sampler never changes what is trained.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gatherbench.bench.sampling.checks import check_fanouts, check_graph, check_seeds
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.splitmix import derive
+from gatherbench.kernels.launch import architecture, launch_threads, load_from
+
+_KERNELS = ("count_kernel", "draw_kernel", "mark_kernel", "relabel_kernel")
+
+
+class DeviceSampler:
+    """Draws what :class:`~gatherbench.bench.sampling.numba_sampler.NeighborSampler` draws.
+
+    The work of a layer grows with the square of its fan-out and not with the degrees. Calls from
+    several threads wait for one another.
+
+    The host waits for the number of edges of each layer, for that of the nodes, and for their ids.
+    On a stream of its own it waits for sampling only, not for the training that is queued. The
+    edges stay on the GPU. The ids come back to the host on that stream too, because every data path
+    checks them there: 8 B a row over the link, which all paths pay alike.
+
+    Memory of the GPU: a copy of the graph, 8 B for each of its nodes, and about 40 B for each
+    edge of a layer while it is drawn, of which the minibatch keeps 16.
+
+    Args:
+        indptr, indices, fanouts: as for the other; on the host, may be memory maps.
+        device: the GPU.
+
+    Raises:
+        TypeError: an array has the wrong dtype.
+        ValueError: the arrays are no graph, or a fan-out is 0 or below -1.
+        IndexError: a neighbour is outside the graph.
+        CompilerError, CudaCallError: the kernels cannot be compiled, or not be loaded.
+    """
+
+    def __init__(
+        self,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.int32] | NDArray[np.int64],
+        fanouts: Sequence[int],
+        device: torch.device,
+    ) -> None:
+        self.fanouts = check_fanouts(fanouts)
+        self.num_nodes = check_graph(indptr, indices)
+        graph = (torch.from_numpy(np.array(part)).to(device) for part in (indptr, indices))
+        self._indptr, self._indices = graph
+        # For sample.cu's `first` and `base`. The checks below wait until it has been written.
+        self._first = torch.zeros(self.num_nodes, dtype=torch.int64, device=device)
+        self._base = 0
+        low, high = torch.aminmax(self._indptr.diff())
+        if int(low) < 0 or int(high) >= 2**31:
+            raise ValueError("indptr: decreases, or a node has 2^31 neighbours or more")
+        if self._indices.numel():
+            low, high = torch.aminmax(self._indices)
+            if int(low) < 0 or int(high) >= self.num_nodes:
+                raise IndexError(
+                    f"indices: holds nodes {int(low)}..{int(high)}, outside the graph's"
+                    f" 0..{self.num_nodes - 1}"
+                )
+        self._device, self._lock = device, threading.Lock()
+        self._kernels = {
+            name: load_from("sample.cu", name, architecture(device)) for name in _KERNELS
+        }
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
+        """Draw the minibatch of ``seeds``.
+
+        ``input_ids`` are on the host, the edges on the device, where what the current stream does
+        from here on finds them.
+
+        Args:
+            seeds: distinct node ids, int64 ``[S]`` on the host, ``S >= 1``.
+            seed: decides, with the seed nodes and the graph, every draw.
+
+        Raises:
+            TypeError: seeds are no int64 tensor.
+            ValueError: seeds are empty, not one-dimensional, elsewhere, or hold a node twice.
+            IndexError: a seed node is outside the graph.
+        """
+        known = check_seeds(seeds)
+        low, high = (int(bound) for bound in torch.aminmax(known))
+        if low < 0 or high >= self.num_nodes:
+            raise IndexError(
+                f"seeds: hold {low if low < 0 else high}, outside the graph's nodes"
+                f" 0..{self.num_nodes - 1}"
+            )
+        if torch.unique(known).numel() != known.numel():
+            raise ValueError("seeds: a node stands there twice: make them unique")
+        with self._lock, torch.cuda.stream(self._stream):
+            drawn = self._layers(known.to(self._device), seed)
+            ids = drawn.input_ids.cpu()
+        if self._stream is not None:
+            current = torch.cuda.current_stream(self._device)
+            current.wait_stream(self._stream)
+            for made in drawn.edges:
+                made.record_stream(current)  # or it could be handed on while the training reads it
+        return MiniBatch(ids, drawn.edges, drawn.num_nodes)
+
+    def clone(self, threads: int) -> Self:
+        """Another thread may use the same."""
+        return self
+
+    def _layers(self, nodes: Tensor, seed: int) -> MiniBatch:
+        """Draw all layers for the seeds ``nodes``, which are on the device. Waits in each."""
+        known, edges, added = [nodes.numel()], [], nodes[:0]
+        for layer, fanout in enumerate(self.fanouts):
+            counts = torch.empty_like(nodes)
+            self._launch("count_kernel", nodes.numel(), self._indptr, nodes, fanout, counts)
+            ends = counts.cumsum(0)
+            *more, total = torch.cat([added, ends[-1:]]).tolist()
+            known += more
+            drawn, nodes, added = self._draw(nodes, known[-1], ends, total, derive(seed, layer))
+            edges.append(drawn)
+        known.append(int(added))
+        return MiniBatch(nodes[: known[-1]], tuple(edges), tuple(known))
+
+    def _draw(
+        self, nodes: Tensor, targets: int, ends: Tensor, total: int, key: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The ``total`` edges drawn for the first ``targets`` of ``nodes``.
+
+        Returns:
+            Edges in local numbers ``[2, total]``, the nodes that are known now with -1 behind them
+            ``[targets + total]``, and how many these are ``[1]``.
+        """
+        positions = targets + total
+        self._base -= positions
+        edges = nodes.new_empty((2, total))
+        marks, known = nodes.new_empty(positions), nodes.new_empty(positions)
+        graph = self._indptr, self._indices, self._indices.element_size()
+        named, first = (nodes, targets, edges), (self._first, self._base)
+        self._launch("draw_kernel", positions, *graph, nodes, ends, targets, key, edges, *first)
+        self._launch("mark_kernel", positions, *named, *first, marks)
+        ranks = marks.cumsum(0)
+        self._launch("relabel_kernel", positions, *named, *first, ranks, known)
+        return edges, known, ranks[-1:]
+
+    def _launch(self, name: str, positions: int, *arguments: Tensor | int) -> None:
+        launch_threads(self._kernels[name], positions, arguments, self._device)

@@ -1,0 +1,149 @@
+// Neighbour sampling on the GPU: a layer of a minibatch in four launches and two prefix sums.
+//
+// It draws what the CPU sampler draws, bit for bit (bench/sampling/kernels.py), and numbers nodes in
+// the same order. bench/sampling/device_sampler.py launches, in this order:
+//
+//   count_kernel     edges of each target     their prefix sum is `ends`
+//   draw_kernel      all edges, and `first`: where each node is named first
+//   mark_kernel      1 at such places         their prefix sum is `ranks`
+//   relabel_kernel   local numbers, and the nodes that they stand for
+//
+// A position is a place in the list of the targets followed by the edges' sources. Each position has a
+// thread of its own, so a hub's list is copied by many, and an edge finds its neighbour without what
+// the threads beside it found. The price is about fanout / 2 more hashes an edge.
+//
+// `first` has a word for each node of the graph and is never cleared. Positions are written into it
+// from `base` on, and each layer's base is so low that all of its words are below every older one.
+
+namespace sample {
+
+using i64 = long long;
+using u64 = unsigned long long;
+
+constexpr u64 kGolden = 0x9E3779B97F4A7C15ull;
+
+__device__ __forceinline__ i64 this_position() {
+  return static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+
+// SplitMix64's finaliser, as in bench/sampling/splitmix.py.
+__device__ __forceinline__ u64 mix(u64 z) {
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+
+// Floyd's algorithm: turn j draws a place of the first spare + j + 1, where `spare` neighbours of
+// the target are not taken. If that place is taken already, it takes the last of them.
+struct Floyd {
+  u64 state;
+  i64 spare;
+
+  __device__ __forceinline__ i64 drawn(i64 turn) const {
+    const u64 z = mix(state + kGolden * static_cast<u64>(turn + 1));
+    const u64 bound = static_cast<u64>(spare + turn + 1);
+    return static_cast<i64>(((z >> 32) * bound + (((z & 0xFFFFFFFFull) * bound) >> 32)) >> 32);
+  }
+
+  // A place is taken before a turn if an earlier turn drew it. Else it can only be the last place of
+  // an earlier turn, and is taken if what that one drew had been taken.
+  __device__ __forceinline__ i64 taken(i64 turn) const {
+    const i64 mine = drawn(turn);
+    i64 place = mine, before = turn;
+    while (true) {
+      for (i64 j = 0; j < before; ++j) {
+        if (drawn(j) == place) return spare + turn;
+      }
+      if (place < spare || place >= spare + before) return mine;
+      before = place - spare;
+      place = drawn(before);
+    }
+  }
+};
+
+// The target of an edge: the first whose edges end behind it.
+__device__ __forceinline__ i64 target_of(i64 edge, const i64* ends, i64 targets) {
+  i64 low = 0, high = targets - 1;
+  while (low < high) {
+    const i64 middle = (low + high) / 2;
+    if (ends[middle] > edge) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+__device__ __forceinline__ i64 node_at(i64 position, const i64* nodes, i64 targets,
+                                       const i64* sources) {
+  return position < targets ? nodes[position] : sources[position - targets];
+}
+
+}  // namespace sample
+
+// How many edges each node gets: none for the -1 that relabel_kernel leaves behind the last node.
+extern "C" __global__ void count_kernel(long long positions, const long long* indptr,
+                                        const long long* nodes, long long fanout,
+                                        long long* counts) {
+  const long long p = sample::this_position();
+  if (p >= positions) return;
+  const long long node = nodes[p];
+  const long long degree = node < 0 ? 0 : indptr[node + 1] - indptr[node];
+  counts[p] = fanout >= 0 && fanout < degree ? fanout : degree;
+}
+
+// The edges, sources (as nodes of the graph) before targets (as local numbers).
+extern "C" __global__ void draw_kernel(long long positions, const long long* indptr,
+                                       const void* indices, long long index_bytes,
+                                       const long long* nodes, const long long* ends,
+                                       long long targets, unsigned long long key, long long* edges,
+                                       long long* first, long long base) {
+  const long long p = sample::this_position();
+  if (p >= positions) return;
+  long long node;
+  if (p < targets) {
+    node = nodes[p];
+  } else {
+    const long long edge = p - targets;
+    const long long target = sample::target_of(edge, ends, targets);
+    const long long start = target == 0 ? 0 : ends[target - 1];
+    const long long v = nodes[target], begin = indptr[v];
+    const long long spare = indptr[v + 1] - begin - (ends[target] - start);
+    long long place = edge - start;
+    if (spare > 0) {
+      const unsigned long long number = static_cast<unsigned long long>(v + 1);
+      place = sample::Floyd{sample::mix(key + sample::kGolden * number), spare}.taken(place);
+    }
+    node = index_bytes == 4 ? static_cast<const int*>(indices)[begin + place]
+                            : static_cast<const long long*>(indices)[begin + place];
+    edges[edge] = node;
+    edges[positions - targets + edge] = target;
+  }
+  atomicMin(first + node, base + p);
+}
+
+// Whether a position is the first that names its node; of each target its own place is.
+extern "C" __global__ void mark_kernel(long long positions, const long long* nodes,
+                                       long long targets, const long long* sources,
+                                       const long long* first, long long base, long long* marks) {
+  const long long p = sample::this_position();
+  if (p >= positions) return;
+  marks[p] = first[sample::node_at(p, nodes, targets, sources)] == base + p;
+}
+
+// Sources become local numbers: how many nodes were named before theirs. `known` gets the nodes in
+// that order, and -1 behind them.
+extern "C" __global__ void relabel_kernel(long long positions, const long long* nodes,
+                                          long long targets, long long* sources,
+                                          const long long* first, long long base,
+                                          const long long* ranks, long long* known) {
+  const long long p = sample::this_position();
+  if (p >= positions) return;
+  const long long node = sample::node_at(p, nodes, targets, sources);
+  const long long place = first[node] - base;
+  const long long local = ranks[place] - 1;
+  if (place == p) known[local] = node;
+  if (p >= targets) sources[p - targets] = local;
+  if (p >= ranks[positions - 1]) known[p] = -1;
+}

@@ -1,0 +1,223 @@
+"""The GPU sampler's kernels: what the CPU draws, under sanitizers, compiled, and wrong ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gatherbench.bench.sampling import device_sampler
+from gatherbench.bench.sampling.device_sampler import DeviceSampler
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.bench.sampling.splitmix import GOLDEN, derive, mix
+from gatherbench.kernels.compiler import compile_file
+from gatherbench.kernels.sass import disassemble
+from gatherbench.kernels.shim.execute import ShimError
+
+from .host_kernels import SOURCE, HostKernels, built, on_host
+from .minibatches import same
+
+HOST = torch.device("cpu")
+NODES = 500
+Graph = tuple[NDArray[np.int64], NDArray[Any]]
+
+
+def graph_of(dtype: type) -> Graph:
+    """Degrees 0 to 40, one node with 1000 neighbours, parallel edges and self-loops."""
+    rng = np.random.default_rng(0)
+    degrees = rng.integers(0, 41, NODES)
+    degrees[[0, NODES - 1, 7]] = 0, 10, 1000
+    indptr = np.cumsum([0, *degrees], dtype=np.int64)
+    return indptr, rng.integers(0, NODES, indptr[-1]).astype(dtype)
+
+
+def conforms() -> None:
+    """One sampler after another, each with several minibatches; raises where one is wrong."""
+    for dtype in (np.int32, np.int64):
+        graph = graph_of(dtype)
+        for fanouts in ((10, 5), (1,), (-1, 3), (39, 40), (999,), (3, -1, 2)):
+            right, tried = NeighborSampler(*graph, fanouts), DeviceSampler(*graph, fanouts, HOST)
+            for seed, seeds in enumerate(([7], [0], [499, 7, 3], list(range(480, 500)), [8, 9])):
+                wanted = right.sample(torch.tensor(seeds), seed)
+                assert same(wanted, tried.sample(torch.tensor(seeds), seed))
+
+
+@pytest.mark.usefixtures("kernels_on_host")
+def test_minibatch_after_minibatch_is_the_cpu_s() -> None:
+    conforms()
+
+
+def test_what_a_failed_minibatch_left_does_no_harm(
+    kernels_on_host: HostKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, seeds = graph_of(np.int32), torch.arange(20)
+    sampler, right = DeviceSampler(*graph, (5, 5), HOST), NeighborSampler(*graph, (5, 5))
+    for broken in device_sampler._KERNELS:
+        kernels_on_host.launched.clear()
+
+        def launch(name: str, *given: Any, broken: str = broken) -> None:
+            kernels_on_host.launch(name, *given)
+            if kernels_on_host.launched.count(broken) == 2:  # in the second layer
+                raise RuntimeError(broken)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(device_sampler, "launch_threads", launch)
+            with pytest.raises(RuntimeError, match=broken):
+                sampler.sample(seeds, 1)
+        assert same(sampler.sample(seeds, 2), right.sample(seeds, 2))
+
+
+@pytest.mark.usefixtures("kernels_on_host")
+def test_threads_wait_for_one_another() -> None:
+    graph, seeds = graph_of(np.int64), torch.arange(30)
+    sampler, right = DeviceSampler(*graph, (5, 5), HOST), NeighborSampler(*graph, (5, 5))
+    with ThreadPoolExecutor(4) as pool:
+        drawn = list(pool.map(lambda seed: sampler.sample(seeds, seed), range(12)))
+    assert all(same(one, right.sample(seeds, seed)) for seed, one in enumerate(drawn))
+
+
+class Operators(TorchDispatchMode):
+    """Counts torch's operators; views and memory launch nothing."""
+
+    FREE = ("empty", "new_empty", "empty_like", "slice", "select", "alias", "view", "detach")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        self.counts[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_layer_is_four_launches_and_three_operators(kernels_on_host: HostKernels) -> None:
+    sampler, seeds = DeviceSampler(*graph_of(np.int32), (10, 5), HOST), torch.arange(9)
+    kernels_on_host.launched.clear()
+    with Operators() as operators:
+        sampler._layers(seeds, 0)
+    assert kernels_on_host.launched == 2 * list(device_sampler._KERNELS)
+    counts = {name: n for name, n in operators.counts.items() if name not in Operators.FREE}
+    # On a GPU the host waits for the numbers that it reads: one in each layer, and the last.
+    assert counts == {"cumsum": 4, "cat": 2, "_local_scalar_dense": 1}
+
+
+def test_nodes_and_places_beyond_32_bits(
+    kernels_on_host: HostKernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files with holes, which take no room; the draw is worked out beside them."""
+    nodes, degree, fanout = 2**32 + 1000, 50, 20
+    node, begin = nodes - 3, 2**32 + 5
+    shapes = {"_indptr": nodes + 1, "_indices": begin + degree, "_first": nodes}
+    sampler = DeviceSampler(np.array([0, 0]), np.array([], np.int64), (fanout,), HOST)
+    sampler.num_nodes = nodes
+    for name, length in shapes.items():
+        path = tmp_path / name
+        with path.open("wb") as file:
+            file.truncate(8 * length)
+        tensor = torch.from_numpy(np.memmap(path, np.int64, "r+"))
+        monkeypatch.setattr(sampler, name, tensor)
+        monkeypatch.setitem(kernels_on_host.files, tensor.data_ptr(), path)
+    sampler._indptr[node], sampler._indptr[node + 1] = begin, begin + degree
+    sampler._indices[begin:] = nodes - 1 - 7 * torch.arange(degree)
+
+    state, taken = mix(derive(3, 0) + GOLDEN * (node + 1)), list[int]()
+    for turn in range(fanout):
+        last = degree - fanout + turn
+        place = mix(state + GOLDEN * (turn + 1)) * (last + 1) >> 64
+        taken.append(last if place in taken else place)
+    batch = sampler.sample(torch.tensor([node]), 3)
+    assert batch.input_ids.tolist() == [node, *(nodes - 1 - 7 * place for place in taken)]
+    assert batch.edges[0].tolist() == [list(range(1, fanout + 1)), [0] * fanout]
+    for path in map(tmp_path.joinpath, shapes):
+        path.unlink()
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
+def test_the_machine_code_needs_no_memory_of_its_own(arch: str) -> None:
+    cubin = compile_file("sample.cu", arch)
+    assert all(name.encode() in cubin for name in device_sampler._KERNELS)
+    counts = disassemble(cubin).counts()
+    assert counts["spills"] == counts["stack bytes"] == 0
+    assert counts["LDG.64"] > 0
+
+
+#: What is right, and what it becomes. The first may draw the right edges all the same: only a
+#: sanitizer tells.
+WRONG = {
+    "counts what is behind the last node": ("node < 0 ? 0 :", "node < 0 ? 1 :"),
+    "reads behind the last node": ("node < 0 ? 0 : indptr", "indptr"),
+    "a thread too many": ("if (p >= positions) return;", "if (p > positions) return;"),
+    "takes all of every list": ("fanout >= 0 && fanout < degree ?", "false ?"),
+    "counts below nothing": ("fanout >= 0 && fanout < degree", "fanout < degree"),
+    "with replacement": ("if (drawn(j) == place) return spare + turn;", ""),
+    "forgets what was taken in place of another": (
+        "if (place < spare || place >= spare + before) return mine;",
+        "return mine;",
+    ),
+    "follows one step only": ("place = drawn(before);\n", "return mine;\n"),
+    "never draws the last place": ("(spare + turn + 1);", "(spare + turn);"),
+    "turns counted from 0": ("static_cast<u64>(turn + 1)", "static_cast<u64>(turn)"),
+    "nodes counted from 0": ("static_cast<unsigned long long>(v + 1)", "(unsigned long long)v"),
+    "every layer alike": ("sample::mix(key + ", "sample::mix(0 * key + "),
+    "a signed shift": ("(z ^ (z >> 30))", "(z ^ static_cast<u64>(static_cast<i64>(z) >> 30))"),
+    "another constant": ("0x94D049BB133111EBull", "0x94D049BB133111EDull"),
+    "the target before": ("ends[middle] > edge", "ends[middle] >= edge"),
+    "narrow indices": ("index_bytes == 4 ?", "index_bytes > 0 ?"),
+    "the last store wins": (
+        "atomicMin(first + node, base + p);",
+        "first[node] = base + p;",
+    ),
+    "sources alone are entered": ("atomicMin(first", "if (p >= targets) atomicMin(first"),
+    "every place is a first": ("] == base + p;", "] <= base + p;"),
+    "local numbers from 1": ("ranks[place] - 1", "ranks[place]"),
+    "leaves what it found behind the last": ("known[p] = -1;", "known[p] = known[p];"),
+    "one too many behind the last": (
+        "if (p >= ranks[positions - 1])",
+        "if (p + 1 >= ranks[positions - 1])",
+    ),
+}
+
+
+#: How many are those.
+ASTRAY = 3
+
+
+def altered(folder: Path, name: str, right: str, wrong: str, *, sanitize: bool) -> Path:
+    source = SOURCE.read_text()
+    assert right in source, f"{name}: the kernels no longer contain {right!r}"
+    path = folder / f"{name.replace(' ', '_')}.cu"
+    path.write_text(source.replace(right, wrong))
+    return built(folder, path, sanitize=sanitize)
+
+
+@pytest.fixture(scope="module")
+def wrong_kernels(
+    sample_program: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Callable[[], Path]]:
+    """What waits for the programs of :data:`WRONG`, two of them compiled at a time."""
+    folder = tmp_path_factory.mktemp("wrong")
+    with ThreadPoolExecutor(2) as pool:
+        programs: dict[str, Future[Path]] = {
+            name: pool.submit(altered, folder, name, *change, sanitize=number < ASTRAY)
+            for number, (name, change) in enumerate(WRONG.items())
+        }
+    return {name: program.result for name, program in programs.items()}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_kernels_are_rejected(
+    wrong_kernels: dict[str, Callable[[], Path]], name: str
+) -> None:
+    program = wrong_kernels[name]()
+    with on_host(program), pytest.raises((AssertionError, ShimError, RuntimeError)):
+        conforms()
