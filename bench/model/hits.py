@@ -31,8 +31,9 @@ from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.sampling.trace import InputIds, Trace
 from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.store import open_dataset
+from gatherbench.plugins import nearest
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
-from gatherbench.strategies.base import announcing, nearest, parameters
+from gatherbench.strategies.base import announcing, parameters
 from gatherbench.strategies.cached_zero_copy import SCORED, CachedZeroCopy, scores
 from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.knowledge import Knowledge

@@ -117,12 +117,12 @@ def refusal(strategy: Strategy) -> str | None:
 
 
 def _refused(case: Mapping[str, Any]) -> tuple[str | None, int]:
-    """:func:`refusal` of the case's strategy, if it can be asked here, and its ``disk_depth``."""
+    """:func:`refusal` of the case's strategy, if it is known here, and its ``disk_depth``."""
     try:
         strategy = build(str(case["strategy"]), case.get("params"))
-        return refusal(strategy), strategy.disk_depth
-    except Exception:  # not registered here; or somebody else's code, which has to stop nothing
+    except ValueError:  # another package's that is not here, or a variant of another version
         return None, MinibatchLoad(0.0).disk_depth
+    return refusal(strategy), strategy.disk_depth
 
 
 def declared_load(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:

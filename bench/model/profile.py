@@ -28,7 +28,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gatherbench.strategies.base import nearest
+from gatherbench.plugins import nearest
 
 PROFILES_FOLDER = Path(__file__).parent / "profiles"
 #: The machine of the paper's evaluation (Min et al., PVLDB 14(11) 2021) on its faster link.

@@ -13,7 +13,7 @@ from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.registry import get_source
 from gatherbench.datasets.store import dataset_folder, open_dataset
 from gatherbench.datasets.synthetic import SyntheticSource
-from gatherbench.strategies.base import nearest
+from gatherbench.plugins import nearest
 
 #: Of a graph that does not say: about as many as the graphs of this field have.
 USUAL_CLASSES = 50

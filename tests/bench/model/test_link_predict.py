@@ -335,6 +335,9 @@ def test_a_strategy_that_runs_on_no_gpu_is_predicted_for_none(
     found = {row.strategy: row for row in predict(run, profile) if row.stage == "epoch"}
     assert found["cpu_gather"].status == "ok"
     assert found["host_only"].reason == "unknown: unsupported: host memory only"
+    monkeypatch.setattr(HostOnly, "skip", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # a fault is no reason
+        predict(run, profile)
 
 
 def test_the_reads_that_a_case_keeps_in_flight_decide(tmp_path: Path, profile: LinkProfile) -> None:
