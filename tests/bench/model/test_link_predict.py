@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from io import StringIO
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
@@ -35,6 +33,8 @@ from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.model import _table as model_table
 from gatherbench.strategies import registry
 from gatherbench.strategies.cpu_gather import CpuGather
+
+from ..printed import printed
 
 ShellRun = tuple[Result, Path]
 
@@ -290,9 +290,8 @@ def test_a_disk_has_rows_a_roof_and_a_reason(tmp_path: Path, profile: LinkProfil
     waited = rows["direct", "fetch", "wall_time"].value
     assert lines.loc["direct", "of_disk"] == pytest.approx(8.0 / (waited or 0))
     assert pd.isna(lines.loc["mapped", "of_disk"])
-    text = Console(width=200, record=True, file=StringIO())
-    text.print(model_table(profile.name, lines.reset_index()))
-    assert "disk" in text.export_text().splitlines()[1]
+    text = printed(model_table(profile.name, lines.reset_index()))
+    assert "disk" in text.splitlines()[1]
 
 
 def test_the_least_and_the_most_of_a_range_stand_in_the_rooflines(

@@ -12,8 +12,8 @@ import pytest
 from gatherbench.bench.model.advise.answer import measured_epochs
 from gatherbench.bench.model.advise.question import Question, graph_of, graph_sizes
 from gatherbench.bench.model.advise.rank import MEASURED, MODELLED, advise
-from gatherbench.bench.model.advise.show import headline
 from gatherbench.bench.model.profile import load_profile
+from gatherbench.bench.show.advice import headline
 
 MACHINE = "cpu-amd-epyc-2c"  # the folder that make_run writes to
 GRAPH = graph_of(
