@@ -231,6 +231,7 @@ def test_an_even_rate_of_parts_that_no_gpu_holds_is_none() -> None:
     said = even_words(even_of(advice))
     assert said.startswith("not known: a rank's part and its minibatches need ")
     assert said.endswith("GiB of GPU memory, and 8 GiB are there")
+    assert placements(advice)[0].endswith(f" at which rate of network a machine is {said}.")
     (sizes,) = graph_sizes(ASKED)
     part = average_load(Sharded(memory="gpu", ahead="0"), ASKED, sizes)
     assert gpu_need(part, ASKED, sizes) > GRAPH.table_bytes / 4
