@@ -6,7 +6,6 @@ packages announce theirs (``docs/your-own-data-path.md``).
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 from gatherbench.datasets.dataset import SPEC_FILE, DatasetError
@@ -17,7 +16,7 @@ from gatherbench.datasets.source import GraphSource, Progress, silent
 from gatherbench.datasets.store import data_root, dataset_folder, open_dataset
 from gatherbench.datasets.synthetic import UniformSource, named_shapes
 from gatherbench.datasets.wordnet.source import WordnetSource
-from gatherbench.plugins import PluginError, Plugins
+from gatherbench.plugins import PluginError, Plugins, nearest
 
 SOURCES: tuple[GraphSource, ...] = (
     WordnetSource(),
@@ -69,8 +68,7 @@ def get_source(name: str) -> GraphSource:
     if name in (folder.name for folder in imported()):
         raise DatasetError(f"{name} was imported: it is one fixed graph, its scale is 1")
     known = [*source_names(), *(folder.name for folder in imported())]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = nearest(name, known, cutoff=0.4)
     raise DatasetError(f"no dataset called {name!r}; there are {', '.join(known)}{hint}")
 
 

@@ -8,7 +8,6 @@ loop knows only this file, so every strategy is measured by the same code.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import os
 from abc import ABC, abstractmethod
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.kernels.table_file import LATENCY_BINS as LATENCY_BINS  # noqa: PLC0414 - part of the contract
+from gatherbench.plugins import nearest
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 
@@ -385,12 +385,6 @@ def parameters(strategy: type[Strategy]) -> dict[str, tuple[str, ...]]:
     """The parameters of a strategy and the words that each may be, the default first."""
     hints = get_type_hints(strategy)
     return {f.name: get_args(hints[f.name]) for f in dataclasses.fields(strategy)}
-
-
-def nearest(word: object, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the known word that is like ``word``, else nothing."""
-    close = difflib.get_close_matches(str(word), list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def announcing(

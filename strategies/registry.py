@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
-from gatherbench.plugins import Plugins
+from gatherbench.plugins import Plugins, nearest
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.all_in_gpu import AllInGpu
 from gatherbench.strategies.async_zero_copy import AsyncZeroCopy
-from gatherbench.strategies.base import Strategy, nearest, parameters
+from gatherbench.strategies.base import Strategy, parameters
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.disk_cached import DiskCached

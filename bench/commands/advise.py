@@ -104,10 +104,11 @@ def advise(
     said = locals()
     from gatherbench.bench.model.advise.answer import Asked, answer
     from gatherbench.bench.model.advise.question import AdviceError
-    from gatherbench.bench.model.advise.show import minibatches, render, to_json
     from gatherbench.bench.model.profile import ProfileError
+    from gatherbench.bench.show.advice import minibatches, render, to_json
+    from gatherbench.datasets.dataset import DatasetError
 
-    with bad_input(AdviceError, ProfileError):
+    with bad_input(AdviceError, DatasetError, ProfileError):
         asked = Asked(**{field.name: said[field.name] for field in fields(Asked)})
         advice = answer(asked, results, Path(DEFAULT_FOLDER))
     if figure is not None:

@@ -40,27 +40,23 @@ _NUDGE = 0.9
 class EpochPrediction:
     """An epoch as the model sees it.
 
-    Attributes:
-        epoch_s: wall time; unknown where a constant that it needs is. What it takes to average
-            gradients is left out with a remark where that is not known: all paths have it alike.
-        sample_s, fetch_s, train_s: training, and what it waited for; they add up to ``epoch_s``.
-        bound: what the epoch would gain most from, e.g. ``link`` or ``training (kernel launches)``.
-        parts: each part of a minibatch alone, by name (``sample``, ``disk``, ``gather``,
-            ``transfer``, ``exchange``, ``expand``, ``train``, ``all_reduce``).
-        exposed: of each part with a length, how much of a change of it the epoch feels: 0 for one
-            that runs beside others, 1 for one that nothing hides, more where GPUs share it.
-        all_reduce_s: of ``train_s``, averaging the gradients of several GPUs.
-        at_once_s: seconds of each part of a minibatch where all GPUs are at it at the same time.
+    Parts go by name: ``sample``, ``disk``, ``gather``, ``transfer``, ``exchange``, ``expand``,
+    ``train``, ``all_reduce``.
     """
 
+    #: Wall time; unknown where a constant that it needs is. What it takes to average gradients is
+    #: left out with a remark where that is not known: all paths have it alike.
     epoch_s: Estimate
-    sample_s: Estimate
-    fetch_s: Estimate
-    train_s: Estimate
-    bound: str
-    parts: Mapping[str, Part]
+    sample_s: Estimate  # training waited for minibatches
+    fetch_s: Estimate  # and for rows
+    train_s: Estimate  # training; these three add up to ``epoch_s``
+    bound: str  # what the epoch would gain most from: ``link``, ``training (kernel launches)``
+    parts: Mapping[str, Part]  # each part of a minibatch alone
+    #: Of each part with a length, how much of a change of it the epoch feels: 0 for one that runs
+    #: beside others, 1 for one that nothing hides, more where GPUs share it.
     exposed: Mapping[str, float] = field(default_factory=dict)
-    all_reduce_s: Estimate = field(default=Estimate(0.0))
+    all_reduce_s: Estimate = field(default=Estimate(0.0))  # of ``train_s``, averaging gradients
+    #: Seconds of each part of a minibatch where all GPUs are at it at the same time.
     at_once_s: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -92,12 +88,7 @@ def extremes(items: Iterable[_T], value: Callable[[_T], float | None]) -> list[t
 
 
 def predict_batches(
-    load: MinibatchLoad,
-    profile: LinkProfile,
-    batches: int,
-    *,
-    gpus: int = 1,
-    nodes: int = 1,
+    load: MinibatchLoad, profile: LinkProfile, batches: int, *, gpus: int = 1, nodes: int = 1
 ) -> EpochPrediction:
     """Predict an epoch of ``batches`` minibatches like ``load``.
 

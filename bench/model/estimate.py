@@ -16,17 +16,11 @@ from gatherbench.bench.model.profile import LinkProfile
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value, or why there is none.
+    """A value, or why there is none."""
 
-    Attributes:
-        value: ``None`` where a constant that it needs is not known.
-        unknown: what is not known, e.g. ``gpu.launch: not published``; empty with a value.
-        remarks: what the value leaves out or takes from elsewhere, e.g. a roof that is missing.
-    """
-
-    value: float | None
-    unknown: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+    value: float | None  # ``None`` where a constant that it needs is not known
+    unknown: tuple[str, ...] = ()  # what is not: ``gpu.launch: not published``; empty with a value
+    remarks: tuple[str, ...] = ()  # what the value leaves out, or takes from elsewhere
 
     def __post_init__(self) -> None:
         if (self.value is None) != bool(self.unknown):

@@ -31,8 +31,9 @@ from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.sampling.trace import InputIds, Trace
 from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.store import open_dataset
+from gatherbench.plugins import nearest
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
-from gatherbench.strategies.base import announcing, nearest, parameters
+from gatherbench.strategies.base import announcing, parameters
 from gatherbench.strategies.cached_zero_copy import SCORED, CachedZeroCopy, scores
 from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.knowledge import Knowledge
@@ -48,39 +49,35 @@ SHOWN = (10, 50, 100, 200, 500)
 #: By how much one more percent of the table has to shorten the epoch.
 WORTH = 0.01
 COLUMNS = ("policy", "share", "rows_kept", "per_fetched", "per_distinct")
+#: Thousandths of the table, and the last three columns.
+Rates = tuple[int, int, float, float]
+#: A policy as a data path: in a GPU's memory, or the host's.
+CachedPath = CachedZeroCopy | DiskCached
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hits:
-    """What was counted.
+    """What was counted."""
 
-    Attributes:
-        workload, graph: whose epoch it was.
-        sizes: the average minibatch of it.
-        batches, fetched: minibatches, and the rows that they ask for.
-        rates: of :func:`hit_rates`.
-    """
-
-    workload: Workload
+    workload: Workload  # whose epoch it was
     graph: Graph
-    sizes: MinibatchSizes
+    sizes: MinibatchSizes  # the average minibatch of it
     batches: int
-    fetched: int
-    rates: pd.DataFrame
+    fetched: int  # rows that its minibatches ask for
+    rates: pd.DataFrame  # of :func:`hit_rates`
 
 
-def policies() -> dict[str, CachedZeroCopy | DiskCached]:
+def policies() -> dict[str, CachedPath]:
     """Every policy by name, as a data path: those for a GPU's memory, then the host's own."""
     device: tuple[Any, ...] = parameters(CachedZeroCopy)["policy"]
     host: tuple[Any, ...] = parameters(DiskCached)["policy"]
-    found: dict[str, CachedZeroCopy | DiskCached]
-    found = {name: CachedZeroCopy(policy=name) for name in device}
+    found: dict[str, CachedPath] = {name: CachedZeroCopy(policy=name) for name in device}
     own = (name for name in host if name not in SCORED)
     # LRU over the whole cache, and within sets.
     return found | {f"{n}-exact" if n in found else n: DiskCached(policy=n) for n in own}
 
 
-def simulated(path: CachedZeroCopy | DiskCached) -> bool:
+def simulated(path: CachedPath) -> bool:
     """Whether what is kept changes while rows are fetched: the rates are known at few shares."""
     return path.policy not in SCORED
 
@@ -145,7 +142,7 @@ def hit_rates(
     assert known.measured is not None
     asked = times_asked(known.measured, num_rows)
     static = [name for name in chosen if not simulated(every[name])]
-    found: dict[str, list[tuple[int, int, float, float]]] = {}
+    found: dict[str, list[Rates]] = {}
     for number, name in enumerate(static):
         progress(f"rank the rows: {name}", number / len(chosen))
         score = scores(name, num_rows, known.limited_to(every[name].needs))
@@ -160,9 +157,7 @@ def hit_rates(
     return pd.DataFrame(records, columns=list(COLUMNS))
 
 
-def _by_score(
-    score: NDArray[Any], asked: NDArray[np.int64]
-) -> Iterator[tuple[int, int, float, float]]:
+def _by_score(score: NDArray[Any], asked: NDArray[np.int64]) -> Iterator[Rates]:
     """Rates at :data:`SHARES`; of equal scores the lower row is kept, as ``hottest`` does."""
     by_rank = asked[np.argsort(-score, kind="stable")]
     fetched, distinct = (np.append(0, np.cumsum(one)) for one in (by_rank, by_rank > 0))
@@ -172,8 +167,8 @@ def _by_score(
 
 
 def _by_use(
-    paths: Mapping[str, CachedZeroCopy | DiskCached], asked: NDArray[np.int64], known: Knowledge
-) -> dict[str, list[tuple[int, int, float, float]]]:
+    paths: Mapping[str, CachedPath], asked: NDArray[np.int64], known: Knowledge
+) -> dict[str, list[Rates]]:
     """Rates at :data:`SHOWN`, all caches side by side, so that each epoch is drawn once."""
     assert known.measured is not None
     assert known.earlier is not None
@@ -194,16 +189,14 @@ def _by_use(
                     fetched, distinct = hits[key]
                     hits[key] = fetched + len(hit), distinct + float((1 / asked[hit]).sum())
     total, distinct_rows = int(asked.sum()), int(np.count_nonzero(asked))
-    found: dict[str, list[tuple[int, int, float, float]]] = {name: [] for name in paths}
+    found: dict[str, list[Rates]] = {name: [] for name in paths}
     for (name, share), (fetched, distinct) in hits.items():
         kept = caches[name, share].capacity
         found[name].append((share, kept, fetched / total, distinct / distinct_rows))
     return found
 
 
-def _cache(
-    path: CachedZeroCopy | DiskCached, thousandths: int, num_rows: int
-) -> SetCache | RowCache | Belady:
+def _cache(path: CachedPath, thousandths: int, num_rows: int) -> SetCache | RowCache | Belady:
     """The cache of a path that keeps such a share, before anything was fetched."""
     if isinstance(path, CachedZeroCopy):
         return SetCache(num_rows * thousandths // 1000, cast("Policy", path.policy))
@@ -215,25 +208,18 @@ def _cache(
 
 @dataclass(frozen=True, slots=True)
 class KeptShare:
-    """Modelled epochs of ``cached_zero_copy``, none ahead, over the percent of the table kept.
+    """Modelled epochs of ``cached_zero_copy``, none ahead, over the percent of the table kept."""
 
-    Attributes:
-        policy: which rows are kept.
-        profile: of the machine.
-        epochs_s: at each corner of the profile, seconds at 0, 1, … % of the table, as far as the
-            GPU's memory goes; empty where a constant is not known.
-        unknown: these constants.
-        room: the largest percent for which the GPU has memory, -1 where it has not even enough to
-            train, ``None`` where its memory is not known.
-        remarks: what the model leaves out or takes from elsewhere.
-    """
-
-    policy: str
-    profile: str
+    policy: str  # which rows are kept
+    profile: str  # of the machine
+    #: At each corner of the profile, seconds at 0, 1, … % of the table, as far as the GPU's memory
+    #: goes; empty where a constant is not known.
     epochs_s: tuple[tuple[float, ...], ...]
-    unknown: tuple[str, ...]
+    unknown: tuple[str, ...]  # these constants
+    #: The largest percent for which the GPU has memory, -1 where it has not even enough to train,
+    #: ``None`` where its memory is not known.
     room: int | None
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # what the model leaves out or takes from elsewhere
 
     @property
     def enough(self) -> tuple[int | None, ...]:
@@ -259,10 +245,7 @@ def best_policy(rates: pd.DataFrame) -> str:
 
 
 def kept_share(
-    question: Question,
-    sizes: MinibatchSizes,
-    profile: LinkProfile,
-    rates: pd.DataFrame,
+    question: Question, sizes: MinibatchSizes, profile: LinkProfile, rates: pd.DataFrame
 ) -> KeptShare | None:
     """Predict an epoch at each percent, from the hit rates of the best policy.
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.model.predict import declared_facts
+from gatherbench.bench.model.predict import KEYS, declared_facts
 from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.disturbance import disturbed_alone
 from gatherbench.bench.read.epochs import cpu_seconds, epoch_times, plan_order, stage_breakdown
@@ -24,9 +24,8 @@ from gatherbench.bench.read.ranks import families, world
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import Key
 
-_KEYS = ["workload", "strategy", "variant"]
 COLUMNS = (
-    *(*_KEYS, "ranks", "measured_s", "modelled_s", "error", "bound", "basis", "reason"),
+    *(*KEYS, "ranks", "measured_s", "modelled_s", "error", "bound", "basis", "reason"),
     "disturbed",
 )
 #: What each part of an epoch grows with, as a declared ``stage.metric``.

@@ -17,12 +17,7 @@ from dataclasses import dataclass, replace
 from scipy.optimize import brentq
 
 from gatherbench.bench.model.advise.question import GBIT, GIB, Question, graph_sizes, source_graph
-from gatherbench.bench.model.advise.rank import (
-    Advice,
-    average_load,
-    drawn,
-    gpu_need,
-)
+from gatherbench.bench.model.advise.rank import Advice, average_load, drawn, gpu_need
 from gatherbench.bench.model.epoch import epoch_seconds
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad
@@ -65,18 +60,13 @@ def sharded(load: MinibatchLoad, gpus: int, nodes: int) -> MinibatchLoad:
 
 @dataclass(frozen=True, slots=True)
 class Even:
-    """The rate at which a table sharded over GPU memory is as fast as a replicated host table.
+    """The rate at which a table sharded over GPU memory is as fast as a replicated host table."""
 
-    Attributes:
-        key: of the constant: ``network.rate`` of several machines, else ``peer.rate``.
-        rates: B/s at each corner of the profile: above it the sharded table is faster; 0 where it
-            always is, infinite where it never is.
-        ends: the corners in words, see :meth:`LinkProfile.corner_names`.
-    """
-
-    key: str
+    key: str  # of the constant: ``network.rate`` of several machines, else ``peer.rate``
+    #: B/s at each corner of the profile: above it the sharded table is faster; 0 where it always
+    #: is, infinite where it never is.
     rates: tuple[Estimate, ...]
-    ends: tuple[str, ...] = ("",)
+    ends: tuple[str, ...] = ("",)  # the corners in words, see :meth:`LinkProfile.corner_names`
 
 
 def even_rate(

@@ -46,31 +46,23 @@ _WORKERS = "minibatches had ahead by workers, in their core-seconds as measured 
 _UNMETERED = "the core-seconds of the run's sampler workers: not metered"
 _GATHER = "the CPU's gather as measured on the run's host"
 
-_KEYS = ["workload", "strategy", "variant"]
+KEYS = ["workload", "strategy", "variant"]
 #: Workload, strategy and variant.
 Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One strategy on one workload of a run.
-
-    Attributes:
-        workload, strategy, variant: as in the rows.
-        load: its average minibatch; ``None`` where the run says too little.
-        batches: minibatches of an epoch, of all ranks together.
-        missing: why there is no load.
-        gpus, nodes: ranks on each machine, and machines.
-    """
+    """One strategy on one workload of a run, as in its rows."""
 
     workload: str
     strategy: str
     variant: str
-    load: MinibatchLoad | None
-    batches: int
-    missing: str = ""
-    gpus: int = 1
-    nodes: int = 1
+    load: MinibatchLoad | None  # its average minibatch; ``None`` where the run says too little
+    batches: int  # minibatches of an epoch, of all ranks together
+    missing: str = ""  # why there is no load
+    gpus: int = 1  # ranks on each machine
+    nodes: int = 1  # machines
 
     @property
     def key(self) -> Key:
@@ -117,12 +109,12 @@ def refusal(strategy: Strategy) -> str | None:
 
 
 def _refused(case: Mapping[str, Any]) -> tuple[str | None, int]:
-    """:func:`refusal` of the case's strategy, if it can be asked here, and its ``disk_depth``."""
+    """:func:`refusal` of the case's strategy, if it is known here, and its ``disk_depth``."""
     try:
         strategy = build(str(case["strategy"]), case.get("params"))
-        return refusal(strategy), strategy.disk_depth
-    except Exception:  # not registered here; or somebody else's code, which has to stop nothing
+    except ValueError:  # another package's that is not here, or a variant of another version
         return None, MinibatchLoad(0.0).disk_depth
+    return refusal(strategy), strategy.disk_depth
 
 
 def declared_load(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
@@ -162,7 +154,7 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
 def declared_facts(run: Run) -> dict[Key, dict[str, float]]:
     """Series → ``stage.metric`` → what it declared, of all ranks."""
     found: dict[Key, dict[str, float]] = {}
-    rows = run.select(basis="declared", status="ok")[[*_KEYS, "stage", "metric", "value"]]
+    rows = run.select(basis="declared", status="ok")[[*KEYS, "stage", "metric", "value"]]
     for *key, stage, metric, value in rows.itertuples(index=False, name=None):
         found.setdefault((key[0], key[1], key[2]), {})[f"{stage}.{metric}"] = value
     return found
@@ -212,7 +204,7 @@ class _Host:
             gradient_bytes=self._gradients.get(key[0]),
         )
         fetched = times[(times["stage"] == "fetch") & (times["backend"] == "host")]
-        keys = list(fetched[_KEYS].itertuples(index=False, name=None))
+        keys = list(fetched[KEYS].itertuples(index=False, name=None))
         if load.pageable_bytes and not profile["copy.pageable"].values:
             mine = fetched.loc[[one == key for one in keys]]
             return replace(load, gather_s=_median(mine, batches, _GATHER))

@@ -28,7 +28,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gatherbench.strategies.base import nearest
+from gatherbench.plugins import nearest
 
 PROFILES_FOLDER = Path(__file__).parent / "profiles"
 #: The machine of the paper's evaluation (Min et al., PVLDB 14(11) 2021) on its faster link.
@@ -67,16 +67,11 @@ class Constant:
 
     A curve is a rate over bytes, of the table that is read (its span) or of a row; of a disk's
     reads, over so many in flight.
-
-    Attributes:
-        values: in ``unit``: one, the two ends of a range, or none where nothing is known.
-        unit: an SI unit (``B/s``, ``B``, ``s``, ``1``, ``1/s``).
-        source: the document or measurement that it comes from; without a value, why.
     """
 
-    values: tuple[float | Points, ...]
-    unit: str
-    source: str
+    values: tuple[float | Points, ...]  # one, the two ends of a range, or none: nothing is known
+    unit: str  # an SI unit: ``B/s``, ``B``, ``s``, ``1``, ``1/s``
+    source: str  # the document or measurement that it comes from; without a value, why
 
     @property
     def value(self) -> float | None:
@@ -118,19 +113,15 @@ def _at(value: float | Points, num_bytes: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a constant is: its unit, the least and greatest value that make sense, its meaning.
-
-    ``whole``: only whole numbers make sense. ``curve``: it may be a curve. ``otherwise``: why it
-    has no value where a file does not name it; empty: every file has to.
-    """
+    """What a constant is."""
 
     unit: str
-    low: float
-    high: float
+    low: float  # the least value that makes sense
+    high: float  # the greatest
     meaning: str
-    whole: bool = False
-    curve: bool = False
-    otherwise: str = ""
+    whole: bool = False  # only whole numbers make sense
+    curve: bool = False  # it may be a curve
+    otherwise: str = ""  # why it has no value where a file does not name it; empty: every file must
 
     @property
     def expected(self) -> str:
@@ -319,16 +310,16 @@ class LinkProfile:
 
     def to_toml(self) -> str:
         """The profile as the text of a file, a line for each constant."""
-        lines = [f"name = {_quoted(self.name)}", f"description = {_quoted(self.description)}"]
+        lines = [f"{name} = {_toml(getattr(self, name))}" for name in ("name", "description")]
         for section, keys in itertools.groupby(SPECS, lambda key: key.partition(".")[0]):
             lines += ["", f"[{section}]"]
             for key in keys:
                 constant = self[key]
                 names = ("low", "high") if len(constant.values) > 1 else ("value",)
-                values = json.loads(json.dumps(constant.values))  # tuples become lists
-                shown = "".join(f"{n} = {v!r}, " for n, v in zip(names, values, strict=False))
-                rest = f"unit = {_quoted(constant.unit)}, source = {_quoted(constant.source)}"
-                lines.append(f"{key.partition('.')[2]} = {{ {shown}{rest} }}")
+                entry: dict[str, Any] = dict(zip(names, constant.values, strict=False))
+                entry |= {"unit": constant.unit, "source": constant.source}
+                said = ", ".join(f"{name} = {_toml(value)}" for name, value in entry.items())
+                lines.append(f"{key.partition('.')[2]} = {{ {said} }}")
         return "\n".join(lines) + "\n"
 
 
@@ -395,5 +386,6 @@ def _entries(text: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     return found
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _toml(value: str | float | Points) -> str:
+    """A text, a number or a list, which JSON writes as TOML does."""
+    return json.dumps(value, ensure_ascii=False)

@@ -20,28 +20,16 @@ from gatherbench.bench.model.epoch import EpochPrediction, extremes, predict_cor
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import Part, engine_copy, gpu_reads
-from gatherbench.bench.model.predict import Series, predictions
+from gatherbench.bench.model.predict import KEYS, Series, predictions
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.epochs import epoch_times, plan_order, stage_times
 from gatherbench.bench.read.tables import Run
 
 _GIB = 1 << 30
 _LINE = 128
-_KEYS = ["workload", "strategy", "variant"]
 COLUMNS = (
-    "workload",
-    "strategy",
-    "variant",
-    "kind",
-    "end",
-    "rate",
-    "over",
-    "of_copy_engine",
-    "of_sm_read",
-    "of_raw_link",
-    "of_disk",
-    "fetch_bound",
-    "bound",
+    *(*KEYS, "kind", "end", "rate", "over"),
+    *("of_copy_engine", "of_sm_read", "of_raw_link", "of_disk", "fetch_bound", "bound"),
 )
 
 
@@ -174,7 +162,7 @@ def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
     is a line with the shortest and one with the longest, and ``end`` says which.
     """
     measured = epoch_times(run).query("backend == 'cuda' and basis == 'measured'")
-    seconds = {tuple(r[:3]): r[3] for r in measured[[*_KEYS, "median"]].itertuples(index=False)}
+    seconds = {tuple(r[:3]): r[3] for r in measured[[*KEYS, "median"]].itertuples(index=False)}
     found = [(one, epochs) for one, epochs in predictions(run, profile) if one.key in seconds]
     training = _measured_training(run, [one for one, _ in found])
     records = []
@@ -192,7 +180,7 @@ def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
             row = (seconds[one.key], end, epoch.epoch_s.value, epoch.bound, by_path)
             records.append((*one.key, *row))
     names = ["measured_s", "end", "modelled_s", "bound", "modelled_path_s"]
-    table = pd.DataFrame(records, columns=[*_KEYS, *names])
+    table = pd.DataFrame(records, columns=[*KEYS, *names])
     for name, error in (("modelled_s", "error"), ("modelled_path_s", "path_error")):
         table[name] = table[name].astype(float)
         table[error] = table[name] / table["measured_s"] - 1
@@ -205,6 +193,6 @@ def _measured_training(run: Run, series: Sequence[Series]) -> dict[str, float]:
     rows = run.select(
         stage="train", metric="wall_time", basis="measured", backend="cuda", status="ok"
     )
-    alone = [key in blocking for key in rows[_KEYS].itertuples(index=False, name=None)]
+    alone = [key in blocking for key in rows[KEYS].itertuples(index=False, name=None)]
     medians = rows.loc[alone].groupby("workload")["value"].median()
     return {str(workload): float(seconds) for workload, seconds in medians.items()}

@@ -36,40 +36,22 @@ _NOTHING: Mapping[str, float] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The activities of one minibatch; ``None`` where a path has no such part.
+    """The activities of one minibatch; ``None`` where a path has no such part."""
 
-    Attributes:
-        sample: the host, or one of its workers, draws the minibatch.
-        disk: rows come off the disk, which all GPUs of the machine share.
-        gather: the CPU gathers.
-        transfer: over the link, by the copy engine (staged by the driver or not) or by
-            multiprocessors.
-        exchange: ids go to other ranks and rows come back, behind the rank's own transfer.
-        expand: the rows are read from the GPU's own memory.
-        train: the training step.
-        all_reduce: the ranks average the gradients, at the end of the step.
-        submit_s: the host starts its fetch.
-        issue_s: the host issues its training.
-        by_kernel: the GPU's multiprocessors do the transfer.
-        lookahead: minibatches that are fetched ahead.
-        gpu_share: of the multiprocessors, while a kernel transfers beside training.
-        sample_workers: how many draw ahead of the loop; 0: the loop draws.
-    """
-
-    sample: Part
-    disk: Part | None = None
-    gather: Part | None = None
-    transfer: Part | None = None
-    exchange: Part | None = None
-    expand: Part | None = None
-    train: Part
-    all_reduce: Part | None = None
-    submit_s: Estimate
-    issue_s: Estimate = field(default=Estimate(0.0))
-    by_kernel: bool
-    lookahead: int
-    gpu_share: float
-    sample_workers: int = 0
+    sample: Part  # the host, or one of its workers, draws the minibatch
+    disk: Part | None = None  # rows come off the disk, which all GPUs of the machine share
+    gather: Part | None = None  # the CPU gathers
+    transfer: Part | None = None  # over the link, by copy engine, driver or multiprocessors
+    exchange: Part | None = None  # with other ranks, ids for rows; behind the rank's own transfer
+    expand: Part | None = None  # the rows are read from the GPU's own memory
+    train: Part  # the training step
+    all_reduce: Part | None = None  # the ranks average the gradients, at the end of the step
+    submit_s: Estimate  # the host starts its fetch
+    issue_s: Estimate = field(default=Estimate(0.0))  # the host issues its training
+    by_kernel: bool  # the GPU's multiprocessors do the transfer
+    lookahead: int  # minibatches that are fetched ahead
+    gpu_share: float  # of the multiprocessors, while a kernel transfers beside training
+    sample_workers: int = 0  # how many draw ahead of the loop; 0: the loop draws
 
     @property
     def named(self) -> dict[str, Part]:
@@ -80,21 +62,13 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Seconds of an epoch; training and what it waited for add up to ``epoch_s``.
+    """Seconds of an epoch; training and what it waited for add up to ``epoch_s``."""
 
-    Attributes:
-        epoch_s: from the first sample to the end of the last step.
-        sample_s: waiting while the minibatch was being drawn.
-        fetch_s: waiting otherwise: for its rows.
-        train_s: training.
-        all_reduce_s: of ``train_s``, averaging gradients.
-    """
-
-    epoch_s: float
-    sample_s: float
-    fetch_s: float
+    epoch_s: float  # from the first sample to the end of the last step
+    sample_s: float  # waiting while the minibatch was being drawn
+    fetch_s: float  # waiting otherwise: for its rows
     train_s: float
-    all_reduce_s: float = 0.0
+    all_reduce_s: float = 0.0  # of ``train_s``, averaging gradients
 
 
 def run_epoch(parts: Parts, batches: int, gpus: int = 1, gpus_per_port: int = 1) -> Timeline:
@@ -249,19 +223,13 @@ def _seconds(estimate: Estimate) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Something that takes time.
+    """Something that takes time."""
 
-    Attributes:
-        seconds: at full speed.
-        demands: resource → share of it (0 to 1) that full speed takes; every resource is 1 large.
-        after: numbers of earlier activities that must have ended.
-        reserved: it takes its demands before those that are not reserved share the rest.
-    """
-
-    seconds: float
+    seconds: float  # at full speed
+    #: Resource → share of it (0 to 1) that full speed takes; every resource is 1 large.
     demands: Mapping[str, float] = field(default_factory=dict)
-    after: tuple[int, ...] = ()
-    reserved: bool = False
+    after: tuple[int, ...] = ()  # numbers of earlier activities that must have ended
+    reserved: bool = False  # it takes its demands before those that are not share the rest
 
 
 def simulate(activities: Sequence[Activity]) -> list[tuple[float, float]]:

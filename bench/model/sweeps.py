@@ -34,19 +34,12 @@ _SAME_RATE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One thing that is varied.
+    """One thing that is varied."""
 
-    Attributes:
-        name: of the column ``sweep``.
-        label: of the axis.
-        table: columns :data:`COLUMNS`.
-        log_x: whether values are spaced by factors.
-    """
-
-    name: str
-    label: str
-    table: pd.DataFrame
-    log_x: bool
+    name: str  # of the column ``sweep``
+    label: str  # of the axis
+    table: pd.DataFrame  # columns :data:`COLUMNS`
+    log_x: bool  # whether values are spaced by factors
 
 
 def row_width(question: Question, profile: LinkProfile, dims: Sequence[int] = DIMS) -> Sweep:

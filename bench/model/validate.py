@@ -32,6 +32,7 @@ from scipy.optimize import brentq
 from gatherbench.bench.model.epoch import EpochPrediction, minibatch_parts, predict_batches
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.physics import gpu_reads, link_time
+from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.roofline import against_measured
 from gatherbench.bench.model.schedule import run_epoch
@@ -100,20 +101,14 @@ _GATHER_POLICY = "dgl"
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What the four bars of one link determine.
+    """What the four bars of one link determine."""
 
-    Attributes:
-        sample_rate: edges a second; all that the program does for a minibatch besides fetching it
-            and running on the GPU (from all-in-GPU).
-        rows: a minibatch (from zero-copy).
-        pageable_rate: of gather and staging together, B/s (from CPU gather).
-        handover_s: between the fetching and the training process, a minibatch (from the overlap).
-    """
-
+    #: Edges a second: all that the program does for a minibatch besides fetching it and running on
+    #: the GPU (from all-in-GPU).
     sample_rate: float
-    rows: float
-    pageable_rate: float
-    handover_s: float
+    rows: float  # of a minibatch (from zero-copy)
+    pageable_rate: float  # of gather and staging together, B/s (from CPU gather)
+    handover_s: float  # from fetching to training process, a minibatch (from the overlap)
 
 
 def uniform_rows() -> tuple[float, float]:
@@ -396,13 +391,11 @@ def main(results: Path) -> None:
         print(f"rows of a minibatch if neighbours were uniform draws: {uniform_rows()[1]:.0f}\n")
     else:
         print(f"published figures: none in {results / 'reference'}\n")
-    for rows in sorted(results.glob("*/*/rows.csv")):
-        run = load_run(rows.parent)
-        profile_file = rows.parent / "profile.toml"
-        if profile_file.is_file():
-            table = against_measured(run, load_profile(profile_file))
-            if len(table):
-                print(rows.parent, table.to_string(index=False), sep="\n")
+    for plan in sorted(results.glob("*/*/plan.json")):  # of runs: probes leave rows alone
+        run = load_run(plan.parent)
+        profile = profile_of(run)
+        if profile is not None and len(table := against_measured(run, profile)):
+            print(plan.parent, table.to_string(index=False), sep="\n")
 
 
 if __name__ == "__main__":

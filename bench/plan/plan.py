@@ -8,10 +8,9 @@ strategy expand to every combination, and every combination times ``min_repeats`
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -26,6 +25,7 @@ from pydantic import (
 
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.workload import MODELS, Workload, own_model
+from gatherbench.plugins import nearest
 from gatherbench.strategies.partition_orders import Partitions
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class WorkloadTable(_Table):
         key = str(info.field_name)
         for one in _as_list(value):
             if key == "model" and one not in MODELS and ":" not in one:
-                known = nearest(one, [*MODELS, "my_module:MyGNN"])
+                known = nearest_or_all(one, [*MODELS, "my_module:MyGNN"])
                 raise ValueError(f"unknown model {one!r}{known}")
             if key in ("batch_size", "hidden", "gpus", "nodes") and one < 1:
                 raise ValueError("must be at least 1")
@@ -437,10 +437,9 @@ class ResolvedPlan(BaseModel):
         ]
 
 
-def nearest(word: str, known: list[str]) -> str:
+def nearest_or_all(word: object, known: Iterable[str]) -> str:
     """What to say of a word that is not known: the nearest one, or all there are."""
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(known)})"
+    return nearest(word, known) or f" (known: {', '.join(known)})"
 
 
 def _refuse(workload: Workload) -> None:

@@ -15,7 +15,7 @@ from gatherbench.bench.plan.plan import (
     PlanError,
     StrategyTable,
     WorkloadTable,
-    nearest,
+    nearest_or_all,
 )
 
 PLANS_FOLDER = Path(__file__).parent / "plans"
@@ -53,7 +53,7 @@ def load_plan(name_or_path: str) -> Plan:
     if path.suffix != ".toml":
         path = PLANS_FOLDER / f"{name_or_path}.toml"
         if not path.is_file():
-            hint = nearest(name_or_path, plan_names())
+            hint = nearest_or_all(name_or_path, plan_names())
             own = "a plan of your own is given as a path that ends in .toml"
             raise PlanError(f"no plan {name_or_path!r}{hint}; {own}")
     try:
@@ -95,7 +95,7 @@ def _explain(error: Any) -> str:
         where += f".{part}" if where else str(part)
         table = TABLES.get(part, table)
     if error["type"] == "extra_forbidden":
-        return f"{where}: unknown key{nearest(str(error['loc'][-1]), list(table.model_fields))}"
+        return f"{where}: unknown key{nearest_or_all(error['loc'][-1], table.model_fields)}"
     if error["type"] == "list_type" and isinstance(error["input"], dict):
         return f"{where}: there may be several: write [[{where}]], in two brackets"
     if error["type"] in _WANTED:

@@ -7,7 +7,6 @@ and no GPU is needed, so the table can be had for a graph that one does not have
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 from collections.abc import Iterable, Sequence
 
@@ -18,6 +17,7 @@ from gatherbench.bench.show.terminal import frame
 from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES
 from gatherbench.kernels.policies import POLICIES, Policy
 from gatherbench.kernels.requests import RequestRow, request_table
+from gatherbench.plugins import nearest
 
 COMPUTED = "computed by request accounting, not measured"
 MAX_REQUESTS = tuple(range(SECTOR_BYTES, LINE_BYTES + 1, SECTOR_BYTES))
@@ -143,6 +143,5 @@ def _known(what: str, name: str, known: Iterable[str]) -> str:
     names = list(known)
     if name in names:
         return name
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise BadRequestError(f"no {what} is called {name!r}; there are {', '.join(names)}{hint}")
+    there_are = f"there are {', '.join(names)}{nearest(name, names)}"
+    raise BadRequestError(f"no {what} is called {name!r}; {there_are}")

@@ -7,6 +7,7 @@ used is named with its package and the reason, and stops nothing else.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib.metadata
 import warnings
@@ -85,6 +86,12 @@ class Plugins(Generic[T]):
             raise _fault(entry, f"{type(error).__name__}: {error}") from error
         checked: T = found
         return checked
+
+
+def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """``"; did you mean 'x'?"`` for the known word that is like ``word``, else nothing."""
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 @functools.cache

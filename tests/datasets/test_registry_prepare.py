@@ -73,6 +73,8 @@ def test_a_broken_folder_is_refused_until_it_is_forced(
 def test_unknown_names_and_scales(tmp_path: Path, source: CountingSource) -> None:
     with pytest.raises(DatasetError, match="did you mean 'products-like'"):
         get_source("product-like")
+    with pytest.raises(DatasetError, match="did you mean 'sk-like'"):
+        get_source("sk")
     with pytest.raises(DatasetError, match="no dataset called 'zzz'; there are "):
         prepare_dataset("zzz", root=tmp_path)
     with pytest.raises(DatasetError, match=r"no scale 0\.5"):

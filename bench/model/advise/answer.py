@@ -29,8 +29,6 @@ from gatherbench.bench.read.epochs import epoch_times
 from gatherbench.bench.read.tables import Run, RunError, load_run
 from gatherbench.bench.run.rows import SERIES
 
-#: Ends the source of an epoch that was disturbed.
-BESIDE = ", beside other work"
 #: Fields of a workload that decide its epoch; seeds draw other minibatches of the same kind.
 _SAME = ("dataset", "scale", "model", "hidden", "fanouts")
 
@@ -72,7 +70,7 @@ def answer(asked: Asked, results: Path, calibrations: Path) -> Advice:
         calibrations: where ``gatherbench calibrate`` puts its profiles.
 
     Raises:
-        AdviceError, ProfileError: something that was asked does not exist or does not fit.
+        AdviceError, DatasetError, ProfileError: what was asked does not exist or does not fit.
     """
     numbers = (asked.nodes, asked.edges, asked.dim)
     if bool(asked.dataset) == any(numbers):
@@ -128,6 +126,7 @@ def measured_epochs(
     cannot be read are passed over.
     """
     found: dict[tuple[str, str], tuple[float, str]] = {}
+    loud: set[tuple[str, str]] = set()  # of these the cases beside which there was other work
     if not question.graph.name:
         return found
     agreed = ""
@@ -140,12 +139,13 @@ def measured_epochs(
         beside = disturbed(run).groupby(SERIES).groups
         for row in times[times["workload"].isin(workloads)].to_dict("records"):
             key = (str(row["strategy"]), str(row["variant"]))
-            said = f"measured: {run.run_id}, median of {row['count']} epochs, sampling {sampling}"
-            if tuple(row[name] for name in SERIES) in beside:
-                said += BESIDE
+            noisy = tuple(row[name] for name in SERIES) in beside
             agreed = sampling
-            if key not in found or (found[key][1].endswith(BESIDE) and not said.endswith(BESIDE)):
-                found[key] = (float(row["median"]), said)
+            if key in found and (noisy or key not in loud):
+                continue
+            (loud.add if noisy else loud.discard)(key)
+            said = f"measured: {run.run_id}, median of {row['count']} epochs, sampling {sampling}"
+            found[key] = (float(row["median"]), said + ", beside other work" * noisy)
     return found
 
 

@@ -13,7 +13,7 @@ from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.registry import get_source
 from gatherbench.datasets.store import dataset_folder, open_dataset
 from gatherbench.datasets.synthetic import SyntheticSource
-from gatherbench.strategies.base import nearest
+from gatherbench.plugins import nearest
 
 #: Of a graph that does not say: about as many as the graphs of this field have.
 USUAL_CLASSES = 50
@@ -43,29 +43,18 @@ class AdviceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """As much of a graph as its minibatches depend on.
+    """As much of a graph as its minibatches depend on."""
 
-    Attributes:
-        name: of the dataset; empty for numbers alone.
-        nodes, edges: edges as they are stored, both directions counted where both are.
-        dim, dtype: of the feature table.
-        classes: of the labels.
-        train_nodes: seeds of an epoch.
-        assumed: what was not said and is assumed, in words.
-        laws: that it may follow, of ``LAWS``; none where it is prepared and is sampled.
-        connected: its training nodes all have in-neighbours.
-    """
-
-    name: str
+    name: str  # of the dataset; empty for numbers alone
     nodes: int
-    edges: int
-    dim: int
+    edges: int  # as they are stored, both directions counted where both are
+    dim: int  # of the feature table, as ``dtype``
     dtype: str
-    classes: int
-    train_nodes: int
-    assumed: tuple[str, ...] = ()
-    laws: tuple[str, ...] = tuple(LAWS)
-    connected: bool = False
+    classes: int  # of the labels
+    train_nodes: int  # seeds of an epoch
+    assumed: tuple[str, ...] = ()  # what was not said, in words
+    laws: tuple[str, ...] = tuple(LAWS)  # that it may follow; none where it is there to be sampled
+    connected: bool = False  # its training nodes all have in-neighbours
 
     @property
     def row_bytes(self) -> int:
@@ -78,43 +67,29 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to advise on.
+    """What to advise on. What is ``None`` is as the profile says."""
 
-    Attributes:
-        graph: whose features are moved.
-        fanouts: from the seed nodes outwards.
-        batch_size, model, hidden: of the training, see :class:`Workload`.
-        gpus: of a machine, that train, each with its share of the minibatches.
-        gpu_memory_bytes: of each; ``None``: as the profile says.
-        machines: alike.
-        host_memory_bytes: of each machine; ``None``: as the profile says.
-        network_rate: of each machine in each direction, B/s; ``None``: as the profile says.
-        disk_iops, disk_bandwidth: random reads a second of each machine's disk, many at a time, and
-            B/s of long ones; ``None``: as the profile says.
-    """
-
-    graph: Graph
-    fanouts: tuple[int, ...] = (25, 10)
+    graph: Graph  # whose features are moved
+    fanouts: tuple[int, ...] = (25, 10)  # from the seed nodes outwards
     batch_size: int = 1000
     model: str = "sage"
     hidden: int = 16
-    gpus: int = 1
-    gpu_memory_bytes: float | None = None
-    machines: int = 1
+    gpus: int = 1  # of a machine, that train, each with its share of the minibatches
+    gpu_memory_bytes: float | None = None  # of each
+    machines: int = 1  # alike; what follows is of each
     host_memory_bytes: float | None = None
-    network_rate: float | None = None
-    disk_iops: float | None = None
-    disk_bandwidth: float | None = None
+    network_rate: float | None = None  # B/s in each direction
+    disk_iops: float | None = None  # random reads a second, many at a time
+    disk_bandwidth: float | None = None  # B/s of long reads
 
     def __post_init__(self) -> None:
         if not self.fanouts or any(f < 1 for f in self.fanouts):
             raise AdviceError("--fanouts: one number above 0 a layer, e.g. 25,10")
         if self.model not in ("sage", "gat"):
             raise AdviceError(f"--model {self.model!r}: sage or gat")
-        positive = (("--batch-size", self.batch_size), ("--hidden", self.hidden))
-        for option, value in (*positive, ("--gpus", self.gpus), ("--machines", self.machines)):
-            if value < 1:
-                raise AdviceError(f"{option} {value}: must be at least 1")
+        for name in ("batch_size", "hidden", "gpus", "machines"):
+            if (value := getattr(self, name)) < 1:
+                raise AdviceError(f"--{name.replace('_', '-')} {value}: must be at least 1")
         for option, key, said, factor, unit, example in _SAID:
             spec, value = SPECS[key], getattr(self, said)
             if value is not None and not spec.low <= value <= spec.high:
@@ -228,16 +203,13 @@ def dataset_graph(name: str, train_nodes: int = 0, law: str = "", scale: float =
     """A dataset as a graph: sampled if it is prepared, else known by its sizes.
 
     Raises:
-        AdviceError: no such dataset, one whose size is not known before it is prepared, or one
-            that trains on nothing.
+        DatasetError: no such dataset, or one whose size is not known before it is prepared.
+        AdviceError: no such law, a law for one that is there, or one that trains on nothing.
     """
-    try:
-        folder = dataset_folder(name, scale)
-        data = open_dataset(folder) if folder.exists() else None
-    except DatasetError as error:
-        raise AdviceError(str(error)) from error
-    if data is None:
+    folder = dataset_folder(name, scale)
+    if not folder.exists():
         return source_graph(name, train_nodes, law)
+    data = open_dataset(folder)
     if law:
         raise AdviceError(f"--law is for graphs that are not there; {name} is, and is sampled")
     if not len(data.train_ids):
@@ -254,13 +226,11 @@ def source_graph(name: str, train_nodes: int = 0, law: str = "") -> Graph:
     What would be generated follows the generator's law, unless another is asked for.
 
     Raises:
-        AdviceError: no such dataset or law, or one whose size is not known before it is prepared.
+        DatasetError: no such dataset, or one whose size is not known before it is prepared.
+        AdviceError: no such law.
     """
-    try:
-        source = get_source(name)
-        spec = source.estimate(1.0)
-    except DatasetError as error:
-        raise AdviceError(str(error)) from error
+    source = get_source(name)
+    spec = source.estimate(1.0)
     if isinstance(source, SyntheticSource):
         graph = _of_spec(name, spec, train_nodes or source.splits[0], laws_of(law or "rmat"))
         return replace(graph, connected=True)

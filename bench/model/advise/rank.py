@@ -7,13 +7,13 @@ under several laws; a path is ahead of another only where it is under each of th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from gatherbench.bench.model.advise.question import Question
 from gatherbench.bench.model.advise.sizes import MinibatchSizes
-from gatherbench.bench.model.disk_cache import Cache
 from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad, load_of
@@ -41,53 +41,39 @@ _STAGING_BUFFERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to move the features.
-
-    Attributes:
-        strategy, variant: what to name in a plan.
-        summary: of the strategy, one line.
-        epochs_s: wall time of an epoch with each of the advice's sizes, at each corner of its
-            profile; empty where it cannot be had.
-        basis: ``modelled`` or ``measured``.
-        source: profile or run that ``epochs_s`` come from.
-        bound: the limit that the epoch would gain most from.
-        reason: one sentence: where the time goes, or why there is none.
-        gpu_bytes: of GPU memory that it needs, about, with the largest minibatches.
-        pinned_bytes: of page-locked host memory.
-        kept_bytes: of these, what is kept of the table.
-        host_bytes: of the host memory of a machine: the table, or what lies there of it.
-        placement: where the table lies, in words.
-        cache_bytes: of host memory, that keep rows of a table on a disk.
-        sharded: each rank holds a part of it, and sends others the rows that they need.
-        lookahead: minibatches that are fetched ahead of the one in training.
-        fits: whether ``gpu_bytes`` and ``host_bytes`` are there; ``None`` where it is not known.
-        rank: from 1; ``None`` where it has none. Each of a lower rank is ahead of each of a higher
-            one; within a rank not all of that is decided.
-    """
+    """One way to move the features. Its bytes are about, with the largest minibatches."""
 
     strategy: str
-    variant: str
-    summary: str
+    variant: str  # with the strategy what to name in a plan
+    summary: str  # of the strategy, one line
+    #: Of an epoch with each of the advice's sizes, at each corner of its profile; empty: not known.
     epochs_s: tuple[float, ...]
-    basis: str
-    source: str
-    bound: str
-    reason: str
-    gpu_bytes: float
-    pinned_bytes: float
-    kept_bytes: float
-    lookahead: int
-    fits: bool | None
+    basis: str  # ``modelled`` or ``measured``
+    source: str  # profile or run that ``epochs_s`` come from
+    bound: str  # the limit that the epoch would gain most from
+    reason: str  # one sentence: where the time goes, or why there is none
+    gpu_bytes: float  # of GPU memory that it needs
+    pinned_bytes: float  # of page-locked host memory
+    kept_bytes: float  # of the GPU memory, what is kept of the table
+    lookahead: int  # minibatches that are fetched ahead of the one in training
+    fits: bool | None  # whether GPU and host memory are there; ``None``: not known
+    #: From 1: each of a lower rank is ahead of each of a higher one; within a rank not all of that
+    #: is decided. ``None`` where it has no time.
     rank: int | None = None
-    host_bytes: float = 0.0
-    placement: str = ""
-    sharded: bool = False
-    cache_bytes: float = 0.0
+    host_bytes: float = 0.0  # of the host memory of a machine: the table, or what lies there of it
+    placement: str = ""  # where the table lies, in words
+    sharded: bool = False  # each rank holds a part of it, and sends others the rows that they need
+    cache_bytes: float = 0.0  # of host memory, that keep rows of a table on a disk
 
     @property
     def path(self) -> tuple[str, str]:
         """What the plan's case of it is known by."""
         return self.strategy, self.variant
+
+    @property
+    def family(self) -> tuple[str, int]:
+        """Shared by variants of which only the best is ranked, see :func:`best_kept`."""
+        return self.strategy, self.lookahead
 
     @property
     def shortest_s(self) -> float:
@@ -110,30 +96,36 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
-    """The answer.
+class Cache:
+    """A cache in the host memory of each machine, in front of its disk; modelled."""
 
-    Attributes:
-        question: what was asked.
-        sizes: its average minibatch; one for each law where the graph is not at hand.
-        profile: the machine that the model stands on.
-        ranked: options with a time, the fastest first.
-        unranked: options without one, each with its reason.
-        others: variants in whose place a ranked one stands, see :func:`best_kept`.
-        resident: the option that keeps the whole table in GPU memory, if there is one.
-        remarks: what is assumed or left out.
-        caches: in host memory, before a disk, of which some are ranked.
-    """
+    policy: str  # which rows it keeps
+    variant: str  # of ``disk_cached``, as plans name it
+    table_share: float  # of the table, that it holds; ranks of a machine have a cache each
+    cache_bytes: float  # of all ranks of a machine together
+    memory_share: float  # of the host's memory
+    hit_rates: tuple[float, ...]  # of the rows asked for, with each of the advice's sizes
+    epochs_s: tuple[float, ...]  # as of an option; empty where they are not known
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The answer."""
 
     question: Question
-    sizes: tuple[MinibatchSizes, ...]
-    profile: LinkProfile
-    ranked: tuple[Option, ...]
-    unranked: tuple[Option, ...] = ()
-    others: tuple[Option, ...] = ()
-    resident: Option | None = None
-    remarks: tuple[str, ...] = ()
-    caches: tuple[Cache, ...] = ()
+    sizes: tuple[MinibatchSizes, ...]  # one for each law where the graph is not at hand
+    profile: LinkProfile  # with what the question says of the machine
+    ranked: tuple[Option, ...]  # with a time, the fastest first
+    unranked: tuple[Option, ...] = ()  # without, each with its reason
+    others: tuple[Option, ...] = ()  # in whose place a ranked variant stands, see :func:`best_kept`
+    remarks: tuple[str, ...] = ()  # what is assumed or left out
+    caches: tuple[Cache, ...] = ()  # of which some are ranked
+
+    @property
+    def resident(self) -> Option | None:
+        """The option that keeps the whole table in GPU memory, if there is one."""
+        whole, every = self.question.graph.table_bytes, (*self.ranked, *self.unranked)
+        return next((o for o in every if o.kept_bytes >= whole), None)
 
     @property
     def table_fits(self) -> bool | None:
@@ -161,7 +153,6 @@ def advise(
     known = measured or {}
     largest = max(sizes, key=lambda one: one.rows)
     options: list[Option] = []
-    on_gpu: tuple[str, str] | None = None
     for strategy, load in distinct_paths(question, largest, profile, known):
         loads = [load if one is largest else average_load(strategy, question, one) for one in sizes]
         option, left_out = option_of(strategy, loads, question, sizes, profile)
@@ -179,18 +170,14 @@ def advise(
                 f" that keeps some rows ({strategy.name}) may bring far fewer (prepare the dataset)"
             ] = None
         options.append(option)
-        if table_on_gpu(load) and not is_sharded(strategy) and on_gpu is None:
-            on_gpu = option.path
     able = [o for o in options if o.epochs_s and o.fits is not False]
     if {o.basis for o in able} == {MEASURED, MODELLED}:
         remarks["modelled epochs draw minibatches on the processor; measured ones say how"] = None
     best = best_kept(able, question.graph.table_bytes)
-    placed = ranked(best)
     unranked = tuple(o for o in options if o not in able)
     others = tuple(o for o in able if o not in best)
-    resident = next((o for o in (*placed, *unranked) if o.path == on_gpu), None)
     said = tuple(remarks)
-    return Advice(question, tuple(sizes), profile, placed, unranked, others, resident, said)
+    return Advice(question, tuple(sizes), profile, ranked(best), unranked, others, said)
 
 
 def best_kept(able: Sequence[Option], table_bytes: float) -> list[Option]:
@@ -199,10 +186,10 @@ def best_kept(able: Sequence[Option], table_bytes: float) -> list[Option]:
     For each strategy and lookahead that is the variant which keeps least, and of those the first,
     of all that no other one is ahead of: what more keeps gains less than the model can tell.
     """
-    rivals: dict[tuple[str, int], list[Option]] = {}
+    rivals: defaultdict[tuple[str, int], list[Option]] = defaultdict(list)
     for option in able:
         if option.basis == MODELLED and 0 < option.kept_bytes < table_bytes:
-            rivals.setdefault((option.strategy, option.lookahead), []).append(option)
+            rivals[option.family].append(option)
     behind = []
     for group in rivals.values():
         lead = [one for one in group if not any(other.ahead_of(one) for other in group)]
@@ -353,24 +340,27 @@ def host_need(load: MinibatchLoad, question: Question, *, sharded: bool) -> floa
     What lies in GPU memory is read from the disk when the path opens and needs none, nor does what
     stays on the disk.
     """
-    if load.disk_payload_bytes:
+    if load.disk_payload_bytes or not _in_host(load, sharded=sharded):
         return 0.0
-    if sharded:
-        return load.table_bytes * question.gpus if load.brought_bytes else 0.0
-    return 0.0 if table_on_gpu(load) else load.table_bytes
+    return load.table_bytes * (question.gpus if sharded else 1)
 
 
 def placement(load: MinibatchLoad, question: Question, *, sharded: bool) -> str:
     """Where the table lies, in words."""
     if load.disk_payload_bytes:
         return "on the disk"
-    in_host = load.brought_bytes > 0 if sharded else not table_on_gpu(load)
+    in_host = _in_host(load, sharded=sharded)
     kept = load.gpu_table_bytes - (0.0 if in_host else load.table_bytes)
     hot = ", hot rows in GPU memory" if kept > question.graph.row_bytes else ""
     if sharded:
         where = "host" if in_host else "GPU"
         return f"sharded over {question.world} ranks in {where} memory{hot}"
     return f"replicated host table{hot}" if in_host else "replicated in GPU memory"
+
+
+def _in_host(load: MinibatchLoad, *, sharded: bool) -> bool:
+    """Of a table in memory: whether it, or a rank's part of it, is in that of the host."""
+    return load.brought_bytes > 0 if sharded else not table_on_gpu(load)
 
 
 def table_on_gpu(load: MinibatchLoad) -> bool:

@@ -40,24 +40,13 @@ _HUBS, _CLASSES = 64, 200
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Law:
-    """A graph as classes of nodes.
+    """A graph as ``C`` classes of nodes."""
 
-    Attributes:
-        nodes: of each class, ``[C]``.
-        degree: in-neighbours that a node of each class has on average, ``[C]``; over all nodes
-            they are the edges.
-        neighbours: ``[C, C]``: of the in-neighbours of a node of one class, the share in each.
-        scattered: degrees scatter about their mean as Poisson counts do; else they are their mean,
-            rounded up or down.
-        mutual: edges run both ways, so a node that was reached leads back to where it was reached
-            from.
-    """
-
-    nodes: Array
-    degree: Array
-    neighbours: Array
-    scattered: bool
-    mutual: bool
+    nodes: Array  # of each class, [C]
+    degree: Array  # mean in-neighbours of a node of each class, [C]; over all nodes the edges
+    neighbours: Array  # [C, C]: of the in-neighbours of a node of one class, the share in each
+    scattered: bool  # degrees are Poisson counts; else their mean, rounded up or down
+    mutual: bool  # edges run both ways: a node leads back to where it was reached from
 
     @property
     def connected(self) -> Array:
@@ -167,26 +156,18 @@ def _binomials(n: int) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MinibatchSizes:
-    """The average minibatch of an epoch.
+    """The average minibatch of an epoch."""
 
-    Attributes:
-        num_nodes: ``L + 1`` counts from the seeds outwards; the last are the rows it needs.
-        num_edges: ``L`` counts from the seeds outwards.
-        ids: node ids of some minibatches, or a sample of such, int64.
-        seen: node ids of other minibatches, for paths that learn from what they fetch.
-        knowledge: what a path may know; nothing of a graph that is not at hand.
-        asked: of a graph that is not at hand: its classes of nodes, ``[2, C]``: how many there are,
-            and the chance that a minibatch asks for one of them.
-        law: that the graph is taken to follow, one of ``LAWS``; every node is then asked for alike
-            in ``ids`` and ``seen``, as in no graph. Empty: sampled from the graph itself.
-    """
-
-    num_nodes: tuple[float, ...]
-    num_edges: tuple[float, ...]
-    ids: tuple[Tensor, ...]
-    seen: tuple[Tensor, ...] = ()
+    num_nodes: tuple[float, ...]  # L + 1 counts from the seeds outwards; the last are its rows
+    num_edges: tuple[float, ...]  # L counts from the seeds outwards
+    ids: tuple[Tensor, ...]  # node ids of some minibatches, or a sample of such, int64
+    seen: tuple[Tensor, ...] = ()  # those of others, for paths that learn from what they fetch
+    #: That the graph is taken to follow, one of ``LAWS``; every node is then asked for alike in
+    #: ``ids`` and ``seen``, as in no graph. Empty: sampled from the graph itself.
     law: str = ""
-    knowledge: Knowledge = NOTHING
+    knowledge: Knowledge = NOTHING  # what a path may know; nothing of a graph that is not at hand
+    #: Of a graph that is not at hand: its classes of nodes, [2, C]: how many there are, and the
+    #: chance that a minibatch asks for one of them.
     asked: Array | None = None
 
     @property

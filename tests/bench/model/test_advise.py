@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from functools import cache
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from gatherbench.bench.model.advise import answer as advise_answer
 from gatherbench.bench.model.advise.answer import Asked, answer
@@ -34,18 +32,15 @@ from gatherbench.bench.model.advise.rank import (
     ranked,
     table_on_gpu,
 )
-from gatherbench.bench.model.advise.show import (
-    SCHEMA_VERSION,
-    headline,
-    minibatches,
-    render,
-    to_json,
-)
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.model.validate import drawn_by_program
 from gatherbench.bench.read.units import span
+from gatherbench.bench.show.advice import SCHEMA_VERSION, headline, minibatches, render, to_json
+from gatherbench.datasets.dataset import DatasetError
 from gatherbench.strategies.places import TABLE_SHARE
 from gatherbench.strategies.registry import STRATEGIES, build
+
+from ..printed import printed
 
 #: With a slow sampler, so that epochs are bound by drawing minibatches.
 PROFILE = drawn_by_program(load_profile("rtx3090-pcie4"))
@@ -252,14 +247,8 @@ def test_json_says_all_that_the_table_says() -> None:
     assert said["profile"]["unknown"].keys() == PROFILE.unknown().keys()
 
 
-def text_of(advice: Any) -> str:
-    console = Console(width=1000, file=StringIO())
-    console.print(render(advice))
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
-
-
 def test_the_table_names_every_option_and_calls_it_modelled() -> None:
-    text = text_of(advice_on(LARGE))
+    text = printed(render(advice_on(LARGE)))
     assert all(option.strategy in text for option in advice_on(LARGE).ranked)
     assert text.count("modelled") >= 6
     assert "not ranked: all_in_gpu" in text
@@ -301,7 +290,7 @@ def test_the_table_names_every_option_and_calls_it_modelled() -> None:
     ],
 )
 def test_what_has_no_answer_is_said(asked: Asked, message: str, tmp_path: Path) -> None:
-    with pytest.raises(AdviceError, match=message):
+    with pytest.raises((AdviceError, DatasetError), match=message):
         answer(asked, tmp_path, tmp_path)
 
 
@@ -324,7 +313,7 @@ def test_a_prepared_dataset_is_sampled(
     for other in advice.others:
         assert not any(other.ahead_of(o) for o in placed if o.lookahead == other.lookahead)
     assert len(to_json(advice)["strategies"]) == len(everything)
-    said = text_of(advice)
+    said = printed(render(advice))
     assert f"{placed[0].variant} keeps" in said
     assert all(f"{other.variant} " in said for other in advice.others)
     # What was measured is there, whatever its words: only bounds and controls are not.
@@ -471,7 +460,7 @@ def test_a_graph_that_is_not_there_gets_a_range_over_the_laws() -> None:
     assert best.shortest_s < 0.5 * best.longest_s
     between = span(best.shortest_s, best.longest_s, "s")
     assert f"{between} an epoch (modelled), " in headline(whole)
-    said = text_of(whole)
+    said = printed(render(whole))
     assert between in said
     assert "To know, bring the graph: gatherbench datasets import." in said
     assert to_json(whole)["strategies"][0]["epochs_s"] == dict(
@@ -490,7 +479,7 @@ def test_what_the_laws_disagree_on_is_not_decided() -> None:
         "Which path is the fastest is not decided: none is ahead in every case of"
         " async_zero_copy (stream,auto), cpu_gather (prefetch)."
     )
-    assert "gatherbench datasets prepare ogbn-papers100M" in text_of(advice)
+    assert "gatherbench datasets prepare ogbn-papers100M" in printed(render(advice))
 
 
 def test_a_law_that_has_no_such_graph_is_left_out_and_said() -> None:

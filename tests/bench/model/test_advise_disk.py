@@ -5,29 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rich.console import Console
 
-from gatherbench.bench.model import disk_cache
 from gatherbench.bench.model.advise import caches
 from gatherbench.bench.model.advise.answer import Asked, answer
-from gatherbench.bench.model.advise.caches import with_caches
-from gatherbench.bench.model.advise.question import (
-    Question,
-    disk_of,
-    graph_of,
-    graph_sizes,
-)
+from gatherbench.bench.model.advise.caches import POLICIES, with_caches
+from gatherbench.bench.model.advise.question import Question, disk_of, graph_of, graph_sizes
 from gatherbench.bench.model.advise.rank import Advice, advise, average_load, off_disk
-from gatherbench.bench.model.advise.show import headline, render, to_json
-from gatherbench.bench.model.disk_cache import POLICIES
 from gatherbench.bench.model.profile import LinkProfile, load_profile
+from gatherbench.bench.show.advice import headline, render, to_json
 from gatherbench.strategies.disk_direct import DiskDirect
 from gatherbench.strategies.registry import build
+
+from ..printed import printed
 
 GIB = 2.0**30
 BARE = load_profile("rtx3090-pcie4")
@@ -45,7 +37,7 @@ LARGE = Question(
 @pytest.fixture(autouse=True)
 def two_policies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulating all of them, or more rows, takes time and tells nothing more here."""
-    monkeypatch.setattr(disk_cache, "ROWS", 5000)
+    monkeypatch.setattr(caches, "ROWS", 5000)
     some = {name: POLICIES[name] for name in ("belady", "lru")}
     monkeypatch.setattr(caches, "POLICIES", some)
 
@@ -121,7 +113,7 @@ def test_without_a_disk_the_remedy_is_said() -> None:
     refused = {o.strategy: o.reason for o in advice.unranked}
     assert "gatherbench advise --disk IOPS,BANDWIDTH" in refused["disk_direct"]
     assert all(not one.epochs_s for one in advice.caches)
-    assert "belady" in text_of(advice)
+    assert "belady" in printed(render(advice))
 
 
 def test_what_fits_in_memory_is_not_left_on_a_disk() -> None:
@@ -138,15 +130,9 @@ def test_what_fits_in_memory_is_not_left_on_a_disk() -> None:
     assert "a cache in host memory before the disk: say --host-memory" in advice_on(untold).remarks
 
 
-def text_of(advice: Any) -> str:
-    console = Console(width=1000, file=StringIO())
-    console.print(render(advice))
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
-
-
 def test_the_text_and_the_json_say_what_each_cache_holds_and_takes() -> None:
     advice = advice_on(LARGE)
-    text, said = text_of(advice), json.loads(json.dumps(to_json(advice)))
+    text, said = printed(render(advice)), json.loads(json.dumps(to_json(advice)))
     assert "Modelled: requests that a cache in host memory holds, and the epoch" in text
     assert "10%, 18.6 GiB" in text
     assert len(said["disk_caches"]) == 8
@@ -159,7 +145,7 @@ def test_the_text_and_the_json_say_what_each_cache_holds_and_takes() -> None:
     assert last["hit_rates"] == {"uniform": pytest.approx(0.2, abs=0.01)}
     assert f"{100 * last['hit_rates']['uniform']:.1f} %, " in text
     assert said["question"]["disk_iops"] == 250e3
-    assert any("simulated on 20,000 rows" in remark for remark in said["remarks"])
+    assert any("simulated on 5,000 rows" in remark for remark in said["remarks"])
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from gatherbench.bench.model import disk_cache
-from gatherbench.bench.model.advise.sizes import MinibatchSizes
-from gatherbench.bench.model.disk_cache import (
+from gatherbench.bench.model.advise import caches
+from gatherbench.bench.model.advise.caches import (
     POLICIES,
     ROWS,
     Requests,
@@ -21,6 +20,7 @@ from gatherbench.bench.model.disk_cache import (
     keeping,
     requests_of,
 )
+from gatherbench.bench.model.advise.sizes import MinibatchSizes
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.knowledge import Knowledge
@@ -165,7 +165,7 @@ def test_belady_knows_a_superbatch_and_no_more(monkeypatch: pytest.MonkeyPatch) 
         ahead.append(known)
         return POLICIES["lru"](capacity, rows, known)
 
-    monkeypatch.setitem(disk_cache.POLICIES, "spy", remember)
+    monkeypatch.setitem(caches.POLICIES, "spy", remember)
     for minibatches in (1.0, 21.0, 1e6):
         hit_rate(Requests(4, (), (np.array([1]),), 1, minibatches), "spy", 0.5)
     assert ahead == [1000, 47, 1]

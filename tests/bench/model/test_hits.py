@@ -178,11 +178,7 @@ def learns_from_the_measured(_: pytest.MonkeyPatch, known: Knowledge) -> Knowled
 
 @pytest.mark.parametrize(
     ("make", "above_random", "below_oracle"),
-    [
-        (honest, True, True),
-        (reversed_scores, False, True),
-        (learns_from_the_measured, True, False),
-    ],
+    [(honest, True, True), (reversed_scores, False, True), (learns_from_the_measured, True, False)],
 )
 def test_dishonest_policies_are_told_apart(
     make: Callable[[pytest.MonkeyPatch, Knowledge], Knowledge],

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from gatherbench.bench.model.host_ranks import COLUMNS, WORK, epoch_of_ranks, host_ranks
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.model import FROM_ONE_RANK, model_tables
 
+from ..printed import printed
 from ..written_run import WORKLOAD, edit
 
 MakeRun = Callable[..., Path]
@@ -116,7 +115,7 @@ def test_what_cannot_be_expected_has_a_reason(
     assert len(lines)
     assert set(lines["reason"]) == {reason}
     assert lines["modelled_s"].isna().all()
-    assert reason in text_of(model_tables(load_run(folder)))
+    assert reason in printed(*model_tables(load_run(folder)))
 
 
 def test_a_series_that_one_rank_did_not_measure_has_a_reason(make_run: MakeRun) -> None:
@@ -136,27 +135,21 @@ def test_cores_are_those_that_the_plan_gives_a_case(make_run: MakeRun) -> None:
     assert line["modelled_s"] == pytest.approx(2.6)
 
 
-def text_of(parts: list[Any]) -> str:
-    console = Console(width=200, record=True, file=StringIO())
-    console.print(*parts)
-    return console.export_text()
-
-
 def test_the_table_stands_with_the_models(make_run: MakeRun) -> None:
     run = load_run(run_of_two(make_run))
-    said = text_of(model_tables(run))
+    said = printed(*model_tables(run))
     flat = " ".join(said.split())
     assert "GraphSAGE (2 ranks, strong scaling), and what one rank makes expect" in flat
     line = next(line for line in said.splitlines() if " naive " in line)
     assert line.split() == ["cpu_gather", "naive", "3.41", "1.30", "-62%", "cores"]
     assert FROM_ONE_RANK in flat
     assert "no roofline" in said
-    assert "ranks" not in text_of(model_tables(load_run(make_run("20261122-alone-abc123"))))
+    assert "ranks" not in printed(*model_tables(load_run(make_run("20261122-alone-abc123"))))
 
 
 def test_a_ratio_of_epochs_beside_other_work_is_marked(make_run: MakeRun) -> None:
     quiet, noisy = (load_run(run_of_two(make_run, cores)) for cores in (0.0, 1.5))
     assert not host_ranks(quiet)["disturbed"].any()
     assert host_ranks(noisy)["disturbed"].all()
-    line = next(x for x in text_of(model_tables(noisy)).splitlines() if " naive " in x)
+    line = next(x for x in printed(*model_tables(noisy)).splitlines() if " naive " in x)
     assert line.split()[4] == "-62%!"

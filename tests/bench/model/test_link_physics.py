@@ -173,10 +173,7 @@ def test_small_reads_are_not_predicted_from_the_link_alone(
     if not known_alone:
         assert part.bound == "unknown"
         assert all("link.round_trip" in reason for reason in part.seconds.unknown)
-    for more in (
-        {"link_round_trip": 1e-6},
-        {"read_page_visits": 1e7},
-    ):
+    for more in ({"link_round_trip": 1e-6}, {"read_page_visits": 1e7}):
         assert gpu_reads(load, machine(**more)).seconds.known
     # Narrow requests of a link that takes no more are those of whole lines.
     assert gpu_reads(reads({128: 1e6}), machine(link_max_request=32)).seconds.known

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from io import StringIO
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
@@ -35,6 +33,8 @@ from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.model import _table as model_table
 from gatherbench.strategies import registry
 from gatherbench.strategies.cpu_gather import CpuGather
+
+from ..printed import printed
 
 ShellRun = tuple[Result, Path]
 
@@ -290,9 +290,8 @@ def test_a_disk_has_rows_a_roof_and_a_reason(tmp_path: Path, profile: LinkProfil
     waited = rows["direct", "fetch", "wall_time"].value
     assert lines.loc["direct", "of_disk"] == pytest.approx(8.0 / (waited or 0))
     assert pd.isna(lines.loc["mapped", "of_disk"])
-    text = Console(width=200, record=True, file=StringIO())
-    text.print(model_table(profile.name, lines.reset_index()))
-    assert "disk" in text.export_text().splitlines()[1]
+    text = printed(model_table(profile.name, lines.reset_index()))
+    assert "disk" in text.splitlines()[1]
 
 
 def test_the_least_and_the_most_of_a_range_stand_in_the_rooflines(
@@ -335,6 +334,9 @@ def test_a_strategy_that_runs_on_no_gpu_is_predicted_for_none(
     found = {row.strategy: row for row in predict(run, profile) if row.stage == "epoch"}
     assert found["cpu_gather"].status == "ok"
     assert found["host_only"].reason == "unknown: unsupported: host memory only"
+    monkeypatch.setattr(HostOnly, "skip", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # a fault is no reason
+        predict(run, profile)
 
 
 def test_the_reads_that_a_case_keeps_in_flight_decide(tmp_path: Path, profile: LinkProfile) -> None:

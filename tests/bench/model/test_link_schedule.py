@@ -81,13 +81,10 @@ SECONDS = st.just(0.0) | st.floats(1e-9, 10)
 
 @given(
     st.lists(
-        st.tuples(SECONDS, st.sampled_from("ab"), st.floats(0.05, 1), st.booleans()),
-        max_size=8,
+        st.tuples(SECONDS, st.sampled_from("ab"), st.floats(0.05, 1), st.booleans()), max_size=8
     )
 )
-def test_no_resource_gives_more_than_it_has(
-    drawn: list[tuple[float, str, float, bool]],
-) -> None:
+def test_no_resource_gives_more_than_it_has(drawn: list[tuple[float, str, float, bool]]) -> None:
     activities = [Activity(s, {r: share}, reserved=kept) for s, r, share, kept in drawn]
     times = simulate(activities)
     for resource in "ab":
@@ -178,10 +175,7 @@ def check_limits(model: Epoch) -> None:
     # On two cores two workers take a gather on both of them half of its speed. It has 2 of its 3 s
     # behind it when the second pair is drawn, 4 s later, and then goes on alone. The others of
     # these 4 minibatches meet no one: 3 s of gathering, 2 of copying each, 1 of training at last.
-    busy = model(
-        parts(2.0, 2.0, 1.0, gather=3.0, by_kernel=False, workers=2, cores=2),
-        4,
-    )
+    busy = model(parts(2.0, 2.0, 1.0, gather=3.0, by_kernel=False, workers=2, cores=2), 4)
     assert busy.epoch_s == pytest.approx(2.0 + (4.0 + 1.0 + 2.0) + 3 * (3.0 + 2.0) + 1.0)
     # A long epoch goes on as the simulated one does.
     long = model(parts(1.0, 3.0, 2.0, lookahead=1), 1000)

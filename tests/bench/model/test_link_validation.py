@@ -123,3 +123,12 @@ def test_wide_rows_are_predicted_well_and_rows_of_a_few_bytes_are_not(
     # The rate of page visits is that of the largest table; over the middle one it is too low.
     assert errors.to_dict() == pytest.approx({2e6: 0.06, 2e7: 0.608, 1e8: 0.207}, abs=0.01)
     assert sorted_ids.loc[row_bytes <= 16, "error"].max() < -0.25
+
+
+def test_rows_of_probes_beside_the_runs_are_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "box" / "probes").mkdir(parents=True)
+    (tmp_path / "box" / "probes" / "rows.csv").write_text("span\n")
+    validate.main(tmp_path)
+    assert "published figures: none in" in capsys.readouterr().out

@@ -21,11 +21,11 @@ from gatherbench.bench.model.advise.rank import (
     pinned_need,
     table_on_gpu,
 )
-from gatherbench.bench.model.advise.show import headline
 from gatherbench.bench.model.advise.sizes import drawn_sizes
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import load_profile
+from gatherbench.bench.show.advice import headline
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.data_path import DataPath, total, zero_copy_path
@@ -161,11 +161,7 @@ GATHERED = MinibatchLoad(
     HALF, cpu_read_bytes=HALF, cpu_write_bytes=HALF, copy_engine_bytes=HALF, gpu_requests={}
 )
 BOTH = replace(
-    READ,
-    payload_bytes=2 * HALF,
-    cpu_read_bytes=HALF,
-    cpu_write_bytes=HALF,
-    copy_engine_bytes=HALF,
+    READ, payload_bytes=2 * HALF, cpu_read_bytes=HALF, cpu_write_bytes=HALF, copy_engine_bytes=HALF
 )
 
 

@@ -6,26 +6,26 @@ import json
 import math
 from dataclasses import replace
 from functools import cache
-from io import StringIO
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from gatherbench.bench.model import placement
 from gatherbench.bench.model.advise.question import Question, graph_of, graph_sizes
 from gatherbench.bench.model.advise.rank import Advice, Option, advise, average_load, gpu_need
-from gatherbench.bench.model.advise.show import headline, placements, render, to_json
 from gatherbench.bench.model.epoch import epoch_seconds
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.placement import Even, crosses, even_of, even_rate, even_words, sharded
 from gatherbench.bench.model.profile import LinkProfile, Range, load_profile
+from gatherbench.bench.show.advice import headline, placements, render, to_json
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.places import TABLE_SHARE
 from gatherbench.strategies.sharded import Sharded
+
+from ..printed import printed
 
 ROWS = 100e6
 #: 128 B with 20 B of header and framing, on 31.51 GB/s less 8 %.
@@ -161,9 +161,7 @@ def test_advice_knows_both_placements_in_the_same_words() -> None:
     assert found["sharded", "host,0,0"].pinned_bytes == table / 4
     # The placement is said wherever the choice is.
     advice = advice_on(ASKED)
-    console = Console(width=1000, file=StringIO())
-    console.print(render(advice))
-    said = console.file.getvalue()  # type: ignore[attr-defined]
+    said = printed(render(advice))
     for option in advice.ranked:
         assert option.placement in said
     first = advice.ranked[0]
@@ -233,6 +231,7 @@ def test_an_even_rate_of_parts_that_no_gpu_holds_is_none() -> None:
     said = even_words(even_of(advice))
     assert said.startswith("not known: a rank's part and its minibatches need ")
     assert said.endswith("GiB of GPU memory, and 8 GiB are there")
+    assert placements(advice)[0].endswith(f" at which rate of network a machine is {said}.")
     (sizes,) = graph_sizes(ASKED)
     part = average_load(Sharded(memory="gpu", ahead="0"), ASKED, sizes)
     assert gpu_need(part, ASKED, sizes) > GRAPH.table_bytes / 4

@@ -12,8 +12,8 @@ import pytest
 from gatherbench.bench.model.advise.answer import measured_epochs
 from gatherbench.bench.model.advise.question import Question, graph_of, graph_sizes
 from gatherbench.bench.model.advise.rank import MEASURED, MODELLED, advise
-from gatherbench.bench.model.advise.show import headline
 from gatherbench.bench.model.profile import load_profile
+from gatherbench.bench.show.advice import headline
 
 MACHINE = "cpu-amd-epyc-2c"  # the folder that make_run writes to
 GRAPH = graph_of(
@@ -69,10 +69,12 @@ def test_epochs_of_several_gpus_take_the_place_of_as_many(
 
 
 def test_what_was_measured_beside_other_work_says_so(make_run: Any) -> None:
+    make_run("20261120-busy-000000", backend="cuda", other_cores=1.5)
     run = make_run(backend="cuda", other_cores=1.5, beside=("cpu_gather", "pinned", 0))
     found = measured_epochs(QUESTION, results_of(run), MACHINE)
     said = [key for key, (_, source) in found.items() if source.endswith(", beside other work")]
     assert said == [("cpu_gather", "pinned")]
+    assert found[said[0]][1].startswith("measured: 20261121-quick-abc123"), "the newest"
 
 
 def test_an_older_quiet_run_is_taken_before_a_disturbed_one(make_run: Any) -> None:

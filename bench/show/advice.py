@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from math import isfinite
 from typing import Any
@@ -132,11 +133,12 @@ def render(advice: Advice) -> RenderableType:
         parts.append(Text("Paths of one rank are level: their order is closer than the model is."))
     parts.append(Text())
     if advice.ranked:
-        parts += [_ranking(advice), Text(), *_reasons(advice), *_kept(advice)]
-    parts += [Text(line) for line in placements(advice)]
+        reasons = (f"{', '.join(paths)}: {why}" for why, paths in _by_reason(advice.ranked))
+        parts += [_ranking(advice), Text(), *map(Text, reasons), *map(Text, _kept(advice))]
+    parts += map(Text, placements(advice))
     parts += _caches(advice)
-    for why, these in _by_reason(advice.unranked).items():
-        parts.append(Text(f"not ranked: {', '.join(these)}. {why}", style="yellow"))
+    for why, paths in _by_reason(advice.unranked):
+        parts.append(Text(f"not ranked: {', '.join(paths)}. {why}", style="yellow"))
     parts += [Text(), Text(_stands_on(advice))]
     parts += [Text(f"assumed or left out: {remark}", style="dim") for remark in advice.remarks]
     return Group(*parts)
@@ -162,6 +164,12 @@ def to_json(advice: Advice) -> dict[str, Any]:
         times = dict(zip(cases, option.epochs_s, strict=True)) if option.epochs_s else None
         return {**asdict(option), "epochs_s": times}
 
+    above = None
+    if advice.question.world > 1:
+        even = even_of(advice)
+        rates = [r.value if r.value is not None and isfinite(r.value) else None for r in even.rates]
+        at = dict(zip(even.ends, rates, strict=True))
+        above = {"constant": even.key, "rates": at, "said": even_words(even)}
     everything = (*advice.ranked, *advice.unranked, *advice.others)
     asked = asdict(question)
     asked["graph"].pop("assumed")
@@ -182,7 +190,7 @@ def to_json(advice: Advice) -> dict[str, Any]:
         },
         "profile": {"name": advice.profile.name, "unknown": advice.profile.unknown()},
         "strategies": [said(option) for option in everything],
-        "sharded_above": _even_json(advice),
+        "sharded_above": above,
         "disk_caches": [
             {
                 **asdict(cache),
@@ -218,19 +226,13 @@ def _ranking(advice: Advice) -> Table:
     return table
 
 
-def _reasons(advice: Advice) -> list[Text]:
-    """Why each stands where it does: sentences, which no column of a table would hold."""
-    paths = _by_reason(advice.ranked)
-    return [Text(f"{', '.join(these)}: {why}") for why, these in paths.items()]
-
-
-def _by_reason(options: Sequence[Option]) -> dict[str, list[str]]:
-    """Why, and the options of which that is said."""
-    paths: dict[str, list[str]] = {}
+def _by_reason(options: Sequence[Option]) -> Iterable[tuple[str, list[str]]]:
+    """Why each stands where it does, in a sentence, and the options of which that is said."""
+    paths: defaultdict[str, list[str]] = defaultdict(list)
     for option in options:
         why = option.reason if option.basis != MEASURED else f"{option.source}."
-        paths.setdefault(why, []).append(_name(option))
-    return paths
+        paths[why].append(_name(option))
+    return paths.items()
 
 
 def _caches(advice: Advice) -> list[RenderableType]:
@@ -265,24 +267,20 @@ def _caches(advice: Advice) -> list[RenderableType]:
     return [*lines, Text(), table, Text()]
 
 
-def _kept(advice: Advice) -> list[Text]:
+def _kept(advice: Advice) -> Iterator[str]:
     """Of paths that keep a part of the table: how much of it, why no more, and the variants."""
-    lines = []
     for option in advice.ranked:
-        rivals = [o for o in advice.others if _family(o) == _family(option)]
+        rivals = [other for other in advice.others if other.family == option.family]
         if not rivals:
             continue
         share = option.kept_bytes / advice.question.graph.table_bytes
         more = any(other.kept_bytes > option.kept_bytes for other in rivals)
         why = f"more gains less than {LEVEL - 1:.0%}" if more else "no variant that fits keeps more"
         those = ", ".join(f"{other.variant} {_times(other)}" for other in rivals)
-        lines.append(
-            Text(
-                f"{_name(option)} keeps {share:.0%} of the table, {gib(option.kept_bytes)}, in GPU"
-                f" memory: {why}. In its place could stand: {those}."
-            )
+        yield (
+            f"{_name(option)} keeps {share:.0%} of the table, {gib(option.kept_bytes)}, in GPU"
+            f" memory: {why}. In its place could stand: {those}."
         )
-    return lines
 
 
 def placements(advice: Advice) -> list[str]:
@@ -296,11 +294,8 @@ def placements(advice: Advice) -> list[str]:
     even = even_of(advice)
     network = even.key == "network.rate"
     what = "of network a machine" if network else "from its peers to each GPU"
-    words = even_words(even)
-    if words.startswith("not known"):
-        said = f"at which rate {what} is {words}"
-    else:
-        said = f"above {words} {what}"
+    words, known = even_words(even), all(rate.known for rate in even.rates)
+    said = f"above {words} {what}" if known else f"at which rate {what} is {words}"
     lines = [
         f"Modelled: sharded over {question.world} ranks in GPU memory the table is faster than"
         f" replicated in host memory and read in place (aligned_zero_copy) {said}."
@@ -309,9 +304,7 @@ def placements(advice: Advice) -> list[str]:
     parts = next((one for one in ranked if one.sharded), None)
     whole = next((one for one in ranked if not one.sharded), None)
     if parts is not None and whole is not None:
-        first, second = (
-            (parts, whole) if ranked.index(parts) < ranked.index(whole) else (whole, parts)
-        )
+        first, second = sorted((parts, whole), key=ranked.index)
         order = "is ahead of" if first.ahead_of(second) else "is not decided against"
         lines.append(
             f"{_name(first)} ({first.placement}, {_times(first)}) {order} {_name(second)}"
@@ -326,22 +319,6 @@ def placements(advice: Advice) -> list[str]:
     told = (f"{how} {'not known' if room is None else gib(room)}" for how, room in rooms.items())
     lines.append(f"The largest table, less what training needs: {', '.join(told)}.")
     return lines
-
-
-def _even_json(advice: Advice) -> dict[str, Any] | None:
-    if advice.question.world == 1:
-        return None
-    even = even_of(advice)
-    rates = [r.value if r.value is not None and isfinite(r.value) else None for r in even.rates]
-    return {
-        "constant": even.key,
-        "rates": dict(zip(even.ends, rates, strict=True)),
-        "said": even_words(even),
-    }
-
-
-def _family(option: Option) -> tuple[str, int]:
-    return option.strategy, option.lookahead
 
 
 def _to_know(advice: Advice) -> str:
