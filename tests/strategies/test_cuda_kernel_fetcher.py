@@ -23,21 +23,20 @@ from gatherbench.kernels.launch import Table
 from gatherbench.kernels.order import ORDERS, Order
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
 from gatherbench.strategies import (
+    cached_zero_copy,
     conformance,
-    cuda_cached,
     cuda_kernel_fetcher,
     cuda_overlap,
-    cuda_sharded,
     mps,
+    sharded,
 )
-from gatherbench.strategies.cuda_cached import CachedFetcher
+from gatherbench.strategies.cached_zero_copy import CachedFetcher, CachedZeroCopy
 from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
-from gatherbench.strategies.cuda_sharded import ShardedFetcher
-from gatherbench.strategies.knowledge import Ranks
-from gatherbench.strategies.rank_exchange import Exchange, Part
+from gatherbench.strategies.knowledge import NOTHING, Ranks
+from gatherbench.strategies.rank_exchange import Exchange
 from gatherbench.strategies.scores import Kept, Placed
 from gatherbench.strategies.set_cache import SetCache
-from gatherbench.strategies.sharded import kept_rows, own_rows
+from gatherbench.strategies.sharded import Part, Sharded, ShardedFetcher, kept_rows, own_rows
 
 HOST = torch.device("cpu")
 
@@ -49,6 +48,8 @@ class Notes:
         self.queue: list[tuple[str, str, object]] = []
         self.current = Stream(self, "training")
         self.sides = 0
+        #: Memory whose ids a gather has read, and on which stream.
+        self.read = set[tuple[int, str]]()
 
     def of(self, stream: str) -> list[tuple[str, object]]:
         return [(what, which) for name, what, which in self.queue if name == stream]
@@ -125,6 +126,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     ) -> None:
         assert ids.element_size() == point.index_bytes
         made.queue.append((made.current.name, "gather", out.data_ptr()))
+        made.read.add((ids.untyped_storage().data_ptr(), made.current.name))
         if ids.numel():
             size = table.num_rows * table.row_bytes
             raw = (ctypes.c_uint8 * size).from_address(table.address)
@@ -147,7 +149,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(cuda_kernel_fetcher, "with_index", lambda device: device)
-    for module in (cuda_kernel_fetcher, cuda_sharded, mps):
+    for module in (cuda_kernel_fetcher, sharded, mps):
         monkeypatch.setattr(module, "gather_into", gather)
     monkeypatch.setattr(cuda_kernel_fetcher, "architecture", lambda device: "sm_90")
     monkeypatch.setattr(cuda_kernel_fetcher, "load_gather", lambda point, arch: None)
@@ -195,21 +197,27 @@ def test_an_overlapped_fetch_waits_and_is_waited_for(notes: Notes) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("overlapped", [False, True])
 def test_memory_that_another_stream_uses_is_marked_for_it(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch, order: Order
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, order: Order, overlapped: bool
 ) -> None:
-    """Without the mark torch hands a buffer on, once it has grown, while it is still written."""
+    """Without the mark torch hands memory on while it is used: a buffer once it has grown, and
+    distinct ids, which were found on a stream of their own, as soon as the fetch is queued.
+    """
     marked: set[tuple[int, str]] = set()
     monkeypatch.setattr(
         torch.Tensor,
         "record_stream",
-        lambda self, stream: marked.add((self.data_ptr(), stream.name)),
+        lambda self, stream: marked.add((self.untyped_storage().data_ptr(), stream.name)),
     )
-    with opened(torch.randn(50, 4), order, overlapped=True) as fetcher:
+    with opened(torch.randn(50, 4), order, overlapped=overlapped) as fetcher:
         fetcher.submit(torch.tensor([3, 3, 7])).result()
     written = {(out, name) for name, what, out in notes.queue if what == "gather"}
     assert written
     assert written <= marked
+    # Sorted ids come from the stream that reads them.
+    assert len(notes.read) == (2 if order == "unique" else 1)
+    assert order == "sorted" or notes.read <= marked
 
 
 def test_buffers_are_used_in_turn(notes: Notes) -> None:
@@ -332,7 +340,7 @@ def test_host_rows_come_first_and_kept_ones_are_not_read_there(
 def test_cuda_is_asked_where_both_places_lie(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
     table = torch.zeros(conformance.NUM_ROWS, 3)
     host = {table.data_ptr(): "Host"}
-    for module in (cuda_kernel_fetcher, cuda_cached):
+    for module in (cuda_kernel_fetcher, cached_zero_copy):
         monkeypatch.setattr(module, "pointer_kind", lambda address: host.get(address, "Device"))
     with cached(table, hot(1)) as fetcher:
         found = [(one.part, one.expected, one.found) for one in fetcher.residency()]
@@ -396,32 +404,33 @@ def test_rows_are_arranged_beside_training_and_read_after_that(notes: Notes) -> 
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-@pytest.mark.parametrize("where", ["registered", "resident", "cached"])
+@pytest.mark.parametrize("where", ["host", "gpu", "cached"])
 def test_a_fetch_that_runs_ahead_is_confined_to_its_share(
     notes: Notes, monkeypatch: pytest.MonkeyPatch, where: str, ahead: int
 ) -> None:
     """And a rank has its part where it is to lie."""
     table, taken = torch.zeros(conformance.NUM_ROWS, 3), []
+    lies: list[str] = []
 
-    def opener(of: type[KernelFetcher], order: Order) -> Any:
-        def opened(rows: Tensor, *_: object, overlapped: bool) -> Any:
-            return of(rows, HOST, Memory(rows), [], "aligned", order, overlapped=overlapped)
+    def of(
+        made: type[KernelFetcher], rows: Tensor, _: object, memory: str, policy: str,
+        order: Order = "given", *, overlapped: bool,
+    ) -> Any:  # fmt: skip
+        lies.append(memory)
+        return made(rows, HOST, Memory(rows), [], policy, order, overlapped=overlapped)
 
-        return opened
-
+    monkeypatch.setattr(KernelFetcher, "of", classmethod(of))
     monkeypatch.setattr(cuda_overlap, "share_threads", lambda _, n: taken.append(n) or "a cap")
+    gpu, word = torch.device("cuda"), "1" if ahead else "0"
     if where == "cached":
-        monkeypatch.setattr(CachedFetcher, "registered", opener(CachedFetcher, "given"))
-        made: KernelFetcher = cuda_cached.open_cached(table, HOST, "aligned", hot(1), [], ahead)
+        made = CachedZeroCopy("random", ahead=word)._open(table, gpu, NOTHING)  # type: ignore[arg-type]
     else:
-        monkeypatch.setattr(ShardedFetcher, where, opener(ShardedFetcher, "unique"))
         part = part_of(table, Ranks(0, 1, 1), hot(1))
-        made = cuda_sharded.open_sharded(
-            part, HOST, "aligned", [], in_gpu=where == "resident", ahead=ahead
-        )
+        made = Sharded(where, word)._fetcher(part, table, gpu, [])  # type: ignore[arg-type]
     with made as fetcher:
         assert fetcher.lookahead == ahead
         told = [step.value for step in fetcher.setup if step.metric == "budget"]
+    assert lies == ["resident" if where == "gpu" else "registered"]
     assert taken == [10] * ahead
     assert told == [0.1] * ahead
 
@@ -432,7 +441,7 @@ def both(
 ) -> tuple[Tensor, mps.CudaTrainingSide, mps.CudaProducerSide]:
     """A table, and the CUDA halves of the producer's protocol, both in one process."""
     table = torch.arange(200.0).view(50, 4)
-    monkeypatch.setattr(KernelFetcher, "registered", lambda *_: opened(table))
+    monkeypatch.setattr(KernelFetcher, "of", lambda *_: opened(table))
     monkeypatch.setattr(mps, "IdBuffer", lambda kind, _device: IdBuffer(kind, HOST))
     here = mps.CudaTrainingSide(table, HOST)
     return table, here, mps.CudaProducerSide(table, 0, "aligned", here.handles())
