@@ -161,6 +161,42 @@ def opened(table: Tensor, order: Order = "given", *, overlapped: bool = False) -
     return KernelFetcher(table, HOST, memory, [], "aligned", order, overlapped=overlapped)
 
 
+@pytest.mark.parametrize(
+    ("memory", "kind", "time_metric", "size_metric"),
+    [
+        ("registered", "Host", "register_time", "registered"),
+        ("managed", "Managed", "managed_time", "managed"),
+        ("resident", "Device", "device_copy_time", "device_copy"),
+    ],
+)
+def test_what_making_a_table_readable_cost_is_told_and_a_failure_lets_it_go(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch,
+    memory: str, kind: str, time_metric: str, size_metric: str,
+) -> None:  # fmt: skip
+    table, made = torch.randn(50, 4), list[Memory]()
+    real, *rows = cuda_kernel_fetcher.MEMORIES[memory]
+    assert real.kind == kind  # type: ignore[attr-defined]
+
+    def make(tensor: Tensor, _device: int) -> Memory:
+        made.append(Memory(tensor))
+        made[-1].seconds = 0.5
+        return made[-1]
+
+    monkeypatch.setitem(cuda_kernel_fetcher.MEMORIES, memory, (make, *rows))  # type: ignore[arg-type]
+    with KernelFetcher.of(table, HOST, memory, "aligned") as fetcher:
+        told = [(step.metric, step.unit, step.value) for step in fetcher.setup]
+    assert told[:-1] == [(time_metric, "s", 0.5), (size_metric, "B", 50 * 16)]
+    assert told[-1][0] == "kernel_load_time"
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(cuda_kernel_fetcher, "load_gather", broken)
+    with pytest.raises(RuntimeError, match="no compiler"):
+        KernelFetcher.of(table, HOST, memory, "aligned")
+    assert [one.closed for one in made] == [True, True]
+
+
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("overlapped", [False, True])
 def test_the_rows_are_right_in_every_order(notes: Notes, order: Order, overlapped: bool) -> None:
