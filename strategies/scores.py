@@ -86,7 +86,17 @@ class Kept(Protocol):
         """Memory of the bookkeeping itself."""
 
     def step(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See ``SetCache.step``; of rows that stay no slot is filled."""
+        """Take one minibatch of ids ``[B]`` (int32 or int64, repeats allowed).
+
+        The caller has checked them, as ``Fetcher.submit`` does.
+
+        Returns:
+            slots: int64 ``[B]``, where the row of each position lies, or -1: it is not held. All
+                rows are read from these slots before any is filled.
+            fill: int64 ``[B]``, the slot that then takes the row of this position, or -1. Of the
+                positions of an id only the first has one, and no slot occurs twice. Empty where
+                rows are kept for good.
+        """
 
 
 def placed(policy: str, count: int, num_rows: int, knowledge: Knowledge) -> Placed:

@@ -161,6 +161,13 @@ def opened(table: Tensor, order: Order = "given", *, overlapped: bool = False) -
     return KernelFetcher(table, HOST, memory, [], "aligned", order, overlapped=overlapped)
 
 
+def brings_what_is_asked_for(fetcher: KernelFetcher, table: Tensor) -> None:
+    for name, ids in conformance.id_patterns(conformance.NUM_ROWS):
+        for kind in (torch.int32, torch.int64):
+            rows = fetcher.submit(ids.to(kind)).result()
+            assert same_bytes(rows, reference_gather(table, ids)) is None, (name, kind)
+
+
 @pytest.mark.parametrize(
     ("memory", "kind", "time_metric", "size_metric"),
     [
@@ -202,10 +209,7 @@ def test_what_making_a_table_readable_cost_is_told_and_a_failure_lets_it_go(
 def test_the_rows_are_right_in_every_order(notes: Notes, order: Order, overlapped: bool) -> None:
     table = conformance.random_table(conformance.NUM_ROWS, 37, torch.float16)
     with opened(table, order, overlapped=overlapped) as fetcher:
-        for name, ids in conformance.id_patterns(conformance.NUM_ROWS):
-            for kind in (torch.int32, torch.int64):
-                rows = fetcher.submit(ids.to(kind)).result()
-                assert same_bytes(rows, reference_gather(table, ids)) is None, (name, kind)
+        brings_what_is_asked_for(fetcher, table)
 
 
 def test_a_blocking_fetch_stays_on_the_callers_stream(notes: Notes) -> None:
@@ -346,10 +350,7 @@ def test_kept_rows_and_others_are_read_by_one_launch(
 ) -> None:
     table = conformance.random_table(conformance.NUM_ROWS, row_bytes, torch.int8)
     with cached(table, kept, overlapped=overlapped) as fetcher:
-        for name, ids in conformance.id_patterns(conformance.NUM_ROWS):
-            for kind in (torch.int32, torch.int64):
-                rows = fetcher.submit(ids.to(kind)).result()
-                assert same_bytes(rows, reference_gather(table, ids)) is None, (name, kind)
+        brings_what_is_asked_for(fetcher, table)
         launches = [which for _, what, which in notes.queue if what == "gather"]
         assert len(launches) == 2 * len(list(conformance.id_patterns(conformance.NUM_ROWS)))
 
@@ -408,10 +409,7 @@ def test_rows_of_other_ranks_are_put_in_their_place(
         part = part_of(table, Ranks(rank, world, world), kept)
         part.exchange._staged = staged  # gloo under tensors of a GPU
         with joined(part, overlapped=staged) as fetcher:
-            for name, ids in conformance.id_patterns(conformance.NUM_ROWS):
-                for kind in (torch.int32, torch.int64):
-                    rows = fetcher.submit(ids.to(kind)).result()
-                    assert same_bytes(rows, reference_gather(table, ids)) is None, (name, kind)
+            brings_what_is_asked_for(fetcher, table)
 
     assert on_ranks(world, work, tmp_path) == [None] * world
 
