@@ -17,12 +17,11 @@ from typing import ClassVar, Literal, cast
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.cuda_calls import pointer_kind
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.launch import Table
 from gatherbench.kernels.order import ReadOrder
 from gatherbench.strategies.base import Fetcher, Minibatches, Residency, SetupStep, Strategy
-from gatherbench.strategies.cuda_fetcher import RESIDENCY_SOURCE
+from gatherbench.strategies.cuda_fetcher import found_at
 from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
 from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, take_usual_share
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
@@ -229,9 +228,8 @@ class CachedFetcher(KernelFetcher):
         return time.perf_counter() - began
 
     def residency(self) -> tuple[Residency, ...]:
-        kind = pointer_kind(self._hot.data_ptr())
-        hot = Residency("Device", kind, RESIDENCY_SOURCE, "the part that is kept")
-        return (*super().residency(), hot)
+        kept = found_at(self._hot.data_ptr(), "Device", "the part that is kept")
+        return (*super().residency(), kept)
 
     def counts(self) -> dict[str, int]:
         torch.cuda.synchronize(self.device)

@@ -28,7 +28,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.cuda_calls import pointer_kind
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import (
     Table,
@@ -46,7 +45,7 @@ from gatherbench.kernels.mapped_memory import (
 from gatherbench.kernels.order import Order, ReadOrder, read_order
 from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Ticket
 from gatherbench.strategies.buffers import RowBuffer, TicketRing
-from gatherbench.strategies.cuda_fetcher import RESIDENCY_SOURCE, Staging, after, device_rows
+from gatherbench.strategies.cuda_fetcher import Staging, after, device_rows, found_at
 from gatherbench.strategies.places import with_index
 
 #: For ids and rows that lie in GPU memory already.
@@ -189,8 +188,7 @@ class KernelFetcher(Fetcher):
     def residency(self) -> tuple[Residency, ...]:
         if self.memory.size_bytes == 0:
             return ()
-        found = pointer_kind(self.memory.address)
-        return (Residency(self.memory.kind, found, RESIDENCY_SOURCE),)
+        return (found_at(self.memory.address, self.memory.kind),)
 
     def _submit(self, ids: Tensor) -> Ticket:
         place = self._ring.claim()

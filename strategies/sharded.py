@@ -15,14 +15,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.cuda_calls import pointer_kind
 from gatherbench.kernels.host_gather import HostGather
 from gatherbench.kernels.host_memory import empty_table, resident_copy
 from gatherbench.kernels.launch import Table, gather_into
 from gatherbench.kernels.mapped_memory import DeviceCopy
 from gatherbench.kernels.order import ReadOrder
 from gatherbench.strategies.base import Fetcher, Minibatches, Residency, SetupStep, Strategy
-from gatherbench.strategies.cuda_fetcher import RESIDENCY_SOURCE
+from gatherbench.strategies.cuda_fetcher import found_at
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, take_usual_share
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
@@ -270,8 +269,7 @@ class ShardedFetcher(KernelFetcher):
         found = super().residency()
         if self._hot.size_bytes == 0:
             return found
-        kind = pointer_kind(self._hot.address)
-        return (*found, Residency("Device", kind, RESIDENCY_SOURCE, "the part that is kept"))
+        return (*found, found_at(self._hot.address, "Device", "the part that is kept"))
 
     def counts(self) -> dict[str, int]:
         return {"rows_on_device": self._hits}

@@ -23,8 +23,8 @@ from gatherbench.kernels.launch import Table
 from gatherbench.kernels.order import ORDERS, Order
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
 from gatherbench.strategies import (
-    cached_zero_copy,
     conformance,
+    cuda_fetcher,
     cuda_kernel_fetcher,
     cuda_overlap,
     mps,
@@ -180,7 +180,7 @@ def test_what_making_a_table_readable_cost_is_told_and_a_failure_lets_it_go(
     notes: Notes, monkeypatch: pytest.MonkeyPatch,
     memory: str, kind: str, time_metric: str, size_metric: str,
 ) -> None:  # fmt: skip
-    table, made = torch.randn(50, 4), list[Memory]()
+    table, made = torch.randn(50, 100), list[Memory]()
     real, *rows = cuda_kernel_fetcher.MEMORIES[memory]
     assert real.kind == kind  # type: ignore[attr-defined]
 
@@ -190,10 +190,14 @@ def test_what_making_a_table_readable_cost_is_told_and_a_failure_lets_it_go(
         return made[-1]
 
     monkeypatch.setitem(cuda_kernel_fetcher.MEMORIES, memory, (make, *rows))  # type: ignore[arg-type]
-    with KernelFetcher.of(table, HOST, memory, "aligned") as fetcher:
+    with KernelFetcher.of(table, HOST, memory, "aligned", "unique", overlapped=True) as fetcher:
         told = [(step.metric, step.unit, step.value) for step in fetcher.setup]
-    assert told[:-1] == [(time_metric, "s", 0.5), (size_metric, "B", 50 * 16)]
+        assert {point.shift for point in fetcher.points.values()} == {"circular"}
+        assert fetcher.lookahead == 1
+        fetcher.submit(torch.tensor([7, 7, 3])).result()
+    assert told[:-1] == [(time_metric, "s", 0.5), (size_metric, "B", 50 * 400)]
     assert told[-1][0] == "kernel_load_time"
+    assert [what for _, what, _ in notes.queue].count("gather") == 2, "distinct rows, then all"
 
     def broken(*_: object) -> None:
         raise RuntimeError("no compiler")
@@ -355,6 +359,22 @@ def test_kept_rows_and_others_are_read_by_one_launch(
         assert len(launches) == 2 * len(list(conformance.id_patterns(conformance.NUM_ROWS)))
 
 
+def test_a_table_is_let_go_where_there_is_no_room_for_the_kept_rows(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = torch.zeros(conformance.NUM_ROWS, 3)
+    fetcher = CachedFetcher(table, HOST, Memory(table), [], "aligned")
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(CachedFetcher, "of", lambda *_, **__: fetcher)
+    monkeypatch.setattr(CachedFetcher, "keep", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        CachedZeroCopy("random")._open(table, torch.device("cuda"), NOTHING)
+    assert fetcher.memory.closed  # type: ignore[attr-defined]
+
+
 def test_host_rows_come_first_and_kept_ones_are_not_read_there(
     notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,8 +397,7 @@ def test_host_rows_come_first_and_kept_ones_are_not_read_there(
 def test_cuda_is_asked_where_both_places_lie(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
     table = torch.zeros(conformance.NUM_ROWS, 3)
     host = {table.data_ptr(): "Host"}
-    for module in (cuda_kernel_fetcher, cached_zero_copy):
-        monkeypatch.setattr(module, "pointer_kind", lambda address: host.get(address, "Device"))
+    monkeypatch.setattr(cuda_fetcher, "pointer_kind", lambda address: host.get(address, "Device"))
     with cached(table, hot(1)) as fetcher:
         found = [(one.part, one.expected, one.found) for one in fetcher.residency()]
     assert found == [("the table", "Host", "Host"), ("the part that is kept", "Device", "Device")]
