@@ -30,6 +30,7 @@ from gatherbench.strategies import (
     mps,
     sharded,
 )
+from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.cached_zero_copy import CachedFetcher, CachedZeroCopy
 from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
 from gatherbench.strategies.knowledge import NOTHING, Ranks
@@ -48,8 +49,9 @@ class Notes:
         self.queue: list[tuple[str, str, object]] = []
         self.current = Stream(self, "training")
         self.sides = 0
-        #: Memory whose ids a gather has read, and on which stream.
-        self.read = set[tuple[int, str]]()
+        #: Memory that a gather has written rows to, or read ids from, and on which stream.
+        self.written, self.read = set[tuple[int, str]](), set[tuple[int, str]]()
+        self.marked = set[tuple[int, str]]()
 
     def of(self, stream: str) -> list[tuple[str, object]]:
         return [(what, which) for name, what, which in self.queue if name == stream]
@@ -106,6 +108,10 @@ class Memory:
         self.closed = True
 
 
+def memory_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     """torch.cuda with streams that take notes and do their work at once, on the host."""
@@ -126,7 +132,8 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     ) -> None:
         assert ids.element_size() == point.index_bytes
         made.queue.append((made.current.name, "gather", out.data_ptr()))
-        made.read.add((ids.untyped_storage().data_ptr(), made.current.name))
+        made.written.add((memory_of(out), made.current.name))
+        made.read.add((memory_of(ids), made.current.name))
         if ids.numel():
             size = table.num_rows * table.row_bytes
             raw = (ctypes.c_uint8 * size).from_address(table.address)
@@ -144,7 +151,11 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: made.current)
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+    monkeypatch.setattr(
+        torch.Tensor,
+        "record_stream",
+        lambda self, stream: made.marked.add((memory_of(self), stream.name)),
+    )
     monkeypatch.setattr(torch.cuda, "Stream", side)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
@@ -243,25 +254,17 @@ def test_an_overlapped_fetch_waits_and_is_waited_for(notes: Notes) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("overlapped", [False, True])
 def test_memory_that_another_stream_uses_is_marked_for_it(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch, order: Order, overlapped: bool
+    notes: Notes, order: Order, overlapped: bool
 ) -> None:
     """Without the mark torch hands memory on while it is used: a buffer once it has grown, and
     distinct ids, which were found on a stream of their own, as soon as the fetch is queued.
     """
-    marked: set[tuple[int, str]] = set()
-    monkeypatch.setattr(
-        torch.Tensor,
-        "record_stream",
-        lambda self, stream: marked.add((self.untyped_storage().data_ptr(), stream.name)),
-    )
     with opened(torch.randn(50, 4), order, overlapped=overlapped) as fetcher:
         fetcher.submit(torch.tensor([3, 3, 7])).result()
-    written = {(out, name) for name, what, out in notes.queue if what == "gather"}
-    assert written
-    assert written <= marked
+    assert len(notes.written) == len(notes.read) == (2 if order == "unique" else 1)
+    assert notes.written <= notes.marked
     # Sorted ids come from the stream that reads them.
-    assert len(notes.read) == (2 if order == "unique" else 1)
-    assert order == "sorted" or notes.read <= marked
+    assert order == "sorted" or notes.read <= notes.marked
 
 
 def test_buffers_are_used_in_turn(notes: Notes) -> None:
@@ -448,8 +451,11 @@ def test_rows_are_arranged_beside_training_and_read_after_that(notes: Notes) -> 
     table = conformance.random_table(conformance.NUM_ROWS, 37, torch.int8)
     with joined(part_of(table, Ranks(0, 1, 1), hot(7)), overlapped=True) as fetcher:
         fetcher.submit(torch.tensor([7, 9])).result()
-    streams = {name for name, what, _ in notes.queue if what == "gather"}
-    assert streams == {"side1"}
+        assert {stream for _, stream in notes.written} == {"side1"}
+        assert notes.written | notes.read <= notes.marked
+        notes.marked.clear()
+        served = fetcher._serve(torch.tensor([3, 5]))
+        assert notes.marked == {(memory_of(served), notes.current.name)}
     side = notes.of("side1")
     arranged = [event for what, event in notes.of("side2") if what == "record"][-1]
     first = next(k for k, (what, _) in enumerate(side) if what == "gather")
@@ -463,13 +469,14 @@ def test_a_fetch_that_runs_ahead_is_confined_to_its_share(
 ) -> None:
     """And a rank has its part where it is to lie."""
     table, taken = torch.zeros(conformance.NUM_ROWS, 3), []
-    lies: list[str] = []
+    lies: list[tuple[str, str]] = []
+    shard = SetupStep("shard", "B", 1.0, "by hand")
 
     def of(
         made: type[KernelFetcher], rows: Tensor, _: object, memory: str, policy: str,
         order: Order = "given", *, overlapped: bool,
     ) -> Any:  # fmt: skip
-        lies.append(memory)
+        lies.append((memory, order))
         return made(rows, HOST, Memory(rows), [], policy, order, overlapped=overlapped)
 
     monkeypatch.setattr(KernelFetcher, "of", classmethod(of))
@@ -479,11 +486,13 @@ def test_a_fetch_that_runs_ahead_is_confined_to_its_share(
         made = CachedZeroCopy("random", ahead=word)._open(table, gpu, NOTHING)  # type: ignore[arg-type]
     else:
         part = part_of(table, Ranks(0, 1, 1), hot(1))
-        made = Sharded(where, word)._fetcher(part, table, gpu, [])  # type: ignore[arg-type]
+        made = Sharded(where, word)._fetcher(part, table, gpu, [shard])  # type: ignore[arg-type]
     with made as fetcher:
         assert fetcher.lookahead == ahead
         told = [step.value for step in fetcher.setup if step.metric == "budget"]
-    assert lies == ["resident" if where == "gpu" else "registered"]
+        assert (shard in fetcher.setup) == (where != "cached")
+    order = "given" if where == "cached" else "unique"
+    assert lies == [("resident" if where == "gpu" else "registered", order)]
     assert taken == [10] * ahead
     assert told == [0.1] * ahead
 
