@@ -295,6 +295,7 @@ def test_the_sizes_are_those_of_the_generated_twins() -> None:
     twins = {shape.name.removesuffix("-like"): shape for shape in named_shapes()}
     for name in ("ogbn-products", "ogbn-papers100M"):
         spec = OgbSource(name).estimate(1.0)
+        assert spec.notes[-1] == "repeated edges merged, self-loops kept"
         twin = twins[name.removeprefix("ogbn-")]
         assert (spec.num_nodes, spec.num_edges) == (twin.nodes, twin.edges)
         assert (spec.feature_dim, spec.num_classes) == (twin.feature_dim, twin.num_classes)
