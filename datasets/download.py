@@ -15,6 +15,7 @@ import tempfile
 import tomllib
 import urllib.request
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +27,38 @@ _CHUNK = 1 << 20
 _TIMEOUT_S = 60
 
 
-def published(name: str) -> dict[str, Any]:
-    """What ``downloads.toml`` says of a graph."""
-    text = Path(__file__).with_name("downloads.toml").read_text()
-    return tomllib.loads(text)[name]
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A graph of ``downloads.toml``; whoever can make it derives from this."""
 
+    name: str
+    scalable: bool = False
 
-def published_spec(name: str, scale: float, *notes: str) -> DatasetSpec:
-    """The sizes of a graph as they were published; ``notes`` follow those of the file."""
-    known = published(name)
-    return DatasetSpec(
-        name=name,
-        scale=scale,
-        num_nodes=known["nodes"],
-        num_edges=known["edges"],
-        feature_dim=known["feature_dim"],
-        feature_dtype="float32",
-        num_classes=known["num_classes"],
-        source=known["source"],
-        licence=known["licence"],
-        notes=(*known["notes"], *notes),
-    )
+    @property
+    def known(self) -> dict[str, Any]:
+        """What the file says of it."""
+        text = Path(__file__).with_name("downloads.toml").read_text()
+        return tomllib.loads(text)[self.name]
+
+    @property
+    def summary(self) -> str:
+        return str(self.known["summary"])
+
+    def estimate(self, scale: float) -> DatasetSpec:
+        """The sizes as they were published."""
+        known = self.known
+        return DatasetSpec(
+            name=self.name,
+            scale=scale,
+            num_nodes=known["nodes"],
+            num_edges=known["edges"],
+            feature_dim=known["feature_dim"],
+            feature_dtype="float32",
+            num_classes=known["num_classes"],
+            source=known["source"],
+            licence=known["licence"],
+            notes=tuple(known["notes"]),
+        )
 
 
 def fetch_folder(

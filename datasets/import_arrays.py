@@ -9,7 +9,6 @@ the names that a ``Data`` asks for stand for an empty class of ours.
 from __future__ import annotations
 
 import contextlib
-import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets.dataset import SPLITS, DatasetError
-from gatherbench.datasets.npz_stream import CHUNK, StoredArray, members, stored_array
+from gatherbench.datasets.npz_stream import (
+    CHUNK,
+    StoredArray,
+    explained,
+    members,
+    stored_array,
+)
 
 #: The splits by their names in PyG's ``Data``, and all that is taken of one beside the edges.
 MASKS = tuple(f"{split}_mask" for split in SPLITS)
@@ -32,7 +37,6 @@ ARRAY_FILES = (".npy", ".npz", *_TORCH_FILES)
 
 _PYG = "torch_geometric.data"
 _HETERO = f"{_PYG}.hetero_data.HeteroData"
-_BROKEN = (OSError, ValueError, RuntimeError, TypeError, AttributeError, KeyError, EOFError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,24 +140,20 @@ def load_tensors(path: Path) -> dict[str, NDArray[Any]]:
     import torch
 
     names = ("data.Data", "data.DataEdgeAttr", "data.DataTensorAttr", "storage.GlobalStorage")
-    try:
-        with _only([(_Record, f"{_PYG}.{name}") for name in names]):
-            asked = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-            if _HETERO in asked:
-                raise DatasetError(
-                    f"{path}: a HeteroData, and graphs here have one kind of nodes: save "
-                    "data.to_homogeneous(), or one edge type of it as a Data"
-                )
-            if asked:
-                raise DatasetError(
-                    f"{path}: asks for {', '.join(asked)}, and is not loaded, as that could run "
-                    "code; save a Data that holds tensors only"
-                )
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except DatasetError:
-        raise
-    except (*_BROKEN, pickle.UnpicklingError) as error:
-        raise DatasetError(f"{path}: cannot be read ({error}); torch.save it again") from error
+    known = [(_Record, f"{_PYG}.{name}") for name in names]
+    with explained(f"{path}: cannot be read", "torch.save it again"), _only(known):
+        asked = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        if _HETERO in asked:
+            raise DatasetError(
+                f"{path}: a HeteroData, and graphs here have one kind of nodes: save "
+                "data.to_homogeneous(), or one edge type of it as a Data"
+            )
+        if asked:
+            raise DatasetError(
+                f"{path}: asks for {', '.join(asked)}, and is not loaded, as that could run "
+                "code; save a Data that holds tensors only"
+            )
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if isinstance(content, tuple) and content:  # what PyG's data sets save: data, slices, class
         content = content[0]
     if isinstance(content, _Record):

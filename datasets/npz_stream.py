@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import pickle
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -30,7 +31,12 @@ _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-_BROKEN = (OSError, KeyError, ValueError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile)
+#: What NumPy, pandas, torch and zip raise on a damaged file.
+_BROKEN = (
+    *(OSError, EOFError, ValueError, RuntimeError, KeyError, TypeError, AttributeError),
+    *(zlib.error, zipfile.BadZipFile, pickle.UnpicklingError),
+)
+_AGAIN = "fetch or save it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +156,7 @@ def members(path: Path) -> list[str]:
     Raises:
         DatasetError: it is no such archive.
     """
-    with _explained(str(path)), zipfile.ZipFile(path) as archive:
+    with explained(f"{path}: cannot be read", _AGAIN), zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
@@ -158,7 +164,7 @@ def members(path: Path) -> list[str]:
 def _opened(path: Path, member: str) -> Iterator[tuple[IO[bytes], int]]:
     """A member of an archive, and its length."""
     with (
-        _explained(_where(path, member)),
+        explained(f"{_where(path, member)}: cannot be read", _AGAIN),
         zipfile.ZipFile(path) as archive,
         archive.open(f"{member}.npy") as packed,
     ):
@@ -174,10 +180,15 @@ def _where(path: Path, member: str) -> str:
 
 
 @contextlib.contextmanager
-def _explained(where: str) -> Iterator[None]:
+def explained(what: str, remedy: str) -> Iterator[None]:
+    """Says ``what`` a damaged file is and does, why, and the ``remedy``.
+
+    Raises:
+        DatasetError: for whatever a library raises.
+    """
     try:
         yield
     except DatasetError:
         raise
     except _BROKEN as error:
-        raise DatasetError(f"{where}: cannot be read ({error}); fetch or save it again") from error
+        raise DatasetError(f"{what} ({error}); {remedy}") from error

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,38 +22,29 @@ from numpy.typing import NDArray
 
 from gatherbench.datasets.columns import columns, edge_keys
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
-from gatherbench.datasets.download import fetch_folder, published, published_spec
-from gatherbench.datasets.npz_stream import float_rows, stored_array
+from gatherbench.datasets.download import Published, fetch_folder
+from gatherbench.datasets.npz_stream import explained, float_rows, stored_array
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
+_ANEW = "remove the folder to download it anew"
 Splits = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
-class OgbSource:
+class OgbSource(Published):
     """``ogbn-arxiv``, ``ogbn-products`` or ``ogbn-papers100M``.
 
     OGB's own folder, e.g. ``ogbn_arxiv``, is looked for in ``raw/`` beside the dataset folders,
     and downloaded to there if it is missing.
     """
 
-    name: str
-    scalable: bool = False
-
-    @property
-    def summary(self) -> str:
-        return str(published(self.name)["summary"])
-
-    def estimate(self, scale: float) -> DatasetSpec:
-        return published_spec(self.name, scale, "repeated edges merged, self-loops kept")
-
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
         nodeproppred = import_nodeproppred()
         raw = folder.parent / "raw" / self.name.replace("-", "_")
         meta = _meta(nodeproppred, self.name)
         if not raw.exists():
-            checksum = published(self.name).get("sha256")
+            checksum = self.known.get("sha256")
             fetch_folder(meta["url"], meta["download_name"], raw, progress, checksum)
         _check_release(raw, meta)
         splits = _splits(raw / "split" / meta["split"])
@@ -72,14 +62,14 @@ class OgbSource:
         import pandas as pd
         from ogb.io.read_graph_raw import read_csv_graph_raw
 
-        with _quiet(), _explained(raw):
+        with _quiet(), explained(f"{raw}: ogb cannot read it", _ANEW):
             graph = read_csv_graph_raw(str(raw), add_inverse_edge)[0]
             labels = classes(pd.read_csv(raw / "node-label.csv.gz", header=None).to_numpy())
         source, target = graph["edge_index"]
         features = graph["node_feat"]
         if features is None:  # OGB's reader takes a missing file for a graph without features
             raise DatasetError(f"{raw / 'node-feat.csv.gz'}: missing; remove {raw.parent}")
-        symmetrise = published(self.name)["symmetrise"]
+        symmetrise = self.known["symmetrise"]
         pairs = [(source, target)]
         keys = edge_keys(pairs, len(source), len(features), str(raw), symmetrise)
         spec = self._spec(features.shape, len(keys))
@@ -172,22 +162,11 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _explained(raw: Path) -> Iterator[None]:
-    """Turns what OGB, pandas and NumPy raise on a damaged file into a remedy."""
-    try:
-        yield
-    except (OSError, EOFError, KeyError, ValueError, RuntimeError, zlib.error) as error:
-        raise DatasetError(
-            f"{raw}: ogb cannot read it ({error}); remove the folder to download it anew"
-        ) from error
-
-
 def _splits(folder: Path) -> Splits:
     """The train, validation and test ids, from the text files that OGB publishes."""
     import pandas as pd
 
-    with _explained(folder):
+    with explained(f"{folder}: ogb cannot read it", _ANEW):
         train, val, test = (
             pd.read_csv(folder / f"{part}.csv.gz", header=None).to_numpy(np.int64)[:, 0]
             for part in ("train", "valid", "test")

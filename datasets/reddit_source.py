@@ -12,29 +12,21 @@ from pathlib import Path
 import numpy as np
 
 from gatherbench.datasets.columns import columns, edge_keys
-from gatherbench.datasets.dataset import DatasetError, DatasetSpec
-from gatherbench.datasets.download import fetch_folder, published, published_spec
+from gatherbench.datasets.dataset import DatasetError
+from gatherbench.datasets.download import Published, fetch_folder
 from gatherbench.datasets.npz_stream import float_rows, stored_array
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
 
 @dataclass(frozen=True, slots=True)
-class RedditSource:
+class RedditSource(Published):
     """What ``torch_geometric.datasets.Reddit`` reads, in its folder: ``raw/reddit``."""
 
     name: str = "reddit"
-    scalable: bool = False
-
-    @property
-    def summary(self) -> str:
-        return str(published(self.name)["summary"])
-
-    def estimate(self, scale: float) -> DatasetSpec:
-        return published_spec(self.name, scale)
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        known = published(self.name)
+        known = self.known
         raw = folder.parent / "raw" / "reddit" / "raw"
         if not raw.exists():
             fetch_folder(known["url"], ".", raw, progress, known["sha256"])

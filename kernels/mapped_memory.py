@@ -164,7 +164,7 @@ class DeviceCopy(MappedMemory):
 
     kind: ClassVar[str] = "Device"
 
-    def __init__(self, table: Tensor, device: torch.device) -> None:
+    def __init__(self, table: Tensor, device: torch.device | int) -> None:
         super().__init__(table)
         begin = time.perf_counter()
         self.tensor = table.to(device)

@@ -37,22 +37,14 @@ class ReadOrder:
     expand: Tensor | None = None
 
 
-def as_order(word: str) -> Order:
-    """``word`` as an order; ``ValueError`` if it is none."""
-    for order in ORDERS:
-        if order == word:
-            return order
-    raise ValueError(f"order = {word!r}: expected one of {', '.join(ORDERS)}")
-
-
-def read_order(ids: Tensor, order: Order) -> ReadOrder:
+def read_order(ids: Tensor, order: str) -> ReadOrder:
     """Arrange a batch of ids (``[B]``, int32 or int64, on any device).
 
     ``sorted`` queues its work; ``unique`` has to know how many there are, so on a GPU the host
     waits for the current stream.
 
     Raises:
-        ValueError: no such order.
+        ValueError: ``order`` is none of :data:`ORDERS`.
     """
     if order == "given":
         return ReadOrder(ids)

@@ -187,10 +187,6 @@ class RequestRow:
         return self.counts.num_requests / self.counts.rows
 
     @property
-    def mean_request_bytes(self) -> float:
-        return self.counts.read_bytes / self.counts.num_requests
-
-    @property
     def link_efficiency(self) -> float:
         """Wanted bytes over all bytes on the link, sectors' spare bytes and headers included."""
         return self.counts.rows * self.row_bytes / self.counts.link_bytes()

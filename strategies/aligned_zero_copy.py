@@ -50,7 +50,7 @@ class AlignedZeroCopy(Strategy):
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
-            return KernelFetcher.mapped(features, device, self.memory, POLICY, self.order)
+            return KernelFetcher.of(features, device, self.memory, POLICY, self.order)
         paths: dict[str, type[HostPath]] = {
             "given": DirectPath,
             "sorted": SortedPath,

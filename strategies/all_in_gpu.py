@@ -44,5 +44,5 @@ class AllInGpu(Strategy):
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
-            return KernelFetcher.resident(features, device, "unaligned")
+            return KernelFetcher.of(features, device, "resident", "unaligned")
         return HostFetcher(DirectPath(resident_copy(features)), features, lookahead=0)

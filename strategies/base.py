@@ -27,6 +27,7 @@ from gatherbench.kernels.table_file import LATENCY_BINS as LATENCY_BINS  # noqa:
 from gatherbench.plugins import nearest
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
+from gatherbench.strategies.places import path_skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,13 +270,13 @@ class Strategy(ABC):
         said = (v for k, v in fields.items() if k not in self.unsaid or v != defaults[k])
         return ",".join(map(str, said)) or "default"
 
-    @abstractmethod
     def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        """Why this strategy cannot run on ``device``, or ``None`` when it can.
+        """Why this strategy cannot run on ``device``, or ``None``: on the host and a GPU it can.
 
         ``table_bytes`` is the size of the feature table, 0 if not known yet, for one that needs
         room. Of a GPU that is not here the answer is ``no_device: …``, unless it runs on none.
         """
+        return path_skip(device)
 
     def surroundings(self, device: torch.device) -> AbstractContextManager[object]:
         """What has to be there before the process first touches ``device``; nothing, as a rule.

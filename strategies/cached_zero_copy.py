@@ -8,59 +8,35 @@ while it fetches (``set_cache.py``). One launch reads both places.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, cast
+from typing import ClassVar, Literal, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.kernels.host_memory import empty_table
-from gatherbench.strategies.base import Fetcher, Minibatches, SetupStep, Strategy
-from gatherbench.strategies.cuda_cached import open_cached
-from gatherbench.strategies.cuda_overlap import USUAL_BUDGET
+from gatherbench.kernels.launch import Table
+from gatherbench.kernels.order import ReadOrder
+from gatherbench.strategies.base import Fetcher, Minibatches, Residency, SetupStep, Strategy
+from gatherbench.strategies.cuda_fetcher import found_at
+from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
+from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, take_usual_share
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import HostFetcher, HostPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.places import kernel_skip, no_room
-from gatherbench.strategies.scores import (
-    Kept,
-    Placed,
-    hottest,
-    out_degree,
-    random_scores,
-    reverse_pagerank,
-    times_asked,
-)
-from gatherbench.strategies.set_cache import Policy, SetCache
+from gatherbench.strategies.scores import ASIDE, NEEDS, Kept, Placed, placed
+from gatherbench.strategies.set_cache import DeviceSetCache, Policy, SetCache
 
 #: The launch policy on a GPU.
 POLICY = "aligned"
-#: Epochs that ``presampled`` draws to count: of GNNLab's PreSC#K the K.
-SAMPLED_EPOCHS = 1
 #: Part of the free memory that ``free`` fills: the training needs the rest.
 SHARE_OF_FREE = 0.5
-
-#: What a static policy has to know.
-NEEDS: dict[str, tuple[Need, ...]] = {
-    "presampled": ("earlier", "graph"),
-    "degree": ("graph",),
-    "reverse_pagerank": ("graph",),
-    "weighted_reverse_pagerank": ("graph", "training_ids"),
-    "oracle": ("measured",),
-}
-#: Policies that rank the rows before training.
-SCORED = (*NEEDS, "random")
-#: Policies that nobody would train with.
-ASIDE = {
-    "oracle": "the bound: it knows the minibatches that are measured",
-    "random": "the control: rows drawn by lot",
-}
+#: Rows that travel at a time when the kept ones are filled.
+_FILL_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -158,53 +134,23 @@ class CachedZeroCopy(Strategy):
             SetupStep("location", "B", kept.state_bytes, "of what says where a row lies"),
         ]
         if device.type == "cuda":
-            return open_cached(features, device, POLICY, kept, setup, self.lookahead)
+            ahead = self.lookahead > 0
+            opened = CachedFetcher.of(features, device, "registered", POLICY, overlapped=ahead)
+            try:
+                seconds = opened.keep(features, kept)
+                if ahead:
+                    take_usual_share(opened)
+            except BaseException:
+                opened.close()
+                raise
+            clock = "time.perf_counter, copying the rows to the GPU"
+            opened.setup += [*setup, SetupStep("fill_time", "s", seconds, clock)]
+            return opened
         path = CachedPath(features, kept)
         fetcher = HostFetcher(path, features, self.lookahead)
         clock = "time.perf_counter, copying the rows that are kept"
         fetcher.setup = [*setup, SetupStep("fill_time", "s", path.fill_seconds, clock)]
         return fetcher
-
-
-def placed(policy: str, count: int, num_rows: int, knowledge: Knowledge) -> Placed:
-    """The ``count`` rows with the highest scores.
-
-    Raises:
-        ValueError: the graph has another number of nodes than the table has rows.
-    """
-    graph = knowledge.graph
-    if graph is not None and len(graph.indptr) != num_rows + 1:
-        nodes = len(graph.indptr) - 1
-        raise ValueError(f"the graph has {nodes} nodes and the table {num_rows} rows")
-    hot = np.empty(0, np.int64)
-    if count:
-        hot = hottest(scores(policy, num_rows, knowledge), count)
-    slots = np.full(num_rows, -1, np.int32)
-    slots[hot] = np.arange(len(hot), dtype=np.int32)
-    return Placed(hot, slots)
-
-
-@functools.lru_cache(maxsize=4)  # paths that keep more or fewer rows have the same scores
-def scores(policy: str, num_rows: int, known: Knowledge) -> NDArray[Any]:
-    """How much each row deserves to be kept, by a static policy: ``[N]``."""
-    if policy == "random":
-        return random_scores(num_rows, seed=0)
-    if policy == "oracle":
-        assert known.measured is not None
-        return times_asked(known.measured, num_rows)
-    assert known.graph is not None
-    indptr, indices = known.graph.indptr, known.graph.indices
-    if policy == "presampled":
-        assert known.earlier is not None
-        drawn = (ids for epoch in range(SAMPLED_EPOCHS) for ids in known.earlier(epoch))
-        # Rows that were asked for as often, or never, go by their degree.
-        times, degree = times_asked(drawn, num_rows), out_degree(indptr, indices)
-        found: NDArray[np.float64] = times + degree / (degree.max(initial=0) + 1.0)
-        return found
-    if policy == "degree":
-        return out_degree(indptr, indices)
-    restart = known.training_ids if policy == "weighted_reverse_pagerank" else None
-    return reverse_pagerank(indptr, indices, restart)
 
 
 class CachedPath(HostPath):
@@ -238,3 +184,75 @@ class CachedPath(HostPath):
 
     def counts(self) -> dict[str, int]:
         return {self.counted: self._hits}
+
+
+class CachedFetcher(KernelFetcher):
+    """Hot rows in GPU memory and the others in host memory, read by one launch of our kernel.
+
+    CUDA has one address space for both memories. The kernel finds a row at ``table + id × stride``,
+    so rows that begin a whole number of strides from the table are rows of it under other ids. The
+    hot rows are placed so, and the launch is given ids that lead to either place. A launch each
+    would have to know how many ids go where, for which the host would wait.
+
+    Ids of host rows come first: the rows that share a warp then lie in one memory, and the requests
+    on the link are those of a gather of these rows alone, as they are counted.
+    """
+
+    def keep(self, features: Tensor, kept: Placed | SetCache) -> float:
+        """Make room for the rows of ``kept``, and fill it where they are known: the seconds."""
+        began = time.perf_counter()
+        row_bytes, count = self.table.row_bytes, kept.capacity
+        #: A spare row stands at the end, for what is not to be written.
+        self._room = torch.empty((count + 2) * row_bytes, dtype=torch.uint8, device=self.device)
+        first = (self.memory.address - self._room.data_ptr()) % row_bytes
+        rows = self._room[first : first + (count + 1) * row_bytes]
+        self._hot = rows.view(count + 1, row_bytes)
+        self._dynamic: DeviceSetCache | None = None
+        if isinstance(kept, SetCache):
+            self._dynamic = DeviceSetCache(kept.capacity, kept.policy, self.device)
+        else:
+            self._slots = torch.from_numpy(kept.slots).to(self.device)
+            table = features.view(torch.uint8).view(-1, row_bytes) if len(features) else features
+            for begin in range(0, count, _FILL_ROWS):
+                part = torch.from_numpy(kept.ids[begin : begin + _FILL_ROWS])
+                self._hot[begin : begin + len(part)] = table[part].to(self.device)
+        self._fill: Tensor | None = None
+        self._hits = torch.zeros((), dtype=torch.int64, device=self.device)
+        # Rows are counted from whichever place begins first: no id is negative.
+        here, there = self._hot.data_ptr(), self.memory.address
+        base = min(here, there)
+        self._first_here, self._first_there = ((at - base) // row_bytes for at in (here, there))
+        ends = self._first_here + count, self._first_there + self.num_rows
+        self.table = Table(base, max(ends), row_bytes, row_bytes)
+        torch.cuda.synchronize(self.device)
+        return time.perf_counter() - began
+
+    def residency(self) -> tuple[Residency, ...]:
+        kept = found_at(self._hot.data_ptr(), "Device", "the part that is kept")
+        return (*super().residency(), kept)
+
+    def counts(self) -> dict[str, int]:
+        torch.cuda.synchronize(self.device)
+        return {"rows_on_device": int(self._hits)}
+
+    def _arrange(
+        self, ids: Tensor, buffer: IdBuffer, stream: torch.cuda.Stream, ready: torch.cuda.Event
+    ) -> ReadOrder:
+        given = super()._arrange(ids, buffer, stream, ready).ids
+        with torch.cuda.stream(stream):
+            if self._dynamic is None:
+                slots = self._slots[given].long()
+            else:
+                slots, self._fill = self._dynamic.step(given)
+            here = slots >= 0
+            self._hits += here.sum()
+            rows = torch.where(here, slots + self._first_here, given + self._first_there)
+            places = torch.sort(here.to(torch.uint8), stable=True).indices
+            return ReadOrder(rows[places], out_rows=places)
+
+    def _gather(self, order: ReadOrder, out: Tensor) -> None:
+        super()._gather(order, out)
+        if self._fill is not None and out.numel():
+            spare = len(self._hot) - 1
+            slots = torch.where(self._fill < 0, spare, self._fill)
+            self._hot.index_copy_(0, slots, out.view(torch.uint8).view(len(out), -1))

@@ -20,7 +20,7 @@ from gatherbench.strategies.cuda_fetcher import open_staged
 from gatherbench.strategies.data_path import DataPath, staged_path
 from gatherbench.strategies.host_fetcher import DirectPath
 from gatherbench.strategies.knowledge import Knowledge
-from gatherbench.strategies.places import path_skip, with_index
+from gatherbench.strategies.places import with_index
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,6 @@ class CpuGather(Strategy):
     colour: ClassVar[str] = "orange"
 
     mode: Literal["pinned", "prefetch", "naive"] = "pinned"
-
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return path_skip(device)
 
     @property
     def lookahead(self) -> int:

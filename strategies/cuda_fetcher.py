@@ -20,7 +20,6 @@ from gatherbench.strategies.places import with_index
 
 #: While the copy engine reads one staging buffer, the CPU fills the other.
 _STAGING_BUFFERS = 2
-RESIDENCY_SOURCE = "cudaPointerGetAttributes on the table that the path reads"
 
 
 class Staging:
@@ -72,8 +71,7 @@ class CudaStagedFetcher(PathFetcher):
         told = super().residency()
         if told or self._table.numel() == 0:
             return told
-        found = pointer_kind(self._table.data_ptr())
-        return (Residency("Unregistered", found, RESIDENCY_SOURCE),)
+        return (found_at(self._table.data_ptr(), "Unregistered"),)
 
     def _submit(self, ids: Tensor) -> Ticket:
         place = self._ring.claim()
@@ -109,6 +107,12 @@ def open_staged(
     if device.type == "cuda":
         return CudaStagedFetcher(path, features, device, lookahead)
     return HostFetcher(path, features, lookahead, staged=True)
+
+
+def found_at(address: int, expected: str, part: str = "the table") -> Residency:
+    """Where CUDA finds a part of the table that the path reads at ``address``."""
+    source = "cudaPointerGetAttributes on the table that the path reads"
+    return Residency(expected, pointer_kind(address), source, part)
 
 
 def device_rows(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> RowBuffer:

@@ -19,17 +19,15 @@ before it.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.cuda_calls import pointer_kind
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import (
     Table,
@@ -47,12 +45,33 @@ from gatherbench.kernels.mapped_memory import (
 from gatherbench.kernels.order import Order, ReadOrder, read_order
 from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Ticket
 from gatherbench.strategies.buffers import RowBuffer, TicketRing
-from gatherbench.strategies.cuda_fetcher import RESIDENCY_SOURCE, Staging, after, device_rows
+from gatherbench.strategies.cuda_fetcher import Staging, after, device_rows, found_at
 from gatherbench.strategies.places import with_index
 
 #: For ids and rows that lie in GPU memory already.
 ON_DEVICE_POLICY = "unaligned"
 _ID_DTYPES = (torch.int32, torch.int64)
+
+#: How a table comes to where a GPU can read it: it is registered where it lies, or copied to
+#: managed memory, which stays on the CPU, or to the GPU. And the rows of the seconds and bytes.
+MEMORIES: dict[str, tuple[Callable[[Tensor, int], MappedMemory], tuple[str, str], tuple[str, str]]]
+MEMORIES = {
+    "registered": (
+        HostRegistration,
+        ("register_time", "time.perf_counter, cudaHostRegister"),
+        ("registered", "bytes given to cudaHostRegister"),
+    ),
+    "managed": (
+        ManagedCopy,
+        ("managed_time", "time.perf_counter, allocation and copy"),
+        ("managed", "bytes given to cudaMallocManaged"),
+    ),
+    "resident": (
+        DeviceCopy,
+        ("device_copy_time", "time.perf_counter, copy to the GPU"),
+        ("device_copy", "tensor.nbytes"),
+    ),
+}
 
 
 class IdBuffer:
@@ -128,27 +147,7 @@ class KernelFetcher(Fetcher):
         self.setup = [*setup, SetupStep("kernel_load_time", "s", compiling, clock)]
 
     @classmethod
-    def registered(
-        cls,
-        features: Tensor,
-        device: torch.device,
-        policy: str,
-        order: Order = "given",
-        *,
-        overlapped: bool = False,
-    ) -> Self:
-        """The table registered where it lies."""
-        device = with_index(device)
-        memory = HostRegistration(features, device.index)
-        setup = [
-            SetupStep("register_time", "s", memory.seconds, "time.perf_counter, cudaHostRegister"),
-            SetupStep("registered", "B", memory.size_bytes, "bytes given to cudaHostRegister"),
-        ]
-        with _closed_on_error(memory):
-            return cls(features, device, memory, setup, policy, order, overlapped=overlapped)
-
-    @classmethod
-    def mapped(
+    def of(
         cls,
         features: Tensor,
         device: torch.device,
@@ -158,37 +157,19 @@ class KernelFetcher(Fetcher):
         *,
         overlapped: bool = False,
     ) -> Self:
-        """``registered``: as there; ``managed``: a copy in managed memory that stays on the CPU."""
-        if memory == "registered":
-            return cls.registered(features, device, policy, order, overlapped=overlapped)
+        """The table ``registered``, ``managed`` or ``resident``: see :data:`MEMORIES`."""
         device = with_index(device)
-        copy = ManagedCopy(features, device.index)
+        make, (time_metric, clock), (size_metric, size_source) = MEMORIES[memory]
+        mapped = make(features, device.index)
         setup = [
-            SetupStep("managed_time", "s", copy.seconds, "time.perf_counter, allocation and copy"),
-            SetupStep("managed", "B", copy.size_bytes, "bytes given to cudaMallocManaged"),
+            SetupStep(time_metric, "s", mapped.seconds, clock),
+            SetupStep(size_metric, "B", mapped.size_bytes, size_source),
         ]
-        with _closed_on_error(copy):
-            return cls(features, device, copy, setup, policy, order, overlapped=overlapped)
-
-    @classmethod
-    def resident(
-        cls,
-        features: Tensor,
-        device: torch.device,
-        policy: str,
-        order: Order = "given",
-        *,
-        overlapped: bool = False,
-    ) -> Self:
-        """A copy of the table in GPU memory."""
-        memory = DeviceCopy(features, with_index(device))
-        setup = [
-            SetupStep(
-                "device_copy_time", "s", memory.seconds, "time.perf_counter, copy to the GPU"
-            ),
-            SetupStep("device_copy", "B", memory.size_bytes, "tensor.nbytes"),
-        ]
-        return cls(features, device, memory, setup, policy, order, overlapped=overlapped)
+        try:
+            return cls(features, device, mapped, setup, policy, order, overlapped=overlapped)
+        except BaseException:
+            mapped.close()
+            raise
 
     def limit(self, max_blocks: int | None, stream: torch.cuda.Stream | None = None) -> None:
         """Cap the grid of every later gather from the table.
@@ -207,8 +188,7 @@ class KernelFetcher(Fetcher):
     def residency(self) -> tuple[Residency, ...]:
         if self.memory.size_bytes == 0:
             return ()
-        found = pointer_kind(self.memory.address)
-        return (Residency(self.memory.kind, found, RESIDENCY_SOURCE),)
+        return (found_at(self.memory.address, self.memory.kind),)
 
     def _submit(self, ids: Tensor) -> Ticket:
         place = self._ring.claim()
@@ -242,7 +222,9 @@ class KernelFetcher(Fetcher):
         """Have the ids on the GPU in the order of reading, for use on ``stream``.
 
         To find the distinct ids the host waits for the GPU. It waits for a stream that holds
-        nothing else, so it does not wait for the training that is queued.
+        nothing else, so it does not wait for the training that is queued. What it finds there is
+        memory of that stream: unmarked, the next minibatch's ids would be written over these while
+        a gather is still to read them.
         """
         ordering = self._ordering or stream
         with torch.cuda.stream(ordering):
@@ -252,9 +234,9 @@ class KernelFetcher(Fetcher):
             if ordering == stream:
                 return order
             stream.wait_event(ordering.record_event())  # ids, too, are kept until then
-        for made in (order.ids, order.out_rows, order.expand):
-            if made is not None:
-                made.record_stream(stream)
+        for found in (order.ids, order.expand):
+            assert found is not None
+            found.record_stream(stream)
         return order
 
     def _ordered(self, ids: Tensor) -> ReadOrder:
@@ -296,12 +278,3 @@ class KernelFetcher(Fetcher):
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-@contextlib.contextmanager
-def _closed_on_error(memory: MappedMemory) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        memory.close()
-        raise

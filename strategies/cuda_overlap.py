@@ -55,7 +55,7 @@ def open_overlapped(
     memory: str = "registered",
 ) -> OverlappedFetcher:
     """The table mapped, and gathered beside training within ``budget`` (per cent or auto)."""
-    fetcher = OverlappedFetcher.mapped(features, device, memory, policy, overlapped=True)
+    fetcher = OverlappedFetcher.of(features, device, memory, policy, overlapped=True)
     try:
         fetcher.share = {"stream": share_threads, "green_context": share_multiprocessors}[provider]
         if budget != "auto":

@@ -29,7 +29,7 @@ from gatherbench.strategies.base import (
     Strategy,
     announcing,
 )
-from gatherbench.strategies.cached_zero_copy import ASIDE, NEEDS, CachedPath, placed
+from gatherbench.strategies.cached_zero_copy import CachedPath
 from gatherbench.strategies.cuda_fetcher import open_staged
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.disk_direct import NOWHERE, engine_step, planned_file, read_path
@@ -37,7 +37,7 @@ from gatherbench.strategies.host_fetcher import on_disk
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.places import no_room, path_skip
 from gatherbench.strategies.row_caches import Belady, RowCache, RowPolicy
-from gatherbench.strategies.scores import Placed
+from gatherbench.strategies.scores import ASIDE, NEEDS, Placed, placed
 
 #: Policies that find out while they fetch.
 LEARNING = ("lru", "clock", "sieve", "s3-fifo", "belady")

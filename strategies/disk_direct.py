@@ -25,7 +25,6 @@ from gatherbench.strategies.cuda_fetcher import open_staged
 from gatherbench.strategies.data_path import DataPath, staged_path
 from gatherbench.strategies.host_fetcher import HostPath, on_disk
 from gatherbench.strategies.knowledge import Knowledge
-from gatherbench.strategies.places import path_skip
 
 #: Of a plan's table that is not here: blocks of 4096 B.
 NOWHERE = Path(os.devnull)
@@ -47,9 +46,6 @@ class DiskDirect(Strategy):
     merge: Literal["yes", "no"] = "yes"
     depth: Literal["128", "32", "8"] = "128"
     ahead: Literal["1", "0", "4"] = "1"
-
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return path_skip(device)
 
     @property
     def lookahead(self) -> int:

@@ -198,7 +198,7 @@ class CudaProducerSide:
     def __init__(self, table: Tensor, ordinal: int, policy: str, events: list[list[bytes]]) -> None:
         self._device = torch.device("cuda", ordinal)
         torch.cuda.set_device(self._device)
-        self._fetcher: KernelFetcher = KernelFetcher.registered(table, self._device, policy)
+        self._fetcher: KernelFetcher = KernelFetcher.of(table, self._device, "registered", policy)
         self.steps = list(self._fetcher.setup)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         kinds = (torch.int32, torch.int64)

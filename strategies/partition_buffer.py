@@ -40,7 +40,6 @@ from gatherbench.strategies.disk_direct import planned_file
 from gatherbench.strategies.host_fetcher import HostPath, on_disk
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.partition_orders import Partitions
-from gatherbench.strategies.places import path_skip
 
 #: Bytes that are read at a time, at most.
 READ_BYTES = 4 << 20
@@ -57,9 +56,6 @@ class PartitionBuffer(Strategy):
     needs = frozenset({"file", "partitions"})
 
     ahead: Literal["1", "0"] = "1"
-
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return path_skip(device)
 
     @property
     def lookahead(self) -> int:

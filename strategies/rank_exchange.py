@@ -54,6 +54,10 @@ class Asked:
         own, hot = self.sent, self.sent + self.own
         return slice(own), slice(own, hot), slice(hot, hot + self.hot)
 
+    def on_device(self, own_too: bool) -> int:
+        """How many places of the minibatch have rows of the device: hot, repeated, maybe own."""
+        return len(self.expand) - self.sent - (0 if own_too else self.own)
+
 
 def split(ids: Tensor, ranks: Ranks, rows_a_round: int, slots: Tensor | None = None) -> Asked:
     """Who has the rows ``ids`` (``[B]``, int32 or int64, any device); there the host waits for it.
@@ -171,20 +175,3 @@ class Exchange:
         group, self._group = self._group, None
         if group is not None and dist.is_initialized():  # else it has ended with the default group
             dist.destroy_process_group(group)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """What one rank has of a table of ``num_rows`` rows.
-
-    Attributes:
-        rows: ``[n, D]``, the rows ``rank``, ``rank + world``, …, in host memory.
-        hot: ``[K, D]``, rows that every rank keeps, and ``slots``: see :func:`split`.
-        exchange: brings the other ranks' rows.
-    """
-
-    num_rows: int
-    rows: Tensor
-    hot: Tensor
-    slots: Tensor | None
-    exchange: Exchange

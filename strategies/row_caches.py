@@ -114,16 +114,7 @@ class RowCache(_Rows):
             self._numbers[0] = len(self._key)
 
     def step(self, ids: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Take one minibatch of ids ``[B]`` (int32 or int64, repeats allowed).
-
-        The caller has checked that 0 ≤ id < num_rows, as ``Fetcher.submit`` does.
-
-        Returns:
-            slots: int64 ``[B]``, where the row of each position lies, or -1: it is not held. All
-                rows are read from these slots before any is filled.
-            fill: int64 ``[B]``, the slot that then takes the row of this position, or -1. Of the
-                positions of an id only the first has one, and no slot occurs twice.
-        """
+        """See ``scores.Kept.step``."""
         slots = np.maximum(self._slot_of[ids], -1).astype(np.int64)
         firsts = _firsts(ids)
         if self.capacity:

@@ -1,4 +1,4 @@
-"""By which score rows are chosen for a cache in GPU memory: the higher, the more often asked for.
+"""Which rows a cache keeps for good: those of the highest score, hence the most often asked for.
 
 Degree (PaGraph: Lin et al., SoCC 2020) and reverse PageRank (Data Tiering: Min et al., KDD 2022,
 arXiv 2111.05894) look at the graph alone, times asked (PreSC: GNNLab, Yang et al., EuroSys 2022)
@@ -16,6 +16,7 @@ the transposed graph was tried: on two cores it was no faster, and it takes 4 B 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,9 +28,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.kernels.host_gather import available_cores
+from gatherbench.strategies.knowledge import Knowledge, Need
 
 Ids = Tensor | NDArray[np.int32] | NDArray[np.int64]
 Number = TypeVar("Number", np.int64, np.float64)
+
+#: Epochs that ``presampled`` draws to count: of GNNLab's PreSC#K the K.
+SAMPLED_EPOCHS = 1
+#: What a static policy has to know.
+NEEDS: dict[str, tuple[Need, ...]] = {
+    "presampled": ("earlier", "graph"),
+    "degree": ("graph",),
+    "reverse_pagerank": ("graph",),
+    "weighted_reverse_pagerank": ("graph", "training_ids"),
+    "oracle": ("measured",),
+}
+#: Policies that rank the rows before training.
+SCORED = (*NEEDS, "random")
+#: Policies that nobody would train with.
+ASIDE = {
+    "oracle": "the bound: it knows the minibatches that are measured",
+    "random": "the control: rows drawn by lot",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +86,58 @@ class Kept(Protocol):
         """Memory of the bookkeeping itself."""
 
     def step(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See ``SetCache.step``; of rows that stay no slot is filled."""
+        """Take one minibatch of ids ``[B]`` (int32 or int64, repeats allowed).
+
+        The caller has checked them, as ``Fetcher.submit`` does.
+
+        Returns:
+            slots: int64 ``[B]``, where the row of each position lies, or -1: it is not held. All
+                rows are read from these slots before any is filled.
+            fill: int64 ``[B]``, the slot that then takes the row of this position, or -1. Of the
+                positions of an id only the first has one, and no slot occurs twice. Empty where
+                rows are kept for good.
+        """
+
+
+def placed(policy: str, count: int, num_rows: int, knowledge: Knowledge) -> Placed:
+    """The ``count`` rows with the highest scores.
+
+    Raises:
+        ValueError: the graph has another number of nodes than the table has rows.
+    """
+    graph = knowledge.graph
+    if graph is not None and len(graph.indptr) != num_rows + 1:
+        nodes = len(graph.indptr) - 1
+        raise ValueError(f"the graph has {nodes} nodes and the table {num_rows} rows")
+    hot = np.empty(0, np.int64)
+    if count:
+        hot = hottest(scores(policy, num_rows, knowledge), count)
+    slots = np.full(num_rows, -1, np.int32)
+    slots[hot] = np.arange(len(hot), dtype=np.int32)
+    return Placed(hot, slots)
+
+
+@functools.lru_cache(maxsize=4)  # paths that keep more or fewer rows have the same scores
+def scores(policy: str, num_rows: int, known: Knowledge) -> NDArray[Any]:
+    """How much each row deserves to be kept, by a static policy: ``[N]``."""
+    if policy == "random":
+        return np.random.default_rng(0).random(num_rows)
+    if policy == "oracle":
+        assert known.measured is not None
+        return times_asked(known.measured, num_rows)
+    assert known.graph is not None
+    indptr, indices = known.graph.indptr, known.graph.indices
+    if policy == "presampled":
+        assert known.earlier is not None
+        drawn = (ids for epoch in range(SAMPLED_EPOCHS) for ids in known.earlier(epoch))
+        # Rows that were asked for as often, or never, go by their degree.
+        times, degree = times_asked(drawn, num_rows), out_degree(indptr, indices)
+        found: NDArray[np.float64] = times + degree / (degree.max(initial=0) + 1.0)
+        return found
+    if policy == "degree":
+        return out_degree(indptr, indices)
+    restart = known.training_ids if policy == "weighted_reverse_pagerank" else None
+    return reverse_pagerank(indptr, indices, restart)
 
 
 def out_degree(indptr: NDArray[np.int64], indices: NDArray[Any]) -> NDArray[np.int64]:
@@ -130,11 +201,6 @@ def times_asked(minibatches: Iterable[Ids], num_nodes: int) -> NDArray[np.int64]
     for number, ids in enumerate(minibatches):
         times[_checked(f"minibatch {number}", ids, num_nodes)] += 1
     return times
-
-
-def random_scores(num_nodes: int, seed: int) -> NDArray[np.float64]:
-    """Uniform in [0, 1) and decided by the seed: float64 ``[num_nodes]``."""
-    return np.random.default_rng(seed).random(num_nodes)
 
 
 def hottest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:

@@ -99,16 +99,7 @@ class SetCache(_Sets):
         self._priority = np.full((self._sets, self._ways), -1, np.int64)
 
     def step(self, ids: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Take one minibatch of ids ``[B]`` (int32 or int64, repeats allowed).
-
-        The caller has checked that 0 ≤ id < 2^40, as ``Fetcher.submit`` does.
-
-        Returns:
-            slots: int64 ``[B]``, where the row of each position lies, or -1: it is not held. All
-                rows are read from these slots before any is filled.
-            fill: int64 ``[B]``, the slot that then takes the row of this position, or -1. Of the
-                positions of a new id only the first has one, and no slot occurs twice.
-        """
+        """See ``scores.Kept.step``; ids are below 2^40."""
         ids = ids.astype(np.int64, copy=False)
         slots, fill = np.full(ids.size, -1), np.full(ids.size, -1)
         time, self._time = self._time, self._time + 1

@@ -17,16 +17,19 @@ from torch import Tensor
 
 from gatherbench.kernels.host_gather import HostGather
 from gatherbench.kernels.host_memory import empty_table, resident_copy
-from gatherbench.strategies.base import Fetcher, Minibatches, SetupStep, Strategy
-from gatherbench.strategies.cached_zero_copy import placed
-from gatherbench.strategies.cuda_overlap import USUAL_BUDGET
-from gatherbench.strategies.cuda_sharded import open_sharded
+from gatherbench.kernels.launch import Table, gather_into
+from gatherbench.kernels.mapped_memory import DeviceCopy
+from gatherbench.kernels.order import ReadOrder
+from gatherbench.strategies.base import Fetcher, Minibatches, Residency, SetupStep, Strategy
+from gatherbench.strategies.cuda_fetcher import found_at
+from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
+from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, take_usual_share
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import HostFetcher, HostPath, host_buffer
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need, Ranks, current_ranks
 from gatherbench.strategies.places import kernel_skip, no_room
-from gatherbench.strategies.rank_exchange import Exchange, Part, split
-from gatherbench.strategies.scores import Placed
+from gatherbench.strategies.rank_exchange import Asked, Exchange, Round, split
+from gatherbench.strategies.scores import Placed, placed
 
 #: The launch policy on a GPU, where the rows lie in host memory and where they lie in its own.
 POLICIES = {"host": "aligned", "gpu": "unaligned"}
@@ -152,10 +155,17 @@ class Sharded(Strategy):
     def _fetcher(
         self, part: Part, features: Tensor, device: torch.device, setup: list[SetupStep]
     ) -> Fetcher:
-        in_gpu = self.memory == "gpu"
+        in_gpu, ahead = self.memory == "gpu", self.lookahead > 0
         if device.type == "cuda":
-            policy = POLICIES[self.memory]
-            return open_sharded(part, device, policy, setup, in_gpu=in_gpu, ahead=self.lookahead)
+            memory, policy = "resident" if in_gpu else "registered", POLICIES[self.memory]
+            opened = ShardedFetcher.of(
+                part.rows, device, memory, policy, "unique", overlapped=ahead
+            )
+            opened.join(part, in_gpu)
+            opened.setup += setup
+            if ahead:
+                take_usual_share(opened)
+            return opened
         if in_gpu and part.rows is features:
             part = replace(part, rows=resident_copy(features))
         fetcher = HostFetcher(ShardedPath(part, in_gpu), features, self.lookahead)
@@ -183,6 +193,23 @@ def _rows(features: Tensor, ids: Tensor) -> Tensor:
     return rows
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """What one rank has of a table of ``num_rows`` rows.
+
+    Attributes:
+        rows: ``[n, D]``, the rows ``rank``, ``rank + world``, …, in host memory.
+        hot: ``[K, D]``, rows that every rank keeps, and ``slots``: see :func:`split`.
+        exchange: brings the other ranks' rows.
+    """
+
+    num_rows: int
+    rows: Tensor
+    hot: Tensor
+    slots: Tensor | None
+    exchange: Exchange
+
+
 class ShardedPath(HostPath):
     """Brings the rows of other ranks, reads its own, and expands the minibatch from both."""
 
@@ -203,7 +230,7 @@ class ShardedPath(HostPath):
         self.cpu.gather(self.table, asked.rows[own], rows[own])
         self.cpu.gather(self._part.hot, asked.rows[hot], rows[hot])
         self.cpu.gather(rows, asked.expand, out)
-        self._hits += len(ids) - asked.sent - (0 if self._in_gpu else asked.own)
+        self._hits += asked.on_device(self._in_gpu)
 
     def _serve(self, wanted: Tensor) -> Tensor:
         rows = self._served.rows(len(wanted))
@@ -216,3 +243,67 @@ class ShardedPath(HostPath):
     def close(self) -> None:
         super().close()
         self._part.exchange.close()
+
+
+class ShardedFetcher(KernelFetcher):
+    """This rank's rows read by our kernel, for itself and for the others; NCCL sends them.
+
+    Ids go to the GPU and are arranged there, on a stream that holds nothing else, as for ``unique``
+    rows. The host waits for it to learn how many rows there are, and for all ranks to tell each
+    other. Everything is submitted by the caller's thread, in the same order on all ranks: NCCL asks
+    for that where a program has several groups, and DDP has one of its own.
+    """
+
+    _asked: Asked
+    _rounds: list[Round]
+
+    def join(self, part: Part, in_gpu: bool) -> None:
+        """Fetch rows of the whole table from now on."""
+        self.num_rows, self._exchange, self._in_gpu = part.num_rows, part.exchange, in_gpu
+        self._hot = DeviceCopy(part.hot, self.device)
+        self._slots = None if part.slots is None else part.slots.to(self.device)
+        self._served = self._buffer()
+        self._hits = 0
+
+    def residency(self) -> tuple[Residency, ...]:
+        found = super().residency()
+        if self._hot.size_bytes == 0:
+            return found
+        return (*found, found_at(self._hot.address, "Device", "the part that is kept"))
+
+    def counts(self) -> dict[str, int]:
+        return {"rows_on_device": self._hits}
+
+    def _ordered(self, ids: Tensor) -> ReadOrder:
+        asked = self._asked = self._exchange.split(ids, self._slots)
+        self._rounds = self._exchange.rounds(asked)
+        self._hits += asked.on_device(self._in_gpu)
+        return ReadOrder(asked.rows, expand=asked.expand)
+
+    def _gather(self, order: ReadOrder, out: Tensor) -> None:
+        assert order.expand is not None
+        asked, row_bytes = self._asked, self.table.row_bytes
+        rows = self._distinct.rows(len(asked.rows))
+        rows.record_stream(torch.cuda.current_stream(self.device))
+        self._exchange.bring(asked, self._rounds, rows, self._serve)
+        _, own, hot = asked.parts
+        gather_into(rows[own], self.table, asked.rows[own], self.points[torch.int64])
+        for read, ids, to in (
+            (self._hot.tensor, asked.rows[hot], rows[hot]),
+            (rows, order.expand, out),
+        ):
+            table = Table(read.data_ptr(), len(read), row_bytes, row_bytes)
+            gather_into(to, table, ids, self._expansion)
+
+    def _serve(self, wanted: Tensor) -> Tensor:
+        rows = self._served.rows(len(wanted))
+        rows.record_stream(torch.cuda.current_stream(self.device))
+        gather_into(rows, self.table, wanted, self.points[torch.int64])
+        return rows
+
+    def _close(self) -> None:
+        try:
+            super()._close()
+        finally:
+            self._hot.close()
+            self._exchange.close()

@@ -46,5 +46,5 @@ class UnifiedZeroCopy(Strategy):
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
-            return KernelFetcher.mapped(features, device, self.memory, POLICY)
+            return KernelFetcher.of(features, device, self.memory, POLICY)
         return HostFetcher(DirectPath(features), features, lookahead=0)

@@ -34,12 +34,12 @@ from gatherbench.datasets.store import open_dataset
 from gatherbench.plugins import nearest
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.base import announcing, parameters
-from gatherbench.strategies.cached_zero_copy import SCORED, CachedZeroCopy, scores
+from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.disk_cached import DiskCached
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.places import TABLE_SHARE
 from gatherbench.strategies.row_caches import Belady, RowCache
-from gatherbench.strategies.scores import Placed, times_asked
+from gatherbench.strategies.scores import SCORED, Placed, scores, times_asked
 from gatherbench.strategies.set_cache import Policy, SetCache
 
 #: Shares of the table that are kept by score, in thousandths: of each percent, and of less.

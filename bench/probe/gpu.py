@@ -32,7 +32,7 @@ from gatherbench.kernels.launch import (
     policy_point,
 )
 from gatherbench.kernels.mapped_memory import HostRegistration
-from gatherbench.kernels.order import as_order, read_order
+from gatherbench.kernels.order import read_order
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.strategies.base import check_ids
 from gatherbench.strategies.cuda_overlap import blocks_of
@@ -181,7 +181,7 @@ class GpuStand(contextlib.ExitStack):
     def _gathering(self, point: Point) -> Callable[[], object]:
         """The launches of a gather, its ids arranged already."""
         size, width, rows = amount_of(point), point.row_bytes, num_rows(point)
-        order = read_order(self._ids(num_ids(point), rows), as_order(point.order))
+        order = read_order(self._ids(num_ids(point), rows), point.order)
         out = self.out[:size].view(-1, width)
         gather = functools.partial(
             self.gather, point.policy, width, rows=rows, grid_percent=point.grid_percent
@@ -205,7 +205,7 @@ class GpuStand(contextlib.ExitStack):
         ids = self._ids(count, rows)
         if point.case == "check_ids":
             return self._clocked(count, lambda: check_ids(ids, rows, self.device), wait=False)
-        order = as_order("sorted" if point.case == "sort_ids" else "unique")
+        order = "sorted" if point.case == "sort_ids" else "unique"
         return self._timed(count, lambda: read_order(ids, order))
 
     def _copy_to_host(self, point: Point) -> Observation:

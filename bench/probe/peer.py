@@ -22,7 +22,7 @@ from gatherbench.bench.probe.cases import OUR_BEST
 from gatherbench.bench.probe.gpu import GpuStand, event_seconds
 from gatherbench.bench.probe.stand import EVENTS, Observation, RefusedError, visit
 from gatherbench.bench.read.points import Point, Row
-from gatherbench.kernels.order import as_order, read_order
+from gatherbench.kernels.order import read_order
 from gatherbench.strategies.knowledge import Ranks
 
 SPAN_BYTES = 2 << 30
@@ -132,7 +132,7 @@ def measure_width(
     result = stand.out[: count * row_bytes].view(torch.float32).view(count, width)
 
     def ours(word: str) -> Tensor:
-        order = read_order(ids, as_order(word))
+        order = read_order(ids, word)
         stand.gather(OUR_BEST, row_bytes, order.ids, result, rows=rows, places=order.out_rows)
         return result
 

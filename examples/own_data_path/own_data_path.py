@@ -17,7 +17,7 @@ from gatherbench.strategies.buffers import RowBuffer, TicketRing
 from gatherbench.strategies.cuda_fetcher import after
 from gatherbench.strategies.data_path import DataPath, staged_path
 from gatherbench.strategies.knowledge import Knowledge
-from gatherbench.strategies.places import path_skip, with_index
+from gatherbench.strategies.places import with_index
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,6 @@ class OwnRows(Strategy):
     colour: ClassVar[str] = "grey"
 
     order: Literal["given", "ascending"] = "given"
-
-    def skip(self, device: torch.device, table_bytes: int = 0) -> str | None:
-        return path_skip(device)
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         path = staged_path(ids, row_bytes)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatherbench.datasets import download, files, npz_stream
+from gatherbench.datasets import files, npz_stream
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.ogb_source import OgbSource, classes, import_nodeproppred
 from gatherbench.datasets.store import open_dataset
@@ -249,8 +249,8 @@ def test_an_archive_is_fetched_and_read(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("urllib.request.urlopen", urlopen)
     with pytest.raises(DatasetError, match=r"arxiv\.zip cannot be fetched \(its SHA-256 is"):
         prepared(tmp_path, "ogbn-arxiv")
-    known = {**download.published("ogbn-arxiv"), "sha256": hashlib.sha256(body).hexdigest()}
-    monkeypatch.setattr("gatherbench.datasets.ogb_source.published", lambda _: known)
+    known = {**OgbSource("ogbn-arxiv").known, "sha256": hashlib.sha256(body).hexdigest()}
+    monkeypatch.setattr(OgbSource, "known", known)
     body = body[: len(body) // 2]
     with pytest.raises(DatasetError, match="the connection ended after"):
         prepared(tmp_path, "ogbn-arxiv")
@@ -295,6 +295,7 @@ def test_the_sizes_are_those_of_the_generated_twins() -> None:
     twins = {shape.name.removesuffix("-like"): shape for shape in named_shapes()}
     for name in ("ogbn-products", "ogbn-papers100M"):
         spec = OgbSource(name).estimate(1.0)
+        assert spec.notes[-1] == "repeated edges merged, self-loops kept"
         twin = twins[name.removeprefix("ogbn-")]
         assert (spec.num_nodes, spec.num_edges) == (twin.nodes, twin.edges)
         assert (spec.feature_dim, spec.num_classes) == (twin.feature_dim, twin.num_classes)

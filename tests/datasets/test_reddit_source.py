@@ -116,6 +116,7 @@ def test_arrays_of_other_sizes_are_named(tmp_path: Path, array: str, value: np.n
 
 def test_the_sizes_are_those_of_the_generated_twin() -> None:
     spec = RedditSource().estimate(1.0)
+    assert spec.notes[-1] == "labels are communities; split by day of the month"
     twin = next(shape for shape in named_shapes() if shape.name == "reddit-like")
     assert (spec.num_nodes, spec.num_edges) == (twin.nodes, twin.edges)
     assert (spec.feature_dim, spec.num_classes) == (twin.feature_dim, twin.num_classes)

@@ -55,7 +55,7 @@ def test_given_is_the_batch_itself() -> None:
 
 def test_an_unknown_order_is_refused() -> None:
     with pytest.raises(ValueError, match="'random': expected one of given, sorted, unique"):
-        read_order(torch.tensor([1]), "random")  # type: ignore[arg-type]
+        read_order(torch.tensor([1]), "random")
 
 
 def visited_one_by_one(ids: list[int], row_bytes: int) -> int:

@@ -130,7 +130,6 @@ def test_the_table_tells_the_papers_story() -> None:
     worst = max(table.values(), key=lambda row: row.requests_per_row)
     assert worst.policy.name == "torch-quiver"
     for row in table.values():
-        assert 32 <= row.mean_request_bytes <= 128
         assert 0 < row.link_efficiency < 1
 
 

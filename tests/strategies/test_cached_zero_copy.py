@@ -10,10 +10,11 @@ from torch import Tensor
 import gatherbench
 from gatherbench.strategies import places
 from gatherbench.strategies.base import Strategy
-from gatherbench.strategies.cached_zero_copy import CachedZeroCopy, placed
+from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of
 from gatherbench.strategies.registry import build, representatives
+from gatherbench.strategies.scores import placed
 
 HOST = torch.device("cpu")
 #: Node 3 is a source five times, 1 twice, 0 once; the training node 9 aggregates from 1 and 3.

@@ -24,20 +24,20 @@ from gatherbench.kernels.order import ORDERS, Order
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
 from gatherbench.strategies import (
     conformance,
-    cuda_cached,
+    cuda_fetcher,
     cuda_kernel_fetcher,
     cuda_overlap,
-    cuda_sharded,
     mps,
+    sharded,
 )
-from gatherbench.strategies.cuda_cached import CachedFetcher
+from gatherbench.strategies.base import SetupStep
+from gatherbench.strategies.cached_zero_copy import CachedFetcher, CachedZeroCopy
 from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
-from gatherbench.strategies.cuda_sharded import ShardedFetcher
-from gatherbench.strategies.knowledge import Ranks
-from gatherbench.strategies.rank_exchange import Exchange, Part
+from gatherbench.strategies.knowledge import NOTHING, Ranks
+from gatherbench.strategies.rank_exchange import Exchange
 from gatherbench.strategies.scores import Kept, Placed
 from gatherbench.strategies.set_cache import SetCache
-from gatherbench.strategies.sharded import kept_rows, own_rows
+from gatherbench.strategies.sharded import Part, Sharded, ShardedFetcher, kept_rows, own_rows
 
 HOST = torch.device("cpu")
 
@@ -49,6 +49,9 @@ class Notes:
         self.queue: list[tuple[str, str, object]] = []
         self.current = Stream(self, "training")
         self.sides = 0
+        #: Memory that a gather has written rows to, or read ids from, and on which stream.
+        self.written, self.read = set[tuple[int, str]](), set[tuple[int, str]]()
+        self.marked = set[tuple[int, str]]()
 
     def of(self, stream: str) -> list[tuple[str, object]]:
         return [(what, which) for name, what, which in self.queue if name == stream]
@@ -105,6 +108,10 @@ class Memory:
         self.closed = True
 
 
+def memory_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     """torch.cuda with streams that take notes and do their work at once, on the host."""
@@ -125,6 +132,8 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     ) -> None:
         assert ids.element_size() == point.index_bytes
         made.queue.append((made.current.name, "gather", out.data_ptr()))
+        made.written.add((memory_of(out), made.current.name))
+        made.read.add((memory_of(ids), made.current.name))
         if ids.numel():
             size = table.num_rows * table.row_bytes
             raw = (ctypes.c_uint8 * size).from_address(table.address)
@@ -142,12 +151,16 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: made.current)
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+    monkeypatch.setattr(
+        torch.Tensor,
+        "record_stream",
+        lambda self, stream: made.marked.add((memory_of(self), stream.name)),
+    )
     monkeypatch.setattr(torch.cuda, "Stream", side)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(cuda_kernel_fetcher, "with_index", lambda device: device)
-    for module in (cuda_kernel_fetcher, cuda_sharded, mps):
+    for module in (cuda_kernel_fetcher, sharded, mps):
         monkeypatch.setattr(module, "gather_into", gather)
     monkeypatch.setattr(cuda_kernel_fetcher, "architecture", lambda device: "sm_90")
     monkeypatch.setattr(cuda_kernel_fetcher, "load_gather", lambda point, arch: None)
@@ -159,15 +172,59 @@ def opened(table: Tensor, order: Order = "given", *, overlapped: bool = False) -
     return KernelFetcher(table, HOST, memory, [], "aligned", order, overlapped=overlapped)
 
 
+def brings_what_is_asked_for(fetcher: KernelFetcher, table: Tensor) -> None:
+    for name, ids in conformance.id_patterns(conformance.NUM_ROWS):
+        for kind in (torch.int32, torch.int64):
+            rows = fetcher.submit(ids.to(kind)).result()
+            assert same_bytes(rows, reference_gather(table, ids)) is None, (name, kind)
+
+
+@pytest.mark.parametrize(
+    ("memory", "kind", "time_metric", "size_metric"),
+    [
+        ("registered", "Host", "register_time", "registered"),
+        ("managed", "Managed", "managed_time", "managed"),
+        ("resident", "Device", "device_copy_time", "device_copy"),
+    ],
+)
+def test_what_making_a_table_readable_cost_is_told_and_a_failure_lets_it_go(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch,
+    memory: str, kind: str, time_metric: str, size_metric: str,
+) -> None:  # fmt: skip
+    table, made = torch.randn(50, 100), list[Memory]()
+    real, *rows = cuda_kernel_fetcher.MEMORIES[memory]
+    assert real.kind == kind  # type: ignore[attr-defined]
+
+    def make(tensor: Tensor, _device: int) -> Memory:
+        made.append(Memory(tensor))
+        made[-1].seconds = 0.5
+        return made[-1]
+
+    monkeypatch.setitem(cuda_kernel_fetcher.MEMORIES, memory, (make, *rows))  # type: ignore[arg-type]
+    with KernelFetcher.of(table, HOST, memory, "aligned", "unique", overlapped=True) as fetcher:
+        told = [(step.metric, step.unit, step.value) for step in fetcher.setup]
+        assert {point.shift for point in fetcher.points.values()} == {"circular"}
+        assert fetcher.lookahead == 1
+        fetcher.submit(torch.tensor([7, 7, 3])).result()
+    assert told[:-1] == [(time_metric, "s", 0.5), (size_metric, "B", 50 * 400)]
+    assert told[-1][0] == "kernel_load_time"
+    assert [what for _, what, _ in notes.queue].count("gather") == 2, "distinct rows, then all"
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(cuda_kernel_fetcher, "load_gather", broken)
+    with pytest.raises(RuntimeError, match="no compiler"):
+        KernelFetcher.of(table, HOST, memory, "aligned")
+    assert [one.closed for one in made] == [True, True]
+
+
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("overlapped", [False, True])
 def test_the_rows_are_right_in_every_order(notes: Notes, order: Order, overlapped: bool) -> None:
     table = conformance.random_table(conformance.NUM_ROWS, 37, torch.float16)
     with opened(table, order, overlapped=overlapped) as fetcher:
-        for name, ids in conformance.id_patterns(conformance.NUM_ROWS):
-            for kind in (torch.int32, torch.int64):
-                rows = fetcher.submit(ids.to(kind)).result()
-                assert same_bytes(rows, reference_gather(table, ids)) is None, (name, kind)
+        brings_what_is_asked_for(fetcher, table)
 
 
 def test_a_blocking_fetch_stays_on_the_callers_stream(notes: Notes) -> None:
@@ -195,21 +252,19 @@ def test_an_overlapped_fetch_waits_and_is_waited_for(notes: Notes) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("overlapped", [False, True])
 def test_memory_that_another_stream_uses_is_marked_for_it(
-    notes: Notes, monkeypatch: pytest.MonkeyPatch, order: Order
+    notes: Notes, order: Order, overlapped: bool
 ) -> None:
-    """Without the mark torch hands a buffer on, once it has grown, while it is still written."""
-    marked: set[tuple[int, str]] = set()
-    monkeypatch.setattr(
-        torch.Tensor,
-        "record_stream",
-        lambda self, stream: marked.add((self.data_ptr(), stream.name)),
-    )
-    with opened(torch.randn(50, 4), order, overlapped=True) as fetcher:
+    """Without the mark torch hands memory on while it is used: a buffer once it has grown, and
+    distinct ids, which were found on a stream of their own, as soon as the fetch is queued.
+    """
+    with opened(torch.randn(50, 4), order, overlapped=overlapped) as fetcher:
         fetcher.submit(torch.tensor([3, 3, 7])).result()
-    written = {(out, name) for name, what, out in notes.queue if what == "gather"}
-    assert written
-    assert written <= marked
+    assert len(notes.written) == len(notes.read) == (2 if order == "unique" else 1)
+    assert notes.written <= notes.marked
+    # Sorted ids come from the stream that reads them.
+    assert order == "sorted" or notes.read <= notes.marked
 
 
 def test_buffers_are_used_in_turn(notes: Notes) -> None:
@@ -302,12 +357,25 @@ def test_kept_rows_and_others_are_read_by_one_launch(
 ) -> None:
     table = conformance.random_table(conformance.NUM_ROWS, row_bytes, torch.int8)
     with cached(table, kept, overlapped=overlapped) as fetcher:
-        for name, ids in conformance.id_patterns(conformance.NUM_ROWS):
-            for kind in (torch.int32, torch.int64):
-                rows = fetcher.submit(ids.to(kind)).result()
-                assert same_bytes(rows, reference_gather(table, ids)) is None, (name, kind)
+        brings_what_is_asked_for(fetcher, table)
         launches = [which for _, what, which in notes.queue if what == "gather"]
         assert len(launches) == 2 * len(list(conformance.id_patterns(conformance.NUM_ROWS)))
+
+
+def test_a_table_is_let_go_where_there_is_no_room_for_the_kept_rows(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = torch.zeros(conformance.NUM_ROWS, 3)
+    fetcher = CachedFetcher(table, HOST, Memory(table), [], "aligned")
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(CachedFetcher, "of", lambda *_, **__: fetcher)
+    monkeypatch.setattr(CachedFetcher, "keep", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        CachedZeroCopy("random")._open(table, torch.device("cuda"), NOTHING)
+    assert fetcher.memory.closed  # type: ignore[attr-defined]
 
 
 def test_host_rows_come_first_and_kept_ones_are_not_read_there(
@@ -332,8 +400,7 @@ def test_host_rows_come_first_and_kept_ones_are_not_read_there(
 def test_cuda_is_asked_where_both_places_lie(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
     table = torch.zeros(conformance.NUM_ROWS, 3)
     host = {table.data_ptr(): "Host"}
-    for module in (cuda_kernel_fetcher, cuda_cached):
-        monkeypatch.setattr(module, "pointer_kind", lambda address: host.get(address, "Device"))
+    monkeypatch.setattr(cuda_fetcher, "pointer_kind", lambda address: host.get(address, "Device"))
     with cached(table, hot(1)) as fetcher:
         found = [(one.part, one.expected, one.found) for one in fetcher.residency()]
     assert found == [("the table", "Host", "Host"), ("the part that is kept", "Device", "Device")]
@@ -364,10 +431,7 @@ def test_rows_of_other_ranks_are_put_in_their_place(
         part = part_of(table, Ranks(rank, world, world), kept)
         part.exchange._staged = staged  # gloo under tensors of a GPU
         with joined(part, overlapped=staged) as fetcher:
-            for name, ids in conformance.id_patterns(conformance.NUM_ROWS):
-                for kind in (torch.int32, torch.int64):
-                    rows = fetcher.submit(ids.to(kind)).result()
-                    assert same_bytes(rows, reference_gather(table, ids)) is None, (name, kind)
+            brings_what_is_asked_for(fetcher, table)
 
     assert on_ranks(world, work, tmp_path) == [None] * world
 
@@ -387,8 +451,11 @@ def test_rows_are_arranged_beside_training_and_read_after_that(notes: Notes) -> 
     table = conformance.random_table(conformance.NUM_ROWS, 37, torch.int8)
     with joined(part_of(table, Ranks(0, 1, 1), hot(7)), overlapped=True) as fetcher:
         fetcher.submit(torch.tensor([7, 9])).result()
-    streams = {name for name, what, _ in notes.queue if what == "gather"}
-    assert streams == {"side1"}
+        assert {stream for _, stream in notes.written} == {"side1"}
+        assert notes.written | notes.read <= notes.marked
+        notes.marked.clear()
+        served = fetcher._serve(torch.tensor([3, 5]))
+        assert notes.marked == {(memory_of(served), notes.current.name)}
     side = notes.of("side1")
     arranged = [event for what, event in notes.of("side2") if what == "record"][-1]
     first = next(k for k, (what, _) in enumerate(side) if what == "gather")
@@ -396,32 +463,36 @@ def test_rows_are_arranged_beside_training_and_read_after_that(notes: Notes) -> 
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-@pytest.mark.parametrize("where", ["registered", "resident", "cached"])
+@pytest.mark.parametrize("where", ["host", "gpu", "cached"])
 def test_a_fetch_that_runs_ahead_is_confined_to_its_share(
     notes: Notes, monkeypatch: pytest.MonkeyPatch, where: str, ahead: int
 ) -> None:
     """And a rank has its part where it is to lie."""
     table, taken = torch.zeros(conformance.NUM_ROWS, 3), []
+    lies: list[tuple[str, str]] = []
+    shard = SetupStep("shard", "B", 1.0, "by hand")
 
-    def opener(of: type[KernelFetcher], order: Order) -> Any:
-        def opened(rows: Tensor, *_: object, overlapped: bool) -> Any:
-            return of(rows, HOST, Memory(rows), [], "aligned", order, overlapped=overlapped)
+    def of(
+        made: type[KernelFetcher], rows: Tensor, _: object, memory: str, policy: str,
+        order: Order = "given", *, overlapped: bool,
+    ) -> Any:  # fmt: skip
+        lies.append((memory, order))
+        return made(rows, HOST, Memory(rows), [], policy, order, overlapped=overlapped)
 
-        return opened
-
+    monkeypatch.setattr(KernelFetcher, "of", classmethod(of))
     monkeypatch.setattr(cuda_overlap, "share_threads", lambda _, n: taken.append(n) or "a cap")
+    gpu, word = torch.device("cuda"), "1" if ahead else "0"
     if where == "cached":
-        monkeypatch.setattr(CachedFetcher, "registered", opener(CachedFetcher, "given"))
-        made: KernelFetcher = cuda_cached.open_cached(table, HOST, "aligned", hot(1), [], ahead)
+        made = CachedZeroCopy("random", ahead=word)._open(table, gpu, NOTHING)  # type: ignore[arg-type]
     else:
-        monkeypatch.setattr(ShardedFetcher, where, opener(ShardedFetcher, "unique"))
         part = part_of(table, Ranks(0, 1, 1), hot(1))
-        made = cuda_sharded.open_sharded(
-            part, HOST, "aligned", [], in_gpu=where == "resident", ahead=ahead
-        )
+        made = Sharded(where, word)._fetcher(part, table, gpu, [shard])  # type: ignore[arg-type]
     with made as fetcher:
         assert fetcher.lookahead == ahead
         told = [step.value for step in fetcher.setup if step.metric == "budget"]
+        assert (shard in fetcher.setup) == (where != "cached")
+    order = "given" if where == "cached" else "unique"
+    assert lies == [("resident" if where == "gpu" else "registered", order)]
     assert taken == [10] * ahead
     assert told == [0.1] * ahead
 
@@ -432,7 +503,7 @@ def both(
 ) -> tuple[Tensor, mps.CudaTrainingSide, mps.CudaProducerSide]:
     """A table, and the CUDA halves of the producer's protocol, both in one process."""
     table = torch.arange(200.0).view(50, 4)
-    monkeypatch.setattr(KernelFetcher, "registered", lambda *_: opened(table))
+    monkeypatch.setattr(KernelFetcher, "of", lambda *_: opened(table))
     monkeypatch.setattr(mps, "IdBuffer", lambda kind, _device: IdBuffer(kind, HOST))
     here = mps.CudaTrainingSide(table, HOST)
     return table, here, mps.CudaProducerSide(table, 0, "aligned", here.handles())

@@ -21,6 +21,7 @@ from gatherbench.strategies.conformance import (
     check_knowledge,
     open_known,
     random_table,
+    written,
 )
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.disk_cached import LEARNING, DiskCached, DiskCachedPath
@@ -107,8 +108,7 @@ def test_belady_has_more_hits_than_any_that_does_not_know_what_comes(ahead: str)
 
 def test_rows_come_from_the_file_and_not_from_its_map(tmp_path: Path) -> None:
     rows = random_table(ROWS, 16, torch.int8)
-    file = TableFile(tmp_path / "table", 0, ROWS, 16)
-    file.path.write_bytes(rows.numpy().tobytes())
+    file = written(rows, tmp_path)
     ids = torch.arange(ROWS)
     for policy in ("random", "lru", "belady"):
         with cached(policy=policy).open(
@@ -121,9 +121,8 @@ def test_rows_come_from_the_file_and_not_from_its_map(tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", ["random", "sieve", "belady"])
 def test_after_a_read_that_failed_nothing_more_is_fetched(policy: str, tmp_path: Path) -> None:
     """The cache has slots that no row was written to."""
-    file = TableFile(tmp_path / "table", 0, ROWS, 64)
-    file.path.write_bytes(bytes(file.end))
     table = torch.zeros(ROWS, 64, dtype=torch.uint8)
+    file = written(table, tmp_path)
     with cached(policy=policy, ahead="0").open(table, HOST, Knowledge(file=file)) as fetcher:
         os.truncate(file.path, 0)
         with pytest.raises(DiskReadError):
@@ -139,13 +138,11 @@ def test_a_path_that_cannot_be_filled_leaves_nothing_open(
         raise DiskReadError("an input/output error")
 
     monkeypatch.setattr(RowReader, "read", broken)
-    file = TableFile(tmp_path / "table", 0, ROWS, 64)
-    file.path.write_bytes(bytes(file.end))
+    table = torch.zeros(ROWS, 64, dtype=torch.uint8)
+    known = Knowledge(file=written(table, tmp_path))
     before = psutil.Process().num_fds()
     with pytest.raises(DiskReadError) as held:
-        cached(policy="random").open(
-            torch.zeros(ROWS, 64, dtype=torch.uint8), HOST, Knowledge(file=file)
-        )
+        cached(policy="random").open(table, HOST, known)
     assert psutil.Process().num_fds() == before
     assert held.value.__traceback__ is not None, "nothing is closed by being forgotten"
 

@@ -40,10 +40,10 @@ from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.show.hits import worth
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
-from gatherbench.strategies.cached_zero_copy import placed
 from gatherbench.strategies.data_path import total
 from gatherbench.strategies.knowledge import Adjacency, Knowledge
 from gatherbench.strategies.places import TABLE_SHARE
+from gatherbench.strategies.scores import placed
 
 STATIC = [name for name, path in policies().items() if not simulated(path)]
 NODES = 640
