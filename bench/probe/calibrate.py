@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gatherbench.bench.machine.env import joint_name
-from gatherbench.bench.meters.other_work import OtherWork, is_quiet
+from gatherbench.bench.meters.cpu import OtherWork, is_quiet
 from gatherbench.bench.model.profile import Constant, LinkProfile, ProfileError, load_profile
 from gatherbench.bench.probe import cases
 from gatherbench.bench.probe.cases import GIB

@@ -16,9 +16,13 @@ import pytest
 
 from gatherbench.bench.meters import cpu as cpu_module
 from gatherbench.bench.meters.base import UNITS, Reading
-from gatherbench.bench.meters.clock import WallClockMeter
-from gatherbench.bench.meters.cpu import CpuMeter
-from gatherbench.bench.meters.other_work import OtherWork, is_quiet, quiet_cores
+from gatherbench.bench.meters.cpu import (
+    CpuMeter,
+    OtherWork,
+    WallClockMeter,
+    is_quiet,
+    quiet_cores,
+)
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import METERS, open_meters
 
