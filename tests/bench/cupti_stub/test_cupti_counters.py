@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,15 +32,6 @@ from gatherbench.kernels.cuda_calls import CudaCallError
 VERSION, CONFIGURE, ENABLE, FLUSH, DISABLE = range(5)
 INLINE, ON_A_THREAD, LATE, NEVER = range(4)
 OTHER_COUNTER, OTHER_KIND, NO_KIND = 9, 10, 77
-
-
-@pytest.fixture(scope="session")
-def built(c_compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("cupti") / "stub.so"
-    source = Path(__file__).parent / "cupti_stub.c"
-    command = [c_compiler, "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-pthread"]
-    subprocess.run([*command, "-o", str(library), str(source)], check=True)
-    return library
 
 
 class Stub:
@@ -88,9 +78,9 @@ class Stub:
 
 
 @pytest.fixture
-def stub(built: Path, tmp_path: Path) -> Stub:
+def stub(shared_library: Callable[[Path], Path], tmp_path: Path) -> Stub:
     own = tmp_path / "libcupti.so.77"  # a library of another name has variables of its own
-    shutil.copy(built, own)
+    shutil.copy(shared_library(Path(__file__).with_name("cupti_stub.c")), own)
     cupti.record_buffers.cache_clear()
     return Stub(own)
 
