@@ -14,28 +14,14 @@ from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.probe import calibrate as calibration
 from gatherbench.bench.probe import gpu
 from gatherbench.bench.probe.calibrate import calibrate
-from gatherbench.bench.probe.cases import GIB, MIB, host_points
+from gatherbench.bench.probe.cases import MIB
 from gatherbench.bench.probe.gpu import GpuStand
 from gatherbench.bench.probe.machine import MachineFacts
-from gatherbench.bench.probe.stand import Observation, ProbeError
+from gatherbench.bench.probe.stand import ProbeError
 from gatherbench.bench.read.points import Point, read_points
 from gatherbench.kernels.cuda_calls import CudaCallError
 
 Captured = pytest.CaptureFixture[str]
-FACTS = MachineFacts("a-host", "two cores", 2)
-
-
-@pytest.fixture
-def steady(monkeypatch: pytest.MonkeyPatch) -> list[Point]:
-    """The points of a host that is steady; three rounds of them are enough."""
-    points = host_points(2, GIB)
-
-    def measure(point: Point) -> Observation:
-        return Observation(1e6, 1e-3, "made up")
-
-    monkeypatch.setattr(calibration, "_host_stand", lambda stack: (measure, points, lambda: FACTS))
-    monkeypatch.setattr(calibration, "MOST_ROUNDS", 3)
-    return points
 
 
 def test_a_calibration_from_end_to_end(tmp_path: Path, steady: list[Point]) -> None:
