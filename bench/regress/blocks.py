@@ -121,7 +121,7 @@ def judge_all(records: Sequence[Record], threshold: float = THRESHOLD) -> list[V
     family = sum(record.runs for record in records)
     verdicts = [judge(r, family, threshold) if r.runs else r.one_sided() for r in records]
     both = list(zip(records, verdicts, strict=True))
-    moved = {
+    moved: dict[tuple[str | None, str], str] = {
         (r.group, v.word): f"{r.test} ({r.ratio.value:.3f})"
         for r, v in both
         if r.yardstick and v.word in ("SLOW", "FAST")
