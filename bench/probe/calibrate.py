@@ -345,15 +345,14 @@ def run(out: Path, budget_s: float, base: str, device: Device, disk: str = "none
     if not console.is_terminal:
         console = Console(width=_WIDTH)
     try:
-        with ends_within((budget_s or GPU_BUDGET_S) + LATE_S):
-            done = calibrate(
-                out,
-                device=device,
-                budget_s=budget_s or None,
-                base=load_profile(base) if base else None,
-                disk=folder_of_disk(disk),
-                say=lambda text: err.print(text, highlight=False),
-            )
+        done = calibrate(
+            out,
+            device=device,
+            budget_s=budget_s or None,
+            base=load_profile(base) if base else None,
+            disk=folder_of_disk(disk),
+            say=lambda text: err.print(text, highlight=False),
+        )
     except (ProbeError, ProfileError) as error:
         err.print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
         return 2
@@ -373,7 +372,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--disk", default="", help=DISK_HELP)
     asked = parser.parse_args(arguments)
-    return run(asked.out, asked.budget, asked.base, asked.device, asked.disk)
+    with ends_within((asked.budget or GPU_BUDGET_S) + LATE_S):
+        return run(asked.out, asked.budget, asked.base, asked.device, asked.disk)
 
 
 if __name__ == "__main__":
