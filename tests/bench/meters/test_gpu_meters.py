@@ -29,6 +29,7 @@ from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.trust import Comparison, choose
 from gatherbench.bench.meters.uvm import SIZE_BYTES, KnownMove
 
+LOST = Reason("failed", "the GPU is lost", "reset it")
 GPU = GpuUnderTest(("GPU-x",), SensorChoice("counters", None))
 
 
@@ -154,9 +155,11 @@ def test_every_snapshot_is_given_back_also_when_something_breaks(
     with pytest.raises(ZeroDivisionError):
         source.stop()
     assert freed == [1, 2, 3]
+    polled = Polled([(0.0, 4), (0.3, 5)], LOST)  # then nobody asks what there was before
+    assert [one.reason for one in source.stop()[:2]] == [LOST, LOST]
+    assert freed == [1, 2, 3, 4, 5]
 
 
-LOST = Reason("failed", "the GPU is lost", "reset it")
 BEFORE, WITHIN, AFTER = ((s, (1e9, 2e9), s + 0.04) for s in (9.98, 10.1, 10.98))
 
 
