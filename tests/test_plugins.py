@@ -169,7 +169,7 @@ def test_a_broken_dataset_is_the_registrys_own_error(announce: Announce) -> None
     [
         ("class Own: name = 'own'", "it lacks something of .*Meter"),
         (
-            "from gatherbench.bench.meters.clock import WallClockMeter\n"
+            "from gatherbench.bench.meters.cpu import WallClockMeter\n"
             "class Own(WallClockMeter):\n    name = 'own'\n    def probe(self): 1 / 0",
             "ZeroDivisionError",
         ),

@@ -1,4 +1,6 @@
-"""What the host's processor did in a window: the cost that zero-copy is meant to save.
+"""What the host's processor did in a window, how long that was, and what others did beside us.
+
+It is the cost that zero-copy is meant to save.
 
 Everything is a difference of cumulative counters. The process tree comes from ``getrusage``, whose
 clock is finer than the 10 ms tick of ``/proc/<pid>/stat`` and which sees every thread
@@ -8,7 +10,9 @@ read too, because work done for us by kernel threads or drivers is charged to no
 
 from __future__ import annotations
 
+import re
 import resource
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -64,7 +68,7 @@ class CpuMeter:
 
     def stop(self) -> list[Reading]:
         totals = _totals()
-        peak = _peak_rss()
+        peak = _peak_reading(self._peak_reset)
         system = psutil.cpu_times()
         live_s = _live_descendants()
         change = {metric: totals[metric] - self._totals[metric] for metric in totals}
@@ -74,7 +78,7 @@ class CpuMeter:
             *(_difference(metric, "s", change.pop(metric), _TREE_CPU) for metric in _CPU),
             *(_difference(metric, "1", value, _TREE_COUNTS) for metric, value in change.items()),
             *_system_readings(self._system, system),
-            _peak_reading(peak, self._peak_reset),
+            peak,
         ]
 
 
@@ -141,20 +145,75 @@ def _reset_peak_rss() -> bool:
     return True
 
 
-def _peak_rss() -> int | None:
-    """``VmHWM`` in bytes, or ``None`` where the kernel does not report it."""
-    try:
-        for line in _STATUS.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        return None
-    return None
-
-
-def _peak_reading(peak: int | None, reset: bool) -> Reading:
+def _peak_reading(reset: bool) -> Reading:
     scope = "over the window" if reset else "since process start, it cannot be reset here"
+    status = _STATUS.read_text() if _STATUS.is_file() else ""
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    answer = _NO_PEAK if found is None else float(found[1]) * 1024
     source = f"/proc/self/status VmHWM, {scope}"
-    if peak is None:
-        return Reading("peak_rss", "B", None, source, _NO_PEAK)
-    return Reading("peak_rss", "B", float(peak), source, samples=1)
+    return reading("peak_rss", "B", answer, source, samples=0 if found is None else 1)
+
+
+class WallClockMeter:
+    """Seconds between ``start`` and ``stop``, by which core-seconds become cores, joules watts.
+
+    Units: s. An epoch's own time is taken by the loop. The clock knows nothing of an accelerator:
+    whoever closes a window over device work synchronises first.
+    """
+
+    name: ClassVar[str] = "clock"
+    summary: ClassVar[str] = "how long the meters watched (monotonic clock)"
+    lost: ClassVar[str] = "mean power and mean cores in use"
+    trust: ClassVar[str] = "the kernel's monotonic clock"
+
+    def __init__(self) -> None:
+        self._opened_s = 0.0
+
+    def probe(self) -> Reason | None:
+        return None
+
+    def start(self) -> None:
+        self._opened_s = time.perf_counter()
+
+    def stop(self) -> list[Reading]:
+        elapsed_s = time.perf_counter() - self._opened_s
+        return [Reading("window_time", "s", elapsed_s, "time.perf_counter", samples=2)]
+
+
+#: Cores, or share of the host's cores, that other work may have beside a quiet measurement: daemons
+#: and kernel threads take that much.
+QUIET_CORES, QUIET_SHARE = 0.3, 0.05
+
+
+def quiet_cores(cores: int) -> float:
+    """How many of the host's ``cores`` other work may have beside a quiet measurement."""
+    return max(QUIET_CORES, QUIET_SHARE * cores)
+
+
+class OtherWork:
+    """How many cores other work keeps busy from now on; our children's work is ours.
+
+    Other work: processes that are not ours, kernel threads (those that work for us as well, since
+    nobody is charged for them), and what a hypervisor gave to other machines (steal). In a
+    container the host may be larger than our share.
+    """
+
+    def __init__(self) -> None:
+        self._clock, self._cpu = WallClockMeter(), CpuMeter()
+        self._clock.start()
+        self._cpu.start()
+
+    def cores(self) -> float | None:
+        """Since this was made; ``None`` where the kernel does not count."""
+        read = {r.metric: r.value for r in (*self._cpu.stop(), *self._clock.stop())}
+        host = (read["system_cpu_busy"], read["system_cpu_steal"])
+        ours = (read["cpu_user"], read["cpu_system"])
+        seconds = read["window_time"]
+        if None in (*host, *ours) or not seconds:
+            return None
+        return max(0.0, sum(x or 0 for x in host) - sum(x or 0 for x in ours)) / seconds
+
+
+def is_quiet(other_cores: float | None) -> bool:
+    """Whether that much other work can be overlooked; it can where nobody counted it."""
+    return other_cores is None or other_cores <= quiet_cores(psutil.cpu_count() or 1)

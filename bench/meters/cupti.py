@@ -98,13 +98,13 @@ class Record(ctypes.Structure):
 class Tally:
     """Records of a window by counter: how many there were, and the sum of their values.
 
-    ``apart`` are the values of records in addresses that the caller wants kept apart.
+    ``apart`` has the sums of records in addresses that the caller wants kept apart, for each range.
     """
 
     version: int
     records: Counter[int] = field(default_factory=Counter)
     values: Counter[int] = field(default_factory=Counter)
-    apart: Counter[int] = field(default_factory=Counter)
+    apart: dict[range, Counter[int]] = field(default_factory=dict)
 
 
 class UnifiedMemoryCounters:
@@ -137,6 +137,10 @@ class UnifiedMemoryCounters:
     def start(self) -> None:
         """Begin to count.
 
+        The calls and their order are those of ``cupti_activity.h`` and of NVIDIA's sample: register
+        callbacks, configure, enable. Dropped records are asked for at the end only, so those of
+        another user of CUPTI leave no sum.
+
         Raises:
             CuptiError: CUPTI refuses; nothing is counted.
         """
@@ -149,14 +153,13 @@ class UnifiedMemoryCounters:
         )
         if not buffers.drain(0.0, lambda *_: None):
             raise CuptiError(_failed("CUPTI holds records of an earlier window"))
-        self._dropped()
         self._call("cuptiActivityEnable", KIND)
 
-    def stop(self, apart: range = range(0)) -> Tally:
+    def stop(self, *apart: range) -> Tally:
         """End the window; the work in it must have been synchronised with.
 
         Args:
-            apart: addresses whose records are kept apart.
+            apart: ranges of addresses whose records are kept apart.
 
         Raises:
             CuptiError: CUPTI refuses, dropped records or holds them back.
@@ -166,16 +169,20 @@ class UnifiedMemoryCounters:
         finally:
             self._call("cuptiActivityDisable", KIND)
         self._call("cuptiActivityFlushAll", _FORCED)
-        tally = Tally(self.version)
-        complete = record_buffers().drain(_GRACE_S, lambda *found: self._add(tally, apart, *found))
-        if dropped := self._dropped():
-            cause = f"CUPTI dropped {dropped} records"
+        tally = Tally(self.version, apart={addresses: Counter() for addresses in apart})
+        complete = record_buffers().drain(_GRACE_S, lambda *found: self._add(tally, *found))
+        dropped = ctypes.c_size_t()
+        self._call(
+            "cuptiActivityGetNumDroppedRecords", None, ctypes.c_uint32(0), ctypes.byref(dropped)
+        )
+        if dropped.value:
+            cause = f"CUPTI dropped {dropped.value} records"
             raise CuptiError(_failed(cause, "count a shorter epoch"))
         if not complete:
             raise CuptiError(_failed("CUPTI has not handed over all records"))
         return tally
 
-    def _add(self, tally: Tally, apart: range, address: int, valid: int) -> None:
+    def _add(self, tally: Tally, address: int, valid: int) -> None:
         code, record = 0, ctypes.c_void_p()
         while valid:
             code = self._library.cuptiActivityGetNextRecord(
@@ -186,20 +193,15 @@ class UnifiedMemoryCounters:
             found = Record.from_address(record.value)
             if found.kind != KIND:  # of another user of CUPTI
                 continue
-            if found.address in apart:
-                tally.apart[found.counter_kind] += found.value
+            for addresses, values in tally.apart.items():
+                if found.address in addresses:
+                    values[found.counter_kind] += found.value
+                    break
             else:
                 tally.records[found.counter_kind] += 1
                 tally.values[found.counter_kind] += found.value
         if code not in (0, _NO_MORE_RECORDS):
             raise CuptiError(self._refusal("cuptiActivityGetNextRecord", code))
-
-    def _dropped(self) -> int:
-        dropped = ctypes.c_size_t()
-        self._call(
-            "cuptiActivityGetNumDroppedRecords", None, ctypes.c_uint32(0), ctypes.byref(dropped)
-        )
-        return dropped.value
 
     def _call(self, name: str, *arguments: Any) -> None:
         code = getattr(self._library, name)(*arguments)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -44,7 +45,7 @@ Series = tuple[tuple[float, float], ...]
 Snapshot = tuple[float, Any]
 
 
-class PcieSource:
+class PcieSource(ABC):
     """One way to read the link's traffic: polled over a window.
 
     Raises:
@@ -63,24 +64,24 @@ class PcieSource:
         self._poller: Poller[Any] = Poller(self._read, self.period_s)
         self._opened_s = 0.0
 
+    @abstractmethod
     def _read(self) -> Any:
         """What is taken at one time."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Open a window."""
         self._opened_s = time.time()
         self._poller.start()
 
+    @abstractmethod
     def stop(self) -> list[Reading]:
         """Close it: bytes by direction, and the core-seconds that polling cost."""
-        raise NotImplementedError
 
     def _readings(
-        self, polled: Polled[Any], told: Sequence[float | Series | Reason], samples: int
+        self, polled: Polled[Any], told: Sequence[float | Series | Reason] | Reason, samples: int
     ) -> list[Reading]:
         """Of what each direction's sensor told: a total, totals over time, or a reason."""
-        readings = []
+        told, readings = (told, told) if isinstance(told, Reason) else told, []
         for direction, source, one in zip(DIRECTIONS, self.sources, told, strict=True):
             series, answer = (one, one[-1][1]) if isinstance(one, tuple) else ((), one)
             how = (source, samples, self.period_s, series)
@@ -115,7 +116,7 @@ class FieldCounters(PcieSource):
 
     def stop(self) -> list[Reading]:
         polled = self._poller.stop()
-        told = [polled.error or self._series(i, polled.samples) for i in range(len(self._ids))]
+        told = polled.error or [self._series(i, polled.samples) for i in range(len(self._ids))]
         return self._readings(polled, told, len(polled.samples))
 
     def _series(
@@ -171,15 +172,16 @@ class Gpm(PcieSource):
 
     def stop(self) -> list[Reading]:
         polled = self._poller.stop()
-        told: list[Series | Reason] | Reason | None = polled.error
         try:
-            if told is None:
-                told = answer_or_reason(lambda: gpm_traffic(chain(polled.samples)))
+            told: list[Series | Reason] | Reason = (
+                answer_or_reason(lambda: gpm_traffic(chain(polled.samples)))
+                if polled.error is None
+                else polled.error
+            )
         finally:
             for _, sample in polled.samples:
                 pynvml.nvmlGpmSampleFree(sample)
-        both = [told, told] if isinstance(told, Reason) else told
-        return self._readings(polled, both, len(polled.samples))
+        return self._readings(polled, told, len(polled.samples))
 
 
 def chain(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
@@ -268,12 +270,10 @@ class SampledThroughput(PcieSource):
             for begin_s, rates, end_s in polled.samples
             if self._opened_s <= begin_s and end_s <= closed_s
         ]
-        reason = polled.error
-        if reason is None and not inside:
+        if polled.error is not None or not inside:
             cause = "the window is too short for a sample"
-            reason = Reason("too_short", cause, "use longer epochs")
-        if reason is not None:
-            return self._readings(polled, (reason, reason), len(inside))
+            short = Reason("too_short", cause, "use longer epochs")
+            return self._readings(polled, polled.error or short, len(inside))
         length_s = closed_s - self._opened_s
         moved = [sum(rates) / len(inside) * length_s for rates in zip(*inside, strict=True)]
         return self._readings(polled, moved, len(inside))

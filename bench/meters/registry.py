@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gatherbench.bench.meters.base import Meter
-from gatherbench.bench.meters.clock import WallClockMeter
-from gatherbench.bench.meters.cpu import CpuMeter
+from gatherbench.bench.meters.cpu import CpuMeter, WallClockMeter
 from gatherbench.bench.meters.disk import DiskMeter
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.memory import MemoryMeter

@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gatherbench.bench.machine.env import joint_name
-from gatherbench.bench.meters.other_work import OtherWork, is_quiet
+from gatherbench.bench.meters.cpu import OtherWork, is_quiet
 from gatherbench.bench.model.profile import Constant, LinkProfile, ProfileError, load_profile
 from gatherbench.bench.probe import cases
 from gatherbench.bench.probe.cases import GIB
@@ -46,11 +46,11 @@ from gatherbench.bench.probe.stand import (
     Observation,
     PointFile,
     ProbeError,
+    ends_within,
     filled_table,
     visit,
     writing,
 )
-from gatherbench.bench.probe.watchdog import ends_within
 from gatherbench.bench.read.points import POINT_COLUMNS, Point
 from gatherbench.bench.read.units import quantity, span
 from gatherbench.kernels.compiler import CompilerError
@@ -63,7 +63,7 @@ FOLDER = Path("calibration")
 HOST_BUDGET_S, GPU_BUDGET_S = 60.0, 500.0
 #: Kept back for the fit and the files; a GPU's gathers take some seconds to fit.
 HOST_CLOSING_S, GPU_CLOSING_S = 3.0, 15.0
-#: So much over its time it is taken to hang.
+#: So much over its time it is taken to hang, and ended.
 LATE_S = 30.0
 MOST_ROUNDS = 100
 #: Fewer whole rounds than this give no quartiles worth the name.
@@ -138,7 +138,8 @@ def calibrate(
         with writing(out):
             written[1].unlink(missing_ok=True)
         samples = stack.enter_context(PointFile(written[1]))
-        say(f"{len(points)} points, set up in {time.monotonic() - began:.0f} s")
+        took_s = time.monotonic() - began
+        say(f"{len(points)} points, set up in {took_s:.0f} s; samples come into {written[1]}")
         work = OtherWork()
         rounds = visit(
             points,
@@ -159,7 +160,7 @@ def calibrate(
             f"{rounds} whole rounds in {budget:.0f} s are too few for a profile"
             f" ({FEWEST_ROUNDS} are needed): give more --budget"
         )
-    say(f"{rounds} rounds; cases.fitting")
+    say(f"{rounds} rounds; fitting")
     found = summarise(samples.rows)
     profile = Fit(named(base, facts) if base else blank_profile(facts), found, facts).run()
     checks = check(profile, found)
@@ -344,12 +345,11 @@ def run(out: Path, budget_s: float, base: str, device: Device, disk: str = "none
     if not console.is_terminal:
         console = Console(width=_WIDTH)
     try:
-        known = load_profile(base) if base else None
         done = calibrate(
             out,
             device=device,
             budget_s=budget_s or None,
-            base=known,
+            base=load_profile(base) if base else None,
             disk=folder_of_disk(disk),
             say=lambda text: err.print(text, highlight=False),
         )
@@ -372,8 +372,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--disk", default="", help=DISK_HELP)
     asked = parser.parse_args(arguments)
-    last_word = f"no profile; the samples so far lie in {asked.out}"
-    with ends_within((asked.budget or GPU_BUDGET_S) + LATE_S, lambda: print(last_word)):
+    with ends_within((asked.budget or GPU_BUDGET_S) + LATE_S):
         return run(asked.out, asked.budget, asked.base, asked.device, asked.disk)
 
 

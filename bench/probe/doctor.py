@@ -165,13 +165,17 @@ def _torch_build() -> Finding:
     )
 
 
+def _judged(name: str, fine: bool, detail: str, lost: str, remedy: str) -> Finding:
+    """What is ``ok``, or ``limited`` with what is lost by that."""
+    return Finding(name, "ok", detail) if fine else Finding(name, "limited", detail, lost, remedy)
+
+
 def _huge_pages(memory: dict[str, Any]) -> Finding:
     setting = memory["transparent_huge_pages"]
-    if setting in ("always", "madvise"):
-        return Finding("Huge pages", "ok", f"transparent: {setting}")
+    fine, detail = setting in ("always", "madvise"), f"transparent: {setting}"
     lost = "random rows cost page-table walks: gathers by the CPU are slower"
     remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root"
-    return Finding("Huge pages", "limited", f"transparent: {setting}", lost, remedy)
+    return _judged("Huge pages", fine, detail, lost, remedy)
 
 
 def _pinned_limit(limit_bytes: int) -> Finding:
@@ -179,10 +183,9 @@ def _pinned_limit(limit_bytes: int) -> Finding:
     if limit_bytes == resource.RLIM_INFINITY:
         return Finding("Pinned memory", "ok", "no limit (RLIMIT_MEMLOCK)")
     limit = f"limit {_size(limit_bytes)} (RLIMIT_MEMLOCK)"
-    if limit_bytes >= psutil.virtual_memory().total // 2:
-        return Finding("Pinned memory", "ok", limit)
+    fine = limit_bytes >= psutil.virtual_memory().total // 2
     lost = "locking a large feature table may be refused (CUDA's own pinning is mostly exempt)"
-    return Finding("Pinned memory", "limited", limit, lost, "ulimit -l unlimited")
+    return _judged("Pinned memory", fine, limit, lost, "ulimit -l unlimited")
 
 
 def _free_memory(memory: dict[str, Any]) -> Finding:
@@ -192,10 +195,9 @@ def _free_memory(memory: dict[str, Any]) -> Finding:
     if memory["container_limit"] is not None and memory["container_limit"] < total:
         detail += f", the container is limited to {_size(memory['container_limit'])}"
         free = min(free, memory["container_limit"])
-    if free < 8 * GIB:
-        lost = "feature tables of a few GiB do not fit: large graphs need a smaller scale"
-        return Finding("Memory", "limited", detail, lost, "free memory, or plan with a lower scale")
-    return Finding("Memory", "ok", detail)
+    lost = "feature tables of a few GiB do not fit: large graphs need a smaller scale"
+    remedy = "free memory, or plan with a lower scale"
+    return _judged("Memory", free >= 8 * GIB, detail, lost, remedy)
 
 
 def _free_disk(graphs: Path) -> Finding:
@@ -206,11 +208,8 @@ def _free_disk(graphs: Path) -> Finding:
         f"{_size(free)} free for graphs ({graphs}), {_size(here)} in the current folder, where"
         " results go"
     )
-    if free < 10 * GIB:
-        lost = "large graphs cannot be written"
-        remedy = "free space, or set GATHERBENCH_DATA to a folder on a larger disk"
-        return Finding("Disk", "limited", detail, lost, remedy)
-    return Finding("Disk", "ok", detail)
+    remedy = "free space, or set GATHERBENCH_DATA to a folder on a larger disk"
+    return _judged("Disk", free >= 10 * GIB, detail, "large graphs cannot be written", remedy)
 
 
 def _disk_reads() -> Finding:
@@ -218,11 +217,9 @@ def _disk_reads() -> Finding:
 
     engine, reason = open_engine("io_uring", 1)
     engine.close()
-    if not reason:
-        return Finding("Disk reads", "ok", "io_uring")
     lost = "a thread waits for each read of a table on disk, which costs the CPU more"
     remedy = "pip install gatherbench[disk]; let a container's profile allow io_uring_setup"
-    return Finding("Disk reads", "limited", reason, lost, remedy)
+    return _judged("Disk reads", not reason, reason or "io_uring", lost, remedy)
 
 
 def _numa(cpu: dict[str, Any], gpus: list[GpuInfo]) -> Finding:
@@ -230,20 +227,18 @@ def _numa(cpu: dict[str, Any], gpus: list[GpuInfo]) -> Finding:
     if nodes is None or nodes == 1:
         return Finding("NUMA", "ok", "one node" if nodes else "the kernel names no nodes")
     binding = describe_numa([gpu.numa_node for gpu in gpus])["binding"]
-    if gpus and not binding.startswith("not bound"):
-        return Finding("NUMA", "ok", f"{nodes} nodes; {binding}")
+    fine = bool(gpus) and not binding.startswith("not bound")
     lost = "a table on the far node is read through the socket link and times scatter"
     remedy = "numactl --cpunodebind=N --membind=N around gatherbench, with the GPU's node if any"
-    return Finding("NUMA", "limited", f"{nodes} nodes; {binding}", lost, remedy)
+    return _judged("NUMA", fine, f"{nodes} nodes; {binding}", lost, remedy)
 
 
 def _governor(cpu: dict[str, Any]) -> Finding:
     governor = cpu["scaling_governor"]
-    if governor in (None, "performance"):
-        return Finding("CPU clock", "ok", f"governor: {governor or 'not visible (common in a VM)'}")
+    detail = f"governor: {governor or 'not visible (common in a VM)'}"
     lost = "the clock ramps up and down: short epochs scatter"
     remedy = "cpupower frequency-set -g performance, as root"
-    return Finding("CPU clock", "limited", f"governor: {governor}", lost, remedy)
+    return _judged("CPU clock", governor in (None, "performance"), detail, lost, remedy)
 
 
 def _libraries(versions: dict[str, str | None]) -> list[Finding]:

@@ -50,8 +50,7 @@ from gatherbench.bench.probe.cases import (
     host_points,
 )
 from gatherbench.bench.probe.machine import OUT_HELP, describe, fresh_folder, no_gpu
-from gatherbench.bench.probe.stand import PointFile, RefusedError, row_of, visit
-from gatherbench.bench.probe.watchdog import ends_within
+from gatherbench.bench.probe.stand import PointFile, RefusedError, ends_within, row_of, visit
 from gatherbench.bench.read.points import Point, Row
 from gatherbench.kernels.policies import POLICIES
 
@@ -151,8 +150,7 @@ def measure_gathers(options: argparse.Namespace, began: float, add: Add) -> list
     if not spans:
         raise RefusedError("no span fits the free host memory: give smaller ones with --spans")
     with ExitStack() as stack:
-        left_s = options.budget - (time.monotonic() - began)
-        stack.enter_context(ends_within(left_s, lambda: None))
+        stack.enter_context(ends_within(options.budget - (time.monotonic() - began)))
         stand = stack.enter_context(as_large_as_opens(spans, lambda some: GpuStand(some, device)))
         for point, seen in stand.setup.items():
             add(row_of(point, 0, *seen))

@@ -86,7 +86,7 @@ class WholeGraph:
 
 
 def measure(
-    add: Callable[[Row], None], until: float, wanted: Callable[[Point], bool], most_rounds: int = 0
+    add: Callable[[Row], None], until: float, _wanted: Callable[[Point], bool], most_rounds: int = 0
 ) -> None:
     """Measure rows of each width for an equal share of the time; three rounds at least.
 
@@ -99,8 +99,6 @@ def measure(
             "unsupported: pylibwholegraph is not installed (pip install pylibwholegraph-cu13; for "
             "a machine without a network: make carry PEERS=1)"
         )
-    if not wanted(Point("peer_gather")):
-        return
     device = torch.device("cuda", torch.cuda.current_device())
     peer = WholeGraph()
     began = time.monotonic()

@@ -1,10 +1,11 @@
-"""What all stands share: the table that they read, the loop over points, the file of rows."""
+"""What all stands share: the table, the loop over points, its end at the latest, the rows."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import dataclasses
+import faulthandler
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -103,6 +104,20 @@ def visit(
         number += 1
         begins(number)
         turn = generator.sample(left, len(left))
+
+
+@contextlib.contextmanager
+def ends_within(seconds: float) -> Iterator[None]:
+    """The block is left within ``seconds``, or the process says where it stands and ends.
+
+    A call into a driver that hangs cannot be cancelled, and may hold Python's lock for ever: the
+    interpreter's own watchdog needs no lock. Rows that were added are on disk by then.
+    """
+    faulthandler.dump_traceback_later(max(1e-3, seconds), exit=True, file=2)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def row_of(

@@ -11,11 +11,10 @@ Which grid and which order of the ids stand for a side is decided by medians.
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -49,12 +48,12 @@ class Target:
     row_bytes: int
     ours: str
     other: str
-    ratio: float
-    low: float
-    high: float
-    rounds: int
-    at_least: float | None
-    at_most: float | None
+    ratio: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    rounds: int = 0
+    at_least: float | None = None
+    at_most: float | None = None
     verdict: str = ""
 
 
@@ -64,7 +63,7 @@ def write_report(folder: Path) -> str:
     known = summary(table)
     found = targets(table)
     known.to_csv(folder / "summary.csv", index=False)
-    names = [field.name for field in dataclasses.fields(Target)]
+    names = [field.name for field in fields(Target)]
     pd.DataFrame(found, columns=names).to_csv(folder / "targets.csv", index=False)
     judged = pd.DataFrame([one for one in found if one.verdict], columns=names).astype(
         {"at_least": float, "at_most": float}
@@ -115,24 +114,15 @@ def targets(table: pd.DataFrame) -> list[Target]:
     timed = table[table["time_s"].notna() & (table["round"] > 0)]
     timed = timed.assign(rate=timed["amount"] / timed["time_s"])
     found = [*_of_gathers(timed), *_of_overlap(timed)]
-    family = sum(one.at_least is not None or one.at_most is not None for one in found)
-    return [_judged(one, family) for one in found]
+    family = sum(one.at_least is not None or one.at_most is not None for one, _ in found)
+    return [_judged(one, ratios, family) for one, ratios in found]
 
 
-class Asked(NamedTuple):
-    """A target with its ratio in each round."""
-
-    target: str
-    span_bytes: int
-    row_bytes: int
-    ours: str
-    other: str
-    ratios: pd.Series
-    at_least: float | None = None
-    at_most: float | None = None
+#: A target without its numbers, and its ratio in each round.
+_Asked = tuple[Target, pd.Series]
 
 
-def _of_gathers(timed: pd.DataFrame) -> Iterator[Asked]:
+def _of_gathers(timed: pd.DataFrame) -> Iterator[_Asked]:
     """The fastest way of each side by its median, where both were measured in one round."""
     system = timed["policy"].map(lambda name: POLICIES[name].system if name in POLICIES else "")
     label = timed["policy"].map(lambda name: POLICIES[name].label if name in POLICIES else name)
@@ -163,10 +153,11 @@ def _of_gathers(timed: pd.DataFrame) -> Iterator[Asked]:
             fastest, peer = one.median().idxmax(), two.median().idxmax()
             ratios = (one[fastest] / two[peer]).dropna()
             if len(ratios):
-                yield Asked(target, span, width, str(fastest), str(peer), ratios, wanted)
+                sides_of = (target, span, width, str(fastest), str(peer))
+                yield Target(*sides_of, at_least=wanted), ratios
 
 
-def _of_overlap(timed: pd.DataFrame) -> Iterator[Asked]:
+def _of_overlap(timed: pd.DataFrame) -> Iterator[_Asked]:
     """``train_and_fetch`` over the longer of the load alone and the fetch alone.
 
     The fetch alone is the fastest share's: a share that slows the fetch itself is no excuse.
@@ -192,22 +183,23 @@ def _of_overlap(timed: pd.DataFrame) -> Iterator[Asked]:
         ratios = (rows.set_index("round")["time_s"] / longer).dropna()
         target = "side by side over the longer of the two"
         if len(ratios):
-            yield Asked(target, span, width, f"{load}, {name}", other, ratios, at_most=OVERLAP)
+            ours = f"{load}, {name}"
+            yield Target(target, span, width, ours, other, at_most=OVERLAP), ratios
 
 
-def _judged(one: Asked, family: int) -> Target:
+def _judged(one: Target, ratios: pd.Series, family: int) -> Target:
     """With its interval and, where a bound was asked for, the verdict of the whole interval."""
-    seen = interval_of((1, np.log(one.ratios).tolist()))
+    seen = interval_of((1, np.log(ratios).tolist()))
     bound = one.at_most if one.at_least is None else one.at_least
     verdict = ""
     if bound is not None:
-        against = interval_of((1, np.log(one.ratios / bound).tolist()))
+        against = interval_of((1, np.log(ratios / bound).tolist()))
         up = one.at_most is None
         word = judge(against, threshold=_ROUNDING, more_is_better=up, family=family).word
         verdict = {"FAST": REACHED, "SAME": REACHED, "SLOW": MISSED}.get(word, UNDECIDED)
-    sides = (one.target, one.span_bytes, one.row_bytes, one.ours, one.other)
-    ratio = (seen.value, seen.low, seen.high, len(one.ratios))
-    return Target(*sides, *ratio, one.at_least, one.at_most, verdict)
+    return replace(
+        one, ratio=seen.value, low=seen.low, high=seen.high, rounds=len(ratios), verdict=verdict
+    )
 
 
 def _fastest(known: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from gatherbench.bench.meters.other_work import quiet_cores
+from gatherbench.bench.meters.cpu import quiet_cores
 from gatherbench.bench.run.rows import HEADER, SERIES, Key, Row
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def mark_disturbed(rows: pd.DataFrame, env: dict[str, Any]) -> pd.DataFrame:
     epochs; NaN where the host was not metered. ``disturbed``: that was too much. ``used``: the row
     counts in medians: its case did not fail, and was quiet or its series has no quiet case.
 
-    What other work is: :mod:`gatherbench.bench.meters.other_work`.
+    What other work is: :class:`gatherbench.bench.meters.cpu.OtherWork`.
     """
     rows = rows.drop(columns=["other_cores", "disturbed", "used"], errors="ignore")
     wanted = (rows["stage"] == "epoch") & rows["metric"].isin(_METRICS) & (rows["epoch"] >= 0)

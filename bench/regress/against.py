@@ -33,7 +33,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from gatherbench.bench.meters.other_work import OtherWork
+from gatherbench.bench.meters.cpu import OtherWork
 from gatherbench.bench.regress.blocks import (
     THRESHOLD,
     Record,

@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,19 +159,12 @@ def test_indexing(benchmark: BenchmarkFixture, setting: Setting) -> None:
 
 def test_memcpy(benchmark: BenchmarkFixture, setting: Setting, cpu: HostGather) -> None:
     """As many bytes from as many neighbouring rows, by the same threads: the roof of a gather."""
-    starts = itertools.cycle(range(0, setting.table.shape[0] - BATCH, 2 * BATCH))
-    begin = [0]
+    starts = range(0, setting.table.shape[0] - BATCH, 2 * BATCH)
+    neighbours = tuple(torch.arange(start, start + BATCH) for start in starts)
 
-    def setup() -> tuple[tuple[Tensor], dict[str, object]]:
-        begin[0] = next(starts)
-        return (setting.table[begin[0] : begin[0] + BATCH],), {}
+    def fetch(ids: Tensor) -> Tensor:
+        start = int(ids[0])
+        cpu.copy(setting.table[start : start + BATCH], setting.out)
+        return setting.out
 
-    benchmark.group = setting.name
-    benchmark.extra_info.update(
-        payload_bytes=setting.payload_bytes,
-        bytes_read_and_written=2 * setting.payload_bytes,
-        threads=available_cores(),
-    )
-    pedantic: Any = benchmark.pedantic
-    pedantic(lambda rows: cpu.copy(rows, setting.out), setup=setup, rounds=ROUNDS, warmup_rounds=5)
-    assert same_bytes(setting.out, setting.table[begin[0] : begin[0] + BATCH]) is None
+    measure(benchmark, replace(setting, ids=neighbours), fetch, 2 * setting.payload_bytes)

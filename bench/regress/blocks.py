@@ -49,7 +49,6 @@ NOT_THERE = "not there"
 class Verdict:
     """What became of one benchmark; ``ratio`` is of head to base, where both ran often enough."""
 
-    name: str
     word: Word
     reason: str
     ratio: Interval | None = None
@@ -111,20 +110,23 @@ class Record:
     def one_sided(self) -> Verdict:
         """The verdict where a side has no times."""
         if self.head_error == NOT_THERE:
-            return Verdict(self.name, "MISSING", "not in this tree")
+            return Verdict("MISSING", "not in this tree")
         if self.head_error:
-            return Verdict(self.name, "FAILED", self.head_error)
-        return Verdict(self.name, "NEW", f"the base cannot run it: {self.base_error}")
+            return Verdict("FAILED", self.head_error)
+        return Verdict("NEW", f"the base cannot run it: {self.base_error}")
 
 
 def judge_all(records: Sequence[Record], threshold: float = THRESHOLD) -> list[Verdict]:
     """A verdict each: by the rule where both sides ran, else which did not and why."""
     family = sum(record.runs for record in records)
     verdicts = [judge(r, family, threshold) if r.runs else r.one_sided() for r in records]
-    both = zip(records, verdicts, strict=True)
-    marks = [(r, v) for r, v in both if r.yardstick and v.word in ("SLOW", "FAST")]
-    moved = {(r.group, v.word): f"{r.test} ({r.ratio.value:.3f})" for r, v in marks}
-    for number, (record, verdict) in enumerate(zip(records, verdicts, strict=True)):
+    both = list(zip(records, verdicts, strict=True))
+    moved: dict[tuple[str | None, str], str] = {
+        (r.group, v.word): f"{r.test} ({r.ratio.value:.3f})"
+        for r, v in both
+        if r.yardstick and v.word in ("SLOW", "FAST")
+    }
+    for number, (record, verdict) in enumerate(both):
         if record.runs and (mark := moved.get((record.group, verdict.word), "")):
             why = "and this is not our code: the two sides did not run alike"
             if not record.yardstick:
@@ -138,9 +140,9 @@ def judge(record: Record, family: int, threshold: float = THRESHOLD) -> Verdict:
     """The verdict on one benchmark of ``family``, whatever the yardsticks did."""
     count = len(record.samples)
     if count < MIN_PAIRS:
-        return Verdict(record.name, "AMBIGUOUS", f"{count} of at least {MIN_PAIRS} pairs")
+        return Verdict("AMBIGUOUS", f"{count} of at least {MIN_PAIRS} pairs")
     found = judge_ratio(record.ratio, threshold=threshold, family=family)
-    return Verdict(record.name, found.word, found.reason, found.interval)
+    return Verdict(found.word, found.reason, found.interval)
 
 
 def records_of(base: Side, head: Side, only: str = "") -> list[Record]:

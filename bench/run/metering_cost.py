@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gatherbench.bench.meters.cpu import OtherWork
 from gatherbench.bench.meters.gpu_choice import SensorChoice
-from gatherbench.bench.meters.other_work import OtherWork
 from gatherbench.bench.meters.pcie import FieldCounters
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters

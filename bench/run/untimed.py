@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import Reading, cited
-from gatherbench.bench.meters.clock import WallClockMeter
+from gatherbench.bench.meters.cpu import WallClockMeter
 from gatherbench.bench.meters.gpu_choice import GpuUnderTest
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import (

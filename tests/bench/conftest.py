@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -35,6 +38,31 @@ MEASURE = Measure(repeats=1, eval_batches=2, timeout_s=60)
 JobMaker = Callable[..., Job]
 MakeRun = Callable[..., Path]
 ShellRun = tuple[Result, Path]
+
+
+@pytest.fixture(scope="session")
+def c_compiler() -> str:
+    """For the stubs of NVIDIA's libraries, and for its headers."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    return compiler
+
+
+@pytest.fixture(scope="session")
+def shared_library(
+    c_compiler: str, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Path], Path]:
+    """Builds one of a C source, once."""
+
+    @functools.cache
+    def build(source: Path) -> Path:
+        library = tmp_path_factory.mktemp("stub") / "stub.so"
+        command = [c_compiler, "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-pthread"]
+        subprocess.run([*command, "-o", str(library), str(source)], check=True)
+        return library
+
+    return build
 
 
 @pytest.fixture(scope="session")

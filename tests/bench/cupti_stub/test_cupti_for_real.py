@@ -119,7 +119,7 @@ try:
     )
     memory = ctypes.create_string_buffer(made_up, len(made_up))
     tally = cupti.Tally(counters.version)
-    counters._add(tally, range(0), ctypes.addressof(memory), len(made_up))
+    counters._add(tally, ctypes.addressof(memory), len(made_up))
     said["values"] = dict(tally.values)
     counters.start()
     said["values_told"] = dict(counters.stop().values)

@@ -29,6 +29,7 @@ from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.trust import Comparison, choose
 from gatherbench.bench.meters.uvm import SIZE_BYTES, KnownMove
 
+LOST = Reason("failed", "the GPU is lost", "reset it")
 GPU = GpuUnderTest(("GPU-x",), SensorChoice("counters", None))
 
 
@@ -154,22 +155,38 @@ def test_every_snapshot_is_given_back_also_when_something_breaks(
     with pytest.raises(ZeroDivisionError):
         source.stop()
     assert freed == [1, 2, 3]
+    polled = Polled([(0.0, 4), (0.3, 5)], LOST)  # then nobody asks what there was before
+    assert [one.reason for one in source.stop()[:2]] == [LOST, LOST]
+    assert freed == [1, 2, 3, 4, 5]
 
 
+BEFORE, WITHIN, AFTER = ((s, (1e9, 2e9), s + 0.04) for s in (9.98, 10.1, 10.98))
+
+
+@pytest.mark.parametrize(
+    ("polled", "moved", "samples", "why"),
+    [
+        (Polled([BEFORE, WITHIN, AFTER], None, 0.001), [1e9, 2e9], 1, None),
+        (Polled([BEFORE, AFTER], None, 0.001), [None] * 2, 0, "too short for a sample"),
+        (Polled([WITHIN], LOST, 0.001), [None] * 2, 1, "the GPU is lost"),
+    ],
+)
 def test_a_sample_that_reaches_beyond_the_window_is_left_out(
+    polled: Polled[Any],
+    moved: list[float | None],
+    samples: int,
+    why: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = SampledThroughput(SimpleNamespace(throughput=lambda _: 0.0))  # type: ignore[arg-type]
-    within = (10.1, (1e9, 2e9), 10.14)
-    samples = [(9.98, (9e9, 9e9), 10.02), within, (10.98, (9e9, 9e9), 11.02)]
-    polled = Polled(samples, None, 0.001)
     source._poller = SimpleNamespace(start=lambda: None, stop=lambda: polled)  # type: ignore[assignment]
     clock = iter((10.0, 11.0))
     monkeypatch.setattr(pcie.time, "monotonic", lambda: next(clock))
     source.start()
-    to_device, to_host, _ = source.stop()
-    assert [to_device.value, to_host.value] == [1e9, 2e9]
-    assert to_device.samples == 1
+    readings = source.stop()[:2]
+    assert [one.value for one in readings] == moved
+    assert {one.samples for one in readings} == {samples}
+    assert all((why or "None") in str(one.reason) for one in readings)
 
 
 def test_the_known_move_is_touched_here_then_moved_and_freed(

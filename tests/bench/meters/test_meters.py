@@ -16,9 +16,13 @@ import pytest
 
 from gatherbench.bench.meters import cpu as cpu_module
 from gatherbench.bench.meters.base import UNITS, Reading
-from gatherbench.bench.meters.clock import WallClockMeter
-from gatherbench.bench.meters.cpu import CpuMeter
-from gatherbench.bench.meters.other_work import OtherWork, is_quiet, quiet_cores
+from gatherbench.bench.meters.cpu import (
+    CpuMeter,
+    OtherWork,
+    WallClockMeter,
+    is_quiet,
+    quiet_cores,
+)
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import METERS, open_meters
 
@@ -145,15 +149,20 @@ def test_peak_memory_is_that_of_the_window() -> None:
         assert reading.value >= with_big - 2**20
 
 
-def test_peak_memory_that_cannot_be_reset_says_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_module, "_CLEAR_REFS", Path("/nowhere/clear_refs"))
+def test_peak_memory_is_in_bytes_and_says_since_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = tmp_path / "status"
+    monkeypatch.setattr(cpu_module, "_CLEAR_REFS", tmp_path / "nowhere" / "clear_refs")
+    monkeypatch.setattr(cpu_module, "_STATUS", status)
     meter = CpuMeter()
     meter.start()
-    assert "since process start" in by_metric(meter.stop())["peak_rss"].source
-    monkeypatch.setattr(cpu_module, "_STATUS", Path("/nowhere/status"))
-    reading = by_metric(meter.stop())["peak_rss"]
-    assert reading.value is None
-    assert reading.reason is not None
+    missing = by_metric(meter.stop())["peak_rss"]
+    assert (missing.value, missing.samples, missing.reason is None) == (None, 0, False)
+    status.write_text("VmPeak:\t 900 kB\nVmHWM:\t   100 kB\nVmRSS:\t  50 kB\n")
+    peak = by_metric(meter.stop())["peak_rss"]
+    assert (peak.value, peak.samples) == (102_400, 1)
+    assert "since process start" in peak.source
 
 
 def test_a_host_clock_that_stands_still_gives_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:

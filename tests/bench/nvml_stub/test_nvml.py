@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-import subprocess
 import time
 import types
 from collections.abc import Callable
@@ -33,7 +32,6 @@ from gatherbench.bench.run import worker as worker_module
 from gatherbench.bench.run.job import CalibrationJob, Job, read_choice
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 
-HERE = Path(__file__).parent
 FIRST, SECOND = "GPU-first", "GPU-second"
 #: Bytes a second of the stub's transfers: below what its link (generation 1, x16) carries.
 RATE = 3e9
@@ -109,24 +107,13 @@ def watched(
     return found
 
 
-@pytest.fixture(scope="session")
-def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stub as a shared library."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler here: the stub of NVML cannot be built")
-    library = tmp_path_factory.mktemp("nvml") / "stub.so"
-    warnings = ("-Wall", "-Wextra", "-Werror")
-    command = [compiler, *warnings, "-O1", "-shared", "-fPIC", "-o", str(library)]
-    subprocess.run([*command, str(HERE / "nvml_stub.c")], check=True)
-    return library
-
-
 @pytest.fixture
-def driver(stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+def driver(
+    shared_library: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Driver:
     """A driver of this test's own, which says :data:`HEALTHY`."""
     own = tmp_path / "libnvidia-ml.so.1"  # a library of another name has variables of its own
-    shutil.copy(stub, own)
+    shutil.copy(shared_library(Path(__file__).with_name("nvml_stub.c")), own)
     library, script = ctypes.CDLL(str(own)), tmp_path / "driver.txt"
     monkeypatch.setenv("NVML_STUB_SCRIPT", str(script))
     monkeypatch.setattr(pynvml, "CDLL", lambda _: library)

@@ -13,7 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from gatherbench.bench.probe import calibrate as calibration
 from gatherbench.bench.probe import cases, gpu, host
+from gatherbench.bench.probe.cases import GIB, host_points
+from gatherbench.bench.probe.machine import MachineFacts
+from gatherbench.bench.probe.stand import Observation
+from gatherbench.bench.read.points import Point
 from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import Table
@@ -129,3 +134,20 @@ def cuda(monkeypatch: pytest.MonkeyPatch, chase_on_host: Any) -> None:
         (host, "EDGES", 40_000),
     ):
         monkeypatch.setattr(module, name, value)
+
+
+#: A host that is asked and not there.
+FACTS = MachineFacts("a-host", "two cores", 2)
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> list[Point]:
+    """The points of a host that is steady; three rounds of them are enough."""
+    points = host_points(2, GIB)
+
+    def measure(point: Point) -> Observation:
+        return Observation(1e6, 1e-3, "made up")
+
+    monkeypatch.setattr(calibration, "_host_stand", lambda stack: (measure, points, lambda: FACTS))
+    monkeypatch.setattr(calibration, "MOST_ROUNDS", 3)
+    return points

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,27 +14,14 @@ from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.probe import calibrate as calibration
 from gatherbench.bench.probe import gpu
 from gatherbench.bench.probe.calibrate import calibrate
-from gatherbench.bench.probe.cases import GIB, MIB, host_points
+from gatherbench.bench.probe.cases import MIB
 from gatherbench.bench.probe.gpu import GpuStand
 from gatherbench.bench.probe.machine import MachineFacts
-from gatherbench.bench.probe.stand import Observation, ProbeError
+from gatherbench.bench.probe.stand import ProbeError
 from gatherbench.bench.read.points import Point, read_points
 from gatherbench.kernels.cuda_calls import CudaCallError
 
-FACTS = MachineFacts("a-host", "two cores", 2)
-
-
-@pytest.fixture
-def steady(monkeypatch: pytest.MonkeyPatch) -> list[Point]:
-    """The points of a host that is steady; three rounds of them are enough."""
-    points = host_points(2, GIB)
-
-    def measure(point: Point) -> Observation:
-        return Observation(1e6, 1e-3, "made up")
-
-    monkeypatch.setattr(calibration, "_host_stand", lambda stack: (measure, points, lambda: FACTS))
-    monkeypatch.setattr(calibration, "MOST_ROUNDS", 3)
-    return points
+Captured = pytest.CaptureFixture[str]
 
 
 def test_a_calibration_from_end_to_end(tmp_path: Path, steady: list[Point]) -> None:
@@ -79,30 +66,30 @@ def test_what_cannot_be_calibrated_is_said(
         calibrate(tmp_path, device="cpu")
 
 
-def test_calibrate_refuses_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_calibrate_refuses_what_is_not_there(capsys: Captured) -> None:
     assert calibration.main(["--base", "rtx3091"]) == 2
     assert "rtx3091" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         calibration.main(["--device", "tpu"])
 
 
-def test_a_machine_that_hangs_is_cut_off_and_told_where_its_samples_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_machine_that_hangs_is_cut_off_and_its_samples_were_named(
+    tmp_path: Path, steady: list[Point], monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     limits: list[float] = []
 
     @contextlib.contextmanager
-    def cut_off(seconds: float, closing: Callable[[], object]) -> Iterator[None]:
+    def limited(seconds: float) -> Iterator[None]:
         limits.append(seconds)
-        closing()
         yield
 
-    monkeypatch.setattr(calibration, "ends_within", cut_off)
-    monkeypatch.setattr(calibration, "run", lambda *asked: len(asked))
-    assert calibration.main(["--out", str(tmp_path), "--budget", "10"]) == 5
-    assert calibration.main(["--out", str(tmp_path)]) == 5
-    assert limits == [10 + calibration.LATE_S, calibration.GPU_BUDGET_S + calibration.LATE_S]
-    assert f"no profile; the samples so far lie in {tmp_path}" in capsys.readouterr().out
+    monkeypatch.setattr(calibration, "ends_within", limited)
+    for budget, limit in (("10", 10), ("0", calibration.GPU_BUDGET_S)):
+        command = ["--out", str(tmp_path), "--budget", budget, "--device", "cpu", "--disk", "none"]
+        assert calibration.main(command) == 0
+        assert limits.pop() == limit + calibration.LATE_S
+        told = "".join(capsys.readouterr().err.split())
+        assert f"samplescomeinto{tmp_path}/a-host.samples.csv" in told
 
 
 @pytest.mark.parametrize(
@@ -120,7 +107,7 @@ def test_what_stops_a_calibration_is_one_line_and_no_traceback(
     said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Captured,
 ) -> None:
     def stopped(*_: object, **__: object) -> None:
         raise trouble

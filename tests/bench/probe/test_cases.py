@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from gatherbench.bench.probe.stand import (
     PointFile,
     ProbeError,
     RefusedError,
+    ends_within,
     row_of,
     visit,
 )
@@ -170,6 +172,40 @@ def test_a_full_disk_says_where_to_go() -> None:
         PointFile(Path("/dev/full")) as file,
     ):
         file.add(row_of(Point("gpu_copy"), 3, 10, 2.0, "clock"))
+
+
+HANGS = """
+from gatherbench.bench.probe.stand import ends_within
+
+def driver_call():
+    {hang}
+
+with ends_within({seconds}):
+    driver_call()
+"""
+
+
+@pytest.mark.parametrize(
+    ("hang", "seconds", "said"),
+    [
+        ("import threading; threading.Event().wait()", 0.3, "in driver_call"),
+        ("import ctypes; ctypes.PyDLL(None).sleep(50)", 0.3, "in driver_call"),  # keeps the lock
+        ("import threading; threading.Event().wait()", -1.0, "Timeout"),
+    ],
+)
+def test_a_driver_that_answers_no_more_ends_the_process_which_says_where(
+    hang: str, seconds: float, said: str
+) -> None:
+    command = [sys.executable, "-c", HANGS.format(hang=hang, seconds=seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+def test_what_ends_in_time_is_left_alone() -> None:
+    with pytest.raises(KeyError), ends_within(0.2):
+        raise KeyError
+    time.sleep(0.4)  # else the process would end here
 
 
 BARE = """

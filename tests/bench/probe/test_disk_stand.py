@@ -14,18 +14,16 @@ import pytest
 from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.disk import DiskMeter
 from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.probe import calibrate as calibration
 from gatherbench.bench.probe import disk
 from gatherbench.bench.probe.calibrate import calibrate, folder_of_disk
 from gatherbench.bench.probe.cases import DEPTHS, GIB, MIB, disk_points
 from gatherbench.bench.probe.disk import DiskStand, file_bytes
 from gatherbench.bench.probe.fit import Fit, Measured, blank_profile
-from gatherbench.bench.probe.machine import MachineFacts
 from gatherbench.bench.probe.stand import Observation, ProbeError
 from gatherbench.bench.read.points import Point
 from gatherbench.kernels.disk_read import DiskReadError, open_direct
 
-FACTS = MachineFacts("a-host", "two cores", 2)
+from .conftest import FACTS
 
 
 @pytest.fixture
@@ -136,16 +134,10 @@ def test_a_profile_is_fitted_to_what_was_seen() -> None:
     assert profile["disk.bandwidth"].source.endswith("reads of 1024 KiB, 8 in flight")
 
 
+@pytest.mark.usefixtures("steady")
 def test_without_a_disk_the_profile_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measure(point: Point) -> Observation:
-        return Observation(1e6, 1e-3, "made up")
-
-    point = Point("host_copy", 0, GIB, 2)
-    monkeypatch.setattr(calibration, "_host_stand", lambda stack: (measure, [point], lambda: FACTS))
-    monkeypatch.setattr(calibration, "MOST_ROUNDS", 3)
-
     class Full:
         def __init__(self, folder: Path, say: object) -> None:
             raise ProbeError("1.00 GiB are free")

@@ -143,6 +143,22 @@ OPEN_ENGINE = "gatherbench.kernels.read_engines.open_engine"
                 "CPU clock": ("limited", "governor: powersave", "cpupower"),
             },
         ),
+        (
+            {"describe_memory": always({**MEMORY, "transparent_huge_pages": "madvise"})},
+            {"Huge pages": ("ok", "transparent: madvise", "")},
+        ),
+        (
+            {"describe_cpu": always({"numa_nodes": 1, "scaling_governor": None})},
+            {"NUMA": ("ok", "one node", ""), "CPU clock": ("ok", "not visible", "")},
+        ),
+        (  # bound to a node, but there is no GPU whose node that could be
+            {
+                "list_gpus": no_library,
+                "describe_cpu": always({"numa_nodes": 2, "scaling_governor": "performance"}),
+                "describe_numa": always({"binding": "bound to node 1"}),
+            },
+            {"NUMA": ("limited", "bound to node 1", "numactl"), "CPU clock": ("ok", "perf", "")},
+        ),
         ({OPEN_ENGINE: always((ENGINE, ""))}, {"Disk reads": ("ok", "io_uring", "")}),
         (
             {OPEN_ENGINE: always((ENGINE, "forbidden"))},
