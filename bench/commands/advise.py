@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.calibrate import DEFAULT_FOLDER
 from gatherbench.bench.commands.common import (
+    CALIBRATIONS,
     COUNT,
     DEFAULT_RESULTS,
     PICTURE,
@@ -109,7 +109,7 @@ def advise(
 
     with bad_input(AdviceError, ProfileError):
         asked = Asked(**{field.name: said[field.name] for field in fields(Asked)})
-        advice = answer(asked, results, Path(DEFAULT_FOLDER))
+        advice = answer(asked, results, CALIBRATIONS)
     if figure is not None:
         from gatherbench.bench.model.sweeps import all_sweeps
         from gatherbench.bench.show.figures.curves import sweep_panels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -84,19 +84,14 @@ class Preparation(_File):
 class CalibrationJob(_File):
     """The sensors of a GPU, which are calibrated once, before the first case.
 
-    Its rows go to ``part``, which sensors to trust to ``choice``; known copies have ``copies_mib``.
+    Rows that ``rows`` makes go to ``part``, which sensors to trust to ``choice``; known copies have
+    ``copies_mib``.
     """
 
-    run_id: str
-    commit: str
-    machine: str
+    rows: RowMaker
     part: Path
     choice: Path
     copies_mib: tuple[float, ...]
-
-    @property
-    def rows(self) -> RowMaker:
-        return run_maker(self.run_id, self.commit, self.machine)
 
     def keep(self, choice: SensorChoice) -> None:
         """Write the choice down for the cases to come."""
@@ -133,7 +128,7 @@ class Job(_File):
 
     Attributes:
         device: ``cpu`` or ``cuda``.
-        run_id, commit, machine: what the rows say of the run.
+        run: makes the rows of the run.
         dataset, trace: folders of the graph and of the minibatches, of one rank its own.
         part: the file that the case writes.
         traces: folder for a trace of an epoch after the measured ones; ``None``: no trace.
@@ -147,9 +142,7 @@ class Job(_File):
     case: Case
     measure: Measure
     device: str
-    run_id: str
-    commit: str
-    machine: str
+    run: RowMaker
     dataset: Path
     trace: Path
     part: Path
@@ -163,25 +156,4 @@ class Job(_File):
     @property
     def rows(self) -> RowMaker:
         """Makes the rows of the case, or of its rank."""
-        make = row_maker(self.case, self.device, self.run_id, self.commit, self.machine)
-        return replace(make, rank=self.rank)
-
-
-def row_maker(case: Case, device: str, run_id: str, commit: str, machine: str) -> RowMaker:
-    """What all rows of the case share."""
-    return RowMaker(
-        run_id=run_id,
-        commit=commit,
-        machine=machine,
-        backend="cuda" if device == "cuda" else "host",
-        workload=case.workload.id,
-        dataset=case.workload.dataset,
-        strategy=case.strategy,
-        variant=case.variant,
-        repeat=case.repeat,
-    )
-
-
-def run_maker(run_id: str, commit: str, machine: str) -> RowMaker:
-    """Rows that belong to the run as a whole: no workload, no strategy."""
-    return RowMaker(run_id, commit, machine, "cuda", "", "", "", "", 0)
+        return self.run.of(self.case, self.rank)

@@ -124,7 +124,8 @@ class Machines:
                 if not told:
                     return
                 job = TypeAdapter(Job).validate_json(told)
-                mine = self._prepared(replace(job, commit=commit), folder, work)
+                job = replace(job, run=replace(job.run, commit=commit))
+                mine = self._prepared(job, folder, work)
                 refused = mine if isinstance(mine, str) else ""
                 store.set(f"ready/{number}/{self.node}", refused)
                 if isinstance(mine, Job):

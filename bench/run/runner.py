@@ -33,7 +33,6 @@ from gatherbench.bench.run.job import (
     Job,
     Preparation,
     read_choice,
-    row_maker,
 )
 from gatherbench.bench.run.machines import Machines
 from gatherbench.bench.run.memory_limit import killed_at_limit, limited
@@ -79,6 +78,31 @@ class TimeUp(Exception):  # noqa: N818 - not a fault of the program
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A run's folder, and what is to be measured into it.
+
+    Attributes:
+        cases: in the order in which they are run; those that ``further`` added in an earlier go of
+            the run are not among them.
+        device: ``cpu`` or ``cuda``.
+        commit, machine: what the rows say of the run.
+    """
+
+    store: RunStore
+    cases: list[Case]
+    measure: Measure
+    device: str
+    commit: str
+    machine: str
+
+    @property
+    def rows(self) -> RowMaker:
+        """Makes the rows of the run."""
+        backend = "cuda" if self.device == "cuda" else "host"
+        return RowMaker(self.store.run_id, self.commit, self.machine, backend)
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """What the runner tells of its work; the command line draws it."""
 
@@ -87,6 +111,9 @@ class Progress:
     #: Of the total so far. The rows are those of the case; the last one says how it ended, and
     #: after how long.
     ended: Callable[[int, int, Case, list[Row]], None] = lambda _i, _n, _c, _rows: None
+
+
+_SILENT = Progress()
 
 
 class Workers:
@@ -134,14 +161,10 @@ class Runner:
     """Runs the cases of a run's folder that are not in its table yet.
 
     Args:
-        cases: in the order in which they are run; those that were added in an earlier go of the
-            run are added again by ``further``.
-        device: ``cpu`` or ``cuda``.
-        commit, machine: what the rows say of the run.
         worker: the command that measures.
         budget_s: seconds after which the run ends as it is, for a later one to go on with; a case
             in flight is cut off.
-        further: the case to be measured next, beyond ``cases``, by the rows so far; ``None``: there
+        further: the case to be measured next, beyond the run's, by the rows so far; ``None``: there
             is none.
         machines: that take part, this one being the first; ``None``: this one alone.
 
@@ -152,26 +175,20 @@ class Runner:
 
     def __init__(
         self,
-        store: RunStore,
-        cases: list[Case],
-        measure: Measure,
-        device: str,
-        commit: str,
-        machine: str,
-        progress: Progress | None = None,
+        task: PreparedRun,
+        progress: Progress = _SILENT,
         worker: tuple[str, ...] = WORKER,
         budget_s: float | None = None,
         further: Callable[[list[Row]], Case | None] = lambda _rows: None,
         machines: Machines | None = None,
     ) -> None:
-        self.store, self.cases, self.measure, self.further = store, cases, measure, further
-        self.device, self.commit, self.machine = device, commit, machine
-        self.progress = progress or Progress()
-        self.left, self.unprepared = len(cases), 0
+        self.task, self.store, self.measure = task, task.store, task.measure
+        self.progress, self.further = progress, further
+        self.left, self.unprepared = len(task.cases), 0
         self._until = time.monotonic() + (math.inf if budget_s is None else budget_s)
-        self._workers = Workers(store.parts, worker)
+        self._workers = Workers(self.store.parts, worker)
         #: A new server once each series had its turn: see :mod:`gatherbench.bench.run.fork_server`.
-        self._round = len({replace(case, repeat=0).id for case in cases})
+        self._round = len({replace(case, repeat=0).id for case in task.cases})
         self._served = 0
         self._sensors: SensorChoice | None = None
         self._rows: list[Row] = []
@@ -219,9 +236,10 @@ class Runner:
     def _run_missing(self) -> None:
         done = self.store.recover()
         self._rows = self.store.rows()
-        self.left = sum(key_of(case) not in done for case in self.cases)
-        total = len(self.cases)
-        for number, case in enumerate(self.cases, start=1):
+        cases = self.task.cases
+        self.left = sum(key_of(case) not in done for case in cases)
+        total = len(cases)
+        for number, case in enumerate(cases, start=1):
             if key_of(case) not in done:
                 self.left -= self._run(number, total, case, done)
         while not self.left and (more := self.further(self._rows)) is not None:
@@ -246,8 +264,7 @@ class Runner:
                 failure = self._measure(job)
             else:
                 source, failure = NOT_PREPARED, job
-        make = row_maker(case, self.device, self.store.run_id, self.commit, self.machine)
-        rows = self._fold(part, make, CASE_STAGE, failure, source)
+        rows = self._fold(part, self.task.rows.of(case), CASE_STAGE, failure, source)
         self.unprepared += source == NOT_PREPARED
         self.progress.ended(number, total, case, rows)
         return source != NOT_PREPARED
@@ -267,10 +284,8 @@ class Runner:
         job = Job(
             case=case,
             measure=self.measure,
-            device=self.device,
-            run_id=self.store.run_id,
-            commit=self.commit,
-            machine=self.machine,
+            device=self.task.device,
+            run=self.task.rows,
             dataset=dataset,
             trace=trace,
             part=part.absolute(),
@@ -313,15 +328,15 @@ class Runner:
 
     def _calibrated(self, done: set[Key]) -> SensorChoice | None:
         """Which of the GPU's sensors the cases read; found out once a run. ``None``: no GPU."""
-        if self.device != "cuda":
+        if self.task.device != "cuda":
             return None
         sensors = self.store.sensors_file
         if CALIBRATION_KEY not in done:
             part = self.store.parts.absolute() / "calibration.jsonl"
             copies = tuple(self.measure.known_copies)
-            origin = self.store.run_id, self.commit, self.machine
-            job = CalibrationJob(*origin, part, sensors.absolute(), copies)
-            self.progress.preparing(self.cases[0].workload, "calibrating the GPU's sensors", 0.0)
+            job = CalibrationJob(self.task.rows, part, sensors.absolute(), copies)
+            first = self.task.cases[0].workload
+            self.progress.preparing(first, "calibrating the GPU's sensors", 0.0)
             failure = self._work("calibrate", job, CALIBRATION_S)
             self._fold(part, job.rows, CALIBRATION_STAGE, failure)
             done.add(CALIBRATION_KEY)

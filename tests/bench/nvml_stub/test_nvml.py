@@ -31,6 +31,7 @@ from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import sensor_calibration
 from gatherbench.bench.run import worker as worker_module
 from gatherbench.bench.run.job import CalibrationJob, Job, read_choice
+from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 
 HERE = Path(__file__).parent
@@ -450,7 +451,7 @@ def job(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cali
     monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.3)
     part, choice = tmp_path / "part.jsonl", tmp_path / "sensors.json"
     made = CalibrationJob(
-        run_id="run", commit="abc", machine="box", part=part, choice=choice, copies_mib=(256, 1)
+        RowMaker("run", "abc", "box", "cuda"), part=part, choice=choice, copies_mib=(256, 1)
     )
     made.dump(tmp_path / "job.json")
     return made

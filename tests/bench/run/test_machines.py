@@ -29,7 +29,7 @@ from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import machines
 from gatherbench.bench.run.job import Job, Meeting, Preparation
 from gatherbench.bench.run.machines import Machines, MachinesError
-from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import RunStore
 
 from .fakes import cases, runner
@@ -205,7 +205,8 @@ def meeting_place() -> TCPStore:
 def a_job(folder: Path, timeout_s: float) -> Job:
     case = Case(Workload("tiny", nodes=3), "cpu_gather", "pinned", {"mode": "pinned"}, 0)
     measure = Measure(timeout_s=timeout_s)
-    return Job(case, measure, "cpu", "run", "abc", "box", folder, folder, folder / "p")
+    run = RowMaker("run", "abc", "box", "host")
+    return Job(case, measure, "cpu", run, folder, folder, folder / "p")
 
 
 def test_another_machine_says_which_code_it_runs(

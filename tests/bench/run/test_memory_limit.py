@@ -14,6 +14,7 @@ from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import memory_limit as module
 from gatherbench.bench.run.job import Job, MemoryLimit
 from gatherbench.bench.run.memory_limit import enter, killed_at_limit, limited, peak_row
+from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import RunStore, read_part
 from gatherbench.bench.run.worker import measure_case
 from gatherbench.datasets.dataset import DatasetSpec
@@ -45,8 +46,8 @@ def job(dataset: Path, share: float = 0.5, limit: MemoryLimit | None = None) -> 
     (trace / "ids.npy").write_bytes(bytes(10_000))
     (case,) = cases("given", workload=Workload("wide", memory_share=share))
     part = dataset.parent / "part.jsonl"
-    names = ("run", "commit", "box")
-    return Job(case, Measure(repeats=1), "cpu", *names, dataset, trace, part, memory=limit)
+    run = RowMaker("run", "commit", "box", "host")
+    return Job(case, Measure(repeats=1), "cpu", run, dataset, trace, part, memory=limit)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import STAGES, run_epoch
 from gatherbench.bench.run.nvtx import unmarked, write_trace
 from gatherbench.bench.run.rows import Row
-from gatherbench.bench.run.runner import Runner
+from gatherbench.bench.run.runner import PreparedRun, Runner
 from gatherbench.bench.run.store import RunStore
 
 from .fakes import measured
@@ -123,7 +123,7 @@ def test_only_the_first_repeat_is_traced_and_only_where_asked(
     job = make_job()
     ready = job.dataset, job.trace, ""
     monkeypatch.setattr(Runner, "_prepare", lambda *_: ready)
-    runner = Runner(RunStore(tmp_path), [], Measure(trace=asked), "cpu", "abc", "box")
+    runner = Runner(PreparedRun(RunStore(tmp_path), [], Measure(trace=asked), "cpu", "abc", "box"))
     given = runner._job(replace(job.case, repeat=repeat), job.part)
     assert isinstance(given, Job)
     assert given.traces == (tmp_path / "traces" if traced else None)

@@ -209,8 +209,8 @@ def test_a_row_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> N
 
 
 def test_a_job_survives_its_file(tmp_path: Path) -> None:
-    names, place = ("cpu", "run", "abc", "box"), tmp_path / "job.json"
-    job = Job(CASE, Measure(epochs=2), *names, tmp_path, tmp_path, tmp_path / "p")
+    run, place = RowMaker("run", "abc", "box", "host"), tmp_path / "job.json"
+    job = Job(CASE, Measure(epochs=2), "cpu", run, tmp_path, tmp_path, tmp_path / "p")
     sensors = SensorChoice("gpm", Reason("busy", "others count"))
     limits = MemoryLimit(5, Path("/a")), MemoryLimit(5, None, Reason("busy", "a", "b"))
     for changes in (
