@@ -13,11 +13,11 @@ from gatherbench.bench.commands.common import (
     CALIBRATIONS,
     COUNT,
     DEFAULT_RESULTS,
+    GIBIBYTES,
     PICTURE,
     ResultsOption,
     bad_input,
     console,
-    gibibytes,
 )
 
 
@@ -47,19 +47,11 @@ def advise(
     machines: Annotated[int, typer.Option(help="Machines, all alike.")] = 1,
     gpu_memory: Annotated[
         float,
-        typer.Option(
-            help="Memory of each GPU in GiB (0: as the profile says).",
-            parser=gibibytes,
-            metavar="<GiB>",
-        ),
+        typer.Option(help="Memory of each GPU in GiB (0: as the profile says).", **GIBIBYTES),
     ] = 0,
     host_memory: Annotated[
         float,
-        typer.Option(
-            help="Memory of each machine in GiB (0: as the profile says).",
-            parser=gibibytes,
-            metavar="<GiB>",
-        ),
+        typer.Option(help="Memory of each machine in GiB (0: as the profile says).", **GIBIBYTES),
     ] = 0,
     network: Annotated[
         float,

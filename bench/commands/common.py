@@ -76,6 +76,8 @@ def picture(text: str | Path) -> Path:
 
 #: Of an option that is such a count.
 COUNT: Any = {"parser": whole, "metavar": "<int>"}
+#: Of an option that is such a size.
+GIBIBYTES: Any = {"parser": gibibytes, "metavar": "<GiB>"}
 #: Of an option that is such a file.
 PICTURE: Any = {"parser": picture, "metavar": "<file>"}
 

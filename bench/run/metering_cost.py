@@ -27,10 +27,11 @@ from gatherbench.bench.meters.pcie import FieldCounters
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.epochs import live_batches
 from gatherbench.bench.run.loop import run_epoch
-from gatherbench.bench.run.measure import live_batches, load_table
 from gatherbench.bench.run.models import Trainer, build_model
 from gatherbench.bench.run.sensor_calibration import gpu_under_test
+from gatherbench.bench.run.table import load_table
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.datasets.store import open_dataset

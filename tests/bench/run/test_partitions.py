@@ -11,8 +11,8 @@ import torch
 from gatherbench.bench.commands.execute import new_run
 from gatherbench.bench.read.accuracy import accuracy_over_time, alike
 from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.run.epochs import Epochs
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.measure import Epochs
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.sampling.prepare import prepare

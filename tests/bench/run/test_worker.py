@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run import table
 from gatherbench.bench.run.job import Job, Preparation
 from gatherbench.bench.run.runner import WORKER
 from gatherbench.bench.run.store import read_part
@@ -53,7 +53,7 @@ def test_a_strategy_that_cannot_run_is_skipped_and_an_error_is_a_reason(
     wrong = ended(replace(make_job(), dataset=tmp_path / "none"), tmp_path)
     assert (wrong["status"], wrong["reason"].partition(":")[0]) == ("failed", "DatasetError")
     beyond_any_address_space = lambda _, **__: bytearray(1 << 60)  # noqa: E731
-    monkeypatch.setattr(measure_module, "resident_copy", beyond_any_address_space)
+    monkeypatch.setattr(table, "resident_copy", beyond_any_address_space)
     full = ended(make_job(), tmp_path)
     assert (full["status"], full["reason"].partition(":")[0]) == ("failed", "MemoryError")
 
