@@ -9,30 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.sampling.epoch import StateSeeds, batch_seed, workload_seeds
+from gatherbench.bench.sampling.epoch import draws
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.state_sampler import sampler_of
 from gatherbench.bench.sampling.trace import InputIds, Sampler, Trace
 from gatherbench.bench.sampling.workers import drawn_ahead
 from gatherbench.datasets.dataset import GraphDataset
-
-
-def draws(
-    workload: Workload, dataset: GraphDataset, epoch: int = 0, rank: int = 0
-) -> Iterator[tuple[Tensor | StateSeeds, int]]:
-    """What a rank's minibatches of an epoch are drawn from: the seed nodes and seed of each."""
-    nodes = dataset.spec.num_nodes
-    for i, seeds in enumerate(workload_seeds(workload, dataset.train_ids, epoch, rank, nodes)):
-        yield seeds, batch_seed(workload.seed, epoch, i, rank, workload.world)
-
-
-def live_batches(
-    workload: Workload, dataset: GraphDataset, sampler: Sampler, epoch: int = 0, rank: int = 0
-) -> Iterator[MiniBatch]:
-    """An epoch's minibatches, drawn anew: of epoch 0 the trace's bytes, at the cost of sampling."""
-    return itertools.starmap(sampler.sample, draws(workload, dataset, epoch, rank))
 
 
 class Epochs:
@@ -87,10 +70,10 @@ class Epochs:
 
     def _drawn(self, epoch: int, sampler: Sampler) -> Iterator[MiniBatch]:
         epoch = epoch if self.plan.minibatches == "fresh" else 0
+        tasks = draws(self.workload, self.dataset, epoch, self.rank)
         if self._workers:
-            workers = [one.sample for one in self._workers]
-            return drawn_ahead(workers, draws(self.workload, self.dataset, epoch, self.rank))
-        return live_batches(self.workload, self.dataset, sampler, epoch, self.rank)
+            return drawn_ahead([one.sample for one in self._workers], tasks)
+        return itertools.starmap(sampler.sample, tasks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -52,6 +52,14 @@ class Meeting:
     store_port: int
 
 
+class Ready(NamedTuple):
+    """A workload that can be measured: folders of dataset and minibatches, and their identity."""
+
+    dataset: Path
+    trace: Path
+    identity: str
+
+
 @dataclass(frozen=True)
 class Preparation(_File):
     """A workload whose dataset and minibatches are to be made ready.
@@ -68,16 +76,13 @@ class Preparation(_File):
         text = self.answers.read_text(encoding="utf-8") if self.answers.exists() else ""
         return dict(json.loads(text.rpartition("\n")[0].rpartition("\n")[2] or "{}"))
 
-    def made(self, death: str | None) -> tuple[Path, Path, str] | str:
-        """The folders of dataset and trace, and what they hold, or why they cannot be had.
-
-        ``death`` is why its process failed, if it did.
-        """
+    def made(self, death: str | None) -> Ready | str:
+        """What was prepared, or why it was not; ``death`` is why its process failed, if it did."""
         found = self.told()
         if "dataset" not in found:
             why = found.get("error") or death
             return f"{self.workload.dataset} could not be prepared: {why}"
-        return Path(found["dataset"]), Path(found["trace"]), found["identity"]
+        return Ready(Path(found["dataset"]), Path(found["trace"]), found["identity"])
 
 
 @dataclass(frozen=True)

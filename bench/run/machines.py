@@ -173,9 +173,7 @@ class Machines:
             return made
         assert job.meeting is not None
         meeting, part = replace(job.meeting, node=self.node), folder / "part.jsonl"
-        job = replace(job, part=part, traces=None, meeting=meeting)
-        dataset, trace, identity = made
-        return replace(job, dataset=dataset, trace=trace, identity=identity)
+        return replace(job, part=part, traces=None, meeting=meeting, **made._asdict())
 
     def _store(self) -> TCPStore:
         return store_at(self.address, self.port)

@@ -127,9 +127,7 @@ class RowMaker:
 
     def of(self, case: Case, rank: int = -1) -> RowMaker:
         """Makes the rows of a case, or of one rank of it."""
-        names = {"workload": case.workload.id, "dataset": case.workload.dataset}
-        names |= {"strategy": case.strategy, "variant": case.variant}
-        return replace(self, **names, repeat=case.repeat, rank=rank)
+        return replace(self, **case.names, dataset=case.workload.dataset, rank=rank)
 
     def ok(
         self, stage: str, metric: str, unit: str, value: float, source: str, epoch: int = -1

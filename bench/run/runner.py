@@ -32,6 +32,7 @@ from gatherbench.bench.run.job import (
     CalibrationJob,
     Job,
     Preparation,
+    Ready,
     read_choice,
 )
 from gatherbench.bench.run.machines import Machines
@@ -193,7 +194,7 @@ class Runner:
         self._sensors: SensorChoice | None = None
         self._rows: list[Row] = []
         self._machines, self._called = machines, 0
-        self._ready: dict[Workload, tuple[Path, Path, str] | str] = {}
+        self._ready: dict[Workload, Ready | str] = {}
 
     def run(self) -> int:
         """Run what is missing; the number of failed cases of the whole run.
@@ -278,7 +279,6 @@ class Runner:
         ready = self._prepare(case.workload)
         if isinstance(ready, str):
             return ready
-        dataset, trace, identity = ready
         # One repeat of a strategy is enough to look at.
         traced = self.measure.trace and case.repeat == 0
         job = Job(
@@ -286,12 +286,10 @@ class Runner:
             measure=self.measure,
             device=self.task.device,
             run=self.task.rows,
-            dataset=dataset,
-            trace=trace,
             part=part.absolute(),
             traces=self.store.folder.absolute() / "traces" if traced else None,
             sensors=self._sensors,
-            identity=identity,
+            **ready._asdict(),
         )
         if case.workload.nodes == 1 or self._machines is None:
             return job
@@ -342,19 +340,18 @@ class Runner:
             done.add(CALIBRATION_KEY)
         return read_choice(sensors)
 
-    def _prepare(self, workload: Workload) -> tuple[Path, Path, str] | str:
-        """The folders of dataset and trace, and what they hold, or why they cannot be had.
+    def _prepare(self, workload: Workload) -> Ready | str:
+        """The workload's dataset and minibatches, or why they cannot be had.
 
         Done once a workload, and again where the dataset was imported anew between two cases.
         """
-        ready = self._ready.get(workload)
-        if ready is None or (
-            isinstance(ready, tuple) and not ready[1].name.endswith(state_of(ready[0]))
-        ):
-            ready = self._ready[workload] = self._prepare_now(workload)
-        return ready
+        known = self._ready.get(workload)
+        stale = isinstance(known, Ready) and not known.trace.name.endswith(state_of(known.dataset))
+        if known is None or stale:
+            known = self._ready[workload] = self._prepare_now(workload)
+        return known
 
-    def _prepare_now(self, workload: Workload) -> tuple[Path, Path, str] | str:
+    def _prepare_now(self, workload: Workload) -> Ready | str:
         job = Preparation(workload, self.store.parts.absolute() / "prepared.json")
         job.answers.write_bytes(b"")
         told: dict[str, Any] = {}
@@ -372,10 +369,9 @@ class Runner:
             if not is_disk_full(error):
                 raise
             raise RunStopped(said) from error
-        changed = None
-        if not isinstance(found, str):
-            changed = other_data(self.store.folder, workload, found[2])
-        return changed or found
+        if isinstance(found, str):
+            return found
+        return other_data(self.store.folder, workload, found.identity) or found
 
     def _fold(
         self, part: Path, make: RowMaker, stage: str, failure: str | None, source: str = CASE_CLOCK
