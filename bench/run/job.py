@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,19 +20,6 @@ from gatherbench.bench.run.store import Key, write_atomically
 #: Of the calibration's rows: they belong to no case.
 CALIBRATION_KEY: Key = ("", "", "", 0)
 _CHOICE = TypeAdapter(SensorChoice)
-
-
-class _File:
-    """A dataclass that travels as JSON."""
-
-    def dump(self, path: Path) -> None:
-        """Write the job for the process that will do it."""
-        path.write_bytes(TypeAdapter(type(self)).dump_json(self))
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """The inverse of :meth:`dump`."""
-        return TypeAdapter(cls).validate_json(path.read_bytes())
 
 
 @dataclass(frozen=True)
@@ -61,7 +48,7 @@ class Ready(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Preparation(_File):
+class Preparation:
     """A workload whose dataset and minibatches are to be made ready.
 
     ``answers`` gets one JSON object a line: ``what`` and ``fraction`` of the work on the way, at
@@ -86,7 +73,7 @@ class Preparation(_File):
 
 
 @dataclass(frozen=True)
-class CalibrationJob(_File):
+class CalibrationJob:
     """The sensors of a GPU, which are calibrated once, before the first case.
 
     Rows that ``rows`` makes go to ``part``, which sensors to trust to ``choice``; known copies have
@@ -128,7 +115,7 @@ class MemoryLimit:
 
 
 @dataclass(frozen=True)
-class Job(_File):
+class Job:
     """One case to measure, and where.
 
     Attributes:
@@ -162,3 +149,7 @@ class Job(_File):
     def rows(self) -> RowMaker:
         """Makes the rows of the case, or of its rank."""
         return self.run.of(self.case, self.rank)
+
+
+#: What a process of its own is started for.
+AnyJob = Job | Preparation | CalibrationJob

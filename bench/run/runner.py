@@ -29,6 +29,7 @@ from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.guards import only_one, terminate_as_interrupt
 from gatherbench.bench.run.job import (
     CALIBRATION_KEY,
+    AnyJob,
     CalibrationJob,
     Job,
     Preparation,
@@ -121,21 +122,17 @@ class Workers:
     """Processes of their own for pieces of work, one at a time.
 
     Args:
-        folder: for the job of the one that runs, and what it prints.
+        folder: for what the one that runs prints.
         command: that forks them.
     """
 
     def __init__(self, folder: Path, command: tuple[str, ...] = WORKER) -> None:
         # There is one at a time. Elsewhere than in the run's folder, kill -9 would leave them.
-        self._job, self._log = folder / "job.json", folder / "job.log"
+        self._log = folder / "job.log"
         self._server = ForkServer(command)
 
     def do(
-        self,
-        verb: str,
-        job: Job | Preparation | CalibrationJob,
-        timeout_s: float = math.inf,
-        look: Callable[[], None] | None = None,
+        self, job: AnyJob, timeout_s: float = math.inf, look: Callable[[], None] | None = None
     ) -> str | None:
         """Have a process do the job; why it failed, in words.
 
@@ -146,9 +143,7 @@ class Workers:
         log = self._log.absolute()
         log.write_bytes(b"")
         with limited(job) if isinstance(job, Job) else nullcontext(job) as given:
-            given.dump(self._job)
-            until = time.monotonic() + timeout_s
-            code = self._server.run(verb, self._job.absolute(), log, until, look)
+            code = self._server.run(given, log, time.monotonic() + timeout_s, look)
             death = _death_of(code, log.read_text(errors="replace"))
             said = killed_at_limit(given) if isinstance(given, Job) and death else None
         return said or death
@@ -302,14 +297,10 @@ class Runner:
             self._workers.close()
             self._served = 0
         self._served += 1
-        return self._work("measure", job, self.measure.timeout_s)
+        return self._work(job, self.measure.timeout_s)
 
     def _work(
-        self,
-        verb: str,
-        job: Job | Preparation | CalibrationJob,
-        timeout_s: float = math.inf,
-        look: Callable[[], None] | None = None,
+        self, job: AnyJob, timeout_s: float = math.inf, look: Callable[[], None] | None = None
     ) -> str | None:
         """Have a process of its own do the job; why it failed, in words.
 
@@ -319,7 +310,7 @@ class Runner:
         """
         try:
             left = self._until - time.monotonic()
-            return self._workers.do(verb, job, min(timeout_s, left), look)
+            return self._workers.do(job, min(timeout_s, left), look)
         except TimeoutError:
             self._check_time()
             return f"timed out after {timeout_s:g} s"
@@ -335,7 +326,7 @@ class Runner:
             job = CalibrationJob(self.task.rows, part, sensors.absolute(), copies)
             first = self.task.cases[0].workload
             self.progress.preparing(first, "calibrating the GPU's sensors", 0.0)
-            failure = self._work("calibrate", job, CALIBRATION_S)
+            failure = self._work(job, CALIBRATION_S)
             self._fold(part, job.rows, CALIBRATION_STAGE, failure)
             done.add(CALIBRATION_KEY)
         return read_choice(sensors)
@@ -363,7 +354,7 @@ class Runner:
                 told = said
 
         try:
-            found = job.made(self._work("prepare", job, look=look))
+            found = job.made(self._work(job, look=look))
         except OSError as error:
             said = f"no space left to prepare {workload.dataset}: {data_root()}"
             if not is_disk_full(error):

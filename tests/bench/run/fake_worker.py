@@ -14,20 +14,19 @@ from pathlib import Path
 
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
-from gatherbench.bench.run.job import CalibrationJob, Job, Preparation
+from gatherbench.bench.run.job import AnyJob, CalibrationJob, Preparation
 from gatherbench.bench.run.store import PartWriter
 from gatherbench.bench.run.worker import DISK_FULL
 from gatherbench.bench.sampling.prepare import state_of
 
 
-def work(verb: str, path: str) -> None:
-    if verb == "prepare":
-        prepare(Preparation.load(Path(path)))
+def work(job: AnyJob) -> None:
+    if isinstance(job, Preparation):
+        prepare(job)
         return
-    if verb == "calibrate":
-        calibrate(CalibrationJob.load(Path(path)))
+    if isinstance(job, CalibrationJob):
+        calibrate(job)
         return
-    job = Job.load(Path(path))
     case = job.case
     for name, line in (("executions", case.id), ("servers", os.getppid())):
         with (job.part.parent.parent / name).open("a") as log:

@@ -27,7 +27,7 @@ from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import machines
-from gatherbench.bench.run.job import Job, Meeting, Preparation
+from gatherbench.bench.run.job import AnyJob, Job, Meeting, Preparation
 from gatherbench.bench.run.machines import Machines, MachinesError
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import RunStore
@@ -215,9 +215,9 @@ def test_another_machine_says_which_code_it_runs(
     """Ranks compare commits: that of machine 0, which comes with the job, would always agree."""
     job = replace(a_job(tmp_path, 60), traces=tmp_path / "traces")
     monkeypatch.setattr(machines, "commit_id", lambda: "def")
-    told: list[Job | Preparation] = []
+    told: list[AnyJob] = []
 
-    def work(verb: str, job: Job | Preparation, timeout_s: float) -> None:
+    def work(job: AnyJob, timeout_s: float) -> None:
         told.append(job)
         if isinstance(job, Preparation):
             answer = {"dataset": "/data", "trace": "/trace", "identity": "its own"}
@@ -235,7 +235,7 @@ def test_another_machine_says_which_code_it_runs(
     assert said == [f"{job.case.id}: done", f"{job.case.id}: timed out"]
     _, mine, *_ = told
     assert isinstance(mine, Job)
-    assert (mine.commit, mine.identity, mine.dataset) == ("def", "its own", Path("/data"))
+    assert (mine.run.commit, mine.identity, mine.dataset) == ("def", "its own", Path("/data"))
     assert mine.meeting == replace(meeting, node=1)
     assert mine.traces is None, "machine 0 has a folder for them"
 

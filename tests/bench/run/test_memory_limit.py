@@ -12,6 +12,7 @@ import pytest
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import memory_limit as module
+from gatherbench.bench.run import table
 from gatherbench.bench.run.job import Job, MemoryLimit
 from gatherbench.bench.run.memory_limit import enter, killed_at_limit, limited, peak_row
 from gatherbench.bench.run.rows import RowMaker
@@ -154,8 +155,7 @@ def test_a_workload_that_cannot_be_limited_is_skipped(
     with limited(job(dataset)) as given:
         assert given.memory is not None
         assert given.memory.cgroup is None
-        given.dump(dataset.parent / "job.json")
-        measure_case(dataset.parent / "job.json")
+        measure_case(given)
     records = list(read_part(given.part))
     assert [r["kind"] for r in records] == ["row", "end"]
     assert (records[0]["metric"], records[0]["value"]) == ("memory_limit", None)
@@ -176,7 +176,7 @@ def test_a_cgroup_that_refuses_the_process_or_its_limit(dataset: Path, tmp_path:
 def test_a_table_that_another_process_keeps_in_memory_is_not_measured(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(module, "drop_pages", lambda _path: 3)
+    monkeypatch.setattr(table, "drop_pages", lambda _path: 3)
     row = enter(job(dataset, limit=MemoryLimit(MIB, tmp_path)))
     assert row is not None
     assert str(row.reason).startswith("busy: 3 pages of ")
