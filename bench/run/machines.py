@@ -129,10 +129,7 @@ class Machines:
                 refused = mine if isinstance(mine, str) else ""
                 store.set(f"ready/{number}/{self.node}", refused)
                 if isinstance(mine, Job):
-                    try:
-                        refused = work(mine, mine.measure.timeout_s) or ""
-                    except TimeoutError:
-                        refused = "timed out"
+                    refused = work(mine, mine.measure.timeout_s) or ""
                 say(f"{job.case.id}: {refused or 'done'}")
         except DistError as error:
             raise MachinesError(f"machine 0 is gone: {error}") from error

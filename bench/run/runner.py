@@ -124,12 +124,15 @@ class Workers:
     Args:
         folder: for what the one that runs prints.
         command: that forks them.
+        until: by :func:`time.monotonic`: then all of them have had their time.
     """
 
-    def __init__(self, folder: Path, command: tuple[str, ...] = WORKER) -> None:
+    def __init__(
+        self, folder: Path, command: tuple[str, ...] = WORKER, until: float = math.inf
+    ) -> None:
         # There is one at a time. Elsewhere than in the run's folder, kill -9 would leave them.
         self._log = folder / "job.log"
-        self._server = ForkServer(command)
+        self._server, self._until = ForkServer(command), until
 
     def do(
         self, job: AnyJob, timeout_s: float = math.inf, look: Callable[[], None] | None = None
@@ -138,15 +141,25 @@ class Workers:
 
         Raises:
             OSError: it found the disk full.
-            TimeoutError: it was ended after ``timeout_s``.
+            TimeUp: all time was up before it ended.
         """
         log = self._log.absolute()
         log.write_bytes(b"")
         with limited(job) if isinstance(job, Job) else nullcontext(job) as given:
-            code = self._server.run(given, log, time.monotonic() + timeout_s, look)
+            by = min(time.monotonic() + timeout_s, self._until)
+            try:
+                code = self._server.run(given, log, by, look)
+            except TimeoutError:
+                self.check_time()
+                return f"timed out after {timeout_s:g} s"
             death = _death_of(code, log.read_text(errors="replace"))
             said = killed_at_limit(given) if isinstance(given, Job) and death else None
         return said or death
+
+    def check_time(self) -> None:
+        """Raise :class:`TimeUp` if it is."""
+        if time.monotonic() >= self._until:
+            raise TimeUp
 
     def close(self) -> None:
         """End the process that forks; the next job starts another."""
@@ -181,8 +194,8 @@ class Runner:
         self.task, self.store, self.measure = task, task.store, task.measure
         self.progress, self.further = progress, further
         self.left, self.unprepared = len(task.cases), 0
-        self._until = time.monotonic() + (math.inf if budget_s is None else budget_s)
-        self._workers = Workers(self.store.parts, worker)
+        until = time.monotonic() + (math.inf if budget_s is None else budget_s)
+        self._workers = Workers(self.store.parts, worker, until)
         #: A new server once each series had its turn: see :mod:`gatherbench.bench.run.fork_server`.
         self._round = len({replace(case, repeat=0).id for case in task.cases})
         self._served = 0
@@ -245,7 +258,7 @@ class Runner:
 
     def _run(self, number: int, total: int, case: Case, done: set[Key]) -> bool:
         """Measure one case and fold what it found into the table; whether it could be prepared."""
-        self._check_time()
+        self._workers.check_time()
         self.store.parts.mkdir(exist_ok=True)
         if self._sensors is None:
             self._sensors = self._calibrated(done)
@@ -264,10 +277,6 @@ class Runner:
         self.unprepared += source == NOT_PREPARED
         self.progress.ended(number, total, case, rows)
         return source != NOT_PREPARED
-
-    def _check_time(self) -> None:
-        if time.monotonic() >= self._until:
-            raise TimeUp
 
     def _job(self, case: Case, part: Path) -> Job | str:
         """What is to be done for the case, or why it cannot begin."""
@@ -297,23 +306,7 @@ class Runner:
             self._workers.close()
             self._served = 0
         self._served += 1
-        return self._work(job, self.measure.timeout_s)
-
-    def _work(
-        self, job: AnyJob, timeout_s: float = math.inf, look: Callable[[], None] | None = None
-    ) -> str | None:
-        """Have a process of its own do the job; why it failed, in words.
-
-        Raises:
-            OSError: it found the disk full.
-            TimeUp: the whole run's time was up before it ended.
-        """
-        try:
-            left = self._until - time.monotonic()
-            return self._workers.do(job, min(timeout_s, left), look)
-        except TimeoutError:
-            self._check_time()
-            return f"timed out after {timeout_s:g} s"
+        return self._workers.do(job, self.measure.timeout_s)
 
     def _calibrated(self, done: set[Key]) -> SensorChoice | None:
         """Which of the GPU's sensors the cases read; found out once a run. ``None``: no GPU."""
@@ -326,7 +319,7 @@ class Runner:
             job = CalibrationJob(self.task.rows, part, sensors.absolute(), copies)
             first = self.task.cases[0].workload
             self.progress.preparing(first, "calibrating the GPU's sensors", 0.0)
-            failure = self._work(job, CALIBRATION_S)
+            failure = self._workers.do(job, CALIBRATION_S)
             self._fold(part, job.rows, CALIBRATION_STAGE, failure)
             done.add(CALIBRATION_KEY)
         return read_choice(sensors)
@@ -354,7 +347,7 @@ class Runner:
                 told = said
 
         try:
-            found = job.made(self._work(job, look=look))
+            found = job.made(self._workers.do(job, look=look))
         except OSError as error:
             said = f"no space left to prepare {workload.dataset}: {data_root()}"
             if not is_disk_full(error):

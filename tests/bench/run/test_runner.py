@@ -338,7 +338,7 @@ def test_a_case_in_flight_when_the_time_is_up_is_run_again_later(store: RunStore
 
     def soon_up(number: int, *_: object) -> None:
         if number == 2:
-            first._until = time.monotonic() + 0.5
+            first._workers._until = time.monotonic() + 0.5
 
     first = runner(store, wanted, budget_s=60, progress=Progress(starting=soon_up))
     assert first.run() == 0, "what was not measured has not failed"
