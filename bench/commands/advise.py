@@ -9,15 +9,15 @@ from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.calibrate import DEFAULT_FOLDER
 from gatherbench.bench.commands.common import (
+    CALIBRATIONS,
     COUNT,
     DEFAULT_RESULTS,
+    GIBIBYTES,
     PICTURE,
     ResultsOption,
     bad_input,
     console,
-    gibibytes,
 )
 
 
@@ -47,19 +47,11 @@ def advise(
     machines: Annotated[int, typer.Option(help="Machines, all alike.")] = 1,
     gpu_memory: Annotated[
         float,
-        typer.Option(
-            help="Memory of each GPU in GiB (0: as the profile says).",
-            parser=gibibytes,
-            metavar="<GiB>",
-        ),
+        typer.Option(help="Memory of each GPU in GiB (0: as the profile says).", **GIBIBYTES),
     ] = 0,
     host_memory: Annotated[
         float,
-        typer.Option(
-            help="Memory of each machine in GiB (0: as the profile says).",
-            parser=gibibytes,
-            metavar="<GiB>",
-        ),
+        typer.Option(help="Memory of each machine in GiB (0: as the profile says).", **GIBIBYTES),
     ] = 0,
     network: Annotated[
         float,
@@ -110,7 +102,7 @@ def advise(
 
     with bad_input(AdviceError, DatasetError, ProfileError):
         asked = Asked(**{field.name: said[field.name] for field in fields(Asked)})
-        advice = answer(asked, results, Path(DEFAULT_FOLDER))
+        advice = answer(asked, results, CALIBRATIONS)
     if figure is not None:
         from gatherbench.bench.model.sweeps import all_sweeps
         from gatherbench.bench.show.figures.curves import sweep_panels

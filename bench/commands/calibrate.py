@@ -7,16 +7,13 @@ from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import fail
-
-#: Where `gatherbench run` on a GPU (``execute.CALIBRATIONS``) and `advise` look for it.
-DEFAULT_FOLDER = Path("calibration")
+from gatherbench.bench.commands.common import CALIBRATIONS, fail
 
 
 def calibrate(
     out: Annotated[
         Path, typer.Option(help="Folder for the profile and its samples.")
-    ] = DEFAULT_FOLDER,
+    ] = CALIBRATIONS,
     budget: Annotated[
         float, typer.Option(help="Seconds in all (0: 60, with a GPU 500).", min=0)
     ] = 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -13,7 +14,11 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-BAD_INPUT = 2
+#: Exit status of a command.
+OK, FAILED, BAD_INPUT = 0, 1, 2
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+#: Where ``gatherbench calibrate`` puts the profile of this machine, and others look for it.
+CALIBRATIONS = Path("calibration")
 
 RunArgument = Annotated[
     Path | None, typer.Argument(help="Folder of a run (default: the newest below --results).")
@@ -71,6 +76,8 @@ def picture(text: str | Path) -> Path:
 
 #: Of an option that is such a count.
 COUNT: Any = {"parser": whole, "metavar": "<int>"}
+#: Of an option that is such a size.
+GIBIBYTES: Any = {"parser": gibibytes, "metavar": "<GiB>"}
 #: Of an option that is such a file.
 PICTURE: Any = {"parser": picture, "metavar": "<file>"}
 

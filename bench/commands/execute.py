@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,11 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 
+from gatherbench.bench.commands.common import CALIBRATIONS, FAILED, INTERRUPTED, OK, TERMINATED
 from gatherbench.bench.commands.finish import finish
-from gatherbench.bench.machine.env import (
-    commit_id,
-    describe_machine,
-    library_versions,
-    machine_slug,
-)
+from gatherbench.bench.machine.env import describe_machine, library_versions, machine_slug
 from gatherbench.bench.meters import registry as meters
-from gatherbench.bench.model.profile import DEFAULT_PROFILE, LinkProfile, ProfileError, load_profile
+from gatherbench.bench.model.profile import DEFAULT_PROFILE, ProfileError, load_profile
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import load_plan
@@ -32,33 +27,16 @@ from gatherbench.bench.read.stopping import Further
 from gatherbench.bench.run.guards import Terminated, terminate_as_interrupt
 from gatherbench.bench.run.machines import Machines, MachinesError
 from gatherbench.bench.run.rows import Row
-from gatherbench.bench.run.runner import Progress, Runner, RunStopped, Workers
+from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, RunStopped, Workers
 from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
 from gatherbench.bench.show.progress import progress_bar
 from gatherbench.datasets import registry as datasets
 from gatherbench.plugins import Plugins
 from gatherbench.strategies import registry as strategies
 
-OK, FAILED, INTERRUPTED, TERMINATED = 0, 1, 128 + signal.SIGINT, 128 + signal.SIGTERM
-#: Where ``gatherbench calibrate`` puts the profile of this machine.
-CALIBRATIONS = Path("calibration")
-
 
 class BadRunError(ValueError):
     """What was asked for cannot be run; the message says why and what would."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedRun:
-    """A run folder with cases to measure; ``cores`` are the machine's logical ones."""
-
-    store: RunStore
-    cases: list[Case]
-    measure: Measure
-    device: str
-    machine: str
-    cores: int = 1
-    profile: LinkProfile | None = None
 
 
 def new_run(
@@ -80,38 +58,36 @@ def new_run(
     """
     try:
         plan = load_plan(plan_name)
-        if device:
-            plan = plan.model_copy(update={"device": device})
-        chosen = choose_device(plan.device)
-        measure = plan.measure
-        asked = {"trace": trace or measure.trace, "nvtx": nvtx or measure.nvtx}
-        if asked["nvtx"] and chosen != "cuda":
+        device = choose_device(device or plan.device)
+        asked = {"trace": trace or plan.measure.trace, "nvtx": nvtx or plan.measure.nvtx}
+        if asked["nvtx"] and device != "cuda":
             raise BadRunError(
                 "nvtx marks epochs on a GPU for Nsight, and this run has none: --trace"
             )
-        measure = measure.model_copy(update=asked)
+        measure = plan.measure.model_copy(update=asked)
         env = describe_machine()
-        _refuse_more_threads(measure, plan.workloads(), env["cpu"]["usable_cores"])
+        _refuse_more_threads(measure, plan.workloads(), env)
         machine = machine_slug(env)
-        named = profile or plan.profile or usual_profile(chosen, machine)
-        plan = plan.model_copy(update={"device": chosen, "measure": measure, "profile": named})
-        other = load_profile(named) if named else None
+        profile = profile or plan.profile or usual_profile(device, machine)
+        modelled = load_profile(profile) if profile else None
+        now = {"device": device, "measure": measure, "profile": profile}
+        plan = plan.model_copy(update=now)
         cases = plan.cases()
         env["plugins"] = _plugins(cases)
         brought = {of["package"] for names in env["plugins"].values() for of in names.values()}
         env["libraries"] |= library_versions(brought)
     except (PlanError, ProfileError) as error:
         raise BadRunError(str(error)) from error
-    text = ResolvedPlan.of(plan, cases).model_dump(mode="json")
     try:
+        text = ResolvedPlan.of(plan, cases).model_dump(mode="json")
         store = RunStore.create(results, machine, text, env)
-        if other is not None:
-            write_atomically(store.profile_file, other.to_toml())
+        if modelled is not None:
+            write_atomically(store.profile_file, modelled.to_toml())
     except OSError as error:
         raise BadRunError(
             f"{results}: no run can be kept there: {error}; choose a folder with --results"
         ) from error
-    return PreparedRun(store, cases, measure, chosen, machine, logical_cores(env), other)
+    return PreparedRun(store, cases, measure, device, env["commit"], machine)
 
 
 def reopen(folder: Path) -> PreparedRun:
@@ -124,7 +100,8 @@ def reopen(folder: Path) -> PreparedRun:
         store = RunStore.open(folder)
         plan, env = ResolvedPlan.model_validate(store.plan()), store.env()
         cases = plan.expanded()
-        other = load_profile(store.profile_file) if store.profile_file.is_file() else None
+        if store.profile_file.is_file():
+            load_profile(store.profile_file)  # one that is wrong is refused before hours are spent
     except (ValidationError, KeyError) as error:
         raise BadRunError(f"{folder / 'plan.json'}: not a run's plan ({error})") from error
     except (StoreError, ProfileError) as error:
@@ -134,13 +111,11 @@ def reopen(folder: Path) -> PreparedRun:
     except (KeyError, TypeError, IndexError) as error:
         raise BadRunError(f"{folder / 'env.json'}: not a machine ({error!r})") from error
     now = describe_machine()
-    here = machine_slug(now)
-    if machine != here:
+    if machine != (here := machine_slug(now)):
         raise BadRunError(f"{folder}: measured on {machine}, and this is {here}: start a new run")
-    workloads = plan.workloads.values()
-    _refuse_more_threads(plan.measure, workloads, now["cpu"]["usable_cores"])
-    device, cores = choose_device(plan.device), logical_cores(env)
-    return PreparedRun(store, cases, plan.measure, device, machine, cores, other)
+    _refuse_more_threads(plan.measure, plan.workloads.values(), now)
+    device = choose_device(plan.device)
+    return PreparedRun(store, cases, plan.measure, device, now["commit"], machine)
 
 
 def follow(machines: Machines, out: Console) -> int:
@@ -185,15 +160,10 @@ def execute(
     again = f"gatherbench run --resume {shlex.quote(str(folder))}"
     with progress_bar(err) as bar:
         runner = Runner(
-            run.store,
-            run.cases,
-            run.measure,
-            run.device,
-            commit_id(),
-            run.machine,
+            run,
             reporter(bar, run, out),
             budget_s=budget_s,
-            further=Further(run.cases, run.measure, run.cores),
+            further=Further(run.cases, run.measure, logical_cores(run.store.env())),
             machines=machines,
         )
         try:
@@ -215,13 +185,16 @@ def execute(
     if runner.unprepared:
         what = f"{_cases(runner.unprepared)} could not be prepared; to try again"
         err.print(f"{what}: {again}", soft_wrap=True)
-    whole = finish(run.store, run.profile, out, err)
+    whole = finish(run.store, out, err)
     if failed:
         err.print(f"[red]{_cases(failed)} failed[/]; the table says why")
     return FAILED if failed or not whole else OK
 
 
-def _refuse_more_threads(measure: Measure, workloads: Iterable[Workload], cores: int) -> None:
+def _refuse_more_threads(
+    measure: Measure, workloads: Iterable[Workload], env: dict[str, Any]
+) -> None:
+    cores = env["cpu"]["usable_cores"]
     if measure.threads > cores:
         raise BadRunError(
             f"measure.threads: {measure.threads}, and this process may use {cores} cores; 0 takes"
@@ -286,7 +259,7 @@ def choose_device(wanted: str) -> str:
 def reporter(bar: Any, run: PreparedRun, out: Console) -> Progress:
     """Draws the runner's progress: a bar for the run, and a line for each case that ended."""
     task = bar.add_task("starting", total=len(run.cases))
-    told: set[str] = set()
+    cores, told = logical_cores(run.store.env()), set[str]()
 
     def preparing(workload: Workload, what: str, fraction: float) -> None:
         bar.update(task, description=f"{workload.dataset}: {what} {fraction:.0%}")
@@ -304,7 +277,7 @@ def reporter(bar: Any, run: PreparedRun, out: Console) -> Progress:
             said = "(as above)"
         elif reason is not None:
             told.add(reason)
-        beside = marked(rows, run.cores).iloc[-1]
+        beside = marked(rows, cores).iloc[-1]
         if beside["disturbed"]:
             said += f", [yellow]beside other work on {beside['other_cores']:.1f} cores[/]"
         out.print(

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from gatherbench.bench.model.predict import is_prediction, predict
-from gatherbench.bench.model.profile import LinkProfile
+from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.samples import SAMPLES_FILE
@@ -22,8 +22,8 @@ from gatherbench.bench.show.report.page import FILE_NAME, write_report
 from gatherbench.bench.show.run import render
 
 
-def finish(store: RunStore, profile: LinkProfile | None, out: Console, err: Console) -> bool:
-    """Predict epochs for ``profile``, print the table, write pictures and report, say where.
+def finish(store: RunStore, out: Console, err: Console) -> bool:
+    """Predict epochs for the run's profile, print the table, write pictures and report, say where.
 
     Returns:
         Whether all of it was written; ``err`` has been told what was not, and what makes it.
@@ -31,7 +31,7 @@ def finish(store: RunStore, profile: LinkProfile | None, out: Console, err: Cons
     Raises:
         RunError: the rows contradict each other.
     """
-    predicted = profile is None or _predicted(store, profile, err)
+    predicted = not store.profile_file.is_file() or _predicted(store, err)
     return _shown(store, out, err) and predicted
 
 
@@ -46,14 +46,15 @@ def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Consol
     with only_one(store.folder):
         load_run(store.folder)  # refuse what cannot be read before anything is replaced
         write_atomically(store.profile_file, profile.to_toml())
-        predicted = _predicted(store, profile, err)
+        predicted = _predicted(store, err)
     # Beyond the lock, by which what is shown would take the run for one that is still going.
     return _shown(store, out, err) and predicted
 
 
-def _predicted(store: RunStore, profile: LinkProfile, err: Console) -> bool:
-    """Replace the predictions among the rows; whether there was room."""
+def _predicted(store: RunStore, err: Console) -> bool:
+    """Replace the predictions among the rows by those for the run's profile; was there room?"""
     try:
+        profile = load_profile(store.profile_file)
         store.replace(is_prediction, predict(load_run(store.folder), profile))
     except OSError as error:
         remedy = f"gatherbench predict {shlex.quote(str(store.folder))}"

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.calibrate import DEFAULT_FOLDER
-from gatherbench.bench.commands.common import DEFAULT_RESULTS, bad_input, console
+from gatherbench.bench.commands.common import CALIBRATIONS, DEFAULT_RESULTS, bad_input, console
 
 
 def hits(
@@ -57,7 +56,7 @@ def hits(
 
     with bad_input(AdviceError, ProfileError, DatasetError, TraceError, OSError):
         # What needs no graph is checked before one is prepared.
-        machine, remarks = chosen_profile(profile, Path(DEFAULT_FOLDER))
+        machine, remarks = chosen_profile(profile, CALIBRATIONS)
         chosen = chosen_policies(policies)
         question = Question(graph_of(2, 1, 1), fanouts_of(fanouts), batch_size)
         with step_bar(console(stderr=True)) as progress:

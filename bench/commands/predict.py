@@ -8,6 +8,7 @@ import typer
 
 from gatherbench.bench.commands.common import (
     DEFAULT_RESULTS,
+    FAILED,
     ResultsOption,
     RunArgument,
     bad_input,
@@ -29,7 +30,7 @@ def predict(
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Predict a run's epochs on another machine. Nothing is measured again."""
-    from gatherbench.bench.commands.execute import FAILED, usual_profile
+    from gatherbench.bench.commands.execute import usual_profile
     from gatherbench.bench.commands.finish import predict_for
     from gatherbench.bench.model.profile import ProfileError, load_profile
     from gatherbench.bench.read.tables import RunError, load_run

@@ -25,12 +25,8 @@ class Case:
         variant = re.sub(r"[^A-Za-z0-9]+", "-", self.variant)
         return f"{self.workload.id}.{self.strategy}.{variant}.r{self.repeat}"
 
-    def to_json(self) -> dict[str, Any]:
-        """The case with its workload by id, as ``plan.json`` lists it."""
-        return {
-            "workload": self.workload.id,
-            "strategy": self.strategy,
-            "variant": self.variant,
-            "params": self.params,
-            "repeat": self.repeat,
-        }
+    @property
+    def names(self) -> dict[str, Any]:
+        """What tells it from the other cases of a run, by column of the table."""
+        names = {"workload": self.workload.id, "strategy": self.strategy, "variant": self.variant}
+        return {**names, "repeat": self.repeat}

@@ -422,7 +422,7 @@ class ResolvedPlan(BaseModel):
             profile=plan.profile,
             measure=plan.measure,
             workloads={workload.id: workload for workload in plan.workloads()},
-            cases=[NamedCase(**case.to_json()) for case in cases],
+            cases=[NamedCase(**case.names, params=case.params) for case in cases],
         )
 
     def expanded(self) -> list[Case]:

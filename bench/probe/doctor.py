@@ -275,13 +275,13 @@ def _calibrated() -> tuple[tuple[str, ...], Calibration | None]:
     if not torch.cuda.is_available():
         return (), None
     from gatherbench.bench.plan.plan import Measure
-    from gatherbench.bench.run.job import run_maker
+    from gatherbench.bench.run.rows import RowMaker
     from gatherbench.bench.run.sensor_calibration import calibrate_gpu, torch_gpu_uuids
 
     uuids: tuple[str, ...] = ()
     try:
         uuids = torch_gpu_uuids(torch.device("cuda"))
-        make, copies = run_maker("doctor", "", ""), Measure().known_copies
+        make, copies = RowMaker("doctor", "", "", "cuda"), Measure().known_copies
         return uuids, calibrate_gpu(make, lambda _: None, copies, idle_s=0.0)
     except RuntimeError as error:  # CUDA's: another program holds the GPU or its memory, say
         cause = str(error).partition("\n")[0]

@@ -34,7 +34,7 @@ from gatherbench.bench.probe.cases import (
 )
 from gatherbench.bench.probe.machine import MachineFacts
 from gatherbench.bench.read.points import Point, Row
-from gatherbench.kernels.order import PAGE_BYTES, as_order
+from gatherbench.kernels.order import PAGE_BYTES
 from gatherbench.strategies.data_path import zero_copy_path
 
 _SAMPLED_IDS = 20_000
@@ -163,7 +163,7 @@ def gather_load(row_bytes: int, span_bytes: int, order: str, count: int) -> Mini
     """
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(0, span_bytes // row_bytes, (_SAMPLED_IDS,), generator=draw)
-    path = zero_copy_path(ids, row_bytes, OUR_BEST, as_order(order))
+    path = zero_copy_path(ids, row_bytes, OUR_BEST, order)
     load = load_of(path, count / _SAMPLED_IDS, table_bytes=span_bytes, row_bytes=row_bytes)
     if order == "sorted":
         pages = max(1, span_bytes // PAGE_BYTES)

@@ -152,26 +152,23 @@ class Untrained:
 
 def check_rows(
     fetcher: Fetcher,
-    witness: Witness,
+    compared: AbstractContextManager[Watch],
     batches: Iterable[MiniBatch],
-    when: str,
     steps: Steps | None = None,
-    first: Callable[[], None] = lambda: None,
     group: Alone = ALONE,
 ) -> int:
-    """Compare the rows of ``batches``, fetched by the loop; how many minibatches those were.
+    """Fetch ``batches`` by the loop and have their rows ``compared``; how many minibatches.
 
     As many are in flight as in an epoch, so that buffers are reused as there, beside ``steps``.
-    What ``first`` does: see :meth:`Witness.everything`. The ranks of ``group`` begin together: one
-    that is early would bring pages into memory while another still drops them.
+    The ranks of ``group`` begin together: one that is early would bring pages into memory while
+    another still drops them.
 
     Raises:
         WrongRowsError: see :meth:`Witness.everything`.
     """
-    with witness.everything(when, first) as watch:
-        return len(
-            run_epoch(batches, fetcher, steps or Untrained(), watch=watch, group=group).losses
-        )
+    with compared as watch:
+        steps = steps or Untrained()
+        return len(run_epoch(batches, fetcher, steps, watch=watch, group=group).losses)
 
 
 def residency_row(fetcher: Fetcher, make: RowMaker, cached: Reason | None = None) -> Row:

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.epochs import Epochs
+from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.training_cost import COUNTED, TrainingCost, training_cost
-from gatherbench.bench.sampling.trace import InputIds, Trace
-from gatherbench.datasets.dataset import GraphDataset
+from gatherbench.bench.run.training_cost import COUNTED, training_cost
+from gatherbench.bench.sampling.trace import InputIds
 from gatherbench.strategies.base import Strategy
-from gatherbench.strategies.data_path import total
-from gatherbench.strategies.knowledge import NOTHING, Knowledge
+from gatherbench.strategies.data_path import DataPath, total
+from gatherbench.strategies.knowledge import Knowledge
 
 #: Why nothing is declared, and so nothing predicted, of another model.
 UNCOUNTED = "operations are counted for sage and gat, not for mlp or a model of one's own"
@@ -47,22 +47,25 @@ TRAINING_METRICS = {
 
 
 def declared_rows(
-    workload: Workload,
+    job: Job,
+    epochs: Epochs,
     strategy: Strategy,
-    trace: Trace,
-    dataset: GraphDataset,
-    make: RowMaker,
-    knowledge: Knowledge = NOTHING,
-    before: Iterable[Iterable[Tensor]] = (),
+    knowledge: Knowledge,
+    before: Iterable[Iterable[Tensor]],
 ) -> Iterator[Row]:
     """What the strategy says of an epoch's bytes, and what its training asks of a GPU.
 
     ``knowledge`` is what the path was opened with, ``before`` the ids it fetched before the epoch.
     """
-    spec = dataset.spec
-    table = spec.row_bytes, spec.num_nodes
-    yield from path_rows(strategy, InputIds(trace), *table, make, knowledge, before)
-    make = replace(make, basis="declared")
+    make, workload = replace(job.rows, basis="declared"), job.case.workload
+    trace, spec = epochs.trace, epochs.dataset.spec
+    ids, table = InputIds(trace), (spec.row_bytes, spec.num_nodes)
+    yield from _path_rows(total(strategy.data_paths(ids, *table, knowledge, before)), make)
+    on_gpu = strategy.gpu_table_bytes(spec.table_bytes, knowledge)
+    yield make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.gpu_table_bytes of the table")
+    yield make.ok("fetch", "row", "B", spec.row_bytes, "bytes of a row of the table")
+    yield make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead")
+    yield make.ok("fetch", "gpu_share", "1", strategy.gpu_share, "Strategy.gpu_share")
     yield make.ok("sample", "minibatches", "1", len(trace), "count of the trace")
     yield make.ok("sample", "seeds", "1", int(trace.num_nodes[:, 0].sum()), "count of the trace")
     yield make.ok("sample", "edges", "1", int(trace.num_edges.sum()), "count of the trace")
@@ -70,28 +73,17 @@ def declared_rows(
     if workload.model not in COUNTED:
         yield make.missing("train", "operations", "1", source, UNCOUNTED)
         return
-    cost = training_of_trace(workload, trace, dataset)
+    # Every count is linear in nodes and edges, but for the launches.
+    nodes, edges = trace.num_nodes.sum(axis=0), trace.num_edges.sum(axis=0)
+    widths = (spec.feature_dim, workload.hidden, spec.num_classes)
+    cost = training_cost(workload.model, *widths, nodes.tolist(), edges.tolist())
+    cost = replace(cost, launches=cost.launches * len(trace))
     for name, (metric, unit) in TRAINING_METRICS.items():
         yield make.ok("train", metric, unit, getattr(cost, name), source)
 
 
-def path_rows(
-    strategy: Strategy,
-    epoch: Iterable[Tensor],
-    row_bytes: int,
-    num_rows: int,
-    make: RowMaker,
-    knowledge: Knowledge = NOTHING,
-    before: Iterable[Iterable[Tensor]] = (),
-) -> Iterator[Row]:
-    """What the strategy says of an epoch's way from a table of ``num_rows`` rows.
-
-    Args:
-        epoch: input ids of its minibatches, ``int64``.
-        row_bytes: of the table.
-    """
-    make = replace(make, basis="declared")
-    path = total(strategy.data_paths(epoch, row_bytes, num_rows, knowledge, before))
+def _path_rows(path: DataPath, make: RowMaker) -> Iterator[Row]:
+    """Bytes and requests of an epoch's way from the table."""
     source = "Strategy.data_paths over the trace"
     for name, metric in PATH_METRICS.items():
         yield make.ok("fetch", metric, "B", getattr(path, name), source)
@@ -108,18 +100,3 @@ def path_rows(
     if path.gpu_page_visits is not None:
         source = "count over the trace, in the order in which rows are read; pages of 2 MiB"
         yield make.ok("fetch", "gpu_page_visits", "1", path.gpu_page_visits, source)
-    on_gpu = strategy.gpu_table_bytes(row_bytes * num_rows, knowledge)
-    yield make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.gpu_table_bytes of the table")
-    yield make.ok("fetch", "row", "B", row_bytes, "bytes of a row of the table")
-    yield make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead")
-    yield make.ok("fetch", "gpu_share", "1", strategy.gpu_share, "Strategy.gpu_share")
-
-
-def training_of_trace(workload: Workload, trace: Trace, dataset: GraphDataset) -> TrainingCost:
-    """The cost of training on the whole trace once."""
-    spec = dataset.spec
-    # Every count is linear in nodes and edges, but for the launches.
-    nodes, edges = trace.num_nodes.sum(axis=0), trace.num_edges.sum(axis=0)
-    widths = (spec.feature_dim, workload.hidden, spec.num_classes)
-    cost = training_cost(workload.model, *widths, nodes.tolist(), edges.tolist())
-    return replace(cost, launches=cost.launches * len(trace))

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 #: How long a process or server that was killed is waited for.
 KILL_S = 30.0
@@ -39,36 +40,36 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def serve_requests(work: Callable[[str, str], None]) -> None:
-    """Fork for each request until nobody is there; ``work(verb, path)`` is done in the fork.
+def serve_requests(work: Callable[[Any], None]) -> None:
+    """Fork for each request until nobody is there; ``work(job)`` is done in the fork.
 
-    A request is (verb, path, log). The answers are the id of the process once there is one, and
+    A request is (job, log). The answers are the id of the process once there is one, and
     when it has ended its exit status, or less than 0 the signal that ended it.
     """
     server, runner = os.getpid(), Connection(os.dup(0))
     while True:
         try:
-            verb, path, log = runner.recv()
+            job, log = runner.recv()
         except EOFError:
             return
         child = os.fork()
         if child == 0:
             runner.close()
             die_with_parent(server)
-            os._exit(_work(work, verb, path, log))
+            os._exit(_work(work, job, log))
         runner.send(child)
         _, status = os.waitpid(child, 0)
         runner.send(os.waitstatus_to_exitcode(status))
 
 
-def _work(work: Callable[[str, str], None], verb: str, path: str, log: str) -> int:
-    """Do the request, printing into its log; the exit status."""
+def _work(work: Callable[[Any], None], job: Any, log: str) -> int:
+    """Do the job, printing into its log; the exit status."""
     out = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
-        work(verb, path)
+        work(job)
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
@@ -92,14 +93,9 @@ class ForkServer:
         self._pipe: Connection | None = None
 
     def run(
-        self,
-        verb: str,
-        path: Path,
-        log: Path,
-        until: float,
-        look: Callable[[], None] | None = None,
+        self, job: object, log: Path, until: float, look: Callable[[], None] | None = None
     ) -> int:
-        """Do ``verb`` with ``path`` in a process that prints into ``log``; its exit status.
+        """Have ``job`` done in a process that prints into ``log``; its exit status.
 
         Whatever ends the wait (time, Ctrl-C) ends the process. Where the server itself cannot
         start, the status is the server's, and the log says why.
@@ -121,7 +117,7 @@ class ForkServer:
                 )
         assert self._pipe is not None
         with contextlib.suppress(OSError):  # there will be no answer
-            self._pipe.send((verb, str(path), str(log)))
+            self._pipe.send((job, str(log)))
         pid = self._answer(math.inf)
         if pid is None:
             code = self._process.wait(KILL_S)

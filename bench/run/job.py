@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,19 +20,6 @@ from gatherbench.bench.run.store import Key, write_atomically
 #: Of the calibration's rows: they belong to no case.
 CALIBRATION_KEY: Key = ("", "", "", 0)
 _CHOICE = TypeAdapter(SensorChoice)
-
-
-class _File:
-    """A dataclass that travels as JSON."""
-
-    def dump(self, path: Path) -> None:
-        """Write the job for the process that will do it."""
-        path.write_bytes(TypeAdapter(type(self)).dump_json(self))
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """The inverse of :meth:`dump`."""
-        return TypeAdapter(cls).validate_json(path.read_bytes())
 
 
 @dataclass(frozen=True)
@@ -52,8 +39,16 @@ class Meeting:
     store_port: int
 
 
+class Ready(NamedTuple):
+    """A workload that can be measured: folders of dataset and minibatches, and their identity."""
+
+    dataset: Path
+    trace: Path
+    identity: str
+
+
 @dataclass(frozen=True)
-class Preparation(_File):
+class Preparation:
     """A workload whose dataset and minibatches are to be made ready.
 
     ``answers`` gets one JSON object a line: ``what`` and ``fraction`` of the work on the way, at
@@ -68,35 +63,27 @@ class Preparation(_File):
         text = self.answers.read_text(encoding="utf-8") if self.answers.exists() else ""
         return dict(json.loads(text.rpartition("\n")[0].rpartition("\n")[2] or "{}"))
 
-    def made(self, death: str | None) -> tuple[Path, Path, str] | str:
-        """The folders of dataset and trace, and what they hold, or why they cannot be had.
-
-        ``death`` is why its process failed, if it did.
-        """
+    def made(self, death: str | None) -> Ready | str:
+        """What was prepared, or why it was not; ``death`` is why its process failed, if it did."""
         found = self.told()
         if "dataset" not in found:
             why = found.get("error") or death
             return f"{self.workload.dataset} could not be prepared: {why}"
-        return Path(found["dataset"]), Path(found["trace"]), found["identity"]
+        return Ready(Path(found["dataset"]), Path(found["trace"]), found["identity"])
 
 
 @dataclass(frozen=True)
-class CalibrationJob(_File):
+class CalibrationJob:
     """The sensors of a GPU, which are calibrated once, before the first case.
 
-    Its rows go to ``part``, which sensors to trust to ``choice``; known copies have ``copies_mib``.
+    Rows that ``rows`` makes go to ``part``, which sensors to trust to ``choice``; known copies have
+    ``copies_mib``.
     """
 
-    run_id: str
-    commit: str
-    machine: str
+    rows: RowMaker
     part: Path
     choice: Path
     copies_mib: tuple[float, ...]
-
-    @property
-    def rows(self) -> RowMaker:
-        return run_maker(self.run_id, self.commit, self.machine)
 
     def keep(self, choice: SensorChoice) -> None:
         """Write the choice down for the cases to come."""
@@ -128,12 +115,12 @@ class MemoryLimit:
 
 
 @dataclass(frozen=True)
-class Job(_File):
+class Job:
     """One case to measure, and where.
 
     Attributes:
         device: ``cpu`` or ``cuda``.
-        run_id, commit, machine: what the rows say of the run.
+        run: makes the rows of the run.
         dataset, trace: folders of the graph and of the minibatches, of one rank its own.
         part: the file that the case writes.
         traces: folder for a trace of an epoch after the measured ones; ``None``: no trace.
@@ -147,9 +134,7 @@ class Job(_File):
     case: Case
     measure: Measure
     device: str
-    run_id: str
-    commit: str
-    machine: str
+    run: RowMaker
     dataset: Path
     trace: Path
     part: Path
@@ -163,25 +148,8 @@ class Job(_File):
     @property
     def rows(self) -> RowMaker:
         """Makes the rows of the case, or of its rank."""
-        make = row_maker(self.case, self.device, self.run_id, self.commit, self.machine)
-        return replace(make, rank=self.rank)
+        return self.run.of(self.case, self.rank)
 
 
-def row_maker(case: Case, device: str, run_id: str, commit: str, machine: str) -> RowMaker:
-    """What all rows of the case share."""
-    return RowMaker(
-        run_id=run_id,
-        commit=commit,
-        machine=machine,
-        backend="cuda" if device == "cuda" else "host",
-        workload=case.workload.id,
-        dataset=case.workload.dataset,
-        strategy=case.strategy,
-        variant=case.variant,
-        repeat=case.repeat,
-    )
-
-
-def run_maker(run_id: str, commit: str, machine: str) -> RowMaker:
-    """Rows that belong to the run as a whole: no workload, no strategy."""
-    return RowMaker(run_id, commit, machine, "cuda", "", "", "", "", 0)
+#: What a process of its own is started for.
+AnyJob = Job | Preparation | CalibrationJob

@@ -27,7 +27,7 @@ from pydantic import TypeAdapter
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from gatherbench.bench.machine.env import commit_id
-from gatherbench.bench.run.job import Job, Meeting, Preparation
+from gatherbench.bench.run.job import AnyJob, Job, Meeting, Preparation
 
 #: How long machine 0 waits at most for what the others found in a case that has ended.
 ANSWER_S = 30.0
@@ -39,8 +39,8 @@ _FOR_EVER = timedelta(days=365)
 #: For an answer that is there already.
 _INSTANT_S = 0.1
 
-#: Does one piece of work in a process of its own: verb, job, seconds; why it failed, in words.
-Work = Callable[[str, Job | Preparation, float], str | None]
+#: Does a job in a process of its own, for so many seconds; why it failed, in words.
+Work = Callable[[AnyJob, float], str | None]
 
 
 class MachinesError(ValueError):
@@ -124,14 +124,12 @@ class Machines:
                 if not told:
                     return
                 job = TypeAdapter(Job).validate_json(told)
-                mine = self._prepared(replace(job, commit=commit), folder, work)
+                job = replace(job, run=replace(job.run, commit=commit))
+                mine = self._prepared(job, folder, work)
                 refused = mine if isinstance(mine, str) else ""
                 store.set(f"ready/{number}/{self.node}", refused)
                 if isinstance(mine, Job):
-                    try:
-                        refused = work("measure", mine, mine.measure.timeout_s) or ""
-                    except TimeoutError:
-                        refused = "timed out"
+                    refused = work(mine, mine.measure.timeout_s) or ""
                 say(f"{job.case.id}: {refused or 'done'}")
         except DistError as error:
             raise MachinesError(f"machine 0 is gone: {error}") from error
@@ -167,14 +165,12 @@ class Machines:
     def _prepared(self, job: Job, folder: Path, work: Work) -> Job | str:
         """The job as this machine does it, or why it cannot."""
         preparation = Preparation(job.case.workload, folder / "prepared.json")
-        made = preparation.made(work("prepare", preparation, math.inf))
+        made = preparation.made(work(preparation, math.inf))
         if isinstance(made, str):
             return made
         assert job.meeting is not None
         meeting, part = replace(job.meeting, node=self.node), folder / "part.jsonl"
-        job = replace(job, part=part, traces=None, meeting=meeting)
-        dataset, trace, identity = made
-        return replace(job, dataset=dataset, trace=trace, identity=identity)
+        return replace(job, part=part, traces=None, meeting=meeting, **made._asdict())
 
     def _store(self) -> TCPStore:
         return store_at(self.address, self.port)

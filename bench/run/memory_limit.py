@@ -26,9 +26,10 @@ import psutil
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.run.job import Job, MemoryLimit
 from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.table import dropped
 from gatherbench.datasets.dataset import array_path, read_spec
 from gatherbench.kernels.memory_cgroup import MemoryCgroup, own_cgroup
-from gatherbench.kernels.page_cache import drop_pages, read_in
+from gatherbench.kernels.page_cache import read_in
 
 #: Of cgroups: then the id of the process that made it, and a number.
 _NAME = "gatherbench"
@@ -127,10 +128,7 @@ def _settled(job: Job) -> Reason | None:
     for file in (*job.dataset.iterdir(), *job.trace.rglob("*")):
         if file.is_file() and file != table:
             read_in(file)
-    if left := drop_pages(table):
-        cause = f"{left} pages of {table} stay in memory: another process maps or locks them"
-        return Reason("busy", cause, "end it, or keep the file on a disk")
-    return None
+    return dropped(table)
 
 
 def peak_row(job: Job) -> Row | None:

@@ -10,6 +10,7 @@ the limit.
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import sys
 import time
@@ -28,9 +29,10 @@ from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.loop import run_epoch
-from gatherbench.bench.run.measure import live_batches, load_table
 from gatherbench.bench.run.models import Trainer, build_model
 from gatherbench.bench.run.sensor_calibration import gpu_under_test
+from gatherbench.bench.run.table import load_table
+from gatherbench.bench.sampling.epoch import draws
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.datasets.store import open_dataset
@@ -95,7 +97,8 @@ def case_epochs(
     with build(strategy, {}).open(load_table(dataset).features, device) as fetcher:
 
         def epoch() -> float:
-            return run_epoch(live_batches(workload, dataset, sampler), fetcher, trainer).wall_s
+            batches = itertools.starmap(sampler.sample, draws(workload, dataset))
+            return run_epoch(batches, fetcher, trainer).wall_s
 
         epoch()
         yield epoch

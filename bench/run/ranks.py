@@ -30,8 +30,9 @@ from gatherbench.bench.run.group import PATIENCE_S, Together
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.joined import joined
 from gatherbench.bench.run.machines import ANSWER_S, exchange_parts, use_interface_towards
-from gatherbench.bench.run.measure import Table, load_table, measure
+from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.store import PartWriter, ranks_folder, read_ranks, rows_of
+from gatherbench.bench.run.table import Table, load_table
 from gatherbench.bench.sampling.prepare import rank_trace
 from gatherbench.datasets.store import open_dataset
 

@@ -7,11 +7,12 @@ efficiencies) are computed when the table is read and never stored.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import UNITS
+from gatherbench.bench.plan.case import Case
 
 SCHEMA_VERSION = 3
 
@@ -109,20 +110,24 @@ SERIES = list(Key._fields)
 
 @dataclass(frozen=True, slots=True)
 class RowMaker:
-    """The coordinates that all rows of a case share; its methods add the rest."""
+    """The coordinates that all rows of a run, or of one case, share; its methods add the rest."""
 
     run_id: str
     commit: str
     machine: str
     backend: str
-    workload: str
-    dataset: str
-    strategy: str
-    variant: str
-    repeat: int
+    workload: str = ""
+    dataset: str = ""
+    strategy: str = ""
+    variant: str = ""
+    repeat: int = 0
     basis: str = "measured"
     borrowed: str = ""
     rank: int = -1
+
+    def of(self, case: Case, rank: int = -1) -> RowMaker:
+        """Makes the rows of a case, or of one rank of it."""
+        return replace(self, **case.names, dataset=case.workload.dataset, rank=rank)
 
     def ok(
         self, stage: str, metric: str, unit: str, value: float, source: str, epoch: int = -1

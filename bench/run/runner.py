@@ -29,11 +29,12 @@ from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.guards import only_one, terminate_as_interrupt
 from gatherbench.bench.run.job import (
     CALIBRATION_KEY,
+    AnyJob,
     CalibrationJob,
     Job,
     Preparation,
+    Ready,
     read_choice,
-    row_maker,
 )
 from gatherbench.bench.run.machines import Machines
 from gatherbench.bench.run.memory_limit import killed_at_limit, limited
@@ -79,6 +80,31 @@ class TimeUp(Exception):  # noqa: N818 - not a fault of the program
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A run's folder, and what is to be measured into it.
+
+    Attributes:
+        cases: in the order in which they are run; those that ``further`` added in an earlier go of
+            the run are not among them.
+        device: ``cpu`` or ``cuda``.
+        commit, machine: what the rows say of the run.
+    """
+
+    store: RunStore
+    cases: list[Case]
+    measure: Measure
+    device: str
+    commit: str
+    machine: str
+
+    @property
+    def rows(self) -> RowMaker:
+        """Makes the rows of the run."""
+        backend = "cuda" if self.device == "cuda" else "host"
+        return RowMaker(self.store.run_id, self.commit, self.machine, backend)
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """What the runner tells of its work; the command line draws it."""
 
@@ -89,41 +115,51 @@ class Progress:
     ended: Callable[[int, int, Case, list[Row]], None] = lambda _i, _n, _c, _rows: None
 
 
+_SILENT = Progress()
+
+
 class Workers:
     """Processes of their own for pieces of work, one at a time.
 
     Args:
-        folder: for the job of the one that runs, and what it prints.
+        folder: for what the one that runs prints.
         command: that forks them.
+        until: by :func:`time.monotonic`: then all of them have had their time.
     """
 
-    def __init__(self, folder: Path, command: tuple[str, ...] = WORKER) -> None:
+    def __init__(
+        self, folder: Path, command: tuple[str, ...] = WORKER, until: float = math.inf
+    ) -> None:
         # There is one at a time. Elsewhere than in the run's folder, kill -9 would leave them.
-        self._job, self._log = folder / "job.json", folder / "job.log"
-        self._server = ForkServer(command)
+        self._log = folder / "job.log"
+        self._server, self._until = ForkServer(command), until
 
     def do(
-        self,
-        verb: str,
-        job: Job | Preparation | CalibrationJob,
-        timeout_s: float = math.inf,
-        look: Callable[[], None] | None = None,
+        self, job: AnyJob, timeout_s: float = math.inf, look: Callable[[], None] | None = None
     ) -> str | None:
         """Have a process do the job; why it failed, in words.
 
         Raises:
             OSError: it found the disk full.
-            TimeoutError: it was ended after ``timeout_s``.
+            TimeUp: all time was up before it ended.
         """
         log = self._log.absolute()
         log.write_bytes(b"")
         with limited(job) if isinstance(job, Job) else nullcontext(job) as given:
-            given.dump(self._job)
-            until = time.monotonic() + timeout_s
-            code = self._server.run(verb, self._job.absolute(), log, until, look)
+            by = min(time.monotonic() + timeout_s, self._until)
+            try:
+                code = self._server.run(given, log, by, look)
+            except TimeoutError:
+                self.check_time()
+                return f"timed out after {timeout_s:g} s"
             death = _death_of(code, log.read_text(errors="replace"))
             said = killed_at_limit(given) if isinstance(given, Job) and death else None
         return said or death
+
+    def check_time(self) -> None:
+        """Raise :class:`TimeUp` if it is."""
+        if time.monotonic() >= self._until:
+            raise TimeUp
 
     def close(self) -> None:
         """End the process that forks; the next job starts another."""
@@ -134,14 +170,10 @@ class Runner:
     """Runs the cases of a run's folder that are not in its table yet.
 
     Args:
-        cases: in the order in which they are run; those that were added in an earlier go of the
-            run are added again by ``further``.
-        device: ``cpu`` or ``cuda``.
-        commit, machine: what the rows say of the run.
         worker: the command that measures.
         budget_s: seconds after which the run ends as it is, for a later one to go on with; a case
             in flight is cut off.
-        further: the case to be measured next, beyond ``cases``, by the rows so far; ``None``: there
+        further: the case to be measured next, beyond the run's, by the rows so far; ``None``: there
             is none.
         machines: that take part, this one being the first; ``None``: this one alone.
 
@@ -152,31 +184,25 @@ class Runner:
 
     def __init__(
         self,
-        store: RunStore,
-        cases: list[Case],
-        measure: Measure,
-        device: str,
-        commit: str,
-        machine: str,
-        progress: Progress | None = None,
+        task: PreparedRun,
+        progress: Progress = _SILENT,
         worker: tuple[str, ...] = WORKER,
         budget_s: float | None = None,
         further: Callable[[list[Row]], Case | None] = lambda _rows: None,
         machines: Machines | None = None,
     ) -> None:
-        self.store, self.cases, self.measure, self.further = store, cases, measure, further
-        self.device, self.commit, self.machine = device, commit, machine
-        self.progress = progress or Progress()
-        self.left, self.unprepared = len(cases), 0
-        self._until = time.monotonic() + (math.inf if budget_s is None else budget_s)
-        self._workers = Workers(store.parts, worker)
+        self.task, self.store, self.measure = task, task.store, task.measure
+        self.progress, self.further = progress, further
+        self.left, self.unprepared = len(task.cases), 0
+        until = time.monotonic() + (math.inf if budget_s is None else budget_s)
+        self._workers = Workers(self.store.parts, worker, until)
         #: A new server once each series had its turn: see :mod:`gatherbench.bench.run.fork_server`.
-        self._round = len({replace(case, repeat=0).id for case in cases})
+        self._round = len({replace(case, repeat=0).id for case in task.cases})
         self._served = 0
         self._sensors: SensorChoice | None = None
         self._rows: list[Row] = []
         self._machines, self._called = machines, 0
-        self._ready: dict[Workload, tuple[Path, Path, str] | str] = {}
+        self._ready: dict[Workload, Ready | str] = {}
 
     def run(self) -> int:
         """Run what is missing; the number of failed cases of the whole run.
@@ -219,9 +245,10 @@ class Runner:
     def _run_missing(self) -> None:
         done = self.store.recover()
         self._rows = self.store.rows()
-        self.left = sum(key_of(case) not in done for case in self.cases)
-        total = len(self.cases)
-        for number, case in enumerate(self.cases, start=1):
+        cases = self.task.cases
+        self.left = sum(key_of(case) not in done for case in cases)
+        total = len(cases)
+        for number, case in enumerate(cases, start=1):
             if key_of(case) not in done:
                 self.left -= self._run(number, total, case, done)
         while not self.left and (more := self.further(self._rows)) is not None:
@@ -231,7 +258,7 @@ class Runner:
 
     def _run(self, number: int, total: int, case: Case, done: set[Key]) -> bool:
         """Measure one case and fold what it found into the table; whether it could be prepared."""
-        self._check_time()
+        self._workers.check_time()
         self.store.parts.mkdir(exist_ok=True)
         if self._sensors is None:
             self._sensors = self._calibrated(done)
@@ -246,37 +273,27 @@ class Runner:
                 failure = self._measure(job)
             else:
                 source, failure = NOT_PREPARED, job
-        make = row_maker(case, self.device, self.store.run_id, self.commit, self.machine)
-        rows = self._fold(part, make, CASE_STAGE, failure, source)
+        rows = self._fold(part, self.task.rows.of(case), CASE_STAGE, failure, source)
         self.unprepared += source == NOT_PREPARED
         self.progress.ended(number, total, case, rows)
         return source != NOT_PREPARED
-
-    def _check_time(self) -> None:
-        if time.monotonic() >= self._until:
-            raise TimeUp
 
     def _job(self, case: Case, part: Path) -> Job | str:
         """What is to be done for the case, or why it cannot begin."""
         ready = self._prepare(case.workload)
         if isinstance(ready, str):
             return ready
-        dataset, trace, identity = ready
         # One repeat of a strategy is enough to look at.
         traced = self.measure.trace and case.repeat == 0
         job = Job(
             case=case,
             measure=self.measure,
-            device=self.device,
-            run_id=self.store.run_id,
-            commit=self.commit,
-            machine=self.machine,
-            dataset=dataset,
-            trace=trace,
+            device=self.task.device,
+            run=self.task.rows,
             part=part.absolute(),
             traces=self.store.folder.absolute() / "traces" if traced else None,
             sensors=self._sensors,
-            identity=identity,
+            **ready._asdict(),
         )
         if case.workload.nodes == 1 or self._machines is None:
             return job
@@ -289,57 +306,36 @@ class Runner:
             self._workers.close()
             self._served = 0
         self._served += 1
-        return self._work("measure", job, self.measure.timeout_s)
-
-    def _work(
-        self,
-        verb: str,
-        job: Job | Preparation | CalibrationJob,
-        timeout_s: float = math.inf,
-        look: Callable[[], None] | None = None,
-    ) -> str | None:
-        """Have a process of its own do the job; why it failed, in words.
-
-        Raises:
-            OSError: it found the disk full.
-            TimeUp: the whole run's time was up before it ended.
-        """
-        try:
-            left = self._until - time.monotonic()
-            return self._workers.do(verb, job, min(timeout_s, left), look)
-        except TimeoutError:
-            self._check_time()
-            return f"timed out after {timeout_s:g} s"
+        return self._workers.do(job, self.measure.timeout_s)
 
     def _calibrated(self, done: set[Key]) -> SensorChoice | None:
         """Which of the GPU's sensors the cases read; found out once a run. ``None``: no GPU."""
-        if self.device != "cuda":
+        if self.task.device != "cuda":
             return None
         sensors = self.store.sensors_file
         if CALIBRATION_KEY not in done:
             part = self.store.parts.absolute() / "calibration.jsonl"
             copies = tuple(self.measure.known_copies)
-            origin = self.store.run_id, self.commit, self.machine
-            job = CalibrationJob(*origin, part, sensors.absolute(), copies)
-            self.progress.preparing(self.cases[0].workload, "calibrating the GPU's sensors", 0.0)
-            failure = self._work("calibrate", job, CALIBRATION_S)
+            job = CalibrationJob(self.task.rows, part, sensors.absolute(), copies)
+            first = self.task.cases[0].workload
+            self.progress.preparing(first, "calibrating the GPU's sensors", 0.0)
+            failure = self._workers.do(job, CALIBRATION_S)
             self._fold(part, job.rows, CALIBRATION_STAGE, failure)
             done.add(CALIBRATION_KEY)
         return read_choice(sensors)
 
-    def _prepare(self, workload: Workload) -> tuple[Path, Path, str] | str:
-        """The folders of dataset and trace, and what they hold, or why they cannot be had.
+    def _prepare(self, workload: Workload) -> Ready | str:
+        """The workload's dataset and minibatches, or why they cannot be had.
 
         Done once a workload, and again where the dataset was imported anew between two cases.
         """
-        ready = self._ready.get(workload)
-        if ready is None or (
-            isinstance(ready, tuple) and not ready[1].name.endswith(state_of(ready[0]))
-        ):
-            ready = self._ready[workload] = self._prepare_now(workload)
-        return ready
+        known = self._ready.get(workload)
+        stale = isinstance(known, Ready) and not known.trace.name.endswith(state_of(known.dataset))
+        if known is None or stale:
+            known = self._ready[workload] = self._prepare_now(workload)
+        return known
 
-    def _prepare_now(self, workload: Workload) -> tuple[Path, Path, str] | str:
+    def _prepare_now(self, workload: Workload) -> Ready | str:
         job = Preparation(workload, self.store.parts.absolute() / "prepared.json")
         job.answers.write_bytes(b"")
         told: dict[str, Any] = {}
@@ -351,16 +347,15 @@ class Runner:
                 told = said
 
         try:
-            found = job.made(self._work("prepare", job, look=look))
+            found = job.made(self._workers.do(job, look=look))
         except OSError as error:
             said = f"no space left to prepare {workload.dataset}: {data_root()}"
             if not is_disk_full(error):
                 raise
             raise RunStopped(said) from error
-        changed = None
-        if not isinstance(found, str):
-            changed = other_data(self.store.folder, workload, found[2])
-        return changed or found
+        if isinstance(found, str):
+            return found
+        return other_data(self.store.folder, workload, found.identity) or found
 
     def _fold(
         self, part: Path, make: RowMaker, stage: str, failure: str | None, source: str = CASE_CLOCK

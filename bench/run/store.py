@@ -194,8 +194,7 @@ class PartWriter:
         self._file.flush()
 
     def _write_case(self, kind: str, case: Case, fields: dict[str, Any]) -> None:
-        names = {n: v for n, v in case.to_json().items() if n != "params"}
-        self._write(kind, {**names, **fields})
+        self._write(kind, {**case.names, **fields})
 
     def row(self, row: Row) -> None:
         self._write("row", {name: getattr(row, name) for name in HEADER})

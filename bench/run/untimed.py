@@ -1,4 +1,4 @@
-"""What a case does after all that is timed: epochs for the energy counter and for page faults.
+"""What a case does after all that is timed: for the energy counter, page faults, and the disk.
 
 The GPU's energy counter wants windows of ten seconds. Where the measured epochs together do not
 fill one, whole epochs are run on until they do. Either way the rows of the stage ``energy`` say how
@@ -6,12 +6,16 @@ many epochs the window held and how long it was; energy an epoch is derived when
 
 Counting page faults changes times, and CUPTI stays with the process. So managed memory has one more
 epoch, the very last, with the driver's counters open; its rows are of the stage ``uvm``.
+
+Where the table is a file, the disk's own random reads stand beside those of the path.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+
+import numpy as np
 
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.base import Reading, cited
@@ -26,12 +30,21 @@ from gatherbench.bench.meters.power import (
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.uvm import UvmMeter
 from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.kernels.disk_read import BLOCK_BYTES, DiskReadError, RowReader
 from gatherbench.kernels.mapped_memory import managed_bytes
+from gatherbench.kernels.table_file import TableFile
 
 ENERGY_STAGE, UVM_STAGE = "energy", "uvm"
 TRACED = Reason("busy", "--trace has CUPTI in this process", "run without it")
 #: Closing the window reads every record, millions of them where a table thrashes.
 _PATIENCE_S = 60.0
+
+#: Reads in flight.
+DEPTH = 128
+#: Reads of a batch: filling and draining the queue then count little.
+_BATCH = 8 * DEPTH
+_ROOF_S = 0.3
+_READS, _TIME = ("fetch", "disk_roof_reads", "1"), ("fetch", "disk_roof_time", "s")
 
 
 def row_of(reading: Reading, make: RowMaker, stage: str, epoch: int = -1) -> Row:
@@ -123,3 +136,38 @@ def uvm_rows(one_epoch: Callable[[], object], make: RowMaker, traced: bool) -> I
         yield make.ok(UVM_STAGE, "epochs", "1", 1, said)
     for reading in recorder.readings:
         yield row_of(reading, make, UVM_STAGE)
+
+
+def disk_roof(table: TableFile | None, make: RowMaker, seed: int) -> list[Row]:
+    """Random reads of a block, as ``fio`` makes them, and their time; or why there are none.
+
+    No rows of a case without a file.
+
+    Past the page cache, by the engine that ``disk_direct`` would have. A path's own reads may be of
+    several blocks, and fewer at a time.
+
+    Args:
+        seed: of the blocks' places; repeats that read the same ones might meet a disk's cache.
+    """
+    if table is None:
+        return []
+    blocks = table.end // BLOCK_BYTES
+    source = f"random reads of {BLOCK_BYTES} B of the table's file, {DEPTH} in flight, {_ROOF_S} s"
+    if not blocks:
+        return [make.missing(*_READS, source, "unsupported: the file has less than a block")]
+    generator = np.random.default_rng(seed)
+    out = np.empty((_BATCH, BLOCK_BYTES), np.uint8)
+    try:
+        reader = RowReader(TableFile(table.path, 0, blocks, BLOCK_BYTES), depth=DEPTH, merge=False)
+        spent, read = 0.0, 0
+        while spent < _ROOF_S:
+            ids = generator.integers(0, blocks, _BATCH)
+            begin = time.perf_counter()
+            reader.read(ids, out)
+            spent += time.perf_counter() - begin
+            read += _BATCH
+        reader.close()
+    except DiskReadError as error:
+        return [make.missing(*_READS, source, f"failed: {error}")]
+    source += f", {reader.engine}"
+    return [make.ok(*_READS, read, source), make.ok(*_TIME, spent, source)]

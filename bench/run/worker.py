@@ -19,13 +19,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from unittest import mock
 
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
-from gatherbench.bench.run.job import CalibrationJob, Job, Preparation
+from gatherbench.bench.run.job import AnyJob, CalibrationJob, Job, Preparation
 from gatherbench.bench.run.store import PartWriter
 
 #: Exit status that tells the runner that the disk is full (EX_IOERR of sysexits.h): no case can
@@ -42,11 +41,10 @@ def is_disk_full(error: BaseException | None) -> bool:
     return False
 
 
-def prepare_workload(path: Path) -> None:
+def prepare_workload(job: Preparation) -> None:
     """Prepare the job's workload; progress and result go to its file of answers."""
     from gatherbench.bench.sampling.prepare import identity, prepare
 
-    job = Preparation.load(path)
     with job.answers.open("w", encoding="utf-8") as file:
 
         def answer(**fields: str | float) -> None:
@@ -64,13 +62,13 @@ def prepare_workload(path: Path) -> None:
             sys.exit(1)
 
 
-def measure_case(path: Path) -> None:
+def measure_case(job: Job) -> None:
     """Measure the job's case into its part; the last record says how it ended."""
     from gatherbench.bench.run.measure import measure
     from gatherbench.bench.run.memory_limit import enter, killed_at_limit, peak_row
     from gatherbench.bench.run.ranks import measure_ranks
 
-    job, begin = Job.load(path), time.perf_counter()
+    begin = time.perf_counter()
     with contextlib.closing(PartWriter(job.part)) as out:
 
         def work() -> str | None:
@@ -89,11 +87,11 @@ def measure_case(path: Path) -> None:
         out.end(status, reason, time.perf_counter() - begin)
 
 
-def calibrate_sensors(path: Path) -> None:
+def calibrate_sensors(job: CalibrationJob) -> None:
     """Calibrate the GPU's sensors for the run; what goes wrong is the last record's reason."""
     from gatherbench.bench.run.sensor_calibration import calibrate_gpu
 
-    job, begin = CalibrationJob.load(path), time.perf_counter()
+    begin = time.perf_counter()
     with contextlib.closing(PartWriter(job.part)) as out:
         status, reason = _outcome(
             lambda: job.keep(calibrate_gpu(job.rows, out.row, job.copies_mib).choice)
@@ -120,13 +118,16 @@ def _outcome(work: Callable[[], str | None]) -> tuple[str, str | None]:
     return ("skipped", skipped) if skipped else ("ok", None)
 
 
-VERBS = {"prepare": prepare_workload, "calibrate": calibrate_sensors, "measure": measure_case}
-
-
-def do(verb: str, path: str) -> None:
-    """The job in the file; on a full disk it ends with a status of its own."""
+def do(job: AnyJob) -> None:
+    """Do the job; on a full disk it ends with a status of its own."""
     try:
-        VERBS[verb](Path(path))
+        match job:
+            case Preparation():
+                prepare_workload(job)
+            case CalibrationJob():
+                calibrate_sensors(job)
+            case Job():
+                measure_case(job)
     except Exception as error:
         if is_disk_full(error):
             sys.exit(DISK_FULL)

@@ -5,7 +5,7 @@ Both live sampling and traces use this module, so they give the same minibatches
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.sampling.splitmix import derive, stream
+from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.strategies.partition_orders import Partitions
 
 # Apart from one another, so that the order of an epoch says nothing about its draws.
@@ -147,3 +148,15 @@ def rank_seeds(steps: list[Tensor], rank: int, world: int) -> list[Tensor]:
 def batch_seed(seed: int, epoch: int, batch: int, rank: int = 0, world: int = 1) -> int:
     """The seed that ``rank``'s minibatch ``batch`` of an epoch is sampled with, below 2^64."""
     return derive(seed, epoch, batch * world + rank, _DRAWS)
+
+
+def draws(
+    workload: Workload, dataset: GraphDataset, epoch: int = 0, rank: int = 0
+) -> Iterator[tuple[Tensor | StateSeeds, int]]:
+    """What a rank's minibatches of an epoch are drawn from: the seed nodes and seed of each.
+
+    Of epoch 0 a sampler draws the trace from them.
+    """
+    nodes = dataset.spec.num_nodes
+    for i, seeds in enumerate(workload_seeds(workload, dataset.train_ids, epoch, rank, nodes)):
+        yield seeds, batch_seed(workload.seed, epoch, i, rank, workload.world)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.sampling.epoch import batch_seed, workload_seeds
+from gatherbench.bench.sampling.epoch import draws
 from gatherbench.bench.sampling.splitmix import derive
 from gatherbench.bench.sampling.state_sampler import sampler_of
 from gatherbench.datasets.dataset import GraphDataset
@@ -38,11 +38,7 @@ def knowledge_of(
     sampler = sampler_of(other, dataset.indptr, dataset.indices)
 
     def earlier(epoch: int) -> Iterator[Tensor]:
-        nodes = dataset.spec.num_nodes
-        return (
-            sampler.sample(part, batch_seed(seed, epoch, i)).input_ids
-            for i, part in enumerate(workload_seeds(other, dataset.train_ids, epoch, 0, nodes))
-        )
+        return (sampler.sample(*one).input_ids for one in draws(other, dataset, epoch))
 
     return Knowledge(
         graph=Adjacency(dataset.indptr, dataset.indices),

@@ -24,6 +24,7 @@ from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.runner import WORKER
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.datasets.dataset import DatasetSpec
@@ -177,9 +178,7 @@ def make_job(tiny_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             case,
             MEASURE.model_copy(update=changes),
             "cpu",
-            "run",
-            "abc",
-            "box",
+            RowMaker("run", "abc", "box", "host"),
             dataset,
             trace,
             tmp_path / f"{case.id}.jsonl",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .written_run import PAYLOAD_BYTES, append_rows, edit
+from .written_run import PAYLOAD_BYTES
 
 #: All of the memory, and half of the table's bytes.
 WHOLE, HALF = "wordnet-sage16x2-b1000-aaaaaaaa", "wordnet-sage16x2-b1000-m50-bbbbbbbb"
@@ -18,7 +18,7 @@ DIRECT, CACHED = ("disk_direct", "io_uring,merged"), ("disk_cached", "sieve,10%"
 SECONDS = {GATHER: (1.0, 1.0), MAPPED: (2.0, 8.0), DIRECT: (4.0, 4.0), CACHED: (2.5, 2.5)}
 #: What each path counted in an epoch: of 2 GB it read 16 GB, a block of 4000 B for each row; the
 #: cache had a quarter of the 4 M rows, so 1.5 GB were left for which it read 12 GB.
-COUNTED: dict[tuple[str, str], dict[str, tuple[str, float]]] = {
+COUNTED: dict[tuple[str, ...], dict[str, tuple[str, float]]] = {
     MAPPED: {},
     DIRECT: {"disk_read": ("B", 16e9), "disk_requests": ("1", 4e6)},
     CACHED: {
@@ -26,9 +26,17 @@ COUNTED: dict[tuple[str, str], dict[str, tuple[str, float]]] = {
     },
 }  # fmt: skip
 #: What it had declared: payload off the disk, bytes read (8 and 7.5 B for each), lookahead.
-DECLARED = {MAPPED: (2e9, None, 0), DIRECT: (2e9, 16e9, 0), CACHED: (1.6e9, 12e9, 1)}
+DECLARED: dict[tuple[str, ...], tuple[float, float | None, int]] = {
+    MAPPED: (2e9, None, 0),
+    DIRECT: (2e9, 16e9, 0),
+    CACHED: (1.6e9, 12e9, 1),
+}
 #: By the kernel: of the process and of the device, B in an epoch.
-KERNEL = {MAPPED: (3e9, 3.2e9), DIRECT: (16e9, 16e9), CACHED: (12e9, 12.6e9)}
+KERNEL: dict[tuple[str, ...], tuple[float, float]] = {
+    MAPPED: (3e9, 3.2e9),
+    DIRECT: (16e9, 16e9),
+    CACHED: (12e9, 12.6e9),
+}
 
 
 def write_disk(
@@ -39,38 +47,30 @@ def write_disk(
         (*names, {w: _stages(s) for w, s in zip((WHOLE, HALF), both, strict=True)})
         for names, both in SECONDS.items()
     ]
-    shares = {WHOLE: {"memory_share": 0.0}, HALF: {"memory_share": 0.5}}
-    more = {"repeats": 3, "epochs": 2, "longer": lambda *_: 1.0} | more
-    folder = make_run(name, series=series, workloads=shares, **more)
+    fixed = {
+        "workloads": {WHOLE: {"memory_share": 0.0}, HALF: {"memory_share": 0.5}},
+        "failures": {(HALF, *GATHER): ("skipped", "no_memory: too little of it")},
+        "more": _observed,
+    }
+    usual = {"repeats": 3, "epochs": 2, "longer": lambda *_: 1.0}
+    return make_run(name, series=series, **fixed, **usual | more)
 
-    def no_memory(row: dict[str, str]) -> None:
-        if _of(row) == (HALF, *GATHER):
-            row |= {"status": "skipped", "value": "", "reason": "no_memory: too little of it"}
 
-    edit(folder, no_memory, keep=lambda r: _of(r) != (HALF, *GATHER) or r["stage"] == "case")
-    for workload in (WHOLE, HALF):
-        for names, counted in COUNTED.items():
-            case = {"workload": workload, "strategy": names[0], "variant": names[1]}
-            _declare(folder, names, case)
-            limit = {"stage": "setup", "metric": "memory_limit", "unit": "B"}
-            if workload == HALF:
-                append_rows(folder, [{**limit, "value": TABLE_BYTES / 2}], **case)
-            for repeat in range(more["repeats"]):
-                for epoch in range(more["epochs"]):
-                    at = {**case, "repeat": repeat, "epoch": epoch}
-                    append_rows(folder, _observed(names, counted), **at)
-    return folder
+def _observed(case: tuple[str, str, str], repeat: int, epoch: int) -> list[dict[str, Any]]:
+    workload, *names = case
+    if (path := tuple(names)) == GATHER:
+        return []
+    if epoch >= 0:
+        return _counted(path)
+    limit = {"stage": "setup", "metric": "memory_limit", "unit": "B", "value": TABLE_BYTES / 2}
+    return ([limit] if workload == HALF else []) + _declared(path) if repeat == 0 else []
 
 
 def _stages(epoch_s: float) -> tuple[float, float, float, float]:
     return 0.1 * epoch_s, 0.8 * epoch_s, 0.1 * epoch_s, 0.0
 
 
-def _of(row: dict[str, str]) -> tuple[str, str, str]:
-    return row["workload"], row["strategy"], row["variant"]
-
-
-def _declare(folder: Path, names: tuple[str, str], case: dict[str, Any]) -> None:
+def _declared(names: tuple[str, ...]) -> list[dict[str, Any]]:
     payload, read, ahead = DECLARED[names]
     of = {"stage": "fetch", "basis": "declared"}
     facts = {"declared_payload": PAYLOAD_BYTES, "disk_payload": payload, "row": ROW_BYTES}
@@ -86,13 +86,11 @@ def _declare(folder: Path, names: tuple[str, str], case: dict[str, Any]) -> None
         roof = {"disk_roof_reads": ("1", 6e5), "disk_roof_time": ("s", 0.4)}
         for metric, (unit, value) in roof.items():
             rows.append({"stage": "fetch", "metric": metric, "unit": unit, "value": value})
-    rows.append({"stage": "setup", "metric": "table", "unit": "B", "value": TABLE_BYTES})
-    append_rows(folder, rows, **case)
+    return [*rows, {"stage": "setup", "metric": "table", "unit": "B", "value": TABLE_BYTES}]
 
 
-def _observed(
-    names: tuple[str, str], counted: dict[str, tuple[str, float]]
-) -> list[dict[str, Any]]:
+def _counted(names: tuple[str, ...]) -> list[dict[str, Any]]:
+    counted = COUNTED[names]
     rows: list[dict[str, Any]] = [
         {"stage": "fetch", "metric": metric, "unit": unit, "value": value}
         for metric, (unit, value) in counted.items()

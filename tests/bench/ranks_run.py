@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .written_run import append_rows, edit
-
 #: Of a step of all ranks, and of an epoch of one of them.
 SEEDS = 20_000.0
 #: Shares of an epoch: what all ranks exchange, and what each but the slowest waits for it.
@@ -60,39 +58,31 @@ def write_ranks(
         )
         for names, of in seconds.items()
     ]
-    folder = make_run(
-        name, series=series, workloads=fields, backend=backend, repeats=repeats, epochs=epochs,
-        longer=run.pop("longer", lambda *_: 1.0), **run,
-    )  # fmt: skip
-    for (strategy, variant), of in seconds.items():
-        for world, time_s in of.items():
-            case = {"workload": workload_of(world, scaling), "strategy": strategy}
-            case |= {"variant": variant, "backend": backend}
-            case |= {"machine": run["machine"]} if "machine" in run else {}
+    of_workload = {workload_of(world, scaling): world for world in worlds}
+
+    def more(case: tuple[str, str, str], repeat: int, epoch: int) -> list[dict[str, Any]]:
+        world = of_workload[case[0]]
+        if (time_s := seconds[case[1:]].get(world)) is None:
+            return []
+        if epoch < 0:
             many = (seeds or {}).get(world, SEEDS)
             row = {"stage": "sample", "metric": "seeds", "unit": "1", "value": many}
-            append_rows(folder, [{**row, "basis": "declared"}], **case)
-            if world > 1:
-                for repeat in range(repeats):
-                    for epoch in range(epochs):
-                        at = {**case, "repeat": repeat, "epoch": epoch}
-                        append_rows(folder, _exchange(time_s, 0.0), **at)
-                        for rank in range(world):
-                            behind = world - 1 - rank
-                            append_rows(folder, _rank(time_s, rank, behind), rank=rank, **at)
-    reasons = {
-        (workload_of(w, scaling), *names): why for (w, *names), why in (failures or {}).items()
+            return [] if repeat else [{**row, "basis": "declared"}]
+        of_ranks = (
+            {**row, "rank": rank}
+            for rank in range(world)
+            for row in _rank(time_s, rank, behind=world - 1 - rank)
+        )
+        return [*_exchange(time_s, 0.0), *of_ranks] if world > 1 else []
+
+    failed = {
+        (workload_of(w, scaling), *names): ("failed", why)
+        for (w, *names), why in (failures or {}).items()
     }
-
-    def of(row: dict[str, str]) -> tuple[str, str, str]:
-        return row["workload"], row["strategy"], row["variant"]
-
-    def fail(row: dict[str, str]) -> None:
-        if of(row) in reasons:
-            row |= {"status": "failed", "value": "", "reason": reasons[of(row)]}
-
-    edit(folder, fail, keep=lambda row: of(row) not in reasons or row["stage"] == "case")
-    return folder
+    return make_run(
+        name, series=series, workloads=fields, backend=backend, repeats=repeats, epochs=epochs,
+        failures=failed, more=more, **{"longer": lambda *_: 1.0} | run,
+    )  # fmt: skip
 
 
 def _exchange(time_s: float, wait_s: float) -> list[dict[str, Any]]:

@@ -70,6 +70,8 @@ def append_rows(folder: Path, rows: Iterable[Mapping[str, Any]], **fixed: Any) -
 
 
 Change = Callable[[dict[str, str]], None]
+#: More rows of a case (workload, strategy, variant), by repeat and epoch; -1: of the case itself.
+More = Callable[[tuple[str, str, str], int, int], Iterable[Mapping[str, Any]]]
 
 
 def edit(
@@ -125,7 +127,8 @@ def write_run(
     repeats: int = 3,
     epochs: int = 4,
     backend: str = "host",
-    failures: Mapping[tuple[str, str], tuple[str, str]] | None = None,
+    failures: Mapping[tuple[str, ...], tuple[str, str]] | None = None,
+    more: More = lambda _case, _repeat, _epoch: (),
     modelled: Sequence[tuple[str, str, Any]] = (),
     borrowed: Mapping[tuple[str, str], Sequence[str]] | None = None,
     profile: str = "rtx3090-pcie4",
@@ -142,13 +145,14 @@ def write_run(
 ) -> Path:
     """Write a run; ``failures`` maps a series to its status and reason, ``cut_off`` never ran.
 
-    A series has its times (of the stages or the whole), or those of each workload by its id. Where
-    ``workloads`` are mapped to fields, those are not as usual. A ``modelled`` series has its times,
-    or a list of them: one for each corner of the profile. Of what is ``borrowed`` the stages are
-    named. Other work has
-    ``other_cores`` beside every case, or only ``beside`` that one (its repeat last). Epochs of a
-    workload, repeat and epoch (numbers) are ``longer`` by that factor. ``declared``: the first
-    repeats say :data:`DECLARED` of themselves.
+    A series that fails on one workload alone has the workload's id before its names. ``more`` gives
+    what else a case and its epochs observed. A series has its times (of the stages or the whole),
+    or those of each workload by its id. Where ``workloads`` are mapped to fields, those are not as
+    usual. A ``modelled`` series has its times, or a list of them: one for each corner of the
+    profile. Of what is ``borrowed`` the stages are named. Other work has ``other_cores`` beside
+    every case, or only ``beside`` that one (its repeat last). Epochs of a workload, repeat and
+    epoch (numbers) are ``longer`` by that factor. ``declared``: the first repeats say
+    :data:`DECLARED` of themselves.
     """
     folder.mkdir(parents=True)
     rng = np.random.default_rng(7)
@@ -179,8 +183,9 @@ def write_run(
                 cases.append({**key, "params": {}})
                 if (strategy, variant) in cut_off:
                     continue
-                if (strategy, variant) in failures:
-                    status, reason = failures[strategy, variant]
+                case = (workload, strategy, variant)
+                if failed := failures.get(case) or failures.get((strategy, variant)):
+                    status, reason = failed
                     add(key, one("case", "wall_time", "s", "", status=status, reason=reason))
                     continue
                 add(key, one("check", "batches", "1", 3, source="compared bit for bit"))
@@ -189,11 +194,12 @@ def write_run(
                         said = (one(stage, metric, unit, v) for metric, v in facts.items())
                         add({**key, "basis": "declared"}, *said)
                     add(key, one("setup", "table", "B", 1.4e8))
-                add(key, one("setup", "open_time", "s", 0.3))
+                add(key, one("setup", "open_time", "s", 0.3), *more(case, repeat, -1))
                 other_s = other_cores * 2.0 if beside in (None, (strategy, variant, repeat)) else 0
                 for number in range(epochs):
                     factor = rng.lognormal(0, jitter) * longer(w, repeat, number)
                     add({**key, "epoch": number}, *epoch_rows(scaled(times, factor), other_s))
+                    add({**key, "epoch": number}, *more(case, repeat, number))
                     samples.append((workload, strategy, variant, repeat, number, "fetch", 0, 0.1))
                 add(key, one("case", "wall_time", "s", 10.0))
         for strategy, variant, times in modelled:

@@ -11,8 +11,7 @@ from gatherbench.bench.meters.nvml_device import NvmlDevice
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.trust import TRUSTED
-from gatherbench.bench.run.job import run_maker
-from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_calibration import PinnedCopier, calibrate_gpu, torch_gpu_uuids
 
 
@@ -32,7 +31,7 @@ def test_nvml_knows_torchs_gpu_by_its_uuid() -> None:
 
 def test_the_trusted_source_counts_a_known_copy() -> None:
     rows: list[Row] = []
-    make = run_maker("test", "", "")
+    make = RowMaker("test", "", "", "cuda")
     choice = calibrate_gpu(make, rows.append, [256, 1], idle_s=0.0).choice
     assert {r.metric for r in rows} & {"pcie_trusted", "pcie_ratio"}
     if choice.pcie is None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.commands import execute, finish
-from gatherbench.bench.commands.calibrate import DEFAULT_FOLDER
+from gatherbench.bench.commands.common import CALIBRATIONS
 from gatherbench.bench.commands.execute import BadRunError, new_run
 from gatherbench.bench.model.predict import is_prediction
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, load_profile
@@ -84,7 +84,7 @@ def test_without_a_name_it_is_the_run_s_own_profile_or_that_of_a_new_run(folder:
     refused = invoke(folder)
     assert refused.exit_code == 2
     assert "--profile NAME" in refused.stderr
-    own = DEFAULT_FOLDER / f"{load_run(folder).machine}.toml"
+    own = CALIBRATIONS / f"{load_run(folder).machine}.toml"
     own.parent.mkdir()
     own.write_text(load_profile("h200-sxm-pcie5").to_toml())
     assert invoke(folder).exit_code == 0
@@ -143,7 +143,7 @@ def test_what_finds_no_room_says_what_makes_it_and_loses_nothing_else(
     if status == 1:
         out, err = io.StringIO(), io.StringIO()
         consoles = Console(file=out, width=200), Console(file=err, width=200)
-        assert not finish.finish(RunStore(folder), load_profile("a100-pcie4"), *consoles)
+        assert not finish.finish(RunStore(folder), *consoles)
 
 
 # ---- a new run's profile -------------------------------------------------------------------------
@@ -157,11 +157,11 @@ def test_a_gpu_s_new_run_takes_its_own_calibration(
 
     def profile_of(device: str, profile: str = "") -> str | None:
         made = new_run("quick", Path("results"), device, profile=profile)
-        assert made.store.profile_file.is_file() == (made.profile is not None)
-        return made.profile.name if made.profile else None
+        own = made.store.profile_file
+        return load_profile(own).name if own.is_file() else None
 
     assert profile_of("cuda") is None
-    file = DEFAULT_FOLDER / f"{new_run('quick', tmp_path / 'results', 'cpu').machine}.toml"
+    file = CALIBRATIONS / f"{new_run('quick', tmp_path / 'results', 'cpu').machine}.toml"
     file.parent.mkdir()
     own = dataclasses.replace(load_profile("h200-sxm-pcie5"), name="my own")
     file.write_text(own.to_toml(), encoding="utf-8")

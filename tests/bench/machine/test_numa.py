@@ -24,7 +24,7 @@ from gatherbench.bench.machine.numa import (
 )
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run.job import run_maker
+from gatherbench.bench.run.rows import RowMaker
 from gatherbench.kernels.cuda_calls import CudaCallError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -231,7 +231,7 @@ def test_the_real_kernel_agrees() -> None:
 
 def test_rows_say_where_a_case_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_module, "share_on_node", lambda *_: 0.75)
-    make, table = run_maker("run", "abc", "box"), torch.ones(4)
+    make, table = RowMaker("run", "abc", "box", "cuda"), torch.ones(4)
     nowhere = Binding(None, "", Reason("no_device", "not bound: no GPU"))
     (row,) = measure_module._binding_rows(nowhere, table, make)
     assert (row.metric, row.value, row.reason) == (

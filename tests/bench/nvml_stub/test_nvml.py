@@ -30,6 +30,7 @@ from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import sensor_calibration
 from gatherbench.bench.run import worker as worker_module
 from gatherbench.bench.run.job import CalibrationJob, Job, read_choice
+from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 
 FIRST, SECOND = "GPU-first", "GPU-second"
@@ -436,16 +437,12 @@ def job(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cali
     monkeypatch.setattr(sensor_calibration, "IDLE_S", 0.3)
     monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.3)
     part, choice = tmp_path / "part.jsonl", tmp_path / "sensors.json"
-    made = CalibrationJob(
-        run_id="run", commit="abc", machine="box", part=part, choice=choice, copies_mib=(256, 1)
-    )
-    made.dump(tmp_path / "job.json")
-    return made
+    return CalibrationJob(RowMaker("run", "abc", "box", "cuda"), part, choice, copies_mib=(256, 1))
 
 
-def test_the_workers_verb_writes_rows_and_a_choice(job: CalibrationJob, driver: Driver) -> None:
+def test_the_worker_writes_rows_and_a_choice(job: CalibrationJob, driver: Driver) -> None:
     driver.say({"gpu0.gpm": 0, "gpu0.throughput_return": 3})
-    worker_module.calibrate_sensors(job.part.with_name("job.json"))
+    worker_module.calibrate_sensors(job)
     *records, end = read_part(job.part)
     rows = {r["metric"]: r for r in records if r["kind"] == "row"}
     assert (end["status"], end["reason"]) == ("ok", None)
@@ -462,8 +459,8 @@ def test_the_workers_verb_writes_rows_and_a_choice(job: CalibrationJob, driver: 
         assert all(f"copies of {mib} MiB of pinned memory" in r["source"] for r in ratios)
         assert ratios[0]["value"] == pytest.approx(1, abs=0.1)
     assert "pcie_trusted_of_1_mib" not in rows
-    driver.say({"gpu0.lost": 1})  # a driver that refuses ends the verb well
-    worker_module.calibrate_sensors(job.part.with_name("job.json"))
+    driver.say({"gpu0.lost": 1})  # a driver that refuses ends the job well
+    worker_module.calibrate_sensors(job)
     choice = read_choice(job.choice)
     assert choice.pcie is None
     assert choice.pcie_reason

@@ -14,20 +14,19 @@ from pathlib import Path
 
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
-from gatherbench.bench.run.job import CalibrationJob, Job, Preparation, run_maker
+from gatherbench.bench.run.job import AnyJob, CalibrationJob, Preparation
 from gatherbench.bench.run.store import PartWriter
 from gatherbench.bench.run.worker import DISK_FULL
 from gatherbench.bench.sampling.prepare import state_of
 
 
-def work(verb: str, path: str) -> None:
-    if verb == "prepare":
-        prepare(Preparation.load(Path(path)))
+def work(job: AnyJob) -> None:
+    if isinstance(job, Preparation):
+        prepare(job)
         return
-    if verb == "calibrate":
-        calibrate(CalibrationJob.load(Path(path)))
+    if isinstance(job, CalibrationJob):
+        calibrate(job)
         return
-    job = Job.load(Path(path))
     case = job.case
     for name, line in (("executions", case.id), ("servers", os.getppid())):
         with (job.part.parent.parent / name).open("a") as log:
@@ -110,8 +109,7 @@ def calibrate(job: CalibrationJob) -> None:
         log.write("calibration\n")
     trusted = os.environ.get("TEST_TRUSTED_SOURCE")
     out = PartWriter(job.part)
-    make = run_maker(job.run_id, job.commit, job.machine)
-    out.row(make.ok("calibration", "pcie_host_to_device_ratio", "1", 1.04, "stub"))
+    out.row(job.rows.ok("calibration", "pcie_host_to_device_ratio", "1", 1.04, "stub"))
     if trusted is None:
         os.kill(os.getpid(), signal.SIGSEGV)
     if trusted == "hang":

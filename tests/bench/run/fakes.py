@@ -12,7 +12,7 @@ from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row
-from gatherbench.bench.run.runner import Runner
+from gatherbench.bench.run.runner import PreparedRun, Runner
 from gatherbench.bench.run.store import PartWriter, RunStore, read_part, rows_of
 
 FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
@@ -28,7 +28,7 @@ def runner(
     store: RunStore, wanted: list[Case], timeout_s: float = 30, device: str = "cpu", **more: Any
 ) -> Runner:
     measure = Measure(repeats=1, timeout_s=timeout_s)
-    return Runner(store, wanted, measure, device, "abc", "box", worker=FAKE, **more)
+    return Runner(PreparedRun(store, wanted, measure, device, "abc", "box"), worker=FAKE, **more)
 
 
 def measured(job: Job) -> list[Row]:

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatherbench.bench.run import disk_roof as module
-from gatherbench.bench.run.disk_roof import disk_roof
+from gatherbench.bench.run import untimed
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.untimed import disk_roof
 from gatherbench.kernels.table_file import TableFile
 
 from ..conftest import JobMaker
@@ -30,7 +30,7 @@ def roof(job: Job, path: Path, blocks: float) -> list[Row]:
 def test_every_read_comes_off_the_disk(
     make_job: JobMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_SECONDS", 1e-3)
+    monkeypatch.setattr(untimed, "_ROOF_S", 1e-3)
     before = read_bytes()
     reads, time = roof(make_job(), tmp_path / "rows", 100)
     assert (reads.metric, time.metric) == ("disk_roof_reads", "disk_roof_time")

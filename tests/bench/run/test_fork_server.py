@@ -18,11 +18,11 @@ from gatherbench.bench.run.store import RunStore
 
 from .fakes import cases, runner
 
-#: A server whose forks do what the path says, in Python.
+#: A server whose forks do what the job says, in Python.
 SERVER = """
 import sys
 from gatherbench.bench.run.fork_server import serve_requests
-serve_requests(lambda verb, path: exec(path))
+serve_requests(lambda job: exec(job))
 """
 FOREVER = "import time; time.sleep(60)"
 
@@ -42,7 +42,7 @@ def server():
 
 
 def run(server: ForkServer, code: str, log: Path, seconds: float = 30, look=None) -> int:
-    return server.run("measure", Path(code), log, time.monotonic() + seconds, look)
+    return server.run(code, log, time.monotonic() + seconds, look)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import GRAPHLESS, Workload
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.declared_rows import UNCOUNTED
-from gatherbench.bench.run.job import Job, run_maker
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.sensor_calibration import compared
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.show.run import render
@@ -30,7 +31,7 @@ from .fakes import measured
 
 def test_the_run_prints_what_each_sensor_counted_of_each_copy(make_run: Callable[[], Path]) -> None:
     run = load_run(make_run())
-    make = run_maker("run", "abc", "box")
+    make = RowMaker("run", "abc", "box", "cuda")
     wrong = Comparison("counters", "host_to_device", 1.67e9, 1e9)
     silent = Comparison("gpm", "device_to_host", Reason("unsupported", "older than Hopper"), 0)
     rows = [
@@ -78,7 +79,8 @@ def test_a_case_moves_its_rows_and_trains_on_them(
     dataset, trace = prepare(workload)
     case = Case(workload, "aligned_zero_copy", "default", {}, 0)
     plan = load_plan("gpu-meters").measure.model_copy(update={"epochs": 1})
-    job = Job(case, plan, "cpu", "run", "abc", "box", dataset, trace, tmp_path / "part.jsonl")
+    run = RowMaker("run", "abc", "box", "host")
+    job = Job(case, plan, "cpu", run, dataset, trace, tmp_path / "part.jsonl")
     rows = {(r.stage, r.metric): r for r in measured(job)}
     moved = 4 * 300 * 400  # minibatches × rows × bytes: there is no neighbour to fetch
     assert rows["fetch", "payload"].value == moved

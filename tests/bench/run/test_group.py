@@ -15,11 +15,13 @@ from torch import nn
 from gatherbench.bench.machine.numa import Binding
 from gatherbench.bench.run import group as group_module
 from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run.epochs import Epochs
 from gatherbench.bench.run.group import Alone, RanksDisagreeError, Together, cores_of_rank
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.measure import Epochs, _trainer, load_table, measure
+from gatherbench.bench.run.measure import _trainer, measure
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
+from gatherbench.bench.run.table import load_table
 from gatherbench.bench.run.untimed import EnergyBlock
 from gatherbench.bench.sampling.prepare import prepare, rank_trace
 from gatherbench.bench.sampling.trace import Trace

@@ -27,9 +27,9 @@ from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import machines
-from gatherbench.bench.run.job import Job, Meeting, Preparation
+from gatherbench.bench.run.job import AnyJob, Job, Meeting, Preparation
 from gatherbench.bench.run.machines import Machines, MachinesError
-from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import RunStore
 
 from .fakes import cases, runner
@@ -205,7 +205,8 @@ def meeting_place() -> TCPStore:
 def a_job(folder: Path, timeout_s: float) -> Job:
     case = Case(Workload("tiny", nodes=3), "cpu_gather", "pinned", {"mode": "pinned"}, 0)
     measure = Measure(timeout_s=timeout_s)
-    return Job(case, measure, "cpu", "run", "abc", "box", folder, folder, folder / "p")
+    run = RowMaker("run", "abc", "box", "host")
+    return Job(case, measure, "cpu", run, folder, folder, folder / "p")
 
 
 def test_another_machine_says_which_code_it_runs(
@@ -214,15 +215,14 @@ def test_another_machine_says_which_code_it_runs(
     """Ranks compare commits: that of machine 0, which comes with the job, would always agree."""
     job = replace(a_job(tmp_path, 60), traces=tmp_path / "traces")
     monkeypatch.setattr(machines, "commit_id", lambda: "def")
-    told: list[Job | Preparation] = []
+    told: list[AnyJob] = []
 
-    def work(verb: str, job: Job | Preparation, timeout_s: float) -> None:
+    def work(job: AnyJob, timeout_s: float) -> str | None:
         told.append(job)
         if isinstance(job, Preparation):
             answer = {"dataset": "/data", "trace": "/trace", "identity": "its own"}
             job.answers.write_text(json.dumps(answer) + "\n")
-        elif len(told) > 2:
-            raise TimeoutError
+        return "timed out" if len(told) > 2 and isinstance(job, Job) else None
 
     store, meeting = meeting_place, Meeting(2, 0, "127.0.0.1", 1, meeting_place.port)
     store.set("case/0", TypeAdapter(Job).dump_json(replace(job, meeting=meeting)).decode())
@@ -234,7 +234,7 @@ def test_another_machine_says_which_code_it_runs(
     assert said == [f"{job.case.id}: done", f"{job.case.id}: timed out"]
     _, mine, *_ = told
     assert isinstance(mine, Job)
-    assert (mine.commit, mine.identity, mine.dataset) == ("def", "its own", Path("/data"))
+    assert (mine.run.commit, mine.identity, mine.dataset) == ("def", "its own", Path("/data"))
     assert mine.meeting == replace(meeting, node=1)
     assert mine.traces is None, "machine 0 has a folder for them"
 

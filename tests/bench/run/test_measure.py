@@ -55,6 +55,8 @@ def test_all_strategies_yield_complete_rows_and_train_to_the_same_bits(
         is_complete(rows)
         declared = {r.metric: r.value for r in rows if r.basis == "declared"}
         assert (declared["gpu_table"] == 400 * 33 * 4) == (strategy == "all_in_gpu")
+        # Of each of 5 steps: 28 a layer - 8 (71 - 4 of GAT), 8 of Adam and 3 copies.
+        assert declared["launches"] == 5 * {"sage": 59, "gat": 149}[model]
         losses = tuple(value(rows, "train", "loss", e) for e in range(2))
         outcomes.add((losses, value(rows, "eval", "test_accuracy")))
     assert len(outcomes) == 1

@@ -12,8 +12,10 @@ import pytest
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import memory_limit as module
+from gatherbench.bench.run import table
 from gatherbench.bench.run.job import Job, MemoryLimit
 from gatherbench.bench.run.memory_limit import enter, killed_at_limit, limited, peak_row
+from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.store import RunStore, read_part
 from gatherbench.bench.run.worker import measure_case
 from gatherbench.datasets.dataset import DatasetSpec
@@ -45,8 +47,8 @@ def job(dataset: Path, share: float = 0.5, limit: MemoryLimit | None = None) -> 
     (trace / "ids.npy").write_bytes(bytes(10_000))
     (case,) = cases("given", workload=Workload("wide", memory_share=share))
     part = dataset.parent / "part.jsonl"
-    names = ("run", "commit", "box")
-    return Job(case, Measure(repeats=1), "cpu", *names, dataset, trace, part, memory=limit)
+    run = RowMaker("run", "commit", "box", "host")
+    return Job(case, Measure(repeats=1), "cpu", run, dataset, trace, part, memory=limit)
 
 
 @pytest.fixture
@@ -153,8 +155,7 @@ def test_a_workload_that_cannot_be_limited_is_skipped(
     with limited(job(dataset)) as given:
         assert given.memory is not None
         assert given.memory.cgroup is None
-        given.dump(dataset.parent / "job.json")
-        measure_case(dataset.parent / "job.json")
+        measure_case(given)
     records = list(read_part(given.part))
     assert [r["kind"] for r in records] == ["row", "end"]
     assert (records[0]["metric"], records[0]["value"]) == ("memory_limit", None)
@@ -175,7 +176,7 @@ def test_a_cgroup_that_refuses_the_process_or_its_limit(dataset: Path, tmp_path:
 def test_a_table_that_another_process_keeps_in_memory_is_not_measured(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(module, "drop_pages", lambda _path: 3)
+    monkeypatch.setattr(table, "drop_pages", lambda _path: 3)
     row = enter(job(dataset, limit=MemoryLimit(MIB, tmp_path)))
     assert row is not None
     assert str(row.reason).startswith("busy: 3 pages of ")

@@ -11,9 +11,9 @@ import torch
 from gatherbench.bench.commands.execute import new_run
 from gatherbench.bench.read.accuracy import accuracy_over_time, alike
 from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.run.epochs import Epochs
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.measure import Epochs
-from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import read_part, rows_of
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.sampling.trace import Trace
@@ -109,8 +109,8 @@ def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(
     prepared = new_run(str(plan), tmp_path / "results", "cpu", profile="a100-pcie4")
     for case in prepared.cases:
         dataset, trace = prepare(case.workload)
-        names, part = ("cpu", "run", "abc", "box"), tmp_path / "part.jsonl"
-        job = Job(case, prepared.measure, *names, dataset, trace, part)
+        run, part = RowMaker("run", "abc", "box", "host"), tmp_path / "part.jsonl"
+        job = Job(case, prepared.measure, "cpu", run, dataset, trace, part)
         last = ("case", "wall_time", "s", "clock")
         if (why := skipped(job)) is None:
             end = job.rows.ok(*last[:3], 1.0, last[3])

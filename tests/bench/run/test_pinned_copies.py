@@ -11,8 +11,7 @@ from gatherbench.bench.machine.reason import Reason, SensorUnavailableError
 from gatherbench.bench.meters.nvml_device import Link
 from gatherbench.bench.meters.trust import Calibration
 from gatherbench.bench.run import sensor_calibration
-from gatherbench.bench.run.job import run_maker
-from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_calibration import (
     PinnedCopier,
     calibrate_gpu,
@@ -84,14 +83,14 @@ def test_the_idle_gpu_is_watched_once_its_context_is_open_and_has_calmed_down(
     monkeypatch.setattr(sensor_calibration, "NvmlDevice", absent)
     monkeypatch.setattr(sensor_calibration, "PinnedCopier", lambda *_: None)
     rows: list[Row] = []
-    calibrate_gpu(run_maker("run", "abc", "box"), rows.append, [0])
+    calibrate_gpu(RowMaker("run", "abc", "box", "cuda"), rows.append, [0])
     assert log == ["context", "synchronised", sensor_calibration.SETTLE_S, "idle"]
     assert [row.reason for row in rows] == ["unsupported: none"]
 
 
 def test_the_link_is_said_as_it_was_before_and_under_load() -> None:
     found = Calibration([], Link(1, 5, 16, 16), Link(5, 5, 8, 16))
-    rows = {r.metric: r.value for r in link_rows(found, run_maker("run", "abc", "box"))}
+    rows = {r.metric: r.value for r in link_rows(found, RowMaker("run", "abc", "box", "cuda"))}
     assert (rows["link_gen_idle"], rows["link_gen_loaded"]) == (1, 5)
     assert (rows["link_width_idle"], rows["link_width_loaded"]) == (16, 8)
     assert (rows["link_gen_max_loaded"], rows["link_width_max_loaded"]) == (5, 16)

@@ -19,11 +19,11 @@ import torch
 from gatherbench.bench.commands.execute import BadRunError, new_run
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.job import Job, Ready
 from gatherbench.bench.run.loop import STAGES, run_epoch
 from gatherbench.bench.run.nvtx import unmarked, write_trace
 from gatherbench.bench.run.rows import Row
-from gatherbench.bench.run.runner import Runner
+from gatherbench.bench.run.runner import PreparedRun, Runner
 from gatherbench.bench.run.store import RunStore
 
 from .fakes import measured
@@ -121,9 +121,9 @@ def test_only_the_first_repeat_is_traced_and_only_where_asked(
     make_job, tmp_path, monkeypatch, asked: bool, repeat: int, traced: bool
 ) -> None:
     job = make_job()
-    ready = job.dataset, job.trace, ""
+    ready = Ready(job.dataset, job.trace, "")
     monkeypatch.setattr(Runner, "_prepare", lambda *_: ready)
-    runner = Runner(RunStore(tmp_path), [], Measure(trace=asked), "cpu", "abc", "box")
+    runner = Runner(PreparedRun(RunStore(tmp_path), [], Measure(trace=asked), "cpu", "abc", "box"))
     given = runner._job(replace(job.case, repeat=repeat), job.part)
     assert isinstance(given, Job)
     assert given.traces == (tmp_path / "traces" if traced else None)

@@ -19,7 +19,7 @@ from gatherbench.bench.run import runner as runner_module
 from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.ranks import Launch
 from gatherbench.bench.run.rows import Row
-from gatherbench.bench.run.runner import Runner
+from gatherbench.bench.run.runner import PreparedRun, Runner
 from gatherbench.bench.run.store import RunStore
 
 from .ranks_worker import FAULTS, STAGES
@@ -48,7 +48,7 @@ def run(
     measure = Measure(repeats=1, epochs=epochs, timeout_s=timeout_s, eval_batches=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner_module, "ForkServer", lambda _: mock.Mock(run=server.run))
-        Runner(store, cases, measure, "cpu", "abc", "box", worker=WORKER).run()
+        Runner(PreparedRun(store, cases, measure, "cpu", "abc", "box"), worker=WORKER).run()
     assert nothing_is_left(store, server)
     return store.rows()
 

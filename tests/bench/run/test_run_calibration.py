@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,6 +15,7 @@ from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.run.job import CalibrationJob, read_choice
+from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.samples import TIMELINE_COLUMNS, TIMELINE_FILE, load_timeline
 from gatherbench.bench.run.store import RunStore
 
@@ -97,9 +99,8 @@ def test_a_run_without_a_gpu_has_none(store: RunStore) -> None:
 
 def test_a_choice_survives_its_file(tmp_path: Path) -> None:
     part, choice = tmp_path / "part", tmp_path / "sensors.json"
-    job = CalibrationJob("run", "abc", "box", part, choice, (256.0,))
-    job.dump(tmp_path / "job.json")
-    assert CalibrationJob.load(tmp_path / "job.json") == job
+    job = CalibrationJob(RowMaker("run", "abc", "box", "cuda"), part, choice, (256.0,))
+    assert pickle.loads(pickle.dumps(job)) == job
     for one in (SensorChoice("gpm", None), SensorChoice(None, Reason("unsupported", "none"))):
         job.keep(one)
         assert read_choice(job.choice) == one

@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from gatherbench.bench.commands.execute import PreparedRun, execute, reporter
+from gatherbench.bench.commands.execute import execute, reporter
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.guards import Terminated
-from gatherbench.bench.run.runner import Progress, Runner, RunStopped, other_data
+from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, RunStopped, other_data
 from gatherbench.bench.run.store import PartWriter, RunStore, StoreError
 from gatherbench.bench.show.progress import progress_bar
 
@@ -180,7 +180,7 @@ def test_a_case_beside_other_work_says_so_when_it_ends(tmp_path: Path) -> None:
     wanted = cases("good", "beside_work", "skips")
     text = {"name": "mine", "cases": [], "workloads": {WORKLOAD.id: asdict(WORKLOAD)}}
     store, out = RunStore.create(tmp_path, "box", text, {}), Console(file=io.StringIO(), width=200)
-    run = PreparedRun(store, wanted, Measure(), "cpu", "box")
+    run = PreparedRun(store, wanted, Measure(), "cpu", "abc", "box")
     runner(store, wanted, progress=reporter(progress_bar(out), run, out)).run()
     good, beside, skips = out.file.getvalue().splitlines()
     assert good.endswith("good r0 ok 0.2 s")
@@ -230,7 +230,7 @@ def test_the_exit_status_tells_which_signal_ended_a_run(
         raise ended_by
 
     monkeypatch.setattr(Runner, "run", ends)
-    prepared = PreparedRun(store, cases("good"), Measure(), "cpu", "box")
+    prepared = PreparedRun(store, cases("good"), Measure(), "cpu", "abc", "box")
     err = io.StringIO()
     assert execute(prepared, Console(file=io.StringIO()), Console(file=err, width=200)) == status
     assert f"Go on with: gatherbench run --resume '{store.folder}'" in err.getvalue()
@@ -338,7 +338,7 @@ def test_a_case_in_flight_when_the_time_is_up_is_run_again_later(store: RunStore
 
     def soon_up(number: int, *_: object) -> None:
         if number == 2:
-            first._until = time.monotonic() + 0.5
+            first._workers._until = time.monotonic() + 0.5
 
     first = runner(store, wanted, budget_s=60, progress=Progress(starting=soon_up))
     assert first.run() == 0, "what was not measured has not failed"

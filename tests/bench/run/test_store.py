@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from gatherbench.bench.machine.reason import Reason
 from gatherbench.bench.meters.gpu_choice import SensorChoice
@@ -208,9 +210,9 @@ def test_a_row_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> N
         replace(complete()[0], **wrong)
 
 
-def test_a_job_survives_its_file(tmp_path: Path) -> None:
-    names, place = ("cpu", "run", "abc", "box"), tmp_path / "job.json"
-    job = Job(CASE, Measure(epochs=2), *names, tmp_path, tmp_path, tmp_path / "p")
+def test_a_job_survives_its_way_to_a_process_and_to_another_machine(tmp_path: Path) -> None:
+    run, text = RowMaker("run", "abc", "box", "host"), TypeAdapter(Job)
+    job = Job(CASE, Measure(epochs=2), "cpu", run, tmp_path, tmp_path, tmp_path / "p")
     sensors = SensorChoice("gpm", Reason("busy", "others count"))
     limits = MemoryLimit(5, Path("/a")), MemoryLimit(5, None, Reason("busy", "a", "b"))
     for changes in (
@@ -219,8 +221,8 @@ def test_a_job_survives_its_file(tmp_path: Path) -> None:
         *({"memory": one} for one in limits),
     ):
         one = replace(job, **changes)
-        one.dump(place)
-        assert Job.load(place) == one
+        assert text.validate_json(text.dump_json(one)) == one
+        assert pickle.loads(pickle.dumps(one)) == one
 
 
 def test_workload_ids_differ_when_any_field_does() -> None:

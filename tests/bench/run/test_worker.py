@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -17,17 +18,16 @@ from unittest import mock
 import pytest
 
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run import table
 from gatherbench.bench.run.job import Job, Preparation
 from gatherbench.bench.run.runner import WORKER
 from gatherbench.bench.run.store import read_part
 from gatherbench.bench.run.worker import DISK_FULL, do, is_disk_full
 
 
-def ended(job: Job, folder: Path) -> dict[str, Any]:
+def ended(job: Job) -> dict[str, Any]:
     """How the worker ends the job; it measures nothing before."""
-    job.dump(folder / "job.json")
-    do("measure", str(folder / "job.json"))
+    do(job)
     (end,) = read_part(job.part)
     return end
 
@@ -48,13 +48,13 @@ worker.main(os.getppid())
 def test_a_strategy_that_cannot_run_is_skipped_and_an_error_is_a_reason(
     make_job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    skipped = ended(make_job("unified_zero_copy", params={"memory": "managed"}), tmp_path)
+    skipped = ended(make_job("unified_zero_copy", params={"memory": "managed"}))
     assert (skipped["status"], bool(skipped["reason"])) == ("skipped", True)
-    wrong = ended(replace(make_job(), dataset=tmp_path / "none"), tmp_path)
+    wrong = ended(replace(make_job(), dataset=tmp_path / "none"))
     assert (wrong["status"], wrong["reason"].partition(":")[0]) == ("failed", "DatasetError")
     beyond_any_address_space = lambda _, **__: bytearray(1 << 60)  # noqa: E731
-    monkeypatch.setattr(measure_module, "resident_copy", beyond_any_address_space)
-    full = ended(make_job(), tmp_path)
+    monkeypatch.setattr(table, "resident_copy", beyond_any_address_space)
+    full = ended(make_job())
     assert (full["status"], full["reason"].partition(":")[0]) == ("failed", "MemoryError")
 
 
@@ -63,14 +63,13 @@ def test_a_full_disk_has_an_exit_status_of_its_own(
 ) -> None:
     job = replace(make_job(), part=Path("/dev/full"))
     with pytest.raises(SystemExit) as end:
-        ended(job, tmp_path)
+        ended(job)
     assert end.value.code == DISK_FULL
     full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr("gatherbench.bench.sampling.prepare.prepare", full)
     preparation = Preparation(Workload("wordnet"), tmp_path / "answers.json")
-    preparation.dump(tmp_path / "job.json")
     with pytest.raises(SystemExit) as end:
-        do("prepare", str(tmp_path / "job.json"))
+        do(preparation)
     assert end.value.code == DISK_FULL
     assert preparation.told() == {}
 
@@ -92,15 +91,16 @@ def test_a_worker_whose_runner_is_gone_does_nothing() -> None:
 def test_the_process_keeps_to_the_cores_it_was_given(make_job, tmp_path: Path) -> None:
     counts = [n for n in (2, 1) if n <= len(os.sched_getaffinity(0))]
     for threads in counts:
-        make_job(threads=threads, epochs=1, warmup_epochs=0).dump(tmp_path / f"{threads}.json")
+        job = make_job(threads=threads, epochs=1, warmup_epochs=0)
+        (tmp_path / f"{threads}.job").write_bytes(pickle.dumps(job))
     # Fewer and fewer cores of one process: it does not get back what it has given away.
     script = (
-        "import os, sys; from gatherbench.bench.run.worker import do\n"
+        "import os, pickle, sys; from gatherbench.bench.run.worker import do\n"
         "for job in sys.argv[1:]:\n"
-        "    do('measure', job)\n"
+        "    do(pickle.load(open(job, 'rb')))\n"
         "    import torch; print(len(os.sched_getaffinity(0)), torch.get_num_threads())"
     )
-    jobs = [str(tmp_path / f"{threads}.json") for threads in counts]
+    jobs = [str(tmp_path / f"{threads}.job") for threads in counts]
     command = [sys.executable, "-c", script, *jobs]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == [f"{threads} {threads}" for threads in counts]
@@ -108,9 +108,8 @@ def test_the_process_keeps_to_the_cores_it_was_given(make_job, tmp_path: Path) -
 
 def prepared(workload: Workload, folder: Path) -> list[dict[str, Any]]:
     job = Preparation(workload, folder / "answers.json")
-    job.dump(folder / "job.json")
     with contextlib.suppress(SystemExit):
-        do("prepare", str(folder / "job.json"))
+        do(job)
     return [json.loads(line) for line in job.answers.read_text().splitlines()]
 
 

@@ -1,0 +1,87 @@
+"""The minibatches of each epoch of a case: drawn anew, ahead of the loop, or read back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gatherbench.bench.run.job import Job
+from gatherbench.bench.sampling.epoch import draws
+from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.state_sampler import sampler_of
+from gatherbench.bench.sampling.trace import InputIds, Sampler, Trace
+from gatherbench.bench.sampling.workers import drawn_ahead
+from gatherbench.datasets.dataset import GraphDataset
+
+
+class Epochs:
+    """The minibatches of each epoch of a case, the same ones or fresh ones as the plan says.
+
+    Fresh ones are those of epoch 0, 1, … of the workload where they are measured, and of the
+    epochs behind them in the warm-up and after the measurement.
+    """
+
+    def __init__(self, job: Job, dataset: GraphDataset, trace: Trace) -> None:
+        self.plan, self.workload = job.measure, job.case.workload
+        self.dataset, self.trace, self.rank = dataset, trace, max(job.rank, 0)
+        graph = (dataset.indptr, dataset.indices)
+        self.sampler = sampler_of(self.workload, *graph)
+        self._drawing: Sampler = self.sampler
+        device = torch.device(job.device)
+        if self.plan.sampling == "gpu" and device.type == "cuda":
+            self._drawing = sampler_of(self.workload, *graph, device)
+        self._workers = [self.sampler.clone(threads=1) for _ in range(self.plan.sampler_workers)]
+        self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
+
+    def measured(self, number: int) -> Iterator[MiniBatch]:
+        """Those of measured epoch ``number``."""
+        if self.plan.sampling == "replay":
+            read = [self.trace.__getitem__] * self.plan.sampler_workers
+            return drawn_ahead(read, zip(range(len(self.trace)))) if read else iter(self.trace)
+        return self._drawn(number, self._drawing)
+
+    def warm_up(self, number: int) -> Iterator[MiniBatch]:
+        """Those of warm-up epoch ``number``."""
+        return self.measured(self.plan.epochs + number)
+
+    def further(self) -> Iterator[MiniBatch]:
+        """Those of one more epoch."""
+        return self.measured(next(self._further))
+
+    def measured_ids(self) -> Iterable[Tensor]:
+        """Input ids of all that is measured, as often as wanted."""
+        if self.plan.minibatches == "same":
+            return InputIds(self.trace)
+        return _Again(lambda: self._ids(0, self.plan.epochs))
+
+    def warm_up_ids(self) -> Iterator[Iterator[Tensor]]:
+        """Input ids of each epoch of the warm-up."""
+        return (self._ids(self.plan.epochs + one, 1) for one in range(self.plan.warmup_epochs))
+
+    def _ids(self, first: int, count: int) -> Iterator[Tensor]:
+        for epoch in range(first, first + count):
+            if self.plan.minibatches == "same":
+                yield from InputIds(self.trace)
+            else:
+                yield from (batch.input_ids for batch in self._drawn(epoch, self.sampler))
+
+    def _drawn(self, epoch: int, sampler: Sampler) -> Iterator[MiniBatch]:
+        epoch = epoch if self.plan.minibatches == "fresh" else 0
+        tasks = draws(self.workload, self.dataset, epoch, self.rank)
+        if self._workers:
+            return drawn_ahead([one.sample for one in self._workers], tasks)
+        return itertools.starmap(sampler.sample, tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """An iterable that begins anew each time."""
+
+    begin: Callable[[], Iterator[Tensor]]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self.begin()
