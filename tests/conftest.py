@@ -1,8 +1,15 @@
-"""What all tests share: a garbage collector that does not walk through the imported libraries."""
+"""What all tests share: imports that are quick, and a garbage collector that does not walk them."""
 
 from __future__ import annotations
 
 import gc
+import os
+import sys
+
+# Without bytecode on disk each of some hundred processes compiles all of our modules again, and
+# pytest the tests, 20 s long.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_finish() -> None:

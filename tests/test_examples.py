@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 import gatherbench
+
+from .strategies.rank_processes import on_ranks
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -29,19 +32,20 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield root
 
 
-def run(*arguments: str) -> None:
-    """The example in this process."""
-    found = importlib.util.spec_from_file_location("train_wordnet", EXAMPLES / "train_wordnet.py")
+def example(name: str) -> Any:
+    """The module in this process."""
+    found = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert found is not None
     assert found.loader is not None
-    example = importlib.util.module_from_spec(found)
-    found.loader.exec_module(example)
-    example.main(arguments)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.usefixtures("data_root")
 def test_train_wordnet(capfd: pytest.CaptureFixture[str]) -> None:
-    run("--epochs", "2", "--max-batches", "10", "--strategy", "cpu_gather")
+    few = ("--epochs", "2", "--max-batches", "10", "--strategy", "cpu_gather")
+    example("train_wordnet").main(few)
     said = capfd.readouterr().out
     assert "data path: UnifiedTensor([117659, 300], torch.float32, cpu_gather (" in said
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+), 10 batches", said)]
@@ -56,82 +60,80 @@ def test_train_wordnet(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.usefixtures("data_root")
 def test_train_wordnet_names_the_strategy_that_was_meant() -> None:
     with pytest.raises(ValueError, match="did you mean 'async_zero_copy'"):
-        run("--strategy", "async_zerocopy")
+        example("train_wordnet").main(("--strategy", "async_zerocopy"))
 
 
-def torchrun(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Two ranks; ``timeout`` tells the launcher to end them, which a kill would not."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return subprocess.run(
-        ["timeout", "200", *launcher, "--nproc-per-node", "2", str(script), *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, capture_output=True, text=True,
-    )  # fmt: skip
-
-
-@pytest.mark.usefixtures("data_root")
-@pytest.mark.parametrize(("averaged", "strategy"), [(True, "sharded"), (False, "async_zero_copy")])
-def test_train_ddp(averaged: bool, strategy: str, tmp_path: Path) -> None:
-    """Ranks end with the same parameters, by whose digests a script without DDP is found out."""
-    script, shared = EXAMPLES / "train_ddp.py", tmp_path / "shared"
-    shared.mkdir()
-    if not averaged:
-        wrapped, text = "DistributedDataParallel(model.to(device))", script.read_text()
-        assert wrapped in text
-        script = tmp_path / "wrong.py"
-        script.write_text(text.replace(wrapped, "model.to(device)"))
-    few = ("--epochs", "2", "--max-batches", "10" if averaged else "1", "--strategy", strategy)
-    done = torchrun(script, "--device", "cpu", "--shared", str(shared), *few)
-    assert done.returncode == 0, done.stderr
-    digests = re.search(r"^parameters by rank: (\w{16}) (\w{16})$", done.stdout, re.MULTILINE)
-    assert digests is not None
-    assert (digests[1] == digests[2]) == averaged
-    assert not list(shared.iterdir())
-    assert f"UnifiedTensor([117659, 300], torch.float32, {strategy} (" in done.stdout
-    if averaged:
-        assert "2 ranks, each with " in done.stdout
-        losses = [float(loss) for loss in re.findall(r"loss ([\d.]+), 10 batches", done.stdout)]
-        assert len(losses) == 2, "rank 0 alone says it"
-        assert losses[1] < losses[0]
-
-
-ONE_COPY = r"""
-import os, sys
-import numpy as np
-import torch.distributed as dist
-sys.path.insert(0, sys.argv[1])
-from train_ddp import one_copy
-
-dist.init_process_group("gloo")
-rank, table = dist.get_rank(), np.arange(12, dtype=np.float32).reshape(4, 3)
-for machines in ("one", "two"):
-    if machines == "two":
-        os.environ["LOCAL_RANK"] = "0"
-    x = one_copy(table, sys.argv[2])
-    assert np.array_equal(x.numpy(), table)
-    dist.barrier()
-    x[rank] = -1
-    dist.barrier()
-    sys.stdout.write(f"{machines} {rank} {(x[:, 0] == -1).tolist()}\n")  # print would write twice
-try:
-    one_copy(np.broadcast_to(np.float32(0), (2**50, 3)), sys.argv[2])
-except OSError as error:
-    sys.stdout.write("no room\n")
-dist.destroy_process_group()
+#: Runs one script after another: the launcher and the imports take longer than both. The second
+#: meets in a store of its own, as the launcher's knows the ranks of the first.
+ONE_BY_ONE = """
+import os, runpy, sys
+_, port, right, wrong, *sys.argv[1:] = sys.argv
+runpy.run_path(right, run_name="__main__")
+sys.argv[-3:] = "1", "--strategy", "async_zero_copy"
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+runpy.run_path(wrong, run_name="__main__")
 """
 
 
-def test_ranks_of_a_machine_share_the_table(tmp_path: Path) -> None:
-    """What one writes, the other reads; ranks of two machines have a copy each."""
-    script, shared = tmp_path / "script.py", tmp_path / "shared"
-    script.write_text(ONE_COPY)
+@pytest.mark.usefixtures("data_root")
+def test_train_ddp(tmp_path: Path) -> None:
+    """Ranks end with the same parameters, by whose digests a script without DDP is found out."""
+    right, wrong, shared = EXAMPLES / "train_ddp.py", tmp_path / "wrong.py", tmp_path / "shared"
     shared.mkdir()
-    done = torchrun(script, str(EXAMPLES), str(shared))
+    wrapped, text = "DistributedDataParallel(model.to(device))", right.read_text()
+    assert wrapped in text
+    wrong.write_text(text.replace(wrapped, "model.to(device)"))
+    (tmp_path / "one_by_one.py").write_text(ONE_BY_ONE)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    scripts = [tmp_path / "one_by_one.py", store.port, right, wrong]
+    few = ["--epochs", 2, "--max-batches", 10, "--strategy", "sharded"]
+    # ``timeout`` tells the launcher to end its ranks, which a kill would not.
+    launcher = ["timeout", 200, sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*launcher, "--nproc-per-node", 2, *scripts, "--device", "cpu", "--shared", shared]
+    done = subprocess.run(
+        [*map(str, command), *map(str, few)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [
-        *("no room", "no room"),
-        *(f"one {rank} [True, True, False, False]" for rank in (0, 1)),
-        "two 0 [True, False, False, False]",
-        "two 1 [False, True, False, False]",
+    digests = re.findall(r"^parameters by rank: (\w{16}) (\w{16})$", done.stdout, re.MULTILINE)
+    assert [one == other for one, other in digests] == [True, False]
+    assert not list(shared.iterdir())
+    said = (
+        r"^2 ranks, each with \d+ seeds and UnifiedTensor\(\[117659, 300\], torch.float32, (\w+) \("
+    )
+    strategies = re.findall(said, done.stdout, re.MULTILINE)
+    assert strategies == ["sharded", "async_zero_copy"], "rank 0 alone says it"
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+), 10 batches", done.stdout)]
+    assert len(losses) == 2
+    assert losses[1] < losses[0]
+
+
+def test_ranks_of_a_machine_share_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one writes, the other reads; ranks of two machines have a copy each."""
+    one_copy, shared = example("train_ddp").one_copy, tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.setenv("LOCAL_RANK", "")
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+    def work(rank: int) -> list[list[bool]]:
+        seen = []
+        for local_rank in (rank, 0):  # on one machine, and on two
+            os.environ["LOCAL_RANK"] = str(local_rank)
+            x = one_copy(table, str(shared))
+            assert np.array_equal(x.numpy(), table)
+            dist.barrier()
+            x[rank] = -1
+            dist.barrier()
+            seen.append((x[:, 0] == -1).tolist())
+        with pytest.raises(OSError, match=r"File too large|No space"):
+            one_copy(np.broadcast_to(np.float32(0), (2**50, 3)), str(shared))
+        return seen
+
+    assert on_ranks(2, work, tmp_path) == [
+        [[True, True, False, False], [True, False, False, False]],
+        [[True, True, False, False], [False, True, False, False]],
     ]
     assert not list(shared.iterdir())
 

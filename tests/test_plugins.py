@@ -257,24 +257,18 @@ def check(name: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def gatherbench(site: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(site)]))
-    return subprocess.run(
-        [sys.executable, "-m", "gatherbench", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": path, "GATHERBENCH_DATA": str(site / "data")},
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-
-
 @pytest.fixture
 def beside(installed: Path, announce: Announce, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is installed, beside ours in this process."""
+    """What is installed, beside ours in this process and in those that it starts."""
     monkeypatch.syspath_prepend(installed)
+    monkeypatch.setenv("PYTHONPATH", str(installed), prepend=os.pathsep)
     plugins._entries.cache_clear()
 
 
-def test_what_is_installed_is_listed_with_its_package(installed: Path) -> None:
-    done = gatherbench(installed, "list", "strategies")
+@pytest.mark.usefixtures("beside")
+def test_what_is_installed_is_listed_with_its_package() -> None:
+    command = [sys.executable, "-m", "gatherbench", "list", "strategies"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     listed = ("own_rows", "(own-data-path 0.1.0)", "peer_pyg", "peer_dgl", "peer_wholegraph")
     assert [word for word in listed if word not in done.stdout] == []
@@ -308,14 +302,17 @@ def test_the_examples_keep_the_contract(name: str, said: str) -> None:
     assert check(name) == (0, said, "")
 
 
+@pytest.mark.usefixtures("beside")
+@pytest.mark.filterwarnings("ignore:broken of a-broken-one 1.2:RuntimeWarning")
 def test_what_is_installed_is_measured_and_shown_with_its_package(
-    installed: Path, tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr("gatherbench.bench.commands.finish.save_all", lambda *_: [])
     (tmp_path / "mine.toml").write_text(PLAN)
-    done = gatherbench(
-        installed, "run", tmp_path / "mine.toml", "--results", tmp_path, "--device", "cpu"
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = ["run", str(tmp_path / "mine.toml"), "--results", str(tmp_path), "--device", "cpu"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
     (folder,) = (path.parent for path in tmp_path.glob("*/*/rows.csv"))
     rows = pd.read_csv(folder / "rows.csv")
     ended = rows[rows["stage"] == "case"]

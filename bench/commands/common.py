@@ -66,9 +66,11 @@ def picture(text: str | Path) -> Path:
     """A file to draw into, whose ending says in which format.
 
     Raises:
-        ValueError: it has no ending.
+        ValueError: it has no ending, or no folder to lie in.
     """
     path = Path(text)
+    if not path.parent.is_dir():  # said before the picture is worked out
+        raise ValueError(f"'{path}': there is no such folder: make it, or choose another")
     if not path.suffix:
         raise ValueError(f"'{path}' does not say in which format: end it in .png, .svg or .pdf")
     return path

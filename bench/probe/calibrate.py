@@ -124,10 +124,10 @@ def calibrate(
     on_gpu = _on_gpu(device)
     budget = budget_s or (GPU_BUDGET_S if on_gpu else HOST_BUDGET_S)
     end = began + budget - (GPU_CLOSING_S if on_gpu else HOST_CLOSING_S)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         measure, points, ask = _gpu_stand(stack, say) if on_gpu else _host_stand(stack)
-        with writing(out):
-            out.mkdir(parents=True, exist_ok=True)
         no_disk = "not asked for"
         if disk is not None:
             measure, points, no_disk = _with_disk(stack, disk, measure, points, say)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
@@ -36,7 +36,6 @@ from gatherbench.bench.run.job import (
     Ready,
     read_choice,
 )
-from gatherbench.bench.run.machines import Machines
 from gatherbench.bench.run.memory_limit import killed_at_limit, limited
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import (
@@ -57,6 +56,9 @@ from gatherbench.bench.run.store import (
 from gatherbench.bench.run.worker import DISK_FULL, is_disk_full
 from gatherbench.bench.sampling.prepare import state_of
 from gatherbench.datasets.store import data_root
+
+if TYPE_CHECKING:
+    from gatherbench.bench.run.machines import Machines  # brings torch, which takes its time
 
 #: Of a folder that may be read only.
 _NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM)

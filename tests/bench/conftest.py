@@ -116,6 +116,24 @@ def plan(tmp_path: Path, tiny_root: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def kept_servers() -> Iterator[None]:
+    """Keep a runner's server for the next run: what it has imported takes longer than most runs."""
+    kept: dict[object, ForkServer] = {}
+
+    def server(command: tuple[str, ...]) -> ForkServer | mock.Mock:
+        if command != WORKER:  # one that misbehaves
+            return ForkServer(command)
+        env = frozenset(one for one in os.environ.items() if not one[0].startswith("PYTEST_"))
+        mine = kept.setdefault((Path.cwd(), env), ForkServer(command))
+        return mock.Mock(run=mine.run)
+
+    with mock.patch("gatherbench.bench.run.runner.ForkServer", server):
+        yield
+    for one in kept.values():
+        one.close()
+
+
 @pytest.fixture(scope="session")
 def shell_run(tiny_root: Path, tmp_path_factory: pytest.TempPathFactory) -> ShellRun:
     """The plan run once by the command, with predictions for ``a100-pcie4``.
@@ -130,29 +148,6 @@ def shell_run(tiny_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Shel
     assert done.exit_code == 0, done.output
     (folder,) = (root / "results").glob("*/*")
     return done, folder
-
-
-@pytest.fixture(scope="session")
-def servers() -> Iterator[dict[object, ForkServer]]:
-    """Servers that are up, by their command and what they have inherited."""
-    kept: dict[object, ForkServer] = {}
-    yield kept
-    for server in kept.values():
-        server.close()
-
-
-@pytest.fixture(autouse=True)
-def kept_server(servers: dict[object, ForkServer], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep a runner's server for the next run: what it has imported takes longer than most runs."""
-
-    def kept(command: tuple[str, ...]) -> ForkServer | mock.Mock:
-        if command != WORKER:  # one that misbehaves
-            return ForkServer(command)
-        env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-        server = servers.setdefault((command, Path.cwd(), tuple(env.items())), ForkServer(command))
-        return mock.Mock(run=server.run)
-
-    monkeypatch.setattr("gatherbench.bench.run.runner.ForkServer", kept)
 
 
 @pytest.fixture

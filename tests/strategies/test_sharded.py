@@ -51,7 +51,7 @@ def compiled() -> None:
 def test_ranks_keep_the_contract(
     world: int, strategy: Sharded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rank_exchange, "ROUND_BYTES", 16384)  # four rows of 4 KiB
+    monkeypatch.setattr(rank_exchange, "ROUND_BYTES", 65536)  # 16 rows of 4 KiB
 
     def work(_rank: int) -> None:
         conformance.check_strategy(strategy, HOST)

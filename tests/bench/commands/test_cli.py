@@ -212,7 +212,7 @@ def refused(said: str, *arguments: object) -> None:
         ("requests --dtype flaot32", "did you mean 'float32'"),
         ("requests --dim 0", "at least one element"),
         ("requests --max-request 100", "choose from 32, 64, 96, 128"),
-        ("requests --figure nowhere/at/all.png", "nowhere/at/all.png"),
+        ("requests --figure nowhere/at/all.png", "nowhere/at/all.png.: there is no such folder"),
         ("requests --figure picture.docx", "docx"),
         ("hits wordnett", "did you mean 'wordnet'"),
         ("hits tiny --scale 0.5", "tiny was imported"),

@@ -55,7 +55,7 @@ def chosen(job: Job, **changes: Any) -> Job:
     if _now[0] == "gradients of their own":
         group.Together.wrap = not_averaged  # type: ignore[method-assign]
     if _now[0] == "hangs in train":
-        ranks.PATIENCE_S = 5.0
+        ranks.PATIENCE_S = 3.0
     other = str(changes["rank"]) if _now[0] == "other data" else job.identity
     return replace(job, **changes, identity=other)
 
@@ -65,4 +65,5 @@ if __name__ == "__main__":
     spoil(measure.Trainer, "step", "train")
     spoil(group.Together, "_exchange", "all_reduce")
     ranks.replace = chosen  # type: ignore[attr-defined]
+    ranks._LINGER_S = 0.5  # half of the faults are waited for so long
     main(int(sys.argv[1]))
