@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 from torch import Tensor
 
-from gatherbench.kernels.order import Order, page_visits, read_order
+from gatherbench.kernels.order import page_visits, read_order
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.requests import count_requests
 
@@ -87,7 +87,7 @@ def staged_path(ids: Tensor, row_bytes: int) -> DataPath:
 
 
 def zero_copy_path(
-    ids: Tensor, row_bytes: int, policy_name: str, order: Order, memory: str = "registered"
+    ids: Tensor, row_bytes: int, policy_name: str, order: str, memory: str = "registered"
 ) -> DataPath:
     """How one minibatch travels when the GPU reads the rows in place.
 
