@@ -12,8 +12,7 @@ import pytest
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.read.disturbance import marked
-from gatherbench.bench.read.stopping import Further, imprecise
+from gatherbench.bench.read.stopping import Further, imprecise, marked
 from gatherbench.bench.read.tables import Run, no_samples, run_of
 from gatherbench.bench.run.rows import Row, RowMaker
 
