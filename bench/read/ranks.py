@@ -263,7 +263,7 @@ def _ranks(run: Run) -> pd.DataFrame:
     rows = rows.assign(what=rows["stage"] + "." + rows["metric"])
     rows = rows[rows["what"].isin(_OF_RANKS)]
     table = rows.pivot(index=[*_EPOCH, "rank"], columns="what", values="value")
-    table = table.reindex(columns=_OF_RANKS).rename(columns=_OF_RANKS).astype(float)
+    table = table.reindex(columns=list(_OF_RANKS)).rename(columns=_OF_RANKS).astype(float)
     table["cpu"] = table.pop("user") + table.pop("system")
     return table.reset_index()
 

@@ -59,7 +59,7 @@ class Further:
         epochs = table[(table["stage"] == "epoch") & (table["metric"] == "wall_time")]
         wanted = []
         for series, mine in ended.groupby(SERIES[:3]):
-            case = self._first.get(series)  # type: ignore[call-overload]
+            case = self._first.get(tuple(map(str, series)))
             if case is None or (mine["status"] != "ok").any():
                 continue
             known = epochs.merge(mine[[*SERIES[:3], "repeat"]])

@@ -77,7 +77,8 @@ def shown(table: pd.DataFrame, pair: tuple[Path, Path], width: int = 120) -> str
 
 
 def test_every_metric_is_there_in_80_columns(pair: tuple[Path, Path]) -> None:
-    wide, narrow = (shown(compared(pair), pair, width) for width in (120, 80))
+    table = compared(pair)
+    wide, narrow = (shown(table, pair, width) for width in (120, 80))
     for said in ("epoch A, s", "verdict", " train", " cpu", "payload rate"):
         assert said in wide
         assert said in narrow, narrow
