@@ -23,6 +23,7 @@ from gatherbench.bench.read.disturbance import disturbed_alone
 from gatherbench.bench.read.epochs import (
     EPOCHS,
     STAGES,
+    payload_rate,
     reasons,
     reference_variant,
     repeat_logs,
@@ -85,10 +86,6 @@ def _cpu(run: Run) -> pd.Series[float]:
     return run.values("epoch", "cpu_user") + run.values("epoch", "cpu_system")
 
 
-def _payload_rate(run: Run) -> pd.Series[float]:
-    return run.values("fetch", "payload") / run.values("fetch", "wall_time")
-
-
 def _declared(pattern: str) -> Callable[[Run], pd.Series[float]]:
     def read(run: Run) -> pd.Series[float]:
         rows = run.select(stage="fetch", basis="declared", status="ok")
@@ -104,7 +101,7 @@ METRICS: dict[str, Metric] = {
     for metric in (
         *(Metric(stage, "s", _values(stage, "wall_time")) for stage in ("epoch", *STAGES)),
         Metric("cpu", "s", _cpu),
-        Metric("payload_rate", "B/s", _payload_rate, more_is_better=True),
+        Metric("payload_rate", "B/s", payload_rate, more_is_better=True),
         Metric("cpu_energy", "J", _values("epoch", "cpu_energy")),
         Metric("gpu_energy", "J", _values("epoch", "gpu_energy")),
         *(

@@ -81,13 +81,18 @@ def cpu_seconds(run: Run) -> pd.DataFrame:
     return total.reset_index()
 
 
-def bandwidth(run: Run) -> pd.DataFrame:
-    """Bytes of payload per second that the loop waited in the fetch stage, as :func:`epoch_times`.
+def payload_rate(run: Run) -> pd.Series[float]:
+    """Bytes of payload per second that the loop waited in the fetch stage, indexed as its values.
 
     For a strategy that fetches ahead this is no rate of any link: the wait it hides makes the
     quotient large.
     """
-    return spread(run.values("fetch", "payload") / run.values("fetch", "wall_time"))
+    return run.values("fetch", "payload") / run.values("fetch", "wall_time")
+
+
+def bandwidth(run: Run) -> pd.DataFrame:
+    """:func:`payload_rate` of each series, as :func:`epoch_times`."""
+    return spread(payload_rate(run))
 
 
 def reference_variant(run: Run) -> tuple[str, str] | None:

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from gatherbench.bench.read.epochs import (
+    bandwidth,
     cpu_seconds,
     epoch_intervals,
     epoch_times,
@@ -124,6 +125,13 @@ def test_ratios_are_over_the_papers_baseline_or_the_first_gather(
     run = load_run(make_run(series=measured, modelled=[NAIVE]))
     assert reference_variant(run) == (found and ("cpu_gather", found))
     assert speedup_over(run).query("basis == 'measured'").empty == (found != "naive")
+
+
+def test_the_rate_is_payload_over_the_wait_for_it(make_run: MakeRun) -> None:
+    """2 GB in 0.6 s."""
+    assert of(bandwidth(load_run(make_run())), "cpu_gather", "pinned")["median"] == pytest.approx(
+        2e9 / 0.6
+    )
 
 
 def test_cpu_seconds_add_user_and_system(make_run: MakeRun) -> None:
