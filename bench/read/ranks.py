@@ -167,8 +167,7 @@ def scaling(run: Run) -> pd.DataFrame:
     ratios = speedup_over(run, *(reference_variant(run) or ("cpu_gather", "naive")))
     ends = {"low": "speedup_low", "high": "speedup_high"}
     table = table.merge(ratios.rename(columns=ends), on=SERIES, how="left")
-    ordered = sort_series(table.sort_values("ranks", kind="stable"))
-    return sort_by(ordered, "family", [family.name for family in families(run)])
+    return sort_by(sort_series(table), "family", [family.name for family in families(run)])
 
 
 def saturation(table: pd.DataFrame) -> pd.DataFrame:

@@ -82,7 +82,7 @@ class Further:
         enough = quiet >= measure.max_repeats or repeats >= 2 * measure.max_repeats
         if enough or logs.empty:
             return None
-        lacking = min(max(FEWEST, measure.min_repeats), measure.max_repeats) - quiet
+        lacking = max(FEWEST, measure.min_repeats) - quiet
         width = interval_of((1, logs)).half_width
         return (max(0, lacking), width) if lacking > 0 or width > measure.precision else None
 

@@ -216,6 +216,8 @@ def test_cores_are_full_where_the_whole_interval_says_so(
     found = of(make({1: seconds, 2: 1.0}), 1)
     assert found["cores"] == pytest.approx((2.1 * 0.5 + 0.4) * seconds / 2)
     assert found["cores_full"] == full  # of two cores: 1.96 is, 1.81 is not within 5 %
+    wide = make({1: seconds, 2: 1.0}, name="20261122-w-b", longer=lambda w, r, _: 0.9 + 0.1 * r)
+    assert not of(wide, 1)["cores_full"], "a tenth more or less from repeat to repeat"
 
 
 # ---- families ------------------------------------------------------------------------------------
