@@ -22,8 +22,8 @@ from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.read.disturbance import logical_cores, marked
-from gatherbench.bench.read.stopping import Further
+from gatherbench.bench.read.disturbance import logical_cores
+from gatherbench.bench.read.stopping import Further, marked
 from gatherbench.bench.run.guards import Terminated, terminate_as_interrupt
 from gatherbench.bench.run.machines import Machines, MachinesError
 from gatherbench.bench.run.rows import Row

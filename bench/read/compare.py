@@ -23,9 +23,11 @@ from gatherbench.bench.read.disturbance import disturbed_alone
 from gatherbench.bench.read.epochs import (
     EPOCHS,
     STAGES,
-    problems,
+    payload_rate,
+    reasons,
     reference_variant,
     repeat_logs,
+    sort_by,
     sort_series,
 )
 from gatherbench.bench.read.stats.interval import Interval, interval_of
@@ -84,10 +86,6 @@ def _cpu(run: Run) -> pd.Series[float]:
     return run.values("epoch", "cpu_user") + run.values("epoch", "cpu_system")
 
 
-def _payload_rate(run: Run) -> pd.Series[float]:
-    return run.values("fetch", "payload") / run.values("fetch", "wall_time")
-
-
 def _declared(pattern: str) -> Callable[[Run], pd.Series[float]]:
     def read(run: Run) -> pd.Series[float]:
         rows = run.select(stage="fetch", basis="declared", status="ok")
@@ -103,7 +101,7 @@ METRICS: dict[str, Metric] = {
     for metric in (
         *(Metric(stage, "s", _values(stage, "wall_time")) for stage in ("epoch", *STAGES)),
         Metric("cpu", "s", _cpu),
-        Metric("payload_rate", "B/s", _payload_rate, more_is_better=True),
+        Metric("payload_rate", "B/s", payload_rate, more_is_better=True),
         Metric("cpu_energy", "J", _values("epoch", "cpu_energy")),
         Metric("gpu_energy", "J", _values("epoch", "gpu_energy")),
         *(
@@ -167,15 +165,8 @@ def compare_runs(
             " says what became of each"
         )
     workloads = list(dict.fromkeys([*base.workloads, *new.workloads]))
-    table = pd.DataFrame(found, columns=COLUMNS)
-    table = _sorted(table, "metric", list(METRICS))
-    return _sorted(sort_series(table), "workload", workloads)
-
-
-def _sorted(table: pd.DataFrame, column: str, order: Sequence[str]) -> pd.DataFrame:
-    return table.sort_values(
-        column, key=lambda names: names.map(order.index), kind="stable", ignore_index=True
-    )
+    table = sort_by(pd.DataFrame(found, columns=COLUMNS), "metric", list(METRICS))
+    return sort_by(sort_series(table), "workload", workloads)
 
 
 def deciding(table: pd.DataFrame, metrics: Sequence[str] = ()) -> pd.DataFrame:
@@ -268,7 +259,7 @@ def _one_sided(
     base: Run, new: Run, before: Mapping[_Case, str], now: Mapping[_Case, str]
 ) -> Iterator[dict[str, Any]]:
     """Cases that one run lacks, and those that failed in B alone."""
-    bad_before, bad_now = (_problems(run) for run in (base, new))
+    bad_before, bad_now = reasons(base), reasons(new)
     epoch = METRICS["epoch"]
     for has, lacks, bad, word, name in (
         (before, now, bad_now, "MISSING", "B"),
@@ -296,21 +287,16 @@ def _line(
     return dict(zip(COLUMNS, fields, strict=True))
 
 
-def _problems(run: Run) -> dict[_Case, tuple[str, str]]:
-    return {
-        (p["workload"], p["strategy"], p["variant"]): (p["status"], p["reason"])
-        for p in problems(run).to_dict("records")
-    }
-
-
 def _by_series(values: pd.Series[float]) -> dict[Key, _Values]:
-    ends = values.dropna().groupby(SERIES, sort=False).agg(["median", "min"])
+    values = values.dropna()
+    if values.empty:
+        return {}
     logs = repeat_logs(values[values > 0])
-    found = {}
-    for names, median, least in zip(ends.index, ends["median"], ends["min"], strict=True):
-        key = Key(*names)
-        found[key] = _Values(float(median), logs[key] if least > 0 else [])
-    return found
+    ends = values.groupby(SERIES, sort=False).agg(["median", "min"])
+    return {
+        (key := Key(*names)): _Values(median, logs[key] if least > 0 else [])
+        for names, median, least in ends.itertuples(name=None)
+    }
 
 
 def _typical(values: _Values, exactly: bool) -> float:

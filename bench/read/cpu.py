@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
-
 import pandas as pd
 
 from gatherbench.bench.read.epochs import sort_series
@@ -29,18 +26,17 @@ def thread_seconds(run: Run) -> pd.DataFrame:
     ``median``, ``low`` and ``high``, the quartiles of the groups' sum. Empty where threads
     were not metered.
     """
-    groups = {
-        name: functools.reduce(operator.add, (run.values("epoch", m) for m in metrics))
-        for name, metrics in GROUPS.items()
-    }
-    used = functools.reduce(operator.add, groups.values())
-    unused = run.values("epoch", "window_time") * cores_of(run) - used
-    columns = {name: values.groupby(SERIES).median() for name, values in groups.items()}
-    columns["unused"] = unused.clip(lower=0).groupby(SERIES).median()
+    metrics = [metric for group in GROUPS.values() for metric in group]
+    seen = pd.DataFrame({metric: run.values("epoch", metric) for metric in metrics})
+    groups = pd.DataFrame(
+        {name: seen[list(group)].sum(axis=1, skipna=False) for name, group in GROUPS.items()}
+    )
+    used = groups.sum(axis=1, skipna=False)
+    left = run.values("epoch", "window_time") * cores_of(run) - used
+    table = groups.assign(unused=left.clip(lower=0)).groupby(SERIES).median()
     spread = used.dropna().groupby(SERIES)
-    columns |= {"median": spread.median(), "low": spread.quantile(0.25)}
-    table = pd.DataFrame({**columns, "high": spread.quantile(0.75)}).dropna()
-    return sort_series(table.reset_index())
+    ends = {"low": spread.quantile(0.25), "high": spread.quantile(0.75)}
+    return sort_series(table.assign(median=spread.median(), **ends).dropna().reset_index())
 
 
 def cores_of(run: Run) -> int:

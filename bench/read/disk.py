@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from gatherbench.bench.read.epochs import plan_order, reference_variant, repeat_logs
+from gatherbench.bench.read.epochs import declared, plan_order, reference_variant, repeat_logs
 from gatherbench.bench.read.stats.interval import interval_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import BACKENDS, SERIES, Key
@@ -188,7 +188,5 @@ def disk_reads(run: Run) -> pd.DataFrame:
 
 def _declared(run: Run) -> pd.DataFrame:
     """What cases that read a disk say of the fetches of an epoch, by :data:`SERIES` but basis."""
-    wanted = ["disk_payload", "disk_read", "row", "lookahead"]
-    rows = run.select(stage="fetch", basis="declared", status="ok", metric=wanted)
-    said = rows.pivot_table("value", SERIES[:4], "metric", "median").reindex(columns=wanted)
+    said = declared(run).reindex(columns=["disk_payload", "disk_read", "row", "lookahead"])
     return said[said["disk_payload"] > 0]

@@ -8,6 +8,7 @@ work stay out while there are quiet ones.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -80,13 +81,18 @@ def cpu_seconds(run: Run) -> pd.DataFrame:
     return total.reset_index()
 
 
-def bandwidth(run: Run) -> pd.DataFrame:
-    """Bytes of payload per second that the loop waited in the fetch stage, as :func:`epoch_times`.
+def payload_rate(run: Run) -> pd.Series[float]:
+    """Bytes of payload per second that the loop waited in the fetch stage, indexed as its values.
 
     For a strategy that fetches ahead this is no rate of any link: the wait it hides makes the
     quotient large.
     """
-    return spread(run.values("fetch", "payload") / run.values("fetch", "wall_time"))
+    return run.values("fetch", "payload") / run.values("fetch", "wall_time")
+
+
+def bandwidth(run: Run) -> pd.DataFrame:
+    """:func:`payload_rate` of each series, as :func:`epoch_times`."""
+    return spread(payload_rate(run))
 
 
 def reference_variant(run: Run) -> tuple[str, str] | None:
@@ -135,8 +141,10 @@ def repeat_logs(values: pd.Series[float]) -> dict[Key, list[float]]:
         values: above 0, indexed by :data:`SERIES`, repeat and epoch. NaN are left out.
     """
     medians = values.dropna().groupby([*SERIES, "repeat"], sort=False).median()
-    groups = medians.groupby(SERIES, sort=False)
-    return {Key(*map(str, k)): list(np.log(v)) for k, v in groups}
+    found: dict[Key, list[float]] = {}
+    for (*series, _), log in zip(medians.index, np.log(medians), strict=True):
+        found.setdefault(Key(*series), []).append(log)
+    return found
 
 
 def problems(run: Run) -> pd.DataFrame:
@@ -164,6 +172,12 @@ def problems(run: Run) -> pd.DataFrame:
         of=("of", "first"),
     )
     return sort_series(found)
+
+
+def reasons(run: Run) -> dict[tuple[str, str, str], tuple[str, str]]:
+    """Status and reason of each line of :func:`problems`, by workload, strategy and variant."""
+    found = problems(run)[["workload", "strategy", "variant", "status", "reason"]]
+    return {(w, s, v): (status, why) for w, s, v, status, why in found.itertuples(index=False)}
 
 
 def sort_series(table: pd.DataFrame) -> pd.DataFrame:
@@ -195,10 +209,24 @@ def set_aside(run: Run) -> set[tuple[str, str]]:
 
 def plan_order(run: Run, table: pd.DataFrame) -> pd.DataFrame:
     """The table's workloads in the order of the run's plan, each as :func:`sort_series` has it."""
-    place = {workload: number for number, workload in enumerate(run.workloads)}
-    return sort_series(table).sort_values(
-        "workload", key=lambda names: names.map(place), kind="stable", ignore_index=True
+    return sort_by(sort_series(table), "workload", run.workloads)
+
+
+def sort_by(table: pd.DataFrame, column: str, names: Sequence[str]) -> pd.DataFrame:
+    """The table in the order in which the names of a column stand; of one name as it was."""
+    place = {name: number for number, name in enumerate(names)}
+    return table.sort_values(
+        column, key=lambda named: named.map(place), kind="stable", ignore_index=True
     )
+
+
+def declared(run: Run) -> pd.DataFrame:
+    """What cases say of the fetches of an epoch: medians, a column for each metric.
+
+    Index: :data:`SERIES` without the basis.
+    """
+    rows = run.select(stage="fetch", basis="declared", status="ok")
+    return rows.pivot_table("value", SERIES[:4], "metric", "median")
 
 
 def spread(values: pd.Series[float]) -> pd.DataFrame:

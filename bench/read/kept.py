@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from gatherbench.bench.read.epochs import epoch_times, sort_series
+from gatherbench.bench.read.epochs import declared, epoch_times, sort_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 
@@ -25,14 +25,11 @@ def found_on_device(run: Run) -> pd.DataFrame:
     ``declared``: what the strategy says of the first measured epoch. Index: :data:`SERIES` without
     the basis.
     """
-    keys = SERIES[:4]
-    said = run.select(stage="fetch", basis="declared", status="ok")
-    of = {metric: rows.groupby(keys)["value"].median() for metric, rows in said.groupby("metric")}
-    none = pd.Series(dtype=float, index=pd.MultiIndex.from_arrays([[]] * 4, names=keys))
-    kept, payload, row = (of.get(m, none) for m in ("gpu_memory_read", "declared_payload", "row"))
+    said = declared(run).reindex(columns=["gpu_memory_read", "declared_payload", "row"])
     hits = run.values("fetch", "rows_on_device") / run.values("fetch", "payload")
-    counted = hits.groupby(keys).median() * row
-    return pd.DataFrame({"counted": counted, "declared": kept / payload})
+    counted = hits.groupby(SERIES[:4]).median() * said["row"]
+    found = said["gpu_memory_read"] / said["declared_payload"]
+    return pd.DataFrame({"counted": counted, "declared": found})
 
 
 def kept_rows(run: Run) -> pd.DataFrame:
@@ -43,9 +40,7 @@ def kept_rows(run: Run) -> pd.DataFrame:
     (s, and B over the link in an epoch). A workload with one share, or none, between no row and
     the whole table has no points.
     """
-    keys = SERIES[:4]
-    said = run.select(stage="fetch", basis=PANELS[2], status="ok")
-    said = said.pivot_table("value", keys, "metric", "median")
+    said = declared(run)
     table = run.select(stage="setup", metric="table").groupby("workload")["value"].median()
     if table.empty or not {"gpu_table", "gpu_link_read", "copy_engine"} <= set(said):
         return pd.DataFrame(columns=["workload", "panel", "series", "aside", "x", "y"])

@@ -24,7 +24,7 @@ def corners(run: Run, stage: str = "epoch") -> pd.DataFrame:
     A series that the corners do not change has the same in every column.
     """
     values = run.values(stage, "wall_time", "predicted")
-    return values.droplevel("repeat").unstack("epoch")
+    return values.droplevel("repeat").unstack("epoch").sort_index()
 
 
 def with_ranges(run: Run, table: pd.DataFrame, stage: str = "epoch") -> pd.DataFrame:

@@ -23,9 +23,10 @@ from gatherbench.bench.read.epochs import (
     WITHIN_TRAIN,
     epoch_times,
     plan_order,
-    problems,
+    reasons,
     reference_variant,
     repeat_logs,
+    sort_by,
     sort_series,
     speedup_over,
 )
@@ -125,7 +126,7 @@ def scaling(run: Run) -> pd.DataFrame:
     }
     epochs = epoch_times(run).set_index(SERIES)[["median", "low", "high"]]
     quartiles = epochs.T.to_dict("list")
-    cores, records = _cores_busy(run), []
+    cores, bad, records = _cores_busy(run), reasons(run), []
     for family in families(run):
         for key in sorted(logs, key=lambda key: family.worlds.get(key.workload, 0)):
             ranks = family.worlds.get(key.workload)
@@ -145,7 +146,7 @@ def scaling(run: Run) -> pd.DataFrame:
             elif family.alone is None:
                 why = "one rank is not in the plan"
             elif one not in logs:
-                why = f"one rank: {_missing(run, one)}"
+                why = f"one rank: {': '.join(bad.get(one[:3], ('not in the plan',)))}"
             elif not {one, key} <= set(costs):
                 why = UNKNOWN_SEEDS
             else:
@@ -166,10 +167,7 @@ def scaling(run: Run) -> pd.DataFrame:
     ratios = speedup_over(run, *(reference_variant(run) or ("cpu_gather", "naive")))
     ends = {"low": "speedup_low", "high": "speedup_high"}
     table = table.merge(ratios.rename(columns=ends), on=SERIES, how="left")
-    place = {family.name: number for number, family in enumerate(families(run))}
-    return sort_series(table.sort_values("ranks", kind="stable")).sort_values(
-        "family", key=lambda names: names.map(place), kind="stable", ignore_index=True
-    )
+    return sort_by(sort_series(table), "family", [family.name for family in families(run)])
 
 
 def saturation(table: pd.DataFrame) -> pd.DataFrame:
@@ -194,13 +192,6 @@ def saturation(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(records, columns=columns)
 
 
-def _missing(run: Run, key: Key) -> str:
-    bad = problems(run)
-    for name in ("workload", "strategy", "variant"):
-        bad = bad[bad[name] == getattr(key, name)]
-    return f"{bad['status'].iloc[0]}: {bad['reason'].iloc[0]}" if len(bad) else "not in the plan"
-
-
 def _more(words: Collection[str]) -> str:
     """What the verdicts on each greater number of ranks come to."""
     if "FAST" in words:
@@ -222,11 +213,12 @@ def _all_of(busy: Interval, cores: int) -> bool:
 
 # ---- from rank to rank ---------------------------------------------------------------------------
 
+#: What is observed of a rank, and the name of its column.
 _OF_RANKS = {
-    ("epoch", "wall_time"): "epoch",
-    **{(stage, "wall_time"): stage for stage in WITHIN_TRAIN},
-    ("epoch", "cpu_user"): "user",
-    ("epoch", "cpu_system"): "system",
+    "epoch.wall_time": "epoch",
+    **{f"{stage}.wall_time": stage for stage in WITHIN_TRAIN},
+    "epoch.cpu_user": "user",
+    "epoch.cpu_system": "system",
 }
 _EPOCH = [*SERIES, "repeat", "epoch_number"]
 
@@ -267,13 +259,12 @@ def _ranks(run: Run) -> pd.DataFrame:
     counted = run.rows.loc[run.rows["used"], [*SERIES, "repeat"]].drop_duplicates()
     rows = run.ranks[(run.ranks["status"] == "ok") & (run.ranks["epoch"] >= 0)]
     rows = rows.merge(counted, on=[*SERIES, "repeat"]).rename(columns={"epoch": "epoch_number"})
-    names = [_OF_RANKS.get(pair, "") for pair in zip(rows["stage"], rows["metric"], strict=True)]
-    rows = rows.assign(what=names)
-    rows = rows[rows["what"] != ""]
+    rows = rows.assign(what=rows["stage"] + "." + rows["metric"])
+    rows = rows[rows["what"].isin(_OF_RANKS)]
     table = rows.pivot(index=[*_EPOCH, "rank"], columns="what", values="value")
-    table = table.reindex(columns=list(_OF_RANKS.values())).astype(float)
-    table["cpu"] = table["user"] + table["system"]
-    return table.drop(columns=["user", "system"]).reset_index()
+    table = table.reindex(columns=list(_OF_RANKS)).rename(columns=_OF_RANKS).astype(float)
+    table["cpu"] = table.pop("user") + table.pop("system")
+    return table.reset_index()
 
 
 def _with_ranks(run: Run, table: pd.DataFrame) -> pd.DataFrame:

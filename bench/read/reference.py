@@ -6,12 +6,12 @@ They are what papers, issue threads and vendors say of other people's machines. 
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
 
-from gatherbench.bench.run.rows import HEADER, Row
+from gatherbench.bench.read.tables import table_of
+from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import StoreError, read_rows
 
 
@@ -24,14 +24,10 @@ def load_reference(folder: Path) -> pd.DataFrame:
     Raises:
         StoreError: a file is no table of rows, or a row does not say that it was published.
     """
-    found = [
-        {**asdict(_published(row, path)), "table": path.stem}
-        for path in sorted(folder.glob("*.csv"))
-        for row in read_rows(path)
-    ]
-    frame = pd.DataFrame(found, columns=[*HEADER, "table"])
-    frame["value"] = frame["value"].astype(float)
-    return frame
+    paths = sorted(folder.glob("*.csv"))
+    tables = [table_of(_published(row, path) for row in read_rows(path)) for path in paths]
+    named = [table.assign(table=path.stem) for path, table in zip(paths, tables, strict=True)]
+    return pd.concat(named, ignore_index=True) if named else table_of(()).assign(table="")
 
 
 def _published(row: Row, path: Path) -> Row:

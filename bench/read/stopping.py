@@ -13,7 +13,7 @@ by its precision before.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,11 +21,11 @@ import pandas as pd
 
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.read.disturbance import marked
+from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.read.epochs import epoch_intervals
 from gatherbench.bench.read.stats.interval import interval_of
-from gatherbench.bench.read.tables import Run
-from gatherbench.bench.run.rows import Row
+from gatherbench.bench.read.tables import Run, table_of
+from gatherbench.bench.run.rows import SERIES, Row
 from gatherbench.bench.run.store import CASE_METRIC, CASE_STAGE
 
 Series = tuple[str, ...]
@@ -58,12 +58,11 @@ class Further:
         ended = table[(table["stage"] == CASE_STAGE) & (table["metric"] == CASE_METRIC)]
         epochs = table[(table["stage"] == "epoch") & (table["metric"] == "wall_time")]
         wanted = []
-        for names, mine in ended.groupby(["workload", "strategy", "variant"]):
-            series = tuple(map(str, names))
-            case = self._first.get(series)
+        for series, mine in ended.groupby(SERIES[:3]):
+            case = self._first.get(tuple(map(str, series)))
             if case is None or (mine["status"] != "ok").any():
                 continue
-            known = epochs[epochs["repeat"].isin(mine["repeat"]) & _are(epochs, series)]
+            known = epochs.merge(mine[[*SERIES[:3], "repeat"]])
             need = self._need(known, len(mine), int((~mine["disturbed"]).sum()))
             within = not measure.budget_s or (
                 ended["value"].sum() + mine["value"].max() <= measure.budget_s
@@ -71,7 +70,7 @@ class Further:
             if need is not None and within:
                 further = replace(case, repeat=int(mine["repeat"].max()) + 1)
                 # Not twice running, or a drift of the machine would fall on one series alone.
-                again = bool(_are(ended, series).iloc[-1])
+                again = mine.index[-1] == ended.index[-1]
                 wanted.append((not again, need, self._draw.random(), further))
         return max(wanted, key=lambda one: one[:3])[-1] if wanted else None
 
@@ -83,13 +82,16 @@ class Further:
         enough = quiet >= measure.max_repeats or repeats >= 2 * measure.max_repeats
         if enough or logs.empty:
             return None
-        lacking = min(max(FEWEST, measure.min_repeats), measure.max_repeats) - quiet
+        lacking = max(FEWEST, measure.min_repeats) - quiet
         width = interval_of((1, logs)).half_width
         return (max(0, lacking), width) if lacking > 0 or width > measure.precision else None
 
 
-def _are(table: pd.DataFrame, series: Series) -> pd.Series[bool]:
-    return (table[["workload", "strategy", "variant"]] == list(series)).all(axis=1)
+def marked(rows: Iterable[Row], cores: int) -> pd.DataFrame:
+    """The observations of whole cases among these, with the columns of :func:`mark_disturbed`."""
+    whole = (r for r in rows if r.stage in ("epoch", "case") and r.rank < 0)
+    measured = table_of(r for r in whole if r.basis == "measured")
+    return mark_disturbed(measured, {"cpu": {"logical_cores": cores}})
 
 
 def imprecise(run: Run) -> dict[Series, float]:

@@ -7,13 +7,17 @@ What is derived from the rows (medians, ratios, rates) is computed by
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from gatherbench.bench.plan.workload import workload_names
 from gatherbench.bench.read.disturbance import mark_disturbed
@@ -28,7 +32,7 @@ class RunError(ValueError):
     """A run's folder that cannot be read; the message names the file and the remedy."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Run:
     """One run, as its folder holds it.
 
@@ -62,7 +66,7 @@ class Run:
         """As its rows have it: the folder may have been given another name."""
         return str(self.rows["run_id"].iloc[0]) if len(self.rows) else self.folder.name
 
-    @property
+    @cached_property
     def machine(self) -> str:
         """The machine that measured; empty before anything was. Predictions name another."""
         return ", ".join(sorted(set(self.select(basis="measured")["machine"])))
@@ -106,11 +110,7 @@ class Run:
 
     def select(self, **wanted: object) -> pd.DataFrame:
         """The rows whose fields have these values: one value each, or any of a list of them."""
-        chosen = pd.Series(True, self.rows.index)  # the wide table is copied once, at the end
-        for name, value in wanted.items():
-            one = isinstance(value, str) or not isinstance(value, Collection)
-            chosen &= self.rows[name].isin([value] if one else list(value))  # type: ignore[call-overload]
-        return self.rows[chosen]
+        return self.rows.iloc[self._places(wanted)]
 
     def values(
         self, stage: str, metric: str, basis: str | Sequence[str] = "measured"
@@ -123,12 +123,34 @@ class Run:
         Raises:
             RunError: an observation stands twice in the table.
         """
-        rows = self.select(stage=stage, metric=metric, basis=basis, status="ok", used=True)
-        values = rows.set_index([*SERIES, "repeat", "epoch"])["value"]
-        if values.index.has_duplicates:
-            twice = values.index[values.index.duplicated()][0]
+        wanted = {"stage": stage, "metric": metric, "basis": basis, "status": "ok", "used": True}
+        places = self._places(wanted)
+        index = self._index[places]
+        if index.has_duplicates:
+            twice = index[index.duplicated()][0]
             raise RunError(f"{self.folder / 'rows.csv'}: {stage}.{metric} stands twice for {twice}")
-        return values
+        return pd.Series(self.rows["value"].to_numpy()[places], index, name="value")
+
+    def _places(self, wanted: dict[str, object]) -> NDArray[np.intp]:
+        """Where in the table the rows of :meth:`select` stand."""
+        chosen = np.ones(len(self.rows), bool)
+        for name, value in wanted.items():
+            one = isinstance(value, str) or not isinstance(value, Collection)
+            values = (value,) if one else tuple(value)  # type: ignore[arg-type]
+            if (name, values) not in self._masks:
+                self._masks[name, values] = self.rows[name].isin(values).to_numpy()
+            chosen &= self._masks[name, values]
+        return np.flatnonzero(chosen)
+
+    @cached_property
+    def _masks(self) -> dict[tuple[str, tuple[object, ...]], NDArray[np.bool_]]:
+        """Which rows have one of these values in a column: asked again and again, found once."""
+        return {}
+
+    @cached_property
+    def _index(self) -> pd.MultiIndex:
+        """Of :meth:`values`, for every row."""
+        return pd.MultiIndex.from_frame(self.rows[[*SERIES, "repeat", "epoch"]])
 
 
 def load_run(folder: Path) -> Run:
@@ -165,8 +187,7 @@ def run_of(
     if wrong:
         cases = pd.MultiIndex.from_frame(samples[["workload", "strategy", "variant", "repeat"]])
         samples = samples[~cases.isin(list(wrong))].reset_index(drop=True)
-    table = pd.DataFrame([asdict(row) for row in without_wrong(rows)], columns=list(HEADER))
-    table["value"] = table["value"].astype(float)
+    table = table_of(without_wrong(rows))
     of_a_case = table["workload"] != ""
     whole, table = table[~of_a_case].reset_index(drop=True), table[of_a_case]
     fields = pd.DataFrame(
@@ -175,10 +196,19 @@ def run_of(
             for name, workload in plan["workloads"].items()
         ]
     ).drop(columns="dataset")
+    fields = fields.astype(dict.fromkeys(fields.select_dtypes("str"), object))
     table = table.merge(fields, on="workload", how="left", validate="many_to_one")
     one_rank = table["rank"] >= 0
     ranks, table = table[one_rank].reset_index(drop=True), table[~one_rank].reset_index(drop=True)
     return Run(folder, plan, env, mark_disturbed(table, env), samples, whole, ranks, going)
+
+
+def table_of(rows: Iterable[Row]) -> pd.DataFrame:
+    """The rows as a table with the columns :data:`gatherbench.bench.run.rows.HEADER`."""
+    # Texts as plain objects: pandas copies its own strings column by column, four times as long.
+    table = pd.DataFrame(map(attrgetter(*HEADER), rows), columns=list(HEADER), dtype=object)
+    numbers = dict.fromkeys(("schema_version", "repeat", "epoch", "rank"), int)
+    return table.astype({**numbers, "value": float})
 
 
 def only(

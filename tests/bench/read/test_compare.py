@@ -77,7 +77,8 @@ def shown(table: pd.DataFrame, pair: tuple[Path, Path], width: int = 120) -> str
 
 
 def test_every_metric_is_there_in_80_columns(pair: tuple[Path, Path]) -> None:
-    wide, narrow = (shown(compared(pair), pair, width) for width in (120, 80))
+    table = compared(pair)
+    wide, narrow = (shown(table, pair, width) for width in (120, 80))
     for said in ("epoch A, s", "verdict", " train", " cpu", "payload rate"):
         assert said in wide
         assert said in narrow, narrow
@@ -126,6 +127,19 @@ def test_a_stage_decides_only_when_it_is_asked_for(pair: tuple[Path, Path]) -> N
     only = compared(pair, metrics=["sample"])
     assert set(only["metric"]) == {"sample"}
     assert exit_status(only, ["sample"]) == 1
+
+
+def test_a_series_with_a_0_has_no_ratio(pair: tuple[Path, Path]) -> None:
+    def once(row: dict[str, str]) -> None:
+        at = row["variant"], row["stage"], row["metric"], row["repeat"], row["epoch"]
+        if at == ("naive", "sample", "wall_time", "0", "0"):
+            row["value"] = "0"
+
+    edit(pair[1], once)
+    found = line(compared(pair), "naive", "sample")
+    assert (found["verdict"], found["reason"]) == ("AMBIGUOUS", "a value of 0 has no ratio")
+    assert found[["base", "new"]].to_list() == pytest.approx([0.2, 0.2], rel=0.02)
+    assert np.isnan(found["ratio"])
 
 
 def test_energy_is_compared_where_it_was_measured(pair: tuple[Path, Path]) -> None:
@@ -305,10 +319,11 @@ def test_other_minibatches_are_refused_always(pair: tuple[Path, Path]) -> None:
 def test_a_workload_of_one_run_is_listed(make_run: MakeRun) -> None:
     pair = (
         make_run("20261121-a-1", workloads=["one", "two"]),
-        make_run("2026-b-2", workloads=["one"]),
+        make_run("2026-b-2", workloads=["two"]),
     )
     table = compared(pair)
-    lost = table[table["workload"] == "two"]
+    assert list(table["workload"].unique()) == ["one", "two"]
+    lost = table[table["workload"] == "one"]
     assert set(lost["verdict"]) == {"MISSING"}
     assert len(lost) == 3
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from gatherbench.bench.read.epochs import (
+    bandwidth,
     cpu_seconds,
     epoch_intervals,
     epoch_times,
@@ -21,9 +22,10 @@ from gatherbench.bench.read.epochs import (
     stage_breakdown,
     stage_times,
 )
+from gatherbench.bench.read.gpu import gpu_energy
 from gatherbench.bench.read.tables import RunError, load_run
 
-from ..written_run import EIGHT, edit
+from ..written_run import EIGHT, append_rows, edit
 
 MakeRun = Callable[..., Path]
 NAIVE, PINNED, PREFETCH, ZERO_COPY = EIGHT[:4]
@@ -126,11 +128,31 @@ def test_ratios_are_over_the_papers_baseline_or_the_first_gather(
     assert speedup_over(run).query("basis == 'measured'").empty == (found != "naive")
 
 
+def test_the_rate_is_payload_over_the_wait_for_it(make_run: MakeRun) -> None:
+    """2 GB in 0.6 s."""
+    assert of(bandwidth(load_run(make_run())), "cpu_gather", "pinned")["median"] == pytest.approx(
+        2e9 / 0.6
+    )
+
+
 def test_cpu_seconds_add_user_and_system(make_run: MakeRun) -> None:
     naive = of(cpu_seconds(load_run(make_run())), "cpu_gather", "naive")
     assert naive["user"] == pytest.approx(2.5)
     assert naive["system"] == pytest.approx(0.1)
     assert naive["median"] == pytest.approx(2.6)
+
+
+def test_a_gpu_that_drew_less_than_idle_has_nothing_above_it(make_run: MakeRun) -> None:
+    """100 J in two epochs of 2 s; 30 W would have been 60 J an epoch."""
+    folder = make_run(series=PINNED_ONLY, repeats=1)
+    block = {"gpu_energy": ("J", 100), "epochs": ("1", 2), "window_time": ("s", 4)}
+    rows = [{"metric": m, "unit": unit, "value": value} for m, (unit, value) in block.items()]
+    append_rows(folder, rows, stage="energy", strategy=PINNED[0], variant=PINNED[1])
+    of_the_run = {"workload": "", "dataset": "", "strategy": "", "variant": ""}
+    idle = {"stage": "calibration", "metric": "idle_power", "unit": "W", "value": 30}
+    append_rows(folder, [idle], **of_the_run)
+    found = of(gpu_energy(load_run(folder)), *PINNED[:2])
+    assert (found["median"], found["idle"], found["above idle"]) == (50, 50, 0)
 
 
 def test_an_epoch_that_was_cut_off_between_user_and_system_has_no_sum(make_run: MakeRun) -> None:

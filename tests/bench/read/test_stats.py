@@ -216,6 +216,7 @@ def test_a_ratio_of_ratios_takes_out_what_a_machine_is_faster_by() -> None:
 def test_the_shortest_is_named_with_what_the_others_are() -> None:
     near = {"a": [0.0, 0.01, 0.02], "b": [0.01, 0.02, 0.03], "c": [1.0, 1.01, 1.02]}
     assert shortest(near) == ("a", {"b": "SAME", "c": "SLOW"})
+    assert shortest({"b": [0.2] * 3, "a": [0.0, 0.0, 0.3]})[0] == "a", "by the mean"
 
 
 def test_what_is_computed_differs_beyond_rounding_alone() -> None:

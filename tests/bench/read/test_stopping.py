@@ -12,8 +12,8 @@ import pytest
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.read.disturbance import marked
-from gatherbench.bench.read.stopping import Further, imprecise
+from gatherbench.bench.read.disturbance import disturbed_alone
+from gatherbench.bench.read.stopping import Further, imprecise, marked
 from gatherbench.bench.read.tables import Run, no_samples, run_of
 from gatherbench.bench.run.rows import Row, RowMaker
 
@@ -100,6 +100,11 @@ def test_time_spent_in_cases_is_the_budget(budget_s: float, asks: bool) -> None:
     longer = series("a", *WIDER, took=5.0) + series("b", *WIDE, took=1.0) + series("c", *STEADY)
     within = LIMITS.model_copy(update={"budget_s": 49.5})  # of which 48 are spent
     assert further(within)(longer).variant == "b", "a shorter series still fits"
+    burst = series("a", *WIDER[:5], took=1.0) + ended("a", 5, 1.4, took=5.0)
+    burst += series("b", *STEADY) + series("c", *STEADY)  # of 34 s in all
+    for allowed, fits in ((38.9, False), (39.1, True)):
+        within = LIMITS.model_copy(update={"budget_s": allowed})
+        assert (further(within)(burst) is not None) == fits, "as long as its longest"
 
 
 def test_disturbed_repeats_are_made_good_first() -> None:
@@ -139,3 +144,19 @@ def test_one_case_is_judged_by_its_own_rows(busy: float, much: bool) -> None:
     found = marked(ended("a", 0, 1.0, busy=busy), cores=1).iloc[-1]
     assert (found["other_cores"], found["disturbed"]) == (pytest.approx(busy), much)
     assert not marked(ended("a", 0, 1.0)[:1], cores=1)["disturbed"].any(), "it was not metered"
+
+
+@pytest.mark.parametrize("status", ["failed", "skipped"])
+def test_a_repeat_without_a_measurement_is_no_quiet_one(status: str) -> None:
+    """The others count, although there was other work beside them."""
+    make = RowMaker("r", "c", "m", "host", WORKLOAD.id, "tiny", "cpu_gather", "a", 2)
+    lost = ended("a", 2, 1.0)[:-1] if status == "failed" else []
+    lost.append(make.missing("case", "wall_time", "s", "clock", "no", status))
+    found = marked([*series("a", 1.0, 1.1, busy=1.5), *lost], cores=1)
+    assert found[found["repeat"] < 2]["used"].all()
+
+
+def test_of_a_series_without_a_quiet_repeat_the_worst_is_told() -> None:
+    run = read(ended("a", 0, 1.0, busy=2.0) + ended("a", 1, 1.0, busy=1.5))
+    assert list(disturbed_alone(run).values()) == [pytest.approx(2.0)]
+    assert disturbed_alone(read(ended("a", 0, 1.0, busy=2.0) + ended("a", 1, 1.0))) == {}
