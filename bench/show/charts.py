@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import pandas as pd
@@ -341,15 +341,22 @@ def _unmeasured(
 ) -> Mapping[str, Mapping[Names, str]]:
     """By workload: why series are not in the table, or not with all of their repeats."""
     found = defaultdict[str, dict[Names, str]](dict)
-    times, keys = epoch_times(run), SERIES[:3]
-    there = set(table[keys].itertuples(index=False, name=None))
-    for key in times[times["basis"] == "measured"][keys].itertuples(index=False, name=None):
-        if key not in there:
-            found[key[0]][key[1:]] = absent
-    for b in problems(run).to_dict("records"):
+    measured, bad = _ended(run)
+    there = set(table[SERIES[:3]].itertuples(index=False, name=None))
+    for workload, *names in measured:
+        if (workload, *names) not in there:
+            found[workload][names[0], names[1]] = absent
+    for b in bad:
         some = "" if b["repeats"] == b["of"] else f"{b['repeats']} of {b['of']} repeats "
         found[b["workload"]][b["strategy"], b["variant"]] = f"{some}{b['status']}: {b['reason']}"
     return found
+
+
+@lru_cache(maxsize=4)
+def _ended(run: Run) -> tuple[list[tuple[str, str, str]], list[dict[Hashable, Any]]]:
+    """Workload, strategy and variant of what was measured, and :func:`problems`; once a run."""
+    measured = epoch_times(run).query("basis == 'measured'")[SERIES[:3]]
+    return list(measured.itertuples(index=False, name=None)), problems(run).to_dict("records")
 
 
 def _unpredicted(run: Run) -> Mapping[str, Mapping[Names, str]]:

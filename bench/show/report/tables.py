@@ -264,7 +264,7 @@ def model_errors(run: Run) -> Grid | None:
         profile = profile_of(run)
     except ProfileError:
         return None  # the roofline says why
-    if profile is None:
+    if profile is None or not has_gpu(run):
         return None
     table = against_measured(run, profile)
     if table["modelled_s"].isna().all():

@@ -28,11 +28,14 @@ def disk_sentences(run: Run) -> list[str]:
 
     Series that nobody would train with and those without a quiet repeat are left out of the first.
     """
+    families = memories(run)
+    if not families:
+        return []
     alone, aside, found = disturbed_alone(run), set_aside(run), []
     table = over_memory(run).sort_values("epoch", kind="stable").to_dict("records")
     lines = {Key(*(str(line[name]) for name in SERIES)): line for line in table}
     left = [key for key in lines if key not in alone and key[1:3] not in aside]
-    for family in memories(run):
+    for family in families:
         by_memory = {w: [key for key in left if key.workload == w] for w in family.shares}
         clauses = [
             _clause(run, {key: lines[key] for key in keys}, family.shares[workload])

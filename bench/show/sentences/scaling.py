@@ -28,6 +28,8 @@ def scaling_sentences(run: Run) -> list[str]:
     Series that nobody would train with, the upper bound among them, and those without a quiet
     repeat are left out.
     """
+    if not families(run):
+        return []
     table, aside = scaling(run), set_aside(run)
     names = zip(table["strategy"], table["variant"], strict=True)
     apart = [pair in aside or pair[0] == BOUND for pair in names]
