@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -157,13 +157,12 @@ def _over_time(
         time, values = axes[workload]
         panels.append(Panel(run.names[workload], shown, time, values=values, roof=roof))
     absent = [] if lines else [f"{count} series: {why}" for why, count in whys.items()]
-    return Chart(
-        panels=panels,
-        absent="\n".join(absent),
-        warnings=warnings_of(run),
-        foot=provenance(run),
-        **of,
-    )
+    return chart_of(run, panels, absent="\n".join(absent), **of)
+
+
+def chart_of(run: Run, panels: Sequence[Panel], **of: Any) -> Chart:
+    """A chart with what stands above and below all of the run's."""
+    return Chart(panels=panels, warnings=warnings_of(run), foot=provenance(run), **of)
 
 
 def _reasons(run: Run, metric: str) -> dict[Series, str]:
