@@ -10,8 +10,9 @@
 import pandas as pd
 
 from gatherbench.bench.model.profile import load_profile
-from gatherbench.bench.show.answers.ranks import beside_published, measured_over_ranks
 from gatherbench.bench.show.answers.reddit import (
+    beside_published,
+    measured_over_ranks,
     modelled_scaling,
     over_cpu_gather,
     published_range,
@@ -24,7 +25,7 @@ from gatherbench.bench.show.charts import (
 from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
-from gatherbench.bench.show.sentences.scaling import scaling_sentences
+from gatherbench.bench.show.sentences.families import scaling_sentences
 
 findings = open_findings()
 GPUS = [1, 2, 4, 8]

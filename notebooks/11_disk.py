@@ -21,7 +21,7 @@ from gatherbench.bench.show.figures.amplification import (
 )
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
-from gatherbench.bench.show.sentences.disk import disk_sentences
+from gatherbench.bench.show.sentences.families import disk_sentences
 
 findings = open_findings()
 runs = [run for run in findings.runs if disk_strategies(run)]

@@ -17,7 +17,7 @@ def prepare(
     force: Annotated[bool, typer.Option(help="Make it anew, even if it exists.")] = False,
 ) -> None:
     """Download or generate a dataset, so that runs find it on disk."""
-    from gatherbench.bench.show.progress import step_bar
+    from gatherbench.bench.show.terminal import step_bar
     from gatherbench.datasets.registry import prepare_dataset
     from gatherbench.datasets.store import DatasetError
 
@@ -82,7 +82,7 @@ def import_(
 ) -> None:
     """Import a graph of your own. Plans then name it like any other dataset."""
     from gatherbench.bench.show.listing import imported_summary
-    from gatherbench.bench.show.progress import step_bar
+    from gatherbench.bench.show.terminal import step_bar
     from gatherbench.datasets.importers import import_graph
     from gatherbench.datasets.store import DatasetError
 
@@ -111,7 +111,7 @@ def import_(
 
 def list_() -> None:
     """List the datasets on disk, and how much space each takes."""
-    from gatherbench.bench.show.disk import on_disk
+    from gatherbench.bench.show.listing import on_disk
     from gatherbench.datasets.store import data_root
 
     with bad_input(OSError):
@@ -141,7 +141,7 @@ def remove(
     """Remove a dataset and the minibatches drawn from it; downloads stay."""
     from gatherbench.bench.read.units import bytes_in_words
     from gatherbench.bench.sampling.prepare import traces_of
-    from gatherbench.bench.show.disk import bytes_below
+    from gatherbench.bench.show.listing import bytes_below
     from gatherbench.datasets.dataset import not_ours
     from gatherbench.datasets.files import discard, exclusive
     from gatherbench.datasets.store import DatasetError, data_root

@@ -29,7 +29,7 @@ from gatherbench.bench.run.machines import Machines, MachinesError
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, RunStopped, Workers
 from gatherbench.bench.run.store import RunStore, StoreError, write_atomically
-from gatherbench.bench.show.progress import progress_bar
+from gatherbench.bench.show.terminal import progress_bar
 from gatherbench.datasets import registry as datasets
 from gatherbench.plugins import Plugins
 from gatherbench.strategies import registry as strategies

@@ -50,7 +50,7 @@ def hits(
     from gatherbench.bench.model.profile import ProfileError
     from gatherbench.bench.sampling.trace import TraceError
     from gatherbench.bench.show.hits import figure_of, render, table_of, to_json
-    from gatherbench.bench.show.progress import step_bar
+    from gatherbench.bench.show.terminal import step_bar
     from gatherbench.datasets.dataset import DatasetError
     from gatherbench.datasets.registry import prepare_dataset
 

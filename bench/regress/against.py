@@ -54,7 +54,7 @@ from gatherbench.bench.regress.sides import (
     top_of,
 )
 from gatherbench.bench.run.guards import Terminated, terminate_as_interrupt
-from gatherbench.bench.show.progress import step_bar
+from gatherbench.bench.show.terminal import step_bar
 
 BUDGET_S = 270.0
 #: Starts a process of each side, the base's first.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import pandas as pd
@@ -45,6 +45,7 @@ from gatherbench.bench.show.answers.reddit import published_range
 from gatherbench.bench.show.chart import Axis, Chart, Line, Panel
 from gatherbench.bench.show.charts_over_time import (
     accuracy_over_time,
+    chart_of,
     is_scored,
     pcie_over_time,
 )
@@ -53,9 +54,7 @@ from gatherbench.bench.show.sentences.provenance import (
     borrowed,
     has_gpu,
     modelled_for,
-    provenance,
     ranks_of_run,
-    warnings_of,
 )
 
 #: Strategy and variant.
@@ -271,11 +270,7 @@ def _bars(
             if lines or not whose:
                 panels.append(Panel(run.names[workload], lines, axis, marks, whose))
     none = absent if values.empty else ""
-    return _chart(run, [*panels, *beside], legend=legend or {}, absent=none, **said)
-
-
-def _chart(run: Run, panels: Sequence[Panel], **of: Any) -> Chart:
-    return Chart(panels=panels, warnings=warnings_of(run), foot=provenance(run), **of)
+    return chart_of(run, [*panels, *beside], legend=legend or {}, absent=none, **said)
 
 
 def _lines(steps: Iterable[tuple[pd.DataFrame, Mapping[Names, str], MakeLine]]) -> list[Line]:
@@ -341,15 +336,22 @@ def _unmeasured(
 ) -> Mapping[str, Mapping[Names, str]]:
     """By workload: why series are not in the table, or not with all of their repeats."""
     found = defaultdict[str, dict[Names, str]](dict)
-    times, keys = epoch_times(run), SERIES[:3]
-    there = set(table[keys].itertuples(index=False, name=None))
-    for key in times[times["basis"] == "measured"][keys].itertuples(index=False, name=None):
-        if key not in there:
-            found[key[0]][key[1:]] = absent
-    for b in problems(run).to_dict("records"):
+    measured, bad = _ended(run)
+    there = set(table[SERIES[:3]].itertuples(index=False, name=None))
+    for workload, *names in measured:
+        if (workload, *names) not in there:
+            found[workload][names[0], names[1]] = absent
+    for b in bad:
         some = "" if b["repeats"] == b["of"] else f"{b['repeats']} of {b['of']} repeats "
         found[b["workload"]][b["strategy"], b["variant"]] = f"{some}{b['status']}: {b['reason']}"
     return found
+
+
+@lru_cache(maxsize=4)
+def _ended(run: Run) -> tuple[list[tuple[str, str, str]], list[dict[Hashable, Any]]]:
+    """Workload, strategy and variant of what was measured, and :func:`problems`; once a run."""
+    measured = epoch_times(run).query("basis == 'measured'")[SERIES[:3]]
+    return list(measured.itertuples(index=False, name=None)), problems(run).to_dict("records")
 
 
 def _unpredicted(run: Run) -> Mapping[str, Mapping[Names, str]]:
@@ -370,6 +372,8 @@ DISK_EPOCHS = "disk_epochs"
 #: The strategy that keeps rows by a cache policy.
 CACHE = "disk_cached"
 _NO_COUNT = "nobody counts it: the page cache decides what is read"
+#: Of the run that was read last: each chart over ranks asks for it.
+_scaling = lru_cache(maxsize=1)(scaling)
 
 
 def _family(
@@ -473,7 +477,7 @@ def _over_ranks(
         without: the series that is left out, as it would be 1 throughout.
         published: values of others.
     """
-    table, (rank, ranks) = scaling(run), ranks_of_run(run)
+    table, (rank, ranks) = _scaling(run), ranks_of_run(run)
     differ = value == "epoch" and _seeds_differ(run)
 
     def line(world: int, axis: Axis, names: Names, row: Row | None, why: str) -> Line | None:
@@ -495,14 +499,14 @@ def _over_ranks(
         panels.append(_family(run, family.name, steps, table, value, unit, marks))
     ends = " to ".join(f"{100 * (at - 1):.0f} %" for at in sorted(published))
     legend = {"published": PUBLISHED.format(ends)} if published else {}
-    return _chart(
+    return chart_of(
         run, panels, ident=f"ranks-{value}", title=title.format(ranks), marks=legend, **said
     )
 
 
 def _seeds_differ(run: Run) -> bool:
     """Whether the epochs of a family have numbers of seeds that are not about alike."""
-    seeds = scaling(run).groupby("family")["seeds"]
+    seeds = _scaling(run).groupby("family")["seeds"]
     return bool((seeds.max() > 1.5 * seeds.min()).any())
 
 
@@ -536,7 +540,7 @@ def disk_epochs(run: Run) -> Chart:
     baseline = " ".join(reference_variant(run) or ())
     known = any(panel.marks for panel in panels)
     published = _published_epochs(run, caches=False)
-    return _chart(
+    return chart_of(
         run,
         [*panels, *published],
         ident="disk-epochs",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,6 +143,7 @@ def _over_time(
         of: the rest of the chart.
     """
     panels, whys, planned = [], Counter[str](), pd.DataFrame(run.plan["cases"])
+    reasons = _reasons(run, metric)
     for workload in run.workloads:
         mine = planned[planned["workload"] == workload][SERIES[1:3]].drop_duplicates()
         shown = []
@@ -150,28 +151,28 @@ def _over_time(
             key = (workload, str(strategy), str(variant))
             line = lines.get(key)
             if line is None:
-                line = Line(*key[1:], missing=_why(run, metric, key) or otherwise)
+                line = Line(*key[1:], missing=reasons.get(key, otherwise))
                 whys[line.missing] += 1
             shown.append(line)
         time, values = axes[workload]
         panels.append(Panel(run.names[workload], shown, time, values=values, roof=roof))
     absent = [] if lines else [f"{count} series: {why}" for why, count in whys.items()]
-    return Chart(
-        panels=panels,
-        absent="\n".join(absent),
-        warnings=warnings_of(run),
-        foot=provenance(run),
-        **of,
-    )
+    return chart_of(run, panels, absent="\n".join(absent), **of)
 
 
-def _why(run: Run, metric: str, key: Series) -> str:
-    """What the run says of a metric that it does not have of a series, if anything."""
-    mine = {**dict(zip(SERIES[:3], key, strict=True)), "status": ["failed", "skipped"]}
-    for found in (run.select(metric=metric, **mine), run.select(stage="case", **mine)):
-        if len(found):
-            return f"{found['status'].iloc[0]}: {found['reason'].iloc[0]}"
-    return ""
+def chart_of(run: Run, panels: Sequence[Panel], **of: Any) -> Chart:
+    """A chart with what stands above and below all of the run's."""
+    return Chart(panels=panels, warnings=warnings_of(run), foot=provenance(run), **of)
+
+
+def _reasons(run: Run, metric: str) -> dict[Series, str]:
+    """What the run says of a metric that it does not have of a series, or of the series' cases."""
+    missing = run.select(status=["failed", "skipped"])
+    found: dict[Series, str] = {}
+    for rows in (missing[missing["metric"] == metric], missing[missing["stage"] == "case"]):
+        for *key, status, reason in rows[[*SERIES[:3], "status", "reason"]].to_numpy():
+            found.setdefault((key[0], key[1], key[2]), f"{status}: {reason}")
+    return found
 
 
 def _polled(

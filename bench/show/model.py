@@ -16,6 +16,7 @@ from gatherbench.bench.model.profile import ProfileError
 from gatherbench.bench.model.roofline import against_measured, roofline
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import MISSING, three_digits, time_unit
+from gatherbench.bench.show.sentences.provenance import has_gpu
 from gatherbench.bench.show.terminal import Cell, Line, each_workload, frame, of_series
 
 #: Shares of the roofs, and what their columns are called.
@@ -55,8 +56,8 @@ def model_tables(run: Run) -> list[RenderableType]:
         parts += each_workload(
             run, table, lambda name, here: _table(f"{name} for {profile.name}", here), READING
         )
-    errors = against_measured(run, profile)
-    if errors["modelled_s"].notna().any():
+    errors = against_measured(run, profile) if has_gpu(run) else pd.DataFrame()
+    if not errors.empty and errors["modelled_s"].notna().any():
         parts += each_workload(
             run, errors, lambda name, here: _errors(name, profile.name, here), OFF_BY
         )

@@ -16,8 +16,8 @@ from gatherbench.bench.read.epochs import problems, sort_series
 from gatherbench.bench.read.ranks import FASTER, NO_FASTER, families, over_ranks, scaling
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import MISSING, number, three_digits, time_unit
+from gatherbench.bench.show.sentences.families import ends_in_words
 from gatherbench.bench.show.sentences.provenance import ranks_of_run
-from gatherbench.bench.show.sentences.scaling import ends_in_words
 from gatherbench.bench.show.terminal import Cell, Line, each_workload, frame, of_series
 
 LEGEND = (

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from gatherbench.bench.read.disk import disk_reads
+from gatherbench.bench.read.disk import disk_reads, disk_strategies
 from gatherbench.bench.read.epochs import (
     WITHIN_TRAIN,
     problems,
@@ -138,6 +138,8 @@ _ON_DISK_LEGEND = (
 
 def _on_disk(run: Run) -> list[RenderableType]:
     """What came off a disk: rows it spared, bytes for a byte of rows, reads and their latency."""
+    if not disk_strategies(run):
+        return []
     found = disk_reads(run)
 
     def table(name: str, mine: pd.DataFrame) -> Table:

@@ -1,12 +1,17 @@
-"""Tables in the terminal: one frame for all of them, for 80 columns and without colour."""
+"""The terminal: one frame for all tables, for 80 columns and without colour; and progress.
+
+Progress is a bar where there is a terminal, and a line a step where there is none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -56,3 +61,33 @@ def each_workload(
     for workload, mine in table.groupby("workload", sort=False):
         parts += [make(run.names[str(workload)], mine), Text()]
     return [*parts, Text(legend, style="dim"), Text()] if parts and legend else parts
+
+
+def progress_bar(console: Console) -> Progress:
+    """A bar that says what is being done; it leaves nothing behind when it ends."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+@contextmanager
+def step_bar(console: Console) -> Iterator[Callable[[str, float], None]]:
+    """A callback ``(what, fraction)`` for one long piece of work."""
+    with progress_bar(console) as bar:
+        task = bar.add_task("starting", total=1.0)
+        said = ""
+
+        def progress(what: str, fraction: float) -> None:
+            nonlocal said
+            bar.update(task, description=what, completed=fraction)
+            if what != said and not console.is_terminal:
+                console.print(what)
+            said = what
+
+        yield progress

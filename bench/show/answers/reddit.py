@@ -1,4 +1,6 @@
-"""The paper's workload on Reddit, published and modelled: one GPU, stage by stage, and several.
+"""The paper's workload on Reddit, published and modelled, on one GPU and on several; and measured.
+
+What was measured on several ranks is of the workloads of its runs.
 
 The model's free constants (minibatches and the program's own costs) are those that the four
 published bars for PCIe 3.0 determine, see ``bench/model/validate.py``.
@@ -6,15 +8,21 @@ published bars for PCIe 3.0 determine, see ``bench/model/validate.py``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.validate import CPU_GATHER, chart_epochs, fitted_chart, reddit_chart
-from gatherbench.bench.read.epochs import sort_series
+from gatherbench.bench.read.epochs import set_aside, sort_series
+from gatherbench.bench.read.ranks import scaling
 from gatherbench.bench.show.answers.epochs import BARS
+from gatherbench.bench.show.notebook_tables import Findings
+from gatherbench.bench.show.sentences.families import BOUND
 
+#: Of tables over ranks.
+COLUMNS = ["kind", "series", "x", "y", "low", "high", "place"]
 #: Names of the chart's machines, as figures write them.
 MACHINES = {
     "rtx3090-pcie3": "RTX 3090, PCIe 3.0",
@@ -111,3 +119,50 @@ def published_range(published: pd.DataFrame) -> pd.DataFrame:
     shares = zip(rows["variant"], rows["value"], strict=True)
     names = [f"{variant}: {share:.0%} faster" for variant, share in shares]
     return pd.DataFrame({"kind": "published", "name": names, "y": 1 + rows["value"].to_numpy()})
+
+
+def measured_over_ranks(findings: Findings, backend: str, value: str) -> pd.DataFrame:
+    """``epoch`` or ``speedup`` of :func:`gatherbench.bench.read.ranks.scaling`, as :data:`COLUMNS`.
+
+    A strategy is shown by its fastest variant on as many ranks. ``place``: graph and machine; where
+    there are several, the names of the series say which.
+    """
+    tables = []
+    for run in findings.runs_of_ranks(backend):
+        table = scaling(run)
+        aside = pd.MultiIndex.from_frame(table[["strategy", "variant"]]).isin(list(set_aside(run)))
+        ordered = table[~aside].sort_values("epoch", kind="stable")
+        best = ordered.drop_duplicates(["family", "ranks", "strategy"])
+        tables.append(best.assign(machine=run.machine))
+    if not tables:
+        return pd.DataFrame(columns=COLUMNS)
+    found = pd.concat(tables, ignore_index=True)
+    places = found["family"] + ", " + found["machine"]
+    series = found["strategy"]
+    if places.nunique() > 1:
+        series = series + ": " + places
+    renamed = found.assign(kind="measured", series=series, place=places).rename(
+        columns={"ranks": "x", value: "y", f"{value}_low": "low", f"{value}_high": "high"}
+    )
+    if value == "speedup":
+        renamed = renamed[renamed["strategy"] != "cpu_gather"]
+    ordered = renamed.dropna(subset="y").sort_values(["series", "x"], kind="stable")
+    return ordered[COLUMNS].reset_index(drop=True)
+
+
+def beside_published(ratios: pd.DataFrame, published: Sequence[float]) -> Iterator[str]:
+    """A sentence for each zero-copy on several GPUs: is its ratio in the published range?"""
+    least, most = min(published), max(published)
+    several = ratios[(ratios["x"] > 1) & ~ratios["series"].str.startswith(BOUND)]
+    for row in several.to_dict("records"):
+        low, high = float(row["low"]), float(row["high"])
+        if math.isnan(low):
+            place, ends = "one repeat, so not comparable with", ""
+        else:
+            ends = f" ({low:.2f}–{high:.2f})"
+            inside, beyond = least <= low and high <= most, high < least or low > most
+            place = "inside" if inside else "outside" if beyond else "not decided against"
+        yield (
+            f"- {row['x']:.0f} GPUs, measured: `{row['series']}` is **{row['y']:.2f}**{ends} times"
+            f" as fast as CPU gather, {place} the published {least:.2f} to {most:.2f}."
+        )

@@ -65,9 +65,12 @@ def reads_of_run(run: Run) -> dict[str, Reads]:
 
     Medians over the workloads that differ in memory alone.
     """
-    table, found = disk_reads(run).dropna(subset=["amplification", "declared"], how="all"), {}
+    families, found = memories(run), {}
+    if not families:
+        return {}
+    table = disk_reads(run).dropna(subset=["amplification", "declared"], how="all")
     columns = {"x": "row_bytes", "counted": "amplification", "declared": "declared"}
-    for family in memories(run):
+    for family in families:
         mine = table[table["workload"].isin(family.shares)]
         points = mine.groupby(["strategy", "variant"])[list(columns.values())].median()
         if len(points):

@@ -92,10 +92,9 @@ def grid(ident: str, caption: str, columns: Sequence[Column], frame: pd.DataFram
         labels.append(f"{column.label}, {suffix}" if suffix else column.label)
         units = frame[column.units] if column.units else [column.unit] * len(frame)
         cells.append([_cell(column, v, show, unit) for v, unit in zip(values, units, strict=True)])
-    modelled = [b != "measured" for b in frame["basis"]] if "basis" in frame else [False] * 10**6
-    lines = [
-        Line(list(row), mark) for row, mark in zip(zip(*cells, strict=True), modelled, strict=False)
-    ]
+    modelled = frame["basis"] != "measured" if "basis" in frame else [False] * len(frame)
+    rows = zip(zip(*cells, strict=True), modelled, strict=True)
+    lines = [Line(list(row), bool(mark)) for row, mark in rows]
     return Grid(ident, caption, list(columns), labels, lines)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -103,6 +104,7 @@ def render_report(run: Run, base: Run | None = None) -> str:
     )
 
 
+@cache
 def _environment() -> Environment:
     environment = Environment(
         loader=FunctionLoader(_text),

@@ -222,7 +222,7 @@ def data_path(run: Run) -> Grid:
 def link_traffic(run: Run) -> Grid:
     """Bytes to the device in an epoch, measured and counted, of whatever was measured."""
     columns = [
-        *(column for column in WHAT if column.field != "kind"),
+        *WHAT[:3],
         Column("payload", "wanted", "B"),
         Column("read", "sectors and copies", "B"),
         Column("link_128", "with headers, reads of 128 B", "B"),
@@ -264,14 +264,14 @@ def model_errors(run: Run) -> Grid | None:
         profile = profile_of(run)
     except ProfileError:
         return None  # the roofline says why
-    if profile is None:
+    if profile is None or not has_gpu(run):
         return None
     table = against_measured(run, profile)
     if table["modelled_s"].isna().all():
         return None
     names = {"measured_s": "measured", "modelled_s": "modelled", "modelled_path_s": "path"}
     columns = [
-        *(column for column in WHAT if column.field != "kind"),
+        *WHAT[:3],
         Column("measured", "epoch, measured", "s"),
         *_end(table),
         Column("modelled", "modelled", "s"),

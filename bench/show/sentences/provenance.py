@@ -1,6 +1,11 @@
-"""What a run is, in sentences: what was measured on what, and what stands above its numbers."""
+"""What a run is, in sentences: what was measured on what, and what stands above its numbers.
+
+Every chart and table asks for these, so that they are kept for the runs that were read last.
+"""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import pandas as pd
 
@@ -10,8 +15,10 @@ from gatherbench.bench.read.tables import Run
 
 #: What a run without a GPU has to say of itself.
 HOST_ONLY = "Host memory only: no GPU and no PCIe link took part"
+_kept = lru_cache(maxsize=4)
 
 
+@_kept
 def has_gpu(run: Run) -> bool:
     """Whether anything in the run was measured on a GPU."""
     return len(run.select(backend="cuda", basis="measured")) > 0
@@ -22,11 +29,13 @@ def ranks_of_run(run: Run) -> tuple[str, str]:
     return ("GPU", "GPUs") if has_gpu(run) else ("rank", "ranks (processes) on a host")
 
 
+@_kept
 def modelled_for(run: Run) -> list[str]:
     """The link profiles whose epochs were modelled."""
     return sorted(set(run.select(basis="predicted")["machine"]))
 
 
+@_kept
 def borrowed(run: Run) -> str:
     """Sentences to add where modelled epochs rest on times that the run measured, or range."""
     words = {"sample": "minibatches", "fetch": "the CPU's gathers"}
@@ -43,6 +52,7 @@ def borrowed(run: Run) -> str:
     return said
 
 
+@_kept
 def warnings_of(run: Run) -> list[str]:
     """What stands above the numbers of a run: no GPU took part; the host was busy otherwise."""
     said = [] if has_gpu(run) else [HOST_ONLY]
@@ -60,6 +70,7 @@ def repeats_of(run: Run) -> str:
     return f"{low} to {high} repeats" if low < high else f"{low} repeat{'' if low == 1 else 's'}"
 
 
+@_kept
 def provenance(run: Run) -> str:
     """What was measured on what, and how often."""
     measure = run.plan["measure"]

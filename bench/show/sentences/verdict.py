@@ -33,9 +33,8 @@ from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run, only
 from gatherbench.bench.read.units import LONGEST_WORKLOAD, listed, short, span, with_ends
 from gatherbench.bench.run.rows import Key
-from gatherbench.bench.show.sentences.disk import disk_sentences
+from gatherbench.bench.show.sentences.families import BOUND, disk_sentences, scaling_sentences
 from gatherbench.bench.show.sentences.provenance import modelled_for
-from gatherbench.bench.show.sentences.scaling import BOUND, scaling_sentences
 
 #: Workloads of which a sentence tells one by one.
 _MOST_WORKLOADS = 4

@@ -28,7 +28,7 @@ from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.guards import Terminated
 from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, RunStopped, other_data
 from gatherbench.bench.run.store import PartWriter, RunStore, StoreError
-from gatherbench.bench.show.progress import progress_bar
+from gatherbench.bench.show.terminal import progress_bar
 
 from .fakes import WORKLOAD, cases, runner
 

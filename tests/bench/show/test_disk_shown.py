@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.chart import Chart, Line
 from gatherbench.bench.show.charts import (
     DISK_CHARTS,
@@ -19,40 +20,44 @@ from gatherbench.bench.show.charts import (
     disk_hits,
     disk_rate,
 )
+from gatherbench.bench.show.figures import draw as drawing
 from gatherbench.bench.show.figures.amplification import random_reads, reads_of_run, row_widths
 from gatherbench.bench.show.figures.draw import draw, save_all
 from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.report.tables import on_disk
-from gatherbench.bench.show.sentences.disk import READ, disk_sentences
+from gatherbench.bench.show.run import render
+from gatherbench.bench.show.sentences.families import READ, disk_sentences
 from gatherbench.bench.show.sentences.verdict import verdict
 
 from ..disk_run import CACHED, DIRECT, GATHER, HALF, MAPPED, WHOLE, write_disk
-from ..written_run import edit
+from ..written_run import edit, write_run
 from .pictures import stands_free, texts
-from .test_show import line_of, shown
+from .test_show import line_of, printed
 
 MakeRun = Callable[..., Path]
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 
 
-@pytest.fixture
-def folder(make_run: MakeRun) -> Path:
-    return write_disk(make_run)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    root = tmp_path_factory.mktemp("disk") / "results" / "cpu-amd-epyc-2c"
+    return load_run(write_disk(lambda name, **of: write_run(root / name, **of)))
 
 
-@pytest.fixture
-def published(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def published(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The same run beside the published figures."""
-    shutil.copytree(REFERENCE, folder.parents[1] / "reference")
-    return folder
+    results = tmp_path_factory.mktemp("published")
+    shutil.copytree(REFERENCE, results / "reference")
+    return dataclasses.replace(run, folder=results / "cpu-amd-epyc-2c" / run.folder.name)
 
 
 def bars(chart: Chart, panel: int = 0) -> dict[tuple[str, str], Line]:
     return {(line.name, line.note): line for line in chart.panels[panel].lines}
 
 
-def test_epochs_by_memory_stand_before_the_table_in_memory(folder: Path) -> None:
-    chart = disk_epochs(load_run(folder))
+def test_epochs_by_memory_stand_before_the_table_in_memory(run: Run) -> None:
+    chart = disk_epochs(run)
     (panel,) = chart.panels
     assert panel.title == "wordnet GraphSAGE"
     assert panel.marks == [(pytest.approx(1.0), "in_memory")]
@@ -73,7 +78,9 @@ def test_epochs_by_memory_stand_before_the_table_in_memory(folder: Path) -> None
     assert panel.axis.top == pytest.approx(8)
 
 
-def test_a_path_that_failed_has_its_reason_and_its_memory(folder: Path) -> None:
+def test_a_path_that_failed_has_its_reason_and_its_memory(make_run: MakeRun) -> None:
+    folder = write_disk(make_run)
+
     def mine(row: dict[str, str]) -> bool:
         return (row["workload"], row["strategy"]) == (HALF, DIRECT[0])
 
@@ -88,8 +95,7 @@ def test_a_path_that_failed_has_its_reason_and_its_memory(folder: Path) -> None:
     ]
 
 
-def test_bytes_for_a_byte_are_counted_beside_declared(folder: Path) -> None:
-    run = load_run(folder)
+def test_bytes_for_a_byte_are_counted_beside_declared(run: Run) -> None:
     chart = disk_amplification(run)
     assert [panel.title for panel in chart.panels] == [run.names[WHOLE], run.names[HALF]]
     for panel in range(2):
@@ -101,8 +107,8 @@ def test_bytes_for_a_byte_are_counted_beside_declared(folder: Path) -> None:
         }
 
 
-def test_hits_stand_beside_published_policies(published: Path) -> None:
-    whole, half, policies = disk_hits(load_run(published)).panels
+def test_hits_stand_beside_published_policies(published: Run) -> None:
+    whole, half, policies = disk_hits(published).panels
     for panel in (whole, half):
         assert {line.name: line.text for line in panel.lines}["disk_cached"] == "25.0 %"
         assert sum(bool(line.missing) for line in panel.lines) == 2
@@ -115,29 +121,27 @@ def test_hits_stand_beside_published_policies(published: Path) -> None:
     assert policies.quantity == "time per epoch"
 
 
-def test_systems_stand_beside_epochs(published: Path) -> None:
-    _, systems = disk_epochs(load_run(published)).panels
+def test_systems_stand_beside_epochs(published: Run) -> None:
+    _, systems = disk_epochs(published).panels
     assert {line.name: line.text for line in systems.lines} == {
         "DiskGNN": "76.0 s", "MariusGNN": "205 s", "Ginex": "580 s",
         "disk_mmap": "5\N{NARROW NO-BREAK SPACE}522 s",
     }  # fmt: skip
 
 
-def test_without_published_figures_there_is_no_panel_of_them(folder: Path) -> None:
-    run = load_run(folder)
+def test_without_published_figures_there_is_no_panel_of_them(run: Run) -> None:
     assert [len(make(run).panels) for make in (disk_epochs, disk_hits)] == [1, 2]
 
 
-def test_reads_per_second_are_of_the_fetch_or_of_the_epoch(folder: Path) -> None:
-    chart = disk_rate(load_run(folder))
+def test_reads_per_second_are_of_the_fetch_or_of_the_epoch(run: Run) -> None:
+    chart = disk_rate(run)
     found = {line.name: line.text for line in chart.panels[0].lines}
     assert (found["disk_direct"], found["disk_cached"]) == ("1.25 M/s", "1.20 M/s")
 
 
-def test_sentences_compare_paths_with_as_much_memory(make_run: MakeRun) -> None:
-    folder = write_disk(make_run)
-    *said, read = disk_sentences(load_run(folder))
-    assert {*said, read} < {one.text for one in verdict(load_run(folder))}
+def test_sentences_compare_paths_with_as_much_memory(run: Run, make_run: MakeRun) -> None:
+    *said, read = disk_sentences(run)
+    assert {*said, read} < {one.text for one in verdict(run)}
     over = "as long as cpu_gather naive with the table in memory"
     assert said == [
         "Table on disk, wordnet GraphSAGE: without a limit of memory, disk_mmap random had the"
@@ -145,6 +149,7 @@ def test_sentences_compare_paths_with_as_much_memory(make_run: MakeRun) -> None:
         f" sieve,10% had the shortest epochs, 2.50× (2.50–2.50) {over}."
     ]
     assert read == f"{READ} disk_cached 8.00 B and disk_direct 8.00 B."
+    folder = write_disk(make_run)
     edit(folder, keep=lambda row: row["strategy"] in (GATHER[0], DIRECT[0]))
     (said, _) = disk_sentences(load_run(folder))
     assert "memory, disk_direct io_uring,merged took 4.00× (4.00–4.00) as long as cpu_" in said
@@ -165,8 +170,9 @@ def test_sentences_claim_no_more_than_intervals(make_run: MakeRun) -> None:
     assert "had the shortest" not in said
 
 
-def test_level_paths_are_called_so(folder: Path) -> None:
+def test_level_paths_are_called_so(make_run: MakeRun) -> None:
     """Where the cache's epochs are those of the memory map to the last digit."""
+    folder = write_disk(make_run)
 
     def as_long(row: dict[str, str]) -> None:
         if (
@@ -183,8 +189,8 @@ def test_level_paths_are_called_so(folder: Path) -> None:
     assert "had the shortest" not in said
 
 
-def test_the_terminal_has_a_table_of_reads(folder: Path) -> None:
-    text = shown(folder, 80)
+def test_the_terminal_has_a_table_of_reads(run: Run) -> None:
+    text = printed(render(run), 80)
     table = text.partition("Read off the disk: wordnet GraphSAGE (memory for 50% of the table)")[2]
     table = table.partition("skipped:")[0]
     assert max(map(len, text.splitlines())) <= 80
@@ -197,15 +203,14 @@ def test_the_terminal_has_a_table_of_reads(folder: Path) -> None:
     assert line_of(table, *MAPPED)[2:] == ["–", "–", "–", "1.50×", "–", "–", "–"]
 
 
-def test_the_report_has_a_section_with_charts_and_numbers(published: Path) -> None:
-    run = load_run(published)
-    page = render_report(run)
+def test_the_report_has_a_section_with_charts_and_numbers(published: Run) -> None:
+    page = render_report(published)
     assert '<a href="#disk">Table on disk</a>' in page
     for make in DISK_CHARTS.values():
-        assert f'id="{make(run).ident}-chart"' in page
+        assert f'id="{make(published).ident}-chart"' in page
     assert page.count('<span class="tag">published</span>') == 8
     assert "machine disk-250k-iops</bdi>: time per epoch</h4>" in page
-    table = on_disk(run)
+    table = on_disk(published)
     fields = [column.field for column in table.columns]
     cells = {
         (line.cells[0].text, line.cells[1].text): dict(zip(fields, line.cells, strict=True))
@@ -222,27 +227,28 @@ def test_the_report_has_a_section_with_charts_and_numbers(published: Path) -> No
 
 
 def test_runs_without_a_disk_show_nothing_of_it(make_run: MakeRun) -> None:
-    folder = make_run(declared=True)
-    run = load_run(folder)
+    run = load_run(make_run(declared=True))
     assert not set(DISK_CHARTS) & set(charts_of(run))
     assert reads_of_run(run) == {}
     assert disk_sentences(run) == []
-    assert not re.search("[Dd]isk", shown(folder))
+    assert not re.search("[Dd]isk", printed(render(run)))
     page = render_report(run)
     assert 'id="disk"' not in page
     assert "Table on disk" not in page
 
 
-def test_pictures_are_drawn_and_readable(published: Path, tmp_path: Path) -> None:
-    run = load_run(published)
+def test_pictures_are_drawn_and_readable(
+    published: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for make in DISK_CHARTS.values():
-        stands_free(draw(make(run)))
-    written = {path.stem for path in save_all(run, tmp_path / "figures", ["png"])}
+        stands_free(draw(make(published)))
+    monkeypatch.setattr(drawing, "save", lambda *_: None)  # painted once is enough
+    written = {path.stem for path in save_all(published, tmp_path / "figures", ["png"])}
     assert {*DISK_CHARTS, "disk_row_width"} <= written
 
 
-def test_points_lie_on_their_rows_width(folder: Path) -> None:
-    reads = reads_of_run(load_run(folder))
+def test_points_lie_on_their_rows_width(run: Run) -> None:
+    reads = reads_of_run(run)
     assert {name: (of.rows, of.ids) for name, of in reads.items()} == {
         "wordnet GraphSAGE": (160_000, 100_000)
     }

@@ -19,6 +19,7 @@ from gatherbench.bench.show.answers.hot_rows import (
     modelled_gains,
     published_tiering,
 )
+from gatherbench.bench.show.figures import draw as drawing
 from gatherbench.bench.show.figures.draw import save_all
 from gatherbench.bench.show.figures.kept_rows import draw_kept_rows
 from gatherbench.bench.show.notebook_tables import load_findings
@@ -114,7 +115,9 @@ def test_points_lie_at_the_share_that_is_kept(folder: Path) -> None:
     assert set(points.loc[points["aside"], "series"]) == {f"{CACHED} oracle (the bound)"}
 
 
-def test_a_picture_from_two_shares_on(folder: Path, tmp_path: Path) -> None:
+def test_a_picture_from_two_shares_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = load_run(folder)
     ((workload, figure),) = draw_kept_rows(run).items()
     stands_free(figure)
@@ -123,6 +126,7 @@ def test_a_picture_from_two_shares_on(folder: Path, tmp_path: Path) -> None:
     assert [len(axes.get_lines()) for axes in figure.axes] == [4, 0, 4]
     assert {line.get_linestyle() for line in measured.get_lines()} == {"-"}
     assert {line.get_linestyle() for line in link.get_lines()} == {"--"}, "computed, not measured"
+    monkeypatch.setattr(drawing, "save", lambda *_: None)  # painted once is enough
     written = save_all(run, tmp_path / "figures", ["png"])
     assert f"kept_rows_{workload}.png" in {path.name for path in written}
     plan = json.loads((folder / "plan.json").read_text())

@@ -117,18 +117,17 @@ def test_what_is_wrong_fails_the_command_and_is_named(
     before = (folder / "errs.ipynb").read_text()
     arguments = ["--folder", str(folder), "--results", str(tmp_path)]
     command = [sys.executable, "-m", "gatherbench.bench.show.notebooks", *arguments]
+    command += ["errs", "warns", "dies", "good"]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     assert said.returncode == 1
     for wrong in (
         "failed: errs.py: cell 0: ",
         "ZeroDivisionError",
         "failed: warns.py: cell 0 wrote to stderr",
-        "failed: shows_a_path.py: cell 0 shows a path",
         "failed: dies.py: its process ended: 3",
     ):
         assert wrong in said.stderr
     assert (folder / "errs.ipynb").read_text() == before  # nor is it overwritten
-    assert str(tmp_path) not in outputs(folder / "shows_a_path.ipynb")
     first = (folder / "good.ipynb").read_text()  # the others do not keep it from being drawn
     assert "changed" in said.stdout
     assert outputs(folder / "good.ipynb").split() == ["42", "48", "one", "two"]
@@ -137,6 +136,9 @@ def test_what_is_wrong_fails_the_command_and_is_named(
     assert main([*arguments, "good"]) == 0
     assert "as before" in capsys.readouterr().out
     assert (folder / "good.ipynb").read_text() == first
+    assert main([*arguments, "shows_a_path"]) == 1
+    assert "failed: shows_a_path.py: cell 0 shows a path" in capsys.readouterr().err
+    assert str(tmp_path) not in outputs(folder / "shows_a_path.ipynb")
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import RenderableType
 
-from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.answers.epochs import measured_bars
-from gatherbench.bench.show.answers.ranks import beside_published, measured_over_ranks
+from gatherbench.bench.show.answers.reddit import beside_published, measured_over_ranks
 from gatherbench.bench.show.chart import Axis, Chart, Line
 from gatherbench.bench.show.charts import (
     RANK_CHARTS,
@@ -28,12 +29,14 @@ from gatherbench.bench.show.notebook_tables import load_findings
 from gatherbench.bench.show.report.facts import workloads
 from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.report.tables import each_rank, numbers, over_ranks
-from gatherbench.bench.show.sentences.scaling import scaling_sentences
+from gatherbench.bench.show.run import render
+from gatherbench.bench.show.sentences.families import scaling_sentences
 from gatherbench.bench.show.sentences.verdict import verdict
 
 from ..ranks_run import write_ranks
+from ..written_run import write_run
 from .pictures import stands_free, texts
-from .test_show import line_of, shown
+from .test_show import line_of, printed, shown
 
 MakeRun = Callable[..., Path]
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
@@ -51,9 +54,21 @@ TIMES = {
 NO_GPU = re.compile(r"\bGPUs?\b")
 
 
-@pytest.fixture
-def folder(make_run: MakeRun) -> Path:
-    return write_ranks(make_run, TIMES)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For reading alone."""
+    root = tmp_path_factory.mktemp("ranks") / "results" / "cpu-amd-epyc-2c"
+    return write_ranks(lambda name, **of: write_run(root / name, **of), TIMES)
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    return load_run(folder)
+
+
+@pytest.fixture(scope="module")
+def tables(run: Run) -> RenderableType:
+    return render(run)
 
 
 def bars(chart: Chart) -> dict[tuple[str, str], Line]:
@@ -69,8 +84,8 @@ def scaling_table(text: str) -> str:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_table_over_ranks_fits_the_terminal(folder: Path, width: int) -> None:
-    text = shown(folder, width)
+def test_the_table_over_ranks_fits_the_terminal(tables: RenderableType, width: int) -> None:
+    text = printed(tables, width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     table = scaling_table(text)
@@ -82,17 +97,18 @@ def test_the_table_over_ranks_fits_the_terminal(folder: Path, width: int) -> Non
     assert ["registered,sorted", "2", "2.00", "80.0"] in [line[:4] for line in lines]
 
 
-def test_the_exchange_stands_beside_the_stages(folder: Path) -> None:
-    two = shown(folder, 80).partition("2 ranks, strong scaling")[2].partition("4 ranks")[0]
+def test_the_exchange_stands_beside_the_stages(tables: RenderableType) -> None:
+    text = printed(tables, 80)
+    two = text.partition("2 ranks, strong scaling")[2].partition("4 ranks")[0]
     assert line_of(two, "strategy")[-4:] == ["train", "reduce", "wait", "speed-up"]
     assert line_of(two, "cpu_gather", "naive")[5:] == ["1.60", "1.28", "0.160", "0", "1.00"]
-    assert "both are within train" in " ".join(shown(folder, 80).split())
-    one = shown(folder, 80).partition("wordnet GraphSAGE:")[2].partition("2 ranks")[0]
+    assert "both are within train" in " ".join(text.split())
+    one = text.partition("wordnet GraphSAGE:")[2].partition("2 ranks")[0]
     assert line_of(one, "strategy")[-3:] == ["core-s", "GB/s", "speed-up"]
 
 
-def test_from_rank_to_rank(folder: Path) -> None:
-    text = shown(folder, 100).partition("From rank to rank: wordnet GraphSAGE (2 ranks")[2]
+def test_from_rank_to_rank(tables: RenderableType) -> None:
+    text = printed(tables).partition("From rank to rank: wordnet GraphSAGE (2 ranks")[2]
     line = line_of(text.partition("From rank to rank")[0], "cpu_gather")
     # Of 3.2 s: rank 0 waits for 2 % and ends 1 % earlier.
     assert line[2:] == [
@@ -139,8 +155,7 @@ def test_a_failed_number_of_ranks_stands_in_its_place(make_run: MakeRun) -> None
 # ---- charts --------------------------------------------------------------------------------------
 
 
-def test_bars_over_ranks_have_their_values(folder: Path) -> None:
-    run = load_run(folder)
+def test_bars_over_ranks_have_their_values(run: Run) -> None:
     epochs, ratios, shares = (bars(make(run)) for make in RANK_CHARTS.values())
     assert list(epochs)[:3] == [
         ("cpu_gather", f"{n}, naive") for n in ("1 rank", "2 ranks", "4 ranks")
@@ -164,8 +179,7 @@ def test_bars_of_ratios_have_the_interval_for_whisker(make_run: MakeRun) -> None
             assert {line.ends for line in bars(make(single)).values()} == {None}
 
 
-def test_on_a_host_ranks_are_processes_and_no_gpus(folder: Path) -> None:
-    run = load_run(folder)
+def test_on_a_host_ranks_are_processes_and_no_gpus(run: Run, tables: RenderableType) -> None:
     for name, make in RANK_CHARTS.items():
         chart = make(run)
         said = [chart.title, chart.reading, *(line.detail for line in bars(chart).values())]
@@ -173,7 +187,7 @@ def test_on_a_host_ranks_are_processes_and_no_gpus(folder: Path) -> None:
         assert "ranks (processes) on a host" in chart.title
         assert chart.warnings[0].startswith("Host memory only: no GPU")
         assert not chart.marks
-    text = " ".join(shown(folder, 120).split())
+    text = " ".join(printed(tables, 120).split())
     assert "ranks: processes on a host, no GPUs" in text
     (said_of_scaling,) = scaling_sentences(run)
     assert "ranks are processes on a host, not GPUs" in said_of_scaling
@@ -204,8 +218,8 @@ def test_pictures_over_ranks_are_readable(make_run: MakeRun, backend: str) -> No
         assert ("Host memory only" in texts(figure)) == (backend == "host")
 
 
-def test_the_breakdown_splits_training_among_ranks(folder: Path, make_run: MakeRun) -> None:
-    chart = epoch_breakdown(load_run(folder))
+def test_the_breakdown_splits_training_among_ranks(run: Run, make_run: MakeRun) -> None:
+    chart = epoch_breakdown(run)
     one, two, _ = ({(x.name, x.detail): x for x in p.lines}[NAIVE].parts for p in chart.panels)
     assert two == pytest.approx(
         {"sample": 0.32, "fetch": 1.6, "train": 1.12, "all_reduce": 0.16, "wait": 0, "other": 0}
@@ -225,8 +239,7 @@ def cells(grid: Any, *fields: str) -> list[tuple[str, ...]]:
     return [tuple(line.cells[place].text for place in places) for line in grid.lines]
 
 
-def test_the_report_has_a_section_on_ranks(folder: Path) -> None:
-    run = load_run(folder)
+def test_the_report_has_a_section_on_ranks(run: Run) -> None:
     page = render_report(run)
     assert '<a href="#ranks">Several ranks</a>' in page
     assert "here ranks (processes) on a host." in page
@@ -246,8 +259,8 @@ def test_the_report_has_a_section_on_ranks(folder: Path) -> None:
 # ---- sentences -----------------------------------------------------------------------------------
 
 
-def test_ranks_have_sentences_of_their_own(folder: Path) -> None:
-    said = [statement.text for statement in verdict(load_run(folder))]
+def test_ranks_have_sentences_of_their_own(run: Run) -> None:
+    said = [statement.text for statement in verdict(run)]
     start = "Measured in host memory only (no GPU, no PCIe link), by "
     assert said[:3] == [
         f"{start}{ranks}: aligned_zero_copy registered,sorted had the shortest epochs, {ratio} as"

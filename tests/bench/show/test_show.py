@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from gatherbench.bench.read import tables
 from gatherbench.bench.read.summary import summarise
@@ -29,10 +29,14 @@ NAIVE = ("cpu_gather", "naive", (0.2, 1.0, 0.5))
 MILLISECONDS = ("unified_zero_copy", "registered", (0.002, 0.01, 0.005))
 
 
-def shown(folder: Path, width: int = 100) -> str:
+def printed(what: RenderableType, width: int = 100) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None).print(render(load_run(folder)))
+    Console(file=out, width=width, color_system=None).print(what)
     return out.getvalue()
+
+
+def shown(folder: Path, width: int = 100) -> str:
+    return printed(render(load_run(folder)), width)
 
 
 def line_of(text: str, *words: str) -> list[str]:

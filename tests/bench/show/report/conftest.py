@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import shutil
@@ -38,23 +39,41 @@ def make_run(tmp_path: Path) -> MakeRun:
 
     Each repeat is longer than the one before by ``spread``, and so is half of that each epoch.
     """
-    numbers = itertools.count()
+    return functools.partial(_write, tmp_path, itertools.count())
 
-    def make(
-        series: Sequence[Series] = ALL, *, name: str = "quick", spread: float = 0.02, **more: Any
-    ) -> Path:
-        return write_run(
-            tmp_path / "results" / "cpu-amd-epyc-2c" / f"20261121-{name}-{next(numbers):06x}",
-            series=series,
-            longer=lambda workload, repeat, epoch: (
-                1 + spread * (repeat + epoch / 2) + workload / 10
-            ),
-            **{"plan_name": name, "workloads": [WORKLOAD], "repeats": 2, "epochs": 2}
-            | {"profile": "h200-sxm-pcie5", "max_batches": 20}
-            | more,
-        )
 
-    return make
+def _write(
+    root: Path,
+    numbers: Iterator[int],
+    series: Sequence[Series] = ALL,
+    *,
+    name: str = "quick",
+    spread: float = 0.02,
+    **more: Any,
+) -> Path:
+    return write_run(
+        root / "results" / "cpu-amd-epyc-2c" / f"20261121-{name}-{next(numbers):06x}",
+        series=series,
+        longer=lambda workload, repeat, epoch: 1 + spread * (repeat + epoch / 2) + workload / 10,
+        **{"plan_name": name, "workloads": [WORKLOAD], "repeats": 2, "epochs": 2}
+        | {"profile": "h200-sxm-pcie5", "max_batches": 20}
+        | more,
+    )
+
+
+@pytest.fixture(scope="session")
+def report_of(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
+    """The report of a run of these arguments of ``make_run``, made once for all who look at it."""
+    root, numbers, made = tmp_path_factory.mktemp("reports"), itertools.count(), dict[str, Path]()
+
+    def report(*series: Any, **more: Any) -> Path:
+        key = repr((series, more))
+        if key not in made:
+            folder = _write(root, numbers, *series, **more)
+            made[key] = write_report(load_run(folder), folder / "report.html")
+        return made[key]
+
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -97,16 +116,14 @@ def watched() -> Watched:
 
 
 @pytest.fixture
-def open_report(browser: Browser, tmp_path: Path, watched: Watched) -> Iterator[OpenReport]:
-    """Writes the report of a run and opens it from its file; keywords are the context's.
+def open_report(browser: Browser, watched: Watched) -> Iterator[OpenReport]:
+    """Opens a report from its file, in a context of the test's own; keywords are the context's.
 
     At the end of every test the page must have asked nobody for anything and complained of nothing.
     """
     contexts: list[BrowserContext] = []
 
-    def open_(folder: Path, base: Path | None = None, **options: Any) -> Page:
-        other = None if base is None else load_run(base)
-        path = write_report(load_run(folder), tmp_path / "report.html", other)
+    def open_(path: Path, **options: Any) -> Page:
         options.setdefault("viewport", {"width": 1280, "height": 900})
         context = browser.new_context(**options)
         contexts.append(context)

@@ -7,17 +7,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Group
 
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.show.model import model_tables
 from gatherbench.bench.show.report.page import write_report
 from gatherbench.bench.show.report.tables import model_errors, roofline_of
 
-from ..test_show import shown
+from ..test_show import printed, shown
 
 MakeRun = Callable[..., Path]
 NAIVE = ("cpu_gather", "naive", 2.0)
 ALIGNED = ("aligned_zero_copy", "given", 0.8)
+
+
+def of_the_model(folder: Path) -> str:
+    """What stands in the terminal below the tables of the run itself."""
+    return printed(Group(*model_tables(load_run(folder))))
 
 
 def test_rates_stand_as_shares_of_the_roofs_of_what_measured_them(make_run: MakeRun) -> None:
@@ -45,7 +52,7 @@ def test_rates_stand_as_shares_of_the_roofs_of_what_measured_them(make_run: Make
 def test_without_a_gpu_the_model_has_nothing_to_be_held_against(make_run: MakeRun) -> None:
     folder = make_run([NAIVE, ALIGNED], declared=True)
     (folder / "profile.toml").write_text(load_profile("rtx3090-pcie4").to_toml())
-    _, roofline = shown(folder).split("roofline of ", 1)
+    _, roofline = of_the_model(folder).split("roofline of ", 1)
     assert "modelled" in roofline
     assert "off by" not in roofline
     assert model_errors(load_run(folder)) is None
@@ -75,7 +82,7 @@ def test_nothing_that_was_modelled_is_no_table(make_run: MakeRun) -> None:
     rows = still / "rows.csv"
     rows.write_text(rows.read_text().replace("gpu_link_read,B,2000000000.0", "gpu_link_read,B,0.0"))
     (still / "profile.toml").write_text(profile)
-    assert "roofline of" not in shown(still)
+    assert "roofline of" not in of_the_model(still)
     assert model_errors(load_run(still)) is not None, "it does not hang on a roofline"
     silent = make_run([ALIGNED], backend="cuda")  # as of gpu-meters: it does not say what it moves
     failed = make_run(
@@ -84,14 +91,15 @@ def test_nothing_that_was_modelled_is_no_table(make_run: MakeRun) -> None:
     for folder in (silent, failed):
         (folder / "profile.toml").write_text(profile)
         assert model_errors(load_run(folder)) is None
-        assert "off by" not in shown(folder)
+        assert "off by" not in of_the_model(folder)
 
 
 def test_without_a_profile_it_says_what_to_do(make_run: MakeRun) -> None:
     folder = make_run([NAIVE], backend="cuda", declared=True)
-    assert "no roofline: the run has no link profile (gatherbench predict RUN" in shown(folder)
+    without = of_the_model(folder)
+    assert "no roofline: the run has no link profile (gatherbench predict RUN" in without
     (folder / "profile.toml").write_text("name = ")
-    assert "not valid TOML" in " ".join(shown(folder).split())
+    assert "not valid TOML" in " ".join(of_the_model(folder).split())
 
 
 def test_ranges_of_a_profile_have_two_ends_everywhere(make_run: MakeRun) -> None:
@@ -107,5 +115,5 @@ def test_ranges_of_a_profile_have_two_ends_everywhere(make_run: MakeRun) -> None
     modelled = [line.text for line in panel.lines if line.modelled and line.detail == "given"]
     assert [text.split(" ")[1] for text in modelled] == ["least", "most"]
     assert "the profile knows but a range" in chart.reading
-    errors = shown(folder).split("\nepochs of ", 1)[1]
+    errors = of_the_model(folder).split("\nepochs of ", 1)[1]
     assert errors.count("at least") == errors.count("at most") > 0

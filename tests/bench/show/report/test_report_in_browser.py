@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.samples import write_timeline
+from gatherbench.bench.show.report.page import write_report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -28,6 +30,21 @@ SERIES = [
     ("aligned_zero_copy", "given", 0.8),
     ("all_in_gpu", "default", 0.5),
 ]
+#: Reports that several tests look at: with a modelled series that has no baseline of its machine;
+#: with all of them modelled, and a case that failed.
+MODELLED = [("aligned_zero_copy", "given", 0.4)]
+FAILED = ("async_zero_copy", "stream", 1.0)
+WITH_MODEL: Any = {"modelled": SERIES, "failures": {FAILED[:2]: ("failed", "broken")}, "repeats": 1}
+
+
+@pytest.fixture(scope="module")
+def plain(report_of: MakeRun) -> Path:
+    return report_of(SERIES, modelled=MODELLED)
+
+
+@pytest.fixture(scope="module")
+def with_model(report_of: MakeRun) -> Path:
+    return report_of([*SERIES, FAILED], **WITH_MODEL)
 
 
 def column(page: Page, table: str, head: str) -> list[str]:
@@ -76,9 +93,9 @@ CONTRAST = """selector => {
 
 
 def test_a_column_sorts_by_its_numbers_up_down_and_back(
-    make_run: MakeRun, open_report: OpenReport
+    plain: Path, open_report: OpenReport
 ) -> None:
-    page = open_report(make_run(SERIES))
+    page = open_report(plain)
     as_written = column(page, "numbers", "epoch")
     button = head_of(page, "numbers", "epoch").get_by_role("button").first
     button.click()
@@ -98,9 +115,9 @@ def test_a_column_sorts_by_its_numbers_up_down_and_back(
     assert page.get_by_role("status").inner_text() == "Sorted by strategy, ascending"
 
 
-def test_what_is_missing_stays_last_both_ways(make_run: MakeRun, open_report: OpenReport) -> None:
-    # No baseline on the second workload's backend: its modelled series has no speed-up.
-    page = open_report(make_run(SERIES, modelled=[("aligned_zero_copy", "given", 0.4)]))
+def test_what_is_missing_stays_last_both_ways(plain: Path, open_report: OpenReport) -> None:
+    # No baseline of the modelled machine: the modelled series has no speed-up.
+    page = open_report(plain)
     button = head_of(page, "numbers", "speed-up").get_by_role("button")
     for _ in range(2):
         button.click()
@@ -111,12 +128,11 @@ def test_what_is_missing_stays_last_both_ways(make_run: MakeRun, open_report: Op
     assert [line["speedup"] for line in modelled] == [""]
 
 
-def test_the_csv_holds_si_numbers_in_the_order_shown(
-    make_run: MakeRun, open_report: OpenReport
-) -> None:
-    page = open_report(make_run(SERIES))
+def test_the_csv_holds_si_numbers_in_the_order_shown(plain: Path, open_report: OpenReport) -> None:
+    page = open_report(plain)
     head_of(page, "numbers", "epoch").get_by_role("button").first.click()
-    lines = saved_csv(page, "numbers")
+    modelled, *lines = saved_csv(page, "numbers")
+    assert (modelled["strategy"], modelled["kind"]) == ("aligned_zero_copy", "modelled")
     assert [line["strategy"] for line in lines] == [
         "all_in_gpu", "aligned_zero_copy", "cpu_gather", "cpu_gather",
     ]  # fmt: skip
@@ -125,31 +141,40 @@ def test_the_csv_holds_si_numbers_in_the_order_shown(
     assert lines[0]["kind"] == "measured, host"
 
 
+#: Names that a spreadsheet, a page or a reader might take for something else than text.
+TURNED = "\u202edesrever \u0634\u0628\u0643\u0629"
+REASON = 'says "no", then\tstops, ' + "z" * 10_000
+STRANGE: Any = {
+    "workloads": [f"{HOSTILE}-sage", "W" * 10_000],
+    "dataset": HOSTILE,
+    "failures": {
+        ("cpu_gather", "pinned"): ("failed", f"</td></table>{HOSTILE}"),
+        ("=cmd()", "+1"): ("failed", REASON),
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def strange(report_of: MakeRun) -> Path:
+    names = [("=cmd()", "+1"), ("x" * 10_000, HOSTILE), (HOSTILE, "x" * 10_000)]
+    series = [(*both, 1.0) for both in [*names, (TURNED, "two\nlines")]]
+    return report_of([*SERIES, *series], **STRANGE)
+
+
 def test_a_spreadsheet_finds_no_formula_and_every_text_comes_back_whole(
-    make_run: MakeRun, open_report: OpenReport
+    strange: Path, open_report: OpenReport
 ) -> None:
-    reason = 'says "no", then\tstops, ' + "z" * 10_000
-    series = [*SERIES, ("=cmd()", "+1", 1.0), ("x" * 10_000, HOSTILE, 1.0)]
-    page = open_report(make_run(series, failures={("=cmd()", "+1"): ("failed", reason)}))
-    (problem,) = saved_csv(page, "problems")
-    assert (problem["strategy"], problem["variant"]) == ("'=cmd()", "'+1")
-    assert problem["reason"] == reason
+    page = open_report(strange)
+    problems = saved_csv(page, "problems")
+    formulas = [one for one in problems if one["strategy"] != "cpu_gather"]
+    assert [(one["strategy"], one["variant"]) for one in formulas] == [("'=cmd()", "'+1")] * 2
+    assert {one["reason"] for one in formulas} == {REASON}
     names = {(line["strategy"], line["variant"]) for line in saved_csv(page, "numbers")}
     assert ("x" * 10_000, HOSTILE) in names
 
 
-def test_names_of_every_kind_stay_text(make_run: MakeRun, open_report: OpenReport) -> None:
-    turned = "\u202edesrever \u0634\u0628\u0643\u0629"
-    series = [*SERIES, (HOSTILE, "x" * 10_000, 1.0), (turned, "two\nlines", 1.0)]
-    page = open_report(
-        make_run(
-            series,
-            workloads=[f"{HOSTILE}-sage", "W" * 10_000],
-            dataset=HOSTILE,
-            failures={("cpu_gather", "pinned"): ("failed", f"</td></table>{HOSTILE}")},
-        ),
-        viewport={"width": 380, "height": 800},
-    )
+def test_names_of_every_kind_stay_text(strange: Path, open_report: OpenReport) -> None:
+    page = open_report(strange, viewport={"width": 380, "height": 800})
     assert page.title() != "hacked"
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 1
@@ -163,9 +188,9 @@ def test_names_of_every_kind_stay_text(make_run: MakeRun, open_report: OpenRepor
 
 @pytest.mark.parametrize("system", ["light", "dark"])
 def test_the_page_follows_the_system_and_the_button_turns_it(
-    make_run: MakeRun, open_report: OpenReport, system: Any
+    plain: Path, open_report: OpenReport, system: Any
 ) -> None:
-    page = open_report(make_run(), color_scheme=system)
+    page = open_report(plain, color_scheme=system)
     button = page.get_by_role("button", name="Dark")
 
     def background() -> str:
@@ -187,12 +212,9 @@ def test_the_page_follows_the_system_and_the_button_turns_it(
 
 @pytest.mark.parametrize("system", ["light", "dark"])
 def test_text_stands_out_from_the_page(
-    make_run: MakeRun, open_report: OpenReport, system: Any
+    with_model: Path, open_report: OpenReport, system: Any
 ) -> None:
-    series = [*SERIES, ("async_zero_copy", "stream", 1.0)]
-    failures = {("async_zero_copy", "stream"): ("failed", "broken")}
-    run = make_run(series, failures=failures, modelled=SERIES, repeats=1)
-    page = open_report(run, color_scheme=system)
+    page = open_report(with_model, color_scheme=system)
     for selector in (
         "h1", ".run", "nav a", ".verdict .measured", ".verdict .warning", "dt", ".caution", ".hint",
         ".chart figcaption p", ".variant", ".spread", ".why", ".tag", "th button", "td", "footer p",
@@ -203,18 +225,16 @@ def test_text_stands_out_from_the_page(
 
 @pytest.mark.parametrize("width", [320, 380, 1280])
 def test_no_width_needs_sideways_scroll_but_inside_tables(
-    make_run: MakeRun, open_report: OpenReport, width: int
+    with_model: Path, open_report: OpenReport, width: int
 ) -> None:
-    page = open_report(make_run(SERIES, modelled=SERIES), viewport={"width": width, "height": 800})
+    page = open_report(with_model, viewport={"width": width, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     inside = "element => element.scrollWidth > element.clientWidth"
     assert page.locator("#numbers .scroll").evaluate(inside) is True or width == 1280
 
 
-def test_everything_is_reached_and_used_by_keyboard(
-    make_run: MakeRun, open_report: OpenReport
-) -> None:
-    page = open_report(make_run(SERIES))
+def test_everything_is_reached_and_used_by_keyboard(plain: Path, open_report: OpenReport) -> None:
+    page = open_report(plain)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the results"
     page.keyboard.press("Enter")
@@ -235,10 +255,8 @@ def test_everything_is_reached_and_used_by_keyboard(
     assert column(page, "numbers", "strategy")[0] == "cpu_gather"
 
 
-def test_headings_tables_and_drawings_have_names(
-    make_run: MakeRun, open_report: OpenReport
-) -> None:
-    page = open_report(make_run(SERIES, modelled=SERIES))
+def test_headings_tables_and_drawings_have_names(with_model: Path, open_report: OpenReport) -> None:
+    page = open_report(with_model)
     levels = page.eval_on_selector_all("h1,h2,h3,h4", "all => all.map(h => Number(h.tagName[1]))")
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
@@ -253,10 +271,8 @@ def test_headings_tables_and_drawings_have_names(
     assert re.search(r"sample \S+ s, fetch \S+ s, train \S+ s", line.text_content() or "")
 
 
-def test_modelled_bars_are_hatched_and_called_so(
-    make_run: MakeRun, open_report: OpenReport
-) -> None:
-    page = open_report(make_run(SERIES, modelled=SERIES))
+def test_modelled_bars_are_hatched_and_called_so(with_model: Path, open_report: OpenReport) -> None:
+    page = open_report(with_model)
     for bar in page.locator("li.bar").all():
         hatched = bar.locator("rect[fill='url(#hatch)']").count() > 0
         assert hatched == ("modelled" in bar.inner_text())
@@ -268,16 +284,14 @@ def test_modelled_bars_are_hatched_and_called_so(
     assert page.locator(".legend", has_text="hatched: modelled, not measured").count() == 2
 
 
-def test_the_page_reads_the_same_without_its_script(
-    make_run: MakeRun, open_report: OpenReport
-) -> None:
-    page = open_report(make_run(SERIES), java_script_enabled=False)
+def test_the_page_reads_the_same_without_its_script(plain: Path, open_report: OpenReport) -> None:
+    page = open_report(plain, java_script_enabled=False)
     assert page.locator("button").count() == 0
-    assert page.locator("#numbers tbody tr").count() == len(SERIES)
+    assert page.locator("#numbers tbody tr").count() == len(SERIES) + len(MODELLED)
 
 
-def test_paper_gets_every_detail(make_run: MakeRun, open_report: OpenReport) -> None:
-    page = open_report(make_run(SERIES, workloads=[f"graph{i}" for i in range(8)]))
+def test_paper_gets_every_detail(report_of: MakeRun, open_report: OpenReport) -> None:
+    page = open_report(report_of(SERIES[:1], workloads=[f"graph{i}" for i in range(8)], repeats=1))
     assert not page.get_by_text("graph7").first.is_visible()
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
@@ -285,9 +299,10 @@ def test_paper_gets_every_detail(make_run: MakeRun, open_report: OpenReport) -> 
     assert not page.get_by_role("button", name="Download CSV").first.is_visible()
 
 
-def test_tables_fit_on_paper(open_report: OpenReport) -> None:
+def test_tables_fit_on_paper(open_report: OpenReport, tmp_path: Path) -> None:
     width = 703  # px of A4 between margins of 12 mm
-    page = open_report(REPO / "results" / "example", viewport={"width": width, "height": 1000})
+    example = write_report(load_run(REPO / "results" / "example"), tmp_path / "report.html")
+    page = open_report(example, viewport={"width": width, "height": 1000})
     page.emulate_media(media="print")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
@@ -304,7 +319,8 @@ def test_traffic_and_power_are_drawn_with_a_text_for_those_who_do_not_see_it(
         {**shared, "metric": "gpu_power", "unit": "W", "points": [(0.4, 300.0), (0.8, 100.0)]},
     ]
     write_timeline(records, folder)
-    page = open_report(folder, viewport={"width": 380, "height": 800})
+    path = write_report(load_run(folder), folder / "report.html")
+    page = open_report(path, viewport={"width": 380, "height": 800})
     strip = page.locator("#traffic-chart li.strip")
     assert strip.count() == 1
     assert strip.locator("desc").text_content() == (
@@ -328,7 +344,8 @@ def test_two_runs_stand_side_by_side_with_ratios(
     broken = {("all_in_gpu", "default"): ("failed", HOSTILE)}
     series = [("cpu_gather", "naive", 2.0), ("aligned_zero_copy", "given", 0.4)]
     new = make_run([*series, ("all_in_gpu", "default", 0.5)], failures=broken, spread=0.0)
-    page = open_report(new, base, viewport={"width": 380, "height": 800})
+    path = write_report(load_run(new), new / "report.html", load_run(base))
+    page = open_report(path, viewport={"width": 380, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
     lines = {(line["strategy"], line["variant"]): line for line in saved_csv(page, "against")}
     faster = lines["aligned_zero_copy", "given"]
