@@ -82,6 +82,7 @@ def git(tmp_path: Path) -> Git:
     (repository / "bench" / "regress").mkdir(parents=True)
     (repository / "bench" / "regress" / "bench_work.py").write_text(BENCH)
     write_work(repository, 20_000, ["one", "gone"])
+    (repository / ".gitignore").write_text("__pycache__/\n")
     run("add", "-A")
     run("commit", "-q", "-m", "before")
     run("tag", "before")
