@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 from rich.console import Group, RenderableType
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -86,7 +87,12 @@ def render(run: Run) -> RenderableType:
         )
     )
     for statement in verdict(run):
-        parts += [Text(), Text(statement.text, style="bold")]
+        if len(statement.points) < 2:
+            parts += [Text(), Text(statement.text, style="bold")]
+            continue
+        parts += [Text(), Text(f"{statement.lead}:", style="bold")]
+        parts += [Padding(Text(f"• {one}", style="bold"), (0, 0, 0, 2)) for one in statement.points]
+        parts += [Text(statement.rest, style="bold")] * bool(statement.rest)
     return Group(*parts)
 
 

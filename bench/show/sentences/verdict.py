@@ -42,10 +42,22 @@ _MOST_WORKLOADS = 4
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A sentence of the verdict; ``kind`` is ``measured``, ``modelled`` or ``warning``."""
+    """A sentence of the verdict; ``kind`` is ``measured``, ``modelled`` or ``warning``.
+
+    One that tells several things begins with what all of its ``points`` are about; ``rest`` are
+    sentences behind it.
+    """
 
     kind: str
-    text: str
+    lead: str
+    points: tuple[str, ...] = ()
+    rest: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it in one line."""
+        said = f"{self.lead}: {'; '.join(self.points)}." if self.points else self.lead
+        return f"{said} {self.rest}".rstrip()
 
 
 def verdict(run: Run) -> list[Statement]:
@@ -69,9 +81,9 @@ def verdict(run: Run) -> list[Statement]:
         here = {k: v for k, v in series.items() if k.backend == backend and k.workload in workloads}
         if here and reference and not much:
             where = _where(run, backend) + _on_ranks(ranks, groups, backend)
-            clauses = list(_clauses(list(_measured(run, here, reference))))
-            clauses = clauses or [f"no quiet repeat of {' '.join(reference)} to compare with"]
-            found.append(Statement("measured", f"{where}: {'; '.join(clauses)}."))
+            points = tuple(_clauses(list(_measured(run, here, reference))))
+            points = points or (f"no quiet repeat of {' '.join(reference)} to compare with",)
+            found.append(Statement("measured", where, points))
     if not much:
         sentences = [*scaling_sentences(run), *disk_sentences(run)]
         found += [Statement("measured", said) for said in sentences]
@@ -81,7 +93,7 @@ def verdict(run: Run) -> list[Statement]:
         if modelled := modelled_statement(
             only(run, workloads=workloads), _on_ranks(ranks, groups, "cuda")
         ):
-            found.append(Statement("modelled", modelled))
+            found.append(modelled)
     found += [Statement("warning", text) for text in _limits(run)]
     if busy and not much:
         text = f"{busy[0].upper()}{busy[1:]}: left out, as every series has quiet repeats."
@@ -241,8 +253,8 @@ def _measured(
             yield _Contest(run.names[workload], times, base)
 
 
-def modelled_statement(run: Run, on: str = "") -> str | None:
-    """The sentences on modelled epochs; ``None`` where there is nothing to compare.
+def modelled_statement(run: Run, on: str = "") -> Statement | None:
+    """What is said of modelled epochs; ``None`` where there is nothing to compare.
 
     Ratios are over the modelled machine's own ``cpu_gather``: ``naive``, the paper's baseline,
     where there is that. ``on``: what is to be said of where they run.
@@ -267,7 +279,7 @@ def modelled_statement(run: Run, on: str = "") -> str | None:
     if not clauses:
         return None
     where = f"Modelled, not measured, for {listed(modelled_for(run))}{on}"
-    return " ".join([f"{where}: {'; '.join(clauses)}.", *_rests_on(run, foreign)])
+    return Statement("modelled", where, tuple(clauses), " ".join(_rests_on(run, foreign)))
 
 
 def _rests_on(run: Run, foreign: Iterable[tuple[str, ...]]) -> list[str]:

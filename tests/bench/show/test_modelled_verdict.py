@@ -13,7 +13,8 @@ from gatherbench.bench.read.modelled import foreign_gathers, modelled_ratios, sp
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.answers.epochs import changes_of_run
-from gatherbench.bench.show.sentences.verdict import modelled_statement, verdict
+from gatherbench.bench.show.sentences import verdict as sentences
+from gatherbench.bench.show.sentences.verdict import verdict
 
 MakeRun = Callable[..., Path]
 MACHINE = "cpu-amd-epyc-2c"
@@ -24,6 +25,11 @@ ALIGNED = ("aligned_zero_copy", "given", (0.2, 0.29, 0.5))
 BOUND = ("all_in_gpu", "default", (0.2, 0.09, 0.5))
 FOUR = (NAIVE, PINNED, ALIGNED, BOUND)
 HEAD = "Modelled, not measured, for rtx3090-pcie4:"
+
+
+def modelled_statement(run: Run) -> str | None:
+    found = sentences.modelled_statement(run)
+    return found and found.text
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -48,14 +49,19 @@ def test_a_clear_winner_is_named_with_its_place_and_the_bound(make_run: MakeRun)
     reach = 12.706 * math.log(1.025 / 1.005) / math.sqrt(2) / math.sqrt(2)  # of each mean
     low, high = (2.5 * math.exp(sign * math.sqrt(2) * reach) for sign in (-1, 1))
     assert (f"{low:.2f}", f"{high:.2f}") == ("2.09", "2.98")
-    assert said(make_run([NAIVE, PINNED, ALIGNED, BOUND])) == [
-        Statement(
-            "measured",
-            "Measured in host memory only (no GPU, no PCIe link): aligned_zero_copy given had the"
-            " shortest epochs, 2.50× (2.09–2.98) as fast as cpu_gather naive; all_in_gpu, the"
-            " upper bound, reached 4.00× (3.35–4.77).",
-        )
-    ]
+    folder = make_run([NAIVE, PINNED, ALIGNED, BOUND])
+    first = "aligned_zero_copy given had the shortest epochs, 2.50× (2.09–2.98) as fast as"
+    points = (
+        f"{first} cpu_gather naive",
+        "all_in_gpu, the upper bound, reached 4.00× (3.35–4.77)",
+    )
+    lead = "Measured in host memory only (no GPU, no PCIe link)"
+    (statement,) = said(folder)
+    assert statement == Statement("measured", lead, points)
+    assert statement.text == f"{lead}: {points[0]}; {points[1]}."
+    page = re.sub("</?(wbr|bdi)>", "", render_report(load_run(folder)))
+    assert f"<p>{lead}:</p>" in page
+    assert [point for point in points if f"<li>{point}</li>" not in page] == []
 
 
 def test_of_several_gpus_the_one_that_was_used_is_named(make_run: MakeRun) -> None:
