@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +14,12 @@ from gatherbench.bench.read.modelled import foreign_gathers, modelled_ratios, sp
 from gatherbench.bench.read.summary import summarise
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.answers.epochs import changes_of_run
+from gatherbench.bench.show.report.page import render_report
+from gatherbench.bench.show.run import render
 from gatherbench.bench.show.sentences import verdict as sentences
 from gatherbench.bench.show.sentences.verdict import verdict
+
+from ..printed import printed
 
 MakeRun = Callable[..., Path]
 MACHINE = "cpu-amd-epyc-2c"
@@ -24,6 +29,7 @@ PINNED = ("cpu_gather", "pinned", (0.2, 0.89, 0.5))
 ALIGNED = ("aligned_zero_copy", "given", (0.2, 0.29, 0.5))
 BOUND = ("all_in_gpu", "default", (0.2, 0.09, 0.5))
 FOUR = (NAIVE, PINNED, ALIGNED, BOUND)
+BEST = " ".join(ALIGNED[:2])
 HEAD = "Modelled, not measured, for rtx3090-pcie4:"
 
 
@@ -77,6 +83,22 @@ def test_without_a_gather_of_its_own_epochs_are_told(modelled: Callable[..., Run
     )
     assert "×" not in said
     assert "Minibatches" not in said
+
+
+def test_several_things_are_a_list_in_the_terminal_and_in_the_report(
+    modelled: Callable[..., Run],
+) -> None:
+    run = modelled(*FOUR, borrowed={NAIVE[:2]: ["sample"]})
+    lead, points = HEAD.removesuffix(":"), (f"{BEST} had the shortest epochs", f"{BOUND[0]}, the")
+    rest = f"Minibatches come as fast as {MACHINE} was measured to have them."
+    lines = printed(render(run)).splitlines()
+    begin = lines.index(f"{lead}:")
+    assert [line.strip()[:2] for line in lines[begin + 1 : begin + 3]] == ["• "] * 2
+    assert all(point in line for point, line in zip(points, lines[begin + 1 :], strict=False))
+    assert lines[begin + 3] == rest
+    page = re.sub("</?(wbr|bdi)>", "", render_report(run))
+    assert f"<p>{rest}</p></div>" in page
+    assert all(f"<li>{point}" in page for point in points)
 
 
 def test_a_calibration_of_the_run_s_own_machine_borrows_from_nobody_else(
