@@ -33,6 +33,7 @@ def link_bytes(run: Run) -> pd.DataFrame:
     with what the run's calibration saw a copied byte cost); ``median``, ``low``, ``high`` and
     ``count`` (measured, over epochs: quartiles). NaN where requests were not counted. Edges that
     are copied for training are measured and not counted: with sampling on the GPU there are none.
+    So are reads of a graph in host memory, with ``sampling = "uva"``.
     """
     measured = run.values("epoch", _MEASURED).groupby(SERIES)
     keys = SERIES[:3]

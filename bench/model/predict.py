@@ -19,6 +19,7 @@ from gatherbench.bench.model.epoch import EpochPrediction, predict_corners
 from gatherbench.bench.model.estimate import Estimate
 from gatherbench.bench.model.load import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile, load_profile
+from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS
 from gatherbench.bench.run.rows import Row, RowMaker
@@ -41,6 +42,7 @@ _SAMPLING = {
     "live": "sampling as measured in the run, not scaled",
     "replay": "minibatches read from the trace as in the run, not drawn",
     "gpu": "sampling by the run's device as measured there, not scaled",
+    "uva": "sampling by the run's device out of host memory as measured there, not scaled",
 }
 _WORKERS = "minibatches had ahead by workers, in their core-seconds as measured in the run"
 _UNMETERED = "the core-seconds of the run's sampler workers: not metered"
@@ -198,7 +200,7 @@ class _Host:
             drawn = _median(spent, batches * world, _WORKERS) or Estimate(None, (_UNMETERED,))
         load = replace(
             load,
-            gpu_samples=self._sampling == "gpu",
+            gpu_samples=self._sampling in GPU_SAMPLING,
             sample_workers=self._workers,
             sample_s=drawn,
             gradient_bytes=self._gradients.get(key[0]),

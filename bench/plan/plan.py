@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: The ways of sampling in which a GPU draws.
+GPU_SAMPLING = ("gpu", "uva")
+
 
 class PlanError(ValueError):
     """A plan that cannot be run as it is written."""
@@ -70,11 +73,13 @@ class Measure(_Table):
     )
     warmup_epochs: int = Field(default=1, ge=0, description="Epochs before the measured ones.")
     epochs: int = Field(default=2, ge=1, description="Measured epochs of each case.")
-    sampling: Literal["live", "replay", "gpu"] = Field(
+    sampling: Literal["live", "replay", "gpu", "uva"] = Field(
         default="live",
         description="live draws the trace's minibatches anew in every epoch, so sampling is part"
         " of the epoch; replay reads them back, which shows the data path alone; gpu draws them on"
-        " the GPU (as live where there is none), so the CPU's sampler does not hide the data path.",
+        " the GPU (as live where there is none), so the CPU's sampler does not hide the data path;"
+        " uva does so too, and reads the graph in host memory in place, over the same link as the"
+        " rows, as for a graph that does not fit into GPU memory.",
     )
     sampler_workers: int = Field(
         default=0,
@@ -157,11 +162,13 @@ class Measure(_Table):
     @model_validator(mode="after")
     def _fit_together(self) -> Measure:
         if self.minibatches == "fresh" and self.sampling == "replay":
-            raise ValueError('minibatches = "fresh" are drawn: take sampling = "live" or "gpu"')
-        if self.sampler_workers and self.sampling == "gpu":
             raise ValueError(
-                'sampler_workers are CPU threads, and sampling = "gpu" needs none: leave'
-                ' sampler_workers out, or take sampling = "live"'
+                'minibatches = "fresh" are drawn: take sampling = "live", "gpu" or "uva"'
+            )
+        if self.sampler_workers and self.sampling in GPU_SAMPLING:
+            raise ValueError(
+                f'sampler_workers are CPU threads, and sampling = "{self.sampling}" needs none:'
+                ' leave sampler_workers out, or take sampling = "live"'
             )
         if self.eval_every_epoch and not self.eval_batches:
             raise ValueError("eval_every_epoch scores eval_batches minibatches: say how many")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.sampling.epoch import draws
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -32,8 +33,9 @@ class Epochs:
         self.sampler = sampler_of(self.workload, *graph)
         self._drawing: Sampler = self.sampler
         device = torch.device(job.device)
-        if self.plan.sampling == "gpu" and device.type == "cuda":
-            self._drawing = sampler_of(self.workload, *graph, device)
+        if self.plan.sampling in GPU_SAMPLING and device.type == "cuda":
+            in_place = self.plan.sampling == "uva"
+            self._drawing = sampler_of(self.workload, *graph, device, in_place=in_place)
         self._workers = [self.sampler.clone(threads=1) for _ in range(self.plan.sampler_workers)]
         self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
 

@@ -19,6 +19,7 @@ from gatherbench.bench.sampling.checks import check_fanouts, check_graph, check_
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.splitmix import derive
 from gatherbench.kernels.launch import architecture, launch_threads, load_from
+from gatherbench.kernels.mapped_memory import HostRegistration
 
 _KERNELS = ("count_kernel", "draw_kernel", "mark_kernel", "relabel_kernel")
 
@@ -34,18 +35,21 @@ class DeviceSampler:
     edges stay on the GPU. The ids come back to the host on that stream too, because every data path
     checks them there: 8 B a row over the link, which all paths pay alike.
 
-    Memory of the GPU: a copy of the graph, 8 B for each of its nodes, and about 40 B for each
-    edge of a layer while it is drawn, of which the minibatch keeps 16.
+    Memory of the GPU: a copy of the graph unless it is read in place, 8 B for each of its nodes,
+    and about 40 B for each edge of a layer while it is drawn, of which the minibatch keeps 16.
 
     Args:
         indptr, indices, fanouts: as for the other; on the host, may be memory maps.
         device: the GPU.
+        in_place: leave the graph in host memory, in a copy that is registered, where each edge
+            that is drawn is a read over the link (DGL calls it UVA sampling).
 
     Raises:
         TypeError: an array has the wrong dtype.
         ValueError: the arrays are no graph, or a fan-out is 0 or below -1.
         IndexError: a neighbour is outside the graph.
-        CompilerError, CudaCallError: the kernels cannot be compiled, or not be loaded.
+        CompilerError, CudaCallError: the kernels cannot be compiled or loaded, or the graph not be
+            registered.
     """
 
     def __init__(
@@ -54,24 +58,29 @@ class DeviceSampler:
         indices: NDArray[np.int32] | NDArray[np.int64],
         fanouts: Sequence[int],
         device: torch.device,
+        *,
+        in_place: bool = False,
     ) -> None:
         self.fanouts = check_fanouts(fanouts)
         self.num_nodes = check_graph(indptr, indices)
-        graph = (torch.from_numpy(np.array(part)).to(device) for part in (indptr, indices))
-        self._indptr, self._indices = graph
+        where = torch.device("cpu") if in_place else device
+        graph = [torch.from_numpy(np.array(part)).to(where) for part in (indptr, indices)]
         # For sample.cu's `first` and `base`. The checks below wait until it has been written.
         self._first = torch.zeros(self.num_nodes, dtype=torch.int64, device=device)
         self._base = 0
-        low, high = torch.aminmax(self._indptr.diff())
+        low, high = torch.aminmax(graph[0].diff())
         if int(low) < 0 or int(high) >= 2**31:
             raise ValueError("indptr: decreases, or a node has 2^31 neighbours or more")
-        if self._indices.numel():
-            low, high = torch.aminmax(self._indices)
+        if graph[1].numel():
+            low, high = torch.aminmax(graph[1])
             if int(low) < 0 or int(high) >= self.num_nodes:
                 raise IndexError(
                     f"indices: holds nodes {int(low)}..{int(high)}, outside the graph's"
                     f" 0..{self.num_nodes - 1}"
                 )
+        self._held = [HostRegistration(part, device.index or 0) for part in graph if in_place]
+        self._graph = [one.address for one in self._held] or graph
+        self._index_bytes = graph[1].element_size()
         self._device, self._lock = device, threading.Lock()
         self._kernels = {
             name: load_from("sample.cu", name, architecture(device)) for name in _KERNELS
@@ -123,7 +132,7 @@ class DeviceSampler:
         known, edges, added = [nodes.numel()], [], nodes[:0]
         for layer, fanout in enumerate(self.fanouts):
             counts = torch.empty_like(nodes)
-            self._launch("count_kernel", nodes.numel(), self._indptr, nodes, fanout, counts)
+            self._launch("count_kernel", nodes.numel(), self._graph[0], nodes, fanout, counts)
             ends = counts.cumsum(0)
             *more, total = torch.cat([added, ends[-1:]]).tolist()
             known += more
@@ -145,7 +154,7 @@ class DeviceSampler:
         self._base -= positions
         edges = nodes.new_empty((2, total))
         marks, known = nodes.new_empty(positions), nodes.new_empty(positions)
-        graph = self._indptr, self._indices, self._indices.element_size()
+        graph = *self._graph, self._index_bytes
         named, first = (nodes, targets, edges), (self._first, self._base)
         self._launch("draw_kernel", positions, *graph, nodes, ends, targets, key, edges, *first)
         self._launch("mark_kernel", positions, *named, *first, marks)

@@ -37,12 +37,15 @@ def sampler_of(
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
     device: torch.device | None = None,
+    *,
+    in_place: bool = False,
 ) -> Sampler:
-    """What draws the workload's minibatches, on the CPU or, if one is given, on a GPU."""
+    """What draws the workload's minibatches, on the CPU or on a GPU; see :class:`StateSampler`."""
     if (parts := workload.parted) is not None:
-        return StateSampler(parts, indptr, indices, workload.fanouts, device)
+        fanouts = workload.fanouts
+        return StateSampler(parts, indptr, indices, fanouts, device, in_place=in_place)
     if device is not None:
-        return DeviceSampler(indptr, indices, workload.fanouts, device)
+        return DeviceSampler(indptr, indices, workload.fanouts, device, in_place=in_place)
     return NeighborSampler(indptr, indices, workload.fanouts)
 
 
@@ -55,7 +58,7 @@ class StateSampler:
     Args:
         partitions: of the graph's nodes, which are the rows of the table.
         indptr, indices, fanouts, threads: as for :class:`NeighborSampler`.
-        device: where to draw, as :class:`DeviceSampler`; ``None``: on the CPU.
+        device, in_place: where to draw, as :class:`DeviceSampler`; ``None``: on the CPU.
 
     Raises:
         TypeError, ValueError: no graph; or one with fewer nodes than partitions.
@@ -69,9 +72,12 @@ class StateSampler:
         fanouts: Sequence[int],
         device: torch.device | None = None,
         threads: int | None = None,
+        *,
+        in_place: bool = False,
     ) -> None:
         self.num_nodes = check_graph(indptr, indices)
         self._fanouts, self._device, self._threads = fanouts, device, threads
+        self._in_place = in_place
         self._graph = _state_graphs(partitions, indptr, indices)
         self._state = -1
         self._sampler: Sampler | None = None
@@ -92,7 +98,7 @@ class StateSampler:
             self._sampler = (
                 NeighborSampler(*graph, self._fanouts, self._threads)
                 if self._device is None
-                else DeviceSampler(*graph, self._fanouts, self._device)
+                else DeviceSampler(*graph, self._fanouts, self._device, in_place=self._in_place)
             )
             self._state = seeds.state
         return self._sampler.sample(seeds.nodes, seed)

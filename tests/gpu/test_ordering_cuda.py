@@ -288,13 +288,14 @@ def test_the_sweep_of_budgets_does_not_write_where_queued_work_still_reads() -> 
     assert bool((found == 1).all())
 
 
-def test_edges_drawn_on_the_gpu_are_kept_until_they_are_read() -> None:
+@pytest.mark.parametrize("in_place", [False, True])
+def test_edges_drawn_on_the_gpu_are_kept_until_they_are_read(in_place: bool) -> None:
     """A minibatch that is dropped while its training is queued must not be drawn over."""
     samplers = pytest.importorskip("gatherbench.bench.sampling.state_sampler")
     generator = torch.Generator().manual_seed(0)
     graph = (torch.arange(0, 20_001, 10), torch.randint(0, 2000, (20_000,), generator=generator))
     arrays = [part.numpy() for part in graph]
-    on_gpu = samplers.DeviceSampler(*arrays, (5, 3), CUDA)
+    on_gpu = samplers.DeviceSampler(*arrays, (5, 3), CUDA, in_place=in_place)
     on_host = samplers.NeighborSampler(*arrays, (5, 3))
     seeds = torch.arange(256)
     wanted = [on_host.sample(seeds, number).edges for number in range(4)]

@@ -173,6 +173,7 @@ def test_what_is_kept_of_the_table_comes_from_the_run(profile: LinkProfile) -> N
         ("live", 2.0, "cpu (sampling)", "sampling as measured in the run, not scaled"),
         ("replay", 0.04, "cpu (sampling)", "minibatches read from the trace"),
         ("gpu", 0.04, "GPU (sampling)", "sampling by the run's device as measured there"),
+        ("uva", 0.04, "GPU (sampling)", "sampling by the run's device out of host memory"),
     ],
 )
 def test_sampling_is_the_run_s_however_it_got_its_minibatches(
@@ -185,7 +186,7 @@ def test_sampling_is_the_run_s_however_it_got_its_minibatches(
         part = epoch.parts["sample"]
         assert part.seconds.value == pytest.approx(seconds / BATCHES)
         assert part.bound == bound
-        assert ("cpu" in part.demands) == (sampling != "gpu")
+        assert ("cpu" in part.demands) == (sampling in ("live", "replay"))
         assert any(said in remark for remark in epoch.epoch_s.remarks)
 
 

@@ -362,7 +362,7 @@ def test_more_threads_or_workers_than_cores_are_refused(
 
 
 def test_a_gpu_that_samples_needs_no_workers(tmp_path: Path) -> None:
-    for how, refused in (("live", False), ("replay", False), ("gpu", True)):
+    for how, refused in (("live", False), ("replay", False), ("gpu", True), ("uva", True)):
         text = SMALL.replace("repeats = 3", f'sampling = "{how}"\nsampler_workers = 1')
         if refused:
             with pytest.raises(PlanError, match=r'leave sampler_workers out, or .* = "live"'):

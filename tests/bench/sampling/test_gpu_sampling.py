@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from gatherbench.bench.run import epochs
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.measure import measure
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import PartWriter, read_part, rows_of
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
+from gatherbench.bench.sampling.trace import Trace
+from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.host_fetcher import HostFetcher
 
@@ -36,6 +40,33 @@ def test_where_it_is_drawn_changes_nothing_that_is_trained(make_job) -> None:
     expected = losses(measured(make_job(sampling="replay")))
     assert expected
     assert losses(measured(make_job(sampling="gpu"))) == expected
+
+
+@pytest.mark.parametrize(
+    ("sampling", "device", "asked"),
+    [
+        ("gpu", "cuda:0", [{"in_place": False}]),
+        ("uva", "cuda:0", [{"in_place": True}]),
+        ("uva", "cpu", []),
+        ("live", "cuda:0", []),
+    ],
+)
+def test_what_draws_the_minibatches(
+    make_job, monkeypatch: pytest.MonkeyPatch, sampling: str, device: str, asked: list[Any]
+) -> None:
+    found: list[Any] = []
+    on_host = epochs.sampler_of
+
+    def sampler_of(workload: Any, *given: Any, **how: bool) -> Any:
+        if how:
+            found.append(how)
+            assert given[2] == torch.device(device)
+        return on_host(workload, *given[:2])
+
+    monkeypatch.setattr(epochs, "sampler_of", sampler_of)
+    job = replace(make_job(sampling=sampling), device=device)
+    epochs.Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    assert found == asked
 
 
 def test_a_path_that_can_be_tuned_is_tuned_beside_a_copy_of_the_training(

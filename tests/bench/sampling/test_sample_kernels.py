@@ -55,6 +55,27 @@ def test_minibatch_after_minibatch_is_the_cpu_s() -> None:
     conforms()
 
 
+@pytest.mark.usefixtures("kernels_on_host")
+def test_a_graph_that_stays_in_host_memory_is_given_by_its_registered_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The address is the tensor itself here, as the kernels run in a process of their own."""
+    registered = []
+
+    class Registration:
+        def __init__(self, part: torch.Tensor, device: int) -> None:
+            registered.append((part.tolist(), device))
+            self.address = part
+
+    monkeypatch.setattr(device_sampler, "HostRegistration", Registration)
+    graph, seeds = graph_of(np.int32), torch.arange(20)
+    sampler = DeviceSampler(*graph, (5, 5), HOST, in_place=True)
+    assert registered == [(part.tolist(), 0) for part in graph]
+    assert same(sampler.sample(seeds, 2), NeighborSampler(*graph, (5, 5)).sample(seeds, 2))
+    DeviceSampler(*graph, (5, 5), HOST)
+    assert len(registered) == 2
+
+
 def test_what_a_failed_minibatch_left_does_no_harm(
     kernels_on_host: HostKernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,18 +138,19 @@ def test_nodes_and_places_beyond_32_bits(
     """Files with holes, which take no room; the draw is worked out beside them."""
     nodes, degree, fanout = 2**32 + 1000, 50, 20
     node, begin = nodes - 3, 2**32 + 5
-    shapes = {"_indptr": nodes + 1, "_indices": begin + degree, "_first": nodes}
+    shapes = {"indptr": nodes + 1, "indices": begin + degree, "first": nodes}
     sampler = DeviceSampler(np.array([0, 0]), np.array([], np.int64), (fanout,), HOST)
     sampler.num_nodes = nodes
+    tensors = []
     for name, length in shapes.items():
         path = tmp_path / name
         with path.open("wb") as file:
             file.truncate(8 * length)
-        tensor = torch.from_numpy(np.memmap(path, np.int64, "r+"))
-        monkeypatch.setattr(sampler, name, tensor)
-        monkeypatch.setitem(kernels_on_host.files, tensor.data_ptr(), path)
-    sampler._indptr[node], sampler._indptr[node + 1] = begin, begin + degree
-    sampler._indices[begin:] = nodes - 1 - 7 * torch.arange(degree)
+        tensors.append(torch.from_numpy(np.memmap(path, np.int64, "r+")))
+        monkeypatch.setitem(kernels_on_host.files, tensors[-1].data_ptr(), path)
+    (indptr, indices), sampler._first = sampler._graph, _ = tensors[:2], tensors[2]
+    indptr[node], indptr[node + 1] = begin, begin + degree
+    indices[begin:] = nodes - 1 - 7 * torch.arange(degree)
 
     state, taken = mix(derive(3, 0) + GOLDEN * (node + 1)), list[int]()
     for turn in range(fanout):
