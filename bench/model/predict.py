@@ -170,7 +170,7 @@ class _Host:
 
     def __init__(self, run: Run) -> None:
         self.declared = declared_facts(run)
-        self._sampling = str(run.plan["measure"].get("sampling"))
+        self._sampling = run.drawn
         self._workers = run.sampler_workers
         spent = run.select(metric=SAMPLER, basis="measured", status="ok")
         self._spent = spent[spent["epoch"] >= 0]
@@ -194,7 +194,7 @@ class _Host:
         batches = self.declared[key]["sample.minibatches"] / world
         times = self._times[self._times["workload"] == key[0]]
         sampled = times[times["stage"] == "sample"]
-        drawn = _median(sampled, batches, _SAMPLING.get(self._sampling, _SAMPLING["live"]))
+        drawn = _median(sampled, batches, _SAMPLING[self._sampling])
         if self._workers:
             spent = self._spent[self._spent["workload"] == key[0]]  # of all ranks together
             drawn = _median(spent, batches * world, _WORKERS) or Estimate(None, (_UNMETERED,))

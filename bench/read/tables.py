@@ -19,6 +19,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.plan.workload import workload_names
 from gatherbench.bench.read.disturbance import mark_disturbed
 from gatherbench.bench.run.agreement import without_wrong, wrong_cases
@@ -76,11 +77,17 @@ class Run:
         """Ids of the workloads, in the order of the plan."""
         return list(self.plan["workloads"])
 
+    @cached_property
+    def drawn(self) -> str:
+        """How its minibatches were had: as the plan says, and ``live`` where no GPU could draw."""
+        asked = str(self.plan["measure"].get("sampling", "live"))
+        return "live" if asked in GPU_SAMPLING and self.select(backend="cuda").empty else asked
+
     @property
     def sampling(self) -> str:
-        """How its epochs had their minibatches: ``live``, ``replay, 2 workers``."""
-        how, workers = self.plan["measure"].get("sampling", "live"), self.sampler_workers
-        return f"{how}, {workers} worker{'s' * (workers > 1)}" if workers else str(how)
+        """That with the workers: ``live``, ``replay, 2 workers``."""
+        workers = self.sampler_workers
+        return f"{self.drawn}, {workers} worker{'s' * (workers > 1)}" if workers else self.drawn
 
     @property
     def sampler_workers(self) -> int:

@@ -232,7 +232,7 @@ def link_traffic(run: Run) -> Grid:
         Column("high", "upper quartile", "B"),
     ]
     caption = "Bytes from host to device in an epoch: counted from the ids, and measured"
-    if run.sampling == "uva":
+    if run.drawn == "uva":
         caption += ". Measured bytes include reads of the graph, which are not counted"
     return grid("link-traffic", caption, columns, link_bytes(run))
 
