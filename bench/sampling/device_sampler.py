@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from gatherbench.bench.sampling.checks import check_fanouts, check_graph, check_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.splitmix import derive
+from gatherbench.kernels.host_memory import resident_copy
 from gatherbench.kernels.launch import architecture, launch_threads, load_from
 from gatherbench.kernels.mapped_memory import HostRegistration
 
@@ -63,8 +64,11 @@ class DeviceSampler:
     ) -> None:
         self.fanouts = check_fanouts(fanouts)
         self.num_nodes = check_graph(indptr, indices)
-        where = torch.device("cpu") if in_place else device
-        graph = [torch.from_numpy(np.array(part)).to(where) for part in (indptr, indices)]
+        parts: tuple[NDArray[np.int64], NDArray[Any]] = indptr, indices
+        if in_place:  # each on pages of its own, as a page is registered once
+            graph = [resident_copy(part[:, None], shared=True).view(-1) for part in parts]
+        else:
+            graph = [torch.from_numpy(np.array(part)).to(device) for part in parts]
         # For sample.cu's `first` and `base`. The checks below wait until it has been written.
         self._first = torch.zeros(self.num_nodes, dtype=torch.int64, device=device)
         self._base = 0
