@@ -62,7 +62,7 @@ def host_ranks(run: Run) -> pd.DataFrame:
         if not reason:
             before, after = work.get(one, {}), work.get(key, {})
             seconds, bound = epoch_of_ranks(
-                {stage: alone[one][stage] for stage in WORK},
+                _stages_s(alone[one]),
                 {stage: _more(before, after, metric) for stage, metric in WORK.items()},
                 cores_s[one],
                 ranks,
@@ -97,6 +97,12 @@ def epoch_of_ranks(
 
 def _key(row: Mapping[Any, Any]) -> tuple[str, str, str]:
     return row["workload"], row["strategy"], row["variant"]
+
+
+def _stages_s(row: Mapping[Any, Any]) -> dict[str, float]:
+    """Medians of the stages, and what they leave of the median epoch."""
+    stages = {stage: row[stage] for stage in WORK if stage != "other"}
+    return {**stages, "other": max(row["median"] - sum(stages.values()), 0.0)}
 
 
 def _on_host(row: Mapping[Any, Any]) -> bool:

@@ -53,18 +53,20 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
     """Epoch times, and beside them medians of each stage and of what is left (``other``), seconds.
 
     Columns as :func:`epoch_times`, and :data:`STAGES`, ``other``, and :data:`WITHIN_TRAIN`, which
-    ``train`` holds. A modelled epoch without stages is all ``other``.
+    ``train`` holds. What is left is that of each epoch, none where its stages overlapped, as they
+    can on a GPU: so the medians need not add up to the epoch's. A modelled epoch without stages is
+    all ``other``.
     """
     values = epoch_times(run).set_index(SERIES)
-    for stage, table in stage_times(run).items():
-        values[stage] = table.set_index(SERIES)["median"]
-    for stage in WITHIN_TRAIN:
-        part = run.values(stage, "wall_time", EPOCHS).groupby(SERIES).median()
-        # By the epochs' index, which pandas otherwise extends where it is empty.
-        values[stage] = part.reindex(values.index)
-    values[[*STAGES, *WITHIN_TRAIN]] = values[[*STAGES, *WITHIN_TRAIN]].fillna(0.0)
-    left = values["median"] - values[list(STAGES)].sum(axis=1)
-    values["other"] = left.where(left > ROUNDING * values["median"], 0.0)
+    whole = run.values("epoch", "wall_time", EPOCHS)
+    parts = {
+        stage: run.values(stage, "wall_time", EPOCHS).reindex(whole.index).fillna(0.0)
+        for stage in (*STAGES, *WITHIN_TRAIN)
+    }
+    left = whole - sum(parts[stage] for stage in STAGES)
+    parts["other"] = left.where(left > ROUNDING * whole, 0.0)
+    for stage, part in parts.items():
+        values[stage] = part.groupby(SERIES).median()
     return values.reset_index()
 
 

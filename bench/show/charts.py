@@ -72,7 +72,7 @@ LONGEST_WHISKER = 4.0
 
 
 def epoch_breakdown(run: Run) -> Chart:
-    """Epoch time by stage; ``other`` is what the stages' medians leave of the epoch's.
+    """Epoch time by stage; ``other`` is what the stages of an epoch leave of it.
 
     Of ranks that train together the exchange of gradients and the wait stand beside ``train``.
     """
@@ -81,7 +81,9 @@ def epoch_breakdown(run: Run) -> Chart:
     stages["train"] = (stages["train"] - stages[exchange].sum(axis=1)).clip(lower=0)
     colours = {stage: (stage, colour) for stage, colour in STAGE_COLOURS.items()}
     other = {"other": colours.pop("other")}
-    ahead = together = ""
+    ahead = together = overlapping = ""
+    if has_gpu(run):
+        overlapping = ", nor do a GPU’s stages, which can overlap"
     if run.sampler_workers:
         ahead = " “sample”: so it is of minibatches, which threads of their own had ready ahead."
     if exchange:
@@ -95,7 +97,9 @@ def epoch_breakdown(run: Run) -> Chart:
         "s",
         ident="stages",
         title="Where an epoch’s time goes",
-        reading="Medians of each stage; whiskers: quartiles of the whole epoch. "
+        reading="Medians of each stage, and of what an epoch’s stages leave of it (“other”); the "
+        "number and the whisker are the whole epoch’s median and quartiles. Medians need not add up"
+        f" to it{overlapping}. "
         "“fetch” is the time that the loop waited for rows: a strategy that fetches ahead shows "
         f"what it could not hide.{ahead}{together} Shorter is faster.{borrowed(run)}",
         quantity="time per epoch",

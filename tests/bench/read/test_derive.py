@@ -224,6 +224,26 @@ def test_an_observation_that_stands_twice_is_refused(make_run: MakeRun) -> None:
         epoch_times(load_run(folder))
 
 
+@pytest.mark.parametrize(("between", "other"), [((0.1, 0.2, 0.4), 0.2), ((0.1, -2.0, -1.0), 0.0)])
+def test_what_stages_leave_is_that_of_each_epoch(
+    make_run: MakeRun, between: tuple[float, ...], other: float
+) -> None:
+    """Medians of stages that take turns at being long leave far more; overlap leaves nothing."""
+    seconds = {"sample": (1, 1, 5), "fetch": (5, 1, 1), "train": (1, 5, 1)}
+    epochs = [sum(stage[n] for stage in seconds.values()) + between[n] for n in range(3)]
+    folder = make_run(series=PINNED_ONLY, repeats=1, epochs=3)
+
+    def change(row: dict[str, str]) -> None:
+        times = {**seconds, "epoch": epochs}.get(row["stage"])
+        if row["metric"] == "wall_time" and times:
+            row["value"] = repr(times[int(row["epoch"])])
+
+    edit(folder, change)
+    found = of(stage_breakdown(load_run(folder)), "cpu_gather", "pinned")
+    assert found[list(seconds)].tolist() == [1, 1, 1]
+    assert found["other"] == pytest.approx(other)
+
+
 def test_rounding_is_no_stage(make_run: MakeRun) -> None:
     """A modelled epoch is the sum of its stages, to the last digit but one."""
     folder = make_run(series=PINNED_ONLY)
