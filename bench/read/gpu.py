@@ -36,12 +36,17 @@ def link_rate(run: Run) -> tuple[float | None, str]:
 def block_values(run: Run, quantity: str) -> pd.Series[float]:
     """The GPU's energy an epoch (``energy``, J) or mean power (``power``, W) of each case.
 
-    Indexed by :data:`gatherbench.bench.run.rows.SERIES` and repeat; cases without a reading
-    are left out.
+    ``time`` is how long an epoch took while its energy was read, s: these can be other epochs than
+    the timed ones. Indexed by :data:`gatherbench.bench.run.rows.SERIES` and repeat; cases without a
+    reading are left out.
     """
     blocks = _blocks(run)
-    values = blocks["gpu_energy"] / blocks["epochs" if quantity == "energy" else "window_time"]
-    return values.dropna().rename(quantity)
+    part, of = {
+        "energy": ("gpu_energy", "epochs"),
+        "power": ("gpu_energy", "window_time"),
+        "time": ("window_time", "epochs"),
+    }[quantity]
+    return (blocks[part] / blocks[of])[blocks["gpu_energy"].notna()].rename(quantity)
 
 
 def gpu_energy(run: Run) -> pd.DataFrame:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.plan.workload import workload_names
 from gatherbench.bench.read.disturbance import mark_disturbed
-from gatherbench.bench.run.agreement import without_wrong, wrong_cases
+from gatherbench.bench.run.agreement import without_wrong
 from gatherbench.bench.run.guards import is_running
 from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, SERIES, Row
 from gatherbench.bench.run.samples import SAMPLE_COLUMNS, SAMPLES_FILE
@@ -190,11 +190,8 @@ def run_of(
 
     What wrong cases measured is left out.
     """
-    wrong = wrong_cases(rows)
-    if wrong:
-        cases = pd.MultiIndex.from_frame(samples[["workload", "strategy", "variant", "repeat"]])
-        samples = samples[~cases.isin(list(wrong))].reset_index(drop=True)
     table = table_of(without_wrong(rows))
+    samples = of_measured(table, samples)
     of_a_case = table["workload"] != ""
     whole, table = table[~of_a_case].reset_index(drop=True), table[of_a_case]
     fields = pd.DataFrame(
@@ -208,6 +205,14 @@ def run_of(
     one_rank = table["rank"] >= 0
     ranks, table = table[one_rank].reset_index(drop=True), table[~one_rank].reset_index(drop=True)
     return Run(folder, plan, env, mark_disturbed(table, env), samples, whole, ranks, going)
+
+
+def of_measured(rows: pd.DataFrame, series: pd.DataFrame) -> pd.DataFrame:
+    """The lines of the cases whose epochs are in the table: not of those wrong or cut off."""
+    case = ["workload", "strategy", "variant", "repeat"]
+    epochs = rows[(rows["stage"] == "epoch") & (rows["basis"] == "measured")]
+    known = pd.MultiIndex.from_frame(series[case]).isin(epochs.set_index(case).index)
+    return series[known].reset_index(drop=True)
 
 
 def table_of(rows: Iterable[Row]) -> pd.DataFrame:

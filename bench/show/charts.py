@@ -342,12 +342,14 @@ def _unmeasured(
     found = defaultdict[str, dict[Names, str]](dict)
     measured, bad = _ended(run)
     there = set(table[SERIES[:3]].itertuples(index=False, name=None))
-    for workload, *names in measured:
-        if (workload, *names) not in there:
-            found[workload][names[0], names[1]] = absent
+    for workload, strategy, variant in measured:
+        if (workload, strategy, variant) not in there:
+            found[workload][strategy, variant] = absent
     for b in bad:
         some = "" if b["repeats"] == b["of"] else f"{b['repeats']} of {b['of']} repeats "
-        found[b["workload"]][b["strategy"], b["variant"]] = f"{some}{b['status']}: {b['reason']}"
+        names = b["strategy"], b["variant"]
+        # What is not there of a repeat that was measured has a reason of its own.
+        found[b["workload"]].setdefault(names, f"{some}{b['status']}: {b['reason']}")
     return found
 
 

@@ -13,7 +13,7 @@ from gatherbench.bench.read.accuracy import accuracy_over_time as scores_over_ti
 from gatherbench.bench.read.accuracy import alike
 from gatherbench.bench.read.epochs import sort_series
 from gatherbench.bench.read.gpu import DIRECTIONS, link_rate, link_rates
-from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.tables import Run, of_measured
 from gatherbench.bench.read.units import bytes_in_words, quantity
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.run.samples import load_timeline
@@ -190,7 +190,8 @@ def _polled(
         points_of: what is drawn of the readings of one metric in one epoch, in the order of time.
         legend: metrics → what they are called, and their colours.
     """
-    timeline = load_timeline(run.folder).sort_values("time_s", kind="stable")
+    timeline = of_measured(run.rows, load_timeline(run.folder))
+    timeline = timeline.sort_values("time_s", kind="stable")
     timeline = timeline[timeline["metric"].isin(list(legend))]
     lines: dict[Series, Line] = {}
     for case, epoch in timeline.groupby([*SERIES[:3], "repeat", "epoch"]):

@@ -38,6 +38,7 @@ KINDS = MappingProxyType({"host": "measured, host", "cuda": "measured, GPU"})
 _SAVED = {
     "epoch": ("epoch", "wall_time", "epoch time"),
     "cpu": ("epoch", "cpu", "core-seconds"),
+    "metered": ("energy", "time", "epoch time while power and energy were read"),
     "power": ("energy", "power", "power of the GPU"),
     "energy": ("energy", "energy", "energy of the GPU"),
 }

@@ -132,6 +132,17 @@ def test_bars_are_as_long_as_the_energy_and_the_missing_is_named(run: Run) -> No
     assert gpu_mean_power(run).panels[0].lines[0].text == "210 W"
 
 
+def test_a_repeat_without_energy_has_a_reason_of_its_own(make_run: MakeRun) -> None:
+    """That the other repeats have not been run is none for the one that has."""
+    folder = make_run(series=SERIES[:1], backend="cuda", repeats=2)
+    rows = (folder / "rows.csv").read_text().splitlines(keepends=True)
+    names = rows[0].strip().split(",")
+    first = [r for r in rows[1:] if r.split(",")[names.index("repeat")] == "0"]
+    (folder / "rows.csv").write_text("".join([rows[0], *first]))
+    (line,) = gpu_energy_per_epoch(load_run(folder)).panels[0].lines
+    assert line.missing == "no_device: none here"
+
+
 def write_timeline(folder: Path, *points: tuple[Any, ...]) -> None:
     """Points: strategy, variant, epoch, metric, seconds and bytes."""
     rows = [(WORKLOAD, s, v, 0, epoch, m, "B", at, value) for s, v, epoch, m, at, value in points]
@@ -157,6 +168,17 @@ def test_rates_are_differences_between_readings() -> None:
     rates = link_rates(points)
     assert rates["rate"].tolist() == [2e9, 6e9]
     assert rates["begin_s"].tolist() == [0.0, 0.5]
+
+
+def test_of_a_case_that_was_cut_off_nothing_is_drawn(folder: Path) -> None:
+    """Its readings may lie there, and no row of the table stands behind them."""
+    write_timeline(folder, *traffic("cpu_gather", "aligned_zero_copy"))
+    rows = (folder / "rows.csv").read_text().splitlines(keepends=True)
+    (folder / "rows.csv").write_text("".join(r for r in rows if ",aligned_zero_copy," not in r))
+    run = load_run(folder)
+    drawn = {line.name for line in pcie_over_time(run).panels[0].lines if not line.missing}
+    assert drawn == {"cpu_gather"}
+    assert set(run.samples["strategy"]) == {"cpu_gather", "async_zero_copy"}
 
 
 def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder: Path) -> None:

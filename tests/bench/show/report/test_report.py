@@ -282,6 +282,7 @@ def test_what_a_path_saves_stands_beside_what_was_published(make_run: MakeRun) -
     )
     assert (cells["strategy"], cells["kind"]) == ("aligned_zero_copy", "measured, GPU")
     assert cells["epoch time, %"] == "-60.0"  # 0.8 s after 2.0 s
+    assert cells["epoch time while power and energy were read, %"] == "-50.0"  # 1.0 s after 2.0 s
     assert cells["power of the GPU, %"] == "-20.0"  # 200 W after 250 W
     assert cells["energy of the GPU, %"] == "-60.0"
     assert bound["energy of the GPU, %"] == "0", "two millionths less are no saving"
