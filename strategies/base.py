@@ -310,6 +310,15 @@ class Strategy(ABC):
         return False
 
     @property
+    def managed(self) -> bool:
+        """Whether the GPU reads a managed copy of the table, which lies beside it on the host.
+
+        Such a copy is refused beyond :data:`~gatherbench.kernels.mapped_memory.MANAGED_SHARE` of
+        the GPU's free memory.
+        """
+        return getattr(self, "memory", "") == "managed"
+
+    @property
     def lookahead(self) -> int:
         """How many minibatches the opened path fetches ahead: its :attr:`Fetcher.lookahead`."""
         return 0

@@ -193,17 +193,19 @@ def _undecided(contest: _Contest, on: str) -> str:
 
 def _bound(contests: Sequence[_Contest], several: bool) -> Iterator[str]:
     """How far the upper bound is: not decided where it is not above what it bounds."""
-    reached: dict[tuple[str, str], list[_Contest]] = {}
+    reached: dict[tuple[str, str, str], list[_Contest]] = {}
     doubtful: list[_Contest] = []
+    ends = {"FAST": "", "SAME": ", level with what it bounds"}
     for contest in contests:
         best = contest.times[contest.rivals()[0]]
         for name in contest.bounds:
-            above = judge(contest.over(contest.times[name], best)).word in ("FAST", "SAME")
-            mine = reached.setdefault((name, contest.reference), []) if above else doubtful
+            end = ends.get(judge(contest.over(contest.times[name], best)).word)
+            key = (name, contest.reference, end or "")
+            mine = doubtful if end is None else reached.setdefault(key, [])
             mine.append(contest)
-    for (name, _), mine in reached.items():
+    for (name, _, end), mine in reached.items():
         ratios = _speeds(mine, name)
-        yield f"{BOUND}, the upper bound, reached {ratios}{_on(mine, several)}"
+        yield f"{BOUND}, the upper bound, reached {ratios}{_on(mine, several)}{end}"
     if doubtful:
         yield f"{BOUND}, the upper bound, is not decided{_on(doubtful, several)}:" + (
             " it came out no faster than what it bounds"

@@ -223,6 +223,21 @@ def test_memory_that_a_path_needs(
         assert ahead == pytest.approx(sizes.rows * 400)
 
 
+@pytest.mark.parametrize(("share", "fits"), [(0.49, True), (0.51, False)])
+def test_a_managed_copy_wants_half_of_the_gpu_memory_free(share: float, fits: bool) -> None:
+    """Beyond that ``skip`` refuses it, so it must not be what is recommended."""
+    table = SMALL.graph.table_bytes
+    profile = load_profile("nvidia-h200").with_constant("gpu.memory", table / share, "made up")
+    advice = advice_on(replace(SMALL, gpus=2), profile)
+    every = [o for o in (*advice.ranked, *advice.unranked) if o.strategy == "aligned_zero_copy"]
+    (managed,) = (option for option in every if "managed" in option.variant)
+    (given,) = (option for option in every if option.variant == "given")
+    assert (managed.fits, managed in advice.ranked) == (fits, fits)
+    assert ("more than 50% of the GPU's" in managed.reason) is not fits
+    assert (given.fits, given.pinned_bytes, managed.pinned_bytes) == (True, table, 0)
+    assert managed.host_bytes - given.host_bytes == 2 * table  # a copy for each GPU
+
+
 def test_json_says_all_that_the_table_says() -> None:
     advice = advice_on(LARGE)
     said = json.loads(json.dumps(to_json(advice)))
