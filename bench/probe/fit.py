@@ -207,8 +207,8 @@ def fit_requests(
 
     The profile's other constants stay as they are, but for the rate of page visits. ``visits`` is
     that of the narrowest rows, if they are bound by it and not by requests in flight: it is taken
-    where the model then misses the gathers by half as much or less. An H200 read 110 M rows a
-    second over 1 GiB whether they were of 4 B or of 400, with one request each or with four.
+    where the model then misses the gathers by half as much or less. An H200 read 110 to 116 M
+    rows a second over 1 GiB, of 4 to 400 B, with one request each or with four.
     """
     found = _fit_requests(profile, gathers, SPECS[VISITS_KEY].high)
     if visits is None:
