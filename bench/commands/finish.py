@@ -20,6 +20,7 @@ from gatherbench.bench.run.store import RunStore, write_atomically
 from gatherbench.bench.show.figures.draw import save_all
 from gatherbench.bench.show.report.page import FILE_NAME, write_report
 from gatherbench.bench.show.run import render
+from gatherbench.bench.show.sentences.provenance import modelled_for
 
 
 def finish(store: RunStore, out: Console, err: Console) -> bool:
@@ -44,9 +45,13 @@ def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Consol
         OSError: the profile cannot be kept in the folder.
     """
     with only_one(store.folder):
-        load_run(store.folder)  # refuse what cannot be read before anything is replaced
+        # Refuses what cannot be read before anything is replaced.
+        others = set(modelled_for(load_run(store.folder))) - {profile.name}
         write_atomically(store.profile_file, profile.to_toml())
         predicted = _predicted(store, err)
+    if others and predicted:
+        said = f"for {profile.name}, in place of those for {', '.join(sorted(others))}"
+        out.print(f"The run's predictions are now {said}: a copy of its folder keeps both.\n")
     # Beyond the lock, by which what is shown would take the run for one that is still going.
     return _shown(store, out, err) and predicted
 

@@ -63,6 +63,8 @@ def test_a_run_is_predicted_for_another_machine(folder: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "modelled for" in done.stdout
     assert f"report    {folder / 'report.html'}" in done.stdout
+    assert "now for h200-sxm-pcie5, in place of those for a100-pcie4: a copy" in done.stdout
+    assert "in place of" not in invoke(folder, "--profile", "h200-sxm-pcie5").stdout
     assert machines(folder) == {"h200-sxm-pcie5"}
     assert load_run(folder).machine == machine, "which measured it"
     assert load_profile(folder / "profile.toml") == load_profile("h200-sxm-pcie5")
