@@ -152,7 +152,8 @@ class Fetcher(Observed, ABC):
     def submit(self, ids: Tensor) -> Ticket:
         """Start fetching the rows ``ids`` (``[B]``, int32 or int64).
 
-        The ids may be changed as soon as this returns: a fetch that goes on holds a copy.
+        The ids may be changed as soon as this returns: a fetch that goes on holds a copy. The path
+        itself leaves them as they are.
 
         Raises:
             TypeError: ids are no tensor of int32 or int64.

@@ -107,13 +107,14 @@ def check_pipeline(strategy: Strategy, device: torch.device) -> None:
         share = strategy.gpu_share
         beside = strategy.lookahead > 0 or share == 0
         _require(strategy, 0 <= share < 1 and beside, f"it takes {share} of a GPU from training")
-        for count in (5, 200, 3, 0, 411, 410, 64):
+        for count in (5, 200, 3, 0, 411, 410, 64, 5000):
             flight: list[tuple[Tensor, Ticket]] = []
             for more in range(fetcher.lookahead + 1):
                 ids = torch.randint(0, NUM_ROWS, (count + more,), generator=generator)
                 given = _on(fetcher, ids.clone())
                 fetcher.announce(given)
                 flight.append((ids, fetcher.submit(given)))
+                _require(strategy, torch.equal(given.cpu(), ids), "the ids were changed")
                 given.zero_()
             results = [ticket.result() for _, ticket in flight]
             for k, ((ids, ticket), rows) in enumerate(zip(flight, results, strict=True)):
@@ -208,6 +209,9 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
         arriving = path.arriving_bytes
         said = f"{name} ids: {arriving} B of rows arrive, and {payload} B are wanted"
         _require(strategy, arriving == payload, said)
+        written, read = path.cpu_write_bytes, path.cpu_read_bytes
+        said = f"{name} ids: the CPU writes {written} B and reads {read} B"
+        _require(strategy, written <= read, said)
         distinct = len(set(ids.tolist()))
         from_gpu = path.gpu_memory_bytes - (ids.numel() - distinct) * row_bytes
         _require(

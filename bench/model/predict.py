@@ -23,7 +23,7 @@ from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.declared_rows import PATH_METRICS, TRAINING_METRICS
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.store import RunStore
+from gatherbench.bench.run.store import CHECK_STAGE, RunStore
 from gatherbench.bench.run.training_cost import TrainingCost
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import DataPath
@@ -79,6 +79,7 @@ class Series:
 def series_of(run: Run, profile: LinkProfile) -> list[Series]:
     """Every series of the run's plan, ready to be predicted with ``profile``."""
     tables = run.select(stage="setup", metric="table").groupby("workload")["value"].max()
+    wrong = run.select(stage=CHECK_STAGE, status="failed").groupby(KEYS)["reason"].first()
     host = _Host(run)
     planned: dict[Key, Mapping[str, Any]] = {
         (case["workload"], case["strategy"], case["variant"]): case for case in run.plan["cases"]
@@ -89,6 +90,8 @@ def series_of(run: Run, profile: LinkProfile) -> list[Series]:
         ranks = (fields.get("gpus", 1), fields.get("nodes", 1))  # plans were written before them
         facts = host.declared.get(key, {})
         missing, depth = _refused(case)
+        if key in wrong.index:
+            missing = f"the case was found wrong: {wrong[key]}"
         if missing is None and (not facts.keys() >= _NEEDED or key[0] not in tables):
             missing = _why(run, key)
         if missing is not None:

@@ -65,16 +65,19 @@ class Witness:
 
     Attributes:
         rows: how many have been compared.
+        device: where they have to lie.
+        draw: decides what is looked at.
+        aside_bytes: up to here rows are put aside.
     """
 
     def __init__(self, table: Tensor, device: torch.device) -> None:
         self.rows = 0
-        self._table, self._device, self._draw = table, device, Random()
-        self._aside_bytes = min(_ASIDE_BYTES, int(_ASIDE_SHARE * available_bytes()))
+        self.device, self.draw, self._table = device, Random(), table
+        self.aside_bytes = min(_ASIDE_BYTES, int(_ASIDE_SHARE * available_bytes()))
 
     def spots(self, when: str, batches: int) -> AbstractContextManager[Watch]:
         """As :meth:`everything`, of a few rows of some of so many minibatches."""
-        drawn = set(self._draw.sample(range(batches), min(SPOT_BATCHES, batches)))
+        drawn = set(self.draw.sample(range(batches), min(SPOT_BATCHES, batches)))
         return self.everything(when, chosen=drawn.__contains__, rows=SPOT_ROWS)
 
     @contextmanager
@@ -96,41 +99,15 @@ class Witness:
             WrongRowsError: on leaving the block; says ``when``, and names the minibatch, the row
                 and the column of the first difference.
         """
-        looks, aside, begin = [first], list[_Aside](), self._draw.randrange(2)
+        look = _Look(self, when, first, chosen, rows)
+        yield look
+        look.compare()
 
-        def compare() -> None:
-            while looks:
-                looks.pop()()
-            for seen in aside:
-                self._compare(seen, when)
-            aside.clear()
-
-        @contextmanager
-        def looked_at(number: int, batch: MiniBatch, x: Tensor) -> Iterator[None]:
-            if x.device.type != self._device.type:
-                raise WrongRowsError(f"minibatch {number} lies on {x.device}, not {self._device}")
-            late = (begin + number) % 2
-            if late:
-                yield
-            ids = batch.input_ids
-            stride = max(1, len(ids) // rows) if rows else 1
-            start = self._draw.randrange(stride)
-            copy = x[start::stride].clone(memory_format=torch.contiguous_format)
-            numbers = range(start, len(ids), stride)
-            aside.append(_Aside(number, numbers, ids[start::stride], copy))
-            if not late:
-                del x  # to be freed by the step, as ever
-                yield
-            if sum(seen.rows.nbytes for seen in aside) > self._aside_bytes:
-                compare()
-
-        def watch(number: int, batch: MiniBatch, x: Tensor) -> AbstractContextManager[object]:
-            return looked_at(number, batch, x) if chosen(number) else nullcontext()
-
-        yield watch
-        compare()
-
-    def _compare(self, seen: _Aside, when: str) -> None:
+    def compare(self, seen: _Aside, when: str) -> None:
+        """
+        Raises:
+            WrongRowsError: these are not the rows of the table.
+        """
         rows, table, ids = seen.rows.cpu(), self._table, seen.ids
         blocks = zip(torch.split(rows, _BLOCK), torch.split(ids, _BLOCK), strict=False)
         alike = (rows.dtype, rows.shape) == (table.dtype, (len(ids), *table.shape[1:]))
@@ -141,6 +118,63 @@ class Witness:
             difference = same_bytes(rows, reference_gather(table, ids), seen.numbers)
             raise WrongRowsError(f"minibatch {seen.batch} of the trace, {when}: {difference}")
         self.rows += len(ids)
+
+
+class _Look(Watch):
+    """What one epoch shows a witness, who compares it when memory is short, and at its end."""
+
+    def __init__(
+        self,
+        witness: Witness,
+        when: str,
+        first: Callable[[], None],
+        chosen: Callable[[int], bool],
+        rows: int | None,
+    ) -> None:
+        self._witness, self._when, self._chosen, self._rows = witness, when, chosen, rows
+        self._looks, self._aside = [first], list[_Aside]()
+        self._begin = witness.draw.randrange(2)
+        #: The rows of a minibatch that are looked at, and their ids before a path had them.
+        self._handed: dict[int, tuple[range, Tensor]] = {}
+
+    def handed(self, number: int, ids: Tensor) -> None:
+        if self._chosen(number):
+            stride = max(1, len(ids) // self._rows) if self._rows else 1
+            numbers = range(self._witness.draw.randrange(stride), len(ids), stride)
+            self._handed[number] = numbers, ids[numbers.start :: stride].clone()
+
+    def looked_at(self, number: int, ids: Tensor, x: Tensor) -> AbstractContextManager[object]:
+        handed = self._handed.pop(number, None)
+        return nullcontext() if handed is None else self._put_aside(number, ids, x, *handed)
+
+    @contextmanager
+    def _put_aside(
+        self, number: int, ids: Tensor, x: Tensor, numbers: range, before: Tensor
+    ) -> Iterator[None]:
+        device = self._witness.device
+        if x.device.type != device.type:
+            raise WrongRowsError(f"minibatch {number} lies on {x.device}, not {device}")
+        late = (self._begin + number) % 2
+        if late:
+            yield
+        if not torch.equal(ids[numbers.start :: numbers.step], before):
+            said = f"minibatch {number} of the trace, {self._when}"
+            raise WrongRowsError(f"{said}: the path changed the ids that it was handed")
+        copy = x[numbers.start :: numbers.step].clone(memory_format=torch.contiguous_format)
+        self._aside.append(_Aside(number, numbers, before, copy))
+        if not late:
+            del x  # to be freed by the step, as ever
+            yield
+        if sum(seen.rows.nbytes for seen in self._aside) > self._witness.aside_bytes:
+            self.compare()
+
+    def compare(self) -> None:
+        """Everything that was put aside."""
+        while self._looks:
+            self._looks.pop()()
+        for seen in self._aside:
+            self._witness.compare(seen, self._when)
+        self._aside.clear()
 
 
 class Untrained:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,16 +25,21 @@ from gatherbench.strategies.base import Fetcher, Ticket
 
 STAGES = ("sample", "fetch", "train")
 
-#: Looks at a minibatch, by its number in the epoch, and at its rows: opened before the step that
-#: trains on them and closed after it, both outside the times of the stages.
-Watch = Callable[[int, MiniBatch, Tensor], AbstractContextManager[object]]
-
 _NOTHING = nullcontext()
 
 
-def unwatched(_number: int, _batch: MiniBatch, _x: Tensor) -> AbstractContextManager[object]:
-    """Nobody looks."""
-    return _NOTHING
+class Watch:
+    """Looks at minibatches, by their number in the epoch, outside the times of the stages: not."""
+
+    def handed(self, number: int, ids: Tensor) -> None:
+        """Before a path sees the ids, which it might change."""
+
+    def looked_at(self, number: int, ids: Tensor, x: Tensor) -> AbstractContextManager[object]:
+        """Opened before the step that trains on the rows ``x``, and closed after it."""
+        return _NOTHING
+
+
+UNWATCHED = Watch()
 
 
 class Steps(Protocol):
@@ -135,7 +140,7 @@ def run_epoch(
     fetcher: Fetcher,
     trainer: Steps,
     mark: Mark = unmarked,
-    watch: Watch = unwatched,
+    watch: Watch = UNWATCHED,
     group: Alone = ALONE,
 ) -> EpochTimes:
     """Fetch and train on every minibatch once.
@@ -144,7 +149,7 @@ def run_epoch(
         batches: the time that the loop waits for one counts as ``sample``: that of drawing it,
             or what is left of that where others draw ahead.
         mark: opens a range of each stage's name for a profiler.
-        watch: sees the rows of each minibatch.
+        watch: sees the ids of each minibatch, and the rows.
         group: the processes that train together; all begin at once.
     """
     on_cuda = fetcher.device.type == "cuda"
@@ -163,6 +168,7 @@ def run_epoch(
         if batch is None:
             return False
         clock.add("sample", drawn, time.perf_counter() - begin)
+        watch.handed(drawn, batch.input_ids)
         if fetcher.announced:
             with mark("fetch"), clock.stage("fetch", drawn):
                 fetcher.announce(batch.input_ids.to(fetcher.ids_device))
@@ -193,7 +199,8 @@ def run_epoch(
         number, batch, ticket = in_flight.popleft()
         with mark("fetch"), clock.stage("fetch", number):
             x = ticket.result()
-        with watch(number, batch, x), mark("train"), clock.stage("train", number):
+        looked_at = watch.looked_at(number, batch.input_ids, x)
+        with looked_at, mark("train"), clock.stage("train", number):
             losses.append(trainer.step(x, batch))
             del x, batch, ticket  # freeing a minibatch takes time: the step's, not the loop's
         advance()

@@ -42,12 +42,12 @@ from gatherbench.bench.run.group import (
 )
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import (
+    UNWATCHED,
     CudaClock,
     EpochTimes,
     HostClock,
     Watch,
     run_epoch,
-    unwatched,
 )
 from gatherbench.bench.run.models import Trainer, build_model, to_device
 from gatherbench.bench.run.nvtx import TRACE_BATCHES, Mark, nvtx_session, unmarked, write_trace
@@ -265,7 +265,7 @@ class _Training:
         return run_epoch(batches, self.fetcher, self.trainer, mark, watch, self.group)
 
     def _further_epoch(self) -> None:
-        self._epoch(self.epochs.further(), unmarked, unwatched)
+        self._epoch(self.epochs.further(), unmarked, UNWATCHED)
 
     def _measured_epoch(self, number: int, recorder: Recorder, mark: Mark) -> None:
         """Run it with the meters open, and write what it took."""

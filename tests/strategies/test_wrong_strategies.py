@@ -75,7 +75,7 @@ class OneBuffer(RightFetcher):
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         super().__init__(features, device)
-        self.buffer = torch.empty((4096, self.row_width), dtype=self.dtype)
+        self.buffer = torch.empty((8192, self.row_width), dtype=self.dtype)
 
     def rows(self, ids: Tensor) -> Tensor:
         out = self.buffer[: ids.numel()]
@@ -167,6 +167,11 @@ def spoils_the_table(self: RightFetcher, ids: Tensor) -> Tensor:
     return rows
 
 
+def sorts_the_ids_of_the_caller(self: RightFetcher, ids: Tensor) -> Tensor:
+    """Of large minibatches, to read the table in order."""
+    return self.table[ids.copy_(ids.sort().values) if len(ids) > 2000 else ids]
+
+
 def loses_nan_payloads(self: RightFetcher, ids: Tensor) -> Tensor:
     rows = self.table[ids]
     if not rows.is_floating_point():
@@ -185,7 +190,13 @@ WRONG_ROWS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "elsewhere": lambda self, ids: self.table[ids].to("meta"),
     **{
         made.__name__: made
-        for made in (truncated_tail, truncated_batch, spoils_the_table, loses_nan_payloads)
+        for made in (
+            truncated_tail,
+            truncated_batch,
+            spoils_the_table,
+            sorts_the_ids_of_the_caller,
+            loses_nan_payloads,
+        )
     },
 }
 WRONG_FETCHERS: dict[str, type[Fetcher]] = {
@@ -294,6 +305,14 @@ class LearnsWithoutAWord(Made):
 
 
 @dataclass(frozen=True)
+class WritesWhatNobodyReads(Made):
+    """The CPU writes rows that it says it does not read."""
+
+    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
+        return replace(super().data_path(ids, row_bytes), cpu_read_bytes=0)
+
+
+@dataclass(frozen=True)
 class StalePingPong(Made):
     """Has one batch ahead and one buffer for both."""
 
@@ -303,6 +322,7 @@ class StalePingPong(Made):
 
 WRONG_STRATEGIES = [
     StalePingPong,
+    WritesWhatNobodyReads,
     KnowsWhatIsMeasured,
     OpensWithoutAGraph,
     LearnsWithoutAWord,

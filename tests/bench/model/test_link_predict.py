@@ -115,6 +115,16 @@ def epochs(run: Run, profile: LinkProfile) -> dict[str, float | None]:
     return {one.strategy: epoch.epoch_s.value for one, (epoch, *_) in found}
 
 
+def test_of_what_was_found_wrong_nothing_is_predicted(tmp_path: Path, profile: LinkProfile) -> None:
+    run = make_run(tmp_path)
+    rows = run.rows.copy()
+    one = (rows["strategy"] == "by_cpu") & (rows["stage"] == "case")
+    rows.loc[one, ["stage", "metric", "status", "reason"]] = ("check", "rows", "failed", "row 7")
+    found = {one.strategy: one.missing for one in series_of(replace(run, rows=rows), profile)}
+    assert found.pop("by_cpu") == "the case was found wrong: row 7"
+    assert not any(found.values())
+
+
 def test_what_is_borrowed_comes_from_cases_without_other_work(
     tmp_path: Path, profile: LinkProfile
 ) -> None:

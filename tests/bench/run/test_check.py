@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -16,7 +18,6 @@ from gatherbench.bench.run.check import (
 )
 from gatherbench.bench.run.loop import Watch
 from gatherbench.bench.run.rows import RowMaker
-from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.strategies.base import Fetcher, Residency, Ticket
 
 MAKE = RowMaker("run", "c", "m", "cuda", "w", "d", "aligned_zero_copy", "given", 0)
@@ -70,8 +71,11 @@ CPU = torch.device("cpu")
 TABLE = torch.arange(400.0).reshape(200, 2)
 
 
-def look(watch: Watch, number: int, ids: torch.Tensor, x: torch.Tensor) -> None:
-    with watch(number, MiniBatch(ids, (), (len(ids),)), x):
+def look(
+    watch: Watch, number: int, ids: torch.Tensor, x: torch.Tensor | Callable[[], torch.Tensor]
+) -> None:
+    watch.handed(number, ids)
+    with watch.looked_at(number, ids, x if isinstance(x, torch.Tensor) else x()):
         pass
 
 
@@ -128,6 +132,18 @@ def test_large_minibatches_are_compared_to_their_last_byte(monkeypatch) -> None:
         Witness(TABLE, CPU).everything("before timing") as watch,
     ):
         look(watch, 0, ids, wrong)
+
+
+@pytest.mark.parametrize("all_rows", [True, False])
+def test_a_path_that_changes_the_ids_it_was_handed_is_wrong(all_rows: bool) -> None:
+    """Its rows are those of the ids as they are then, and not those of the minibatch."""
+    witness, ids = Witness(TABLE, CPU), torch.arange(100)
+    watched = witness.everything("in the warm-up") if all_rows else witness.spots("in epoch 1", 1)
+    with (
+        pytest.raises(WrongRowsError, match=r"^minibatch 0 of .*: the path changed the ids that"),
+        watched as watch,
+    ):
+        look(watch, 0, ids, lambda: TABLE[ids.fill_(7)])
 
 
 def test_rows_that_lie_elsewhere_are_wrong() -> None:

@@ -150,6 +150,13 @@ class DuringTimedEpochs(Right):
         return torch.zeros_like(rows) if timed else rows
 
 
+class SortsTheIds(Right):
+    """Of the caller, from the warm-up on: then the rows are right for ids that are not."""
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        return super()._submit(ids.copy_(ids.sort().values) if self.number >= CHECKED else ids)
+
+
 class AfterTheLastEpoch(Right):
     def spoilt(self, rows: Tensor) -> Tensor:
         return torch.zeros_like(rows) if self.number > CHECKED + 3 * EPOCH else rows
@@ -229,6 +236,7 @@ def test_after_the_last_epoch_fetches_are_beside_training_too(make_job, monkeypa
             r"minibatch 1 .*, in the warm-up: row 7, column 20: .* \(1 of \d+ rows differ",
         ),
         (DuringTimedEpochs, 2, "in epoch 0: row"),
+        (SortsTheIds, 2, "minibatch 0 .*, in the warm-up: the path changed the ids that"),
         (AfterTheLastEpoch, 2, "minibatch 0 .*after the last epoch: row 0"),
     ],
 )
