@@ -66,8 +66,8 @@ figures: $(READY) ## execute the notebooks on what is in RESULTS (SYNC=1: after 
 
 HOST_BENCHMARKS = $(PY) -m pytest bench/regress -o python_files='bench_*.py' -o addopts='--import-mode=importlib'
 
-regress-against: $(READY) ## host-side times of this tree beside a commit's, in one run (BASE=REF, BUDGET=270)
-	$(PY) -m gatherbench.bench.regress.against $(BASE) $(if $(filter command% env%,$(origin BUDGET)),--budget $(BUDGET))
+regress-against: $(READY) ## host-side times of this tree beside a commit's, in one run (BASE=REF, BUDGET=270, ONLY=WORD)
+	$(PY) -m gatherbench.bench.regress.against $(BASE) $(if $(filter command% env%,$(origin BUDGET)),--budget $(BUDGET)) $(if $(ONLY),--only '$(ONLY)')
 
 regress: regress-code ## host-side times beside the run before, for days or library versions between, on a quiet machine
 	$(HOST_BENCHMARKS) --benchmark-only --benchmark-storage=file://.benchmarks --benchmark-save=host \

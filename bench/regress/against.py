@@ -35,9 +35,11 @@ from rich.table import Table
 
 from gatherbench.bench.meters.cpu import OtherWork
 from gatherbench.bench.regress.blocks import (
+    MIN_PAIRS,
     THRESHOLD,
     Record,
     Verdict,
+    cost_s,
     judge_all,
     records_of,
     run_pair,
@@ -179,8 +181,13 @@ def _print(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict])
     counts = Counter(verdict.word for verdict in verdicts)
     out.print(", ".join(f"{count} {word}" for word, count in counts.items()), highlight=False)
     if counts["AMBIGUOUS"]:
+        running = [record for record in records if record.runs]
+        need = MIN_PAIRS * cost_s(running) / 60
         out.print(
-            "AMBIGUOUS: take a larger budget, or a machine with less other work", style="yellow"
+            f"AMBIGUOUS: take a larger budget ({MIN_PAIRS} pairs of all {len(running)} need some"
+            f" {need:.0f} minutes here), a machine with less other work, or a part of them: --only"
+            " WORD",
+            style="yellow",
         )
 
 

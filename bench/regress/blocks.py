@@ -236,17 +236,17 @@ def worth_more(records: Sequence[Record], left_s: float, threshold: float) -> li
     """
     runnable = [record for record in records if record.runs]
     if any(len(record.samples) < MIN_PAIRS for record in runnable):
-        return runnable if _cost_s(runnable) <= left_s else []
+        return runnable if cost_s(runnable) <= left_s else []
     family = len(runnable)
     doubtful = [r for r in runnable if judge(r, family, threshold).word != "SAME"]
     chosen = [record for record in doubtful if len(record.samples) < MOST_PAIRS]
     chosen.sort(key=_evidence, reverse=True)
-    while chosen and _cost_s(chosen) > left_s:
+    while chosen and cost_s(chosen) > left_s:
         chosen.pop()
     return [record for record in records if record in chosen]
 
 
-def _cost_s(records: Sequence[Record]) -> float:
+def cost_s(records: Sequence[Record]) -> float:
     """What a pair of processes will take for these, by what the last one took."""
     return START_S + sum(record.pair_s for record in records)
 

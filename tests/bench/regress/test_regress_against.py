@@ -5,6 +5,7 @@ What the rule says, and how often it errs, is seen on a simulated machine.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from gatherbench.bench.regress import against, blocks, sides
 from gatherbench.bench.regress.blocks import (
@@ -259,6 +261,16 @@ def test_too_few_pairs_decide_nothing() -> None:
     verdict = judge(sampled("x", [1.0] * (MIN_PAIRS - 1)), 1)
     assert (verdict.word, verdict.reason) == ("AMBIGUOUS", "5 of at least 6 pairs")
     assert judge(sampled("x", [1.0] * MIN_PAIRS), 1).word == "SLOW"
+
+
+def test_where_nothing_could_be_judged_the_time_that_it_needs_is_said() -> None:
+    """A pair of two processes takes 6 s, and 27 s for each benchmark: six of them six minutes."""
+    records = [sampled(name, [0.0], pair_s=27.0) for name in "ab"]
+    records.append(Record("new", base_error="not there", pair_s=500.0))
+    out = Console(width=500, file=io.StringIO())
+    against._print(out, records, judge_all(records))
+    assert isinstance(out.file, io.StringIO)
+    assert "6 pairs of all 2 need some 6 minutes here" in out.file.getvalue()
 
 
 @pytest.mark.parametrize(
