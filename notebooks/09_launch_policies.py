@@ -67,7 +67,7 @@ show(
         "not enter; left out are reads of less than 64 B on average, where the profile knows "
         "neither how many are in flight nor how long one takes. "
         "Measured: medians over the rounds of one process, best grid cap and best order. Both: a "
-        f"table of {span / 2**30:g} GiB.",
+        f"table of {span / 2**30:g} GiB; what another system gathers itself: of the size named.",
         roofs=pd.concat([modelled_roofs(profile), measured_roofs(findings.micro)]),
         kinds=("modelled", "measured"),
         names={"modelled": f"modelled, {profile.name}"},
@@ -111,8 +111,7 @@ for width, here in measured.groupby("x"):
         say(f"- Measured at {width} B: our best ({best['series']}) is {compared(ratio, of)}.")
 for series, theirs in peers.groupby("series"):
     said = "; ".join(f"{row.y:.1f} GB/s at {row.x} B ({row.beside})" for row in theirs.itertuples())
-    spans = "/".join(f"{span / 2**30:g}" for span in sorted(set(theirs["span_bytes"])))
     say(
-        f"- {series}, measured on a table of its own of {spans} GiB (in brackets our `aligned` in"
-        f" turn with it, by the order of the ids; medians of one process): {said}."
+        f"- {series}, measured on a table of its own (in brackets our `aligned` in turn with it, by"
+        f" the order of the ids; medians of one process): {said}."
     )

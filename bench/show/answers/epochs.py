@@ -185,9 +185,9 @@ def possible(one: ArrayLike, other: ArrayLike) -> Interval:
 
 
 def gain(times: Times, over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_of) -> str:
-    """How fast the fastest zero-copy is; empty without one.
+    """How fast the fastest zero-copy is, in words, or that there is none.
 
-    In words: over the paper's baseline, over the best CPU gather, and beside all-in-GPU.
+    Over the paper's baseline, over the best CPU gather, and beside all-in-GPU.
 
     Args:
         over: what one of ``times`` is over another, with its interval.
@@ -196,7 +196,7 @@ def gain(times: Times, over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_
     gathers = {name: logs for name, logs in times.items() if name[0] == BASELINE[0]}
     bounds = {name: logs for name, logs in times.items() if name[0] == BOUND}
     if not ours:
-        return ""
+        return "no zero-copy to compare."
     fastest, words = shortest(ours, over)
     said, near = f"`{_joined(fastest)}`", sum(word != "SLOW" for word in words.values())
     if words:

@@ -125,8 +125,9 @@ def best_orders(rates: pd.DataFrame) -> pd.DataFrame:
 def live_peers(micro: pd.DataFrame) -> pd.DataFrame:
     """Gathers of gpu-micro by other systems themselves, not by their policies.
 
-    Columns: ``kind``, ``series``, ``x`` (row width in bytes), ``y`` (median GB/s of payload),
-    ``span_bytes`` (of the table), ``beside``: our own in turn with it, in words.
+    Columns: ``kind``, ``series`` (with the size of the table, which is not that of our policies),
+    ``x`` (row width in bytes), ``y`` (median GB/s of payload), ``beside``: our own in turn with it,
+    in words.
     """
     both = micro[micro["case"] == "peer_gather"]
     rates = both.assign(y=both["amount"] / both["time_s"] / 1e9)
@@ -134,7 +135,8 @@ def live_peers(micro: pd.DataFrame) -> pd.DataFrame:
     records = []
     medians = rates.groupby(keys, sort=False)["y"].median().reset_index().to_dict("records")
     for row in medians:
-        point = ("measured", f"{row['policy']} itself", row["row_bytes"], row["y"])
+        series = f"{row['policy']} itself, {row['span_bytes'] / 2**30:g} GiB"
+        point = ("measured", series, row["row_bytes"], row["y"])
         ours = [
             f"{our['order']} {our['y']:.1f}"
             for our in medians
@@ -142,8 +144,8 @@ def live_peers(micro: pd.DataFrame) -> pd.DataFrame:
             and (our["row_bytes"], our["span_bytes"]) == (row["row_bytes"], row["span_bytes"])
         ]
         if row["policy"] != OURS:
-            records.append((*point, row["span_bytes"], ", ".join(ours)))
-    return pd.DataFrame(records, columns=["kind", "series", "x", "y", "span_bytes", "beside"])
+            records.append((*point, ", ".join(ours)))
+    return pd.DataFrame(records, columns=["kind", "series", "x", "y", "beside"])
 
 
 def measured_roofs(micro: pd.DataFrame) -> pd.DataFrame:

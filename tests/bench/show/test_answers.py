@@ -141,7 +141,15 @@ def test_what_repeats_do_not_tell_is_not_said() -> None:
     said = gain({naive: [0.0, 0.0], given: [0.01, 0.01]})
     assert said == "`aligned_zero_copy given`: 0.990× as fast as `cpu_gather naive`, level."
     assert gain({given: [0.0]}) == "`aligned_zero_copy given`: nothing beside it."
-    assert gain({naive: [0.0]}) == ""
+    assert gain({naive: [0.0]}) == "no zero-copy to compare."
+
+
+def test_what_has_no_quiet_repeat_is_in_no_ratio(make_run: MakeRun) -> None:
+    busy = ("aligned_zero_copy", "sorted", 0)
+    machine = {"backend": "cuda", "machine": "nvidia-h200"}
+    folder = make_run(series=SERIES, repeats=1, other_cores=1.5, beside=busy, **machine)
+    ((_, times),) = measured_times(load_findings(folder.parents[1], REFERENCE), "cuda")
+    assert set(times) == {(strategy, variant) for strategy, variant, _ in SERIES} - {busy[:2]}
 
 
 def test_a_run_has_the_ratios_that_show_tells(make_run: MakeRun) -> None:
@@ -288,7 +296,7 @@ def test_rates_are_medians_over_rounds_at_the_best_grid_cap(findings: Findings) 
     assert roofs["contiguous read by SMs"] == pytest.approx(40.0)
     # A live peer is no policy of it.
     table = live_peers(findings.micro)
-    assert table["series"].tolist() == ["WholeGraph 26.10 itself"]
+    assert table["series"].tolist() == ["WholeGraph 26.10 itself, 2 GiB"]
     assert table["y"].tolist() == pytest.approx([20.0])
     assert table["beside"].tolist() == ["given 25.0"]
 
@@ -306,6 +314,11 @@ def test_shares_of_the_multiprocessors(findings: Findings) -> None:
     step = step_against_share(findings).set_index(["source", "series", "x"])["y"]
     assert step[*sweep, 10] == pytest.approx(4.0)
     assert step[MICRO, "memory pass, stream", 25] == pytest.approx(1.4)
+    rounds = findings.micro[findings.micro["load"] == "memory_pass"]
+    slow = rounds.assign(round=2, time_s=[0.01 if t == 0.01 else 0.012 for t in rounds["time_s"]])
+    both = replace(findings, runs=[], micro=pd.concat([findings.micro, slow]))
+    row = step_against_share(both).iloc[0]
+    assert row[["y", "low", "high"]].tolist() == pytest.approx([1.3, 1.2, 1.4])
     (row,) = overlap_ratios(findings).to_dict("records")
     assert (row["series"], row["x"], row["y"]) == (sweep[1], 15, pytest.approx(1.0 / 0.8))
 
@@ -354,6 +367,10 @@ def test_the_smallest_share_is_the_smallest_that_was_tried(findings: Findings) -
     told = " ".join(share_sentences(replace(findings, runs=[], micro=lone)))
     assert "**5 %**, the smallest share that was tried, reaches 100 % (90.9–111) of the" in told
     assert "of the best rate there, not decided." in told
+    assert (
+        "the shortest step, with the gather on 15 % (the best of 4 shares tried), takes 2.00× (one"
+        " repeat) as long as training alone." in " ".join(share_sentences(findings))
+    )
     assert (
         "the shortest step, with the gather on 5 % (the best of 2 shares tried), takes"
         " 1.40× as long as training alone." in told
@@ -409,6 +426,20 @@ def test_changes_are_of_means_with_what_repeats_tell(make_run: MakeRun) -> None:
     expected = [1 / table[end] - 1 for end in ("speedup", "high", "low")]
     assert [row[end] for end in ("median", "low", "high")] == pytest.approx(expected)
     assert row["said"].endswith(", not decided")
+
+
+def test_changes_of_workloads_span_from_the_least_to_the_greatest(make_run: MakeRun) -> None:
+    first, second = (f"wordnet-sage16x{n}-b1000-1f2e3d4c" for n in (2, 3))
+    fast = {first: (0.2, 0.5, 0.5), second: (0.2, 0.1, 0.5)}
+    series = [("cpu_gather", "naive", (0.2, 1.0, 0.5)), ("aligned_zero_copy", "given", fast)]
+    folder = make_run(
+        series=series, workloads=(first, second), backend="cuda", machine="nvidia-h200"
+    )
+    findings = load_findings(folder.parents[1], REFERENCE)
+    table = measured_changes(findings, "cuda", {"transfer time": ("fetch", "wall_time")})
+    (row,) = table.to_dict("records")
+    assert row["label"] == "aligned_zero_copy, 2 workloads"
+    assert [row[end] for end in ("median", "low", "high")] == pytest.approx([-0.7, -0.9, -0.5])
 
 
 def test_what_a_path_that_fetches_ahead_waits_is_no_transfer_time(make_run: MakeRun) -> None:
