@@ -47,9 +47,9 @@ show(
         title="Where an epoch's time goes when the CPU gathers (cpu_gather naive)",
         foot="Published: chart in the README of K-Wu/pytorch-direct_dgl, RTX 3090 and "
         "Threadripper 3960X, read off to ±0.05 s; fetch is its CPU-gather epoch less its "
-        "all-in-GPU epoch. Measured: medians over repeats and epochs. In host memory no GPU "
-        "and no link took part: training runs on the same cores and takes a larger share "
-        "than on a GPU.",
+        "all-in-GPU epoch. Measured: medians over repeats and epochs, as shares of their sum. In "
+        "host memory no GPU and no link took part: training runs on the same cores and takes a "
+        "larger share than on a GPU.",
     ),
     "Stacked bars: the share of each stage in an epoch with CPU gather, published and measured.",
 )
@@ -74,8 +74,9 @@ for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
 # %%
 for row in pd.concat([on_reddit, on_gpu, on_host]).itertuples():
     whole = row.sample + row.fetch + row.train + row.other
+    share = row.share if row.kind == "measured" else f"{row.fetch / whole:.0%}"
     name = row.label.replace("\n", ", ")
-    say(f"- {name} ({row.kind}): **{row.fetch / whole:.0%}** of the epoch waits for rows.")
+    say(f"- {name} ({row.kind}): **{share}** of the epoch waits for rows.")
 for run in findings.runs:
     declared = passes_over_memory(run).query("strategy == 'cpu_gather'")
     for variant, passes in declared.groupby("variant")["passes"].median().dropna().items():

@@ -21,6 +21,7 @@ from gatherbench.bench.show.answers.gathers import (
     measured_roofs,
     modelled_gather_rates,
     modelled_roofs,
+    over_rounds,
     published_order,
     ratio_over_rounds,
     requests_at,
@@ -30,6 +31,7 @@ from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.figures.requests_per_row import requests_per_row
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
+from gatherbench.bench.show.sentences.verdict import undecided
 
 findings = open_findings()
 WIDTHS = [16, 32, 64, 100, 128, 188, 256, 400, 512, 1024, 1412, 2048, 2408, 4096]
@@ -94,30 +96,42 @@ for width in (400, 2408):
 rates = modelled.set_index(["policy", "x"])["y"]
 gains = (rates["aligned"] / rates["unaligned"] - 1)[[400, 1412, 2408]]
 said = ", ".join(f"{gain:.1%} at {width} B" for width, gain in gains.items())
-say(f"- The model expects alignment to be worth {said} on {profile.name} (published: 5 to 10 %).")
+over = f"over a table of {span / 2**30:g} GiB"
+say(
+    f"- The model expects alignment to be worth {said} on {profile.name}, {over} (published: 5 to"
+    " 10 %)."
+)
 at = published.set_index("series")["y"]
 ratio = at["DGL, sorted"] / at["DGL, given"]
-say(f"- Published: sorting the ids was worth {ratio:.1f} times on rows of 188 B.")
+say(f"- Published: with sorted ids DGL's gather was {ratio:.1f} times as fast, rows of 188 B.")
 if measured.empty:
     say("- On a GPU: **not measured yet**.")
+else:
+    say(
+        f"- Measured on {findings.gpu_machine} {over}: medians of the ratios within a round, least"
+        " to greatest over the rounds, each side with its best grid cap. One process: how much"
+        " processes differ is not known."
+    )
 given = ("aligned", "given")
 for width in sorted(set(measured["x"])):
     aligned = ratio_over_rounds(findings.micro, width, given, ("unaligned", "given"))
     ordered = ratio_over_rounds(findings.micro, width, ("aligned", "sorted"), given)
     if not math.isnan(aligned[0] + ordered[0]):
-        (align, low, high), (order, least, most) = (
-            [f"{ratio - 1:+.1%}" for ratio in ratios] for ratios in (aligned, ordered)
+        align, order = (
+            f"{ratio - 1:+.1%} ({low - 1:+.1%} to {high - 1:+.1%})"
+            + undecided(over_rounds(ratio, low, high))
+            for ratio, low, high in (aligned, ordered)
         )
         say(
-            f"- Measured at {width} B: alignment is worth **{align}** ({low} to {high} over the"
-            f" rounds), sorting the ids {order} ({least} to {most})."
+            f"- Measured at {width} B, {over}: alignment is worth {align}; sorting the ids {order}."
         )
 traffic = findings.derived("cuda", link_bytes)
 for row in traffic[traffic["strategy"].str.contains("aligned|unified")].itertuples():
     link, by_128, by_64 = (x / row.payload for x in (row.median, row.link_128, row.link_64))
     if not math.isnan(by_128):
         say(
-            f"- Measured on {findings.names[row.workload]}: `{row.strategy} {row.variant}` put"
+            f"- Measured on {findings.names[row.workload]}, {row.machine}: `{row.strategy}"
+            f" {row.variant}` put"
             f" **{link:.2f} B** on the link for a byte that it wanted (counted {by_128:.2f}, or"
             f" {by_64:.2f} with reads of 64 B)."
         )

@@ -9,13 +9,16 @@
 
 # %%
 from gatherbench.bench.show.answers.gathers import (
+    MICRO,
+    SWEEP,
     gather_against_share,
-    overlap_ratios,
+    share_sentences,
     step_against_share,
 )
 from gatherbench.bench.show.figures.curves import Mark, sm_share
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
+from gatherbench.bench.show.sentences.verdict import ONE_REPEAT
 
 findings = open_findings()
 
@@ -27,18 +30,32 @@ suffices = Mark(
 )
 gather = gather_against_share(findings)
 step = step_against_share(findings)
-show(
-    sm_share(
-        gather,
-        step,
-        ([saturates], [suffices]),
-        remedy="`gatherbench run gpu-epoch` and\n`make gpu-micro` on a GPU",
-        foot="Published: Min et al., PVLDB 14(11) 2021, splits of the SMs by CUDA MPS. Measured: "
-        "the sweeps of async_zero_copy when it opens, alone and beside the real training "
-        "step, and gpu-micro's grid caps, as shares of all threads that the GPU holds.",
+PUBLISHED = "Published: Min et al., PVLDB 14(11) 2021, splits of the SMs by CUDA MPS. "
+MEASURED = {
+    SWEEP: (
+        "`gatherbench run gpu-epoch` on a GPU",
+        "Measured: the sweeps of async_zero_copy when it opens, by variant, alone and beside the "
+        "real training step; host memory is registered where a variant does not say managed. Means "
+        "over repeats, whiskers: 95 % intervals, none of one repeat.",
     ),
-    "Rate of a gather, and time of a training step beside it, against the share of the SMs.",
-)
+    MICRO: (
+        "`make gpu-micro` on a GPU",
+        "Measured by gpu-micro: grid caps of aligned, ids as given, and loads that are like "
+        "training in one way each; medians of one process, whiskers: extremes over its rounds.",
+    ),
+}
+for source, (remedy, foot) in MEASURED.items():
+    show(
+        sm_share(
+            gather[gather["source"] == source],
+            step[step["source"] == source],
+            ([saturates], [suffices]),
+            remedy=remedy,
+            foot=f"{PUBLISHED}{foot} Shares are of all threads that the GPU holds.",
+        ),
+        "Rate of a gather, and time of a training step beside it, against the share of the SMs:"
+        f" {source}.",
+    )
 
 # %% [markdown]
 # The link model has no curve here: no profile knows how the rate of a gather depends on its share
@@ -49,18 +66,10 @@ show(
 # %%
 if gather.empty and step.empty:
     say("- On a GPU: **not measured yet**. What is published stands alone above.")
-for series, line in gather.groupby("series", sort=False):
-    enough = line[line["y"] >= 0.97]["x"]
-    which = f"**{enough.min():g} %** is the smallest share" if len(enough) else "no share tried"
-    say(f"- {series}: {which} that reaches 97 % of the best rate.")
-for series, line in step.groupby("series", sort=False):
-    best = line.loc[line["y"].idxmin()]
+else:
     say(
-        f"- {series}: the shortest step takes {best['y']:.2f} times training alone,"
-        f" at a share of {best['x']:g} %."
+        "- Behind a value of gpu-micro are the least and the greatest of the rounds of one process,"
+        " behind another its 95 % interval over the repeats. " + ONE_REPEAT
     )
-for series, share, ratio in overlap_ratios(findings).itertuples(index=False):
-    say(
-        f"- {series}: fetch and training side by side take **{ratio:.2f}** times the longer of the"
-        f" two, at a share of {share:g} %."
-    )
+for sentence in share_sentences(findings):
+    say(sentence)

@@ -13,10 +13,13 @@ import pandas as pd
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.show.answers.epochs import (
     disturbances,
-    gains,
+    gain,
     measured_bars,
+    measured_times,
     modelled_shapes,
+    possible,
     predicted_bars,
+    stated_times,
 )
 from gatherbench.bench.show.answers.reddit import reddit_bars
 from gatherbench.bench.show.charts import speedup
@@ -41,7 +44,7 @@ absent = {
     "modelled": "not modelled",
     "measured": "not measured yet: run on a GPU",
 }
-machines = ", ".join(sorted(set(bars["machine"].dropna()))) or "none"
+machines = bars.dropna(subset="machine").groupby("group")["machine"].unique()
 for first in range(0, len(groups), 3):
     show(
         epoch_bars(
@@ -49,8 +52,14 @@ for first in range(0, len(groups), 3):
             absent,
             title="Epoch time by graph and strategy, on a GPU",
             foot="Each strategy by its fastest variant, named beside the bar. Published: chart of "
-            "K-Wu/pytorch-direct_dgl, ±0.05 s, and the model of it. Other machines, measured and "
-            f"modelled: {machines}.",
+            "K-Wu/pytorch-direct_dgl, ±0.05 s, and the model of it. Measured: medians; whiskers: "
+            "quartiles over epochs and repeats, which do not tell how much processes differ. "
+            "Machines: "
+            + "; ".join(
+                f"{group}: {', '.join(machines[group])}"
+                for group in groups[first : first + 3]
+                if group in machines
+            ),
             groups=groups[first : first + 3],
         ),
         f"Epoch time by strategy for {', '.join(groups[first : first + 3])}.",
@@ -109,15 +118,15 @@ for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
 # ## What the data say
 
 # %%
-for table, unbounded in (bars, ""), (expected, "; the table does not fit in GPU memory"):
-    for row in gains(table).itertuples():
-        text = f"- {row.group}, {row.kind}: `{row.strategy}` is **{row.over_naive:.2f}** times as"
-        text += f" fast as CPU gather (naive; {row.over_best:.2f} times its best variant)"
-        bound = f", and takes {row.of_bound:.2f} times as long as all-in-GPU"
-        say(text + (bound if row.of_bound > 0 else unbounded) + ".")
-for row in gains(on_host).itertuples():
-    text = f"- {row.group}, in host memory: `{row.strategy}` is {row.over_naive:.2f} times as fast"
-    say(text + f" as CPU gather (naive; {row.over_best:.2f} times its best variant).")
+for name, times in stated_times(bars[bars["kind"] != "measured"]):
+    say(f"- {name}: {gain(times, possible)}")
+for name, times in stated_times(expected.assign(machine=profile.name)):
+    fits = any(strategy == "all_in_gpu" for strategy, _ in times)
+    too_large = " The table does not fit in GPU memory."
+    say(f"- {name}: {gain(times, possible)}{'' if fits else too_large}")
+for backend, where in ("cuda", "measured"), ("host", "measured in host memory"):
+    for name, times in measured_times(findings, backend):
+        say(f"- {name}, {where}: {gain(times)}")
 if on_gpu.empty:
     say("- Epochs on a GPU: **not measured yet**.")
 for sentence in disturbances([*findings.runs_on("cuda"), *findings.runs_on("host")]):

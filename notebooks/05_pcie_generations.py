@@ -8,7 +8,9 @@
 # epochs do.
 
 # %%
-from gatherbench.bench.show.answers.epochs import measured_bars
+import numpy as np
+
+from gatherbench.bench.show.answers.epochs import measured_bars, possible
 from gatherbench.bench.show.answers.reddit import published_reddit, reddit_bars
 from gatherbench.bench.show.figures.bars import epoch_bars
 from gatherbench.bench.show.notebook_tables import open_findings
@@ -53,10 +55,16 @@ else:
 # ## What the data say
 
 # %%
-at = published_reddit(findings.published).set_index(["machine", "strategy"])["median"]
+at = {
+    row.strategy + row.machine: np.log([row.low, row.median, row.high])
+    for row in published_reddit(findings.published).itertuples()
+}
 for strategy in ("cpu_gather", "aligned_zero_copy", "async_zero_copy", "all_in_gpu"):
-    slow, fast = at["rtx3090-pcie3", strategy], at["rtx3090-pcie4", strategy]
-    say(f"- Published, `{strategy}`: PCIe 4.0 shortens the epoch by **{1 - fast / slow:.0%}**.")
+    ratio = possible(at[strategy + "rtx3090-pcie4"], at[strategy + "rtx3090-pcie3"])
+    say(
+        f"- Published, `{strategy}`: PCIe 4.0 shortens the epoch by **{1 - ratio.value:.0%}**"
+        f" ({1 - ratio.high:.0%} to {1 - ratio.low:.0%} as the chart can be read)."
+    )
 predicted = bars[(bars["kind"] == "modelled") & (bars["note"] != "fitted")]
 worst = max(predicted["note"], key=lambda note: abs(float(note.rstrip("%"))))
 off = ", ".join(f"{s} {n}" for s, n in zip(predicted["strategy"], predicted["note"], strict=True))

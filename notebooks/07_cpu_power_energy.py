@@ -9,11 +9,13 @@
 # %%
 import pandas as pd
 
+from gatherbench.bench.read.gpu import gpu_energy
 from gatherbench.bench.show.answers.epochs import disturbances, measured_changes, published_changes
 from gatherbench.bench.show.charts import cpu_core_seconds, gpu_energy_per_epoch
 from gatherbench.bench.show.figures.bars import changes
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
+from gatherbench.bench.show.sentences.verdict import ONE_REPEAT
 
 findings = open_findings()
 QUANTITIES = {
@@ -29,13 +31,15 @@ measured = measured_changes(findings, "cuda", QUANTITIES)
 remedy = "not measured yet: `gatherbench run gpu-epoch` on a GPU"
 show(
     changes(
-        pd.concat([published, measured]),
+        pd.concat([published, measured]).fillna({"note": ""}),
         dict.fromkeys(QUANTITIES, remedy),
         title="Change per epoch against CPU gather (naive)",
-        foot="Published: PyTorch-Direct, of the whole system. Measured: medians per epoch on a "
-        "GPU, then over workloads (whiskers: extremes); transfer time is what the loop waited for "
-        "rows, power and energy are the GPU's own (NVML), over windows of whole epochs that are "
-        "long enough for its counter.",
+        foot="Published: PyTorch-Direct, of the whole system. Measured on a GPU: ratios of means "
+        "over repeats, each strategy by its fastest variant, the median over workloads (whiskers: "
+        "from the least to the greatest end of their 95 % intervals, or of single repeats). "
+        "Transfer time is what the loop waited for rows: paths that fetch ahead, which hide it, "
+        "are left out; all_in_gpu reads GPU memory. Power and energy are the GPU's own (NVML), "
+        "over windows of whole epochs that are long enough for its counter.",
     ),
     "Change of transfer time, processor time, power and energy against CPU gather.",
 )
@@ -44,7 +48,7 @@ show(
 # ## Energy in joules, processor time in core-seconds
 
 # %%
-for run in findings.runs_on("cuda"):
+for run in findings.runs_on("cuda", gpu_energy) or findings.runs_on("cuda"):
     show(gpu_energy_per_epoch(run), f"Energy of the GPU per epoch by strategy, run {run.run_id}.")
 for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
     show(cpu_core_seconds(run), f"Core-seconds per epoch by strategy, run {run.run_id}.")
@@ -54,9 +58,12 @@ for run in [*findings.runs_on("cuda"), *findings.runs_on("host")]:
 
 # %%
 on_host = measured_changes(findings, "host", {"processor time": ("epoch", "cpu")})
+say(
+    "Each strategy by its fastest variant, which is named, against `cpu_gather naive`; in brackets"
+    f" 95 % intervals over the repeats. {ONE_REPEAT}"
+)
 for row in on_host.itertuples():
-    change = f"**{row.low:+.0%} to {row.high:+.0%}**"
-    say(f"- In host memory, no GPU: {row.label}: processor time {change} per epoch.")
+    say(f"- In host memory, no GPU: `{row.strategy}`: processor time per epoch: {row.said}.")
 if len(on_host):
     say("- In host memory the same cores gather and train: these are no figures of a GPU.")
 for quantity in QUANTITIES:
@@ -64,6 +71,6 @@ for quantity in QUANTITIES:
     if mine.empty:
         say(f"- {quantity.capitalize()} on a GPU: **not measured yet**.")
     for row in mine.itertuples():
-        say(f"- On a GPU: {row.label}: {quantity} **{row.low:+.0%} to {row.high:+.0%}** per epoch.")
+        say(f"- On a GPU: `{row.strategy}`: {quantity} per epoch: {row.said}.")
 for sentence in disturbances([*findings.runs_on("cuda"), *findings.runs_on("host")]):
     say(sentence)

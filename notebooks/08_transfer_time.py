@@ -13,6 +13,7 @@ from gatherbench.bench.show.answers.gathers import modelled_transfers
 from gatherbench.bench.show.figures.tables import transfer_heatmap
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
+from gatherbench.bench.show.sentences.verdict import ONE_REPEAT, compared
 
 findings = open_findings()
 ROWS = [1_000, 8_000, 64_000, 256_000]
@@ -27,14 +28,15 @@ measured = measured_transfers(findings)
 show(
     transfer_heatmap(
         modelled,
-        measured,
+        measured.drop_duplicates("group"),
         f"−47.1 % on average over the grid, that is {faster:.2f} times as fast (PyTorch-Direct)",
         profile=profile.name,
         remedy="`gatherbench run gpu-epoch` on a machine with a GPU",
         foot="Above 1 zero-copy is faster. Modelled: baseline in fresh pageable memory; table of "
         "4 M rows; the rate of the baseline is one constant, of one row width, so cells of "
         f"narrower rows flatter it ({profile['copy.pageable'].source}). Measured: a point for "
-        "each workload, at its mean minibatch.",
+        "each workload, at its mean minibatch: cpu_gather naive over aligned_zero_copy given "
+        "(registered memory).",
     ),
     "Transfer time of CPU gather over that of zero-copy, by number of rows and row width.",
 )
@@ -57,8 +59,13 @@ if len(lost):
     )
 if measured.empty:
     say("- On a GPU: **not measured yet**.")
-for row in measured.itertuples():
+for (group, over), mine in measured.groupby(["group", "over"], sort=False):
+    first = mine.iloc[0]
+    said = "; ".join(f"`{row.variant}` {compared(row.interval)}" for row in mine.itertuples())
     say(
-        f"- Measured on {findings.names[row.workload]}: {row.rows:,.0f} rows of"
-        f" {row.row_bytes:.0f} B: **{row.ratio:.2f}** times as fast."
+        f"- Measured on {group}, {first['machine']}: {first['rows']:,.0f} rows of"
+        f" {first['row_bytes']:.0f} B: `aligned_zero_copy` over `cpu_gather {over}`, times as fast"
+        f" by variant: {said}."
     )
+if any(interval.repeats < 2 for interval in measured["interval"]):
+    say(f"- {ONE_REPEAT}")

@@ -18,6 +18,7 @@ from gatherbench.bench.show.answers.gathers import (
     measured_roofs,
     modelled_gather_rates,
     modelled_roofs,
+    over_rounds,
     ratio_over_rounds,
     requests_at,
     span_of,
@@ -26,6 +27,7 @@ from gatherbench.bench.show.figures.curves import CurveAxes, curves
 from gatherbench.bench.show.figures.tables import policy_costs
 from gatherbench.bench.show.notebook_tables import open_findings
 from gatherbench.bench.show.notebooks_show import say, show
+from gatherbench.bench.show.sentences.verdict import compared
 from gatherbench.kernels.policies import POLICIES
 
 findings = open_findings()
@@ -64,8 +66,8 @@ show(
         foot="Modelled: request accounting on the link of the profile; the order of the ids does "
         "not enter; left out are reads of less than 64 B on average, where the profile knows "
         "neither how many are in flight nor how long one takes. "
-        "Measured: medians, best grid cap and best order. Both: a table of "
-        f"{span / 2**30:g} GiB.",
+        "Measured: medians over the rounds of one process, best grid cap and best order. Both: a "
+        f"table of {span / 2**30:g} GiB; what another system gathers itself: of the size named.",
         roofs=pd.concat([modelled_roofs(profile), measured_roofs(findings.micro)]),
         kinds=("modelled", "measured"),
         names={"modelled": f"modelled, {profile.name}"},
@@ -90,6 +92,13 @@ for width in (400, 1412, 2408):
     )
 if measured.empty:
     say("- Which of them is fastest on a GPU is **not measured yet**.")
+else:
+    say(
+        f"- Measured on {findings.gpu_machine} over a table of {span / 2**30:g} GiB: of each side"
+        " the policy, order and grid cap that came out fastest; medians of the ratios within a"
+        " round, least to greatest over the rounds. One process: how much processes differ is not"
+        " known."
+    )
 ours = [name for name, policy in POLICIES.items() if policy.system == "gatherbench"]
 for width, here in measured.groupby("x"):
     mine = here[here["policy"].isin(ours)]
@@ -97,12 +106,12 @@ for width, here in measured.groupby("x"):
     if len(mine) and len(others):
         best, other = (side.loc[side["y"].idxmax()] for side in (mine, others))
         sides = [(side["policy"], side["order"]) for side in (best, other)]
-        ratio, low, high = ratio_over_rounds(findings.micro, width, *sides)
-        say(
-            f"- Measured at {width} B: our best ({best['series']}) is **{ratio:.2f}** times"
-            f" ({low:.2f} to {high:.2f} over the rounds) the best of the others"
-            f" ({other['series']})."
-        )
+        ratio = over_rounds(*ratio_over_rounds(findings.micro, width, *sides))
+        of = f"as fast as the best of the others ({other['series']})"
+        say(f"- Measured at {width} B: our best ({best['series']}) is {compared(ratio, of)}.")
 for series, theirs in peers.groupby("series"):
-    said = ", ".join(f"{row.y:.1f} GB/s at {row.x} B" for row in theirs.itertuples())
-    say(f"- {series}, measured on a table of its own: {said}.")
+    said = "; ".join(f"{row.y:.1f} GB/s at {row.x} B ({row.beside})" for row in theirs.itertuples())
+    say(
+        f"- {series}, measured on a table of its own (in brackets our `aligned` in turn with it, by"
+        f" the order of the ids; medians of one process): {said}."
+    )

@@ -8,6 +8,7 @@ import itertools
 import os
 import platform
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,7 @@ def describe() -> dict[str, Any]:
         told = {"commit": commit, "gpus": [], "no_gpu": str(missing)}
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
     return told | {
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
         "gpu": gpu.name,
         "multiprocessors": gpu.multi_processor_count,
         "l2_bytes": gpu.L2_cache_size,

@@ -6,6 +6,7 @@ What is derived from the rows (medians, ratios, rates) is computed by
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -253,18 +254,31 @@ def only(
 
 
 def newest_run(root: Path) -> Path:
-    """The folder of the newest run under ``root`` (``results/``): by date, then by last change.
+    """The folder of the newest run under ``root`` (``results/``): by start, then by last change.
 
     Raises:
         RunError: there is none, or no folder can have that name.
     """
     try:
-        found = [table for table in root.glob("*/*/rows.csv") if _date(table)]
+        found = [table for table in root.glob("*/*/rows.csv") if began(table.parent)]
     except OSError as error:
         raise RunError(f"{root}: {error.strerror}; name another folder with --results") from error
     if not found:
         raise RunError(f"{root}: holds no run; make one with `gatherbench run quick`")
-    return max(found, key=lambda table: (_date(table), table.stat().st_mtime)).parent
+    return max(found, key=lambda table: (began(table.parent), table.stat().st_mtime)).parent
+
+
+def began(folder: Path) -> str:
+    """When what a folder holds was begun to be measured, UTC; to be compared as a text.
+
+    ``2026-11-23T07:02:41+00:00`` where its ``env.json`` says so; of an older run the date with
+    which its name begins, ``2026-11-23``; empty without either.
+    """
+    try:
+        return str(json.loads((folder / "env.json").read_text(encoding="utf-8"))["began"])
+    except (OSError, ValueError, KeyError, TypeError):
+        found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", folder.name)
+        return "-".join(found.groups()) if found else ""
 
 
 def _check(folder: Path, plan: dict[str, Any], rows: list[Row]) -> None:
@@ -301,9 +315,3 @@ def _samples(path: Path) -> pd.DataFrame:
     if missing:
         raise RunError(f"{path}: has no column {sorted(missing)[0]!r}; it is no samples file")
     return samples
-
-
-def _date(table: Path) -> str:
-    """The date with which the name of a table's folder begins, as digits; empty without one."""
-    found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", table.parent.name)
-    return "".join(found.groups()) if found else ""

@@ -6,7 +6,7 @@ line is the row of the case as a whole; a case without that row has not been fol
 are gathered from the parts into ``samples.parquet`` when the run ends, and then the parts go.
 
     plan.json          the resolved plan: every workload and every case
-    env.json           the machine
+    env.json           the machine, and when the run began
     profile.toml       the machine that epochs are predicted for, if any
     rows.csv           the table (:class:`gatherbench.bench.run.rows.Row`)
     samples.parquet    seconds of every stage of every minibatch
@@ -27,7 +27,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,8 @@ class RunStore:
         run_id = f"{date.today():%Y%m%d}-{plan['name']}-{secrets.token_hex(3)}"
         store = cls(root / machine / run_id)
         store.parts.mkdir(parents=True)
-        write_atomically(store.folder / "env.json", json.dumps(env, indent=2) + "\n")
+        began = {"began": datetime.now(UTC).isoformat(timespec="seconds")}
+        write_atomically(store.folder / "env.json", json.dumps(env | began, indent=2) + "\n")
         store._write_table([])
         # The plan last: a folder with a plan is a run.
         write_atomically(store.folder / "plan.json", json.dumps(plan, indent=2) + "\n")

@@ -1,14 +1,13 @@
 """All that ``results/`` holds, read at once for the notebooks: published, measured, micro.
 
 Notebooks ask "what is known of this question?", not "what did that run say?": of several runs the
-newest that answers is taken. What is not there is an empty table or ``None``, and the figures say
-so in its place.
+one that was begun last counts, of those that measured what is asked for. What is not there is an
+empty table or ``None``, and the figures say so in its place.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,13 @@ from gatherbench.bench.read.epochs import epoch_times, set_aside
 from gatherbench.bench.read.points import is_point_table, read_points
 from gatherbench.bench.read.ranks import families, world
 from gatherbench.bench.read.reference import load_reference
-from gatherbench.bench.read.tables import Run, load_run, only
+from gatherbench.bench.read.tables import Run, began, load_run, only
 from gatherbench.bench.run.rows import SERIES
 
 #: Names the folder of results that notebooks read; without it the repository's own.
 RESULTS_VARIABLE = "GATHERBENCH_RESULTS"
+#: A run as a table: a line for each series that has what is asked for; ``workload`` is a column.
+Derive = Callable[[Run], pd.DataFrame]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +34,7 @@ class Findings:
 
     Attributes:
         published: rows of :func:`gatherbench.bench.read.reference.load_reference`.
-        runs: every run, the newest first.
+        runs: every run, the one that was begun last first.
         micro: what the newest ``gpu-micro`` timed (:mod:`gatherbench.bench.read.points`), and its
             ``machine``.
     """
@@ -54,32 +55,33 @@ class Findings:
         machines = [*self.micro["machine"].head(1), *(run.machine for run in self.runs_on("cuda"))]
         return machines[0] if machines else ""
 
-    def runs_on(self, backend: str) -> list[Run]:
-        """The runs with epochs measured on ``backend``, each cut down to what no newer one has.
+    def runs_on(self, backend: str, derive: Derive = epoch_times) -> list[Run]:
+        """The runs that measured ``derive`` on ``backend``, each cut to what no newer one has.
 
-        For each machine and workload the newest run counts, so that a later plan with other
-        workloads adds to an earlier one and hides nothing of it. Workloads of several ranks are a
-        question of their own: :meth:`runs_of_ranks`.
+        For each machine and workload the newest run that has it counts: a later plan with other
+        workloads, or without what is asked for, hides nothing of an earlier one. Workloads of
+        several ranks are a question of their own: :meth:`runs_of_ranks`.
         """
         return self._newest(
-            backend, lambda run: {w: [w] for w in run.workloads if world(run, w) == 1}
+            backend, derive, lambda run: {w: [w] for w in run.workloads if world(run, w) == 1}
         )
 
     def runs_of_ranks(self, backend: str) -> list[Run]:
         """The same for families of workloads that differ in their ranks alone, each as a whole."""
-        return self._newest(backend, lambda run: {f.name: list(f.worlds) for f in families(run)})
+        return self._newest(
+            backend, epoch_times, lambda run: {f.name: list(f.worlds) for f in families(run)}
+        )
 
     def _newest(
-        self, backend: str, parts: Callable[[Run], Mapping[str, Sequence[str]]]
+        self, backend: str, derive: Derive, parts: Callable[[Run], Mapping[str, Sequence[str]]]
     ) -> list[Run]:
         """The runs, each with those of its ``parts`` that no newer one of the machine has."""
         known: set[tuple[str, str]] = set()
         found = []
         for run in self.runs:
-            epochs = run.select(
-                stage="epoch", metric="wall_time", basis="measured", backend=backend
-            )
-            machines = epochs.groupby("workload")["machine"].first()
+            here = only(run, backends={backend})
+            measured = here.select(basis="measured", workload=set(derive(here)["workload"]))
+            machines = measured.groupby("workload")["machine"].first()
             wanted = set[str]()
             for name, workloads in parts(run).items():
                 there = [w for w in workloads if w in machines.index]
@@ -90,14 +92,14 @@ class Findings:
                 found.append(only(run, workloads=wanted, backends={backend}))
         return found
 
-    def derived(self, backend: str, derive: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
-        """``derive`` (see :mod:`gatherbench.bench.read.epochs`) over :meth:`runs_on`, as one
+    def derived(self, backend: str, derive: Derive) -> pd.DataFrame:
+        """``derive`` (see :mod:`gatherbench.bench.read.epochs`) over the runs that have it, as one
         table, without the series that nobody would train with.
 
         Columns: ``machine``, ``dataset``, ``model``, and those of ``derive``.
         """
         tables = []
-        for run in self.runs_on(backend):
+        for run in self.runs_on(backend, derive):
             fixed = run.rows.drop_duplicates("workload")[
                 ["workload", "machine", "dataset", "model"]
             ]
@@ -137,16 +139,12 @@ def load_findings(root: Path, reference: Path) -> Findings:
     Raises:
         RunError, StoreError: as :func:`open_findings`.
     """
-    folders = sorted({path.parent for path in root.rglob("rows.csv")}, key=_age, reverse=True)
+    folders = sorted({path.parent for path in root.rglob("rows.csv")}, key=began, reverse=True)
     runs = [load_run(folder) for folder in folders if (folder / "plan.json").is_file()]
+    # Of one day, where neither says when it began, the one that measured more.
+    runs.sort(key=lambda run: (began(run.folder), len(run.rows)), reverse=True)
     probed = [folder for folder in folders if is_point_table(folder / "rows.csv")]
     table = read_points(probed[0] / "rows.csv" if probed else None)
     machine = probed[0].parent.name if probed else ""
     timed = table[table["time_s"].notna()].assign(machine=machine)
     return Findings(load_reference(reference), runs, timed)
-
-
-def _age(folder: Path) -> tuple[str, str]:
-    """By the date in its name, then by name; a folder without a date is older than any."""
-    found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", folder.name)
-    return ("".join(found.groups()) if found else "", folder.name)

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from gatherbench.bench.model.advise.question import Question, graph_sizes, source_graph
 from gatherbench.bench.model.advise.rank import advise
 from gatherbench.bench.model.predict import predictions
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, LinkProfile, profile_of_machine
 from gatherbench.bench.plan.workload import GRAPHLESS
-from gatherbench.bench.read.disturbance import disturbance
+from gatherbench.bench.read.disturbance import disturbance, disturbed_alone
 from gatherbench.bench.read.epochs import (
     STAGES,
     epoch_times,
+    repeat_logs,
     set_aside,
     sort_series,
     stage_breakdown,
 )
 from gatherbench.bench.read.gpu import block_values
+from gatherbench.bench.read.stats.interval import Interval, interval_of
+from gatherbench.bench.read.stats.judge import ratio_of, shortest
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.read.units import with_ends
+from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.show.notebook_tables import Findings
+from gatherbench.bench.show.sentences.families import BOUND
+from gatherbench.bench.show.sentences.verdict import ONE_REPEAT, compared, undecided
+from gatherbench.strategies.registry import build
 
 #: The published profile nearest to a machine that measured runs; one of its own is taken before it.
 NEAREST = {"nvidia-h200": "h200-sxm-pcie5"}
@@ -31,15 +42,30 @@ NEAREST = {"nvidia-h200": "h200-sxm-pcie5"}
 BARS = ["group", "kind", "strategy", "variant", "median", "low", "high", "note"]
 #: From the seeds outwards.
 BYTES_TOUCHED = ("cpu_read", "cpu_write", "copy_engine")
+#: The paper's baseline.
+BASELINE = ("cpu_gather", "naive")
+#: Logarithms of an epoch's seconds, by strategy and variant.
+Times = Mapping[tuple[str, str], ArrayLike]
 
 
 def measured_stages(findings: Findings, backend: str, strategy: str, variant: str) -> pd.DataFrame:
-    """``kind``, ``label`` and the seconds of each stage of one series, for every workload."""
-    table = _on_graphs(findings.derived(backend, stage_breakdown))
-    columns = ["kind", "label", *STAGES, "other"]
-    if table.empty:
+    """``kind``, ``label`` and the seconds of each stage of one series, for every workload.
+
+    ``share``: of the epoch that is ``fetch``, in words with its 95 % interval over the repeats.
+    """
+
+    def stages(run: Run) -> pd.DataFrame:
+        table = stage_breakdown(run)
+        shares = repeat_logs(run.values("fetch", "wall_time") / run.values("epoch", "wall_time"))
+        mine = table[(table["strategy"] == strategy) & (table["variant"] == variant)]
+        keys = [Key(*key) for key in mine[SERIES].itertuples(index=False, name=None)]
+        said = [with_ends(*interval_of((1, shares[key])).ends, "share") for key in keys]
+        return mine.assign(share=said)
+
+    mine = _on_graphs(findings.derived(backend, stages))
+    columns = ["kind", "label", *STAGES, "other", "share"]
+    if mine.empty:
         return pd.DataFrame(columns=columns)
-    mine = table[(table["strategy"] == strategy) & (table["variant"] == variant)]
     where = ", host memory only" if backend == "host" else ""
     name = mine["workload"].map(findings.names).astype(str)
     label = name + "\n" + mine["machine"] + where
@@ -122,27 +148,76 @@ def _on_graphs(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["model"] != GRAPHLESS]
 
 
-def gains(bars: pd.DataFrame) -> pd.DataFrame:
-    """For each group and kind: the fastest zero-copy epoch against CPU gather and all-in-GPU.
+def measured_times(findings: Findings, backend: str) -> Iterator[tuple[str, Times]]:
+    """By panel (:func:`bar_groups`) the epochs of each series that counts, one of each repeat."""
+    groups = bar_groups(findings, backend)
+    for run in findings.runs_on(backend):
+        apart, alone = set_aside(run), disturbed_alone(run)
+        logs = repeat_logs(run.values("epoch", "wall_time"))
+        for workload, fields in run.plan["workloads"].items():
+            mine = [key for key in logs if key.workload == workload and key not in alone]
+            if fields["model"] != GRAPHLESS:
+                times = {key[1:3]: logs[key] for key in mine if key[1:3] not in apart}
+                yield groups[run.machine, workload], times
 
-    Columns: ``group``, ``kind``, ``strategy`` (the fastest), ``over_naive`` and ``over_best``
-    (times as fast as the paper's baseline and as the best CPU gather), ``of_bound`` (its time over
-    the all-in-GPU time); NaN where there is nothing to compare with.
+
+def stated_times(bars: pd.DataFrame) -> Iterator[tuple[str, Times]]:
+    """The same of epochs that were published or modelled: each with its ends, where it has any.
+
+    They are named by panel and kind, and what is modelled by its machine.
     """
-    records = []
     for (group, kind), mine in bars.groupby(["group", "kind"], sort=False):
-        zero_copy = mine[mine["strategy"].str.endswith("zero_copy")]
-        if zero_copy.empty:
-            continue
-        best = zero_copy.sort_values("median", kind="stable").iloc[0]
-        gathered = mine[mine["strategy"] == "cpu_gather"]
-        naive = gathered[gathered["variant"] == "naive"]
-        bound = mine[mine["strategy"] == "all_in_gpu"]["median"].min()
-        times = best["median"]
-        over = (naive["median"].min() / times, gathered["median"].min() / times, times / bound)
-        records.append((group, kind, best["strategy"], *over))
-    columns = ["group", "kind", "strategy", "over_naive", "over_best", "of_bound"]
-    return pd.DataFrame(records, columns=columns)
+        machines = mine["machine"].dropna().unique() if "machine" in mine else ()
+        times = {
+            (str(row["strategy"]), str(row["variant"])): np.log(
+                [row[name] for name in ("low", "median", "high") if row[name] > 0]
+            )
+            for row in mine.to_dict("records")
+        }
+        yield f"{group}, {' for '.join([str(kind), *machines])}", times
+
+
+def possible(one: ArrayLike, other: ArrayLike) -> Interval:
+    """The ratio of two values that are known between ends: as far as these allow."""
+    ends = np.exp(np.subtract.outer(one, other))
+    middle = float(np.exp(np.median(np.asarray(one)) - np.median(np.asarray(other))))
+    return Interval(middle, float(ends.min()), float(ends.max()), 2, 0.0)
+
+
+def gain(times: Times, over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_of) -> str:
+    """How fast the fastest zero-copy is, in words, or that there is none.
+
+    Over the paper's baseline, over the best CPU gather, and beside all-in-GPU.
+
+    Args:
+        over: what one of ``times`` is over another, with its interval.
+    """
+    ours = {name: logs for name, logs in times.items() if name[0].endswith("zero_copy")}
+    gathers = {name: logs for name, logs in times.items() if name[0] == BASELINE[0]}
+    bounds = {name: logs for name, logs in times.items() if name[0] == BOUND}
+    if not ours:
+        return "no zero-copy to compare."
+    fastest, words = shortest(ours, over)
+    said, near = f"`{_joined(fastest)}`", sum(word != "SLOW" for word in words.values())
+    if words:
+        said = f"of {len(ours)} zero-copy variants {said} came out fastest"
+        said += f" ({near} of the others level with it or not decided)" * bool(near)
+    ratios, clauses = [], []
+    best = shortest(gathers, over)[0] if gathers else BASELINE
+    for name in dict.fromkeys([BASELINE, best]):
+        if name in gathers:
+            ratios.append(over(gathers[name], ours[fastest]))
+            which = f", the best of {len(gathers)}" if name == best and len(gathers) > 1 else ""
+            clauses.append(compared(ratios[-1], f"as fast as `{_joined(name)}`{which}"))
+    if bounds:
+        ratios.append(over(ours[fastest], bounds[shortest(bounds, over)[0]]))
+        clauses.append("it takes " + compared(ratios[-1], f"as long as `{BOUND}`"))
+    one = f" {ONE_REPEAT}" if any(ratio.repeats < 2 for ratio in ratios) else ""
+    return f"{said}: {'; '.join(clauses) or 'nothing beside it'}.{one}"
+
+
+def _joined(name: tuple[str, str]) -> str:
+    return " ".join(word for word in name if word != "default")
 
 
 def disturbances(runs: Iterable[Run]) -> list[str]:
@@ -179,15 +254,18 @@ def modelled_shapes(names: Sequence[str], profile: LinkProfile) -> pd.DataFrame:
 
 #: Of tables of changes.
 COLUMNS = ["quantity", "kind", "strategy", "label", "median", "low", "high"]
+#: Of transfers of one series over another.
+TRANSFERS = [*SERIES, "over", "rows", "row_bytes", "interval", "ratio"]
 
 
 def measured_changes(
     findings: Findings, backend: str, quantities: Mapping[str, tuple[str, str]]
 ) -> pd.DataFrame:
-    """Changes of per-epoch medians against ``cpu_gather naive``, for every other strategy.
+    """Changes against ``cpu_gather naive``, for every other strategy: ratios of means over repeats.
 
-    A strategy is shown by the variant with the shortest epoch, over the workloads by the median of
-    their changes.
+    Of each quantity and workload by the newest run that has it. A strategy is shown by the variant
+    with the shortest epoch, over the workloads by the median of their changes. Of a path that
+    fetches ahead the stage ``fetch`` is what it could not hide, and no transfer: it is left out.
 
     Args:
         quantities: what the change is called → stage and metric; the stage ``energy`` has
@@ -196,24 +274,49 @@ def measured_changes(
 
     Returns:
         ``quantity``, ``kind``, ``strategy``, ``label``, ``median``, ``low``, ``high`` (the extremes
-        over the workloads), as shares.
+        over the workloads of their 95 % intervals; of single repeats of the changes themselves), as
+        shares; ``note``: whether there is one repeat alone; ``said``: in words, workload by
+        workload.
     """
-    tables = [pd.DataFrame(columns=[*SERIES, *quantities])]
-    for run in findings.runs_on(backend):
-        table = changes_of_run(run, quantities)
-        fastest = pd.MultiIndex.from_frame(table[SERIES]).isin(_fastest_variants(run))
-        tables.append(table[fastest & (table["strategy"] != "cpu_gather")])
-    shares = (
-        sort_series(pd.concat(tables)).melt(["strategy"], list(quantities), "quantity").dropna()
-    )
-    groups = shares.groupby(["quantity", "strategy"], sort=False)["value"]
-    found = groups.agg(median="median", low="min", high="max", count="count").reset_index()
-    words = ["workload" if count == 1 else "workloads" for count in found["count"]]
-    found["label"] = [
-        f"{strategy}, {count} {word}"
-        for strategy, count, word in zip(found["strategy"], found["count"], words, strict=True)
-    ]
-    return found.assign(kind="measured")[COLUMNS]
+    records = []
+    for quantity, (stage, metric) in quantities.items():
+        table = findings.derived(backend, partial(_changes, stage=stage, metric=metric))
+        for strategy, mine in sort_series(table).groupby("strategy", sort=False):
+            count = len(mine)
+            label = f"{strategy}, {count} workload{'s' * (count > 1)}"
+            note = "one repeat" * bool(mine["low"].isna().all())
+            ends = mine["low"].fillna(mine["median"]), mine["high"].fillna(mine["median"])
+            said = "; ".join(
+                f"{findings.names[row['workload']]}, {row['machine']}, `{row['variant']}`:"
+                f" {row['said']}"
+                for row in mine.to_dict("records")
+            )
+            middle = (mine["median"].median(), ends[0].min(), ends[1].max())
+            records.append((quantity, "measured", strategy, label, *middle, note, said))
+    return pd.DataFrame(records, columns=[*COLUMNS, "note", "said"])
+
+
+def _changes(run: Run, stage: str, metric: str) -> pd.DataFrame:
+    """Each strategy's fastest variant against the baseline: ``median``, ``low``, ``high``."""
+    values = _per_epoch(run, stage, metric)
+    logs = repeat_logs(values[values > 0])
+    left_out = _fetching_ahead(run) if stage == "fetch" else set()
+    records = []
+    for key in map(Key._make, _fastest_variants(run)):
+        base = logs.get(key._replace(strategy=BASELINE[0], variant=BASELINE[1]))
+        if base and key in logs and key.strategy != BASELINE[0] and key[:3] not in left_out:
+            ratio = ratio_of(logs[key], base)
+            change, low, high = (end - 1 for end in ratio.ends)
+            ends = "one repeat" if ratio.repeats < 2 else f"{low:+.0%} to {high:+.0%}"
+            said = f"**{change:+.0%}** ({ends}){undecided(ratio)}"
+            records.append((*key, change, low, high, said))
+    return pd.DataFrame(records, columns=[*SERIES, "median", "low", "high", "said"])
+
+
+def _fetching_ahead(run: Run) -> set[tuple[str, ...]]:
+    """Workload, strategy and variant of the series that have minibatches in flight meanwhile."""
+    said = run.select(stage="fetch", metric="lookahead", basis="declared")
+    return set(said[said["value"] > 0][SERIES[:3]].itertuples(index=False, name=None))
 
 
 def changes_of_run(
@@ -281,24 +384,39 @@ def published_changes(published: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured_transfers(findings: Findings) -> pd.DataFrame:
-    """Fetch time of CPU gather over that of zero-copy on GPUs: ``rows``, ``row_bytes``, ``ratio``.
+    """Fetch time of CPU gather over that of ``aligned_zero_copy`` on GPUs, variant by variant.
 
-    A point for each workload that was run with ``cpu_gather naive`` and ``aligned_zero_copy``;
-    ``rows`` are those of a mean minibatch.
+    Columns: ``group`` (graph, and machine where there are several), ``over`` (of CPU gather, the
+    paper's baseline first) and ``variant`` (of zero-copy, the usual one first); ``rows`` of a mean
+    minibatch, ``row_bytes``; ``interval`` (of the ratio) and ``ratio``. Variants that fetch ahead
+    have no transfer time: they are left out.
     """
+    usual, groups = build("aligned_zero_copy").variant, bar_groups(findings, "cuda")
+    table = findings.derived("cuda", _transfers)
+    if table.empty:
+        return pd.DataFrame(columns=["group", "machine", *TRANSFERS])
+    pairs = zip(table["machine"], table["workload"], strict=True)
+    found = table.assign(
+        group=[groups[pair] for pair in pairs],
+        base=table["over"] != BASELINE[1],
+        unusual=table["variant"] != usual,
+    )
+    return found.sort_values(["group", "base", "unusual"], kind="stable", ignore_index=True)
+
+
+def _transfers(run: Run) -> pd.DataFrame:
+    """Of each pair of variants the lines of :func:`measured_transfers`, by series."""
+    logs, ahead = repeat_logs(run.values("fetch", "wall_time")), _fetching_ahead(run)
+    waits = {key: values for key, values in logs.items() if key[:3] not in ahead}
+    payload = run.values("fetch", "payload").groupby("workload").median()
+    batches = run.values("epoch", "minibatches").groupby("workload").median()
+    widths = run.rows[run.rows["metric"] == "row"].groupby("workload")["value"].median()
     records = []
-    for run in findings.runs_on("cuda"):
-        seconds = run.values("fetch", "wall_time").groupby(SERIES).median()
-        payload = run.values("fetch", "payload").groupby("workload").median()
-        batches = run.values("epoch", "minibatches").groupby("workload").median()
-        widths = run.rows[run.rows["metric"] == "row"].groupby("workload")["value"].median()
-        for workload in run.workloads:
-            slow = seconds.get((workload, "cpu_gather", "naive", "cuda", "measured"))
-            fast = seconds[seconds.index.get_level_values("workload") == workload]
-            fast = fast[fast.index.get_level_values("strategy") == "aligned_zero_copy"]
-            if slow is None or fast.empty or workload not in widths:
-                continue
-            width = float(widths[workload])
-            rows = float(payload[workload] / batches[workload] / width)
-            records.append((workload, rows, width, float(slow) / float(fast.min())))
-    return pd.DataFrame(records, columns=["workload", "rows", "row_bytes", "ratio"])
+    for (one, mine), (other, theirs) in itertools.product(waits.items(), repeat=2):
+        names = (one.strategy, other.strategy)
+        known = one.workload == other.workload and one.workload in widths
+        if known and names == ("aligned_zero_copy", BASELINE[0]):
+            ratio, width = ratio_of(theirs, mine), widths[one.workload]
+            rows = payload[one.workload] / batches[one.workload] / width
+            records.append((*one, other.variant, rows, width, ratio, ratio.value))
+    return pd.DataFrame(records, columns=TRANSFERS)

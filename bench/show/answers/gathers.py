@@ -6,9 +6,12 @@ value that needs a constant nobody has published is left out here, and the noteb
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from gatherbench.bench.model.epoch import predict_batches
@@ -16,7 +19,12 @@ from gatherbench.bench.model.estimate import Estimate, combine
 from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import gpu_reads
 from gatherbench.bench.model.profile import LinkProfile
+from gatherbench.bench.read.stats.interval import Interval, interval_of
+from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.units import with_ends
+from gatherbench.bench.show.answers.epochs import bar_groups
 from gatherbench.bench.show.notebook_tables import Findings
+from gatherbench.bench.show.sentences.verdict import compared
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import RequestRow, request_row, uniform_ids
 
@@ -117,14 +125,27 @@ def best_orders(rates: pd.DataFrame) -> pd.DataFrame:
 def live_peers(micro: pd.DataFrame) -> pd.DataFrame:
     """Gathers of gpu-micro by other systems themselves, not by their policies.
 
-    Columns: ``kind``, ``series``, ``x`` (row width in bytes), ``y`` (median GB/s of payload).
+    Columns: ``kind``, ``series`` (with the size of the table, which is not that of our policies),
+    ``x`` (row width in bytes), ``y`` (median GB/s of payload), ``beside``: our own in turn with it,
+    in words.
     """
-    theirs = micro[(micro["case"] == "peer_gather") & (micro["policy"] != OURS)]
-    rates = theirs.assign(kind="measured", y=theirs["amount"] / theirs["time_s"] / 1e9)
-    keys = ["kind", "policy", "row_bytes"]
-    table = rates.groupby(keys, sort=False)["y"].median().reset_index()
-    table["policy"] += " itself"
-    return table.rename(columns={"policy": "series", "row_bytes": "x"})
+    both = micro[micro["case"] == "peer_gather"]
+    rates = both.assign(y=both["amount"] / both["time_s"] / 1e9)
+    keys = ["policy", "row_bytes", "span_bytes", "order"]
+    records = []
+    medians = rates.groupby(keys, sort=False)["y"].median().reset_index().to_dict("records")
+    for row in medians:
+        series = f"{row['policy']} itself, {row['span_bytes'] / 2**30:g} GiB"
+        point = ("measured", series, row["row_bytes"], row["y"])
+        ours = [
+            f"{our['order']} {our['y']:.1f}"
+            for our in medians
+            if our["policy"] == OURS
+            and (our["row_bytes"], our["span_bytes"]) == (row["row_bytes"], row["span_bytes"])
+        ]
+        if row["policy"] != OURS:
+            records.append((*point, ", ".join(ours)))
+    return pd.DataFrame(records, columns=["kind", "series", "x", "y", "beside"])
 
 
 def measured_roofs(micro: pd.DataFrame) -> pd.DataFrame:
@@ -250,91 +271,155 @@ def _fetch(load: MinibatchLoad, profile: LinkProfile) -> Estimate:
 
 #: Rows from which a gather is limited by bytes and not by requests.
 WIDE_BYTES = 400
+#: Of the best rate: a gather that reaches it has enough of the GPU.
+ENOUGH = 0.97
+#: Of tables over shares of the GPU, per cent.
+SHARES = ["source", "series", "x", "y", "low", "high"]
+#: Where they come from: what ``async_zero_copy`` tries when it is opened, and gpu-micro.
+SWEEP, MICRO = "sweep", "gpu-micro"
 
 
 def gather_against_share(findings: Findings) -> pd.DataFrame:
-    """Rate of a gather alone over its best, against its share of the GPU: ``series``, ``x``, ``y``.
+    """Rate of a gather alone over its best, against its share of the GPU, per cent.
 
     From the sweep that ``async_zero_copy`` makes when it is opened, and from gpu-micro's grid caps.
+    Columns: :data:`SHARES`; ``low`` and ``high`` are the 95 % interval over the repeats (NaN of
+    one), or the extremes over the rounds.
     """
-    seconds = _budget_sweep(findings, "gather_time")
-    if len(seconds):
-        seconds["y"] = seconds.groupby("series")["y"].transform("min") / seconds["y"]
-    rates = gather_rates(findings.micro)
-    rates = rates[(rates["case"] == "gpu_gather") & (rates["policy"] == "aligned")]
-    rates = rates[(rates["order"] == "given") & (rates["span_bytes"] == rates["span_bytes"].max())]
-    best = rates.groupby("row_bytes")["y"].transform("max")
-    capped = rates.assign(
-        series=[f"rows of {width} B" for width in rates["row_bytes"]], x=rates["grid_percent"]
-    )
-    capped["y"] = capped["y"] / best
+    rates = 1 / _sweeps(findings, r"budget_(\d+)_gather_time")
+    swept = _over(rates, rates.max(axis=1))
+    micro = gather_rates(findings.micro)
+    micro = micro[(micro["case"] == "gpu_gather") & (micro["policy"] == "aligned")]
+    micro = micro[(micro["order"] == "given") & (micro["span_bytes"] == micro["span_bytes"].max())]
+    best = micro.groupby("row_bytes")["y"].transform("max")
+    over = f" over {span_of(findings.micro) / 2**30:g} GiB"
+    series = [f"rows of {width} B{over}" for width in micro["row_bytes"]]
+    x = micro["grid_percent"].astype(float)
+    capped = micro.assign(source=MICRO, series=series, x=x)
+    capped[["y", "low", "high"]] = capped[["y", "low", "high"]].div(best, axis=0)
     capped = capped[(capped["grid_percent"] > 0) & (capped["row_bytes"] >= WIDE_BYTES)]
-    tables = [t[["series", "x", "y"]] for t in (seconds, capped) if len(t)]
-    return pd.concat(tables, ignore_index=True) if tables else seconds
+    capped = capped.sort_values(["row_bytes", "x"])
+    return _together(swept, capped[SHARES])
 
 
 def step_against_share(findings: Findings) -> pd.DataFrame:
-    """A training step with a gather beside it over training alone: ``series``, ``x``, ``y``.
+    """A training step with a gather beside it over training alone, against the gather's share.
 
     From the sweep that ``async_zero_copy`` makes beside the real training step, and from
-    gpu-micro's loads that are like training in one way each.
+    gpu-micro's loads that are like training in one way each. Columns as
+    :func:`gather_against_share`.
     """
-    seconds = _budget_sweep(findings, "step_time")
-    alone = _setup_medians(findings, "train_alone_step_time").set_index("series")["value"]
-    seconds["y"] = [
-        y / alone.get(series, float("nan"))
-        for series, y in zip(seconds["series"], seconds["y"], strict=True)
-    ]
-    tables = [t for t in (seconds.dropna(), _overlapped_loads(findings.micro)) if len(t)]
-    return pd.concat(tables, ignore_index=True) if tables else seconds
+    steps = _sweeps(findings, r"budget_(\d+)_step_time")
+    alone = _sweeps(findings, "(train)_alone_step_time").reindex(steps.index)
+    return _together(_over(steps, alone.max(axis=1)), _overlapped_loads(findings.micro))
 
 
 def overlap_ratios(findings: Findings) -> pd.DataFrame:
     """A training step with a gather beside it over the longer of the two alone: is it hidden?
 
-    Of the real training step, at the share that served it best. Columns: ``series``, ``x`` (that
-    share, per cent), ``ratio``.
+    Of the real training step, at the share that served it best. Columns as
+    :func:`gather_against_share`.
     """
-    seconds = _budget_sweep(findings, "step_time")
-    alone = _setup_medians(findings, "(train|fetch)_alone_step_time")
-    both = alone.groupby("series")["value"].agg(["max", "count"])
-    longer = both.loc[both["count"] == 2, "max"]  # older runs have no fetch alone
-    best = seconds.sort_values("y", kind="stable").drop_duplicates("series")
-    best = best[best["series"].isin(longer.index)]
-    ratio = best["y"].to_numpy() / longer.reindex(best["series"]).to_numpy()
-    return best[["series", "x"]].assign(ratio=ratio).reset_index(drop=True)
+    steps = _sweeps(findings, r"budget_(\d+)_step_time")
+    alone = _sweeps(findings, "(train|fetch)_alone_step_time").reindex(steps.index)
+    both = alone.dropna() if alone.shape[1] == 2 else alone.iloc[:0]  # older runs have no fetch
+    ratios = _over(steps.reindex(both.index), both.max(axis=1)).sort_values("y", kind="stable")
+    return ratios.drop_duplicates("series").sort_index(ignore_index=True)
+
+
+def share_sentences(findings: Findings) -> Iterator[str]:
+    """What the tables over shares say, series by series."""
+    for names, line in gather_against_share(findings).groupby(["source", "series"], sort=False):
+        tried = line.sort_values("x").to_dict("records")
+        enough = [row for row in tried if row["y"] >= ENOUGH]
+        if not enough:
+            yield f"- {_named(names)}: no share tried reaches {ENOUGH:.0%} of the best rate there."
+            continue
+        least, which = enough[0], "that was tried,"
+        if least["x"] > tried[0]["x"]:
+            which = f"of those tried (from {tried[0]['x']:g} %) with {ENOUGH:.0%} and more,"
+        open_ = ", not decided" if least["low"] < ENOUGH else ""
+        share = with_ends(least["y"], least["low"], least["high"], "share")
+        yield (
+            f"- {_named(names)}: **{least['x']:g} %**, the smallest share {which} reaches {share}"
+            f" of the best rate there{open_}."
+        )
+    for names, line in step_against_share(findings).groupby(["source", "series"], sort=False):
+        best = min(line.to_dict("records"), key=lambda row: row["y"])
+        took = compared(_interval(best), "as long as training alone")
+        yield (
+            f"- {_named(names)}: the shortest step, with the gather on {best['x']:g} % (the best of"
+            f" {len(line)} shares tried), takes {took}."
+        )
+    for row in overlap_ratios(findings).to_dict("records"):
+        took = compared(_interval(row), "as long as the longer of the two")
+        yield (
+            f"- {_named((row['source'], row['series']))}: fetch and training side by side take"
+            f" {took}, at a share of {row['x']:g} %."
+        )
+
+
+def _named(names: Sequence[object]) -> str:
+    return " of ".join(map(str, names))
+
+
+def _interval(row: Mapping[Hashable, Any]) -> Interval:
+    return over_rounds(row["y"], row["low"], row["high"])
+
+
+def over_rounds(value: float, low: float, high: float) -> Interval:
+    """A ratio with these ends; NaN: there are none."""
+    if math.isnan(low):
+        return Interval(value, 0.0, math.inf, 1)
+    return Interval(value, low, high, 2, 0.0)
 
 
 def _overlapped_loads(micro: pd.DataFrame) -> pd.DataFrame:
-    """gpu-micro's loads with a fetch beside them over the loads alone."""
-    alone = micro[micro["case"] == "train_alone"].groupby("load")["time_s"].median()
-    both = micro[micro["case"] == "train_and_fetch"]
+    """gpu-micro's loads with a fetch beside them over the loads alone, round by round."""
     keys = ["load", "provider", "grid_percent"]
-    times = both.groupby(keys, sort=False)["time_s"].median().reset_index()
-    return pd.DataFrame(
-        {
-            "series": times["load"].str.replace("_", " ") + ", " + times["provider"],
-            "x": times["grid_percent"].astype(float),
-            "y": times["time_s"] / times["load"].map(alone).astype(float),
-        }
-    )
+    alone = micro[micro["case"] == "train_alone"].set_index(["load", "round"])["time_s"]
+    both = micro[micro["case"] == "train_and_fetch"]
+    both = both.join(alone.rename("alone_s"), ["load", "round"])
+    ratios = both.assign(y=both["time_s"] / both["alone_s"]).groupby(keys)["y"]
+    table = ratios.agg(y="median", low="min", high="max").dropna().reset_index()
+    series = table["load"].str.replace("_", " ") + ", " + table["provider"]
+    x = table["grid_percent"].astype(float)
+    return table.assign(source=MICRO, series=series, x=x)[SHARES]
 
 
-def _budget_sweep(findings: Findings, what: str) -> pd.DataFrame:
-    """Seconds of the rows ``budget_<per cent>_<what>``: ``series``, ``x``, ``y``."""
-    rows = _setup_medians(findings, rf"budget_(\d+)_{what}")
-    percent = rows["metric"].str.extract(r"budget_(\d+)_")[0].astype(float)
-    return pd.DataFrame({"series": rows["series"], "x": percent, "y": rows["value"]})
+def _sweeps(findings: Findings, pattern: str) -> pd.DataFrame:
+    """Seconds of the GPU's setup rows whose metric is ``pattern``; a column by what it captures.
+
+    Index: ``series`` (variant and graph) and ``repeat``. Numbers are captured as such.
+    """
+
+    def rows(run: Run) -> pd.DataFrame:
+        found = run.select(stage="setup", status="ok")
+        return found[found["metric"].str.fullmatch(pattern).astype(bool)]
+
+    groups = bar_groups(findings, "cuda")
+    tables = [pd.DataFrame(columns=["series", "repeat", "what", "value"])]
+    for run in findings.runs_on("cuda", rows):
+        found = rows(run)
+        graph = pd.Series([groups[run.machine, w] for w in found["workload"]], found.index)
+        what = found["metric"].str.extract(pattern)[0]
+        tables.append(found.assign(series=found["variant"] + ", " + graph, what=what))
+    table = pd.concat([t for t in tables if len(t)] or tables)
+    wide = table.set_index(["series", "repeat", "what"])["value"].astype(float).unstack()
+    return wide.rename(columns=lambda name: float(name) if name.isdigit() else name)
 
 
-def _setup_medians(findings: Findings, pattern: str) -> pd.DataFrame:
-    """Medians over repeats of the GPU's setup rows whose metric is ``pattern``."""
-    tables = [run.rows for run in findings.runs_on("cuda")]
-    if not tables:
-        return pd.DataFrame({"series": [], "metric": pd.Series(dtype=str), "value": []})
-    rows = pd.concat(tables)
-    rows = rows[(rows["stage"] == "setup") & rows["metric"].str.fullmatch(pattern)]
-    provider = rows["variant"].str.split(",").str[0]
-    series = provider + ", " + rows["workload"].map(findings.names).astype(str)
-    values = rows.assign(series=series).groupby(["series", "metric"], sort=False)["value"].median()
-    return values.reset_index()
+def _over(wide: pd.DataFrame, base: pd.Series[float]) -> pd.DataFrame:
+    """Each column over what belongs to its line: means over repeats with their intervals."""
+    records = [
+        (SWEEP, series, x, *interval_of((1, np.log(values.dropna()))).ends)
+        for series, mine in wide.div(base, axis=0).groupby(level="series")
+        for x, values in mine.items()
+        if values.notna().any()
+    ]
+    return pd.DataFrame(records, columns=SHARES)
+
+
+def _together(*tables: pd.DataFrame) -> pd.DataFrame:
+    there = [table for table in tables if len(table)]
+    return pd.concat(there, ignore_index=True) if there else pd.DataFrame(columns=SHARES)

@@ -14,9 +14,11 @@ from gatherbench.bench.model.advise.question import Question, graph_sizes, sourc
 from gatherbench.bench.model.advise.rank import average_load, predict
 from gatherbench.bench.model.hits import keeping
 from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.read.epochs import epoch_times
+from gatherbench.bench.read.epochs import speedup_over
 from gatherbench.bench.read.kept import found_on_device, line_names
+from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.show.answers.epochs import bar_groups
 from gatherbench.bench.show.notebook_tables import Findings
 from gatherbench.strategies.registry import build
 
@@ -66,18 +68,22 @@ def modelled_gains(
 
 
 def measured_gains(findings: Findings) -> pd.DataFrame:
-    """Of what counts on a GPU the rows that it finds there, as :data:`COLUMNS`; a line a policy."""
-    records = []
-    usual = build(REFERENCE).variant
-    for run in findings.runs_on("cuda"):
-        found = epoch_times(run).join(found_on_device(run), on=SERIES[:4])
-        whole = found[(found["strategy"] == REFERENCE) & (found["variant"] == usual)]
+    """Of what counts on a GPU the rows that it finds there, as :data:`COLUMNS`; a line a policy.
+
+    ``low``, ``high``: the 95 % interval over the repeats; NaN of one.
+    """
+    records, groups = [], bar_groups(findings, "cuda")
+    for run in findings.runs_on("cuda", _kept_gains):
         names = line_names(run)
-        none_kept = whole.set_index("workload")["median"]
-        for row in found.dropna(subset="counted").to_dict("records"):
-            if row["workload"] in none_kept:
-                line, _ = names[row["strategy"], row["variant"]]
-                name = f"{run.names[row['workload']]}: {line}"
-                gain = none_kept[row["workload"]] / row["median"]
-                records.append(("measured", name, 100 * row["counted"], gain))
-    return pd.DataFrame(records, columns=COLUMNS)
+        for row in _kept_gains(run).to_dict("records"):
+            line, _ = names[row["strategy"], row["variant"]]
+            name = f"{groups[run.machine, row['workload']]}: {line}"
+            ends = (row["speedup"], row["low"], row["high"])
+            records.append(("measured", name, 100 * row["counted"], *ends))
+    return pd.DataFrame(records, columns=[*COLUMNS, "low", "high"])
+
+
+def _kept_gains(run: Run) -> pd.DataFrame:
+    """Over aligned zero-copy with its usual parameters, of the series that count what they find."""
+    table = speedup_over(run, REFERENCE, build(REFERENCE).variant)
+    return table.join(found_on_device(run), on=SERIES[:4]).dropna(subset="counted")

@@ -103,9 +103,9 @@ def changes(table: pd.DataFrame, absent: Mapping[str, str], *, title: str, foot:
     """Draw changes against the conventional path, as shares: -0.17 is 17 % less.
 
     Args:
-        table: ``quantity``, ``kind``, ``strategy``, ``label``, ``median``, ``low``, ``high``. A bar
-            reaches from 0 to the median with whiskers from ``low`` to ``high``; a range without a
-            median (NaN) is a box.
+        table: ``quantity``, ``kind``, ``strategy``, ``label``, ``median``, ``low``, ``high``, and
+            ``note`` where more is to be said of the kind. A bar reaches from 0 to the median with
+            whiskers from ``low`` to ``high``; a range without a median (NaN) is a box.
         absent: the quantities in order, and for each how to measure it, written where nothing was
             measured.
     """
@@ -125,7 +125,8 @@ def changes(table: pd.DataFrame, absent: Mapping[str, str], *, title: str, foot:
 
 def _change(row: Any) -> Line:
     middle, low, high = (float(row[name]) for name in ("median", "low", "high"))
-    name, strategy = f"{row['quantity']}: {row['label']}\n({row['kind']})", str(row["strategy"])
+    kind = f"{row['kind']}, {row['note']}" if row.get("note") else str(row["kind"])
+    name, strategy = f"{row['quantity']}: {row['label']}\n({kind})", str(row["strategy"])
     ranged = f"{100 * low:+.1f} to {100 * high:+.1f} %"
     if math.isnan(middle):
         return Line(name, "", row["kind"], {strategy: high - low}, text=ranged, start=low)

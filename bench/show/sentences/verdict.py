@@ -31,11 +31,20 @@ from gatherbench.bench.read.stats.interval import Interval
 from gatherbench.bench.read.stats.judge import Word, judge, ratio_of, shortest
 from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run, only
-from gatherbench.bench.read.units import LONGEST_WORKLOAD, listed, short, span, with_ends
+from gatherbench.bench.read.units import (
+    LONGEST_WORKLOAD,
+    listed,
+    quantity,
+    short,
+    span,
+    with_ends,
+)
 from gatherbench.bench.run.rows import Key
 from gatherbench.bench.show.sentences.families import BOUND, disk_sentences, scaling_sentences
 from gatherbench.bench.show.sentences.provenance import modelled_for
 
+#: Behind ratios of single repeats.
+ONE_REPEAT = "One repeat: how much processes differ is not known."
 #: Workloads of which a sentence tells one by one.
 _MOST_WORKLOADS = 4
 
@@ -296,6 +305,19 @@ def _rests_on(run: Run, foreign: Iterable[tuple[str, ...]]) -> list[str]:
     if borrows(run.rows, "sample").any():
         said.append(f"Minibatches come as fast as {run.machine} was measured to have them.")
     return said
+
+
+def compared(ratio: Interval, to: str = "") -> str:
+    """``1.14× (0.978–1.32) as fast as naive, not decided``. ``to``: what it is a ratio to."""
+    value, low, high = ratio.ends
+    said = quantity(value, "×") if low == high else with_ends(value, low, high)
+    return f"{said} {to}".rstrip() + undecided(ratio)
+
+
+def undecided(ratio: Interval) -> str:
+    """What is to be said behind a ratio whose interval tells no difference that matters."""
+    known = {"SAME": ", level", "AMBIGUOUS": ", not decided"} if ratio.repeats > 1 else {}
+    return known.get(judge(ratio).word, "")
 
 
 def cases_ended(run: Run) -> dict[str, int]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -240,6 +241,7 @@ def test_the_machine_is_told_with_the_code_that_ran_on_it(
     told = machine.describe()
     assert told["commit"]
     assert told["gpu"] == "a stand-in"
+    assert datetime.fromisoformat(told["began"]).tzinfo
     assert bool(told["gpus"]) == (told["no_gpu"] is None)
     monkeypatch.setenv("GATHERBENCH_COMMIT", "0123456789ab")
     monkeypatch.setitem(sys.modules, "gatherbench.bench.machine.gpus", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from contextlib import closing
 from dataclasses import asdict, replace
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ from gatherbench.bench.meters.gpu_choice import SensorChoice
 from gatherbench.bench.plan.case import Case
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.read.tables import began
 from gatherbench.bench.run.job import Job, MemoryLimit
 from gatherbench.bench.run.rows import BACKENDS, BASES, HEADER, UNITS, Row, RowMaker
 from gatherbench.bench.run.store import (
@@ -37,6 +39,16 @@ MAKE = RowMaker("run", "abc", "box", "host", WORKLOAD.id, "wordnet", "cpu_gather
 
 
 HEAD = ",".join(HEADER)
+
+
+def test_a_run_says_when_it_was_begun(store: RunStore) -> None:
+    """To the second and in UTC: of two runs of one day the later one is known."""
+    then = datetime.fromisoformat(began(store.folder))
+    assert then.utcoffset() == timedelta(0)
+    assert timedelta(0) <= datetime.now(UTC) - then < timedelta(minutes=5)
+    (store.folder / "env.json").unlink()
+    assert began(store.folder) == f"{date.today():%Y-%m-%d}"
+    assert began(store.folder.parent) == ""
 
 
 def complete(make: RowMaker = MAKE) -> list[Row]:

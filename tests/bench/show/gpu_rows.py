@@ -135,6 +135,6 @@ def add_peer(folder: Path) -> None:
     """To a gpu-micro run: WholeGraph at 20 GB/s, ours at 25."""
     with PointFile(folder / "rows.csv") as out:
         for name, order, rate in (("WholeGraph 26.10", "its own", 20), ("aligned", "given", 25)):
-            point = Point("peer_gather", 512, policy=name, order=order)
+            point = Point("peer_gather", 512, 2 * GIB, policy=name, order=order)
             for number in range(1, 4):
                 out.add(row_of(point, number, 1e9, 1 / rate, "test"))

@@ -14,20 +14,27 @@ import pytest
 from gatherbench.bench.model import profile as profiles
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.plan.workload import GRAPHLESS, Workload, workload_name, workload_names
+from gatherbench.bench.read.epochs import speedup_over
 from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.read.units import with_ends
 from gatherbench.bench.show.answers.epochs import (
     disturbances,
-    gains,
+    gain,
     measured_bars,
     measured_changes,
     measured_stages,
+    measured_times,
     measured_transfers,
     modelled_shapes,
     passes_over_memory,
+    possible,
     predicted_bars,
     published_changes,
+    stated_times,
 )
 from gatherbench.bench.show.answers.gathers import (
+    MICRO,
+    SWEEP,
     best_orders,
     gather_against_share,
     live_peers,
@@ -38,6 +45,7 @@ from gatherbench.bench.show.answers.gathers import (
     overlap_ratios,
     published_order,
     ratio_over_rounds,
+    share_sentences,
     span_of,
     step_against_share,
 )
@@ -49,6 +57,7 @@ from gatherbench.bench.show.answers.reddit import (
     reddit_stages,
 )
 from gatherbench.bench.show.notebook_tables import Findings, load_findings
+from gatherbench.bench.show.sentences.verdict import verdict
 
 from ..written_run import write_run
 from .gpu_rows import (
@@ -101,14 +110,72 @@ def test_stages_bars_and_gains(findings: Findings) -> None:
     stages = row[["sample", "fetch", "train", "other"]].tolist()
     assert stages == pytest.approx([0.2, 1.0, 0.5, 0.01])
     assert row["label"] == "wordnet GraphSAGE\nnvidia-h200"
+    assert row["share"] == "58.5 % (58.5–58.5)"  # 1 of 1.71 s in every repeat
     bars = measured_bars(findings, "cuda")
     assert set(bars["group"]) == {"wordnet GraphSAGE"}
-    row = gains(bars).iloc[0]
-    assert row["strategy"] == "async_zero_copy"
-    ratios = row[["over_naive", "over_best", "of_bound"]].tolist()
-    assert ratios == pytest.approx([1.71 / 0.86, 1.31 / 0.86, 0.86 / 0.81])
+    ((name, times),) = measured_times(findings, "cuda")
+    assert name == "wordnet GraphSAGE"
+    # By hand: 1.71 s, 1.31 s and 0.81 s beside 0.86 s; the repeats are alike.
+    assert gain(times) == (
+        "of 3 zero-copy variants `async_zero_copy stream,auto` came out fastest: 1.99×"
+        " as fast as `cpu_gather naive`; 1.52× as fast as `cpu_gather pinned`, the best"
+        " of 2; it takes 1.06× as long as `all_in_gpu`."
+    )
     assert measured_bars(findings, "cuda", "reddit").empty
-    assert gains(measured_bars(findings, "host")).empty
+    assert not list(measured_times(findings, "host"))
+
+
+def test_what_repeats_do_not_tell_is_not_said() -> None:
+    naive, pinned = ("cpu_gather", "naive"), ("cpu_gather", "pinned")
+    given, managed = ("aligned_zero_copy", "given"), ("aligned_zero_copy", "given,managed")
+    said = gain({naive: [0.0], pinned: [0.1], given: [-0.5], managed: [-0.4]})
+    # exp(0.5), and the other variant cannot be told from it.
+    assert said == (
+        "of 2 zero-copy variants `aligned_zero_copy given` came out fastest (1 of the others level"
+        " with it or not decided): 1.65× (one repeat) as fast as `cpu_gather naive`, the best of 2."
+        " One repeat: how much processes differ is not known."
+    )
+    said = gain({naive: [0.0, 0.4], given: [-0.1, 0.2], ("all_in_gpu", "default"): [0.05, 0.05]})
+    assert "as fast as `cpu_gather naive`, not decided; " in said
+    assert said.endswith("as long as `all_in_gpu`, not decided.")
+    said = gain({naive: [0.0, 0.0], given: [0.01, 0.01]})
+    assert said == "`aligned_zero_copy given`: 0.990× as fast as `cpu_gather naive`, level."
+    assert gain({given: [0.0]}) == "`aligned_zero_copy given`: nothing beside it."
+    assert gain({naive: [0.0]}) == "no zero-copy to compare."
+
+
+def test_what_has_no_quiet_repeat_is_in_no_ratio(make_run: MakeRun) -> None:
+    busy = ("aligned_zero_copy", "sorted", 0)
+    machine = {"backend": "cuda", "machine": "nvidia-h200"}
+    folder = make_run(series=SERIES, repeats=1, other_cores=1.5, beside=busy, **machine)
+    ((_, times),) = measured_times(load_findings(folder.parents[1], REFERENCE), "cuda")
+    assert set(times) == {(strategy, variant) for strategy, variant, _ in SERIES} - {busy[:2]}
+
+
+def test_a_run_has_the_ratios_that_show_tells(make_run: MakeRun) -> None:
+    """Epochs differ from repeat to repeat: medians would give other ratios than means."""
+    folder = make_run(series=SERIES, backend="cuda", machine="nvidia-h200", jitter=0.3)
+    findings = load_findings(folder.parents[1], REFERENCE)
+    (run,) = findings.runs
+    table = speedup_over(run).set_index(["strategy", "variant"])
+    ends = table.loc[("async_zero_copy", "stream,auto"), ["speedup", "low", "high"]]
+    ((_, times),) = measured_times(findings, "cuda")
+    told = with_ends(*ends)
+    assert f"{told} as fast as `cpu_gather naive`" in gain(times)
+    assert told in " ".join(statement.text for statement in verdict(run))
+
+
+def test_what_is_stated_ranges_as_far_as_it_is_known(published: pd.DataFrame) -> None:
+    stated = dict(stated_times(reddit_bars(published)))
+    said = gain(stated["RTX 3090, PCIe 4.0, published"], possible)
+    # By hand off the chart: 7.35 s over 2.7 s, each to 0.05 s.
+    assert "`async_zero_copy mps` came out fastest: 2.72× (2.65–2.79) as fast as" in said
+    one = gain(stated["RTX 3090, PCIe 4.0, modelled"], possible)
+    assert "came out fastest: 3.22× as fast as `cpu_gather naive`; it takes" in one
+    assert "repeat" not in said + one
+    bars = modelled_shapes(["products-like"], load_profile("rtx3090-pcie4"))
+    ((name, _),) = stated_times(bars.assign(machine="rtx3090-pcie4"))
+    assert name == "products-like GraphSAGE, modelled for rtx3090-pcie4"
 
 
 def test_two_machines_never_share_a_ratio(make_run: MakeRun) -> None:
@@ -116,10 +183,10 @@ def test_two_machines_never_share_a_ratio(make_run: MakeRun) -> None:
     first = make_run("20261120-a-aaaaaa", series=SERIES, backend="cuda", machine="nvidia-h200")
     make_run("20261121-b-bbbbbb", series=slow, backend="cuda", machine="nvidia-t4")
     findings = load_findings(first.parents[1], REFERENCE)
-    found = gains(measured_bars(findings, "cuda")).set_index("group")
-    assert set(found.index) == {"wordnet GraphSAGE, nvidia-h200", "wordnet GraphSAGE, nvidia-t4"}
-    assert found.loc["wordnet GraphSAGE, nvidia-t4", "over_naive"] == pytest.approx(1.0)
-    assert found.loc["wordnet GraphSAGE, nvidia-h200", "over_naive"] == pytest.approx(1.71 / 0.86)
+    found = {name: gain(times) for name, times in measured_times(findings, "cuda")}
+    assert set(found) == {"wordnet GraphSAGE, nvidia-h200", "wordnet GraphSAGE, nvidia-t4"}
+    assert "1.00× as fast as `cpu_gather" in found["wordnet GraphSAGE, nvidia-t4"]
+    assert "1.99× as fast as `cpu_gather" in found["wordnet GraphSAGE, nvidia-h200"]
 
 
 def test_a_workload_is_named_by_what_is_not_the_papers() -> None:
@@ -146,6 +213,7 @@ def test_what_the_meters_watched_is_no_epoch_of_a_graph(make_run: MakeRun) -> No
     findings = load_findings(folder.parents[1], REFERENCE)
     assert len(findings.epochs("cuda"))
     assert measured_bars(findings, "cuda").empty
+    assert not list(measured_times(findings, "cuda"))
     assert measured_stages(findings, "cuda", "cpu_gather", "naive").empty
 
 
@@ -228,21 +296,85 @@ def test_rates_are_medians_over_rounds_at_the_best_grid_cap(findings: Findings) 
     assert roofs["contiguous read by SMs"] == pytest.approx(40.0)
     # A live peer is no policy of it.
     table = live_peers(findings.micro)
-    assert table["series"].tolist() == ["WholeGraph 26.10 itself"]
+    assert table["series"].tolist() == ["WholeGraph 26.10 itself, 2 GiB"]
     assert table["y"].tolist() == pytest.approx([20.0])
+    assert table["beside"].tolist() == ["given 25.0"]
 
 
 def test_shares_of_the_multiprocessors(findings: Findings) -> None:
-    gather = gather_against_share(findings).set_index(["series", "x"])["y"]
-    sweep = "stream, wordnet GraphSAGE"
-    assert gather[sweep, 5] == pytest.approx(0.25)
-    assert gather[sweep, 15] == pytest.approx(1.0)
-    assert gather["rows of 2408 B", 5] == pytest.approx(0.5)
-    step = step_against_share(findings).set_index(["series", "x"])["y"]
-    assert step[sweep, 10] == pytest.approx(4.0)
-    assert step["memory pass, stream", 25] == pytest.approx(1.4)
-    (ratio,) = overlap_ratios(findings).itertuples(index=False)
-    assert tuple(ratio) == (sweep, 15, pytest.approx(1.0 / 0.8))
+    gather = gather_against_share(findings).set_index(["source", "series", "x"])
+    sweep = (SWEEP, "stream,auto, wordnet GraphSAGE")
+    assert gather["y"][*sweep, 5] == pytest.approx(0.25)
+    assert gather["y"][*sweep, 15] == pytest.approx(1.0)
+    assert math.isnan(gather["low"][*sweep, 5])  # one repeat
+    point = (MICRO, "rows of 2408 B over 8 GiB", 5)
+    # The rounds are 10 % slower and faster.
+    expected = [0.5, 0.5 / 1.1, 0.5 / 0.9]
+    assert gather.loc[point, ["y", "low", "high"]].tolist() == pytest.approx(expected)
+    step = step_against_share(findings).set_index(["source", "series", "x"])["y"]
+    assert step[*sweep, 10] == pytest.approx(4.0)
+    assert step[MICRO, "memory pass, stream", 25] == pytest.approx(1.4)
+    rounds = findings.micro[findings.micro["load"] == "memory_pass"]
+    slow = rounds.assign(round=2, time_s=[0.01 if t == 0.01 else 0.012 for t in rounds["time_s"]])
+    both = replace(findings, runs=[], micro=pd.concat([findings.micro, slow]))
+    row = step_against_share(both).iloc[0]
+    assert row[["y", "low", "high"]].tolist() == pytest.approx([1.3, 1.2, 1.4])
+    (row,) = overlap_ratios(findings).to_dict("records")
+    assert (row["series"], row["x"], row["y"]) == (sweep[1], 15, pytest.approx(1.0 / 0.8))
+
+
+def test_sweeps_of_memory_mapped_otherwise_are_series_of_their_own(make_run: MakeRun) -> None:
+    """Registered memory takes three times as long: no number stands for both."""
+    series = [
+        ("async_zero_copy", v, (0.2, 0.1, 0.5)) for v in ("stream,auto", "stream,auto,managed")
+    ]
+    folder = make_run(series=series, backend="cuda", machine="nvidia-h200")
+    for repeat, factor in enumerate((1.0, 1.2)):
+        for (strategy, variant, _), step in zip(series, (3.0, 1.0), strict=True):
+            times = {"budget_1_gather_time": step, "budget_5_gather_time": step * factor}
+            times |= {"budget_1_step_time": step * factor, "train_alone_step_time": 1.0}
+            times |= {"fetch_alone_step_time": 0.5}
+            rows = [
+                {"stage": "setup", "metric": name, "unit": "s", "value": value}
+                for name, value in times.items()
+            ]
+            add_rows(folder, rows, strategy=strategy, variant=variant, repeat=repeat)
+    findings = load_findings(folder.parents[1], REFERENCE)
+    step = step_against_share(findings).set_index("series")
+    registered, managed = "stream,auto, wordnet GraphSAGE", "stream,auto,managed, wordnet GraphSAGE"
+    # Geometric means of 1 and 1.2 times.
+    assert step["y"][registered] == pytest.approx(3 * math.sqrt(1.2))
+    assert step["y"][managed] == pytest.approx(math.sqrt(1.2))
+    assert step["low"][managed] < 1 < step["high"][managed]  # two repeats tell little
+    told = list(share_sentences(findings))
+    assert f"- sweep of {managed}: **1 %**, the smallest share that was tried, reaches 100 %" in (
+        " ".join(told)
+    )
+    (side,) = [said for said in told if managed in said and "side by side" in said]
+    assert "take 1.10× (" in side
+    assert side.endswith("as long as the longer of the two, not decided, at a share of 1 %.")
+
+
+def test_the_smallest_share_is_the_smallest_that_was_tried(findings: Findings) -> None:
+    told = " ".join(share_sentences(findings))
+    assert (
+        "- sweep of stream,auto, wordnet GraphSAGE: **15 %**, the smallest share of those tried"
+        " (from 5 %) with 97% and more, reaches 100 % (one repeat) of the best rate there." in told
+    )
+    assert "rows of 2408 B over 8 GiB: no share tried reaches 97% of the best rate there." in told
+    whole = (findings.micro["case"] == "gpu_gather") & (findings.micro["grid_percent"] == 0)
+    lone = findings.micro[~whole]
+    told = " ".join(share_sentences(replace(findings, runs=[], micro=lone)))
+    assert "**5 %**, the smallest share that was tried, reaches 100 % (90.9–111) of the" in told
+    assert "of the best rate there, not decided." in told
+    assert (
+        "the shortest step, with the gather on 15 % (the best of 4 shares tried), takes 2.00× (one"
+        " repeat) as long as training alone." in " ".join(share_sentences(findings))
+    )
+    assert (
+        "the shortest step, with the gather on 5 % (the best of 2 shares tried), takes"
+        " 1.40× as long as training alone." in told
+    )
 
 
 def test_changes_against_the_papers_baseline(findings: Findings, published: pd.DataFrame) -> None:
@@ -265,11 +397,76 @@ def test_changes_against_the_papers_baseline(findings: Findings, published: pd.D
     assert table.loc["transfer time", "median"] == -0.471
 
 
+def test_of_each_quantity_the_newest_run_that_has_it_counts(make_run: MakeRun) -> None:
+    """A newer run without energy hides no older one's, and its own epochs count."""
+    names = [("cpu_gather", "naive"), ("aligned_zero_copy", "given")]
+    old = [(*names[0], (0.2, 1.0, 0.5)), (*names[1], (0.2, 0.5, 0.5))]
+    new = [(*names[0], (0.2, 1.0, 0.5)), (*names[1], (0.2, 0.1, 0.5))]
+    folder = make_run("20261120-energy-aaaaaa", series=old, backend="cuda", machine="nvidia-h200")
+    add_gpu_metrics(folder, names)
+    make_run("20261121-fast-bbbbbb", series=new, backend="cuda", machine="nvidia-h200")
+    findings = load_findings(folder.parents[1], REFERENCE)
+    quantities = {"transfer time": ("fetch", "wall_time"), "power": ("energy", "power")}
+    at = measured_changes(findings, "cuda", quantities).set_index("quantity")
+    assert at["median"].to_dict() == pytest.approx({"transfer time": -0.9, "power": -0.25})
+    assert at["note"].to_dict() == {"transfer time": "", "power": "one repeat"}
+    assert at["said"]["power"] == "wordnet GraphSAGE, nvidia-h200, `given`: **-25%** (one repeat)"
+    assert at["said"]["transfer time"].endswith("`given`: **-90%** (-90% to -90%)")
+
+
+def test_changes_are_of_means_with_what_repeats_tell(make_run: MakeRun) -> None:
+    series = [
+        ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
+        ("aligned_zero_copy", "given", (0.2, 1.0, 0.5)),
+    ]
+    folder = make_run(series=series, backend="cuda", machine="nvidia-h200", jitter=0.3)
+    findings = load_findings(folder.parents[1], REFERENCE)
+    (row,) = measured_changes(findings, "cuda", {"time": ("epoch", "wall_time")}).to_dict("records")
+    table = speedup_over(findings.runs[0]).set_index("strategy").loc["aligned_zero_copy"]
+    expected = [1 / table[end] - 1 for end in ("speedup", "high", "low")]
+    assert [row[end] for end in ("median", "low", "high")] == pytest.approx(expected)
+    assert row["said"].endswith(", not decided")
+
+
+def test_changes_of_workloads_span_from_the_least_to_the_greatest(make_run: MakeRun) -> None:
+    first, second = (f"wordnet-sage16x{n}-b1000-1f2e3d4c" for n in (2, 3))
+    fast = {first: (0.2, 0.5, 0.5), second: (0.2, 0.1, 0.5)}
+    series = [("cpu_gather", "naive", (0.2, 1.0, 0.5)), ("aligned_zero_copy", "given", fast)]
+    folder = make_run(
+        series=series, workloads=(first, second), backend="cuda", machine="nvidia-h200"
+    )
+    findings = load_findings(folder.parents[1], REFERENCE)
+    table = measured_changes(findings, "cuda", {"transfer time": ("fetch", "wall_time")})
+    (row,) = table.to_dict("records")
+    assert row["label"] == "aligned_zero_copy, 2 workloads"
+    assert [row[end] for end in ("median", "low", "high")] == pytest.approx([-0.7, -0.9, -0.5])
+
+
+def test_what_a_path_that_fetches_ahead_waits_is_no_transfer_time(make_run: MakeRun) -> None:
+    folder = make_run(series=SERIES, backend="cuda", machine="nvidia-h200")
+    add_gpu_metrics(folder, [(strategy, variant) for strategy, variant, _ in SERIES])
+    for strategy, variant, _ in SERIES:
+        ahead = float((strategy, variant) in (SERIES[1][:2], SERIES[4][:2]))
+        row = {"stage": "fetch", "metric": "lookahead", "unit": "1", "value": ahead}
+        add_rows(folder, [row], basis="declared", strategy=strategy, variant=variant)
+    findings = load_findings(folder.parents[1], REFERENCE)
+    quantities = {"transfer time": ("fetch", "wall_time"), "processor time": ("epoch", "cpu")}
+    table = measured_changes(findings, "cuda", quantities).groupby("quantity")["strategy"]
+    assert list(table.get_group("transfer time")) == ["aligned_zero_copy", "all_in_gpu"]
+    assert "async_zero_copy" in list(table.get_group("processor time"))
+    assert set(measured_transfers(findings)["over"]) == {"naive"}  # pinned is ahead here
+
+
 def test_transfers_are_at_the_mean_minibatch(findings: Findings) -> None:
-    row = measured_transfers(findings).iloc[0]
-    assert row[["rows", "row_bytes", "ratio"]].tolist() == [
-        pytest.approx(ROWS_OF_A_MINIBATCH), ROW_BYTES, pytest.approx(1.0 / 0.25),
+    table = measured_transfers(findings)
+    assert table.iloc[0][["rows", "row_bytes", "ratio"]].tolist() == [
+        pytest.approx(ROWS_OF_A_MINIBATCH), ROW_BYTES, pytest.approx(1.0 / 0.4),
     ]  # fmt: skip
+    ratios = table.set_index(["over", "variant"])["ratio"].to_dict()
+    # Variant by variant, the usual ones first: none is picked.
+    assert list(ratios) == [(o, v) for o in ("naive", "pinned") for v in ("given", "sorted")]
+    assert list(ratios.values()) == pytest.approx([1 / 0.4, 1 / 0.25, 0.6 / 0.4, 0.6 / 0.25])
+    assert {interval.repeats for interval in table["interval"]} == {3}
 
 
 def test_published_order_is_dgls(published: pd.DataFrame) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gatherbench.bench.read.epochs import epoch_times
+from gatherbench.bench.read.gpu import gpu_energy
 from gatherbench.bench.read.points import COLUMNS
-from gatherbench.bench.read.tables import RunError, load_run, only
+from gatherbench.bench.read.tables import RunError, load_run, newest_run, only
 from gatherbench.bench.run.store import StoreError
 from gatherbench.bench.show.notebook_tables import (
     RESULTS_VARIABLE,
@@ -17,7 +19,7 @@ from gatherbench.bench.show.notebook_tables import (
     open_findings,
 )
 
-from .gpu_rows import write_micro
+from .gpu_rows import add_gpu_metrics, write_micro
 
 MakeRun = Callable[..., Path]
 SAGE, GAT = "wordnet-sage16x2-b1000-1f2e3d4c", "wordnet-gat16x2-b1000-1f2e3d4d"
@@ -33,6 +35,40 @@ def test_of_two_runs_the_newest_counts_for_each_workload(make_run: MakeRun, tmp_
     assert times[SAGE] == pytest.approx(0.31)
     assert times[GAT] == pytest.approx(2 * 3.0 + 0.01)  # only the old run has it
     assert [run.workloads for run in findings.runs_on("host")] == [[SAGE], [GAT]]
+
+
+def test_the_run_that_was_begun_last_counts_whatever_it_is_called(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    """Of one day: first by when they say they were begun, then by how much they measured."""
+    first = make_run("20261120-z-aaaaaa", series=SLOW)
+    last = make_run("20261120-a-bbbbbb", series=FAST)
+    for folder, hour in ((first, 9), (last, 11)):
+        env = json.loads((folder / "env.json").read_text())
+        began = {"began": f"2026-11-20T{hour:02d}:00:00+00:00"}
+        (folder / "env.json").write_text(json.dumps(env | began))
+    findings = load_findings(tmp_path / "results", tmp_path)
+    assert findings.epochs("host")["median"].tolist() == pytest.approx([0.31])
+    assert newest_run(tmp_path / "results") == last
+    make_run("20261120-m-cccccc", series=SLOW, repeats=9)  # it does not say when
+    findings = load_findings(tmp_path / "results", tmp_path)
+    assert findings.epochs("host")["median"].tolist() == pytest.approx([0.31])
+    for folder in (first, last):
+        (folder / "env.json").write_text("{}")
+    runs = load_findings(tmp_path / "results", tmp_path).runs
+    assert runs[0].run_id == "20261120-m-cccccc"
+
+
+def test_a_newer_run_hides_no_quantity_that_it_lacks(make_run: MakeRun, tmp_path: Path) -> None:
+    old = make_run("20261120-a-aaaaaa", series=FAST, backend="cuda", machine="nvidia-h200")
+    add_gpu_metrics(old, [FAST[0][:2]])
+    make_run("20261121-b-bbbbbb", series=SLOW, backend="cuda", machine="nvidia-h200")
+    findings = load_findings(tmp_path / "results", tmp_path)
+    assert [run.run_id for run in findings.runs_on("cuda")] == ["20261121-b-bbbbbb"]
+    assert [run.run_id for run in findings.runs_on("cuda", gpu_energy)] == ["20261120-a-aaaaaa"]
+    (joules,) = findings.derived("cuda", gpu_energy)["median"]
+    assert joules == 400.0
+    assert findings.runs_on("host", gpu_energy) == []
 
 
 def test_runs_of_two_machines_do_not_hide_each_other(make_run: MakeRun, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.kept import found_on_device, kept_rows
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show.answers.epochs import measured_bars, measured_changes
+from gatherbench.bench.show.answers.epochs import measured_bars, measured_changes, measured_times
 from gatherbench.bench.show.answers.hot_rows import (
     measured_gains,
     modelled_gains,
@@ -137,8 +137,15 @@ def test_a_picture_from_two_shares_on(
 
 def test_gains_over_what_is_found(folder: Path) -> None:
     findings = load_findings(folder.parents[1], REFERENCE)
-    measured = measured_gains(findings).set_index("x")["y"]
-    assert measured.to_dict() == pytest.approx({25.5: 1.6 / 1.5, 80.5: 1.6 / 1.4, 30.5: 1.6 / 1.3})
+    table = measured_gains(findings).set_index("x")
+    expected = {25.5: 1.6 / 1.5, 80.5: 1.6 / 1.4, 30.5: 1.6 / 1.3}
+    assert table["y"].to_dict() == pytest.approx(expected)
+    assert table["high"].to_dict() == pytest.approx(expected)  # the repeats are alike
+    (run,) = findings.runs
+    single = replace(run, rows=run.rows[run.rows["repeat"] == 0])
+    assert measured_gains(replace(findings, runs=[single]))["low"].isna().all()
+    plain = replace(run, rows=run.rows[run.rows["strategy"] != CACHED])  # newer, and keeps no row
+    assert len(measured_gains(replace(findings, runs=[plain, run]))) == len(expected)
 
 
 def test_the_bound_is_nobodys_best_variant(folder: Path) -> None:
@@ -146,6 +153,8 @@ def test_the_bound_is_nobodys_best_variant(folder: Path) -> None:
     findings = load_findings(folder.parents[1], REFERENCE)
     bars = measured_bars(findings, "cuda").query("strategy == @CACHED")
     assert set(bars["variant"]) == {"presampled,10%,0", "presampled,50%,0"}
+    ((_, times),) = measured_times(findings, "cuda")
+    assert {variant for strategy, variant in times if strategy == CACHED} == set(bars["variant"])
     (change,) = measured_changes(findings, "cuda", {"time": ("epoch", "wall_time")}).query(
         "strategy == @CACHED"
     )["median"]

@@ -59,7 +59,7 @@ CHANGES = pd.DataFrame(
         ("power", "measured", "async_zero_copy", "ours", -0.25, -0.3, -0.2),
     ],
     columns=["quantity", "kind", "strategy", "label", "median", "low", "high"],
-)
+).assign(note=["", "one repeat"])
 SHARES = pd.DataFrame({"series": "sweep", "x": [5.0, 15.0], "y": [0.5, 1.0]})
 CELLS = pd.DataFrame(
     [(1000, 64, 0.5), (1000, 4096, NAN), (64000, 64, 2.0), (64000, 4096, 4.0)],
@@ -195,7 +195,10 @@ def test_a_published_range_is_no_bar_from_zero() -> None:
     assert published.get_x() == pytest.approx(-17.5)
     assert published.get_width() == pytest.approx(5.1)
     assert min(measured.get_x(), measured.get_x() + measured.get_width()) == pytest.approx(-25)
-    assert "-17.5 to -12.4 %" in texts(draw_changes(CHANGES))
+    said = texts(draw_changes(CHANGES))
+    assert "-17.5 to -12.4 %" in said
+    assert "a paper\n(published)" in said
+    assert "ours\n(measured, one repeat)" in said
 
 
 def test_an_unknown_cell_is_a_question_mark() -> None:
