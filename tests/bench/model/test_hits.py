@@ -263,7 +263,10 @@ def test_enough_by_hand() -> None:
     assert KeptShare("degree", "made up", ((100.0, 98.5, 98.0),), (), 2).enough == (1,)
     text = worth(found, QUESTION.graph)
     assert "takes 8.00 to 100 s with nothing kept and 1.00 to 79.9 s with 3 %" in text
-    assert "At 0 % to 2 %, one more percent first" in text
+    knees = (
+        "At 0 % to 2 %, where it takes 80.0 to 100 s, one more percent first shortens it by less"
+    )
+    assert f"{knees} than 1 %: gains are small from there on, but they add up." in text
     assert "by its ranges, each percent shortens it by more. There the GPU's memory ends." in text
 
 
