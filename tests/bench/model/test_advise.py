@@ -478,6 +478,7 @@ def test_the_paths_to_choose_from_are_those_that_no_other_leads() -> None:
     assert close.endswith("Of a and b no epoch was measured beside the model.")
     laws = said(made_up("a", 1.0, 2.0), made_up("b", 1.5, 2.5), made_up("c", 0.9, 3.0))
     assert "is not decided: none is ahead in every case of a (default), c (default)." in laws
+    assert laws.endswith("Of a and c no epoch was measured beside the model.")
     ratios = said(made_up("a", 1.0, 2.0), made_up("b", 1.5, 4.0))
     assert "Take a (default): 1.00 to 2.00 s an epoch" in ratios
     assert "1.5 to 2.0 times as fast as b" in ratios
@@ -552,6 +553,7 @@ def test_minibatches_are_drawn_at_this_projects_rate_but_where_a_program_is_name
             for name in ("rtx3090-pcie4", "nvidia-h200")
         ]
         assert {advice.profile["host.sample_rate"].value for advice in both} == {edges}
+        assert [advice.profile["host.sample_cores"].value for advice in both] == [2.0, 16.0]
         assert not any("compare two profiles" in remark for a in both for remark in a.remarks)
     assert "compare two profiles under one --sampler" in own.remarks[0]
     assert own.ranked[0].longest_s < 0.7 * named.ranked[0].longest_s
@@ -609,7 +611,7 @@ def test_page_visits_that_nobody_knows_are_a_range_above_one_gib() -> None:
     by_pages = sizes.rows / 41.934e6
     assert slow - fast == pytest.approx(100 * (by_pages - by_link), rel=1e-3)
     assert len(set(paths["cpu_gather", "pinned"].epochs_s)) == 1
-    assert not any("managed" in option.variant for option in advice.ranked)
+    assert not any("managed" in o.variant for o in (*advice.ranked, *advice.unranked))
     (said,) = (one for one in advice.remarks if one.startswith("only a range is known of"))
     assert "from what an H200 was measured at, profile nvidia-h200, to no limit" in said
 

@@ -270,6 +270,16 @@ def test_enough_by_hand() -> None:
     assert "by its ranges, each percent shortens it by more. There the GPU's memory ends." in text
 
 
+def test_a_table_of_which_nobody_knows_the_page_visits_has_two_ends() -> None:
+    """1 GiB is the smallest span at which they were measured."""
+    unknown = MACHINE.with_constant("read.page_visits", None, "nobody measured it")
+    for rows, ends in ((2**30 // 512, 1), (2**30 // 512 + 1, 2)):
+        asked = replace(QUESTION, graph=graph_of(rows, 10 * rows, 128, train_nodes=100_000))
+        found = kept_share(asked, SIZES, unknown, rates_of(degree=0.5))
+        assert found is not None
+        assert len(found.epochs_s) == ends
+
+
 def machine_with(need: float) -> LinkProfile:
     return MACHINE.with_constant("gpu.memory", need / TABLE_SHARE, "made up")
 
